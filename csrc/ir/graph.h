@@ -1,0 +1,101 @@
+// The typed tensor graph that the front end hands over: functional, in execution order, sizes possibly symbolic.
+// Plain data. ir::bind gives the same graph with every size a number; every planner pass takes a bound graph.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "ir/program.h"
+
+namespace ark::ir {
+
+/// A size, stride or offset in elements: a number, or the index of an expression over launch symbols.
+struct Size {
+  int64_t value = 0;
+  int32_t expr = -1;
+  bool symbolic() const { return expr >= 0; }
+};
+
+/// Integer expression over symbols, postfix tree in a pool: op in {sym, const, add, mul, floordiv, mod, min, max, neg}.
+struct SizeExpr {
+  std::string op;
+  int64_t value = 0;  // const: the number; sym: index into Graph::symbols
+  std::vector<int32_t> args;
+};
+
+using ValueId = int32_t;
+
+/// A tensor. A view has `base` >= 0: the value that owns the storage; its sizes, strides and offset address that storage.
+/// An owner has base -1 and offset 0 and the strides in which it is to be stored.
+struct Value {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<Size> sizes, strides;
+  Size offset;
+  ValueId base = -1;
+};
+
+enum class OpKind : uint8_t {
+  kView,             // inputs[0] -> a Value with base (also alias, permute, slice, expand, select, unsqueeze, ...)
+  kPointwise,        // scalar op `opcode` over inputs broadcast to the output's shape (right-aligned)
+  kFull,             // every element is attrs.imm / imm_int
+  kIota,             // 1-D: start (imm_int) + i * step (step)
+  kReduce,           // attrs.reduce over attrs.dims of inputs[0]; keepdim
+  kMatmul,           // inputs a [B..., M, K], b [B..., K, N] (both rank 2, or both rank 3), fp32 accumulation, output dtype of the value
+  kAttention,        // inputs q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask? [B|1, H|1, S|1, T] (bool or additive float);
+                     //   outputs: out [B, H, S, Dv], logsumexp f32 [B, H, S] (natural log). attrs: scale, causal. G divides H.
+  kAttentionBackward,// inputs dout, q, k, v, out, logsumexp, mask?; outputs dq, dk, dv
+  kIndexLoad,        // inputs src, idx...; attrs.map per src dim: >= 0: that output dimension; < 0: index input ~map (broadcast to the output)
+  kIndexStore,       // inputs dst, src, idx...; out = dst with dst[...] = src; attrs.map per dst dim: >= 0: that src dimension; < 0: index input ~map
+  kCat,              // inputs..., attrs.dim
+  kPad,              // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
+  kRand,             // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
+  kCopyTo,           // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
+};
+
+struct Attrs {
+  Opcode opcode = Opcode::kAdd;
+  ReduceOp reduce = ReduceOp::kSum;
+  std::vector<int64_t> dims;   // Reduce
+  std::vector<int64_t> ints;   // Pad
+  std::vector<int32_t> map;    // IndexLoad, IndexStore
+  bool keepdim = false, causal = false, has_mask = false;
+  int64_t dim = 0;             // Cat
+  double imm = 0, scale = 1;   // Full, Pad; attention
+  int64_t imm_int = 0;         // Full of integer type; Iota's start
+  Size start;                  // Iota's start when symbolic
+  int64_t step = 1;
+};
+
+struct Node {
+  OpKind op = OpKind::kView;
+  std::vector<ValueId> inputs, outputs;
+  Attrs attrs;
+  std::string name;    // node of the FX graph
+  std::string module;  // module path of the user's code, for profiles
+};
+
+/// An input with `symbol` >= 0 is a scalar that carries a launch symbol (no tensor).
+struct Graph {
+  std::string name;
+  std::vector<std::string> symbols;
+  std::vector<SizeExpr> exprs;
+  std::vector<Value> values;
+  std::vector<ValueId> inputs;   // tensors, in call order
+  std::vector<bool> immutable;   // per input: a parameter or buffer (may be loaded ahead of every dependency)
+  std::vector<ValueId> outputs;  // values returned, in order
+  std::vector<Node> nodes;
+};
+
+/// Every size expression evaluated; throws UserError when a symbol is missing or a size is negative.
+Graph bind(const Graph& graph, std::span<const int64_t> symbols);
+/// Throws InternalError naming the node when the graph is malformed (use before definition, shapes, dtypes, arity, aliasing).
+void verify(const Graph& graph);
+std::string to_string(const Graph& graph);
+/// JSON, both ways; from_json throws UserError on malformed text.
+std::string to_json(const Graph& graph);
+Graph from_json(const std::string& text);
+
+}  // namespace ark::ir

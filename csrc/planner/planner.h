@@ -1,0 +1,28 @@
+// Bound graph -> plan. The passes, in order; each is a free function in a file of its own, with its contract in its header.
+#pragma once
+#include "ir/graph.h"
+#include "planner/plan.h"
+
+namespace ark::planner {
+
+/// What the planner may assume of the machine; measured numbers, see docs/PERFORMANCE.md.
+struct Machine {
+  int num_workers = 132;
+  double read_bytes_per_second = 4.7e12;
+  double tensor_flops = 790e12;
+  double simple_flops = 40e12;
+};
+
+enum class Schedule : uint8_t { kGreedy, kSequential };  // kSequential: every op waits for all tiles of the one before it
+
+struct Options {
+  Machine machine;
+  Schedule schedule = Schedule::kGreedy;
+  bool tensor_cores = true;  // false: only the *Simple kinds (types and shapes permitting all)
+  bool reuse_memory = true;
+};
+
+/// Throws UnsupportedError (with the node) for what no task kind can run.
+plan::Plan make_plan(const ir::Graph& bound_graph, const Options& options);
+
+}  // namespace ark::planner
