@@ -1,0 +1,37 @@
+"""Builds the extension ark_torch._C: every C++ file under csrc and the embedded device headers; no CUDA toolkit is needed."""
+
+import runpy
+from pathlib import Path
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+ROOT = Path(__file__).resolve().parent
+EMBEDDED = "build/embedded.cpp"
+
+
+class Build(BuildExtension):
+    """BuildExtension (ninja, incremental) that refreshes the embedded files first."""
+
+    def build_extensions(self) -> None:
+        runpy.run_path(str(ROOT / "csrc/embed.py"))["write_if_changed"](ROOT / EMBEDDED)
+        super().build_extensions()
+
+
+def sources() -> list[str]:
+    found = sorted(f.relative_to(ROOT).as_posix() for f in (ROOT / "csrc").rglob("*.cpp"))
+    return [f for f in found if not f.endswith("_test.cpp") and "/comm/" not in f] + [EMBEDDED]
+
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "ark_torch._C",
+            sources(),
+            include_dirs=[str(ROOT / "csrc")],
+            extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare"],
+            extra_link_args=["-ldl", "-lpthread"],
+        )
+    ],
+    cmdclass={"build_ext": Build},
+)
