@@ -1,0 +1,104 @@
+"""How long does one decode step take? Llama-3.2-1B's configuration, bf16, batch 1, StaticCache, against eager and inductor.
+
+python benchmarks/decode.py --json benchmarks/results/h200/decode.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+
+import torch
+
+from harness import Case, check_against_fp64, compiled, device, run_cases, write_json
+from models import llama, set_position, static_cache
+
+MUST = {(1024, 96): 0.78, (1024, 1000): 0.82}
+
+
+def floor_ms(model: torch.nn.Module, position: int) -> float:
+    """Weights (the tied embedding once, for the LM head) and the visible keys and values, at 4.7 TB/s (measured read rate)."""
+    config = model.config
+    kv_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2 * (position + 1)
+    return (sum(p.numel() * p.element_size() for p in model.parameters()) + kv_bytes) / 4.7e12 * 1e3
+
+
+class Step:
+    """One decode step of one contestant, with a cache of its own; returns the logits of the token."""
+
+    def __init__(self, model: torch.nn.Module, mode: str, positions: int, seed_cache):
+        self.model, self.cache = model, static_cache(model, positions)
+        for mine, theirs in zip(self.cache.layers, seed_cache.layers):
+            mine.keys.copy_(theirs.keys)
+            mine.values.copy_(theirs.values)
+        self.token = torch.full((1, 1), 17, device=model.get_input_embeddings().weight.device)
+        self.graph = None
+        self.call = compiled(
+            lambda token: model(token, past_key_values=self.cache).logits, "eager" if "graph" in mode else mode
+        )
+        if "graph" in mode:
+            self.capture()
+
+    def capture(self) -> None:
+        with torch.no_grad():
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    set_position(self.cache, 8)
+                    self.call(self.token)
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.logits = self.call(self.token)
+
+    @torch.no_grad()
+    def __call__(self) -> torch.Tensor:
+        if self.graph is not None:
+            self.graph.replay()
+            return self.logits
+        return self.call(self.token)
+
+
+@torch.no_grad()
+def reference_logits(model: torch.nn.Module, seed_cache, position: int, positions: int) -> torch.Tensor:
+    """The same step in fp64."""
+    double = copy.deepcopy(model).double()
+    cache = static_cache(double, positions)
+    for mine, theirs in zip(cache.layers, seed_cache.layers):
+        mine.keys.copy_(theirs.keys)
+        mine.values.copy_(theirs.values)
+    set_position(cache, position)
+    return double(torch.full((1, 1), 17, device=double.device), past_key_values=cache).logits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--points", default="1024:96,1024:1000,8192:96", help="cache length:position, ...")
+    parser.add_argument("--modes", default="ark,eager,eager-graph,inductor,reduce-overhead,max-autotune")
+    args = parser.parse_args()
+    where = device()
+    model, rows = llama(where, num_hidden_layers=args.layers), []
+    modes = [mode for mode in args.modes.split(",") if where == "cuda" or mode in ("ark", "eager", "inductor")]
+    points = [tuple(map(int, point.split(":"))) for point in args.points.split(",")]
+    for positions in dict.fromkeys(length for length, _ in points):
+        torch._dynamo.reset()
+        seed_cache = static_cache(model, positions)
+        steps = {mode: Step(model, mode, positions, seed_cache) for mode in modes}
+        for position in (p for length, p in points if length == positions):
+            case = Case(
+                case=f"Llama-3.2-1B decode, batch 1, bf16, cache {positions}, position {position}",
+                contestants=dict(steps),
+                prepare=lambda name, s=steps, p=position: set_position(s[name].cache, p),
+                check=check_against_fp64(reference_logits(model, seed_cache, position, positions)),
+                floor=floor_ms(model, position),
+                must=MUST.get((positions, position)),
+            )
+            rows += run_cases([case], where, rounds=args.rounds)
+    write_json(args.json, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""One way to time things: check results first, warm up, interleave ark with its rivals in one process, flush L2, report medians.
+
+A benchmark file answers one question. It builds `Case`s, hands them to `run_cases` and writes the JSON with `write_json`:
+
+    {"machine", "versions", "commit", "command", "rows": [{"case", "unit", "better", "ark": {"median", "p10", "p90"},
+     "rivals": {name: {...}}, "floor", "must"}]}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass
+class Case:
+    """One row of a result file.
+
+    contestants maps a name ("ark" among them) to a function that does the work once and returns what `check` compares.
+    prepare(name), if given, runs before each timed call, outside the timing (resets a cache's position, clears gradients).
+    check(outputs) gets {name: output of one call} and raises when a result is wrong; it runs before anything is timed.
+    A contestant that fails is reported in `failed` and never timed.
+    """
+
+    case: str
+    contestants: dict[str, Callable[[], object]]
+    check: Callable[[dict[str, object]], dict] | None = None
+    prepare: Callable[[str], None] | None = None
+    unit: str = "ms"
+    better: str = "lower"
+    floor: float | None = None
+    must: float | None = None
+    scale: Callable[[float], float] = lambda ms: ms  # milliseconds -> unit
+    notes: dict = dataclasses.field(default_factory=dict)
+
+
+class Timer:
+    """Times one call on the device of the benchmark: CUDA events around the call, or the wall clock on the CPU.
+
+    On CUDA the L2 cache (50-60 MB) is overwritten before each call, so that no contestant finds its weights there.
+    """
+
+    def __init__(self, device: str, flush_l2: bool = True):
+        self.cuda = device == "cuda"
+        self.flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda") if self.cuda and flush_l2 else None
+
+    def __call__(self, function: Callable[[], object]) -> float:
+        """Milliseconds of one call."""
+        if not self.cuda:
+            begin = time.perf_counter()
+            function()
+            return (time.perf_counter() - begin) * 1e3
+        if self.flush is not None:
+            self.flush.zero_()
+        # The events bracket GPU work only if the GPU is still busy when the call's launches arrive; where the CPU is
+        # the bottleneck (eager) its time counts, as it does for a user.
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        function()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+
+def summary(samples: list[float]) -> dict:
+    samples = sorted(samples)
+    pick = lambda q: samples[min(len(samples) - 1, int(q * len(samples)))]
+    return {"median": statistics.median(samples), "p10": pick(0.1), "p90": pick(0.9), "n": len(samples)}
+
+
+def measure(case: Case, timer: Timer, rounds: int, warmup: int) -> dict:
+    """Runs one case; returns its row."""
+    alive, failed, outputs = dict(case.contestants), {}, {}
+    prepare = case.prepare or (lambda name: None)
+    for name, function in list(alive.items()):
+        try:
+            for _ in range(max(1, warmup)):
+                prepare(name)
+                outputs[name] = function()
+            prepare(name)
+            outputs[name] = _detached(function())
+            if timer.cuda:
+                torch.cuda.synchronize()
+        except Exception as error:  # a rival that cannot run is a result too
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+            del alive[name]
+            outputs.pop(name, None)
+    errors = case.check(outputs) if case.check else {}
+    del outputs
+    samples: dict[str, list[float]] = {name: [] for name in alive}
+    names = list(alive)
+    for round_index in range(rounds):
+        shift = round_index % max(1, len(names))
+        for name in names[shift:] + names[:shift]:
+            prepare(name)
+            samples[name].append(case.scale(timer(alive[name])))
+    results = {name: summary(values) for name, values in samples.items()}
+    row = {
+        "case": case.case,
+        "unit": case.unit,
+        "better": case.better,
+        "ark": results.pop("ark", None),
+        "rivals": results,
+    }
+    row |= {"floor": case.floor, "must": case.must, "errors": errors, **case.notes}
+    if failed:
+        row["failed"] = failed
+    print_row(row)
+    return row
+
+
+def _detached(output: object) -> object:
+    if isinstance(output, torch.Tensor):
+        return output.detach().clone()
+    if isinstance(output, (list, tuple)):
+        return [_detached(item) for item in output]
+    return output
+
+
+def print_row(row: dict) -> None:
+    show = lambda r: f"{r['median']:.4g} [{r['p10']:.4g}, {r['p90']:.4g}]"
+    parts = [f"{row['case']} ({row['unit']}): ark {show(row['ark']) if row['ark'] else 'failed'}"]
+    parts += [f"{name} {show(result)}" for name, result in row["rivals"].items()]
+    parts += [f"{key} {row[key]:.4g}" for key in ("floor", "must") if row[key] is not None]
+    parts += [f"{name} FAILED: {why}" for name, why in row.get("failed", {}).items()]
+    print(" | ".join(parts), flush=True)
+    if row["errors"]:
+        print("    errors:", json.dumps(row["errors"]), flush=True)
+
+
+def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """||value - reference|| / ||reference|| in fp64; NaN stays NaN."""
+    value, reference = value.double(), reference.double()
+    return ((value - reference).norm() / reference.norm()).item()
+
+
+def check_against_fp64(reference: torch.Tensor, factor: float = 1.5) -> Callable[[dict[str, object]], dict]:
+    """A check: ark's error against `reference` (fp64) is at most `factor` times eager's own error in the same dtype."""
+
+    def check(outputs: dict[str, object]) -> dict:
+        errors = {name: relative_error(output, reference) for name, output in outputs.items()}
+        limit = factor * errors["eager"]
+        if "ark" in errors and not errors["ark"] <= limit:
+            raise AssertionError(
+                f"ark's relative error {errors['ark']:.3e} is over {limit:.3e} (eager: {errors['eager']:.3e})"
+            )
+        return errors
+
+    return check
+
+
+def machine() -> dict:
+    info = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    if torch.cuda.is_available():
+        info["gpu"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        try:
+            query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+            info["driver"] = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.split("\n")[0]
+        except (OSError, subprocess.TimeoutExpired):
+            info["driver"] = "unknown"
+    return info
+
+
+def versions() -> dict:
+    found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    for package in ("transformers", "triton", "ark_torch"):
+        try:
+            found[package] = __import__(package).__version__
+        except (ImportError, AttributeError):
+            pass
+    return found
+
+
+def commit() -> str:
+    """The commit that was measured (ARK_COMMIT where the checkout has no history, as in a copy of the tree)."""
+    if os.environ.get("ARK_COMMIT"):
+        return os.environ["ARK_COMMIT"]
+    result = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+    return result.stdout.strip() or "unknown"
+
+
+def run_cases(cases: list[Case], device: str, rounds: int = 50, warmup: int = 3, flush_l2: bool = True) -> list[dict]:
+    timer = Timer(device, flush_l2)
+    return [measure(case, timer, rounds, warmup) for case in cases]
+
+
+def write_json(path: str | None, rows: list[dict], **extra: object) -> None:
+    command = "python " + " ".join([os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
+    document = {
+        "machine": machine(),
+        "versions": versions(),
+        "commit": commit(),
+        "command": command,
+        **extra,
+        "rows": rows,
+    }
+    if path:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps(document, indent=1) + "\n")
+        print(f"wrote {path}", flush=True)
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def compiled(function: Callable, mode: str) -> Callable:
+    """`function` under one way of running it: eager, ark, inductor, reduce-overhead or max-autotune."""
+    if mode == "eager":
+        return function
+    if mode == "ark":
+        return torch.compile(function, backend="ark")
+    if mode == "inductor":
+        return torch.compile(function)
+    return torch.compile(function, mode=mode)
+
+
+RIVALS = ("eager", "inductor", "reduce-overhead", "max-autotune")

@@ -1,0 +1,53 @@
+"""How long does a prefill take? Llama-3.2-1B's configuration, bf16, batch 1, 2048 tokens into a StaticCache.
+
+python benchmarks/prefill.py --json benchmarks/results/h200/prefill.json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from harness import Case, check_against_fp64, compiled, device, run_cases, write_json
+from models import llama, set_position, static_cache
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--modes", default="ark,eager,inductor,reduce-overhead,max-autotune")
+    args = parser.parse_args()
+    where = device()
+    model = llama(where, num_hidden_layers=args.layers)
+    tokens = torch.randint(model.config.vocab_size, (1, args.tokens), device=where)
+    modes = [mode for mode in args.modes.split(",") if where == "cuda" or mode in ("ark", "eager", "inductor")]
+    caches = {mode: static_cache(model, args.tokens) for mode in modes}
+
+    def contestant(mode: str):
+        call = compiled(lambda ids: model(ids, past_key_values=caches[mode], logits_to_keep=1).logits, mode)
+        return torch.no_grad()(lambda: call(tokens))
+
+    with torch.no_grad():
+        double = llama(where, torch.float64, num_hidden_layers=args.layers)
+        double.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
+        cache = static_cache(double, args.tokens)
+        set_position(cache, 0)
+        reference = double(tokens, past_key_values=cache, logits_to_keep=1).logits
+        del double, cache
+    parameters = sum(p.numel() for p in model.parameters()) - model.get_input_embeddings().weight.numel()
+    case = Case(
+        case=f"Llama-3.2-1B prefill, {args.tokens} tokens, bf16",
+        contestants={mode: contestant(mode) for mode in modes},
+        prepare=lambda name: set_position(caches[name], 0),
+        check=check_against_fp64(reference),
+        floor=2 * parameters * args.tokens / 790e12 * 1e3,
+    )
+    write_json(args.json, run_cases([case], where, rounds=args.rounds))
+
+
+if __name__ == "__main__":
+    main()

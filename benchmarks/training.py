@@ -1,0 +1,103 @@
+"""How long does a training step take? BERT-Large, sequence 384, batch 10, bf16 autocast, forward + backward.
+
+python benchmarks/training.py --json benchmarks/results/h200/training.json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from harness import Case, compiled, device, relative_error, run_cases, write_json
+from models import bert_batch, bert_large
+
+
+class Step:
+    """Forward and backward of one contestant on a model of its own (equal weights); returns loss and a few gradients."""
+
+    def __init__(self, mode: str, where: str, args: argparse.Namespace):
+        self.model = bert_large(where, args.dropout, num_hidden_layers=args.layers)
+        self.batch = bert_batch(self.model, args.batch, args.sequence)
+        self.where, self.graph = where, None
+        self.call = compiled(self.model, "eager" if "graph" in mode else mode)
+        if "graph" in mode:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    self.step()
+            torch.cuda.synchronize()
+            self.clear()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.outputs = self.step()
+
+    def clear(self) -> None:
+        if self.graph is None:
+            self.model.zero_grad(set_to_none=True)
+        else:
+            for parameter in self.model.parameters():
+                parameter.grad.zero_()
+
+    def step(self) -> list[torch.Tensor]:
+        with torch.autocast(self.where, dtype=torch.bfloat16):
+            loss = self.call(**self.batch).loss
+        loss.backward()
+        layer = self.model.bert.encoder.layer[0]
+        probes = (layer.attention.self.query.weight, layer.intermediate.dense.weight, layer.output.LayerNorm.weight)
+        return [loss.detach(), *(p.grad for p in probes)]
+
+    def __call__(self) -> list[torch.Tensor]:
+        if self.graph is not None:
+            self.graph.replay()
+            return self.outputs
+        return self.step()
+
+
+def reference(where: str, args: argparse.Namespace) -> list[torch.Tensor]:
+    """Loss and gradients of the same step in fp32 (TF32 off), the reference that bf16's rounding is judged by."""
+    step = Step("eager", where, args)
+    loss = step.model(**step.batch).loss
+    loss.backward()
+    layer = step.model.bert.encoder.layer[0]
+    probes = (layer.attention.self.query.weight, layer.intermediate.dense.weight, layer.output.LayerNorm.weight)
+    return [loss.detach(), *(p.grad for p in probes)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=10)
+    parser.add_argument("--sequence", type=int, default=384)
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--modes", default="ark,eager,eager-graph,inductor,reduce-overhead,max-autotune")
+    args = parser.parse_args()
+    where = device()
+    modes = [mode for mode in args.modes.split(",") if where == "cuda" or mode in ("ark", "eager", "inductor")]
+    expected = reference(where, args) if args.dropout == 0 else None
+
+    def check(outputs: dict[str, list[torch.Tensor]]) -> dict:
+        if expected is None:
+            return {}
+        errors = {name: [relative_error(a, b) for a, b in zip(out, expected)] for name, out in outputs.items()}
+        for mine, eager in zip(errors.get("ark", []), errors["eager"]):
+            if not mine <= 1.5 * eager + 1e-5:
+                raise AssertionError(f"ark's error {mine:.3e} is over 1.5 times eager's {eager:.3e}: {errors}")
+        return errors
+
+    steps = {mode: Step(mode, where, args) for mode in modes}
+    case = Case(
+        case=f"BERT-Large forward + backward, batch {args.batch} x {args.sequence}, bf16 autocast, dropout {args.dropout}",
+        contestants=dict(steps),
+        prepare=lambda name: steps[name].clear(),
+        check=check,
+        floor=13.6,
+        must=27.0,
+    )
+    write_json(args.json, run_cases([case], where, rounds=args.rounds, flush_l2=False))
+
+
+if __name__ == "__main__":
+    main()
