@@ -1,4 +1,4 @@
-"""How long does one decode step take? Llama-3.2-1B's configuration, bf16, batch 1, StaticCache, against eager and inductor.
+"""How long does one decode step take? Llama-3.2-1B's configuration, bf16, batch 1, StaticCache.
 
 python benchmarks/decode.py --json benchmarks/results/h200/decode.json
 """
@@ -17,7 +17,7 @@ MUST = {(1024, 96): 0.78, (1024, 1000): 0.82}
 
 
 def floor_ms(model: torch.nn.Module, position: int) -> float:
-    """Weights (the tied embedding once, for the LM head) and the visible keys and values, at 4.7 TB/s (measured read rate)."""
+    """Weights (the tied embedding once, for the LM head), visible keys and values, at the measured 4.7 TB/s."""
     config = model.config
     kv_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2 * (position + 1)
     return (sum(p.numel() * p.element_size() for p in model.parameters()) + kv_bytes) / 4.7e12 * 1e3

@@ -1,6 +1,6 @@
-"""One way to time things: check results first, warm up, interleave ark with its rivals in one process, flush L2, report medians.
+"""One way to time things: check results, warm up, interleave ark with its rivals, flush L2, report medians.
 
-A benchmark file answers one question. It builds `Case`s, hands them to `run_cases` and writes the JSON with `write_json`:
+A benchmark file answers one question. It builds `Case`s, hands them to `run_cases`, writes JSON with `write_json`:
 
     {"machine", "versions", "commit", "command", "rows": [{"case", "unit", "better", "ark": {"median", "p10", "p90"},
      "rivals": {name: {...}}, "floor", "must"}]}
@@ -29,7 +29,7 @@ class Case:
     """One row of a result file.
 
     contestants maps a name ("ark" among them) to a function that does the work once and returns what `check` compares.
-    prepare(name), if given, runs before each timed call, outside the timing (resets a cache's position, clears gradients).
+    prepare(name), if given, runs before each timed call, untimed (resets a cache's position, clears gradients).
     check(outputs) gets {name: output of one call} and raises when a result is wrong; it runs before anything is timed.
     A contestant that fails is reported in `failed` and never timed.
     """

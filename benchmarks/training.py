@@ -14,7 +14,7 @@ from models import bert_batch, bert_large
 
 
 class Step:
-    """Forward and backward of one contestant on a model of its own (equal weights); returns loss and a few gradients."""
+    """Forward and backward of one contestant on its own model (equal weights); returns loss and some gradients."""
 
     def __init__(self, mode: str, where: str, args: argparse.Namespace):
         self.model = bert_large(where, args.dropout, num_hidden_layers=args.layers)
@@ -89,7 +89,7 @@ def main() -> None:
 
     steps = {mode: Step(mode, where, args) for mode in modes}
     case = Case(
-        case=f"BERT-Large forward + backward, batch {args.batch} x {args.sequence}, bf16 autocast, dropout {args.dropout}",
+        case=f"BERT-Large forward + backward, {args.batch} x {args.sequence}, bf16 autocast, dropout {args.dropout}",
         contestants=dict(steps),
         prepare=lambda name: steps[name].clear(),
         check=check,

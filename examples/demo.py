@@ -1,4 +1,4 @@
-"""Generates tokens with a small Llama compiled by ark, compares them with eager's, and reports what was planned and how long it took.
+"""Generates tokens with a small Llama compiled by ark, compares them with eager's, reports plan and times.
 
 python examples/demo.py [--layers 4] [--tokens 32]
 """
