@@ -4,6 +4,10 @@
 // A plan is a blob of op records, a list of work items per worker, a table of slots (addresses, given anew at every launch)
 // and a run state in device memory (epoch, counters). Workers walk their lists in order. A tile waits for the counters of
 // the tiles that it reads, runs, and adds 1 to its own counters.
+//
+// Attention's backward is three kinds, every one deterministic and without any shared accumulation: kAttentionBackwardRows
+// (delta), kAttentionBackward (dk, dv of a key block, summed over the query heads of the group) and kAttentionBackwardQuery
+// (dq of a query block, by computing the scores again). What each needs of operands, grids and maps stands at AttentionParams.
 #pragma once
 
 namespace ark::abi {
@@ -18,6 +22,7 @@ inline constexpr int kMaxWaits = 6;
 inline constexpr int kMaxArrivals = 2;
 inline constexpr int kMaxSegments = 3;
 inline constexpr int kMaxRecordBytes = 2048;
+inline constexpr u32 kNoSlot = 0xffffffffu;  // Operand::slot of an operand that is not there
 inline constexpr int kCounterStride = 32;  // u32 words between counters: one 128-byte line each
 
 /// What a tile does. A generated kernel contains the kinds (and programs) that its plan needs, nothing else.
@@ -31,9 +36,10 @@ enum class TaskKind : i32 {
   kAttentionDecode,   // few queries against a cache; tile = (batch, kv head, part)
   kAttentionForward,  // tile = (batch, head, query block)
   kAttentionBackwardRows,  // delta = rowsum(dout * out); tile = (batch, head, query block)
-  kAttentionBackward,      // dk, dv for a key block, dq by fixed-order accumulation; tile = (batch, head, key block)
+  kAttentionBackward,      // dk, dv for a key block; tile = (batch, kv head, key block)
   kAttentionSimple,   // any type and size, forward, on the CUDA cores; tile = (batch, head, query row)
   kMaskRange,         // first and one past last visible key per (batch, head, query block); tile = a query block
+  kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
   kCount,
 };
 
@@ -95,6 +101,10 @@ struct MatmulRowsParams {
 };
 
 /// kMatmulTile, kMatmulSimple: c[b, m, n] = sum_k a[b, m, k] * b[b, k, n]; operands 0 (a: dims b, m, k) and 1 (b: dims b, k, n).
+/// kMatmulTile: bf16 or f16, tile_m 128, tile_n 128 or 256, tile_k 64. Tensor maps of rank 3, innermost first: (k, rows, batch) with
+/// box (64, 128, 1) for a k-major operand, (rows, k, batch) with box (64, 64, 1) for the other; rows are m of a, n of b. TMA wants
+/// addresses and strides of 16 bytes' alignment (else kMatmulSimple). pair_distance divides 64 (a pair lies in one block of 128
+/// columns). kMatmulSimple: tile_m 64, tile_n 64, no maps. Grid: (batch, m blocks, n blocks).
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
@@ -108,9 +118,16 @@ struct MatmulTileParams {
   i32 a_immutable;
 };
 
-/// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot 0xffffffff: none), mask, range; decode adds
+/// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot kNoSlot: none), mask, range; decode adds
 /// parts_out f32 [batch, kv head, part, group * queries, dv] and parts_ml f32 [.., 2] when parts > 1.
-/// backward: q, k, v, dout, logsumexp, delta, mask, range, dq_accum (f32), dk, dv. dims of q, out, dout: b, h, s, d; of k, v: b, g, t, d.
+/// Backward and backward query: q, k, v, dout, logsumexp, delta, mask, range, dq, dk, dv: the first writes dk and dv, the second dq; what is
+/// not written or absent has slot kNoSlot. Backward rows: dout, out, delta (f32, dims b, h, s).
+/// dims of q, out, dout, dq: b, h, s, d; of k, v, dk, dv: b, g, t, d; of logsumexp, delta: b, h, s; of mask: b, h, s, t (stride 0
+/// where it broadcasts); range i32: b, h, query block of 128, 2.
+/// Forward, backward and backward query (tensor cores): bf16 or f16, head_dim == value_dim, 64 or 128, tile_q = tile_k = 128; tensor maps of
+/// rank 4, innermost first, (d, s or t, head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first three).
+/// Grids: forward, backward rows, backward query (batch, heads, ceil(queries / 128)); backward (batch, kv_heads, ceil(keys / 128)).
+/// Simple: any type, size and stride, grid (batch, heads, queries).
 struct AttentionParams {
   i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   i32 causal;            // query s sees keys <= s + (keys - queries) .. see causal_offset
