@@ -12,10 +12,10 @@ import argparse
 import time
 
 import torch
-from harness import device, print_row, summary, write_json
 
 import ark_torch
 import ark_torch.backend
+from harness import device, print_row, summary, write_json
 
 
 def time_calls(call, inputs: list[torch.Tensor], rounds: int) -> list[float]:

@@ -1,8 +1,8 @@
-"""How fast is each matrix product inside the loop kernel? BERT-Large's and square shapes, all transpositions, against cuBLAS.
+"""How fast is each matrix product inside the loop kernel? BERT-Large shapes and squares, all layouts, vs cuBLAS.
 
     python benchmarks/matmul.py --json benchmarks/results/h200/matmul.json
 
-The rate inside the kernel is measured as a difference: a graph of `chain` independent products against a graph of one, so
+The rate inside the kernel is a difference: a graph of `chain` independent products against a graph of one, so
 that the launch, the prologue and the drain of the loop kernel do not count (they are reported apart, as `launch_us`).
 cuBLAS gets the same treatment: the same products in a CUDA graph.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+
 from harness import Timer, compiled, print_row, relative_error, summary, write_json
 
 SHAPES = [  # m, k, n
