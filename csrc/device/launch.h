@@ -4,7 +4,7 @@
 // entry: extern "C" __global__ void ark_loop(const __grid_constant__ ark::abi::LaunchParams<capacity>)
 // grid: num_workers CTAs of kThreads threads, cooperative launch, Source::smem_bytes of dynamic shared memory.
 #pragma once
-#include "abi.h"
+#include "device/abi.h"
 
 namespace ark::abi {
 
