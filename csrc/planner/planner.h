@@ -1,4 +1,5 @@
-// Bound graph -> plan. The passes, in order; each is a free function in a file of its own, with its contract in its header.
+// Bound graph -> plan. The passes, in order; each is a free function in a file of its own, with its contract in its
+// header.
 #pragma once
 #include "ir/graph.h"
 #include "planner/plan.h"
@@ -13,7 +14,10 @@ struct Machine {
   double simple_flops = 40e12;
 };
 
-enum class Schedule : uint8_t { kGreedy, kSequential };  // kSequential: every op waits for all tiles of the one before it
+enum class Schedule : uint8_t {
+  kGreedy,
+  kSequential
+};  // kSequential: every op waits for all tiles of the one before it
 
 struct Options {
   Machine machine;
@@ -24,5 +28,9 @@ struct Options {
 
 /// Throws UnsupportedError (with the node) for what no task kind can run.
 plan::Plan make_plan(const ir::Graph& bound_graph, const Options& options);
+
+/// Everything after `fuse` (fused.h): tile, schedule, synchronize, place_memory, verify.
+struct FusedGraph;
+plan::Plan plan_fused(FusedGraph&& fused, const Options& options);
 
 }  // namespace ark::planner

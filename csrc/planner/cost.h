@@ -1,0 +1,22 @@
+// What things cost: the model behind schedule's choices and predicted_ms. Times in seconds. Numbers:
+// docs/PERFORMANCE.md.
+#pragma once
+#include "planner/draft.h"
+#include "planner/planner.h"
+
+namespace ark::planner {
+
+/// One producer -> consumer hop through a counter, under load (measured 1.3-1.4 us quiet, 2.4-2.8 us under load).
+inline constexpr double kHopSeconds = 1.4e-6;
+/// Fetching an item, starting its loads, draining its last stage.
+inline constexpr double kItemSeconds = 0.6e-6;
+/// Per tile beyond the first of an item.
+inline constexpr double kTileSeconds = 0.1e-6;
+
+/// Time that one tile of the op keeps its worker busy, all workers running. Excludes the costs per item.
+double tile_seconds(const plan::Op& op, const Machine& machine);
+
+/// The least time that the op can take on the whole machine: max(bytes / bandwidth, flops / rate).
+double floor_seconds(const plan::Op& op, const Machine& machine);
+
+}  // namespace ark::planner

@@ -1,0 +1,64 @@
+#include "planner/depend.h"
+
+#include "base/check.h"
+#include "planner/footprint.h"
+
+namespace ark::planner {
+namespace {
+
+struct Touch {
+  int op, operand;
+};
+struct History {
+  std::vector<Touch> writers, readers;
+};
+
+}  // namespace
+
+std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph) {
+  std::vector<std::vector<Dependence>> result(graph.ops.size());
+  std::vector<History> histories(graph.storages.size());
+  for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
+    const FusedOp& op = graph.ops[i];
+    check(op.access.size() == op.op.operands.size(), "op '", op.op.name, "': ", op.access.size(), " accesses for ",
+          op.op.operands.size(), " operands");
+    for (int before : op.after) {
+      check(before < i, "op ", i, " '", op.op.name, "' comes after op ", before, ", which is not earlier");
+      result[i].push_back({before, i, Hazard::kAfter});
+    }
+    auto add = [&](const std::vector<Touch>& touches, int operand, Hazard hazard) {
+      const StorageId storage = static_cast<StorageId>(op.op.operands[operand].slot);
+      for (const Touch& touch : touches) {
+        if (touch.op == i) continue;
+        if (disjoint(graph.ops[touch.op].op, touch.operand, op.op, operand, graph.programs, graph.storages[storage]))
+          continue;
+        result[i].push_back({touch.op, i, hazard, storage, touch.operand, operand});
+      }
+    };
+    for (int x = 0; x < static_cast<int>(op.access.size()); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (op.access[x] == Access::kParameters || slot == abi::kNoSlot) continue;
+      check(slot < graph.storages.size(), "op '", op.op.name, "' operand ", x, ": storage ", slot, " of ",
+            graph.storages.size());
+      History& history = histories[slot];
+      if (op.access[x] != Access::kWrite) {
+        if (!history.writers.empty()) add(history.writers, x, Hazard::kReadAfterWrite);
+        if (!graph.storages[slot].immutable) history.readers.push_back({i, x});
+      }
+      if (op.access[x] != Access::kRead) {
+        check(!graph.storages[slot].immutable, "op '", op.op.name, "' writes immutable storage ", slot, " '",
+              graph.storages[slot].name, "'");
+        add(history.writers, x, Hazard::kWriteAfterWrite);
+        add(history.readers, x, Hazard::kWriteAfterRead);
+      }
+    }
+    for (int x = 0; x < static_cast<int>(op.access.size()); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (op.access[x] == Access::kParameters || slot == abi::kNoSlot) continue;
+      if (op.access[x] != Access::kRead) histories[slot].writers.push_back({i, x});
+    }
+  }
+  return result;
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,21 @@
+// A plan in the making: what the passes after `fuse` hand to each other. Every pass fills in its part.
+#pragma once
+#include <vector>
+
+#include "planner/fused.h"
+
+namespace ark::planner {
+
+struct Draft {
+  FusedGraph graph;  // ops in plan order once `schedule` ran; operands' slots are StorageIds until place_memory
+  std::vector<plan::TensorMap> maps;              // tile
+  std::vector<std::vector<abi::WorkItem>> lists;  // schedule: per worker, WorkItem::op set
+  int num_counters = 0;                           // synchronize
+  double predicted_ms = 0;                        // schedule
+};
+
+inline int64_t num_tiles(const abi::OpRecord& record) {
+  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,330 @@
+#include "planner/footprint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "base/check.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+/// One dimension of an operand, and how tiles cut it.
+struct Dim {
+  int64_t size = 1, stride = 0;
+  int axis = -1;       // grid coordinate that cuts it, or -1: every tile sees all of it
+  int64_t block = 1;   // indices per step of the coordinate
+  int64_t repeat = 1;  // so many steps of the coordinate share an index (query heads of a kv head)
+};
+
+/// An operand's dimensions. Those before `flat_end` from `flat_begin` on are walked as one flattened range, `flat_tile`
+/// at a time, by the grid coordinates together.
+struct Layout {
+  std::vector<Dim> dims;
+  int flat_begin = 0, flat_end = 0;
+  int64_t flat_tile = 1;
+  int64_t granule = 0;
+};
+
+void add_program_dims(const plan::Op& op, const abi::Operand& operand, Layout& layout) {
+  const abi::ProgramParams& params = op.record.params.program;
+  for (int d = 0; d < params.num_dims; ++d) layout.dims.push_back({op.record.size[d], operand.stride[d]});
+  layout.flat_tile = params.tile;
+  layout.flat_begin = op.record.kind == TaskKind::kColumn ? params.reduce_dims : 0;
+  layout.flat_end = op.record.kind == TaskKind::kRow ? params.num_dims - params.reduce_dims : params.num_dims;
+}
+
+void add_matmul_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
+  const abi::MatmulTileParams& p = op.record.params.matmul;
+  Dim batch{p.batch, x.stride[0], 0, 1};
+  if (operand == 0) {
+    layout.dims = {batch, {p.m, x.stride[1], 1, p.tile_m}, {p.k, x.stride[2]}};
+  } else if (operand == 1) {
+    layout.dims = {batch, {p.k, x.stride[1]}, {p.n, x.stride[2], 2, p.tile_n}};
+  } else {
+    layout.dims = {batch, {p.m, x.stride[1], 1, p.tile_m}, {p.n, x.stride[2], 2, p.tile_n}};
+  }
+}
+
+void add_rows_dims(const plan::Op& op, const abi::Operand& x, int operand, const std::vector<Program>& programs,
+                   Layout& layout) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& segment = p.segment[s];
+    const bool weight = operand == segment.weight || (p.gated && operand == segment.weight2);
+    const int count = segment.program < 0 ? 0 : programs[segment.program].num_operands;
+    const bool epilogue = operand >= segment.first_operand && operand < segment.first_operand + count;
+    if (!weight && !epilogue) continue;
+    // Units of the other segments fall outside [first, last] and are clipped, unit first_unit is index `column`.
+    const int64_t per_unit = p.gated ? 1 : p.lanes;
+    const int64_t columns = segment.column + per_unit * segment.num_units;
+    Dim unit{columns, weight ? x.stride[0] : x.stride[2], 0, per_unit};
+    if (weight) {
+      layout.dims = {unit, {p.k, x.stride[1]}};
+    } else {
+      layout.dims = {{1, x.stride[0]}, {p.m, x.stride[1]}, unit};
+    }
+    if (per_unit == 2 && p.pair_distance > 1) layout.granule = 2 * int64_t{p.pair_distance} * unit.stride;
+    return;
+  }
+  layout.dims = {{1, x.stride[0]}, {p.m, x.stride[1]}, {p.k, x.stride[2]}};  // prologue: every unit reads all of it
+}
+
+/// First unit of the segment that operand belongs to (0 for the prologue).
+int64_t first_unit(const plan::Op& op, int operand, const std::vector<Program>& programs) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& segment = p.segment[s];
+    const int count = segment.program < 0 ? 0 : programs[segment.program].num_operands;
+    const bool epilogue = operand >= segment.first_operand && operand < segment.first_operand + count;
+    if (operand == segment.weight || (p.gated && operand == segment.weight2) || epilogue) return segment.first_unit;
+  }
+  return 0;
+}
+
+enum AttentionOperand { kQ, kK, kV, kOut, kLse, kMask, kRange, kParts, kPartsMl };
+constexpr int64_t kRangeBlock = 128;  // query rows per entry of a mask range
+
+void add_attention_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
+  const abi::AttentionParams& p = op.record.params.attention;
+  const TaskKind kind = op.record.kind;
+  const int64_t group = p.heads / p.kv_heads;
+  const Dim batch{p.batch, x.stride[0], 0, 1};
+  if (kind == TaskKind::kAttentionDecode) {
+    const Dim heads{p.heads, x.stride[1], 1, group}, kv_heads{p.kv_heads, x.stride[1], 1, 1};
+    const int64_t rows = group * p.queries;
+    if (operand == kQ || operand == kOut) {
+      layout.dims = {batch, heads, {p.queries, x.stride[2]}, {operand == kQ ? p.head_dim : p.value_dim, x.stride[3]}};
+    } else if (operand == kK || operand == kV) {
+      layout.dims = {batch, kv_heads, {p.keys, x.stride[2]}, {operand == kK ? p.head_dim : p.value_dim, x.stride[3]}};
+    } else if (operand == kLse) {
+      layout.dims = {batch, heads, {p.queries, x.stride[2]}};
+    } else if (operand == kMask) {
+      layout.dims = {batch, heads, {p.queries, x.stride[2]}, {p.keys, x.stride[3]}};
+    } else if (operand == kRange) {
+      layout.dims = {batch, heads, {1, 0}, {2, x.stride[3]}};
+    } else if (operand == kParts || operand == kPartsMl) {
+      const int64_t inner = operand == kParts ? p.value_dim : 2;
+      layout.dims = {batch, kv_heads, {p.parts, x.stride[2], 2, 1}, {rows, x.stride[3]}, {inner, x.stride[4]}};
+    } else {  // the appended-position scalar
+      layout.dims = {{1, 0}};
+    }
+    return;
+  }
+  // Backward walks key blocks and sums over the query heads of a kv head; everything else walks query blocks of a head.
+  const bool by_keys = kind == TaskKind::kAttentionBackward;
+  const int64_t block_q = kind == TaskKind::kAttentionSimple ? 1 : p.tile_q;
+  const int64_t stride_h = x.stride[1], stride_s = x.stride[2];
+  const Dim heads = by_keys ? Dim{p.heads, stride_h, 1, group} : Dim{p.heads, stride_h, 1, 1};
+  const Dim kv_heads = by_keys ? Dim{p.kv_heads, stride_h, 1, 1} : Dim{p.kv_heads, stride_h, 1, 1, group};
+  const Dim queries = by_keys ? Dim{p.queries, stride_s} : Dim{p.queries, stride_s, 2, block_q};
+  const Dim keys = by_keys ? Dim{p.keys, stride_s, 2, p.tile_k} : Dim{p.keys, stride_s};
+  const Dim qk{p.head_dim, x.stride[3]}, value{p.value_dim, x.stride[3]}, range{2, x.stride[3]};
+  const Dim mask_keys = by_keys ? Dim{p.keys, x.stride[3], 2, p.tile_k} : Dim{p.keys, x.stride[3]};
+  const int64_t query_blocks = (p.queries + kRangeBlock - 1) / kRangeBlock;
+  const Dim blocks =
+      by_keys || block_q != kRangeBlock ? Dim{query_blocks, stride_s} : Dim{query_blocks, stride_s, 2, 1};
+  const std::vector<Dim> q_like{batch, heads, queries, qk}, k_like{batch, kv_heads, keys, qk};
+  const std::vector<Dim> v_like{batch, kv_heads, keys, value}, out_like{batch, heads, queries, value};
+  const std::vector<Dim> row_like{batch, heads, queries}, mask_like{batch, heads, queries, mask_keys};
+  const std::vector<Dim> range_like{batch, heads, blocks, range};
+  std::vector<std::vector<Dim>> by_operand;
+  if (kind == TaskKind::kAttentionBackwardRows) {
+    by_operand = {out_like, out_like, row_like};
+  } else if (kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery) {
+    by_operand = {q_like, k_like, v_like, out_like, row_like, row_like, mask_like, range_like, q_like, k_like, v_like};
+  } else {
+    by_operand = {q_like, k_like, v_like, out_like, row_like, mask_like, range_like};
+  }
+  check(operand < static_cast<int>(by_operand.size()), "footprint: op '", op.name, "' has no attention operand ",
+        operand);
+  layout.dims = by_operand[operand];
+}
+
+void add_mask_range_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
+  const abi::MaskRangeParams& p = op.record.params.mask_range;
+  const Dim batch{p.batch, x.stride[0], 0, 1}, heads{p.heads, x.stride[1], 1, 1};
+  if (operand == 0) {
+    layout.dims = {batch, heads, {p.queries, x.stride[2], 2, p.block}, {p.keys, x.stride[3]}};
+  } else {
+    layout.dims = {batch, heads, {(p.queries + p.block - 1) / p.block, x.stride[2], 2, 1}, {2, x.stride[3]}};
+  }
+}
+
+Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int operand) {
+  Layout layout;
+  const abi::Operand& x = op.operands[operand];
+  switch (op.record.kind) {
+    case TaskKind::kPointwise:
+    case TaskKind::kRow:
+    case TaskKind::kColumn:
+      add_program_dims(op, x, layout);
+      break;
+    case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulSimple:
+      add_matmul_dims(op, x, operand, layout);
+      break;
+    case TaskKind::kMatmulRows:
+      add_rows_dims(op, x, operand, programs, layout);
+      break;
+    case TaskKind::kMaskRange:
+      add_mask_range_dims(op, x, operand, layout);
+      break;
+    default:
+      add_attention_dims(op, x, operand, layout);
+      break;
+  }
+  return layout;
+}
+
+/// Adjacent dimensions that continue each other become one; dimensions of size 1 go.
+std::vector<Dim> merged(const std::vector<Dim>& dims, int begin, int end) {
+  std::vector<Dim> out;
+  for (int d = begin; d < end; ++d) {
+    const Dim& dim = dims[d];
+    if (dim.size == 1) continue;
+    if (!out.empty() && out.back().stride == dim.stride * dim.size) {
+      out.back() = {out.back().size * dim.size, dim.stride};
+    } else {
+      out.push_back(dim);
+    }
+  }
+  return out;
+}
+
+struct Hull {
+  int64_t low = 0, high = 0;
+  void add(int64_t distance) { (distance < 0 ? low : high) += distance; }
+};
+
+/// Hull of `count` consecutive flattened indices that start at a multiple of `count`; false when it depends on where.
+bool span_of(const std::vector<Dim>& dims, int64_t count, Hull& hull) {
+  int64_t inner = 1;
+  for (int j = static_cast<int>(dims.size()) - 1; j >= 0; inner *= dims[j].size, --j) {
+    if (count <= inner * dims[j].size) {
+      const int64_t q = count / inner;
+      if (count % inner != 0 || (j > 0 && dims[j].size % q != 0)) return false;
+      hull.add((q - 1) * dims[j].stride);
+      return true;
+    }
+    hull.add((dims[j].size - 1) * dims[j].stride);
+  }
+  return true;
+}
+
+/// Distance in elements between flattened indices i * `count` and (i + 1) * `count`, i < steps; false when it varies.
+bool step_of(const std::vector<Dim>& dims, int64_t count, int64_t steps, int64_t& step) {
+  step = 0;
+  if (steps == 1) return true;
+  int64_t inner = 1;
+  for (int j = static_cast<int>(dims.size()) - 1; j >= 0; inner *= dims[j].size, --j) {
+    if (count >= inner * dims[j].size && j > 0) continue;
+    const int64_t q = count / inner;
+    if (count % inner != 0 || (j > 0 && q * steps > dims[j].size)) return false;
+    step = q * dims[j].stride;
+    return true;
+  }
+  return true;
+}
+
+/// The flattened part of a layout; false when the tiles' places are not affine in the grid coordinates.
+bool walk_flat(const plan::Op& op, const Layout& layout, Hull& tile, int64_t step[3]) {
+  const std::vector<Dim> dims = merged(layout.dims, layout.flat_begin, layout.flat_end);
+  const abi::OpRecord& record = op.record;
+  int64_t total = 1;
+  for (const Dim& dim : dims) total *= dim.size;
+  if (!span_of(dims, std::min(layout.flat_tile, total), tile)) return false;
+  int64_t count = layout.flat_tile;
+  for (int axis = 2; axis >= 0; --axis) {
+    if (!step_of(dims, count, record.grid[axis], step[axis])) return false;
+    count *= record.grid[axis];
+  }
+  return true;
+}
+
+Hull whole_hull(const Layout& layout) {
+  Hull hull;
+  for (const Dim& dim : layout.dims) hull.add((dim.size - 1) * dim.stride);
+  return hull;
+}
+
+}  // namespace
+
+Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, int operand, const Storage& storage) {
+  const abi::Operand& x = op.operands[operand];
+  Footprint out;
+  if (x.index_operand >= 0) {  // indices decide: anywhere
+    out.extent = storage.num_elements;
+    out.last = storage.num_elements - 1;
+    return out;
+  }
+  const Layout layout = layout_of(op, programs, operand);
+  const Hull whole = whole_hull(layout);
+  out.first = x.offset + whole.low;
+  out.last = x.offset + whole.high;
+  out.granule = layout.granule;
+  Hull tile;
+  if (!walk_flat(op, layout, tile, out.step)) {
+    std::fill(out.step, out.step + 3, 0);
+    out.base = out.first;
+    out.extent = out.last - out.first + 1;
+    return out;
+  }
+  for (int d = 0; d < static_cast<int>(layout.dims.size()); ++d) {
+    if (d >= layout.flat_begin && d < layout.flat_end) continue;
+    const Dim& dim = layout.dims[d];
+    if (dim.axis < 0) {
+      tile.add((dim.size - 1) * dim.stride);
+    } else if (dim.repeat > 1 && dim.stride % dim.repeat == 0) {
+      // index = floor(c / repeat): stride / repeat per step, up to (repeat - 1) / repeat of a stride too far
+      out.step[dim.axis] += dim.stride / dim.repeat;
+      tile.add(-(dim.stride - dim.stride / dim.repeat));
+    } else if (dim.repeat > 1) {
+      tile.add((dim.size - 1) * dim.stride);
+    } else {
+      out.step[dim.axis] += dim.block * dim.stride;
+      tile.add((std::min(dim.block, dim.size) - 1) * dim.stride);
+    }
+  }
+  out.base = x.offset + tile.low;
+  out.extent = tile.high - tile.low + 1;
+  if (op.record.kind == TaskKind::kMatmulRows) {
+    const int64_t column = out.step[0];
+    out.base -= first_unit(op, operand, programs) * column;
+  }
+  return out;
+}
+
+bool disjoint(const plan::Op& a, int operand_a, const plan::Op& b, int operand_b, const std::vector<Program>& programs,
+              const Storage& storage) {
+  const Footprint x = footprint(a, programs, operand_a, storage), y = footprint(b, programs, operand_b, storage);
+  if (x.last < y.first || y.last < x.first) return true;
+  if (a.operands[operand_a].index_operand >= 0 || b.operands[operand_b].index_operand >= 0) return false;
+  const Layout la = layout_of(a, programs, operand_a), lb = layout_of(b, programs, operand_b);
+  // Disjoint columns of a common row: modulo a stride of either, the two hulls may not meet.
+  std::vector<int64_t> moduli;
+  for (const Layout* layout : {&la, &lb}) {
+    for (const Dim& dim : layout->dims) {
+      if (dim.size > 1 && std::abs(dim.stride) > 1) moduli.push_back(std::abs(dim.stride));
+    }
+  }
+  auto hull_modulo = [](const Layout& layout, int64_t offset, int64_t modulus) {
+    Hull hull;
+    for (const Dim& dim : layout.dims) {
+      if (dim.stride % modulus != 0) hull.add((dim.size - 1) * dim.stride);
+    }
+    const int64_t begin = ((offset + hull.low) % modulus + modulus) % modulus;
+    return std::array<int64_t, 2>{begin, begin + hull.high - hull.low};
+  };
+  for (int64_t modulus : moduli) {
+    const auto p = hull_modulo(la, a.operands[operand_a].offset, modulus);
+    const auto q = hull_modulo(lb, b.operands[operand_b].offset, modulus);
+    // Neither may reach around the end of the row.
+    if (p[1] < modulus && q[1] < modulus && (p[1] < q[0] || q[1] < p[0])) return true;
+  }
+  return false;
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,57 @@
+#include "planner/planner.h"
+
+#include <utility>
+
+#include "planner/cost.h"
+#include "planner/draft.h"
+#include "planner/place_memory.h"
+#include "planner/schedule.h"
+#include "planner/synchronize.h"
+#include "planner/tile.h"
+
+namespace ark::planner {
+namespace {
+
+/// Numbers the records and moves everything into the plan.
+void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
+  plan.num_workers = options.machine.num_workers;
+  for (size_t i = 0; i < draft.graph.ops.size(); ++i) {
+    plan::Op& op = draft.graph.ops[i].op;
+    op.record.op = static_cast<int>(i);
+    op.record.num_operands = static_cast<int>(op.operands.size());
+    op.record.record_bytes = static_cast<int>(sizeof(abi::OpRecord) + op.operands.size() * sizeof(abi::Operand));
+    plan.bytes += op.bytes;
+    plan.flops += op.flops;
+    plan.floor_ms += 1e3 * floor_seconds(op, options.machine);
+    plan.ops.push_back(std::move(op));
+  }
+  plan.fresh = std::move(draft.graph.fresh);
+  plan.outputs = std::move(draft.graph.outputs);
+  plan.programs = std::move(draft.graph.programs);
+  plan.lists = std::move(draft.lists);
+  plan.maps = std::move(draft.maps);
+  plan.num_counters = draft.num_counters;
+  plan.predicted_ms = draft.predicted_ms;
+}
+
+}  // namespace
+
+plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
+  Draft draft;
+  draft.graph = std::move(fused);
+  plan::Plan plan;
+  tile(draft, options);
+  schedule(draft, options);
+  synchronize(draft, options);
+  place_memory(draft, options, plan);
+  finish(std::move(draft), options, plan);
+  return plan;
+}
+
+plan::Plan make_plan(const ir::Graph& bound_graph, const Options& options) {
+  plan::Plan plan = plan_fused(fuse(bound_graph, options.tensor_cores, options.machine.num_workers), options);
+  plan.name = bound_graph.name;
+  return plan;
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,320 @@
+#include "planner/tile.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "planner/footprint.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void set_grid(abi::OpRecord& record, int64_t c0, int64_t c1, int64_t c2, const std::string& name) {
+  const int64_t grid[3] = {c0, c1, c2};
+  check<UnsupportedError>(c0 * c1 * c2 <= INT32_MAX, "op '", name, "': ", c0 * c1 * c2, " tiles do not fit 32 bits");
+  for (int i = 0; i < 3; ++i) record.grid[i] = static_cast<int>(grid[i]);
+}
+
+// ---- pointwise, row, column ----
+
+struct Joint {
+  int64_t size;
+  int first_dim;  // outermost domain dimension in it
+};
+
+/// Domain dimensions [begin, end) with neighbours merged where every operand walks them as one.
+std::vector<Joint> joint_dims(const FusedOp& op, int begin, int end) {
+  std::vector<Joint> joint;
+  for (int d = begin; d < end; ++d) {
+    const int64_t size = op.op.record.size[d];
+    if (size == 1) continue;
+    bool merges = !joint.empty();
+    for (size_t x = 0; merges && x < op.op.operands.size(); ++x) {
+      if (op.access[x] == Access::kParameters) continue;
+      const abi::Operand& operand = op.op.operands[x];
+      // the previous dimension that is not of size 1
+      int previous = d - 1;
+      while (op.op.record.size[previous] == 1) --previous;
+      merges = operand.stride[previous] == operand.stride[d] * size;
+    }
+    if (merges) {
+      joint.back().size *= size;
+    } else {
+      joint.push_back({size, d});
+    }
+  }
+  return joint;
+}
+
+/// Largest tile at most `target` (and at least target / 4 if possible) that does not straddle the joint dimensions.
+int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t multiple) {
+  int64_t total = 1;
+  for (const Joint& j : joint) total *= j.size;
+  if (total <= target) return std::max<int64_t>(1, total);
+  int64_t inner = 1;
+  for (int j = static_cast<int>(joint.size()) - 1; j >= 0; --j) {
+    if (inner * joint[j].size > target) {
+      // q of dimension j per tile; q divides it unless it is the outermost (which may end in a partial tile)
+      int64_t q = std::max<int64_t>(1, target / inner);
+      if (j > 0) {
+        int64_t best = q;
+        while (best > 1 && joint[j].size % best != 0) --best;
+        if (best * 4 >= q) q = best;
+      } else if (q > multiple && inner == 1) {
+        q -= q % multiple;
+      } else if (q > 1) {  // whole power of two of rows, so that tiles line up with the row blocks of matmuls
+        int64_t power = 1;
+        while (power * 2 <= q) power *= 2;
+        q = power;
+      }
+      return q * inner;
+    }
+    inner *= joint[j].size;
+  }
+  return inner;
+}
+
+/// Factors `tiles` of `tile` flattened elements along the joint dimensions: (outer dims, next dim, rest).
+void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
+  int64_t total = 1;
+  for (const Joint& j : joint) total *= j.size;
+  const int64_t tiles = ceil_div(total, tile);
+  int64_t grid[3] = {tiles, 1, 1};
+  int64_t inner = 1;
+  // grid[2]: tiles within the innermost boundary that is a multiple of the tile, then the next boundary
+  std::vector<int64_t> factors;
+  int64_t covered = tile;
+  for (int j = static_cast<int>(joint.size()) - 1; j > 0; --j) {
+    inner *= joint[j].size;
+    if (inner % covered != 0 || inner / covered == 1) continue;
+    factors.push_back(inner / covered);
+    covered = inner;
+    if (factors.size() == 2) break;
+  }
+  if (factors.size() == 1) {
+    grid[0] = tiles / factors[0], grid[1] = factors[0];
+  } else if (factors.size() == 2) {
+    grid[0] = tiles / (factors[0] * factors[1]), grid[1] = factors[1], grid[2] = factors[0];
+  }
+  set_grid(op.op.record, grid[0], grid[1], grid[2], op.op.name);
+}
+
+constexpr int64_t kMinElements = 2048, kMaxElements = 8192;
+constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
+constexpr int kConsumerWarps = 8;
+constexpr int kTilesPerWorker = 3;
+
+void tile_pointwise(FusedOp& op, const Options& options) {
+  abi::ProgramParams& params = op.op.record.params.program;
+  const std::vector<Joint> joint = joint_dims(op, 0, params.num_dims);
+  int64_t total = 1;
+  for (const Joint& j : joint) total *= j.size;
+  const int64_t target =
+      std::clamp(total / (int64_t{kTilesPerWorker} * options.machine.num_workers), kMinElements, kMaxElements);
+  params.tile = aligned_tile(joint, target, 1024);
+  params.split = params.num_rows = params.row_size = 1;
+  set_flat_grid(op, joint, params.tile);
+}
+
+void tile_row(FusedOp& op, const Options& options) {
+  abi::ProgramParams& params = op.op.record.params.program;
+  const int outer = params.num_dims - params.reduce_dims;
+  params.num_rows = params.row_size = 1;
+  for (int d = 0; d < outer; ++d) params.num_rows *= op.op.record.size[d];
+  for (int d = outer; d < params.num_dims; ++d) params.row_size *= op.op.record.size[d];
+  const int64_t per_worker = params.num_rows / options.machine.num_workers;
+  int64_t target = 1;
+  if (params.row_size <= kLongRow) {
+    target = kConsumerWarps;  // a warp handles a row
+    while (target * 2 <= per_worker && target * 2 * params.row_size <= 4 * kMaxElements && target < 64) target *= 2;
+  }
+  const std::vector<Joint> joint = joint_dims(op, 0, outer);
+  params.tile = aligned_tile(joint, target, 1);
+  params.split = 1;
+  set_flat_grid(op, joint, params.tile);
+}
+
+void tile_column(FusedOp& op, const Options& options) {
+  abi::ProgramParams& params = op.op.record.params.program;
+  params.num_rows = params.row_size = 1;
+  for (int d = 0; d < params.reduce_dims; ++d) params.row_size *= op.op.record.size[d];
+  for (int d = params.reduce_dims; d < params.num_dims; ++d) params.num_rows *= op.op.record.size[d];
+  params.split = params.row_size;
+  // a tile of 32 columns still reads whole 64- or 128-byte lines; more when there are enough columns
+  int64_t target = 32;
+  while (target < 256 && params.num_rows / (target * 2) >= options.machine.num_workers) target *= 2;
+  params.tile = std::min(target, std::max<int64_t>(1, params.num_rows));
+  set_grid(op.op.record, 1, ceil_div(params.num_rows, params.tile), 1, op.op.name);
+}
+
+// ---- matmul ----
+
+bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t batch) {
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  const int inner = x.stride[k_dim] == 1 ? k_dim : rows_dim;
+  const int outer = inner == k_dim ? rows_dim : k_dim;
+  if (x.stride[inner] != 1 || x.index_operand >= 0) return false;
+  if ((x.stride[outer] * element) % 16 != 0 || x.stride[outer] <= 0 || (x.offset * element) % 16 != 0) return false;
+  return batch == 1 || (x.stride[0] > 0 && (x.stride[0] * element) % 16 == 0);
+}
+
+int add_matmul_map(Draft& draft, const abi::Operand& x, int rows_dim, int k_dim, int64_t batch, int64_t rows,
+                   int64_t k) {
+  const bool k_major = x.stride[k_dim] == 1;
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
+  const int64_t extent = (k_major ? rows : k) * outer_stride;
+  plan::TensorMap map;
+  map.slot = x.slot;
+  map.offset_bytes = x.offset * element;
+  map.dtype = static_cast<DType>(x.dtype);
+  map.sizes = k_major ? std::vector<int64_t>{k, rows, batch} : std::vector<int64_t>{rows, k, batch};
+  map.strides_bytes = {outer_stride, batch == 1 ? extent : x.stride[0] * element};
+  map.box = k_major ? std::vector<int32_t>{64, kMatmulTileM, 1} : std::vector<int32_t>{64, 64, 1};
+  draft.maps.push_back(std::move(map));
+  return static_cast<int>(draft.maps.size()) - 1;
+}
+
+/// Time of a grid in units of one 128x256 tile: waves over the workers; a 128x128 tile takes a little over half.
+double waves(const abi::MatmulTileParams& p, int tile_n, int workers) {
+  const double tiles = static_cast<double>(p.batch) * ceil_div(p.m, kMatmulTileM) * ceil_div(p.n, tile_n);
+  return std::ceil(tiles / workers) * (tile_n == 256 ? 1.0 : 0.56);
+}
+
+void tile_matmul(Draft& draft, FusedOp& op, const Options& options) {
+  abi::OpRecord& record = op.op.record;
+  abi::MatmulTileParams& p = record.params.matmul;
+  const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
+  p.group_m = 1;  // the order of tiles is the plan's: schedule visits them in groups of m blocks
+  p.map_a = p.map_b = -1;
+  if (record.kind == TaskKind::kMatmulTile &&
+      !(tma_addressable(a, 1, 2, p.batch) && tma_addressable(b, 2, 1, p.batch))) {
+    record.kind = TaskKind::kMatmulSimple;
+  }
+  if (record.kind == TaskKind::kMatmulSimple) {
+    p.tile_m = p.tile_n = kSimpleTile;
+    p.tile_k = 16;
+  } else {
+    const int workers = options.machine.num_workers;
+    p.tile_m = kMatmulTileM;
+    p.tile_n = waves(p, 128, workers) < waves(p, 256, workers) ? 128 : 256;
+    p.tile_k = kMatmulTileK;
+    p.a_k_major = a.stride[2] == 1;
+    p.b_k_major = b.stride[1] == 1;
+    p.map_a = add_matmul_map(draft, a, 1, 2, p.batch, p.m, p.k);
+    p.map_b = add_matmul_map(draft, b, 2, 1, p.batch, p.n, p.k);
+  }
+  set_grid(record, p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n), op.op.name);
+}
+
+// ---- attention ----
+
+int add_attention_map(Draft& draft, const abi::Operand& x, int64_t d, int64_t seq, int64_t heads, int64_t batch) {
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  plan::TensorMap map;
+  map.slot = x.slot;
+  map.offset_bytes = x.offset * element;
+  map.dtype = static_cast<DType>(x.dtype);
+  map.sizes = {d, seq, heads, batch};
+  // a dimension of size 1 may come with any stride; TMA wants multiples of 16 bytes
+  const int64_t sizes[3] = {seq, heads, batch};
+  const int dims[3] = {2, 1, 0};
+  for (int i = 0; i < 3; ++i) {
+    map.strides_bytes.push_back(sizes[i] == 1 ? ceil_div(d * element, 16) * 16 : x.stride[dims[i]] * element);
+  }
+  map.box = {64, 64, 1, 1};
+  draft.maps.push_back(std::move(map));
+  return static_cast<int>(draft.maps.size()) - 1;
+}
+
+bool attention_addressable(const abi::Operand& x, const int64_t sizes[3]) {
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  if (x.stride[3] != 1 || (x.offset * element) % 16 != 0) return false;
+  for (int d = 0; d < 3; ++d) {
+    if (sizes[d] > 1 && (x.stride[d] <= 0 || (x.stride[d] * element) % 16 != 0)) return false;
+  }
+  return true;
+}
+
+void tile_attention(Draft& draft, FusedOp& op) {
+  abi::OpRecord& record = op.op.record;
+  abi::AttentionParams& p = record.params.attention;
+  const std::vector<abi::Operand>& x = op.op.operands;
+  std::fill(std::begin(p.map), std::end(p.map), -1);
+  if (record.kind == TaskKind::kAttentionDecode) {
+    p.parts = std::max(1, p.parts);
+    p.tile_q = p.queries;
+    return set_grid(record, p.batch, p.kv_heads, p.parts, op.op.name);
+  }
+  const bool tensor_cores =
+      record.kind != TaskKind::kAttentionSimple && record.kind != TaskKind::kAttentionBackwardRows;
+  const bool forward = record.kind == TaskKind::kAttentionForward;
+  const int64_t q_sizes[3] = {p.batch, p.heads, p.queries}, k_sizes[3] = {p.batch, p.kv_heads, p.keys};
+  if (tensor_cores) {
+    bool fits = attention_addressable(x[0], q_sizes) && attention_addressable(x[1], k_sizes) &&
+                attention_addressable(x[2], k_sizes);
+    if (!forward) fits = fits && attention_addressable(x[3], q_sizes);
+    if (!fits && forward) record.kind = TaskKind::kAttentionSimple;
+    check<UnsupportedError>(fits || forward, "attention backward '", op.op.name,
+                            "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
+  }
+  if (record.kind == TaskKind::kAttentionSimple) {
+    p.tile_q = p.tile_k = 1;
+    return set_grid(record, p.batch, p.heads, p.queries, op.op.name);
+  }
+  p.tile_q = p.tile_k = kAttentionTile;
+  if (tensor_cores) {
+    p.map[0] = add_attention_map(draft, x[0], p.head_dim, p.queries, p.heads, p.batch);
+    p.map[1] = add_attention_map(draft, x[1], p.head_dim, p.keys, p.kv_heads, p.batch);
+    p.map[2] = add_attention_map(draft, x[2], p.value_dim, p.keys, p.kv_heads, p.batch);
+    if (!forward) p.map[3] = add_attention_map(draft, x[3], p.value_dim, p.queries, p.heads, p.batch);
+  }
+  if (record.kind == TaskKind::kAttentionBackward) {
+    return set_grid(record, p.batch, p.kv_heads, ceil_div(p.keys, p.tile_k), op.op.name);
+  }
+  set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
+}
+
+void tile_op(Draft& draft, FusedOp& op, const Options& options) {
+  abi::OpRecord& record = op.op.record;
+  switch (record.kind) {
+    case TaskKind::kPointwise:
+      return tile_pointwise(op, options);
+    case TaskKind::kRow:
+      return tile_row(op, options);
+    case TaskKind::kColumn:
+      return tile_column(op, options);
+    case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulSimple:
+      return tile_matmul(draft, op, options);
+    case TaskKind::kMatmulRows:
+      return set_grid(record, record.params.rows.num_units, 1, 1, op.op.name);
+    case TaskKind::kMaskRange: {
+      abi::MaskRangeParams& p = record.params.mask_range;
+      p.block = kAttentionTile;
+      return set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.block), op.op.name);
+    }
+    case TaskKind::kAttentionDecode:
+    case TaskKind::kAttentionForward:
+    case TaskKind::kAttentionBackwardRows:
+    case TaskKind::kAttentionBackward:
+    case TaskKind::kAttentionBackwardQuery:
+    case TaskKind::kAttentionSimple:
+      return tile_attention(draft, op);
+    case TaskKind::kCount:
+      break;
+  }
+  check(false, "tile: op '", op.op.name, "' has no task kind");
+}
+
+}  // namespace
+
+void tile(Draft& draft, const Options& options) {
+  for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
+}
+
+}  // namespace ark::planner
