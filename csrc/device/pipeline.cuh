@@ -1,0 +1,283 @@
+// The shared memory of a worker and the handles through which its roles use it.
+//
+// Page sequence. The pages of all items of a worker form one endless sequence; page p lives in slot p % kPages of the ring. How
+// many pages an item has, and which loader fills which of them, is a pure function of record and item, so that the two loaders
+// and the consumers agree without talking. A loader that does not fill a page skips it; consumers release every page.
+#pragma once
+#include "device/launch.h"
+#include "device/ptx.cuh"
+#include "device/sync.cuh"
+
+namespace ark::device {
+
+inline constexpr int kPages = 12;  // 6 pages cost 10 % of a decode step (0.650 -> 0.714 ms)
+inline constexpr int kPageBytes = 16384;
+inline constexpr int kConsumerThreads = 256;
+inline constexpr int kConsumerWarps = 8;
+inline constexpr int kScratchBytes = 28 * 1024;
+inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
+inline constexpr int kTaskSlots = 8;
+inline constexpr int kPagesInFlight = 4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
+
+/// An item as the roles see it: decoded by the fetch warp ahead of time.
+struct TaskSlot {
+  abi::WorkItem item;
+  i32 record_offset;  // in Shared::records
+  i32 item_index;     // in the launch's `items`
+  i32 pad[2];
+};
+
+struct Shared {
+  unsigned char ring[kPages][kPageBytes];      // 1024-aligned
+  unsigned char scratch[kScratchBytes];        // 1024-aligned; belongs to the consumers of the current item
+  unsigned char records[kRecordRingBytes];     // 64-aligned records, filled by the fetch warp
+  u64 full[kPages];                            // 1 arrival (the loader) and the bytes
+  u64 empty[kPages];                           // one arrival per consumer warp
+  u64 task_full[kTaskSlots], task_empty[kTaskSlots];
+  TaskSlot task[kTaskSlots];
+  u32 progress[2];                             // per loader: pages below it are issued or not its own
+  u32 leave[2];                                // by parity of the item: consumers leave after it
+  AbortFlag abort;
+  u32 epoch;
+  unsigned char sync_scratch[512];             // reductions over the consumers
+};
+inline constexpr int kSharedBytes = 232448;    // what one CTA may have on sm_90
+static_assert(sizeof(Shared) <= kSharedBytes);
+
+/// One item: `count` tiles of an op from `first` on. `record` and the operands lie in shared memory until the item is done.
+struct Task {
+  const abi::OpRecord* record;
+  const u64* slots;
+  i32 first, count, item;
+
+  ARK_DEVICE const abi::Operand& operand(int i) const { return reinterpret_cast<const abi::Operand*>(record + 1)[i]; }
+  ARK_DEVICE bool has(int i) const { return operand(i).slot != abi::kNoSlot; }
+  /// Address of the operand's element 0 (its offset applied); T must have the size of the operand's type.
+  template <class T>
+  ARK_DEVICE T* address(int i) const {
+    const abi::Operand& o = operand(i);
+    return reinterpret_cast<T*>(slots[o.slot]) + o.offset;
+  }
+};
+
+/// Everything that all roles of a worker share.
+struct Worker {
+  Shared& shared;
+  const abi::LaunchHeader& launch;
+  const u64* slots;
+  Waiter waiter;
+  u32 epoch;  // finished launches of this run
+
+  ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header, const u64* slot_table)
+      : shared(s),
+        launch(header),
+        slots(slot_table),
+        waiter{header.state, header.error, &s.abort, header.deadline_ns, header.rank},
+        epoch(0) {}
+  ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
+};
+
+/// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
+/// `fresh`: whether waits of role kFresh are included. Acquire.gpu by each lane, then the warp is converged.
+ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count, bool fresh) {
+  const abi::OpRecord& r = *task.record;
+  const int lane = thread_index() & 31;
+  for (int w = 0; w < r.num_waits; ++w) {
+    const abi::Wait& wait = r.wait[w];
+    if (wait.role == static_cast<i32>(abi::WaitRole::kFresh) && !fresh) continue;
+    const bool same = (wait.coef[0] | wait.coef[1] | wait.coef[2]) == 0;
+    const int tiles = same ? 1 : count;
+    const int last_row = wait.limit - 1;
+    for (int t = 0; t < tiles; ++t) {
+      const int tile = first + t;
+      const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+      const int row = wait.base + rest / r.grid[1] * wait.coef[0] + rest % r.grid[1] * wait.coef[1] + c2 * wait.coef[2];
+      const int begin = row < 0 ? 0 : row;
+      const int end = min(row + wait.extent, wait.limit);
+      if (begin >= end) continue;
+      const int low = begin / wait.div, high = (end - 1) / wait.div, last = last_row / wait.div;
+      for (int c = low + lane; c <= high; c += 32) {
+        const u32 target = c == last ? wait.last_target : wait.target;
+        worker.waiter.wait_counter(worker.counter(wait.counter + c), (worker.epoch + 1) * target,
+                                   WaitName{r.op, tile, static_cast<i32>(wait.counter) + c});
+      }
+    }
+  }
+  __syncwarp();
+}
+
+/// One warp reports tiles [first, first + count) as done: release.gpu on every counter that their rows fall on. The caller has
+/// made sure (consumer barrier) that all writes of these tiles happened before.
+ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int first, int count) {
+  const abi::OpRecord& r = *task.record;
+  const int lane = thread_index() & 31;
+  for (int a = 0; a < r.num_arrivals; ++a) {
+    const abi::Arrive& arrive = r.arrive[a];
+    if ((arrive.coef[0] | arrive.coef[1] | arrive.coef[2]) == 0 && arrive.extent <= arrive.div) {  // one counter for all tiles
+      const int begin = max(arrive.base, 0), end = min(arrive.base + arrive.extent, arrive.limit);
+      if (begin < end)
+        for (int c = begin / arrive.div + lane; c <= (end - 1) / arrive.div; c += 32)
+          red_release_add(const_cast<u32*>(worker.counter(arrive.counter + c)), count);
+      continue;
+    }
+    for (int t = 0; t < count; t += 32) {
+      const int tile = first + t + lane;
+      int low = -1, high = -2;
+      if (t + lane < count) {
+        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+        const int row =
+            arrive.base + rest / r.grid[1] * arrive.coef[0] + rest % r.grid[1] * arrive.coef[1] + c2 * arrive.coef[2];
+        const int begin = max(row, 0), end = min(row + arrive.extent, arrive.limit);
+        if (begin < end) {
+          low = begin / arrive.div;
+          high = (end - 1) / arrive.div;
+        }
+      }
+      const unsigned same = __match_any_sync(~0u, low);  // neighbours that share a first counter send one sum
+      if (low >= 0 && (__ffs(same) - 1) == lane)
+        red_release_add(const_cast<u32*>(worker.counter(arrive.counter + low)), __popc(same));
+      for (int c = low + 1; c <= high; ++c) red_release_add(const_cast<u32*>(worker.counter(arrive.counter + c)), 1);
+    }
+  }
+}
+
+/// A loader's view of the page sequence; all 32 lanes of the warp call everything together.
+/// For each page of an item, in order, a loader calls either skip() or acquire() ... advance().
+struct Loader {
+  Worker& worker;
+  int me;            // 0: immutable pages, 1: dependent pages
+  u32 page = 0;      // next page of the sequence
+  int slot = 0;      // page % kPages
+  u32 parity = 1;    // of the `empty` phase that frees the slot
+  u32 mine = 0;      // bit s: the last page in slot s was filled by this loader
+  bool ok = true;    // false after a failed wait: issue nothing any more
+
+  ARK_DEVICE Loader(Worker& w, int role) : worker(w), me(role) {}
+
+  /// The next n pages are filled by the other loader.
+  ARK_DEVICE void skip(int n) {
+    if (n <= 0) return;
+    if (n >= kPages) {
+      mine = 0;
+    } else {
+      const u32 run = ((1u << n) - 1) << slot;
+      mine &= ~((run | (run >> kPages)) & ((1u << kPages) - 1));
+    }
+    page += n;
+    const int moved = slot + n;
+    if (moved / kPages & 1) parity ^= 1;
+    slot = moved % kPages;
+    publish();
+  }
+
+  /// Waits until the next page is free; its address in shared memory (u32, 1024-aligned).
+  ARK_DEVICE u32 acquire() {
+    // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it must
+    // have got there first.
+    if (page >= kPages && !(mine >> slot & 1)) {
+      const u32* other = &worker.shared.progress[me ^ 1];
+      u32 seen = 0;
+      const u32 behind = page - kPages;
+      ok = worker.waiter.spin(
+               [&] {
+                 seen = shared_load_acquire(other);
+                 return static_cast<i32>(seen - behind) > 0;
+               },
+               [&] { return seen; }, WaitName{-1, -1, -5}, behind, 2) &&
+           ok;
+    }
+    ok = worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{-1, -1, -2}) && ok;
+    ok = __all_sync(~0u, ok);
+    return shared_address(worker.shared.ring[slot]);
+  }
+  /// Barrier on which the copies into the page complete: one lane calls mbarrier_arrive_expect(barrier(), bytes) exactly once.
+  ARK_DEVICE u64* barrier() { return &worker.shared.full[slot]; }
+  /// After the copies into the page have been issued (or none: then one lane has arrived plainly).
+  ARK_DEVICE void advance() {
+    mine |= 1u << slot;
+    ++page;
+    if (++slot == kPages) {
+      slot = 0;
+      parity ^= 1;
+    }
+    publish();
+  }
+
+  /// Streaming reads: call between acquire() and the copies. Waits until the own page kPagesInFlight back has landed. Only a
+  /// throttle, so it gives up after a while.
+  ARK_DEVICE void throttle() {
+    int s = slot - kPagesInFlight;
+    u32 p = parity ^ 1;
+    if (s < 0) {
+      s += kPages;
+      p ^= 1;
+    }
+    if (page < kPagesInFlight || !(mine >> s & 1)) return;
+    for (int polls = 0; polls < 256 && !mbarrier_try_wait(&worker.shared.full[s], p); ++polls) {
+    }
+  }
+
+  /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
+  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
+    wait_for_tiles(worker, task, first, count, fresh);
+    fence_proxy_async();
+    ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
+  }
+  ARK_DEVICE int lane() const { return thread_index() & 31; }
+
+ private:
+  ARK_DEVICE void publish() {
+    if ((thread_index() & 31) == 0) shared_store_release(&worker.shared.progress[me], page);
+    __syncwarp();
+  }
+};
+
+/// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of an item.
+struct Consumer {
+  Worker& worker;
+  u32 page = 0;     // first page of the current item, advanced by the family
+  i32 arrived = 0;  // tiles of the current item already reported
+  u64 wait_end = 0, load_end = 0;  // trace only
+
+  ARK_DEVICE explicit Consumer(Worker& w) : worker(w) {}
+
+  ARK_DEVICE int thread() const { return thread_index() - 128; }  // 0..255
+  ARK_DEVICE int warp() const { return (thread_index() >> 5) - 4; }
+  ARK_DEVICE int group() const { return (thread_index() >> 7) - 1; }  // warpgroup 0 or 1
+  ARK_DEVICE int lane() const { return thread_index() & 31; }
+  ARK_DEVICE unsigned char* scratch() const { return worker.shared.scratch; }
+
+  /// Barriers 1 (all 256 consumers), 2 and 3 (the 128 of this thread's warpgroup). release/acquire.cta.
+  ARK_DEVICE void sync() const { named_barrier_sync(1, kConsumerThreads); }
+  ARK_DEVICE void sync_group() const { named_barrier_sync(2 + group(), 128); }
+
+  /// Page number p of the sequence (page + i): its data, once it has landed.
+  ARK_DEVICE unsigned char* wait_page(u32 p) const {
+    const u32 slot = p % kPages;
+    worker.waiter.wait_barrier(&worker.shared.full[slot], p / kPages & 1, WaitName{-1, -1, -1});
+    return worker.shared.ring[slot];
+  }
+  /// This warp has read page p. `weight` arrivals: 1 when all 8 warps release it, 2 when only one warpgroup uses it.
+  ARK_DEVICE void release_page(u32 p, u32 weight = 1) const {
+    __syncwarp();
+    if (lane() == 0) mbarrier_arrive(&worker.shared.empty[p % kPages], weight);
+  }
+  ARK_DEVICE void advance(u32 pages) { page += pages; }
+
+  /// All consumers: tiles [first, first + count) may read everything they need (one warp polls, then a barrier).
+  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
+    if (task.record->num_waits != 0) {
+      if (warp() == 0) wait_for_tiles(worker, task, first, count, fresh);
+      sync();
+    }
+  }
+  /// All consumers: reports the next `count` tiles of the item before its end (barrier, then release by one warp). Tiles that
+  /// the family does not report are reported by the loop after consume().
+  ARK_DEVICE void arrive(const Task& task, int count) {
+    sync();
+    if (warp() == 0) arrive_for_tiles(worker, task, task.first + arrived, count);
+    arrived += count;
+  }
+};
+
+}  // namespace ark::device

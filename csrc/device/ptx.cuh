@@ -1,0 +1,389 @@
+// All inline assembly of the device code. Each function is one instruction (or one inseparable group); its comment says
+// scope and order where it has any.
+#pragma once
+#include "device/abi.h"
+
+namespace ark::device {
+
+using abi::i32;
+using abi::i64;
+using abi::u32;
+using abi::u64;
+
+#define ARK_DEVICE __device__ __forceinline__
+
+// ---- addresses, time, identity
+
+ARK_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+
+ARK_DEVICE u64 global_time_ns() {
+  u64 t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+/// Thread number, read anew at each use: values derived from it are not kept in registers across items (measured:
+/// dozens of addresses are, and spill).
+ARK_DEVICE int thread_index() {
+  int t;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+  return t;
+}
+
+// ---- mbarriers in shared memory
+
+ARK_DEVICE void mbarrier_init(u64* barrier, u32 count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+/// Makes initialised barriers visible to the async proxy.
+ARK_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/// release.cta
+ARK_DEVICE void mbarrier_arrive(u64* barrier, u32 count = 1) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+/// release.cta; the phase ends when `bytes` more bytes have landed too.
+ARK_DEVICE void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+/// acquire.cta when true: the phase of this parity has ended. Sleeps a little before it says no.
+ARK_DEVICE bool mbarrier_try_wait(u64* barrier, u32 parity) {
+  u32 ok;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(ok)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return ok != 0;
+}
+
+// ---- bulk copies (async proxy)
+
+ARK_DEVICE u64 policy_evict_first() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+ARK_DEVICE u64 policy_evict_last() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// Contiguous bytes, global -> shared; addresses and size are multiples of 16; completes on `barrier`.
+ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// ---- order between proxies
+
+/// Generic accesses before it (here or observed by an acquire) happen before async ones (bulk copies, wgmma) after it.
+ARK_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+/// The same for shared memory only.
+ARK_DEVICE void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- signals in global memory
+
+ARK_DEVICE u32 load_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+ARK_DEVICE u32 load_relaxed(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+ARK_DEVICE void red_release_add(u32* p, u32 v) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+ARK_DEVICE u32 atomic_add_acq_rel(u32* p, u32 v) {
+  u32 old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+  return old;
+}
+ARK_DEVICE u32 atomic_exchange_relaxed(u32* p, u32 v) {
+  u32 old;
+  asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+  return old;
+}
+ARK_DEVICE void store_relaxed(u32* p, u32 v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+/// Release at system scope: what this thread wrote before is visible to the host first. Only on the way out after a
+/// failure.
+ARK_DEVICE void store_release_system(u32* p, u32 v) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+// ---- shared memory words that one role writes and another reads
+
+ARK_DEVICE u32 shared_load_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared_address(p)) : "memory");
+  return v;
+}
+ARK_DEVICE void shared_store_release(u32* p, u32 v) {
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
+}
+
+// ---- named barriers
+
+/// Barrier `id` of `threads` threads (whole warps); release/acquire.cta.
+ARK_DEVICE void named_barrier_sync(int id, int threads) {
+  __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- registers of a warpgroup
+
+template <int kRegisters>
+ARK_DEVICE void registers_increase() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+ARK_DEVICE void registers_decrease() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- tensor cores, warp level
+
+enum class MmaType { kBF16, kF16 };
+
+/// c (16 x 8, fp32) += a (16 x 16) * b (16 x 8).
+template <MmaType kType>
+ARK_DEVICE void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  if constexpr (kType == MmaType::kBF16)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+ARK_DEVICE void ldmatrix_x4(u32 (&a)[4], u32 shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(shared)
+               : "memory");
+}
+
+// ---- approximate math (a few ulp), where the accurate form costs spills
+
+ARK_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+ARK_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- tensor cores (wgmma), one warpgroup together
+
+/// Orders the warpgroup's register accesses before its next wgmma.
+ARK_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+ARK_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until at most `kPending` committed groups are unfinished.
+template <int kPending>
+ARK_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+/// Keeps the compiler from moving or copying accumulators across this point.
+template <int kCount>
+ARK_DEVICE void wgmma_keep(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int kCount>
+ARK_DEVICE void wgmma_keep(u32 (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
+
+/// Descriptor of an operand in shared memory with 128-byte swizzle (atoms of 8 lines of 128 bytes). k-major:
+/// `leading_bytes` is not used, `stride_bytes` lies between groups of 8 rows. mn-major: `leading_bytes` lies between
+/// groups of 64 rows (mn), `stride_bytes` between groups of 8 k.
+ARK_DEVICE u64 matrix_descriptor(u32 shared_address, u32 leading_bytes, u32 stride_bytes) {
+  return static_cast<u64>((shared_address & 0x3ffffu) >> 4) | static_cast<u64>((leading_bytes & 0x3ffffu) >> 4) << 16 |
+         static_cast<u64>((stride_bytes & 0x3ffffu) >> 4) << 32 | 1ull << 62;
+}
+
+#define ARK_REGS_32                                                        \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ARK_REGS_64                                                                  \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ARK_REGS_128                                                                             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define ARK_ACC_8(i)                                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define ARK_ACC_32(i) ARK_ACC_8(i), ARK_ACC_8(i + 8), ARK_ACC_8(i + 16), ARK_ACC_8(i + 24)
+#define ARK_ACC_64(i) ARK_ACC_32(i), ARK_ACC_32(i + 32)
+#define ARK_ACC_128(i) ARK_ACC_64(i), ARK_ACC_64(i + 64)
+
+/// d (64 x kN, f32) = a b + (accumulate ? d : 0), both operands in shared memory. kTransA, kTransB: the operand is
+/// mn-major.
+template <int kN, bool kHalf, bool kTransA, bool kTransB>
+ARK_DEVICE void wgmma_ss(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
+  const int scale = accumulate;
+  if constexpr (kN == 64 && kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" ARK_REGS_32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
+        : ARK_ACC_32(0)
+        : "l"(a), "l"(b), "r"(scale), "n"(kTransA), "n"(kTransB));
+  else if constexpr (kN == 64 && !kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ARK_REGS_32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
+        : ARK_ACC_32(0)
+        : "l"(a), "l"(b), "r"(scale), "n"(kTransA), "n"(kTransB));
+  else if constexpr (kN == 128 && kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" ARK_REGS_64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
+        : ARK_ACC_64(0)
+        : "l"(a), "l"(b), "r"(scale), "n"(kTransA), "n"(kTransB));
+  else if constexpr (kN == 128 && !kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ARK_REGS_64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
+        : ARK_ACC_64(0)
+        : "l"(a), "l"(b), "r"(scale), "n"(kTransA), "n"(kTransB));
+  else if constexpr (kN == 256 && kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" ARK_REGS_128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
+        : ARK_ACC_128(0)
+        : "l"(a), "l"(b), "r"(scale), "n"(kTransA), "n"(kTransB));
+  else if constexpr (kN == 256 && !kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" ARK_REGS_128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
+        : ARK_ACC_128(0)
+        : "l"(a), "l"(b), "r"(scale), "n"(kTransA), "n"(kTransB));
+  else
+    static_assert(kN < 0, "no such wgmma");
+}
+
+/// The same with a (64 x 16, its four registers in fragment order) in registers.
+template <int kN, bool kHalf, bool kTransB>
+ARK_DEVICE void wgmma_rs(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+  const int scale = accumulate;
+  if constexpr (kN == 64 && kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" ARK_REGS_32
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+        : ARK_ACC_32(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale), "n"(kTransB));
+  else if constexpr (kN == 64 && !kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ARK_REGS_32
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+        : ARK_ACC_32(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale), "n"(kTransB));
+  else if constexpr (kN == 128 && kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" ARK_REGS_64
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+        : ARK_ACC_64(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale), "n"(kTransB));
+  else if constexpr (kN == 128 && !kHalf)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" ARK_REGS_64
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+        : ARK_ACC_64(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale), "n"(kTransB));
+  else
+    static_assert(kN < 0, "no such wgmma");
+}
+#undef ARK_REGS_32
+#undef ARK_REGS_64
+#undef ARK_REGS_128
+#undef ARK_ACC_8
+#undef ARK_ACC_32
+#undef ARK_ACC_64
+#undef ARK_ACC_128
+
+// ---- tensor maps and tensor copies (TMA)
+
+/// Writes the address of an (opaque, 128 byte) tensor map in global memory.
+ARK_DEVICE void tensormap_replace_address(void* map, const void* address) {
+  asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map), "l"(address) : "memory");
+}
+/// After a tensor map was written through the generic proxy, before the release that publishes it.
+ARK_DEVICE void fence_tensormap_release() { asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory"); }
+/// After the acquire that saw it published, before its first use by this SM.
+ARK_DEVICE void fence_tensormap_acquire(const void* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+ARK_DEVICE void prefetch_tensormap(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+/// Box of a tensor at coordinates (innermost first) -> shared memory, 128-byte aligned; what lies outside the tensor
+/// arrives as zeros.
+ARK_DEVICE void tensor_load(u32 shared, const void* map, u64* barrier, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(shared),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+ARK_DEVICE void tensor_load(u32 shared, const void* map, u64* barrier, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// ---- small arithmetic of the tensor tasks
+
+/// Two floats rounded to nearest even, packed: `low` in the lower half.
+template <bool kHalf>
+ARK_DEVICE u32 pack_two(float low, float high) {
+  u32 packed;
+  if constexpr (kHalf)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+ARK_DEVICE float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace ark::device

@@ -1,0 +1,85 @@
+// Waiting. Every wait of the kernel goes through Waiter: it has a deadline, looks at the abort flag, and the first one that
+// fails says what it waited for. After a failure every wait returns at once, so that all roles walk out by themselves.
+#pragma once
+#include "device/launch.h"
+#include "device/ptx.cuh"
+
+namespace ark::device {
+
+/// What a wait is for, for the error record. Waits for pages carry counter -1 (full) or -2 (empty), -3: a record, -4: tensor maps,
+/// -5: the other loader.
+struct WaitName {
+  i32 op = -1, tile = -1, counter = -1;
+};
+
+/// Shared between all roles of a CTA (in shared memory).
+struct AbortFlag {
+  u32 set;
+};
+
+struct Waiter {
+  abi::RunState* state;
+  abi::ErrorRecord* error;
+  AbortFlag* abort;  // this CTA's
+  u64 deadline_ns;
+  i32 rank;
+
+  ARK_DEVICE bool failed() const { return *static_cast<volatile u32*>(&abort->set) != 0; }
+
+  /// Cold path, once per failing wait: the first of all workers writes the error record.
+  ARK_DEVICE void fail(const WaitName& name, u32 expected, u32 seen) const {
+    if (atomic_exchange_relaxed(&state->abort, 1) == 0) {
+      abi::ErrorRecord* e = error;
+      e->rank = rank;
+      e->worker = static_cast<i32>(blockIdx.x);
+      e->op = name.op;
+      e->tile = name.tile;
+      e->counter = name.counter;
+      e->expected = expected;
+      e->seen = seen;
+      store_release_system(&e->set, 1);
+    }
+    *static_cast<volatile u32*>(&abort->set) = 1;
+  }
+
+  /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only then.
+  /// Page waits get twice the time: the wait that holds them up must be the one that is reported.
+  template <class Ready, class Seen>
+  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
+    if (ready()) return true;
+    u64 start = 0;
+    for (u32 polls = 1;; ++polls) {
+      if (ready()) return true;
+      if ((polls & 63) != 0) continue;
+      if (failed()) return false;
+      if (load_relaxed(&state->abort) != 0) {
+        *static_cast<volatile u32*>(&abort->set) = 1;
+        return false;
+      }
+      const u64 now = global_time_ns();
+      if (start == 0) start = now;
+      if (now - start > deadline_ns * patience) {
+        fail(name, expected, seen());
+        return false;
+      }
+    }
+  }
+
+  /// The phase of `parity` of a barrier in shared memory.
+  ARK_DEVICE bool wait_barrier(u64* barrier, u32 parity, const WaitName& name) const {
+    return spin([&] { return mbarrier_try_wait(barrier, parity); }, [] { return 0u; }, name, parity, 2);
+  }
+
+  /// acquire.gpu: a counter in global memory has reached `target`, compared so that both may wrap.
+  ARK_DEVICE bool wait_counter(const u32* counter, u32 target, const WaitName& name) const {
+    u32 seen = 0;
+    return spin(
+        [&] {
+          seen = load_acquire(counter);
+          return static_cast<i32>(seen - target) >= 0;
+        },
+        [&] { return seen; }, name, target, 1);
+  }
+};
+
+}  // namespace ark::device
