@@ -1,14 +1,20 @@
 // The shared memory of a worker and the handles through which its roles use it.
 //
-// Page sequence. The pages of all items of a worker form one endless sequence; page p lives in slot p % kPages of the ring. How
-// many pages an item has, and which loader fills which of them, is a pure function of record and item, so that the two loaders
-// and the consumers agree without talking. A loader that does not fill a page skips it; consumers release every page.
+// Page sequence. The pages of all items of a worker form one endless sequence; page p lives in slot p % kPages of the
+// ring. How many pages an item has, and which loader fills which of them, is a pure function of record and item, so
+// that the two loaders and the consumers agree without talking. A loader that does not fill a page skips it; consumers
+// release every page.
 #pragma once
 #include "device/launch.h"
 #include "device/ptx.cuh"
 #include "device/sync.cuh"
 
 namespace ark::device {
+
+#ifndef ARK_TRACE
+#define ARK_TRACE 0
+#endif
+inline constexpr bool kTrace = ARK_TRACE != 0;  // the generated source defines ARK_TRACE
 
 inline constexpr int kPages = 12;  // 6 pages cost 10 % of a decode step (0.650 -> 0.714 ms)
 inline constexpr int kPageBytes = 16384;
@@ -17,46 +23,47 @@ inline constexpr int kConsumerWarps = 8;
 inline constexpr int kScratchBytes = 28 * 1024;
 inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
 inline constexpr int kTaskSlots = 8;
-inline constexpr int kPagesInFlight = 4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
+inline constexpr int kPagesInFlight =
+    4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
 
 /// An item as the roles see it: decoded by the fetch warp ahead of time.
 struct TaskSlot {
   abi::WorkItem item;
   i32 record_offset;  // in Shared::records
-  i32 item_index;     // in the launch's `items`
-  i32 pad[2];
+  i32 record_bytes;
+  i32 item_index;  // in the launch's `items`
+  i32 pad;
 };
 
 struct Shared {
-  unsigned char ring[kPages][kPageBytes];      // 1024-aligned
-  unsigned char scratch[kScratchBytes];        // 1024-aligned; belongs to the consumers of the current item
-  unsigned char records[kRecordRingBytes];     // 64-aligned records, filled by the fetch warp
-  u64 full[kPages];                            // 1 arrival (the loader) and the bytes
-  u64 empty[kPages];                           // one arrival per consumer warp
+  unsigned char ring[kPages][kPageBytes];   // 1024-aligned
+  unsigned char scratch[kScratchBytes];     // 1024-aligned; belongs to the consumers of the current item
+  unsigned char records[kRecordRingBytes];  // 64-aligned records, filled by the fetch warp
+  u64 full[kPages];                         // 1 arrival (the loader) and the bytes
+  u64 empty[kPages];                        // one arrival per consumer warp
   u64 task_full[kTaskSlots], task_empty[kTaskSlots];
   TaskSlot task[kTaskSlots];
-  u32 progress[2];                             // per loader: pages below it are issued or not its own
-  u32 leave[2];                                // by parity of the item: consumers leave after it
+  u32 progress[2];  // per loader: pages below it are issued or not its own
+  u32 leave[2];     // by parity of the item: consumers leave after it
   AbortFlag abort;
   u32 epoch;
-  unsigned char sync_scratch[512];             // reductions over the consumers
+  unsigned char sync_scratch[384];  // reductions over the consumers
 };
-inline constexpr int kSharedBytes = 232448;    // what one CTA may have on sm_90
+inline constexpr int kSharedBytes = 232448;  // what one CTA may have on sm_90
 static_assert(sizeof(Shared) <= kSharedBytes);
 
-/// One item: `count` tiles of an op from `first` on. `record` and the operands lie in shared memory until the item is done.
+/// One item: `count` tiles of an op from `first` on. `record` and the operands lie in shared memory until the item is
+/// done.
 struct Task {
   const abi::OpRecord* record;
-  const u64* slots;
   i32 first, count, item;
 
   ARK_DEVICE const abi::Operand& operand(int i) const { return reinterpret_cast<const abi::Operand*>(record + 1)[i]; }
   ARK_DEVICE bool has(int i) const { return operand(i).slot != abi::kNoSlot; }
-  /// Address of the operand's element 0 (its offset applied); T must have the size of the operand's type.
+  /// Address of the operand's element 0, its offset applied: the fetch warp has replaced Operand::offset by it.
   template <class T>
   ARK_DEVICE T* address(int i) const {
-    const abi::Operand& o = operand(i);
-    return reinterpret_cast<T*>(slots[o.slot]) + o.offset;
+    return reinterpret_cast<T*>(operand(i).offset);
   }
 };
 
@@ -64,16 +71,16 @@ struct Task {
 struct Worker {
   Shared& shared;
   const abi::LaunchHeader& launch;
-  const u64* slots;
   Waiter waiter;
   u32 epoch;  // finished launches of this run
 
-  ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header, const u64* slot_table)
+  ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header)
       : shared(s),
         launch(header),
-        slots(slot_table),
         waiter{header.state, header.error, &s.abort, header.deadline_ns, header.rank},
-        epoch(0) {}
+        epoch(s.epoch) {}
+  /// Out of range in a gather or scatter of this op; the host raises it later.
+  ARK_DEVICE void report_index_error(int op) const { store_relaxed(&launch.state->index_error, op + 1); }
   ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
 };
 
@@ -106,14 +113,15 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
   __syncwarp();
 }
 
-/// One warp reports tiles [first, first + count) as done: release.gpu on every counter that their rows fall on. The caller has
-/// made sure (consumer barrier) that all writes of these tiles happened before.
+/// One warp reports tiles [first, first + count) as done: release.gpu on every counter that their rows fall on. The
+/// caller has made sure (consumer barrier) that all writes of these tiles happened before.
 ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int first, int count) {
   const abi::OpRecord& r = *task.record;
   const int lane = thread_index() & 31;
   for (int a = 0; a < r.num_arrivals; ++a) {
     const abi::Arrive& arrive = r.arrive[a];
-    if ((arrive.coef[0] | arrive.coef[1] | arrive.coef[2]) == 0 && arrive.extent <= arrive.div) {  // one counter for all tiles
+    if ((arrive.coef[0] | arrive.coef[1] | arrive.coef[2]) == 0 &&
+        arrive.extent <= arrive.div) {  // one counter for all tiles
       const int begin = max(arrive.base, 0), end = min(arrive.base + arrive.extent, arrive.limit);
       if (begin < end)
         for (int c = begin / arrive.div + lane; c <= (end - 1) / arrive.div; c += 32)
@@ -145,12 +153,14 @@ ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int fir
 /// For each page of an item, in order, a loader calls either skip() or acquire() ... advance().
 struct Loader {
   Worker& worker;
-  int me;            // 0: immutable pages, 1: dependent pages
-  u32 page = 0;      // next page of the sequence
-  int slot = 0;      // page % kPages
-  u32 parity = 1;    // of the `empty` phase that frees the slot
-  u32 mine = 0;      // bit s: the last page in slot s was filled by this loader
-  bool ok = true;    // false after a failed wait: issue nothing any more
+  int me;          // 0: immutable pages, 1: dependent pages
+  u32 page = 0;    // next page of the sequence
+  int slot = 0;    // page % kPages
+  u32 parity = 1;  // of the `empty` phase that frees the slot
+  u32 mine = 0;    // bit s: the last page in slot s was filled by this loader
+  bool ok = true;  // false after a failed wait: issue nothing any more
+  i32 op = -1;     // of the current item, for error records
+  bool maps_ready = false;
 
   ARK_DEVICE Loader(Worker& w, int role) : worker(w), me(role) {}
 
@@ -172,8 +182,8 @@ struct Loader {
 
   /// Waits until the next page is free; its address in shared memory (u32, 1024-aligned).
   ARK_DEVICE u32 acquire() {
-    // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it must
-    // have got there first.
+    // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it
+    // must have got there first.
     if (page >= kPages && !(mine >> slot & 1)) {
       const u32* other = &worker.shared.progress[me ^ 1];
       u32 seen = 0;
@@ -183,14 +193,15 @@ struct Loader {
                  seen = shared_load_acquire(other);
                  return static_cast<i32>(seen - behind) > 0;
                },
-               [&] { return seen; }, WaitName{-1, -1, -5}, behind, 2) &&
+               [&] { return seen; }, WaitName{op, -1, -5}, behind, 2) &&
            ok;
     }
-    ok = worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{-1, -1, -2}) && ok;
+    ok = worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, -2}) && ok;
     ok = __all_sync(~0u, ok);
     return shared_address(worker.shared.ring[slot]);
   }
-  /// Barrier on which the copies into the page complete: one lane calls mbarrier_arrive_expect(barrier(), bytes) exactly once.
+  /// Barrier on which the copies into the page complete: one lane calls mbarrier_arrive_expect(barrier(), bytes)
+  /// exactly once.
   ARK_DEVICE u64* barrier() { return &worker.shared.full[slot]; }
   /// After the copies into the page have been issued (or none: then one lane has arrived plainly).
   ARK_DEVICE void advance() {
@@ -203,8 +214,8 @@ struct Loader {
     publish();
   }
 
-  /// Streaming reads: call between acquire() and the copies. Waits until the own page kPagesInFlight back has landed. Only a
-  /// throttle, so it gives up after a while.
+  /// Streaming reads: call between acquire() and the copies. Waits until the own page kPagesInFlight back has landed.
+  /// Only a throttle, so it gives up after a while.
   ARK_DEVICE void throttle() {
     int s = slot - kPagesInFlight;
     u32 p = parity ^ 1;
@@ -232,11 +243,13 @@ struct Loader {
   }
 };
 
-/// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of an item.
+/// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of
+/// an item.
 struct Consumer {
   Worker& worker;
-  u32 page = 0;     // first page of the current item, advanced by the family
-  i32 arrived = 0;  // tiles of the current item already reported
+  u32 page = 0;                    // first page of the current item, advanced by the family
+  i32 arrived = 0;                 // tiles of the current item already reported
+  i32 op = -1;                     // of the current item, for error records
   u64 wait_end = 0, load_end = 0;  // trace only
 
   ARK_DEVICE explicit Consumer(Worker& w) : worker(w) {}
@@ -254,7 +267,7 @@ struct Consumer {
   /// Page number p of the sequence (page + i): its data, once it has landed.
   ARK_DEVICE unsigned char* wait_page(u32 p) const {
     const u32 slot = p % kPages;
-    worker.waiter.wait_barrier(&worker.shared.full[slot], p / kPages & 1, WaitName{-1, -1, -1});
+    worker.waiter.wait_barrier(&worker.shared.full[slot], p / kPages & 1, WaitName{op, -1, -1});
     return worker.shared.ring[slot];
   }
   /// This warp has read page p. `weight` arrivals: 1 when all 8 warps release it, 2 when only one warpgroup uses it.
@@ -270,9 +283,14 @@ struct Consumer {
       if (warp() == 0) wait_for_tiles(worker, task, first, count, fresh);
       sync();
     }
+    if constexpr (kTrace) wait_end = global_time_ns();
   }
-  /// All consumers: reports the next `count` tiles of the item before its end (barrier, then release by one warp). Tiles that
-  /// the family does not report are reported by the loop after consume().
+  /// Trace only: the pages of the item have all been seen.
+  ARK_DEVICE void mark_loaded() {
+    if constexpr (kTrace) load_end = global_time_ns();
+  }
+  /// All consumers: reports the next `count` tiles of the item before its end (barrier, then release by one warp).
+  /// Tiles that the family does not report are reported by the loop after consume().
   ARK_DEVICE void arrive(const Task& task, int count) {
     sync();
     if (warp() == 0) arrive_for_tiles(worker, task, task.first + arrived, count);

@@ -12,6 +12,9 @@ using abi::u64;
 
 #define ARK_DEVICE __device__ __forceinline__
 
+/// Size of an element type (values of ark::DType).
+ARK_DEVICE int element_bytes(int dtype) { return static_cast<int>(0x8422842111ull >> (4 * dtype) & 15); }
+
 // ---- addresses, time, identity
 
 ARK_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }

@@ -1,13 +1,14 @@
-// Waiting. Every wait of the kernel goes through Waiter: it has a deadline, looks at the abort flag, and the first one that
-// fails says what it waited for. After a failure every wait returns at once, so that all roles walk out by themselves.
+// Waiting. Every wait of the kernel goes through Waiter: it has a deadline, looks at the abort flag, and the first one
+// that fails says what it waited for. After a failure every wait returns at once, so that all roles walk out by
+// themselves.
 #pragma once
 #include "device/launch.h"
 #include "device/ptx.cuh"
 
 namespace ark::device {
 
-/// What a wait is for, for the error record. Waits for pages carry counter -1 (full) or -2 (empty), -3: a record, -4: tensor maps,
-/// -5: the other loader.
+/// What a wait is for, for the error record. Waits for pages carry counter -1 (full) or -2 (empty), -3: a record, -4:
+/// tensor maps, -5: the other loader.
 struct WaitName {
   i32 op = -1, tile = -1, counter = -1;
 };
@@ -42,8 +43,8 @@ struct Waiter {
     *static_cast<volatile u32*>(&abort->set) = 1;
   }
 
-  /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only then.
-  /// Page waits get twice the time: the wait that holds them up must be the one that is reported.
+  /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
+  /// then. Page waits get twice the time: the wait that holds them up must be the one that is reported.
   template <class Ready, class Seen>
   ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
     if (ready()) return true;
