@@ -1,0 +1,188 @@
+#include "targets/cuda/compiler.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/check.h"
+#include "base/embedded.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "targets/cuda/sha256.h"
+
+namespace ark::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "ark cubin 1\n";
+constexpr size_t kDigestSize = 64;
+
+std::vector<std::string> options_for(const std::string& arch) {
+  return {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v"};
+}
+
+std::string default_cache_folder() {
+  if (std::string folder = env::text("ARK_CACHE_DIR", ""); !folder.empty()) return folder == "off" ? "" : folder;
+  if (std::string folder = env::text("XDG_CACHE_HOME", ""); !folder.empty()) return folder + "/ark";
+  std::string home = env::text("HOME", "");
+  return home.empty() ? "" : home + "/.cache/ark";
+}
+
+/// Number before `text` in the log's report, e.g. "48 bytes spill stores"; the sum over all functions.
+int number_before(std::string_view log, std::string_view text) {
+  int sum = 0;
+  for (size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) {
+    size_t end = log.find_last_of("0123456789", at), begin = end;
+    if (end == log.npos) continue;
+    while (begin > 0 && std::isdigit(static_cast<unsigned char>(log[begin - 1]))) --begin;
+    sum += std::stoi(std::string(log.substr(begin, end - begin + 1)));
+  }
+  return sum;
+}
+
+void read_report(Cubin& cubin) {
+  cubin.registers = number_before(cubin.log, " registers");
+  cubin.spill_bytes = number_before(cubin.log, " bytes spill stores") + number_before(cubin.log, " bytes spill loads");
+  cubin.stack_bytes = number_before(cubin.log, " bytes stack frame");
+}
+
+/// The file: magic, digest of what follows, size of the log, log, cubin.
+std::string encode(const Cubin& cubin) {
+  uint64_t log_size = cubin.log.size();
+  std::string payload(reinterpret_cast<const char*>(&log_size), sizeof log_size);
+  payload += cubin.log;
+  payload += cubin.bytes;
+  return std::string(kMagic) + sha256(cubin.key + payload) + payload;
+}
+
+/// Null when the bytes are not an undamaged file of this key.
+std::shared_ptr<const Cubin> decode(std::string_view file, const std::string& key) {
+  uint64_t log_size = 0;
+  if (file.size() < kMagic.size() + kDigestSize + sizeof log_size || !file.starts_with(kMagic)) return nullptr;
+  std::string_view digest = file.substr(kMagic.size(), kDigestSize), payload = file.substr(kMagic.size() + kDigestSize);
+  if (sha256(key + std::string(payload)) != digest) return nullptr;
+  std::memcpy(&log_size, payload.data(), sizeof log_size);
+  payload.remove_prefix(sizeof log_size);
+  if (log_size > payload.size()) return nullptr;
+  auto cubin = std::make_shared<Cubin>();
+  cubin->key = key;
+  cubin->log = payload.substr(0, log_size);
+  cubin->bytes = payload.substr(log_size);
+  read_report(*cubin);
+  return cubin;
+}
+
+std::string file_of(const std::string& folder, const std::string& key) { return folder + "/" + key + ".cubin"; }
+
+}  // namespace
+
+Compiler::Compiler(const Options& options)
+    : nvrtc_folders_(options.nvrtc_folders),
+      folder_(options.cache_folder.empty()    ? default_cache_folder()
+              : options.cache_folder == "off" ? ""
+                                              : options.cache_folder) {}
+
+const Nvrtc& Compiler::nvrtc() {
+  std::lock_guard lock(mutex_);
+  if (!nvrtc_) nvrtc_ = std::make_unique<Nvrtc>(nvrtc_folders_);
+  return *nvrtc_;
+}
+
+std::string Compiler::key_of(const std::string& source, const std::string& arch) {
+  const Nvrtc& compiler = nvrtc();
+  check<UnsupportedError>(compiler.problem().empty(), compiler.problem());
+  Sha256 hash;
+  hash.update_field(kMagic);
+  hash.update_field(cat(compiler.major(), '.', compiler.minor(), ' ', fs::path(compiler.path()).filename().string()));
+  for (const std::string& option : options_for(arch)) hash.update_field(option);
+  for (const EmbeddedFile& file : embedded_files()) {
+    hash.update_field(file.name);
+    hash.update_field(file.text);
+  }
+  hash.update_field(source);
+  return hash.finish();
+}
+
+std::shared_ptr<const Cubin> Compiler::load(const std::string& key) const {
+  if (folder_.empty()) return nullptr;
+  std::ifstream in(file_of(folder_, key), std::ios::binary);
+  if (!in) return nullptr;
+  std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  auto cubin = decode(bytes, key);
+  if (!cubin) log::warn("damaged kernel in the cache, compiling again: ", file_of(folder_, key));
+  return cubin;
+}
+
+void Compiler::save(const Cubin& cubin) {
+  if (folder_.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  std::string temporary = cat(folder_, "/.", cubin.key, '.', getpid(), ".tmp");
+  {
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out << encode(cubin);
+    out.flush();
+    if (!out) error = std::make_error_code(std::errc::io_error);
+  }
+  // Readers see the old file or the whole new one.
+  if (!error) fs::rename(temporary, file_of(folder_, cubin.key), error);
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  std::lock_guard lock(mutex_);
+  if (!warned_) log::warn("kernels are kept in memory only: cannot write to ", folder_, " (", error.message(), ")");
+  warned_ = true;
+}
+
+CompileOutcome Compiler::compile(const std::string& source, const std::string& arch) {
+  const std::string key = key_of(source, arch);
+  std::shared_ptr<Entry> entry;
+  {
+    std::lock_guard lock(mutex_);
+    auto& slot = entries_[key];
+    if (!slot) slot = std::make_shared<Entry>();
+    entry = slot;
+  }
+  std::lock_guard lock(entry->mutex);  // a second thread with the same source waits for the first
+  if (entry->cubin) return {entry->cubin, CubinOrigin::kMemory, 0};
+  auto begin = std::chrono::steady_clock::now();
+  if ((entry->cubin = load(key))) {
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    return {entry->cubin, CubinOrigin::kDisk, seconds.count()};
+  }
+  CompileResult compiled = nvrtc().compile(source, embedded_files(), options_for(arch));
+  auto cubin = std::make_shared<Cubin>();
+  cubin->key = key;
+  cubin->bytes = std::move(compiled.cubin);
+  cubin->log = std::move(compiled.log);
+  read_report(*cubin);
+  if (std::string problems = performance_warnings(*cubin); !problems.empty())
+    log::warn("the compiled kernel will be slow: ", problems);
+  save(*cubin);
+  entry->cubin = cubin;
+  return {cubin, CubinOrigin::kCompiled, compiled.seconds};
+}
+
+int Compiler::clear_disk() {
+  int count = 0;
+  std::error_code error;
+  if (folder_.empty()) return 0;
+  for (const auto& entry : fs::directory_iterator(folder_, error))
+    if (entry.path().extension() == ".cubin" && fs::remove(entry.path(), error)) ++count;
+  return count;
+}
+
+std::string performance_warnings(const Cubin& cubin) {
+  std::string found;
+  if (cubin.spill_bytes) found = cat(cubin.spill_bytes, " bytes of register spills");
+  for (const char* code : {"C7504", "C7508", "C7509", "C7510", "C7520"})
+    if (cubin.log.find(code) != std::string::npos) found += cat(found.empty() ? "" : ", ", "warning ", code);
+  return found;
+}
+
+}  // namespace ark::cuda

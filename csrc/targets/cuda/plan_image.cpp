@@ -1,0 +1,52 @@
+#include "targets/cuda/plan_image.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace ark::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+size_t aligned(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+size_t append(std::string& bytes, const void* from, size_t size) {
+  size_t offset = bytes.size();
+  bytes.resize(aligned(offset + size));
+  if (size) std::memcpy(bytes.data() + offset, from, size);
+  return offset;
+}
+
+}  // namespace
+
+PlanImage lay_out(const plan::Plan& plan) {
+  plan::Packed packed = plan::pack(plan);
+  PlanImage image;
+  image.records = append(image.bytes, packed.records.data(), packed.records.size());
+  image.items = append(image.bytes, packed.items.data(), packed.items.size() * sizeof(abi::WorkItem));
+  image.list_begin = append(image.bytes, packed.list_begin.data(), packed.list_begin.size() * sizeof(abi::i32));
+  image.num_items = packed.items.size();
+  check(packed.list_begin.size() >= static_cast<size_t>(plan.num_workers), "the packed plan has ",
+        packed.list_begin.size(), " lists for ", plan.num_workers, " workers");
+  std::vector<abi::TensorMapPatch> patches;
+  for (size_t i = 0; i < plan.maps.size(); ++i)
+    patches.push_back({plan.maps[i].slot, static_cast<abi::u32>(i), plan.maps[i].offset_bytes});
+  image.patches = append(image.bytes, patches.data(), patches.size() * sizeof(abi::TensorMapPatch));
+  image.maps = image.bytes.size();
+  image.bytes.resize(aligned(image.bytes.size() + plan.maps.size() * abi::kTensorMapBytes));
+  for (const plan::Buffer& buffer : plan.buffers)
+    image.constants.push_back(append(image.bytes, buffer.data.data(), buffer.data.size()));
+  return image;
+}
+
+size_t state_maps_offset(const plan::Plan& plan) {
+  size_t counters = static_cast<size_t>(plan.num_counters) * abi::kCounterStride * sizeof(abi::u32);
+  return aligned(sizeof(abi::RunState) + counters);
+}
+
+size_t state_size_bytes(const plan::Plan& plan) {
+  return state_maps_offset(plan) + plan.maps.size() * abi::kTensorMapBytes;
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,30 @@
+// The plan as it lies in device memory: records, work lists, patches, tensor map templates and constants, uploaded
+// once.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "device/launch.h"
+#include "planner/plan.h"
+#include "targets/cuda/device.h"
+
+namespace ark::cuda {
+
+/// Offsets into one allocation; each part starts at a multiple of 256 bytes.
+struct PlanImage {
+  std::string bytes;
+  size_t records = 0, items = 0, list_begin = 0, patches = 0, maps = 0;
+  std::vector<size_t> constants;  // per Plan::buffers entry; meaningful for kConstant
+  size_t num_items = 0;
+};
+
+/// Without the tensor maps, whose bytes (plan.maps.size() * kTensorMapBytes at `maps`) need the driver: see
+/// encode_maps.
+PlanImage lay_out(const plan::Plan& plan);
+
+/// Run state, counters and the run's own tensor maps: bytes in all, and where the maps begin.
+size_t state_maps_offset(const plan::Plan& plan);
+size_t state_size_bytes(const plan::Plan& plan);
+
+}  // namespace ark::cuda
