@@ -1,0 +1,146 @@
+#include "comm/step_channel.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "base/check.h"
+
+namespace ark::comm {
+namespace {
+
+constexpr size_t kControlBytes = (sizeof(ControlBlock) + 4095) / 4096 * 4096;
+
+/// A process that is gone, or dead and not yet reaped by its parent.
+bool process_gone(pid_t pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
+  std::ifstream stat(cat("/proc/", pid, "/stat"));
+  std::string text;
+  if (!std::getline(stat, text)) return false;
+  size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
+}
+
+void check_group(const GroupInfo& group) {
+  check<UserError>(group.world >= 1 && group.world <= kMaxHostRanks, "a group on a host has 1 to ", kMaxHostRanks,
+                   " ranks, got ", group.world);
+  check<UserError>(group.rank >= 0 && group.rank < group.world, "rank ", group.rank, " is not in [0, ", group.world, ")");
+}
+
+}  // namespace
+
+size_t StepChannel::arena_bytes(const ChannelOptions& options, int world) {
+  return kControlBytes + 2 * options.buffer_bytes + static_cast<size_t>(world) * 2 * options.box_bytes;
+}
+
+StepChannel::StepChannel(Store& store, const GroupInfo& group, const ChannelOptions& options, Clock::time_point deadline)
+    : StepChannel((check_group(group), std::make_unique<HostArena>(store, group, arena_bytes(options, group.world), deadline)),
+                  group, options) {}
+
+StepChannel::StepChannel(std::unique_ptr<HostArena> arena, const GroupInfo& group, const ChannelOptions& options)
+    : group_((check_group(group), group)), options_(options), arena_(std::move(arena)), step_(options.first_step) {
+  // The segment is zeroed; a peer may look at the counters before this rank has started them, and then waits a little longer.
+  ControlBlock& own = control(rank());
+  own.pid.value.store(static_cast<uint64_t>(::getpid()), std::memory_order_relaxed);
+  for (int peer = 0; peer < world(); ++peer) {
+    own.sent[peer].value.store(options.first_step, std::memory_order_relaxed);
+    own.received[peer].value.store(options.first_step, std::memory_order_relaxed);
+  }
+  own.consumed.value.store(options.first_step, std::memory_order_release);
+  own.published.value.store(options.first_step, std::memory_order_release);
+}
+
+ControlBlock& StepChannel::control(int rank) const { return *reinterpret_cast<ControlBlock*>(arena_->data(rank)); }
+
+std::byte* StepChannel::buffer(int rank, uint64_t step) const {
+  return arena_->data(rank) + kControlBytes + (step & 1) * options_.buffer_bytes;
+}
+
+std::byte* StepChannel::box(int from, int to, uint64_t piece) const {
+  size_t index = static_cast<size_t>(to) * 2 + (piece & 1);
+  return arena_->data(from) + kControlBytes + 2 * options_.buffer_bytes + index * options_.box_bytes;
+}
+
+void StepChannel::check_failures(const Scope& scope) const {
+  for (int peer = 0; peer < world(); ++peer)
+    if (control(peer).failed.value.load(std::memory_order_acquire))
+      throw DeviceError(cat(scope.what, ": rank ", peer, " failed: ", control(peer).failure));
+}
+
+void StepChannel::check_wait(const Scope& scope, int peer, const char* what) const {
+  check_failures(scope);
+  auto pid = static_cast<pid_t>(control(peer).pid.value.load(std::memory_order_relaxed));
+  if (pid && process_gone(pid))
+    throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " (process ", pid, ") has died"));
+  if (Clock::now() > scope.deadline)
+    throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " did not ", what, " within the time-out"));
+}
+
+void StepChannel::wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope) {
+  // Spin a little, then give the core away: ranks may outnumber cores. The slow checks (clock, processes) come rarely.
+  for (int polls = 0; static_cast<int64_t>(counter.value.load(std::memory_order_acquire) - target) < 0; ++polls) {
+    if (polls < 200) continue;
+    if (polls % 64 == 0) check_wait(scope, peer, what);
+    if (polls < 2000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+std::byte* StepChannel::begin_step(const Scope& scope) {
+  check_failures(scope);
+  for (int peer = 0; peer < world(); ++peer)
+    if (peer != rank() && step_ - options_.first_step >= 2)
+      wait(control(peer).consumed, step_ - 1, peer, "finish reading an earlier step", scope);
+  return buffer(rank(), step_);
+}
+
+void StepChannel::publish_step() { control(rank()).published.value.store(step_ + 1, std::memory_order_release); }
+
+const std::byte* StepChannel::peer_step(int peer, const Scope& scope) {
+  if (peer != rank()) wait(control(peer).published, step_ + 1, peer, "arrive", scope);
+  return buffer(peer, step_);
+}
+
+void StepChannel::finish_step() {
+  ++step_;
+  control(rank()).consumed.value.store(step_, std::memory_order_release);
+}
+
+std::byte* StepChannel::begin_send(int peer, const Scope& scope) {
+  check_failures(scope);
+  uint64_t piece = control(rank()).sent[peer].value.load(std::memory_order_relaxed);
+  if (piece - options_.first_step >= 2)
+    wait(control(peer).received[rank()], piece - 1, peer, "receive an earlier message", scope);
+  return box(rank(), peer, piece);
+}
+
+void StepChannel::publish_send(int peer) { control(rank()).sent[peer].value.fetch_add(1, std::memory_order_release); }
+
+bool StepChannel::can_receive(int peer) const {
+  uint64_t piece = control(rank()).received[peer].value.load(std::memory_order_relaxed);
+  return static_cast<int64_t>(control(peer).sent[rank()].value.load(std::memory_order_acquire) - (piece + 1)) >= 0;
+}
+
+const std::byte* StepChannel::begin_receive(int peer, const Scope& scope) {
+  check_failures(scope);
+  uint64_t piece = control(rank()).received[peer].value.load(std::memory_order_relaxed);
+  wait(control(peer).sent[rank()], piece + 1, peer, "send", scope);
+  return box(peer, rank(), piece);
+}
+
+void StepChannel::finish_receive(int peer) { control(rank()).received[peer].value.fetch_add(1, std::memory_order_release); }
+
+void StepChannel::fail(const std::string& message) {
+  ControlBlock& own = control(rank());
+  if (own.failed.value.load(std::memory_order_relaxed)) return;
+  std::strncpy(own.failure, message.c_str(), sizeof own.failure - 1);
+  own.failed.value.store(1, std::memory_order_release);
+}
+
+}  // namespace ark::comm

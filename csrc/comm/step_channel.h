@@ -1,0 +1,112 @@
+// The protocol between the ranks of a host: steps over two buffers.
+//
+// Every rank owns two buffers, used in turn by the parity of the step, and two counters that only grow. In step s a rank writes what the
+// others need into its buffer s % 2 and releases `published = s + 1`; a reader acquires that, reads, and releases `consumed = s + 1`. A
+// buffer is written again only when every peer has consumed the step two before: two buffers need no barrier at the end of a step. All
+// ranks take the same number of steps for the same collective, which the descriptor that comes with the first step makes sure of.
+//
+// Every wait ends: at the deadline, when a peer has reported a failure, or when a peer's process is gone. The first failure is written
+// into the rank's control block, so that all peers raise too; afterwards the channel refuses further steps.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "comm/host_arena.h"
+
+namespace ark::comm {
+
+inline constexpr int kMaxHostRanks = 32;
+
+/// Alone in its pair of cache lines.
+struct alignas(128) Counter {
+  std::atomic<uint64_t> value;
+};
+
+/// What a rank says of the collective that it is in, compared over the ranks before any data is used.
+struct Descriptor {
+  uint64_t sequence;
+  int32_t kind, dtype, reduction, root;
+  uint64_t count;                      // elements (bytes where there is no type)
+  uint64_t stream_bytes;               // length of what this rank will publish
+  uint64_t bytes_to[kMaxHostRanks];    // uneven exchanges: bytes for each rank
+};
+
+struct ControlBlock {
+  Counter published, consumed, failed, pid;
+  char failure[768];
+  Descriptor descriptor[2];            // by parity of the step
+  Counter sent[kMaxHostRanks];         // point to point: pieces sent to each rank (sender's block)
+  Counter received[kMaxHostRanks];     // pieces received from each rank (receiver's block)
+};
+
+/// Where a piece of point-to-point data stands: header in front of the bytes.
+struct PieceHeader {
+  uint64_t message_bytes;
+  int64_t tag;
+};
+
+struct ChannelOptions {
+  size_t buffer_bytes = 1 << 20;  // of each of the two collective buffers
+  size_t box_bytes = 256 << 10;   // of each of the two point-to-point buffers per destination
+  uint64_t first_step = 0;        // tests start the counters close to a wrap
+};
+
+class StepChannel {
+ public:
+  /// Collective.
+  StepChannel(Store& store, const GroupInfo& group, const ChannelOptions& options, Clock::time_point deadline);
+
+  /// Over an arena that exists already; arena_bytes says how large its segments have to be (zeroed).
+  StepChannel(std::unique_ptr<HostArena> arena, const GroupInfo& group, const ChannelOptions& options);
+  static size_t arena_bytes(const ChannelOptions& options, int world);
+
+  int rank() const { return group_.rank; }
+  int world() const { return group_.world; }
+  const std::string& name() const { return group_.name; }
+  const ChannelOptions& options() const { return options_; }
+
+  /// What a wait is for, and until when; becomes the text of the exception.
+  struct Scope {
+    std::string what;  // "all_reduce number 17 of group g"
+    Clock::time_point deadline;
+  };
+
+  /// Waits until this step's buffer is free and returns it.
+  std::byte* begin_step(const Scope& scope);
+  void publish_step();
+  /// Waits until `peer` has published the current step; its buffer.
+  const std::byte* peer_step(int peer, const Scope& scope);
+  void finish_step();
+
+  /// Descriptors live as long as the buffers of their step: written before publish_step, read before finish_step.
+  Descriptor& own_descriptor() { return control(rank()).descriptor[step_ & 1]; }
+  const Descriptor& peer_descriptor(int peer) const { return control(peer).descriptor[step_ & 1]; }
+
+  // Point to point, one sender and one receiver thread per pair at a time.
+  std::byte* begin_send(int peer, const Scope& scope);
+  void publish_send(int peer);
+  bool can_receive(int peer) const;
+  const std::byte* begin_receive(int peer, const Scope& scope);
+  void finish_receive(int peer);
+
+  /// Records a failure for the peers (the first one wins) and marks the channel broken.
+  void fail(const std::string& message);
+  /// Throws DeviceError if this rank or a peer has failed.
+  void check_failures(const Scope& scope) const;
+  /// Throws if the deadline has passed, a peer has failed or a peer's process is gone; called by waits now and then.
+  void check_wait(const Scope& scope, int peer, const char* what) const;
+
+ private:
+  ControlBlock& control(int rank) const;
+  std::byte* buffer(int rank, uint64_t step) const;
+  std::byte* box(int from, int to, uint64_t piece) const;
+  void wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope);
+
+  GroupInfo group_;
+  ChannelOptions options_;
+  std::unique_ptr<HostArena> arena_;
+  uint64_t step_;
+};
+
+}  // namespace ark::comm

@@ -1,0 +1,227 @@
+// Collectives between ranks that are threads of this process: every operation, random sizes, counters that wrap, failures.
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+#include "comm/host_collectives.h"
+
+using namespace ark;
+using namespace ark::comm;
+
+namespace {
+
+std::atomic<int> failures{0};
+
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  failures.fetch_add(1);
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+}
+
+class MapStore : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, Clock::time_point deadline) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [&] { return values_.count(key) > 0; }))
+      throw DeviceError(cat("the store has no ", key));
+    return values_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+Clock::time_point in(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+using RankBody = std::function<void(StepChannel&, HostCollectives&)>;
+
+/// `world` threads; the channels are over mapped segments (through the socket) or over memory of this process.
+void run_ranks(int world, const ChannelOptions& options, bool mapped, const RankBody& body) {
+  MapStore store;
+  std::vector<std::vector<std::byte>> memory(world);
+  std::vector<std::byte*> segments;
+  for (auto& m : memory) {
+    m.assign(StepChannel::arena_bytes(options, world) + 128, std::byte{0});
+    segments.push_back(m.data() + (128 - reinterpret_cast<uintptr_t>(m.data()) % 128));
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        GroupInfo group{rank, world, "test"};
+        std::unique_ptr<StepChannel> channel;
+        if (mapped)
+          channel = std::make_unique<StepChannel>(store, group, options, in(20));
+        else
+          channel = std::make_unique<StepChannel>(
+              std::make_unique<HostArena>(segments, StepChannel::arena_bytes(options, world)), group, options);
+        HostCollectives collectives(*channel);
+        body(*channel, collectives);
+      } catch (const std::exception& error) {
+        expect(false, cat("rank ", rank, ": ", error.what()));
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+int value(int rank, size_t i, int round) { return static_cast<int>((rank * 31 + i * 7 + round * 13) % 97); }
+
+void one_round(StepChannel& channel, HostCollectives& c, int round, size_t n) {
+  const int rank = channel.rank(), world = channel.world(), root = round % world;
+  uint64_t number = static_cast<uint64_t>(round) * 16;
+  auto call = [&] { return HostCollectives::Call{number++, in(30)}; };
+  std::vector<float> data(n), gathered(n * world), all(n * world), piece(n);
+  auto fill = [&] {
+    for (size_t i = 0; i < n; ++i) data[i] = static_cast<float>(value(rank, i, round));
+  };
+  auto total = [&](size_t i) {
+    float sum = 0;
+    for (int r = 0; r < world; ++r) sum += static_cast<float>(value(r, i, round));
+    return sum;
+  };
+  fill();
+  c.all_reduce(data.data(), n, DType::kF32, Reduction::kSum, call());
+  for (size_t i = 0; i < n; ++i)
+    if (data[i] != total(i)) return expect(false, cat("all_reduce of ", n, " at ", i, ": ", data[i], " for ", total(i)));
+  fill();
+  c.reduce(data.data(), n, DType::kF32, Reduction::kSum, root, call());
+  for (size_t i = 0; i < n && rank == root; ++i)
+    if (data[i] != total(i)) return expect(false, cat("reduce of ", n, " at ", i));
+  fill();
+  c.broadcast(data.data(), n * 4, root, call());
+  for (size_t i = 0; i < n; ++i)
+    if (data[i] != static_cast<float>(value(root, i, round))) return expect(false, cat("broadcast of ", n, " at ", i));
+  fill();
+  c.all_gather(data.data(), gathered.data(), n * 4, call());
+  for (size_t i = 0; i < n * world; ++i)
+    if (gathered[i] != static_cast<float>(value(static_cast<int>(i / n), i % n, round))) return expect(false, cat("all_gather of ", n));
+  for (int r = 0; r < world; ++r)
+    for (size_t i = 0; i < n; ++i) all[r * n + i] = static_cast<float>(value(rank, i, round) + r);
+  c.reduce_scatter(all.data(), piece.data(), n, DType::kF32, Reduction::kSum, call());
+  for (size_t i = 0; i < n; ++i)
+    if (piece[i] != total(i) + static_cast<float>(world * rank)) return expect(false, cat("reduce_scatter of ", n, " at ", i));
+  c.scatter(all.data(), piece.data(), n * 4, root, call());
+  for (size_t i = 0; i < n; ++i)
+    if (piece[i] != static_cast<float>(value(root, i, round) + rank)) return expect(false, cat("scatter of ", n));
+  c.gather(data.data(), gathered.data(), n * 4, root, call());
+  std::vector<uint64_t> to(world), from(world);
+  for (int r = 0; r < world; ++r) {
+    to[r] = static_cast<uint64_t>((rank + 2 * r + round) % 5) * n;
+    from[r] = static_cast<uint64_t>((r + 2 * rank + round) % 5) * n;
+  }
+  std::vector<unsigned char> out(std::accumulate(to.begin(), to.end(), uint64_t{0})), got(std::accumulate(from.begin(), from.end(), uint64_t{0}));
+  for (size_t i = 0, r = 0, left = to.empty() ? 0 : to[0]; i < out.size(); ++i, --left) {
+    while (left == 0) left = to[++r];
+    out[i] = static_cast<unsigned char>(rank * 16 + r);
+  }
+  c.all_to_all(out.data(), to, got.data(), from, call());
+  size_t at = 0;
+  for (int r = 0; r < world; ++r)
+    for (uint64_t i = 0; i < from[r]; ++i)
+      if (got[at++] != r * 16 + rank) return expect(false, cat("all_to_all of ", n));
+  c.barrier(call());
+  if (world > 1) {
+    const int next = (rank + 1) % world, before = (rank + world - 1) % world;
+    std::jthread sender([&, send_call = call()] {
+      try {
+        c.send(data.data(), n * 4, next, round, send_call);
+      } catch (const std::exception& error) {
+        expect(false, error.what());
+      }
+    });
+    c.receive(piece.data(), n * 4, before, round, call());
+  }
+}
+
+void test_all(bool mapped, uint64_t first_step) {
+  ChannelOptions options{.buffer_bytes = 64 << 10, .box_bytes = 8 << 10, .first_step = first_step};
+  const size_t sizes[] = {1, 17, 129, 1000, 16384, 40001, 0};
+  for (int world : {1, 2, 3, 4})
+    run_ranks(world, options, mapped, [&](StepChannel& channel, HostCollectives& c) {
+      for (int round = 0; round < 14; ++round) one_round(channel, c, round, sizes[round % 7]);
+    });
+}
+
+/// All ranks raise, and the text names operation and ranks.
+void test_disagreement() {
+  std::atomic<int> raised{0};
+  run_ranks(3, {}, false, [&](StepChannel& channel, HostCollectives& c) {
+    std::vector<float> data(8);
+    try {
+      if (channel.rank() == 2)
+        c.broadcast(data.data(), 32, 0, {5, in(10)});
+      else
+        c.all_reduce(data.data(), 8, DType::kF32, Reduction::kSum, {5, in(10)});
+    } catch (const std::exception& error) {
+      channel.fail(error.what());
+      expect(std::strstr(error.what(), "disagree") != nullptr, error.what());
+      raised.fetch_add(1);
+    }
+  });
+  expect(raised == 3, cat(raised.load(), " of 3 ranks raised"));
+}
+
+void test_missing_rank() {
+  std::atomic<int> raised{0};
+  run_ranks(3, {}, false, [&](StepChannel& channel, HostCollectives& c) {
+    if (channel.rank() == 1) return;
+    try {
+      c.barrier({7, in(0.3)});
+    } catch (const DeviceError& error) {
+      channel.fail(error.what());
+      expect(std::strstr(error.what(), "rank 1") && std::strstr(error.what(), "number 7"), error.what());
+      raised.fetch_add(1);
+    }
+  });
+  expect(raised == 2, cat(raised.load(), " of 2 ranks raised"));
+}
+
+void test_types() {
+  const uint16_t bf16[2] = {0x3f80, 0x4000};  // 1, 2
+  uint16_t sum = 0;
+  const void* sources[2] = {&bf16[0], &bf16[1]};
+  reduce(&sum, sources, 1, DType::kBF16, Reduction::kSum);
+  expect(sum == 0x4040, cat("bf16 1 + 2 = ", sum));
+  const float nan[2] = {NAN, 1};
+  float least = 0;
+  const void* floats[2] = {&nan[1], &nan[0]};
+  reduce(&least, floats, 1, DType::kF32, Reduction::kMin);
+  expect(least != least, "min with NaN is NaN");
+  bool refused = false;
+  try {
+    reduce(&least, floats, 1, DType::kF32, Reduction::kBitAnd);
+  } catch (const UnsupportedError&) {
+    refused = true;
+  }
+  expect(refused, "bit-and of floats is refused");
+}
+
+}  // namespace
+
+int main() {
+  test_types();
+  test_all(false, 0);
+  test_all(false, (uint64_t{1} << 32) - 7);
+  test_all(true, 0);
+  test_disagreement();
+  test_missing_rank();
+  std::printf("%s: %d failures\n", failures ? "FAILED" : "ok", failures.load());
+  return failures ? 1 : 0;
+}
