@@ -389,4 +389,21 @@ ARK_DEVICE float log2_fast(float x) {
   return y;
 }
 
+// ---- shared memory words in fp32, by address in the shared window
+
+ARK_DEVICE void shared_store_two(u32 shared, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(x), "f"(y) : "memory");
+}
+ARK_DEVICE void shared_load_four(float (&v)[4], u32 shared) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(shared)
+               : "memory");
+}
+ARK_DEVICE float shared_load_float(u32 shared) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
+  return v;
+}
+
 }  // namespace ark::device

@@ -1,0 +1,179 @@
+// kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
+// Each consumer warpgroup computes 64 rows of the tile. One H200, cuBLAS = 1: 0.86-0.98 at 3840 x {1024, 4096} x {1024,
+// 4096}, 0.92 at 4096^3, 0.98 at 8192^3; skewing the warpgroups or visiting tiles in groups changed nothing.
+//
+// Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
+// of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
+#pragma once
+#include "device/epilogue.cuh"
+#include "device/loop.cuh"
+#include "device/tensor_map.cuh"
+
+namespace ark::device {
+
+/// Where a step's operands lie among its pages. One wgmma reads both pages of B, so they must lie side by side: a step
+/// whose pages 1 and 2 would be the last and the first of the ring has B before A.
+struct StepPages {
+  int a, b;
+  ARK_DEVICE StepPages(int slot, int pages) : a(0), b(1) {
+    if (pages == 3 && slot == kPages - 2) {
+      a = 2;
+      b = 0;
+    }
+  }
+};
+
+struct TileCoordinates {
+  int batch, row, column;
+  ARK_DEVICE TileCoordinates(const abi::OpRecord& r, int tile) {
+    const int rest = tile / r.grid[2];
+    column = tile % r.grid[2] * r.params.matmul.tile_n;
+    row = rest % r.grid[1] * r.params.matmul.tile_m;
+    batch = rest / r.grid[1];
+  }
+};
+
+/// Which main loops a kernel holds: bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major). Generated code may
+/// narrow it with Programs::kMatmulVariants.
+template <class Programs>
+consteval u32 matmul_variants() {
+  if constexpr (requires { Programs::kMatmulVariants; })
+    return Programs::kMatmulVariants;
+  else
+    return 0xffffu;
+}
+ARK_DEVICE int matmul_variant(const abi::MatmulTileParams& p) {
+  return (p.dtype == kF16) << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
+}
+
+template <class Programs>
+struct MatmulTile {
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    load(loader, task, p.a_immutable != 0, p.b_immutable != 0, false);
+  }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    load(loader, task, p.a_immutable == 0, p.b_immutable == 0, true);
+  }
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    float acc[kAccumulators];
+    for (int i = 0; i < task.count; ++i) {
+      const TileCoordinates at(*task.record, task.first + i);
+      multiply_any<0>(consumer, matmul_variant(p), (p.k + 63) / 64, acc);
+      // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
+      if (p.a_immutable && p.b_immutable) consumer.wait_for(task, task.first + i, 1);
+      run_epilogue<Programs>(consumer, task, acc, at.batch, at.row + consumer.group() * 64, at.column, p.tile_n);
+      if (i + 1 < task.count) consumer.arrive(task, 1);
+    }
+  }
+
+ private:
+  static constexpr u32 kVariants = matmul_variants<Programs>();
+  static constexpr int kAccumulators = (kVariants & 0xf0f0u) != 0 ? 128 : 64;
+
+  static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    const int steps = (p.k + 63) / 64, pages = 1 + p.tile_n / 128;
+    if (!load_a && !load_b) {
+      loader.skip(task.count * steps * pages);
+      return;
+    }
+    wait_tensor_maps(loader);
+    const void* map_a = tensor_map(loader.worker, p.map_a);
+    const void* map_b = tensor_map(loader.worker, p.map_b);
+    if (loader.lane() == 0) {
+      if (load_a) fence_tensormap_acquire(map_a);
+      if (load_b) fence_tensormap_acquire(map_b);
+    }
+    for (int i = 0; i < task.count && loader.ok; ++i) {
+      const TileCoordinates at(*task.record, task.first + i);
+      if (dependent) loader.wait_for(task, task.first + i, 1);
+      for (int step = 0; step < steps; ++step) {
+        const StepPages order(loader.slot, pages);
+        for (int page = 0; page < pages; ++page) {
+          const bool is_a = page == order.a;
+          if (!(is_a ? load_a : load_b)) {
+            loader.skip(1);
+            continue;
+          }
+          const u32 shared = loader.acquire();
+          if (!loader.ok) return;
+          if (loader.lane() == 0) {
+            u64* barrier = loader.barrier();
+            mbarrier_arrive_expect(barrier, kPageBytes);
+            if (is_a)
+              load_page(shared, map_a, barrier, p.a_k_major, step * 64, at.row, at.batch);
+            else
+              load_page(shared, map_b, barrier, p.b_k_major, step * 64, at.column + (page - order.b) * 128, at.batch);
+          }
+          loader.advance();
+        }
+      }
+    }
+  }
+
+  /// 128 rows x 64 k of an operand.
+  static ARK_DEVICE void load_page(u32 shared, const void* map, u64* barrier, bool k_major, int k, int row, int batch) {
+    if (k_major) {
+      tensor_load(shared, map, barrier, k, row, batch);
+    } else {
+      tensor_load(shared, map, barrier, row, k, batch);
+      tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+    }
+  }
+
+  template <int kVariant>
+  static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, int steps, float (&acc)[kAccumulators]) {
+    if constexpr (kVariant < 16) {
+      if constexpr ((kVariants >> kVariant & 1) != 0)
+        if (variant == kVariant) {
+          multiply<(kVariant & 4) != 0 ? 256 : 128, (kVariant & 8) != 0, (kVariant & 2) != 0, (kVariant & 1) != 0>(
+              consumer, steps, acc);
+          return;
+        }
+      multiply_any<kVariant + 1>(consumer, variant, steps, acc);
+    }
+  }
+
+  /// The main loop: acc = this warpgroup's 64 rows of the tile. One group of wgmmas is always in flight.
+  template <int kN, bool kHalf, bool kTransA, bool kTransB>
+  static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
+    auto& acc = reinterpret_cast<float(&)[kN / 2]>(storage);
+    constexpr int kStepPages = 1 + kN / 128;
+    constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
+                  kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
+    const u32 ring = shared_address(consumer.worker.shared.ring);
+    for (int step = 0; step < steps; ++step) {
+      const u32 page = consumer.page;
+      const StepPages order(page % kPages, kStepPages);
+#pragma unroll
+      for (int i = 0; i < kStepPages; ++i) consumer.wait_page(page + i);
+      const u64 a = matrix_descriptor(
+          ring + (page + order.a) % kPages * kPageBytes + consumer.group() * (kPageBytes / 2), kPageBytes / 2, 1024);
+      const u64 b = matrix_descriptor(ring + (page + order.b) % kPages * kPageBytes, kPageBytes / 2, 1024);
+      wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        wgmma_ss<kN, kHalf, kTransA, kTransB>(acc, a + j * kAdvanceA, b + j * kAdvanceB, step + j > 0);
+      wgmma_commit();
+      if (step > 0) {
+        wgmma_wait<1>();
+        release_step<kStepPages>(consumer, page - kStepPages);
+      }
+      consumer.advance(kStepPages);
+    }
+    wgmma_wait<0>();
+    release_step<kStepPages>(consumer, consumer.page - kStepPages);
+  }
+
+  template <int kStepPages>
+  static ARK_DEVICE void release_step(const Consumer& consumer, u32 page) {
+#pragma unroll
+    for (int i = 0; i < kStepPages; ++i) consumer.release_page(page + i);
+  }
+};
+
+}  // namespace ark::device

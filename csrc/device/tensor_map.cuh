@@ -1,0 +1,31 @@
+// Tensor maps of a run: encoded once by the host with any address, given the addresses of this launch by the workers.
+#pragma once
+#include "device/pipeline.cuh"
+#include "device/ptx.cuh"
+
+namespace ark::device {
+
+/// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
+/// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
+ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* slots, int lane) {
+  bool patched = false;
+  for (int i = lane; i < launch.num_patches; i += 32) {
+    const abi::TensorMapPatch& patch = launch.patches[i];
+    if (static_cast<i32>(patch.map) % launch.num_workers != static_cast<i32>(blockIdx.x)) continue;
+    unsigned char* map = launch.maps + static_cast<u64>(patch.map) * abi::kTensorMapBytes;
+    tensormap_replace_address(map, reinterpret_cast<const void*>(slots[patch.slot] + patch.offset_bytes));
+    patched = true;
+  }
+  if (patched) fence_tensormap_release();
+  __syncwarp();
+}
+
+ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {
+  return worker.launch.maps + static_cast<u64>(map) * abi::kTensorMapBytes;
+}
+
+/// By the thread that issues tensor copies, after it has seen (acquire.gpu) that the maps are patched and before its
+/// first copy through this one in a launch.
+ARK_DEVICE void acquire_tensor_map(const Worker& worker, int map) { fence_tensormap_acquire(tensor_map(worker, map)); }
+
+}  // namespace ark::device
