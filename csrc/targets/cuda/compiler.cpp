@@ -168,6 +168,18 @@ CompileOutcome Compiler::compile(const std::string& source, const std::string& a
   return {cubin, CubinOrigin::kCompiled, compiled.seconds};
 }
 
+std::pair<int, int64_t> Compiler::disk_usage() const {
+  std::pair<int, int64_t> usage{0, 0};
+  std::error_code error;
+  if (folder_.empty()) return usage;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    if (entry.path().extension() != ".cubin") continue;
+    ++usage.first;
+    usage.second += static_cast<int64_t>(entry.file_size(error));
+  }
+  return usage;
+}
+
 int Compiler::clear_disk() {
   int count = 0;
   std::error_code error;

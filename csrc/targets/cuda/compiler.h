@@ -1,10 +1,12 @@
 // Source -> cubin, remembered in this process and on disk. The key covers everything that the cubin depends on: the
 // source, every embedded header, the compiler's version, the architecture and the options.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "targets/cuda/nvrtc.h"
@@ -45,6 +47,8 @@ class Compiler {
   const Nvrtc& nvrtc();
   /// Empty when there is no disk cache.
   const std::string& cache_folder() const { return folder_; }
+  /// Number of cubins on disk and their bytes.
+  std::pair<int, int64_t> disk_usage() const;
   /// Removes the cubins from disk; returns how many.
   int clear_disk();
 

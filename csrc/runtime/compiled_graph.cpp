@@ -1,0 +1,129 @@
+#include "runtime/compiled_graph.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/dump.h"
+
+namespace ark::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+ir::ValueId owner_of(const ir::Graph& graph, ir::ValueId value) {
+  while (graph.values[value].base >= 0) value = graph.values[value].base;
+  return value;
+}
+
+std::vector<bool> find_written_inputs(const ir::Graph& graph) {
+  std::vector<bool> written(graph.inputs.size());
+  for (const ir::Node& node : graph.nodes) {
+    if (node.op != ir::OpKind::kCopyTo) continue;
+    ir::ValueId owner = owner_of(graph, node.inputs[0]);
+    for (size_t i = 0; i < graph.inputs.size(); ++i)
+      if (owner_of(graph, graph.inputs[i]) == owner) written[i] = true;
+  }
+  return written;
+}
+
+}  // namespace
+
+CompiledGraph::CompiledGraph(ir::Graph graph, TargetKind target, Options options, double parse_seconds)
+    : graph_(std::move(graph)), target_(target), options_(std::move(options)) {
+  auto begin = Clock::now();
+  ir::verify(graph_);
+  written_inputs_ = find_written_inputs(graph_);
+  seconds_.parse = parse_seconds + seconds_since(begin);
+}
+
+std::shared_ptr<Instance> CompiledGraph::find(std::span<const int64_t> symbols) {
+  std::lock_guard lock(mutex_);
+  auto same = [&](const std::vector<int64_t>& other) { return std::ranges::equal(other, symbols); };
+  if (last_ && same(last_->symbols)) return last_;
+  auto found = instances_.find(std::vector<int64_t>(symbols.begin(), symbols.end()));
+  if (found == instances_.end()) return nullptr;
+  last_ = found->second;
+  last_->last_use = ++uses_;
+  return last_;
+}
+
+std::shared_ptr<Instance> CompiledGraph::specialise(std::span<const int64_t> symbols) {
+  if (auto instance = find(symbols)) return instance;
+  std::lock_guard lock(build_mutex_);
+  if (auto instance = find(symbols)) return instance;  // another thread was first
+  return build(symbols);
+}
+
+std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, bool trace) const {
+  if (target_ == TargetKind::kHost) return targets::make_host(std::move(plan), options_.host);
+  targets::CudaOptions cuda = options_.cuda;
+  cuda.trace = cuda.trace || trace;
+  return targets::make_cuda(std::move(plan), cuda);
+}
+
+std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols) {
+  auto instance = std::make_shared<Instance>();
+  instance->symbols.assign(symbols.begin(), symbols.end());
+  auto begin = Clock::now();
+  instance->bound = ir::bind(graph_, symbols);
+  double bind_seconds = seconds_since(begin);
+  begin = Clock::now();
+  plan::Plan plan = planner::make_plan(instance->bound, options_.planner);
+  double plan_seconds = seconds_since(begin);
+  instance->executable = make(std::move(plan), /*trace=*/false);
+  instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
+  instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
+  dump(graph_, *instance, options_.planner);
+  keep(instance, bind_seconds, plan_seconds);
+  return instance;
+}
+
+void CompiledGraph::keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds) {
+  std::vector<std::shared_ptr<Instance>> evicted;  // destroyed after the lock is released
+  std::lock_guard lock(mutex_);
+  const targets::BuildInfo& info = instance->executable->build_info();
+  seconds_.bind += bind_seconds;
+  seconds_.plan += plan_seconds;
+  seconds_.source += info.source_seconds;
+  seconds_.compile += info.compile_seconds;
+  seconds_.load += info.load_seconds;
+  counts_.compiles += info.compiles;
+  counts_.disk_hits += info.disk_hits;
+  counts_.memory_hits += info.memory_hits;
+  instance->last_use = ++uses_;
+  instances_[instance->symbols] = instance;
+  while (instances_.size() > options_.max_executables) {
+    auto oldest = instances_.begin();
+    for (auto it = instances_.begin(); it != instances_.end(); ++it)
+      if (it->second->last_use < oldest->second->last_use) oldest = it;
+    evicted.push_back(std::move(oldest->second));
+    instances_.erase(oldest);
+    ++counts_.evictions;
+  }
+  counts_.executables = static_cast<int>(instances_.size());
+  last_ = std::move(instance);
+}
+
+targets::Executable& CompiledGraph::traced(Instance& instance) const {
+  std::lock_guard lock(instance.traced_mutex);
+  if (!instance.traced) instance.traced = make(instance.plan(), /*trace=*/true);
+  return *instance.traced;
+}
+
+Seconds CompiledGraph::seconds() const {
+  std::lock_guard lock(mutex_);
+  return seconds_;
+}
+Counts CompiledGraph::counts() const {
+  std::lock_guard lock(mutex_);
+  return counts_;
+}
+std::shared_ptr<Instance> CompiledGraph::last() const {
+  std::lock_guard lock(mutex_);
+  return last_;
+}
+
+}  // namespace ark::runtime

@@ -1,0 +1,91 @@
+// A symbolic graph and its executables, one per set of symbol values.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "planner/planner.h"
+#include "runtime/run_states.h"
+#include "targets/target.h"
+
+namespace ark::runtime {
+
+enum class TargetKind : uint8_t { kCuda, kHost };
+
+struct Options {
+  planner::Options planner;
+  targets::CudaOptions cuda;
+  targets::HostOptions host;
+  size_t max_executables = 64;  // the least recently used goes first
+};
+
+/// Seconds, summed over the executables of a graph.
+struct Seconds {
+  double parse = 0, bind = 0, plan = 0, source = 0, compile = 0, load = 0;
+};
+
+/// The graph with every size a number, ready to run.
+struct Instance {
+  std::vector<int64_t> symbols;
+  ir::Graph bound;
+  std::unique_ptr<targets::Executable> executable;
+  std::unique_ptr<targets::Executable> traced;  // made on first use
+  std::unique_ptr<RunStates> states, traced_states;
+  std::mutex traced_mutex;
+  uint64_t last_use = 0;
+  const plan::Plan& plan() const { return executable->plan(); }
+};
+
+struct Counts {
+  int executables = 0, compiles = 0, disk_hits = 0, memory_hits = 0, evictions = 0;
+};
+
+/// Thread-safe.
+class CompiledGraph {
+ public:
+  /// Verifies the graph. `parse_seconds` is only reported.
+  CompiledGraph(ir::Graph graph, TargetKind target, Options options, double parse_seconds = 0);
+
+  const ir::Graph& graph() const { return graph_; }
+  TargetKind target() const { return target_; }
+  /// Per input of the graph: whether a run may write it (a CopyTo into it or into a view of it).
+  const std::vector<bool>& written_inputs() const { return written_inputs_; }
+
+  /// The instance if it exists; cheap.
+  std::shared_ptr<Instance> find(std::span<const int64_t> symbols);
+  /// The instance; binds, plans and compiles when it is new. Other threads may use existing ones meanwhile.
+  std::shared_ptr<Instance> specialise(std::span<const int64_t> symbols);
+  /// The variant that writes time stamps.
+  targets::Executable& traced(Instance& instance) const;
+
+  Seconds seconds() const;
+  Counts counts() const;
+  /// The instance used last, or null.
+  std::shared_ptr<Instance> last() const;
+
+ private:
+  std::shared_ptr<Instance> build(std::span<const int64_t> symbols);
+  std::unique_ptr<targets::Executable> make(plan::Plan plan, bool trace) const;
+  void keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds);
+
+  ir::Graph graph_;
+  TargetKind target_;
+  Options options_;
+  std::vector<bool> written_inputs_;
+
+  std::mutex build_mutex_;    // held while one instance is made
+  mutable std::mutex mutex_;  // of everything below; held briefly
+  std::map<std::vector<int64_t>, std::shared_ptr<Instance>> instances_;
+  std::shared_ptr<Instance> last_;
+  Seconds seconds_;
+  Counts counts_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace ark::runtime
