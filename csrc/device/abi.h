@@ -22,6 +22,7 @@ inline constexpr int kMaxWaits = 6;
 inline constexpr int kMaxArrivals = 2;
 inline constexpr int kMaxSegments = 3;
 inline constexpr int kMaxRecordBytes = 2048;
+inline constexpr int kMaxRowsPerItem = 120;  // kMatmulRows: weight rows (units * lanes) of one item: its sums wait in shared memory
 inline constexpr u32 kNoSlot = 0xffffffffu;  // Operand::slot of an operand that is not there
 inline constexpr int kCounterStride = 32;  // u32 words between counters: one 128-byte line each
 

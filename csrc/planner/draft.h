@@ -11,7 +11,6 @@ struct Draft {
   std::vector<plan::TensorMap> maps;              // tile
   std::vector<std::vector<abi::WorkItem>> lists;  // schedule: per worker, WorkItem::op set
   int num_counters = 0;                           // synchronize
-  double predicted_ms = 0;                        // schedule
 };
 
 inline int64_t num_tiles(const abi::OpRecord& record) {

@@ -1,63 +1,160 @@
 #include "planner/place_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
+#include "planner/cost.h"
 
 namespace ark::planner {
 namespace {
 
-struct Lifetime {
-  int first = -1, last = -1;
+struct Use {
+  std::vector<int> ops, writers;  // in plan order
 };
 
-std::vector<Lifetime> lifetimes(const FusedGraph& graph) {
-  std::vector<Lifetime> result(graph.storages.size());
+std::vector<Use> uses_of(const FusedGraph& graph) {
+  std::vector<Use> uses(graph.storages.size());
   for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
     const FusedOp& op = graph.ops[i];
     for (size_t x = 0; x < op.access.size(); ++x) {
       if (op.access[x] == Access::kParameters || op.op.operands[x].slot == abi::kNoSlot) continue;
-      Lifetime& life = result[op.op.operands[x].slot];
-      if (life.first < 0) life.first = i;
-      life.last = i;
+      Use& use = uses[op.op.operands[x].slot];
+      if (use.ops.empty() || use.ops.back() != i) use.ops.push_back(i);
+      if (op.access[x] != Access::kRead && (use.writers.empty() || use.writers.back() != i)) use.writers.push_back(i);
     }
   }
-  return result;
+  return uses;
 }
 
-}  // namespace
+/// A storage with a place in the arena.
+struct Tenant {
+  StorageId storage = -1;
+  int64_t begin = 0, end = 0;
+};
 
-void place_memory(Draft& draft, const Options& options, plan::Plan& plan) {
-  (void)options;
-  FusedGraph& graph = draft.graph;
-  const std::vector<Lifetime> life = lifetimes(graph);
-  std::vector<int32_t> fresh_of(graph.storages.size(), -1), slot_of(graph.storages.size(), -1);
-  for (size_t f = 0; f < graph.fresh_storage.size(); ++f) fresh_of[graph.fresh_storage[f]] = static_cast<int32_t>(f);
-  for (size_t s = 0; s < graph.storages.size(); ++s) {
-    const Storage& storage = graph.storages[s];
-    plan::Buffer buffer;
-    buffer.name = storage.name;
-    buffer.size_bytes = storage.num_elements * size_bytes(storage.dtype);
-    buffer.immutable = storage.immutable;
-    buffer.first_op = life[s].first;
-    buffer.last_op = life[s].last;
-    if (storage.input >= 0) {
-      buffer.kind = plan::BufferKind::kInput;
-      buffer.index = storage.input;
-    } else if (fresh_of[s] >= 0) {
-      buffer.kind = plan::BufferKind::kOutput;
-      buffer.index = fresh_of[s];
-    } else if (life[s].first < 0) {
-      continue;  // nobody touches it
-    } else {
-      buffer.kind = plan::BufferKind::kArena;
-      buffer.arena_offset = plan.arena_bytes;
-      plan.arena_bytes += (buffer.size_bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-    }
-    slot_of[s] = static_cast<int32_t>(plan.buffers.size());
-    plan.buffers.push_back(std::move(buffer));
+class Arena {
+ public:
+  Arena(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync)
+      : draft_(draft),
+        options_(options),
+        timeline_(timeline),
+        sync_(sync),
+        uses_(uses_of(draft.graph)),
+        finished_(static_cast<int>(draft.graph.ops.size())) {
+    for (size_t i = 0; i < draft.graph.ops.size(); ++i) finished_.derive(static_cast<int>(i), sync.sources[i]);
   }
-  for (FusedOp& op : graph.ops) {
+
+  /// Byte offset of a storage. Call in the order of first use.
+  int64_t place(StorageId storage, int64_t size_bytes);
+  /// Before the storages that op uses first: takes in the waits added for earlier ones.
+  void enter(int op) { finished_.derive(op, sync_.sources[op]); }
+  int64_t size() const { return size_; }
+  const Use& use(StorageId storage) const { return uses_[storage]; }
+
+ private:
+  bool dead(StorageId old, StorageId now) const;
+  std::vector<int> open_uses(StorageId old, int writer) const;
+  bool cheap(StorageId old, StorageId now) const;
+  template <class Conflicts>
+  int64_t lowest_gap(int64_t size, Conflicts conflicts) const;
+  bool wait_for_tenants(StorageId now, int64_t begin, int64_t end);
+
+  Draft& draft_;
+  const Options& options_;
+  const Timeline& timeline_;
+  Sync& sync_;
+  std::vector<Use> uses_;
+  Finished finished_;
+  std::vector<Tenant> tenants_;  // by begin
+  int64_t size_ = 0;
+};
+
+std::vector<int> Arena::open_uses(StorageId old, int writer) const {
+  std::vector<int> open;
+  for (int op : uses_[old].ops) {
+    if (op >= writer || !finished_.before[writer].has(op)) open.push_back(op);
+  }
+  return open;
+}
+
+/// Nobody touches `old` any more when the first tile that writes `now` starts.
+bool Arena::dead(StorageId old, StorageId now) const {
+  return std::all_of(uses_[now].writers.begin(), uses_[now].writers.end(),
+                     [&](int writer) { return open_uses(old, writer).empty(); });
+}
+
+/// As dead(), once a few waits are added that will find their counters long reached.
+bool Arena::cheap(StorageId old, StorageId now) const {
+  constexpr double kMargin = 4 * kHopSeconds;
+  if (uses_[now].writers.size() != 1) return false;
+  const int writer = uses_[now].writers.front();
+  for (int op : open_uses(old, writer)) {
+    if (op >= writer || timeline_.finish[op] + kMargin > timeline_.start[writer]) return false;
+  }
+  return true;
+}
+
+template <class Conflicts>
+int64_t Arena::lowest_gap(int64_t size, Conflicts conflicts) const {
+  int64_t at = 0;
+  for (const Tenant& tenant : tenants_) {
+    if (tenant.end <= at || !conflicts(tenant.storage)) continue;
+    if (tenant.begin >= at + size) break;
+    at = tenant.end;
+  }
+  return at;
+}
+
+/// Adds the waits that make everyone in [begin, end) dead for `now`; false, and nothing done, when they do not fit the
+/// records.
+bool Arena::wait_for_tenants(StorageId now, int64_t begin, int64_t end) {
+  const int writer = uses_[now].writers.front();
+  std::vector<int> open;
+  for (const Tenant& tenant : tenants_) {
+    if (tenant.end <= begin || tenant.begin >= end) continue;
+    const std::vector<int> more = open_uses(tenant.storage, writer);
+    open.insert(open.end(), more.begin(), more.end());
+  }
+  std::sort(open.begin(), open.end(), std::greater<>());
+  open.erase(std::unique(open.begin(), open.end()), open.end());
+  std::vector<int> needed;  // latest first: a later op often finishes after an earlier one by itself
+  for (int op : open) {
+    const bool follows = std::any_of(needed.begin(), needed.end(), [&](int n) { return finished_.after[n].has(op); });
+    if (!follows) needed.push_back(op);
+  }
+  const abi::OpRecord& record = draft_.graph.ops[writer].op.record;
+  if (record.num_waits + static_cast<int>(needed.size()) > abi::kMaxWaits) return false;
+  for (int op : needed) {
+    const bool has_room =
+        sync_.whole_counter[op] >= 0 || draft_.graph.ops[op].op.record.num_arrivals < abi::kMaxArrivals;
+    if (!has_room) return false;
+  }
+  for (int op : needed) check(add_full_wait(draft_, sync_, writer, op), "place_memory: no room for a wait on op ", op);
+  finished_.derive(writer, sync_.sources[writer]);
+  return true;
+}
+
+int64_t Arena::place(StorageId storage, int64_t size_bytes) {
+  const int64_t size = (std::max<int64_t>(size_bytes, 1) + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  int64_t at = size_;
+  if (options_.reuse_memory) {
+    at = lowest_gap(size, [&](StorageId old) { return !dead(old, storage); });
+    constexpr int64_t kWorthWaiting = 64 * 1024;
+    if (at + size > size_ && size >= kWorthWaiting) {
+      const int64_t lower = lowest_gap(size, [&](StorageId old) { return !cheap(old, storage); });
+      if (lower < at && wait_for_tenants(storage, lower, lower + size)) at = lower;
+    }
+  }
+  const auto position = std::upper_bound(tenants_.begin(), tenants_.end(), at,
+                                         [](int64_t begin, const Tenant& tenant) { return begin < tenant.begin; });
+  tenants_.insert(position, Tenant{storage, at, at + size});
+  size_ = std::max(size_, at + size);
+  return at;
+}
+
+void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of) {
+  for (FusedOp& op : draft.graph.ops) {
     for (size_t x = 0; x < op.access.size(); ++x) {
       uint32_t& slot = op.op.operands[x].slot;
       if (op.access[x] == Access::kParameters || slot == abi::kNoSlot) continue;
@@ -65,6 +162,52 @@ void place_memory(Draft& draft, const Options& options, plan::Plan& plan) {
     }
   }
   for (plan::TensorMap& map : draft.maps) map.slot = static_cast<uint32_t>(slot_of[map.slot]);
+}
+
+}  // namespace
+
+void place_memory(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync, plan::Plan& plan) {
+  const FusedGraph& graph = draft.graph;
+  const int num_storages = static_cast<int>(graph.storages.size());
+  Arena arena(draft, options, timeline, sync);
+  std::vector<int32_t> fresh_of(num_storages, -1), slot_of(num_storages, -1);
+  for (size_t f = 0; f < graph.fresh_storage.size(); ++f) fresh_of[graph.fresh_storage[f]] = static_cast<int32_t>(f);
+  std::vector<std::vector<StorageId>> begins(graph.ops.size());  // intermediates by the op that uses them first
+  for (StorageId s = 0; s < num_storages; ++s) {
+    const Storage& storage = graph.storages[s];
+    const std::vector<int>& ops = arena.use(s).ops;
+    plan::Buffer buffer;
+    buffer.name = storage.name;
+    buffer.size_bytes = storage.num_elements * size_bytes(storage.dtype);
+    buffer.immutable = storage.immutable;
+    if (!ops.empty()) {
+      buffer.first_op = ops.front();
+      buffer.last_op = ops.back();
+    }
+    if (storage.input >= 0) {
+      buffer.kind = plan::BufferKind::kInput;
+      buffer.index = storage.input;
+    } else if (fresh_of[s] >= 0) {
+      buffer.kind = plan::BufferKind::kOutput;
+      buffer.index = fresh_of[s];
+    } else if (ops.empty()) {
+      continue;  // nobody touches it
+    } else {
+      check(!arena.use(s).writers.empty(), "storage '", storage.name, "' is read but never written");
+      begins[ops.front()].push_back(s);
+    }
+    slot_of[s] = static_cast<int32_t>(plan.buffers.size());
+    plan.buffers.push_back(std::move(buffer));
+  }
+  for (size_t i = 0; i < begins.size(); ++i) {
+    arena.enter(static_cast<int>(i));
+    for (StorageId s : begins[i]) {
+      plan::Buffer& buffer = plan.buffers[slot_of[s]];
+      buffer.arena_offset = arena.place(s, buffer.size_bytes);
+    }
+  }
+  plan.arena_bytes = arena.size();
+  rename_slots(draft, slot_of);
 }
 
 }  // namespace ark::planner

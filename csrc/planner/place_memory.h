@@ -1,14 +1,17 @@
-// Pass 5: addresses. Turns storages into buffers (slots), places intermediates in the arena by lifetime, and rewrites
-// the slots of operands and tensor maps. Memory is shared only where every reader of the old tenant is proved to be
-// finished before the first writer of the new one starts.
+// Pass 6: addresses. Turns storages into buffers (slots), places intermediates in the arena by lifetime, and rewrites
+// the slots of operands and tensor maps. Memory is shared only where everyone who touches the old tenant is proved to
+// be finished before the first writer of the new one starts, or where a wait for them is added that costs nothing: they
+// finished long ago by the schedule's clock.
 #pragma once
 #include "planner/draft.h"
 #include "planner/planner.h"
+#include "planner/schedule.h"
+#include "planner/synchronize.h"
 
 namespace ark::planner {
 
-/// Fills plan.buffers, plan.arena_bytes and plan.fresh from the draft, and renames slots in the draft.
-void place_memory(Draft& draft, const Options& options, plan::Plan& plan);
+/// Fills plan.buffers and plan.arena_bytes from the draft, and renames slots in the draft. May add waits and arrivals.
+void place_memory(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync, plan::Plan& plan);
 
 inline constexpr int64_t kArenaAlignment = 256;
 

@@ -4,6 +4,7 @@
 
 #include "planner/cost.h"
 #include "planner/draft.h"
+#include "planner/order.h"
 #include "planner/place_memory.h"
 #include "planner/schedule.h"
 #include "planner/synchronize.h"
@@ -31,7 +32,6 @@ void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.lists = std::move(draft.lists);
   plan.maps = std::move(draft.maps);
   plan.num_counters = draft.num_counters;
-  plan.predicted_ms = draft.predicted_ms;
 }
 
 }  // namespace
@@ -41,9 +41,11 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   draft.graph = std::move(fused);
   plan::Plan plan;
   tile(draft, options);
-  schedule(draft, options);
-  synchronize(draft, options);
-  place_memory(draft, options, plan);
+  order_ops(draft, options);
+  Sync sync = synchronize(draft, options);
+  const Timeline timeline = schedule(draft, options);
+  place_memory(draft, options, timeline, sync, plan);
+  plan.predicted_ms = 1e3 * timeline.end;
   finish(std::move(draft), options, plan);
   return plan;
 }

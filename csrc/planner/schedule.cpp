@@ -1,23 +1,198 @@
 #include "planner/schedule.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "planner/cost.h"
+#include "planner/counters.h"
 
 namespace ark::planner {
+namespace {
 
-void schedule(Draft& draft, const Options& options) {
-  const int workers = options.machine.num_workers;
-  draft.lists.assign(workers, {});
-  int rotation = 0;
-  for (int i = 0; i < static_cast<int>(draft.graph.ops.size()); ++i) {
-    const int64_t tiles = num_tiles(draft.graph.ops[i].op.record);
-    for (int64_t share = 0; share < workers; ++share) {
-      const int64_t begin = share * tiles / workers, end = (share + 1) * tiles / workers;
-      if (begin == end) continue;
-      draft.lists[(share + rotation) % workers].push_back(
-          {0, static_cast<int>(begin), static_cast<int>(end - begin), i});
+using abi::TaskKind;
+
+struct Worker {
+  double free = 0;    // when its consumers have finished the list so far
+  double loaded = 0;  // when its loader has streamed everything so far
+  double bytes = 0;   // streamed by few-row matmuls, for balance
+};
+
+class Scheduler {
+ public:
+  Scheduler(Draft& draft, const Options& options)
+      : draft_(draft), machine_(options.machine), workers_(machine_.num_workers), reached_(draft.num_counters, 0.0) {
+    draft_.lists.assign(machine_.num_workers, {});
+  }
+
+  Timeline run() {
+    const size_t num_ops = draft_.graph.ops.size();
+    timeline_.start.assign(num_ops, 0.0);
+    timeline_.finish.assign(num_ops, 0.0);
+    for (size_t i = 0; i < num_ops; ++i) {
+      op_ = static_cast<int>(i);
+      if (num_tiles(record()) == 0) continue;
+      timeline_.start[i] = 1e30;
+      record().kind == TaskKind::kMatmulRows ? place_rows() : place_tiles();
+      timeline_.end = std::max(timeline_.end, timeline_.finish[i]);
     }
-    rotation = static_cast<int>((rotation + tiles) % workers);
+    return std::move(timeline_);
+  }
+
+ private:
+  const plan::Op& op() const { return draft_.graph.ops[op_].op; }
+  const abi::OpRecord& record() const { return op().record; }
+
+  double ready(int64_t first, int64_t count) const;
+  void arrive(int64_t first, int64_t count, double when);
+  void put(int worker, int64_t first, int64_t count, double start, double finish);
+  void place_tiles();
+  void place_rows();
+
+  Draft& draft_;
+  const Machine& machine_;
+  std::vector<Worker> workers_;
+  std::vector<double> reached_;  // per counter: when its last arrival so far was
+  Timeline timeline_;
+  int op_ = 0;
+};
+
+void coordinates(const abi::OpRecord& record, int64_t tile, int c[3]) {
+  c[2] = static_cast<int>(tile % record.grid[2]);
+  c[1] = static_cast<int>(tile / record.grid[2] % record.grid[1]);
+  c[0] = static_cast<int>(tile / record.grid[2] / record.grid[1]);
+}
+
+bool is_fixed(const int coef[3]) { return coef[0] == 0 && coef[1] == 0 && coef[2] == 0; }
+
+double Scheduler::ready(int64_t first, int64_t count) const {
+  double when = 0;
+  for (int w = 0; w < record().num_waits; ++w) {
+    const abi::Wait& wait = record().wait[w];
+    const int64_t end = is_fixed(wait.coef) ? first + 1 : first + count;
+    for (int64_t tile = first; tile < end; ++tile) {
+      int c[3];
+      coordinates(record(), tile, c);
+      const Interval blocks = blocks_of(wait, c);
+      for (int64_t b = blocks.begin; b < blocks.end; ++b)
+        when = std::max(when, reached_[wait.counter + b] + kHopSeconds);
+    }
+  }
+  return when;
+}
+
+void Scheduler::arrive(int64_t first, int64_t count, double when) {
+  for (int a = 0; a < record().num_arrivals; ++a) {
+    const abi::Arrive& map = record().arrive[a];
+    const int64_t end = is_fixed(map.coef) ? first + 1 : first + count;
+    for (int64_t tile = first; tile < end; ++tile) {
+      int c[3];
+      coordinates(record(), tile, c);
+      const Interval blocks = blocks_of(map, c);
+      for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+        reached_[map.counter + b] = std::max(reached_[map.counter + b], when);
+      }
+    }
   }
 }
+
+void Scheduler::put(int worker, int64_t first, int64_t count, double start, double finish) {
+  draft_.lists[worker].push_back({0, static_cast<int>(first), static_cast<int>(count), op_});
+  arrive(first, count, finish);
+  workers_[worker].free = finish;
+  timeline_.start[op_] = std::min(timeline_.start[op_], start);
+  timeline_.finish[op_] = std::max(timeline_.finish[op_], finish);
+}
+
+/// Tiles of a wide matmul in groups of 16 m blocks: the 132 tiles that run together then read about 16 x 128 rows of A
+/// and 8 x 256 columns of B instead of one block row of A and all of B, which may exceed the L2.
+std::vector<int64_t> visiting_order(const abi::OpRecord& record) {
+  constexpr int kGroup = 16;
+  std::vector<int64_t> order(num_tiles(record));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (record.kind != TaskKind::kMatmulTile || record.grid[2] <= kGroup) return order;
+  size_t at = 0;
+  for (int b = 0; b < record.grid[0]; ++b) {
+    for (int m = 0; m < record.grid[1]; m += kGroup) {
+      const int end = std::min(m + kGroup, record.grid[1]);
+      for (int n = 0; n < record.grid[2]; ++n) {
+        for (int i = m; i < end; ++i) order[at++] = (int64_t{b} * record.grid[1] + i) * record.grid[2] + n;
+      }
+    }
+  }
+  return order;
+}
+
+/// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item.
+int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
+  switch (record.kind) {
+    case TaskKind::kMatmulTile:
+    case TaskKind::kAttentionDecode:
+    case TaskKind::kAttentionForward:
+    case TaskKind::kAttentionBackward:
+    case TaskKind::kAttentionBackwardQuery:
+      return 1;
+    default:
+      break;
+  }
+  constexpr int kItemsPerWorker = 3;
+  return std::max<int64_t>(1, num_tiles(record) / (int64_t{kItemsPerWorker} * workers));
+}
+
+void Scheduler::place_tiles() {
+  using Entry = std::pair<double, int>;  // (free from, worker)
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  for (int w = 0; w < machine_.num_workers; ++w) queue.push({workers_[w].free, w});
+  const std::vector<int64_t> order = visiting_order(record());
+  const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
+  const double seconds = tile_seconds(op(), machine_);
+  for (int64_t i = 0; i < tiles; i += chunk) {
+    const int64_t first = order[i], count = std::min(chunk, tiles - i);
+    const auto [free, worker] = queue.top();
+    queue.pop();
+    const double start = std::max(free, ready(first, count));
+    const double finish = start + kItemSeconds + seconds * static_cast<double>(count);
+    put(worker, first, count, start, finish);
+    queue.push({finish, worker});
+  }
+  for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
+}
+
+/// Weights stream ahead of the wait as far as the ring holds them; what is beyond it starts when the activation is
+/// there.
+void Scheduler::place_rows() {
+  const abi::MatmulRowsParams& params = record().params.rows;
+  const int num_workers = machine_.num_workers;
+  const int64_t units = num_tiles(record()), per_item = std::max(1, abi::kMaxRowsPerItem / std::max(1, params.lanes));
+  std::vector<int> by_load(num_workers);
+  std::iota(by_load.begin(), by_load.end(), 0);
+  std::stable_sort(by_load.begin(), by_load.end(), [&](int a, int b) { return workers_[a].bytes < workers_[b].bytes; });
+  std::vector<int64_t> share(num_workers, units / num_workers);
+  for (int64_t i = 0; i < units % num_workers; ++i) ++share[by_load[i]];
+
+  const double bandwidth = machine_.read_bytes_per_second / num_workers;
+  const double unit_bytes = static_cast<double>(op().bytes) / static_cast<double>(units);
+  constexpr double kRingBytes = 12 * 16384;
+  int64_t next = 0;
+  for (int w = 0; w < num_workers; ++w) {
+    Worker& worker = workers_[w];
+    for (const int64_t end = next + share[w]; next < end;) {
+      const int64_t count = std::min(per_item, end - next);
+      const double bytes = unit_bytes * static_cast<double>(count), start = std::max(worker.free, ready(next, count));
+      const double ahead = std::max(worker.loaded, worker.free - kRingBytes / bandwidth) + bytes / bandwidth;
+      const double behind = start + std::max(0.0, bytes - kRingBytes) / bandwidth;
+      worker.loaded = std::max(ahead, behind);
+      worker.bytes += bytes;
+      put(w, next, count, start, std::max(worker.loaded, start) + kItemSeconds);
+      next += count;
+    }
+  }
+}
+
+}  // namespace
+
+Timeline schedule(Draft& draft, const Options& options) { return Scheduler(draft, options).run(); }
 
 }  // namespace ark::planner

@@ -1,0 +1,92 @@
+#include "planner/order.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/cost.h"
+#include "planner/depend.h"
+
+namespace ark::planner {
+namespace {
+
+struct Node {
+  std::vector<int> before, behind;
+  double work = 0;     // machine seconds
+  double latency = 0;  // until its results can be read, alone
+  double rank = 0;     // longest path from its start to the end
+  double finish = 0;
+  int open = 0;  // entries of `before` not yet placed
+};
+
+std::vector<Node> make_nodes(const FusedGraph& graph, const Machine& machine) {
+  std::vector<Node> nodes(graph.ops.size());
+  const auto deps = dependences(graph);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Node& node = nodes[i];
+    for (const Dependence& dep : deps[i]) node.before.push_back(dep.before);
+    std::sort(node.before.begin(), node.before.end());
+    node.before.erase(std::unique(node.before.begin(), node.before.end()), node.before.end());
+    node.open = static_cast<int>(node.before.size());
+    for (int p : node.before) nodes[p].behind.push_back(static_cast<int>(i));
+    const double tile = tile_seconds(graph.ops[i].op, machine);
+    node.work = tile * static_cast<double>(num_tiles(graph.ops[i].op.record)) / machine.num_workers;
+    node.latency = std::max(node.work, tile) + kHopSeconds;
+  }
+  for (int i = static_cast<int>(nodes.size()) - 1; i >= 0; --i) {
+    for (int next : nodes[i].behind) nodes[i].rank = std::max(nodes[i].rank, nodes[next].rank);
+    nodes[i].rank += nodes[i].latency;
+  }
+  return nodes;
+}
+
+std::vector<int> place(std::vector<Node>& nodes) {
+  std::vector<int> order, ready;
+  for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
+    if (nodes[i].open == 0) ready.push_back(i);
+  }
+  double now = 0;  // when the workers have done everything placed so far, if they never idle
+  while (!ready.empty()) {
+    auto start = [&](int i) {
+      double at = now;
+      for (int p : nodes[i].before) at = std::max(at, nodes[p].finish);
+      return at;
+    };
+    // Whatever can start without idling, by rank; else what can start first. Ties: the graph's order.
+    auto better = [&](int a, int b) {
+      const double sa = start(a), sb = start(b);
+      if (sa != sb) return sa < sb;
+      if (nodes[a].rank != nodes[b].rank) return nodes[a].rank > nodes[b].rank;
+      return a < b;
+    };
+    const auto best = std::min_element(ready.begin(), ready.end(), better);
+    const int op = *best;
+    ready.erase(best);
+    const double at = start(op);
+    nodes[op].finish = at + nodes[op].latency;
+    now = at + nodes[op].work;
+    order.push_back(op);
+    for (int next : nodes[op].behind) {
+      if (--nodes[next].open == 0) ready.push_back(next);
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+void order_ops(Draft& draft, const Options& options) {
+  std::vector<FusedOp>& ops = draft.graph.ops;
+  std::vector<Node> nodes = make_nodes(draft.graph, options.machine);
+  const std::vector<int> order = place(nodes);
+  std::vector<int> position(order.size());
+  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
+  std::vector<FusedOp> ordered;
+  ordered.reserve(ops.size());
+  for (int old : order) {
+    ordered.push_back(std::move(ops[old]));
+    for (int& before : ordered.back().after) before = position[before];
+  }
+  ops = std::move(ordered);
+}
+
+}  // namespace ark::planner
