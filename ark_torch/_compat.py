@@ -1,0 +1,49 @@
+"""Torch's private modules that ark uses, imported here and nowhere else (checked on torch 2.11 and 2.13)."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import detect_fake_mode
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _sympy
+from torch.utils._sympy import functions as sympy_functions
+
+try:
+    from functorch.compile import min_cut_rematerialization_partition
+except ImportError:  # pragma: no cover - the public alias of older versions
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+__all__ = [
+    "FakeTensor",
+    "aot_autograd",
+    "decompositions",
+    "detect_fake_mode",
+    "min_cut_rematerialization_partition",
+    "size_expr",
+    "sympy",
+    "sympy_functions",
+]
+
+_ = _sympy  # the package must be imported for its printers to be registered
+
+
+def decompositions() -> dict:
+    """Inductor's decomposition table without the ops that ark (or a library call) runs better as a whole."""
+    aten = torch.ops.aten
+    table = dict(select_decomp_table())
+    whole = [aten.mm, aten.addmm, aten.bmm, aten.embedding_dense_backward, aten.index_add, aten.grid_sampler_2d]
+    for packet in whole:
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    return table
+
+
+def size_expr(size) -> int | sympy.Expr:
+    """The size as an int or a sympy expression over shape symbols; adds no guard."""
+    if isinstance(size, int):
+        return size
+    expr = size.node.expr
+    return int(expr) if expr.is_number else expr

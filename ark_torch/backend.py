@@ -1,0 +1,109 @@
+"""The entry point of `torch.compile(model, backend="ark")`.
+
+Options (`options={...}`), all of them optional:
+  strict (bool)      an op that would run through ATen is an error that names it
+  target (str)       "auto", "cuda" or "host"; must fit the tensors' device
+  workers (int)      number of workers of the plan (cuda: CTAs; default one per SM)
+  schedule (str)     "greedy" or "sequential" (every op waits for the whole op before it)
+  tensor_cores, reuse_memory (bool), threads, seed (int, host target), deadline_ms (int), trace (bool), max_executables (int)
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+
+import torch
+from torch import fx
+
+from ark_torch._compat import aot_autograd, decompositions, min_cut_rematerialization_partition
+from ark_torch.attention import replace_attention
+from ark_torch.compile import CompileOptions, compile_graph
+from ark_torch.records import REGISTRY, GraphRecord, timed
+
+_NATIVE_OPTIONS = {
+    "workers": int,
+    "schedule": str,
+    "tensor_cores": bool,
+    "reuse_memory": bool,
+    "threads": int,
+    "seed": int,
+    "deadline_ms": int,
+    "trace": bool,
+    "max_executables": int,
+}
+_OPTIONS = {"strict": bool, "target": str, **_NATIVE_OPTIONS}
+_CHOICES = {"target": ("auto", "cuda", "host"), "schedule": ("greedy", "sequential")}
+
+_counter = itertools.count()
+_recorders: list[list] = []
+
+
+def parse_options(mode: str | None, options: dict | None) -> CompileOptions:
+    """Raises ValueError (TypeError) naming the mode or option that ark does not know."""
+    if mode not in (None, "default"):
+        raise ValueError(f'backend "ark" has no mode {mode!r} (expected None or "default")')
+    options = dict(options or {})
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise ValueError(f'backend "ark" has no option {name!r} (known: {", ".join(sorted(_OPTIONS))})')
+        if not isinstance(value, _OPTIONS[name]) or (isinstance(value, bool) and _OPTIONS[name] is int):
+            raise TypeError(f"option {name!r} is {value!r}, expected {_OPTIONS[name].__name__}")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ValueError(f"option {name!r} is {value!r}, expected one of {', '.join(_CHOICES[name])}")
+    native = {name: options.pop(name) for name in list(options) if name in _NATIVE_OPTIONS}
+    return CompileOptions(native=native, **options)
+
+
+def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options: dict | None = None):
+    """A Dynamo graph to a callable."""
+    parsed = parse_options(mode, options)
+    number = next(_counter)
+    replace_attention(gm)
+
+    def compiler(kind: str):
+        def compile_one(graph_module: fx.GraphModule, inputs):
+            record = GraphRecord(f"graph{number}_{kind}", kind)
+            with timed(record):
+                function = compile_graph(graph_module, parsed, record)
+            REGISTRY.add(record)
+            for recorder in _recorders:
+                recorder.append(function)
+            return function
+
+        return compile_one
+
+    return aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+
+
+def _reset() -> None:
+    """Called by torch.compiler.reset()."""
+    REGISTRY.clear()
+
+
+ark._tags = ()
+ark.reset = _reset
+
+
+@contextmanager
+def record_callables(into: list):
+    """Appends to `into` the callable of every graph compiled inside the block, without Dynamo and AOTAutograd around it.
+
+    Each takes the list of the graph's arguments and clears it; pass a copy.
+    """
+    _recorders.append(into)
+    try:
+        yield into
+    finally:
+        _recorders[:] = [r for r in _recorders if r is not into]
+
+
+__all__ = ["ark", "parse_options", "record_callables"]
+_ = torch

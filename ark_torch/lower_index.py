@@ -1,0 +1,223 @@
+"""Lowering rules of gathers, scatters, concatenation and padding."""
+
+from __future__ import annotations
+
+import torch
+
+from ark_torch._compat import size_expr
+from ark_torch.errors import Unsupported
+from ark_torch.graph_json import Value
+from ark_torch.lowering import Lowering, broadcast, canonical_dim, meta_shape, rule
+
+aten = torch.ops.aten
+
+
+def _check_index(index: Value) -> None:
+    if index.dtype not in (torch.int32, torch.int64):
+        raise Unsupported(f"index of {index.dtype}")
+
+
+def _load(ctx: Lowering, src: Value, indices: list[Value], mapping: list[int], like: dict) -> Value:
+    return ctx.graph.add_node("index_load", [src, *indices], like["dtype"], like["shape"], like["strides"], map=mapping)
+
+
+def _store(ctx: Lowering, dst: Value, src: Value, indices: list[Value], mapping: list[int], like: dict) -> Value:
+    src = ctx.cast(src, dst.dtype)
+    return ctx.graph.add_node("index_store", [dst, src, *indices], like["dtype"], like["shape"], like["strides"], map=mapping)
+
+
+@rule(aten.embedding.default)
+def lower_embedding(ctx: Lowering, node, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    _check_index(indices)
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    return _load(ctx, weight, [ctx.reshape_rank(indices, rank, 1)], [-1, rank - 1], like)
+
+
+@rule(aten.index_select.default)
+def lower_index_select(ctx: Lowering, node, x, dim, index):
+    _check_index(index)
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    if rank == 0:
+        raise Unsupported("index_select of a scalar")
+    dim = canonical_dim(dim, rank)
+    mapping = [-1 if d == dim else d for d in range(rank)]
+    index = ctx.reshape_rank(index, 1) if not index.shape else index
+    return _load(ctx, x, [ctx.reshape_rank(index, rank, rank - 1 - dim)], mapping, like)
+
+
+@rule(aten.gather.default)
+def lower_gather(ctx: Lowering, node, x, dim, index, sparse_grad=False):
+    _check_index(index)
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    if rank == 0:
+        return ctx.pointwise("cast", [x], **like)
+    if len(x.shape) != rank:
+        raise Unsupported("gather of ranks that differ")
+    dim = canonical_dim(dim, rank)
+    return _load(ctx, x, [index], [-1 if d == dim else d for d in range(rank)], like)
+
+
+class _Indexing:
+    """Where the dimensions of x[indices] come from (NumPy's rules): dimensions before, the indices' own, dimensions after."""
+
+    def __init__(self, ctx: Lowering, x: Value, indices):
+        indices = list(indices) + [None] * (len(x.shape) - len(indices))
+        given = [d for d, index in enumerate(indices) if index is not None]
+        if not given:
+            raise Unsupported("index without an index")
+        for d in given:
+            _check_index(indices[d])
+        self.index_shape = broadcast(*[indices[d].shape for d in given])
+        adjacent = given == list(range(given[0], given[-1] + 1))
+        before = given[0] if adjacent else 0
+        kept = [d for d in range(len(indices)) if indices[d] is None]
+        num_index = len(self.index_shape)
+        position = {d: i if i < before else i + num_index for i, d in enumerate(kept)}
+        self.rank = len(kept) + num_index
+        trailing = len(kept) - before
+        self.shape = tuple(x.shape[d] for d in kept[:before]) + self.index_shape + tuple(x.shape[d] for d in kept[before:])
+        self.map = [~given.index(d) if d in given else position[d] for d in range(len(indices))]
+        self.indices = [ctx.reshape_rank(indices[d], self.rank, trailing) for d in given]
+
+
+@rule(aten.index.Tensor, aten._unsafe_index.Tensor)
+def lower_index(ctx: Lowering, node, x, indices):
+    plan = _Indexing(ctx, x, indices)
+    return _load(ctx, x, plan.indices, plan.map, ctx.like(ctx.out(node)))
+
+
+@rule(aten.index_put.default, aten._unsafe_index_put.default)
+def lower_index_put(ctx: Lowering, node, x, indices, values, accumulate=False):
+    if accumulate:
+        raise Unsupported("index_put with accumulate")
+    plan = _Indexing(ctx, x, indices)
+    return _store(ctx, x, ctx.expand(values, plan.shape), plan.indices, plan.map, ctx.like(ctx.out(node)))
+
+
+@rule(aten.slice_scatter.default)
+def lower_slice_scatter(ctx: Lowering, node, x, src, dim=0, start=None, end=None, step=1):
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    dim = canonical_dim(dim, rank)
+    size = x.shape[dim]
+    start = 0 if start is None else start
+    if not all(isinstance(s, int) for s in (size, start, step)):
+        raise Unsupported("slice_scatter of symbolic extent")
+    start = min(max(start + size if start < 0 else start, 0), size)
+    fill = _constant_of(node.args[0])
+    if fill is not None and step == 1 and isinstance(src.shape[dim], int):
+        pads = [0] * (2 * rank)
+        pads[2 * dim], pads[2 * dim + 1] = start, size - start - src.shape[dim]
+        return ctx.graph.add_node("pad", [ctx.cast(src, x.dtype)], **like, ints=pads, imm=fill)
+    line = ctx.iota(src.shape[dim], start, step)
+    index = ctx.reshape_rank(line, rank, rank - 1 - dim)
+    return _store(ctx, x, src, [index], [-1 if d == dim else d for d in range(rank)], like)
+
+
+def _constant_of(node) -> float | None:
+    """The value of a constant tensor node."""
+    target = getattr(node, "target", None)
+    if target in (aten.full.default, aten.full_like.default, aten.new_full.default):
+        value = node.args[-1]
+        return float(value) if isinstance(value, (bool, int, float)) else None
+    return 0.0 if target in (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default) else None
+
+
+@rule(aten.select_scatter.default)
+def lower_select_scatter(ctx: Lowering, node, x, src, dim, index):
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    dim = canonical_dim(dim, rank)
+    if not isinstance(index, int):
+        raise Unsupported("select_scatter at a symbolic index")
+    where = ctx.reshape_rank(ctx.scalar(index, torch.int64), rank)
+    return _store(ctx, x, ctx.unsqueeze(src, dim), [where], [-1 if d == dim else d for d in range(rank)], like)
+
+
+def _one_per_row(x: Value, index: Value, dim: int) -> bool:
+    return index.shape[dim] == 1 and all(a == b for d, (a, b) in enumerate(zip(x.shape, index.shape)) if d != dim)
+
+
+def _scatter(ctx: Lowering, node, x: Value, dim: int, index: Value, value) -> Value:
+    """With one index per row a scatter is a choice: where(position == index, value, x). Else elements that share a place would race."""
+    out = ctx.out(node)
+    like = ctx.like(out)
+    rank = len(x.shape)
+    if rank == 0 or len(index.shape) != rank:
+        raise Unsupported("scatter into a scalar")
+    dim = canonical_dim(dim, rank)
+    if not _one_per_row(x, index, dim):
+        raise Unsupported("scatter of several elements per row")
+    line = ctx.reshape_rank(ctx.iota(x.shape[dim]), rank, rank - 1 - dim)
+    hit = ctx.pointwise("eq", [line, ctx.to_compute(index, torch.int64)], torch.bool)
+    return ctx.pointwise("where", [hit, ctx.operand(value, out.dtype), ctx.to_compute(x, out.dtype)], **like)
+
+
+@rule(aten.scatter.value)
+def lower_scatter_value(ctx: Lowering, node, x, dim, index, value):
+    return _scatter(ctx, node, x, dim, index, value)
+
+
+@rule(aten.scatter.src)
+def lower_scatter_src(ctx: Lowering, node, x, dim, index, src):
+    if src.shape != index.shape:
+        raise Unsupported("scatter from a larger source")
+    return _scatter(ctx, node, x, dim, index, src)
+
+
+@rule(aten.cat.default)
+def lower_cat(ctx: Lowering, node, tensors, dim=0):
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    parts = [ctx.cast(t, like["dtype"]) for t in tensors if t.shape != (0,)]
+    if any(len(t.shape) != rank for t in parts):
+        raise Unsupported("cat of ranks that differ")
+    if len(parts) == 1:
+        return ctx.pointwise("cast", parts, **like)
+    return ctx.graph.add_node("cat", parts, **like, dim=canonical_dim(dim, rank))
+
+
+@rule(aten.constant_pad_nd.default)
+def lower_pad(ctx: Lowering, node, x, pad, value=0):
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    if not all(isinstance(p, int) and p >= 0 for p in pad):
+        raise Unsupported("pad that crops or is symbolic")
+    ints = [0] * (2 * rank)
+    for i in range(len(pad) // 2):
+        ints[2 * (rank - 1 - i)], ints[2 * (rank - 1 - i) + 1] = pad[2 * i], pad[2 * i + 1]
+    return ctx.graph.add_node("pad", [x], **like, ints=ints, imm=float(value))
+
+
+@rule(aten.repeat.default)
+def lower_repeat(ctx: Lowering, node, x, repeats):
+    """Tiling through a view [r0, s0, r1, s1, ...] that is then copied."""
+    out = ctx.out(node)
+    lead = len(repeats) - len(x.shape)
+    shape, strides = [], []
+    for d, times in enumerate(repeats):
+        size = x.shape[d - lead] if d >= lead else 1
+        stride = x.strides[d - lead] if d >= lead else 0
+        shape += [times, size]
+        strides += [0, stride]
+    tiled = ctx.pointwise("cast", [ctx.view(x, shape, strides)], x.dtype, tuple(shape))
+    final = meta_shape(out)
+    return ctx.view(tiled, final, [size_expr(s) for s in out.stride()])
+
+
+@rule(aten.flip.default)
+def lower_flip(ctx: Lowering, node, x, dims):
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    dims = sorted({canonical_dim(d, max(rank, 1)) for d in dims})
+    if rank == 0 or not dims:
+        return ctx.pointwise("cast", [x], **like)
+    indices = []
+    for d in dims:
+        if not isinstance(x.shape[d], int):
+            raise Unsupported("flip of a symbolic size")
+        indices.append(ctx.reshape_rank(ctx.iota(x.shape[d], x.shape[d] - 1, -1), rank, rank - 1 - d))
+    return _load(ctx, x, indices, [~dims.index(d) if d in dims else d for d in range(rank)], like)

@@ -1,0 +1,496 @@
+"""Lowering rules of elementwise ops, casts, constants and random numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ark_torch._compat import sympy
+from ark_torch.errors import Unsupported
+from ark_torch.graph_json import Value, compute_type
+from ark_torch.lowering import Lowering, meta_shape, rule
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+# Ops whose result is a float for every input: the input is cast to the result's compute type first.
+FLOAT_UNARY = "exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf erfc asin acos atan sinh cosh asinh acosh atanh lgamma"
+# Ops that keep the type. On integers the rounding ones are copies.
+SAME_UNARY = {"neg": "neg", "abs": "abs", "sign": "sign", "sgn": "sign", "relu": "relu"}
+ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
+
+
+def _default(name: str):
+    return getattr(getattr(aten, name), "default")
+
+
+def _no_bool(val: torch.Tensor, what: str) -> None:
+    if val.dtype == torch.bool:
+        raise Unsupported(f"{what} of bool")
+
+
+def _float_unary(opcode: str):
+    def lower(ctx: Lowering, node, x: Value):
+        out = ctx.out(node)
+        return ctx.pointwise(opcode, [ctx.to_compute(x, out.dtype)], **ctx.like(out))
+
+    return lower
+
+
+for _name in FLOAT_UNARY.split():
+    rule(_default(_name))(_float_unary(_name))
+
+
+def _same_unary(opcode: str):
+    def lower(ctx: Lowering, node, x: Value):
+        out = ctx.out(node)
+        _no_bool(out, opcode)
+        return ctx.pointwise(opcode, [x], **ctx.like(out))
+
+    return lower
+
+
+for _name, _opcode in SAME_UNARY.items():
+    rule(_default(_name))(_same_unary(_opcode))
+
+
+def _rounding(opcode: str):
+    def lower(ctx: Lowering, node, x: Value):
+        out = ctx.out(node)
+        return ctx.pointwise(opcode if out.dtype.is_floating_point else "cast", [x], **ctx.like(out))
+
+    return lower
+
+
+for _name, _opcode in ROUNDING.items():
+    rule(_default(_name))(_rounding(_opcode))
+
+
+@rule(aten.round.default)
+def lower_round(ctx: Lowering, node, x):
+    return _rounding("round")(ctx, node, x)
+
+
+@rule(aten.log10.default)
+def lower_log10(ctx: Lowering, node, x):
+    out = ctx.out(node)
+    log = ctx.pointwise("log", [ctx.to_compute(x, out.dtype)], compute_type(out.dtype))
+    return ctx.pointwise("div", [log, ctx.scalar(math.log(10), log.dtype)], **ctx.like(out))
+
+
+@rule(aten.isnan.default)
+def lower_isnan(ctx: Lowering, node, x):
+    out = ctx.out(node)
+    return ctx.pointwise("is_nan", [x], **ctx.like(out)) if x.dtype.is_floating_point else ctx.full(0, **ctx.like(out))
+
+
+@rule(aten.isinf.default)
+def lower_isinf(ctx: Lowering, node, x):
+    out = ctx.out(node)
+    return ctx.pointwise("is_inf", [x], **ctx.like(out)) if x.dtype.is_floating_point else ctx.full(0, **ctx.like(out))
+
+
+@rule(aten.bitwise_not.default)
+def lower_bitwise_not(ctx: Lowering, node, x):
+    return ctx.pointwise("logical_not" if x.dtype == torch.bool else "bit_not", [x], **ctx.like(ctx.out(node)))
+
+
+@rule(aten.logical_not.default)
+def lower_logical_not(ctx: Lowering, node, x):
+    return ctx.pointwise("logical_not", [ctx.cast(x, torch.bool)], **ctx.like(ctx.out(node)))
+
+
+# ---- arithmetic with two operands ----
+def _binary(ctx: Lowering, node, opcode: str, a, b):
+    out = ctx.out(node)
+    return ctx.pointwise(opcode, [ctx.operand(a, out.dtype), ctx.operand(b, out.dtype)], **ctx.like(out))
+
+
+def _scaled(ctx: Lowering, value, alpha, dtype: torch.dtype):
+    if alpha == 1:
+        return value
+    if not isinstance(value, Value):
+        return value * alpha
+    return ctx.pointwise("mul", [ctx.operand(value, dtype), ctx.operand(alpha, dtype)], compute_type(dtype))
+
+
+@rule(aten.add.Tensor, aten.add.Scalar)
+def lower_add(ctx: Lowering, node, a, b, alpha=1):
+    dtype = ctx.out(node).dtype
+    if dtype == torch.bool:
+        return _binary(ctx, node, "logical_or", a, b)
+    return _binary(ctx, node, "add", a, _scaled(ctx, b, alpha, dtype))
+
+
+@rule(aten.sub.Tensor, aten.sub.Scalar, prims.sub.default)
+def lower_sub(ctx: Lowering, node, a, b, alpha=1):
+    _no_bool(ctx.out(node), "sub")
+    return _binary(ctx, node, "sub", a, _scaled(ctx, b, alpha, ctx.out(node).dtype))
+
+
+@rule(aten.rsub.Tensor, aten.rsub.Scalar)
+def lower_rsub(ctx: Lowering, node, a, b, alpha=1):
+    _no_bool(ctx.out(node), "rsub")
+    return _binary(ctx, node, "sub", b, _scaled(ctx, a, alpha, ctx.out(node).dtype))
+
+
+@rule(aten.mul.Tensor, aten.mul.Scalar, prims.mul.default)
+def lower_mul(ctx: Lowering, node, a, b):
+    return _binary(ctx, node, "logical_and" if ctx.out(node).dtype == torch.bool else "mul", a, b)
+
+
+@rule(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def lower_div(ctx: Lowering, node, a, b):
+    return _binary(ctx, node, "div", a, b)
+
+
+@rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def lower_div_mode(ctx: Lowering, node, a, b, rounding_mode=None):
+    opcodes = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}
+    return _binary(ctx, node, opcodes[rounding_mode], a, b)
+
+
+@rule(aten.floor_divide.default, aten.floor_divide.Scalar)
+def lower_floor_divide(ctx: Lowering, node, a, b):
+    return _binary(ctx, node, "div_floor", a, b)
+
+
+def _plain_binary(opcode: str, bool_opcode: str | None = None):
+    def lower(ctx: Lowering, node, a, b):
+        if ctx.out(node).dtype == torch.bool:
+            if bool_opcode is None:
+                raise Unsupported(f"{opcode} of bool")
+            return _binary(ctx, node, bool_opcode, a, b)
+        return _binary(ctx, node, opcode, a, b)
+
+    return lower
+
+
+rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(_plain_binary("remainder"))
+rule(aten.fmod.Tensor, aten.fmod.Scalar)(_plain_binary("fmod"))
+rule(aten.maximum.default, prims.maximum.default)(_plain_binary("maximum", "logical_or"))
+rule(aten.minimum.default, prims.minimum.default)(_plain_binary("minimum", "logical_and"))
+rule(aten.atan2.default)(_plain_binary("atan2"))
+rule(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor)(_plain_binary("and", "logical_and"))
+rule(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor)(_plain_binary("or", "logical_or"))
+rule(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor)(_plain_binary("xor", "logical_xor"))
+
+
+def _shift(opcode: str):
+    def lower(ctx: Lowering, node, a, b):
+        bits = 8 * ctx.out(node).dtype.itemsize
+        if isinstance(b, Value) or not 0 <= b < bits:
+            raise Unsupported(f"{opcode} by a tensor")  # ATen defines shifts past the width; the ir's opcode does not
+        return _binary(ctx, node, opcode, a, b)
+
+    return lower
+
+
+for _packet, _opcode in ((aten.bitwise_left_shift, "shl"), (aten.bitwise_right_shift, "shr")):
+    rule(_packet.Tensor_Scalar, _packet.Tensor)(_shift(_opcode))
+for _packet, _opcode in ((aten.__lshift__, "shl"), (aten.__rshift__, "shr")):
+    rule(_packet.Scalar)(_shift(_opcode))
+
+
+@rule(aten.fmax.default, aten.fmin.default)
+def lower_fmax(ctx: Lowering, node, a, b):
+    """The larger (smaller) operand, numbers before NaN."""
+    out = ctx.out(node)
+    opcode = "maximum" if node.target == aten.fmax.default else "minimum"
+    if not out.dtype.is_floating_point:
+        return _plain_binary(opcode)(ctx, node, a, b)
+    dtype = compute_type(out.dtype)
+    a, b = ctx.operand(a, dtype), ctx.operand(b, dtype)
+    best = ctx.pointwise(opcode, [a, b], dtype)
+    without_b = ctx.pointwise("where", [ctx.pointwise("is_nan", [b], torch.bool), a, best], dtype)
+    return ctx.pointwise("where", [ctx.pointwise("is_nan", [a], torch.bool), b, without_b], **ctx.like(out))
+
+
+@rule(aten.pow.Tensor_Scalar)
+def lower_pow_scalar(ctx: Lowering, node, x, exponent):
+    """The special exponents are those of ATen's kernels."""
+    out = ctx.out(node)
+    dtype = compute_type(out.dtype)
+    if not out.dtype.is_floating_point:
+        return _integer_pow(ctx, node, x, exponent)
+    x = ctx.to_compute(x, dtype)
+    like = ctx.like(out)
+    if exponent in (0.5, -0.5, -1):
+        return ctx.pointwise({0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}[exponent], [x], **like)
+    if exponent in (2, 3, -2):
+        square = ctx.pointwise("mul", [x, x], **(like if exponent == 2 else {"dtype": dtype}))
+        if exponent == 2:
+            return square
+        return ctx.pointwise("mul", [square, x], **like) if exponent == 3 else ctx.pointwise("reciprocal", [square], **like)
+    if exponent == 1:
+        return ctx.pointwise("cast", [x], **like)
+    return ctx.pointwise("pow", [x, ctx.operand(exponent, dtype)], **like)
+
+
+def _integer_pow(ctx: Lowering, node, x, exponent):
+    out = ctx.out(node)
+    _no_bool(out, "pow")
+    if not isinstance(exponent, int) or not 1 <= exponent <= 4:
+        raise Unsupported(f"integer pow with exponent {exponent}")
+    x = result = ctx.to_compute(x, out.dtype)
+    for _ in range(exponent - 1):
+        result = ctx.pointwise("mul", [result, x], torch.int64)
+    return ctx.pointwise("cast", [result], **ctx.like(out))
+
+
+@rule(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def lower_pow(ctx: Lowering, node, x, exponent):
+    if not ctx.out(node).dtype.is_floating_point:
+        raise Unsupported("integer pow with a tensor exponent")
+    return _binary(ctx, node, "pow", x, exponent)
+
+
+@rule(aten.clamp.default, aten.clamp.Tensor)
+def lower_clamp(ctx: Lowering, node, x, low=None, high=None):
+    out = ctx.out(node)
+    _no_bool(out, "clamp")
+    x = ctx.to_compute(x, out.dtype)
+    if low is not None:
+        low = ctx.operand(low, out.dtype)
+        if high is None:
+            return ctx.pointwise("maximum", [x, low], **ctx.like(out))
+        x = ctx.pointwise("maximum", [x, low], compute_type(out.dtype))
+    return ctx.pointwise("minimum", [x, ctx.operand(high, out.dtype)], **ctx.like(out))
+
+
+@rule(aten.clamp_min.default, aten.clamp_min.Tensor)
+def lower_clamp_min(ctx: Lowering, node, x, low):
+    return lower_clamp(ctx, node, x, low=low)
+
+
+@rule(aten.clamp_max.default, aten.clamp_max.Tensor)
+def lower_clamp_max(ctx: Lowering, node, x, high):
+    return lower_clamp(ctx, node, x, high=high)
+
+
+@rule(prims.fma.default)
+def lower_fma(ctx: Lowering, node, a, b, c):
+    out = ctx.out(node)
+    return ctx.pointwise("fma", [ctx.operand(v, out.dtype) for v in (a, b, c)], **ctx.like(out))
+
+
+@rule(aten.addcmul.default)
+def lower_addcmul(ctx: Lowering, node, x, a, b, value=1):
+    out = ctx.out(node)
+    dtype = compute_type(out.dtype)
+    _no_bool(out, "addcmul")
+    product = ctx.pointwise("mul", [_scaled(ctx, ctx.operand(a, dtype), value, dtype), ctx.operand(b, dtype)], dtype)
+    return ctx.pointwise("add", [ctx.operand(x, dtype), product], **ctx.like(out))
+
+
+@rule(aten.addcdiv.default)
+def lower_addcdiv(ctx: Lowering, node, x, a, b, value=1):
+    out = ctx.out(node)
+    dtype = compute_type(out.dtype)
+    quotient = ctx.pointwise("div", [_scaled(ctx, ctx.operand(a, dtype), value, dtype), ctx.operand(b, dtype)], dtype)
+    return ctx.pointwise("add", [ctx.operand(x, dtype), quotient], **ctx.like(out))
+
+
+# ---- comparisons and choices ----
+def _common_type(a, b) -> torch.dtype:
+    """ATen's promotion of the two operands of a comparison."""
+
+    def probe(x):
+        if isinstance(x, Value):
+            return torch.empty((1,) * len(x.shape), dtype=x.dtype, device="meta")
+        return 1 if isinstance(x, sympy.Expr) else x
+
+    return torch.result_type(probe(a), probe(b))
+
+
+def _compared(ctx: Lowering, x, common: torch.dtype, dtype: torch.dtype) -> Value:
+    """An operand of a comparison in `dtype`; numbers are rounded to `common` as ATen does."""
+    if isinstance(x, Value):
+        return ctx.to_compute(ctx.cast(x, common) if x.dtype != common else x, dtype)
+    if isinstance(x, (int, float)) and not isinstance(x, bool) and common.is_floating_point:
+        x = torch.tensor(x, dtype=common).item()
+    return ctx.scalar(x, compute_type(dtype))
+
+
+def _compare(opcode: str):
+    def lower(ctx: Lowering, node, a, b):
+        common = _common_type(a, b)
+        if common.is_complex:
+            raise Unsupported("comparison of complex numbers")
+        dtype = common
+        if common == torch.bool and opcode not in ("eq", "ne"):
+            dtype = torch.int64
+        return ctx.pointwise(
+            opcode, [_compared(ctx, a, common, dtype), _compared(ctx, b, common, dtype)], **ctx.like(ctx.out(node))
+        )
+
+    return lower
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    rule(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_compare(_name))
+
+
+def _logical(opcode: str):
+    def lower(ctx: Lowering, node, a, b):
+        return ctx.pointwise(opcode, [ctx.cast(a, torch.bool), ctx.cast(b, torch.bool)], **ctx.like(ctx.out(node)))
+
+    return lower
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    rule(_default(_name))(_logical(_name))
+
+
+@rule(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar, prims.where.default)
+def lower_where(ctx: Lowering, node, condition, a, b):
+    out = ctx.out(node)
+    inputs = [ctx.cast(condition, torch.bool), ctx.operand(a, out.dtype), ctx.operand(b, out.dtype)]
+    return ctx.pointwise("where", inputs, **ctx.like(out))
+
+
+@rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def lower_masked_fill(ctx: Lowering, node, x, mask, value):
+    out = ctx.out(node)
+    return ctx.pointwise("where", [mask, ctx.operand(value, out.dtype), ctx.to_compute(x, out.dtype)], **ctx.like(out))
+
+
+# ---- casts and copies ----
+@rule(prims.convert_element_type.default, aten._to_copy.default, aten.clone.default, aten.lift_fresh_copy.default)
+def lower_cast(ctx: Lowering, node, x, *args, **kwargs):
+    if kwargs.get("pin_memory"):
+        raise Unsupported("pinned memory")
+    return ctx.pointwise("cast", [x], **ctx.like(ctx.out(node)))
+
+
+@rule(aten.copy.default)
+def lower_functional_copy(ctx: Lowering, node, target, source, non_blocking=False):
+    return ctx.pointwise("cast", [source], **ctx.like(ctx.out(node)))
+
+
+@rule(aten.copy_.default)
+def lower_copy_to(ctx: Lowering, node, target: Value, source: Value, non_blocking=False):
+    """Writes a graph input in place; the result is a view of that input."""
+    if target.owner not in ctx.graph.inputs:
+        raise Unsupported("copy_ into an intermediate")
+    if ctx.seed_input is not None and target.owner == ctx.seed_input.id:
+        raise Unsupported("copy_ into the seed")
+    if any(size != 1 and stride == 0 for size, stride in zip(target.shape, target.strides)):
+        raise Unsupported("copy_ into an expanded tensor")
+    source = ctx.cast(source, target.dtype)
+    source = ctx.expand(source, target.shape)
+    return ctx.graph.add_view(target, target.shape, target.strides, target.offset, [target, source], op="copy_to")
+
+
+# ---- constants ----
+_FULL = [aten.full.default, aten.full_like.default, aten.new_full.default, aten.scalar_tensor.default, aten.fill.Scalar]
+
+
+@rule(*_FULL)
+def lower_full(ctx: Lowering, node, *args, **kwargs):
+    number = args[0] if node.target == aten.scalar_tensor.default else args[-1]
+    number = kwargs.get("fill_value", number)
+    out = ctx.out(node)
+    if isinstance(number, sympy.Expr):
+        return ctx.pointwise("cast", [ctx.scalar(number, compute_type(out.dtype))], **ctx.like(out))
+    if not isinstance(number, (bool, int, float)):
+        raise Unsupported(f"full of {type(number).__name__}")
+    return ctx.full(number, **ctx.like(out))
+
+
+@rule(aten.fill.Tensor)
+def lower_fill_tensor(ctx: Lowering, node, x, value):
+    return ctx.pointwise("cast", [value], **ctx.like(ctx.out(node)))
+
+
+def _constant(number):
+    def lower(ctx: Lowering, node, *args, **kwargs):
+        return ctx.full(number, **ctx.like(ctx.out(node)))
+
+    return lower
+
+
+rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)(_constant(0))
+rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_constant(1))
+# Uninitialised memory may hold anything: zeros cost one store.
+rule(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default)(_constant(0))
+rule(aten.new_empty_strided.default, prims.empty_strided.default)(_constant(0))
+
+
+@rule(prims.iota.default)
+def lower_iota(ctx: Lowering, node, length, *, start, step, dtype, device, requires_grad):
+    return _iota(ctx, node, start, step)
+
+
+@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def lower_arange(ctx: Lowering, node, *args, **kwargs):
+    start = 0 if node.target == aten.arange.default else args[0]
+    step = args[2] if len(args) > 2 else 1
+    return _iota(ctx, node, start, step)
+
+
+def _iota(ctx: Lowering, node, start, step):
+    out = ctx.out(node)
+    if not isinstance(step, int) or isinstance(start, float):
+        raise Unsupported(f"iota from {start} by {step}")
+    line = ctx.iota(meta_shape(out)[0], start, step)
+    return line if out.dtype == torch.int64 else ctx.pointwise("cast", [line], **ctx.like(out))
+
+
+# ---- random numbers ----
+def _uniform(ctx: Lowering, shape, strides=None) -> Value:
+    """Uniform [0, 1) in f32: Philox keyed by the seed of this call, a stream per op."""
+    stream = ctx.scalar(ctx.num_rands, torch.int64)
+    ctx.num_rands += 1
+    return ctx.graph.add_node("rand", [ctx.seed(), stream], torch.float32, shape, strides)
+
+
+def _narrow_uniform(ctx: Lowering, value: Value, like: dict) -> Value:
+    """Rounded down to the type's digits: rounding to nearest would give 1."""
+    digits = {torch.bfloat16: 8, torch.float16: 11}[like["dtype"]]
+    scaled = ctx.pointwise("mul", [value, ctx.scalar(2.0**digits, torch.float32)], torch.float32)
+    whole = ctx.pointwise("floor", [scaled], torch.float32)
+    return ctx.pointwise("mul", [whole, ctx.scalar(2.0**-digits, torch.float32)], **like)
+
+
+@rule(aten.rand.default, aten.rand_like.default)
+def lower_rand(ctx: Lowering, node, *args, **kwargs):
+    if kwargs.get("generator") is not None:
+        raise Unsupported("generator argument")
+    out = ctx.out(node)
+    like = ctx.like(out)
+    if out.dtype == torch.float32:
+        return _uniform(ctx, like["shape"], like["strides"])
+    if out.dtype in (torch.bfloat16, torch.float16):
+        return _narrow_uniform(ctx, _uniform(ctx, like["shape"]), like)
+    raise Unsupported(f"rand in {out.dtype}")
+
+
+@rule(aten.randn.default, aten.randn_like.default)
+def lower_randn(ctx: Lowering, node, *args, **kwargs):
+    """Box-Muller: sqrt(-2 ln(1 - u)) cos(2 pi v)."""
+    if kwargs.get("generator") is not None:
+        raise Unsupported("generator argument")
+    out = ctx.out(node)
+    if out.dtype == torch.float64 or not out.dtype.is_floating_point:
+        raise Unsupported(f"randn in {out.dtype}")
+    shape, f32 = meta_shape(out), torch.float32
+    u, v = _uniform(ctx, shape), _uniform(ctx, shape)
+    log = ctx.pointwise("log", [ctx.pointwise("sub", [ctx.scalar(1.0, f32), u], f32)], f32)
+    radius = ctx.pointwise("sqrt", [ctx.pointwise("mul", [log, ctx.scalar(-2.0, f32)], f32)], f32)
+    angle = ctx.pointwise("cos", [ctx.pointwise("mul", [v, ctx.scalar(2 * math.pi, f32)], f32)], f32)
+    return ctx.pointwise("mul", [radius, angle], **ctx.like(out))
+
+
+@rule(aten.native_dropout.default)
+def lower_native_dropout(ctx: Lowering, node, x, p, train):
+    out, mask = node.meta["val"]
+    if not train:
+        keep = ctx.full(1, **ctx.like(mask))
+        return ctx.pointwise("cast", [x], **ctx.like(out)), keep
+    u = _uniform(ctx, meta_shape(out))
+    keep = ctx.pointwise("ge", [u, ctx.scalar(float(p), torch.float32)], **ctx.like(mask))
+    scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
+    scaled = ctx.pointwise("mul", [ctx.to_compute(x, out.dtype), ctx.scalar(scale, compute_type(out.dtype))], compute_type(out.dtype))
+    zero = ctx.scalar(0.0, compute_type(out.dtype))
+    return ctx.pointwise("where", [keep, scaled, zero], **ctx.like(out)), keep

@@ -1,0 +1,74 @@
+"""What was compiled and what fell back: the data behind `explain`, `report` and the strict mode."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+log = logging.getLogger("ark")
+
+
+@dataclass
+class GraphRecord:
+    """One graph that a compiler of the backend was given."""
+
+    name: str
+    kind: str  # "inference", "forward" or "backward"
+    num_nodes: int = 0
+    fallbacks: Counter = field(default_factory=Counter)  # cause -> number of ATen steps
+    internal_errors: list[str] = field(default_factory=list)
+    segments: list = field(default_factory=list)  # segment.NativeSegment
+    num_aten: int = 0
+    seconds: float = 0.0  # ark's own part of the compilation
+
+
+@dataclass
+class Registry:
+    """Process-wide; `reset` empties it."""
+
+    graphs: list[GraphRecord] = field(default_factory=list)
+    logged: set[str] = field(default_factory=set)
+    runtime_fallbacks: Counter = field(default_factory=Counter)
+    listeners: list = field(default_factory=list)
+
+    def add(self, record: GraphRecord) -> None:
+        self.graphs.append(record)
+        for listener in self.listeners:
+            listener(record)
+
+    def log_cause(self, cause: str, where: str) -> None:
+        """One line per cause and process."""
+        if cause not in self.logged:
+            self.logged.add(cause)
+            log.warning("runs through ATen: %s (first seen in %s)", cause, where)
+
+    def clear(self) -> None:
+        self.graphs.clear()
+        self.logged.clear()
+        self.runtime_fallbacks.clear()
+
+
+REGISTRY = Registry()
+
+
+@contextmanager
+def recording():
+    """Collects the records of the graphs compiled inside the block."""
+    found: list[GraphRecord] = []
+    REGISTRY.listeners.append(found.append)
+    try:
+        yield found
+    finally:
+        REGISTRY.listeners.remove(found.append)
+
+
+@contextmanager
+def timed(record: GraphRecord):
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        record.seconds += time.perf_counter() - begin

@@ -1,0 +1,173 @@
+"""A native segment: its ir::Graph, the executable behind it, and the ATen steps that stand in where the planner declines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from ark_torch._compat import size_expr
+from ark_torch.errors import Unsupported
+from ark_torch.graph_json import to_text
+from ark_torch.lowering import Lowering
+from ark_torch.partition import is_constant, is_symbolic
+from ark_torch.records import REGISTRY, log
+
+
+def make_executable(graph_text: str, target: str, device_index: int, options: dict):
+    """The extension's CompiledGraph; tests put the reference evaluator here."""
+    from ark_torch import _C
+
+    return _C.CompiledGraph(graph_text, target, device_index, options)
+
+
+@dataclass(frozen=True)
+class SegmentGraph:
+    """A lowered segment: inputs in call order, then (if has_seed) the seed, then one int per symbol."""
+
+    graph: dict
+    inputs: list[fx.Node]
+    outputs: list[fx.Node]
+    symbols: list[str]
+    seed_position: int | None  # place of the seed among the tensors
+
+
+def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device) -> SegmentGraph:
+    """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
+    ctx = Lowering(name, device)
+    inputs: list[fx.Node] = []
+    seed_position = None
+    inside = set(nodes)
+
+    def need(node: fx.Node) -> None:
+        if node in ctx.env or node in inside or is_symbolic(node):
+            return
+        if is_constant(node):
+            ctx.device = None
+            ctx.lower(node)
+            ctx.device = device
+        else:
+            inputs.append(node)
+            ctx.add_input(node)
+
+    for node in nodes:
+        for source in node.all_input_nodes:
+            need(source)
+        ctx.lower(node)
+        if ctx.seed_input is not None and seed_position is None:
+            seed_position = ctx.graph.inputs.index(ctx.seed_input.id)
+    ctx.graph.outputs = [ctx.env[node].id for node in outputs]
+    graph = ctx.graph.finish()
+    return SegmentGraph(graph, inputs, list(outputs), list(ctx.graph.sizes.symbols), seed_position)
+
+
+def probe(node: fx.Node, device: torch.device) -> str | None:
+    """Why the node cannot be lowered, or None."""
+    ctx = Lowering("probe", device)
+    try:
+        for source in node.all_input_nodes:
+            if is_constant(source):
+                ctx.device = None
+                ctx.lower(source)
+                ctx.device = device
+        ctx.lower(node)
+    except Unsupported as error:
+        return str(error)
+    except Exception as error:  # a bug of a rule must not cost the user the model
+        log.error("internal error: the rule of %s failed: %r", node.target, error)
+        return f"internal error: rule of {node.target}: {error!r}"
+    return None
+
+
+def blamed_node(message: str, nodes: list[fx.Node]) -> fx.Node | None:
+    """The node of the segment that an error message names."""
+    words = set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message))
+    found = [n for n in nodes if n.name in words]
+    return found[0] if found else None
+
+
+@dataclass
+class NativeSegment:
+    """Callable: list of tensors (the segment's inputs, the seed at its place), then ints -> list of tensors."""
+
+    name: str
+    lowered: SegmentGraph
+    executable: object
+    make_fallback: Callable[[], Callable]
+    where: str
+    nodes: list[fx.Node] = field(default_factory=list)
+    _fallback: Callable | None = None
+    _declined: set = field(default_factory=set)
+
+    def __call__(self, inputs: list) -> list:
+        if self._declined and self._key(inputs) in self._declined:
+            return self._run_fallback(inputs)
+        try:
+            return self.executable(inputs)
+        except Unsupported as error:
+            cause = str(error)
+        except ValueError as error:
+            restrided = self._restride(inputs)
+            if restrided is not None:
+                return self.executable(restrided)
+            cause = f"layout of an argument: {error}"
+            REGISTRY.runtime_fallbacks[cause] += 1
+            return self._run_fallback(inputs)
+        self._declined.add(self._key(inputs))
+        REGISTRY.runtime_fallbacks[cause] += 1
+        REGISTRY.log_cause(cause, self.where)
+        return self._run_fallback(inputs)
+
+    def _key(self, inputs: list) -> tuple:
+        return tuple(inputs[len(inputs) - len(self.lowered.symbols) :])
+
+    def _run_fallback(self, inputs: list) -> list:
+        if self._fallback is None:
+            self._fallback = self.make_fallback()
+        inputs = list(inputs)
+        if self.lowered.seed_position is not None:
+            inputs.pop(self.lowered.seed_position)
+        return self._fallback(inputs)
+
+    def _restride(self, inputs: list) -> list | None:
+        """Copies of the tensors whose strides are not those that the graph was compiled for; None if that cannot help."""
+        symbols = dict(zip(self.lowered.symbols, self._key(inputs)))
+        result, changed = list(inputs), False
+        immutable = self.lowered.graph["immutable"]
+        nodes = list(self.lowered.inputs)
+        if self.lowered.seed_position is not None:
+            nodes.insert(self.lowered.seed_position, None)
+        for i, node in enumerate(nodes):
+            if node is None:
+                continue
+            val, actual = node.meta["val"], inputs[i]
+            want = tuple(_value_of(s, symbols) for s in val.stride())
+            if tuple(actual.shape) != tuple(_value_of(s, symbols) for s in val.shape):
+                return None
+            if any(a != w and size > 1 for a, w, size in zip(actual.stride(), want, actual.shape)):
+                if not immutable[i] or any(w == 0 for w in want):
+                    return None
+                result[i] = torch.empty_strided(actual.shape, want, dtype=actual.dtype, device=actual.device).copy_(actual)
+                changed = True
+        return result if changed else None
+
+
+def _value_of(size, symbols: dict[str, int]) -> int:
+    expr = size_expr(size)
+    if isinstance(expr, int):
+        return expr
+    return int(expr.subs({s: symbols[s.name] for s in expr.free_symbols}))
+
+
+def compile_segment(
+    name: str, lowered: SegmentGraph, target: str, device: torch.device, options: dict, hints: dict[str, int]
+) -> object:
+    """The executable, planned for the hinted sizes so that Unsupported shows now and not at the first call."""
+    executable = make_executable(to_text(lowered.graph), target, device.index or 0, {**options, "name": name})
+    known = [hints.get(symbol) for symbol in lowered.symbols]
+    if all(hint is not None for hint in known):
+        executable.prepare(known)
+    return executable
