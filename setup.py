@@ -1,5 +1,6 @@
 """Builds the extension ark_torch._C: every C++ file under csrc and the embedded device headers; no CUDA toolkit is needed."""
 
+import fcntl
 import runpy
 from pathlib import Path
 
@@ -11,16 +12,19 @@ EMBEDDED = "build/embedded.cpp"
 
 
 class Build(BuildExtension):
-    """BuildExtension (ninja, incremental) that refreshes the embedded files first."""
+    """BuildExtension (ninja, incremental) that refreshes the embedded files first, one build at a time."""
 
     def build_extensions(self) -> None:
-        runpy.run_path(str(ROOT / "csrc/embed.py"))["write_if_changed"](ROOT / EMBEDDED)
-        super().build_extensions()
+        (ROOT / "build").mkdir(exist_ok=True)
+        with open(ROOT / "build/lock", "w") as lock:  # two builds at once would break each other's ninja log
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            runpy.run_path(str(ROOT / "csrc/embed.py"))["write_if_changed"](ROOT / EMBEDDED)
+            super().build_extensions()
 
 
 def sources() -> list[str]:
     found = sorted(f.relative_to(ROOT).as_posix() for f in (ROOT / "csrc").rglob("*.cpp"))
-    return [f for f in found if not f.endswith("_test.cpp") and "/comm/" not in f] + [EMBEDDED]
+    return [f for f in found if not f.endswith("_test.cpp")] + [EMBEDDED]
 
 
 setup(

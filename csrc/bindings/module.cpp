@@ -21,6 +21,9 @@
 namespace py = pybind11;
 
 namespace ark::bindings {
+
+void register_process_group(py::module_& m);  // process_group_module.cpp
+
 namespace {
 
 using Symbols = std::vector<int64_t>;
@@ -238,5 +241,6 @@ PYBIND11_MODULE(_C, m) {
       py::arg("plan_json"), py::arg("trace") = false, py::arg("arch") = "sm_90a",
       "Compiles a plan's kernel; needs no GPU.");
   m.def("info", [toolchain] { return info(*toolchain); }, "Driver, NVRTC, GPU, cache.");
+  register_process_group(m);
   m.def("clear_cache", [toolchain] { return toolchain->compiler.clear_disk(); }, "Removes the cubins from disk.");
 }
