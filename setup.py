@@ -1,4 +1,4 @@
-"""Builds the extension ark_torch._C: every C++ file under csrc and the embedded device headers; no CUDA toolkit is needed."""
+"""Builds the extension ark_torch._C from every C++ file under csrc and the embedded device headers; needs no CUDA."""
 
 import fcntl
 import runpy

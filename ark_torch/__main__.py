@@ -1,4 +1,4 @@
-"""Command line: `python -m ark_torch info` shows what ark found, `python -m ark_torch cache [--clear]` the kernel cache."""
+"""Command line: `python -m ark_torch info` shows what ark found, `... cache [--clear]` the kernels on disk."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _WAIT_COLOR = "#e4e4e4"
 
 @dataclass(frozen=True)
 class OpTime:
-    """One op of a run. Times in ms; `busy` and `wait` are summed over the workers, `span` is first begin to last end."""
+    """One op of a run. Times in ms: `busy` and `wait` summed over the workers, `span` from first begin to last end."""
 
     op: int
     kind: str
@@ -52,7 +52,8 @@ class OpTime:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one graph. A record is a dict: op, name, module, kind, first, count, worker, begin, wait_end, load_end, end (ns)."""
+    """One run of one graph. Keys of a record: op, name, module, kind, first, count, worker; begin, wait_end, load_end,
+    end (ns)."""
 
     name: str
     symbols: tuple[int, ...]
@@ -124,7 +125,7 @@ class Profile:
         return "\n".join(lines)
 
     def chrome_trace(self) -> dict:
-        """The trace event format: one process per run, one thread per worker, times in us from the first run's begin."""
+        """The trace event format: one process per run, one thread per worker, times in us from the first begin."""
         origin = min((run.begin_ns for run in self.runs if run.records), default=0)
         events: list[dict] = []
         for pid, run in enumerate(self.runs):
@@ -193,7 +194,8 @@ def _timeline(run: Run, width: int) -> str:
     ]
     title = html.escape(f"{run.name}: {run.span_ms:.4f} ms, {workers} workers, {len(run.records)} items")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11">'
         f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="14">{title}</text>'
         + "".join(legend + bars + axis)
         + "</svg>\n"
@@ -202,8 +204,8 @@ def _timeline(run: Run, width: int) -> str:
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Records every run of an ark graph inside the block. Each such run uses the tracing variant of its kernel (compiled on first
-    use) and is waited for, so it is slower than usual; the time stamps are those of the device. Not reentrant (RuntimeError)."""
+    """Records every run of an ark graph inside the block. Each such run uses the tracing variant of its kernel (compiled
+    on first use) and is waited for, so it is slower than usual; the time stamps are the device's. Not to be nested."""
     from ark_torch import _C
 
     result = Profile(runs=[])

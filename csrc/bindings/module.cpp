@@ -35,11 +35,17 @@ runtime::TargetKind target_kind(const std::string& text) {
   return runtime::TargetKind::kHost;
 }
 
+/// While `callback` is set, every run is traced and handed to callback(name, symbols, records).
+struct TraceSink {
+  py::object callback = py::none();
+};
+
 /// What Python holds: the graph, and how its arguments lie in the caller's list.
 class PyGraph {
  public:
   PyGraph(const std::string& graph_json, const std::string& target, int device_index, const py::dict& options,
-          ToolchainPtr toolchain) {
+          ToolchainPtr toolchain, std::shared_ptr<TraceSink> sink)
+      : sink_(std::move(sink)) {
     auto kind = target_kind(target);
     GraphOptions parsed = parse_options(options, kind, device_index, std::move(toolchain));
     auto begin = std::chrono::steady_clock::now();
@@ -51,7 +57,13 @@ class PyGraph {
     caller_ = std::make_unique<Caller>(graph_, device_index, std::move(parsed.layout), parsed.seed);
   }
 
-  py::list call(const py::list& items) { return caller_->run(items); }
+  py::list call(const py::list& items) {
+    if (sink_->callback.is_none()) [[likely]]
+      return caller_->run(items);
+    auto [outputs, records] = caller_->run_traced(items);
+    sink_->callback(graph_->graph().name, graph_->last()->symbols, records);
+    return outputs;
+  }
   std::pair<py::list, py::list> trace(const py::list& items) { return caller_->run_traced(items); }
 
   std::shared_ptr<runtime::Instance> instance(const Symbols& symbols) {
@@ -117,6 +129,7 @@ class PyGraph {
 
   std::shared_ptr<runtime::CompiledGraph> graph_;
   std::unique_ptr<Caller> caller_;
+  std::shared_ptr<TraceSink> sink_;
 };
 
 /// Folders of Python packages that may hold NVRTC: those of torch and of the nvidia namespace package.
@@ -213,10 +226,12 @@ PYBIND11_MODULE(_C, m) {
   auto toolchain = std::make_shared<ark::cuda::Toolchain>(
       ark::cuda::Compiler::Options{.nvrtc_folders = nvrtc_folders(), .cache_folder = ""});
 
+  auto sink = std::make_shared<TraceSink>();
+
   py::class_<PyGraph>(m, "CompiledGraph", "A symbolic graph and its executables, one per set of symbol values.")
-      .def(py::init([toolchain](const std::string& graph_json, const std::string& target, int device_index,
-                                const py::dict& options) {
-             return std::make_unique<PyGraph>(graph_json, target, device_index, options, toolchain);
+      .def(py::init([toolchain, sink](const std::string& graph_json, const std::string& target, int device_index,
+                                      const py::dict& options) {
+             return std::make_unique<PyGraph>(graph_json, target, device_index, options, toolchain, sink);
            }),
            py::arg("graph_json"), py::arg("target"), py::arg("device_index") = 0, py::arg("options") = py::dict())
       .def("__call__", &PyGraph::call, py::arg("inputs"), "Runs once: list of tensors and ints -> list of tensors.")
@@ -241,6 +256,13 @@ PYBIND11_MODULE(_C, m) {
       py::arg("plan_json"), py::arg("trace") = false, py::arg("arch") = "sm_90a",
       "Compiles a plan's kernel; needs no GPU.");
   m.def("info", [toolchain] { return info(*toolchain); }, "Driver, NVRTC, GPU, cache.");
+  m.def(
+      "set_trace_sink",
+      [sink](py::object callback) {
+        ark::check(callback.is_none() || sink->callback.is_none(), "a trace sink is set already: profiles do not nest");
+        sink->callback = std::move(callback);
+      },
+      py::arg("callback"), "callback(name, symbols, records) after every run, which is then traced; None: off.");
   register_process_group(m);
   m.def("clear_cache", [toolchain] { return toolchain->compiler.clear_disk(); }, "Removes the cubins from disk.");
 }
