@@ -69,7 +69,11 @@ void add_rows_dims(const plan::Op& op, const abi::Operand& x, int operand, const
     if (per_unit == 2 && p.pair_distance > 1) layout.granule = 2 * int64_t{p.pair_distance} * unit.stride;
     return;
   }
-  layout.dims = {{1, x.stride[0]}, {p.m, x.stride[1]}, {p.k, x.stride[2]}};  // prologue: every unit reads all of it
+  // The prologue (domain (m, k), perhaps with a batch of 1 before): every unit reads all of it.
+  const int dims = programs[p.prologue].num_dims;
+  if (dims == 3) layout.dims.push_back({1, x.stride[0]});
+  layout.dims.push_back({p.m, x.stride[dims - 2]});
+  layout.dims.push_back({p.k, x.stride[dims - 1]});
 }
 
 /// First unit of the segment that operand belongs to (0 for the prologue).
