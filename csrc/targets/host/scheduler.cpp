@@ -1,0 +1,275 @@
+#include "targets/host/scheduler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/check.h"
+
+namespace ark::targets::host {
+namespace {
+
+using abi::u32;
+
+uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
+
+/// xorshift64*: the order in which workers are tried and how many tiles are run at a time.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x1234567u) {
+    for (int i = 0; i < 4; ++i) next();
+  }
+  uint32_t next() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return static_cast<uint32_t>((state_ * 0x2545F4914F6CDD1Du) >> 32);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+/// A counter that is not ready.
+struct Blocked {
+  int64_t tile = -1;
+  u32 counter = 0, expected = 0;
+};
+
+struct Worker {
+  std::atomic<bool> claimed{false}, finished{false};
+  // The rest belongs to the thread that has claimed the worker.
+  size_t item = 0;
+  int64_t done = 0;          // tiles of the item
+  int64_t first_record = 0;  // trace record of its first item
+  bool blocked = false;
+  Blocked why;
+  uint64_t begin_ns = 0, start_ns = 0;
+};
+
+class Launch {
+ public:
+  Launch(const plan::Plan& plan, std::span<const std::unique_ptr<Task>> tasks, const Kernels& kernels,
+         const LaunchOptions& options, LaunchMemory& memory)
+      : plan_(plan), tasks_(tasks), kernels_(kernels), options_(options), memory_(memory), workers_(plan.lists.size()) {
+    epoch_ = options.state->epoch;
+    int64_t records = 0;
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      workers_[w].first_record = records;
+      records += static_cast<int64_t>(plan.lists[w].size());
+      if (plan.lists[w].empty()) continue;
+      active_.push_back(static_cast<int>(w));
+      workers_[w].begin_ns = options.trace ? now_ns() : 0;
+    }
+    unfinished_ = static_cast<int>(active_.size());
+    progress_ns_ = now_ns();
+  }
+
+  void run() {
+    const int threads = std::clamp<int>(options_.num_threads, 1, std::max<int>(1, static_cast<int>(active_.size())));
+    shared_ = threads > 1;
+    if (static_cast<int>(memory_.scratch.size()) < threads) memory_.scratch.resize(threads);
+    std::vector<std::jthread> helpers;
+    for (int t = 1; t < threads; ++t) helpers.emplace_back([this, t] { run_thread(t); });
+    run_thread(0);
+    helpers.clear();
+    if (error_) {
+      reset();
+      std::rethrow_exception(error_);
+    }
+    options_.state->epoch = epoch_ + 1;
+  }
+
+ private:
+  std::atomic_ref<u32> counter(u32 index) const {
+    auto* counters = reinterpret_cast<u32*>(options_.state + 1);
+    return std::atomic_ref<u32>(counters[int64_t{index} * abi::kCounterStride]);
+  }
+
+  /// Counters only grow and may wrap: the difference is what counts.
+  static bool reached(u32 seen, u32 expected) { return static_cast<int32_t>(seen - expected) >= 0; }
+
+  struct Rows {
+    int64_t first, last;  // counters, relative to the map's first; first > last: none
+  };
+  template <class Map>
+  static Rows counters_of(const Map& map, const TileCoordinates& tile) {
+    int64_t row = map.base;
+    for (int i = 0; i < 3; ++i) row += tile.c[i] * map.coef[i];
+    const int64_t begin = std::max<int64_t>(row, 0), end = std::min<int64_t>(row + map.extent, map.limit);
+    if (begin >= end) return {0, -1};
+    return {begin / map.div, (end - 1) / map.div};
+  }
+
+  bool ready(const abi::OpRecord& record, int64_t tile, Blocked& why) const {
+    const TileCoordinates coordinates = tile_coordinates(record, tile);
+    for (int w = 0; w < record.num_waits; ++w) {
+      const abi::Wait& wait = record.wait[w];
+      const Rows rows = counters_of(wait, coordinates);
+      const int64_t last_counter = (wait.limit - 1) / wait.div;
+      for (int64_t r = rows.first; r <= rows.last; ++r) {
+        const u32 target = r == last_counter ? wait.last_target : wait.target;
+        const u32 index = wait.counter + static_cast<u32>(r), expected = (epoch_ + 1) * target;
+        if (reached(counter(index).load(std::memory_order_acquire), expected)) continue;
+        why = {tile, index, expected};
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void arrive(const abi::OpRecord& record, int64_t tile) const {
+    const TileCoordinates coordinates = tile_coordinates(record, tile);
+    for (int a = 0; a < record.num_arrivals; ++a) {
+      const Rows rows = counters_of(record.arrive[a], coordinates);
+      for (int64_t r = rows.first; r <= rows.last; ++r)
+        counter(record.arrive[a].counter + static_cast<u32>(r)).fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  /// Tiles of the worker's item to attempt at once: the rest of it, or now and then only a few.
+  static int64_t burst(Random& random, int64_t left) {
+    const uint32_t bits = random.next();
+    return (bits & 3) ? left : std::min<int64_t>(left, 1 + (bits >> 2) % 3);
+  }
+
+  /// Runs some tiles of a claimed worker. False when its next tile is not ready.
+  bool advance(Worker& worker, int index, Random& random, const TileEnvironment& env) {
+    if (worker.blocked && !reached(counter(worker.why.counter).load(std::memory_order_acquire), worker.why.expected))
+      return false;
+    const abi::WorkItem& item = plan_.lists[index][worker.item];
+    const abi::OpRecord& record = plan_.ops[item.op].record;
+    const int64_t first = item.first + worker.done, limit = burst(random, item.count - worker.done);
+    int64_t count = 0;
+    worker.blocked = false;
+    while (count < limit && !worker.blocked) {
+      worker.blocked = !ready(record, first + count, worker.why);
+      count += !worker.blocked;
+    }
+    if (count == 0) return false;
+    if (options_.trace && worker.done == 0) worker.start_ns = now_ns();
+    running_.fetch_add(1, std::memory_order_relaxed);
+    if (!tasks_[item.op]->run(env, first, count)) note_index_error(item.op);
+    for (int64_t tile = first; tile < first + count; ++tile) arrive(record, tile);
+    worker.done += count;
+    if (worker.done == item.count) finish_item(worker, index, item);
+    progress_ns_.store(now_ns(), std::memory_order_relaxed);
+    running_.fetch_sub(1, std::memory_order_relaxed);
+    return true;
+  }
+
+  void finish_item(Worker& worker, int index, const abi::WorkItem& item) {
+    if (options_.trace) {
+      const uint64_t end = now_ns();
+      options_.trace[worker.first_record + static_cast<int64_t>(worker.item)] = {
+          item.op, item.first, item.count, index, worker.begin_ns, worker.start_ns, worker.start_ns, end};
+      worker.begin_ns = end;
+    }
+    worker.done = 0;
+    worker.blocked = false;
+    if (++worker.item < plan_.lists[index].size()) return;
+    worker.finished.store(true, std::memory_order_release);
+    unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+
+  void note_index_error(int op) const {
+    std::atomic_ref<u32>(options_.state->index_error).store(static_cast<u32>(op) + 1, std::memory_order_relaxed);
+  }
+
+  /// Tries the workers from a random one on; false when none could run.
+  bool step(Random& random, const TileEnvironment& env) {
+    const size_t n = active_.size(), start = random.next() % n;
+    for (size_t i = 0; i < n; ++i) {
+      const int index = active_[(start + i) % n];
+      Worker& worker = workers_[index];
+      if (worker.finished.load(std::memory_order_acquire)) continue;
+      if (shared_ && worker.claimed.exchange(true, std::memory_order_acquire)) continue;
+      const bool ran = !worker.finished.load(std::memory_order_relaxed) && advance(worker, index, random, env);
+      if (shared_) worker.claimed.store(false, std::memory_order_release);
+      if (ran) return true;
+    }
+    return false;
+  }
+
+  void run_thread(int thread) {
+    TileEnvironment env;
+    env.kernels = &kernels_;
+    env.slots = options_.slots.data();
+    env.scratch = &memory_.scratch[thread];
+    env.launch = memory_.launch;
+    Random random(options_.seed * 1024 + static_cast<uint64_t>(thread));
+    try {
+      while (unfinished_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_acquire)) {
+        if (step(random, env)) continue;
+        check_deadline();
+        std::this_thread::yield();
+      }
+    } catch (...) {
+      const std::lock_guard lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+      failed_.store(true, std::memory_order_release);
+    }
+  }
+
+  /// Nothing could run: is that for good?
+  void check_deadline() {
+    if (unfinished_.load(std::memory_order_acquire) == 0 || running_.load(std::memory_order_relaxed) > 0) return;
+    const uint64_t waited = now_ns() - std::min(now_ns(), progress_ns_.load(std::memory_order_relaxed));
+    if (waited > options_.deadline_ns) throw DeviceError(describe_failure());
+  }
+
+  /// Of the workers that are stuck, the one at the earliest op: the others most likely wait for what it should have
+  /// done.
+  std::string describe_failure() {
+    int stuck = -1;
+    Blocked why;
+    abi::WorkItem item{};
+    for (const int index : active_) {
+      Worker& worker = workers_[index];
+      if (shared_ && worker.claimed.exchange(true, std::memory_order_acquire)) continue;
+      if (!worker.finished.load(std::memory_order_acquire) && worker.blocked) {
+        const abi::WorkItem& candidate = plan_.lists[index][worker.item];
+        if (stuck < 0 || candidate.op < item.op) stuck = index, why = worker.why, item = candidate;
+      }
+      if (shared_) worker.claimed.store(false, std::memory_order_release);
+    }
+    if (stuck < 0) return cat("host launch of '", plan_.name, "': no progress for ", options_.deadline_ns, " ns");
+    return cat("host launch of '", plan_.name, "': worker ", stuck, " waited ", options_.deadline_ns, " ns in op ",
+               item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile, ", for counter ", why.counter,
+               ": expected ", why.expected, ", seen ", counter(why.counter).load(std::memory_order_acquire));
+  }
+
+  void reset() const {
+    const size_t counters = static_cast<size_t>(plan_.num_counters) * abi::kCounterStride * sizeof(u32);
+    std::memset(static_cast<void*>(options_.state), 0, sizeof(abi::RunState) + counters);
+  }
+
+  const plan::Plan& plan_;
+  std::span<const std::unique_ptr<Task>> tasks_;
+  const Kernels& kernels_;
+  const LaunchOptions& options_;
+  LaunchMemory& memory_;
+  std::vector<Worker> workers_;
+  std::vector<int> active_;
+  u32 epoch_ = 0;
+  bool shared_ = false;
+  std::atomic<int> unfinished_{0}, running_{0};
+  std::atomic<uint64_t> progress_ns_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+void run_plan(const plan::Plan& plan, std::span<const std::unique_ptr<Task>> tasks, const Kernels& kernels,
+              const LaunchOptions& options, LaunchMemory& memory) {
+  ++memory.launch;
+  Launch(plan, tasks, kernels, options, memory).run();
+}
+
+}  // namespace ark::targets::host
