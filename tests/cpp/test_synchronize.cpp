@@ -4,10 +4,10 @@
 #include "planner/order.h"
 #include "planner/synchronize.h"
 #include "planner/tile.h"
+#include "sample_graphs.h"
 
 using namespace ark;
 using namespace ark::test;
-using abi::TaskKind;
 
 namespace {
 
@@ -32,43 +32,8 @@ int index(const planner::Draft& draft, const std::string& name) {
   std::abort();
 }
 
-/// One encoder layer of BERT-Large's shapes (fewer rows): norm, qkv, attention, projection, norm, feed forward.
-Builder encoder(int64_t batch, int64_t seq) {
-  Builder b;
-  const int64_t rows = batch * seq, width = 512, heads = 8, hidden = 2048;
-  auto x = b.input("x", {rows, width}, false), g = b.input("g", {width});
-  auto wqkv = b.input("wqkv", {3 * width, width}), wo = b.input("wo", {width, width});
-  auto w1 = b.input("w1", {hidden, width}), w2 = b.input("w2", {width, hidden});
-  auto n1 = b.storage("n1", {rows, width}), qkv = b.storage("qkv", {rows, 3 * width}),
-       a = b.storage("a", {rows, width});
-  auto r1 = b.storage("r1", {rows, width}), n2 = b.storage("n2", {rows, width}), h = b.storage("h", {rows, hidden});
-  auto y = b.storage("y", {rows, width});
-  b.output(y);
-  b.program_op(TaskKind::kRow, "norm1", {rows, width}, 1, {b.dense_ref(x), {g, {0, 1}}}, {b.dense_ref(n1)});
-  b.matmul("qkv", 1, rows, 3 * width, width, {n1, {0, width, 1}}, {wqkv, {0, 1, width}}, {qkv, {0, 3 * width, 1}});
-  FusedOp attention;
-  attention.op.name = "attention";
-  attention.op.record.kind = TaskKind::kAttentionForward;
-  abi::AttentionParams& p = attention.op.record.params.attention;
-  p.batch = static_cast<int>(batch), p.heads = p.kv_heads = heads, p.queries = p.keys = static_cast<int>(seq);
-  p.head_dim = p.value_dim = 64;
-  for (int part = 0; part < 3; ++part) {
-    b.operand(attention, {qkv, {seq * 3 * width, 64, 3 * width, 1}, part * width}, Access::kRead);
-  }
-  b.operand(attention, {a, {seq * width, 64, width, 1}}, Access::kWrite);
-  for (int none = 0; none < 3; ++none) b.operand(attention, {}, Access::kRead);
-  b.graph.ops.push_back(attention);
-  b.matmul("proj", 1, rows, width, width, {a, {0, width, 1}}, {wo, {0, 1, width}}, {r1, {0, width, 1}},
-           {{x, {0, width, 1}}});
-  b.program_op(TaskKind::kRow, "norm2", {rows, width}, 1, {b.dense_ref(r1), {g, {0, 1}}}, {b.dense_ref(n2)});
-  b.matmul("ffn1", 1, rows, hidden, width, {n2, {0, width, 1}}, {w1, {0, 1, width}}, {h, {0, hidden, 1}});
-  b.matmul("ffn2", 1, rows, width, hidden, {h, {0, hidden, 1}}, {w2, {0, 1, hidden}}, {y, {0, width, 1}},
-           {{r1, {0, width, 1}}});
-  return b;
-}
-
 void test_encoder(int64_t batch, int64_t seq) {
-  Builder b = encoder(batch, seq);
+  Builder b = encoder({.batch = batch, .seq = seq});
   const planner::Draft draft = synchronized(b);
   const std::string what = cat("encoder ", batch, " x ", seq, ": ");
   const Oracle oracle(draft);
@@ -96,7 +61,7 @@ void test_encoder(int64_t batch, int64_t seq) {
 }
 
 void test_sequential() {
-  Builder b = encoder(2, 256);
+  Builder b = encoder({.batch = 2, .seq = 256});
   planner::Options options;
   options.schedule = planner::Schedule::kSequential;
   const planner::Draft draft = synchronized(b, options);
