@@ -76,6 +76,8 @@ void test_cache(const std::vector<std::string>& folders, const fs::path& root) {
   expect(again.origin == CubinOrigin::kDisk && again.cubin->bytes == made.cubin->bytes,
          "another process finds it on disk");
   expect(again.cubin->registers == made.cubin->registers, "with its report");
+  expect(second.compile("// of another graph\n" + kernel(1), "sm_90a").origin == CubinOrigin::kMemory,
+         "comments do not count");
   expect(second.compile(kernel(2), "sm_90a").origin == CubinOrigin::kCompiled, "another source is another kernel");
   expect(second.disk_usage().first == 2, "two kernels on disk");
   expect(second.clear_disk() == 2 && first.disk_usage().first == 0, "cleared");

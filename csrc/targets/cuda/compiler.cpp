@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -77,6 +79,21 @@ std::shared_ptr<const Cubin> decode(std::string_view file, const std::string& ke
   return cubin;
 }
 
+/// Comments name the nodes of one graph; equal code of another graph is the same kernel. (Generated code has no string
+/// with //.)
+std::string without_comments(const std::string& source) {
+  std::string result;
+  for (size_t begin = 0; begin < source.size();) {
+    size_t end = std::min(source.find('\n', begin), source.size());
+    std::string_view line(source.data() + begin, end - begin);
+    line = line.substr(0, line.find("//"));
+    while (!line.empty() && line.back() == ' ') line.remove_suffix(1);
+    if (!line.empty()) result.append(line) += '\n';
+    begin = end + 1;
+  }
+  return result;
+}
+
 std::string file_of(const std::string& folder, const std::string& key) { return folder + "/" + key + ".cubin"; }
 
 }  // namespace
@@ -104,7 +121,7 @@ std::string Compiler::key_of(const std::string& source, const std::string& arch)
     hash.update_field(file.name);
     hash.update_field(file.text);
   }
-  hash.update_field(source);
+  hash.update_field(without_comments(source));
   return hash.finish();
 }
 
