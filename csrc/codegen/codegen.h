@@ -1,5 +1,5 @@
-// Plan -> CUDA C++ source for the task kinds and programs that it needs. Deterministic; sizes are not in it, so plans of
-// equal structure give equal source and share a cubin.
+// Plan -> CUDA C++ source for the task kinds and programs that it needs. Deterministic; sizes are not in it, so plans
+// of equal structure give equal source and share a cubin.
 #pragma once
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace ark::codegen {
 
 struct Source {
-  std::string text;   // includes the headers of csrc/device
+  std::string text;  // includes the headers of csrc/device
   std::string entry = "ark_loop";
   int smem_bytes = 0;
   int slot_capacity = 0;

@@ -185,11 +185,107 @@ ARK_DEVICE void ldmatrix_x4(u32 (&a)[4], u32 shared) {
                : "memory");
 }
 
+// ---- element access in global memory
+// Volatile (never moved over a wait) but without a memory clobber: fields of records stay in registers between them.
+// Plain, cached accesses: what other workers wrote is visible after the acquire of a wait.
+
+template <int kBytes>
+struct Raw;  // kBytes bytes as 32-bit words (1 and 2 bytes: one word)
+template <>
+struct Raw<1> {
+  u32 w[1];
+};
+template <>
+struct Raw<2> {
+  u32 w[1];
+};
+template <>
+struct Raw<4> {
+  u32 w[1];
+};
+template <>
+struct Raw<8> {
+  u32 w[2];
+};
+template <>
+struct Raw<16> {
+  u32 w[4];
+};
+
+template <int kBytes>
+ARK_DEVICE Raw<kBytes> load_global(const void* p) {
+  Raw<kBytes> r;
+  if constexpr (kBytes == 1)
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(r.w[0]) : "l"(p));
+  else if constexpr (kBytes == 2) {
+    unsigned short h;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(h) : "l"(p));
+    r.w[0] = h;
+  } else if constexpr (kBytes == 4)
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(r.w[0]) : "l"(p));
+  else if constexpr (kBytes == 8)
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(r.w[0]), "=r"(r.w[1]) : "l"(p));
+  else
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3])
+                 : "l"(p));
+  return r;
+}
+template <int kBytes>
+ARK_DEVICE void store_global(void* p, const Raw<kBytes>& r) {
+  if constexpr (kBytes == 1)
+    asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(r.w[0]));
+  else if constexpr (kBytes == 2)
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "h"(static_cast<unsigned short>(r.w[0])));
+  else if constexpr (kBytes == 4)
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(r.w[0]));
+  else if constexpr (kBytes == 8)
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]));
+  else
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]), "r"(r.w[2]),
+                 "r"(r.w[3]));
+}
+
+// ---- conversions between fp32 and 16-bit floats (round to nearest even)
+
+ARK_DEVICE unsigned short float_to_bf16(float x) {
+  unsigned short h;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+ARK_DEVICE unsigned short float_to_f16(float x) {
+  unsigned short h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+ARK_DEVICE float f16_to_float(unsigned short h) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+  return x;
+}
+/// Two values in one word, `low` in the lower half.
+ARK_DEVICE u32 floats_to_bf16x2(float low, float high) {
+  u32 w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+  return w;
+}
+ARK_DEVICE u32 floats_to_f16x2(float low, float high) {
+  u32 w;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+  return w;
+}
+
 // ---- approximate math (a few ulp), where the accurate form costs spills
 
 ARK_DEVICE float tanh_approx(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// a / b, 2 ulp over the whole range (IEEE division costs a call and spills).
+ARK_DEVICE float divide_approx(float a, float b) {
+  float y;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
 ARK_DEVICE float exp2_approx(float x) {
@@ -404,6 +500,12 @@ ARK_DEVICE float shared_load_float(u32 shared) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
   return v;
+}
+
+/// The same value; the compiler computes nothing that depends on it ahead of this point.
+ARK_DEVICE i64 opaque(i64 x) {
+  asm volatile("" : "+l"(x));
+  return x;
 }
 
 }  // namespace ark::device

@@ -1,0 +1,244 @@
+#include "codegen/codegen.h"
+
+#include <array>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/check.h"
+#include "base/embedded.h"
+#include "codegen/program_source.h"
+#include "device/launch.h"
+
+namespace ark::codegen {
+namespace {
+
+using abi::TaskKind;
+
+struct Family {
+  TaskKind kind;
+  const char* name;  // of the kind's enumerator and of the header
+  const char* header;
+  const char* type;
+};
+constexpr Family kFamilies[] = {
+    {TaskKind::kPointwise, "kPointwise", "pointwise", "Pointwise"},
+    {TaskKind::kRow, "kRow", "row", "Row"},
+    {TaskKind::kColumn, "kColumn", "column", "Column"},
+    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", "MatmulRows"},
+    {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile", "MatmulTile"},
+    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", "MatmulSimple"},
+    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode", "AttentionDecode"},
+    {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward", "AttentionForward"},
+    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", "AttentionBackwardRows"},
+    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward", "AttentionBackward"},
+    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward", "AttentionBackwardQuery"},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", "AttentionSimple"},
+    {TaskKind::kMaskRange, "kMaskRange", "mask_range", "MaskRange"},
+};
+
+/// Where a task meets a program; each is one dispatch function of the generated `Programs`.
+enum Use { kPointwiseUse, kRowUse, kColumnUse, kEpilogueRows, kPrologueRows, kEpilogueTile, kEpilogueSimple, kNumUses };
+constexpr std::array<const char*, kNumUses> kUseNames = {
+    "pointwise", "row", "column", "epilogue_rows", "prologue_rows", "epilogue_tile", "epilogue_simple"};
+
+/// What the source depends on: the kinds and, per use, the programs. Ordered containers: the text is deterministic.
+struct Needs {
+  std::set<TaskKind> kinds;
+  std::array<std::set<int>, kNumUses> programs;
+  std::map<int, std::vector<std::string>> users;  // program -> names of the ops
+  std::set<int> rows_m;                           // few-row matmuls: padded numbers of rows
+  std::set<DType> rows_types;
+  std::set<DType> attention_types;
+};
+
+int padded_rows(int m) { return m <= 1 ? 1 : m <= 2 ? 2 : m <= 4 ? 4 : 8; }
+
+void note_program(const plan::Plan& plan, const plan::Op& op, Use use, int program, Needs& needs) {
+  check(program >= 0 && program < static_cast<int>(plan.programs.size()), "op '", op.name, "': program ", program,
+        " of ", plan.programs.size());
+  needs.programs[use].insert(program);
+  std::vector<std::string>& users = needs.users[program];
+  if (users.size() < 4) users.push_back(op.name);
+}
+
+void note_rows(const plan::Plan& plan, const plan::Op& op, Needs& needs) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  check<UnsupportedError>(p.m >= 1 && p.m <= 8, "op '", op.name, "': a few-row matmul has 1 to 8 rows, not ", p.m);
+  for (int s = 0; s < p.num_segments; ++s) note_program(plan, op, kEpilogueRows, p.segment[s].program, needs);
+  check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
+  note_program(plan, op, kPrologueRows, p.prologue, needs);
+  needs.rows_m.insert(padded_rows(p.m));
+  needs.rows_types.insert(static_cast<DType>(p.dtype));
+}
+
+Needs analyse(const plan::Plan& plan) {
+  Needs needs;
+  for (const plan::Op& op : plan.ops) {
+    const abi::OpRecord& r = op.record;
+    needs.kinds.insert(r.kind);
+    switch (r.kind) {
+      case TaskKind::kPointwise:
+        note_program(plan, op, kPointwiseUse, r.params.program.program, needs);
+        break;
+      case TaskKind::kRow:
+        note_program(plan, op, kRowUse, r.params.program.program, needs);
+        break;
+      case TaskKind::kColumn:
+        note_program(plan, op, kColumnUse, r.params.program.program, needs);
+        break;
+      case TaskKind::kMatmulRows:
+        note_rows(plan, op, needs);
+        break;
+      case TaskKind::kMatmulTile:
+        note_program(plan, op, kEpilogueTile, r.params.matmul.program, needs);
+        break;
+      case TaskKind::kMatmulSimple:
+        note_program(plan, op, kEpilogueSimple, r.params.matmul.program, needs);
+        break;
+      case TaskKind::kAttentionDecode:
+        needs.attention_types.insert(static_cast<DType>(r.params.attention.dtype));
+        break;
+      default:
+        break;
+    }
+  }
+  return needs;
+}
+
+std::string programs_text(const plan::Plan& plan, const Needs& needs) {
+  std::set<int> all;
+  for (const std::set<int>& programs : needs.programs) all.insert(programs.begin(), programs.end());
+  std::string text;
+  for (const int number : all) {
+    std::string comment;
+    for (const std::string& user : needs.users.at(number)) comment += cat("// ", user, "\n");
+    std::string source = program_source(plan.programs[number], number, comment);
+    text += source + "\n";
+  }
+  return text;
+}
+
+std::string dispatch_text(const Needs& needs) {
+  std::string text;
+  for (int use = 0; use < kNumUses; ++use) {
+    if (needs.programs[use].empty()) continue;
+    text += cat("  template <class F>\n  static ARK_DEVICE void ", kUseNames[use], "(int program, F&& f) {\n");
+    if (needs.programs[use].size() == 1) {
+      text += cat("    f(Program", *needs.programs[use].begin(), "{});\n  }\n");
+      continue;
+    }
+    text += "    switch (program) {\n";
+    for (const int number : needs.programs[use])
+      text += cat("      case ", number, ":\n        return f(Program", number, "{});\n");
+    text += "    }\n  }\n";
+  }
+  const auto has = [&](DType t) { return needs.rows_types.contains(t) ? "true" : "false"; };
+  if (needs.kinds.contains(TaskKind::kMatmulRows)) {
+    text += "  // Few-row matmuls: element types, and numbers of rows (padded to 1, 2, 4, 8), that occur.\n";
+    const bool other =
+        needs.rows_types.size() > needs.rows_types.count(DType::kBF16) + needs.rows_types.count(DType::kF16);
+    text += cat("  static constexpr bool kRowsBF16 = ", has(DType::kBF16), ", kRowsF16 = ", has(DType::kF16),
+                ", kRowsOther = ", other ? "true" : "false", ";\n");
+    text += cat("  static constexpr bool kRows1 = ", needs.rows_m.contains(1) ? "true" : "false",
+                ", kRows2 = ", needs.rows_m.contains(2) ? "true" : "false",
+                ", kRows4 = ", needs.rows_m.contains(4) ? "true" : "false",
+                ", kRows8 = ", needs.rows_m.contains(8) ? "true" : "false", ";\n");
+  }
+  if (needs.kinds.contains(TaskKind::kAttentionDecode)) {
+    const auto decodes = [&](DType t) { return needs.attention_types.contains(t) ? "true" : "false"; };
+    text += cat("  static constexpr bool kDecodeBF16 = ", decodes(DType::kBF16),
+                ", kDecodeF16 = ", decodes(DType::kF16), ";\n");
+  }
+  return text;
+}
+
+/// `case TaskKind::kX: return X<Programs>::role(handle, task);` for every kind.
+std::string cases_text(const Needs& needs, const char* role, const char* handle) {
+  std::string text;
+  for (const Family& family : kFamilies)
+    if (needs.kinds.contains(family.kind))
+      text += cat("      case TaskKind::", family.name, ":\n        return ", family.type, "<Programs>::", role, "(",
+                  handle, ", task);\n");
+  return text;
+}
+
+std::string includes_text(const Needs& needs, bool maps) {
+  std::set<std::string> headers;
+  for (const Family& family : kFamilies)
+    if (needs.kinds.contains(family.kind)) headers.insert(family.header);
+  if (maps) headers.insert("tensor_map");
+  headers.insert({"loop", "program_support"});
+  std::string text;
+  for (const std::string& header : headers) text += cat("#include \"device/", header, ".cuh\"\n");
+  return text;
+}
+
+std::string_view template_text() {
+  for (const EmbeddedFile& file : embedded_files())
+    if (file.name == "codegen/loop.cu.in") return file.text;
+  throw InternalError("codegen/loop.cu.in is not among the embedded files");
+}
+
+/// Replaces every @field@; unknown fields and fields left over are errors.
+std::string fill(std::string_view text, const std::map<std::string, std::string>& fields) {
+  std::string out;
+  std::set<std::string> used;
+  for (size_t at = 0; at < text.size();) {
+    const size_t open = text.find('@', at);
+    out += text.substr(at, open - at);
+    if (open == std::string_view::npos) break;
+    const size_t close = text.find('@', open + 1);
+    check(close != std::string_view::npos, "loop.cu.in: unbalanced @");
+    const std::string name(text.substr(open + 1, close - open - 1));
+    const auto field = fields.find(name);
+    check(field != fields.end(), "loop.cu.in: unknown field '", name, "'");
+    used.insert(name);
+    out += field->second;
+    at = close + 1;
+  }
+  for (const auto& [name, value] : fields) check(used.contains(name), "loop.cu.in has no field '", name, "'");
+  return out;
+}
+
+int slot_capacity(size_t num_slots) {
+  for (const int capacity : abi::kSlotCapacities)
+    if (num_slots <= static_cast<size_t>(capacity)) return capacity;
+  throw UnsupportedError(
+      cat("a plan of ", num_slots, " buffers; one launch carries at most ", abi::kSlotCapacities[2]));
+}
+
+constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
+
+}  // namespace
+
+Source generate(const plan::Plan& plan, const SourceOptions& options) {
+  const Needs needs = analyse(plan);
+  const bool maps = !plan.maps.empty();
+  // Attention's backward holds two accumulators of 64 registers and more beside its operands; all other kinds want a
+  // service warpgroup that never spills.
+  const bool wide =
+      needs.kinds.contains(TaskKind::kAttentionBackward) || needs.kinds.contains(TaskKind::kAttentionBackwardQuery);
+  Source source;
+  source.slot_capacity = slot_capacity(plan.buffers.size());
+  source.smem_bytes = kSharedBytes;
+  source.text = fill(template_text(),
+                     {
+                         {"title", cat("The loop kernel of ", plan.name.empty() ? "a plan" : plan.name, ".")},
+                         {"trace", options.trace ? "1" : "0"},
+                         {"includes", includes_text(needs, maps)},
+                         {"programs", programs_text(plan, needs)},
+                         {"dispatch", dispatch_text(needs)},
+                         {"service_registers", wide ? "24" : "56"},
+                         {"consumer_registers", wide ? "240" : "224"},
+                         {"load_immutable", cases_text(needs, "load_immutable", "loader")},
+                         {"load_dependent", cases_text(needs, "load_dependent", "loader")},
+                         {"consume", cases_text(needs, "consume", "consumer")},
+                         {"patch_maps", maps ? "    patch_tensor_maps(launch, slots, thread_index() & 31);\n" : ""},
+                         {"entry", source.entry},
+                         {"slot_capacity", cat(source.slot_capacity)},
+                     });
+  return source;
+}
+
+}  // namespace ark::codegen

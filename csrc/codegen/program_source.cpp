@@ -1,0 +1,414 @@
+#include "codegen/program_source.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "codegen/expressions.h"
+
+namespace ark::codegen {
+namespace {
+
+bool is_sink(Opcode op) { return op == Opcode::kStore || op == Opcode::kYield; }
+
+std::vector<int> inputs_of(const Instr& instr) {
+  std::vector<int> inputs;
+  for (const int input : {int{instr.a}, int{instr.b}, int{instr.c}, int{instr.d}})
+    if (input >= 0) inputs.push_back(input);
+  return inputs;
+}
+
+/// Prints one program. Analysis in the constructor, one public function per part of the struct.
+class Printer {
+ public:
+  explicit Printer(const Program& program) : program_(program), count_(static_cast<int>(program.instrs.size())) {
+    row_ = program.kind == ProgramKind::kRow || program.kind == ProgramKind::kPrologue;
+    column_ = program.kind == ProgramKind::kColumn;
+    check_program();
+    classify();
+  }
+
+  std::string text(int number, const std::string& comment) {
+    out_ = comment;
+    line(cat("struct Program", number, " {"));
+    line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
+             ", kVector = ", vector_length(), ", kPasses = ", num_passes_, ", kCachedChunks = ", cached_chunks(), ";"));
+    print_inputs();
+    if (row_ || column_) {
+      print_accumulators();
+      for (int pass = 0; pass < num_passes_; ++pass) print_element(pass);
+      print_uniform_stores();
+    } else {
+      print_run();
+    }
+    line("};");
+    return std::move(out_);
+  }
+
+ private:
+  struct Info {
+    DType type = DType::kF32;
+    bool scalar = false;  // the same for all elements of a vector
+    int pass = 0;         // first pass in which the value can be computed
+    bool fast = false;    // only rounded to 16 bits afterwards
+    bool plain_load = false;
+  };
+
+  const Instr& instr(int i) const { return program_.instrs[i]; }
+  int last_dim() const { return program_.num_dims - 1; }
+
+  void check_program() const {
+    check(program_.num_dims >= 1 && program_.num_dims <= 6, "program of ", program_.num_dims, " dimensions");
+    for (int i = 0; i < count_; ++i) {
+      const Instr& in = instr(i);
+      for (const int input : inputs_of(in))
+        check(input < i, "program instruction ", i, ": argument ", input, " is not an earlier instruction");
+      check(in.op != Opcode::kReduce || row_ || column_, "program instruction ", i, ": reduce outside a row or column");
+      check(in.op != Opcode::kRoot || program_.kind == ProgramKind::kEpilogue, "program instruction ", i,
+            ": root outside an epilogue");
+      if (in.op == Opcode::kLoad || in.op == Opcode::kStore)
+        check(in.operand >= 0 && in.operand < program_.num_operands, "program instruction ", i, ": operand ",
+              in.operand, " of ", program_.num_operands);
+    }
+  }
+
+  void classify() {
+    info_.resize(count_);
+    for (int i = 0; i < count_; ++i) {
+      const Instr& in = instr(i);
+      Info& info = info_[i];
+      info.type = result_type(in);
+      bool all_scalar = true;
+      for (const int input : inputs_of(in)) {
+        all_scalar &= info_[input].scalar;
+        info.pass = std::max(info.pass, info_[input].pass + (instr(input).op == Opcode::kReduce ? 1 : 0));
+      }
+      info.plain_load = in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c < 0;
+      info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce ||
+                    (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar);
+    }
+    num_passes_ = 1;
+    for (int i = 0; i < count_; ++i)
+      if ((instr(i).op == Opcode::kReduce || (is_sink(instr(i).op) && !uniform_store(i))) && row_)
+        num_passes_ = std::max(num_passes_, info_[i].pass + 1);
+    for (int i = 0; i < count_; ++i) info_[i].fast = only_rounded(i);
+  }
+
+  /// Every use rounds the value to a 16-bit float.
+  bool only_rounded(int value) const {
+    const auto is_half = [](DType t) { return t == DType::kBF16 || t == DType::kF16; };
+    if (is_half(instr(value).dtype)) return true;
+    bool used = false;
+    for (int i = value + 1; i < count_; ++i) {
+      const Instr& in = instr(i);
+      const std::vector<int> inputs = inputs_of(in);
+      if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) continue;
+      used = true;
+      const bool rounds = (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
+      if (!rounds) return false;
+    }
+    return used;
+  }
+
+  bool uniform_store(int i) const {
+    if (instr(i).op != Opcode::kStore) return false;
+    if (column_) return true;
+    return row_ && instr(i).uniform;
+  }
+
+  // ---- sizes of vectors ----
+
+  int vector_length() const {
+    int widest = 1, narrowest = 8;
+    for (int i = 0; i < count_; ++i) {
+      const Instr& in = instr(i);
+      if (in.op != Opcode::kLoad && in.op != Opcode::kStore) continue;
+      widest = std::max(widest, size_bytes(in.dtype));
+      narrowest = std::min(narrowest, size_bytes(in.dtype));
+    }
+    if (widest == 8) return 2;
+    return narrowest <= 2 ? 8 : 4;
+  }
+
+  /// Vectors of a row that a thread keeps in registers between passes: about 64 registers of raw loads.
+  int cached_chunks() const {
+    int registers = 0;
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+    return std::clamp(registers == 0 ? 4 : 64 / registers, 1, 4);
+  }
+
+  // ---- text ----
+
+  void line(const std::string& text) { out_ += text + "\n"; }
+
+  std::string reference(int i) const { return cat("r", i, info_[i].scalar ? "" : "[i]"); }
+
+  std::string converted(int i, DType type) const {
+    if (info_[i].type == type) return reference(i);
+    if (type == DType::kBool) return cat("(", reference(i), " != 0)");
+    return cat("static_cast<", register_type(type), ">(", reference(i), ")");
+  }
+
+  /// `value` is an expression of element i; declares r<i>.
+  void declare(int i, const std::string& value) {
+    const char* type = register_type(info_[i].type);
+    if (info_[i].scalar)
+      line(cat("    const ", type, " r", i, " = ", value, ";"));
+    else
+      line(cat("    ", type, " r", i, "[V]; ARK_EACH r", i, "[i] = ", value, ";"));
+  }
+
+  void print_inputs() {
+    line("  template <int V> struct Inputs {");
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load) line(cat("    Vec<", storage_type(instr(i).dtype), ", V> r", i, ";"));
+    line("  };");
+    line(
+        "  template <int V> static ARK_DEVICE void load(const ProgramContext& c, const i64 (&x)[kDims], Inputs<V>& in) "
+        "{");
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load) line(cat("    load_operand<V>(c, ", instr(i).operand, ", x, in.r", i, ");"));
+    line("  }");
+  }
+
+  /// Everything that the marked instructions need, themselves included.
+  std::vector<bool> needed_by(std::vector<bool> wanted) const {
+    for (int i = count_ - 1; i >= 0; --i) {
+      if (!wanted[i]) continue;
+      if (instr(i).op == Opcode::kReduce && stop_at_reduce_) continue;
+      for (const int input : inputs_of(instr(i))) wanted[input] = true;
+    }
+    return wanted;
+  }
+
+  std::string arithmetic(int i) const {
+    const Instr& in = instr(i);
+    const int arguments[3] = {in.a, in.b, in.c};
+    if (in.op == Opcode::kCast) return cat("cast<", storage_type(in.dtype), ">(", reference(in.a), ")");
+    const DType a = in.a >= 0 ? info_[in.a].type : DType::kF32, b = in.b >= 0 ? info_[in.b].type : a;
+    std::string text;
+    if (in.op == Opcode::kPow && in.b >= 0 && instr(in.b).op == Opcode::kConst && info_[i].type == DType::kF32 &&
+        (instr(in.b).imm == 2.0 || instr(in.b).imm == 3.0)) {
+      text = cat("op::pow", instr(in.b).imm == 2.0 ? 2 : 3, "(", converted(in.a, DType::kF32), ")");
+    } else {
+      const bool fast = info_[i].fast && info_[i].type == DType::kF32;
+      text = function(in.op, fast) + "(";
+      for (int k = 0; k < call_arity(in.op); ++k) {
+        check(arguments[k] >= 0, "program instruction ", i, " (", name(in.op), "): argument ", k, " is missing");
+        text += cat(k ? ", " : "", converted(arguments[k], argument_type(in, k, a, b)));
+      }
+      text += ")";
+    }
+    const bool narrow_int =
+        info_[i].type == DType::kI64 && compute_type(in.dtype) == DType::kI64 && in.dtype != DType::kI64;
+    return narrow_int ? cat("cast<", storage_type(in.dtype), ">(", text, ")") : text;
+  }
+
+  std::string irregular_arguments(int i, int a, int b, int predicate) {
+    line(cat("    i64 a", i, "[V], b", i, "[V]; bool p", i, "[V];"));
+    line(cat("    ARK_EACH { a", i, "[i] = ", a < 0 ? "0" : converted(a, DType::kI64), "; b", i,
+             "[i] = ", b < 0 ? "0" : converted(b, DType::kI64), "; p", i,
+             "[i] = ", predicate < 0 ? "true" : converted(predicate, DType::kBool), "; }"));
+    return cat("a", i, ", b", i, ", p", i);
+  }
+
+  void print_load(int i, bool preloaded) {
+    const Instr& in = instr(i);
+    if (info_[i].plain_load && preloaded) return declare(i, cat("widen(in.r", i, ".v[i])"));
+    line(cat("    Vec<", storage_type(in.dtype), ", V> m", i, ";"));
+    if (info_[i].plain_load) {
+      line(cat("    load_operand<V>(c, ", in.operand, ", x, m", i, ");"));
+    } else {
+      const std::string arguments = irregular_arguments(i, in.a, in.b, in.c);
+      const int indices = in.a < 0 ? 0 : in.b < 0 ? 1 : 2;
+      line(cat("    load_irregular<V, ", indices, ">(c, ", in.operand, ", x, ", arguments, ", m", i, ");"));
+    }
+    declare(i, cat("widen(m", i, ".v[i])"));
+  }
+
+  void print_store(int i) {
+    const Instr& in = instr(i);
+    const char* type = storage_type(in.dtype);
+    line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
+             converted(in.a, compute_type(in.dtype)), ");"));
+    if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));
+    const std::string arguments = irregular_arguments(i, in.b, in.c, in.d);
+    const int indices = in.b < 0 ? 0 : in.c < 0 ? 1 : 2;
+    line(cat("    store_irregular<V, ", indices, ">(c, ", in.operand, ", x, ", arguments, ", s", i, ");"));
+  }
+
+  /// One instruction of a function body. `preloaded`: plain loads come from Inputs.
+  void print_instruction(int i, bool preloaded) {
+    const Instr& in = instr(i);
+    switch (in.op) {
+      case Opcode::kConst:
+        return declare(i, constant(in));
+      case Opcode::kIndex:
+        return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + i"));
+      case Opcode::kLoad:
+        return print_load(i, preloaded);
+      case Opcode::kRoot:
+        line(cat("    float r", i, "[V]; roots.template get<V>(", in.aux, ", ", int{in.delta_sign}, ", r", i, ");"));
+        return;
+      case Opcode::kStore:
+        return print_store(i);
+      case Opcode::kYield:
+        line(cat("    float y", i, "[V]; ARK_EACH y", i, "[i] = ", converted(in.a, DType::kF32), ";"));
+        line(cat("    sink.template yield<V>(y", i, ");"));
+        return;
+      case Opcode::kReduce:
+        return declare(i, cat("u.r", i));
+      default:
+        check<UnsupportedError>(call_arity(in.op) > 0, "opcode ", name(in.op), " in a ", int(program_.kind),
+                                " program");
+        return declare(i, arithmetic(i));
+    }
+  }
+
+  void print_run() {
+    line("  template <int V, class Roots>");
+    line(
+        "  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[kDims], const Inputs<V>& in, "
+        "const Roots& roots) {");
+    std::vector<bool> wanted(count_);
+    for (int i = 0; i < count_; ++i) wanted[i] = is_sink(instr(i).op);
+    const std::vector<bool> needed = needed_by(wanted);
+    for (int i = 0; i < count_; ++i)
+      if (needed[i]) print_instruction(i, true);
+    line("  }");
+    line("  template <int V, class Roots>");
+    line("  static ARK_DEVICE void run(const ProgramContext& c, const i64 (&x)[kDims], const Roots& roots) {");
+    line("    Inputs<V> in;");
+    line("    load<V>(c, x, in);");
+    line("    run_loaded<V>(c, x, in, roots);");
+    line("  }");
+  }
+
+  // ---- reductions ----
+
+  int reduce_pass(int i) const { return column_ ? 0 : info_[i].pass; }
+
+  std::string accumulator_type(int i) const {
+    const Instr& in = instr(i);
+    const DType source = info_[in.a].type;
+    const bool wide = source == DType::kF64 || info_[i].type == DType::kF64;
+    const bool floating = source == DType::kF32 || info_[i].type == DType::kF32;
+    const char* type = wide ? "double" : floating ? "float" : "i64";
+    switch (static_cast<ReduceOp>(in.aux)) {
+      case ReduceOp::kSum:
+        return cat("SumAccumulator<", type, ">");
+      case ReduceOp::kProd:
+        return cat("ProdAccumulator<", type, ">");
+      case ReduceOp::kMax:
+        return source == DType::kBool ? "AnyAccumulator" : cat("MaxAccumulator<", type, ">");
+      case ReduceOp::kMin:
+        return source == DType::kBool ? "AllAccumulator" : cat("MinAccumulator<", type, ">");
+      case ReduceOp::kAny:
+        return "AnyAccumulator";
+      case ReduceOp::kAll:
+        return "AllAccumulator";
+      case ReduceOp::kArgMax:
+      case ReduceOp::kArgMin: {
+        const char* key = source == DType::kF64 ? "double" : source == DType::kF32 ? "float" : "i64";
+        return cat("ArgAccumulator<", key, ", ", in.aux == int(ReduceOp::kArgMax) ? "true" : "false", ">");
+      }
+    }
+    throw InternalError(cat("reduce op ", in.aux));
+  }
+
+  /// Type in which an element enters its accumulator.
+  DType accumulated_type(int i) const {
+    const Instr& in = instr(i);
+    const auto reduce = static_cast<ReduceOp>(in.aux);
+    const DType source = info_[in.a].type;
+    if (reduce == ReduceOp::kAny || reduce == ReduceOp::kAll) return DType::kBool;
+    if ((reduce == ReduceOp::kMax || reduce == ReduceOp::kMin) && source == DType::kBool) return DType::kBool;
+    if (reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin)
+      return source == DType::kBool ? DType::kI64 : source;
+    if (source == DType::kF64 || info_[i].type == DType::kF64) return DType::kF64;
+    return source == DType::kF32 || info_[i].type == DType::kF32 ? DType::kF32 : DType::kI64;
+  }
+
+  void print_accumulators() {
+    line("  struct Uniform {");
+    for (int i = 0; i < count_; ++i)
+      if (instr(i).op == Opcode::kReduce) line(cat("    ", register_type(info_[i].type), " r", i, ";"));
+    line("  };");
+    for (int pass = 0; pass < num_passes_; ++pass) {
+      std::string fields, start, merge, finish;
+      for (int i = 0; i < count_; ++i) {
+        if (instr(i).op != Opcode::kReduce || reduce_pass(i) != pass) continue;
+        fields += cat("    ", accumulator_type(i), " r", i, ";\n");
+        start += cat(" r", i, ".start();");
+        merge += cat(" r", i, ".merge(o.r", i, ");");
+        finish += cat(" u.r", i, " = static_cast<", register_type(info_[i].type), ">(acc.r", i, ".result());");
+      }
+      const std::string type = cat("Accumulator", pass);
+      line(cat("  struct ", type, " {"));
+      out_ += fields;
+      line(cat("    static constexpr bool kEmpty = ", fields.empty() ? "true" : "false", ";"));
+      line(cat("    ARK_DEVICE void start() {", start, " }"));
+      line(cat("    ARK_DEVICE void merge(const ", type, "& o) {", merge, " }"));
+      line("  };");
+      line(cat("  static ARK_DEVICE ", type, " accumulator(Pass<", pass, ">) { return {}; }"));
+      line(cat("  static ARK_DEVICE void finish(const ", type, "& acc, Uniform& u) {", finish, " }"));
+    }
+  }
+
+  /// The work of one pass over the elements: reductions of that pass and, in the last one, stores and yields.
+  void print_element(int pass) {
+    stop_at_reduce_ = true;
+    std::vector<bool> wanted(count_), adds(count_);
+    for (int i = 0; i < count_; ++i) {
+      const Instr& in = instr(i);
+      if (in.op == Opcode::kReduce && reduce_pass(i) == pass) {
+        wanted[in.a] = true;
+        adds[i] = true;
+      }
+      if (is_sink(in.op) && !uniform_store(i) && pass == num_passes_ - 1) wanted[i] = true;
+    }
+    const std::vector<bool> needed = needed_by(wanted);
+    line("  template <int V, class Sink>");
+    line(cat("  static ARK_DEVICE void element(Pass<", pass,
+             ">, const ProgramContext& c, const i64 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
+    line(cat("                                 const Uniform& u, Accumulator", pass, column_ ? " (&acc)[V]" : "& acc",
+             ", const Sink& sink) {"));
+    for (int i = 0; i < count_; ++i) {
+      if (needed[i]) print_instruction(i, true);
+      if (adds[i])
+        line(cat("    ARK_EACH acc", column_ ? "[i]" : "", ".r", i, ".add(", converted(instr(i).a, accumulated_type(i)),
+                 column_ ? ", row_index);" : ", row_index + i);"));
+    }
+    line("  }");
+  }
+
+  void print_uniform_stores() {
+    stop_at_reduce_ = true;
+    std::vector<bool> wanted(count_);
+    bool any = false;
+    for (int i = 0; i < count_; ++i) any |= wanted[i] = uniform_store(i);
+    const std::vector<bool> needed = needed_by(wanted);
+    line(cat("  static constexpr bool kUniformStores = ", any ? "true" : "false", ";"));
+    line("  static ARK_DEVICE void uniform_stores(const ProgramContext& c, const i64 (&x)[kDims], const Uniform& u) {");
+    line("    constexpr int V = 1;");
+    for (int i = 0; i < count_; ++i)
+      if (needed[i]) print_instruction(i, false);
+    line("  }");
+  }
+
+  const Program& program_;
+  int count_;
+  bool row_ = false, column_ = false, stop_at_reduce_ = false;
+  int num_passes_ = 1;
+  std::vector<Info> info_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string program_source(const Program& program, int number, const std::string& comment) {
+  return Printer(program).text(number, comment);
+}
+
+}  // namespace ark::codegen

@@ -1,0 +1,18 @@
+// A scalar program (ir/program.h) as a C++ struct for the device: see device/program_support.cuh for what it offers to
+// tasks.
+//
+// Values are printed one instruction a line, in order. A value that is the same for all V elements of a vector
+// (constants, outer coordinates, reduction results and what follows from them) is a scalar, every other value an array
+// of V.
+#pragma once
+#include <string>
+
+#include "ir/program.h"
+
+namespace ark::codegen {
+
+/// `struct Program<number> { ... };`, preceded by `comment` (whole lines). Throws InternalError for a malformed program
+/// and UnsupportedError for an opcode that the device does not know in this kind of program.
+std::string program_source(const Program& program, int number, const std::string& comment);
+
+}  // namespace ark::codegen

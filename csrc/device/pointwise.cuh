@@ -1,0 +1,57 @@
+// kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
+// directly.
+#pragma once
+#include "device/program_support.cuh"
+
+namespace ark::device {
+
+template <class Programs>
+struct Pointwise {
+  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
+  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    consumer.wait_for(task, task.first, task.count);
+    Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
+      using P = decltype(program);
+      if (task.record->size[P::kDims - 1] % P::kVector == 0 && task.record->params.program.tile % P::kVector == 0)
+        run_vectors<P, P::kVector>(consumer, task);
+      else
+        run_vectors<P, 1>(consumer, task);
+    });
+  }
+
+ private:
+  /// Two vectors of V elements in flight per thread.
+  template <class P, int V>
+  static ARK_DEVICE void run_vectors(Consumer& consumer, const Task& task) {
+    const abi::OpRecord& r = *task.record;
+    i64 total = 1;
+#pragma unroll
+    for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
+    const i64 tile = r.params.program.tile;
+    const i64 begin = task.first * tile;
+    const i64 end = min(total, (task.first + static_cast<i64>(task.count)) * tile);
+    const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
+    constexpr i64 kStep = kConsumerThreads * V;
+    i64 e = begin + consumer.thread() * V;
+#pragma unroll 1
+    for (; e + kStep < end; e += 2 * kStep) {
+      i64 x0[P::kDims], x1[P::kDims];
+      unflatten<0, P::kDims>(r, e, x0);
+      unflatten<0, P::kDims>(r, e + kStep, x1);
+      typename P::template Inputs<V> in0, in1;
+      P::template load<V>(c, x0, in0);
+      P::template load<V>(c, x1, in1);
+      P::template run_loaded<V>(c, x0, in0, NoRoots{});
+      P::template run_loaded<V>(c, x1, in1, NoRoots{});
+    }
+    if (e < end) {
+      i64 x[P::kDims];
+      unflatten<0, P::kDims>(r, e, x);
+      P::template run<V>(c, x, NoRoots{});
+    }
+  }
+};
+
+}  // namespace ark::device

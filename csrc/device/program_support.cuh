@@ -1,0 +1,414 @@
+// What generated programs are made of: element types, operands as vectors, reductions.
+//
+// A generated program is a struct (see codegen/program_source.h for the exact text):
+//   kDims, kReduceDims, kVector (elements per vector), kPasses (row programs: walks over the row before the last values
+//   are known) Inputs<V>                 raw values of the loads that need nothing but coordinates load<V>(c, x, in)
+//   issues these loads, so that several vectors can be in flight pointwise, epilogue:  run<V>(c, x, roots) and
+//   run_loaded<V>(c, x, in, roots) row, prologue:        Uniform (reduction results), Accumulator<p>, element<p, V>(c,
+//   x, r, in, u, acc, sink), finish<p>(acc, u),
+//                         uniform_stores(c, x, u)
+//   column:               Accumulator<0>, element<0, V>(...) with one accumulator per column, finish<0>, uniform_stores
+// All of them are called with the coordinates x of the first of V elements that are neighbours along the last
+// dimension.
+#pragma once
+#include "device/pipeline.cuh"
+#include "device/program_math.cuh"
+
+namespace ark::device {
+
+#define ARK_EACH _Pragma("unroll") for (int i = 0; i < V; ++i)
+
+struct bf16 {
+  unsigned short bits;
+};
+struct f16 {
+  unsigned short bits;
+};
+struct boolean {
+  unsigned char bits;
+};
+
+// Storage -> compute type: f32 for the 16-bit floats, i64 for integers, bool.
+ARK_DEVICE float widen(bf16 x) { return __uint_as_float(static_cast<u32>(x.bits) << 16); }
+ARK_DEVICE float widen(f16 x) { return f16_to_float(x.bits); }
+ARK_DEVICE float widen(float x) { return x; }
+ARK_DEVICE double widen(double x) { return x; }
+ARK_DEVICE bool widen(boolean x) { return x.bits != 0; }
+template <class T>
+ARK_DEVICE i64 widen(T x) {
+  return static_cast<i64>(x);
+}
+
+/// Any compute type -> storage type S, rounded to nearest even; integers wrap.
+template <class S, class T>
+ARK_DEVICE S narrow(T x) {
+  return static_cast<S>(x);
+}
+template <>
+ARK_DEVICE bf16 narrow<bf16, float>(float x) {
+  return bf16{float_to_bf16(x)};
+}
+template <>
+ARK_DEVICE f16 narrow<f16, float>(float x) {
+  return f16{float_to_f16(x)};
+}
+template <>
+ARK_DEVICE bf16 narrow<bf16, double>(double x) {
+  return bf16{float_to_bf16(static_cast<float>(x))};
+}
+template <>
+ARK_DEVICE f16 narrow<f16, double>(double x) {
+  return f16{float_to_f16(static_cast<float>(x))};
+}
+template <>
+ARK_DEVICE bf16 narrow<bf16, i64>(i64 x) {
+  return bf16{float_to_bf16(static_cast<float>(x))};
+}
+template <>
+ARK_DEVICE f16 narrow<f16, i64>(i64 x) {
+  return f16{float_to_f16(static_cast<float>(x))};
+}
+template <>
+ARK_DEVICE bf16 narrow<bf16, bool>(bool x) {
+  return bf16{static_cast<unsigned short>(x ? 0x3f80 : 0)};
+}
+template <>
+ARK_DEVICE f16 narrow<f16, bool>(bool x) {
+  return f16{static_cast<unsigned short>(x ? 0x3c00 : 0)};
+}
+template <>
+ARK_DEVICE boolean narrow<boolean, float>(float x) {
+  return boolean{static_cast<unsigned char>(x != 0)};
+}
+template <>
+ARK_DEVICE boolean narrow<boolean, double>(double x) {
+  return boolean{static_cast<unsigned char>(x != 0)};
+}
+template <>
+ARK_DEVICE boolean narrow<boolean, i64>(i64 x) {
+  return boolean{static_cast<unsigned char>(x != 0)};
+}
+template <>
+ARK_DEVICE boolean narrow<boolean, bool>(bool x) {
+  return boolean{static_cast<unsigned char>(x)};
+}
+/// Cast: rounded to S and back to S's compute type.
+template <class S, class T>
+ARK_DEVICE auto cast(T x) {
+  return widen(narrow<S>(x));
+}
+
+// ---------------------------------------------------------------------------------------------- vectors in memory
+
+/// V neighbouring elements as they lie in memory.
+template <class S, int V>
+struct alignas(sizeof(S) * V > 16 ? 16 : sizeof(S) * V) Vec {
+  S v[V];
+};
+
+template <class S>
+ARK_DEVICE S load_element(const S* p) {
+  const auto raw = load_global<sizeof(S)>(p);
+  S s;
+  __builtin_memcpy(&s, &raw, sizeof(S));
+  return s;
+}
+template <class S>
+ARK_DEVICE void store_element(S* p, S value) {
+  Raw<sizeof(S)> raw{};
+  __builtin_memcpy(&raw, &value, sizeof(S));
+  store_global<sizeof(S)>(p, raw);
+}
+template <class S, int V>
+ARK_DEVICE void load_vector(const S* p, Vec<S, V>& out) {
+  constexpr int kPiece = sizeof(S) * V > 16 ? 16 : sizeof(S) * V;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(S)) * V / kPiece; ++i) {
+    const auto raw = load_global<kPiece>(reinterpret_cast<const unsigned char*>(p) + i * kPiece);
+    __builtin_memcpy(reinterpret_cast<unsigned char*>(&out) + i * kPiece, &raw, kPiece);
+  }
+}
+template <class S, int V>
+ARK_DEVICE void store_vector(S* p, const Vec<S, V>& in) {
+  constexpr int kPiece = sizeof(S) * V > 16 ? 16 : sizeof(S) * V;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(S)) * V / kPiece; ++i) {
+    Raw<kPiece> raw{};
+    __builtin_memcpy(&raw, reinterpret_cast<const unsigned char*>(&in) + i * kPiece, kPiece);
+    store_global<kPiece>(reinterpret_cast<unsigned char*>(p) + i * kPiece, raw);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- operands of a program
+
+struct ProgramContext {
+  const Worker& worker;
+  const Task& task;
+  int first_operand;
+
+  ARK_DEVICE ProgramContext(const Task& t, int first, const Worker& w) : worker(w), task(t), first_operand(first) {}
+  ARK_DEVICE const abi::Operand& operand(int i) const { return task.operand(first_operand + i); }
+};
+
+/// Elements of S that one access of a vector of V moves: how many must be contiguous and aligned.
+template <class S, int V>
+inline constexpr int kTogether = V * sizeof(S) > 16 ? 16 / sizeof(S) : V;
+
+template <int kDims>
+ARK_DEVICE i64 element_offset(const abi::Operand& o, const i64 (&x)[kDims]) {
+  i64 at = 0;
+#pragma unroll
+  for (int d = 0; d < kDims; ++d) at += x[d] * o.stride[d];
+  return at;
+}
+
+/// V elements of operand `number` at x.
+template <int V, class S, int kDims>
+ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i64 (&x)[kDims], Vec<S, V>& out) {
+  const abi::Operand& o = c.operand(number);
+  const S* p = reinterpret_cast<const S*>(o.offset) + element_offset(o, x);
+  if constexpr (V == 1) {
+    out.v[0] = load_element(p);
+  } else {
+    const i64 stride = o.stride[kDims - 1];
+    if (o.vector >= kTogether<S, V>) {
+      load_vector(p, out);
+    } else if (stride == 0) {
+      const S s = load_element(p);
+      ARK_EACH out.v[i] = s;
+    } else {
+      ARK_EACH out.v[i] = load_element(p + i * stride);
+    }
+  }
+}
+template <int V, class S, int kDims>
+ARK_DEVICE void store_operand(const ProgramContext& c, int number, const i64 (&x)[kDims], const Vec<S, V>& in) {
+  const abi::Operand& o = c.operand(number);
+  S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x);
+  if constexpr (V == 1) {
+    store_element(p, in.v[0]);
+  } else {
+    const i64 stride = o.stride[kDims - 1];
+    if (o.vector >= kTogether<S, V>) {
+      store_vector(p, in);
+    } else {
+      ARK_EACH store_element(p + i * stride, in.v[i]);
+    }
+  }
+}
+
+/// Where index registers lead: false when one is out of its extent (reported).
+struct IndexedOffset {
+  i64 offset;
+  bool valid;
+};
+ARK_DEVICE IndexedOffset indexed_offset(const ProgramContext& c, const abi::Operand& o, i64 a, i64 b, int num_indices) {
+  if (o.index_operand < 0 || num_indices == 0) return {0, true};
+  const abi::Operand& parameters = c.task.operand(o.index_operand);
+  if (a < 0) a += parameters.stride[2];
+  bool valid = a >= 0 && a < parameters.stride[2];
+  i64 offset = a * parameters.stride[0];
+  if (num_indices > 1) {
+    if (b < 0) b += parameters.stride[3];
+    valid = valid && b >= 0 && b < parameters.stride[3];
+    offset += b * parameters.stride[1];
+  }
+  return {offset, valid};
+}
+template <class S>
+ARK_DEVICE S out_of_range_value() {
+  S s{};
+  if constexpr (sizeof(S) == sizeof(bf16) && __is_same(S, bf16)) s.bits = 0x7fff;
+  if constexpr (__is_same(S, f16)) s.bits = 0x7fff;
+  if constexpr (__is_same(S, float)) s = op::not_a_number();
+  if constexpr (__is_same(S, double)) s = op::not_a_number();
+  return s;
+}
+
+/// V elements at x, moved by per-element index registers (kIndices of them) where `predicate` holds, else 0.
+template <int V, int kIndices, class S, int kDims>
+ARK_DEVICE void load_irregular(const ProgramContext& c, int number, const i64 (&x)[kDims], const i64 (&a)[V],
+                               const i64 (&b)[V], const bool (&predicate)[V], Vec<S, V>& out) {
+  const abi::Operand& o = c.operand(number);
+  const S* p = reinterpret_cast<const S*>(o.offset) + element_offset(o, x);
+  const i64 stride = o.stride[kDims - 1];
+  if constexpr (V > 1) {  // the usual gather of rows: one index for all V elements
+    bool same = o.vector >= kTogether<S, V>;
+    ARK_EACH same = same && predicate[i] && (kIndices < 1 || a[i] == a[0]) && (kIndices < 2 || b[i] == b[0]);
+    if (same) {
+      const IndexedOffset at = indexed_offset(c, o, a[0], b[0], kIndices);
+      if (at.valid) {
+        load_vector(p + at.offset, out);
+        return;
+      }
+    }
+  }
+  ARK_EACH {
+    out.v[i] = S{};
+    if (predicate[i]) {
+      const IndexedOffset at = indexed_offset(c, o, a[i], b[i], kIndices);
+      if (at.valid) {
+        out.v[i] = load_element(p + i * stride + at.offset);
+      } else {
+        out.v[i] = out_of_range_value<S>();
+        c.worker.report_index_error(c.task.record->op);
+      }
+    }
+  }
+}
+template <int V, int kIndices, class S, int kDims>
+ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i64 (&x)[kDims], const i64 (&a)[V],
+                                const i64 (&b)[V], const bool (&predicate)[V], const Vec<S, V>& in) {
+  const abi::Operand& o = c.operand(number);
+  S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x);
+  const i64 stride = o.stride[kDims - 1];
+  if constexpr (V > 1) {
+    bool same = o.vector >= kTogether<S, V>;
+    ARK_EACH same = same && predicate[i] && (kIndices < 1 || a[i] == a[0]) && (kIndices < 2 || b[i] == b[0]);
+    if (same) {
+      const IndexedOffset at = indexed_offset(c, o, a[0], b[0], kIndices);
+      if (at.valid) {
+        store_vector(p + at.offset, in);
+        return;
+      }
+    }
+  }
+  ARK_EACH {
+    if (predicate[i]) {
+      const IndexedOffset at = indexed_offset(c, o, a[i], b[i], kIndices);
+      if (at.valid)
+        store_element(p + i * stride + at.offset, in.v[i]);
+      else
+        c.worker.report_index_error(c.task.record->op);
+    }
+  }
+}
+
+/// Roots of programs that have none.
+template <int kPass>
+struct Pass {};  // walk number kPass over a row
+
+/// Roots of programs that have none.
+struct NoRoots {};
+/// Sinks of row programs that yield nothing.
+struct NoSink {
+  template <int V, class T>
+  ARK_DEVICE void yield(const T (&)[V]) const {}
+};
+
+// ---------------------------------------------------------------------------------------------- coordinates
+
+/// Coordinates of flattened index e over dimensions [kFirst, kLast) of the domain.
+template <int kFirst, int kLast, int kDims>
+ARK_DEVICE void unflatten(const abi::OpRecord& r, i64 e, i64 (&x)[kDims]) {
+  if (e >> 31 == 0) {
+    u32 rest = static_cast<u32>(e);
+#pragma unroll
+    for (int d = kLast - 1; d > kFirst; --d) {
+      const u32 size = static_cast<u32>(r.size[d]), next = rest / size;
+      x[d] = rest - next * size;
+      rest = next;
+    }
+    if constexpr (kLast > kFirst) x[kFirst] = rest;
+    return;
+  }
+#pragma unroll
+  for (int d = kLast - 1; d > kFirst; --d) {
+    x[d] = e % r.size[d];
+    e /= r.size[d];
+  }
+  if constexpr (kLast > kFirst) x[kFirst] = e;
+}
+
+// ---------------------------------------------------------------------------------------------- reductions
+
+/// Any trivially copyable struct from another lane.
+template <class T>
+ARK_DEVICE T shuffle_xor(const T& value, int mask) {
+  static_assert(sizeof(T) % 4 == 0);
+  T out;
+  u32 words[sizeof(T) / 4];
+  __builtin_memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __shfl_xor_sync(~0u, words[i], mask);
+  __builtin_memcpy(&out, words, sizeof(T));
+  return out;
+}
+
+/// One reduction in progress: start(), add(element, index), merge(other accumulator). All merges are in a fixed order.
+template <class T>
+struct SumAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = T(0); }
+  ARK_DEVICE void add(T x, i64) { value = op::add(value, x); }
+  ARK_DEVICE void merge(const SumAccumulator& o) { value = op::add(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+template <class T>
+struct ProdAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = T(1); }
+  ARK_DEVICE void add(T x, i64) { value = op::mul(value, x); }
+  ARK_DEVICE void merge(const ProdAccumulator& o) { value = op::mul(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+template <class T>
+ARK_DEVICE T lowest() {
+  if constexpr (op::kIsFloat<T>) return static_cast<T>(-op::infinity());
+  return static_cast<T>(0x8000000000000000ull);
+}
+template <class T>
+ARK_DEVICE T highest() {
+  if constexpr (op::kIsFloat<T>) return static_cast<T>(op::infinity());
+  return static_cast<T>(0x7fffffffffffffffull);
+}
+template <class T>
+struct MaxAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = lowest<T>(); }
+  ARK_DEVICE void add(T x, i64) { value = op::maximum(value, x); }
+  ARK_DEVICE void merge(const MaxAccumulator& o) { value = op::maximum(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+template <class T>
+struct MinAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = highest<T>(); }
+  ARK_DEVICE void add(T x, i64) { value = op::minimum(value, x); }
+  ARK_DEVICE void merge(const MinAccumulator& o) { value = op::minimum(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+struct AnyAccumulator {
+  u32 value;
+  ARK_DEVICE void start() { value = 0; }
+  ARK_DEVICE void add(bool x, i64) { value |= x; }
+  ARK_DEVICE void merge(const AnyAccumulator& o) { value |= o.value; }
+  ARK_DEVICE bool result() const { return value != 0; }
+};
+struct AllAccumulator {
+  u32 value;
+  ARK_DEVICE void start() { value = 1; }
+  ARK_DEVICE void add(bool x, i64) { value &= x; }
+  ARK_DEVICE void merge(const AllAccumulator& o) { value &= o.value; }
+  ARK_DEVICE bool result() const { return value != 0; }
+};
+/// First index of the extreme; NaN wins.
+template <class T, bool kMax>
+struct ArgAccumulator {
+  i64 index;
+  T value;
+  ARK_DEVICE void start() {
+    index = 0x7fffffffffffffffll;
+    value = kMax ? lowest<T>() : highest<T>();
+  }
+  ARK_DEVICE void add(T x, i64 i) { merge(ArgAccumulator{i, x}); }
+  ARK_DEVICE void merge(const ArgAccumulator& o) {
+    const bool here_nan = value != value, there_nan = o.value != o.value;
+    const bool better = there_nan ? !here_nan : !here_nan && (kMax ? o.value > value : o.value < value);
+    const bool equal = there_nan ? here_nan : o.value == value;
+    if (better || (equal && o.index < index)) *this = o;
+  }
+  ARK_DEVICE i64 result() const { return index; }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,176 @@
+// kRow: a row program over blocks of `tile` rows. A row is handled by a warp, a warpgroup or all consumers, whichever
+// first holds it in registers (kCachedChunks vectors a thread); longer rows are read again in every pass.
+#pragma once
+#include "device/program_support.cuh"
+
+namespace ark::device {
+
+/// The threads that share a row: 32, 128 or 256 of them.
+struct RowGroup {
+  const Consumer& consumer;
+  int size;
+
+  ARK_DEVICE int thread() const { return consumer.thread() & (size - 1); }
+  ARK_DEVICE int index() const { return consumer.thread() / size; }
+  ARK_DEVICE int count() const { return kConsumerThreads / size; }
+  ARK_DEVICE void sync() const {
+    if (size == kConsumerThreads)
+      consumer.sync();
+    else if (size == 128)
+      consumer.sync_group();
+    else
+      __syncwarp();
+  }
+  /// The accumulators of all threads of the group, merged in a fixed tree; every thread gets the result. `buffer`:
+  /// shared memory for 8 accumulators, used by every call (two barriers keep calls apart).
+  template <class A>
+  ARK_DEVICE void reduce(A& acc, unsigned char* buffer) const {
+    if constexpr (!A::kEmpty) {
+#pragma unroll
+      for (int mask = 16; mask > 0; mask >>= 1) {
+        A other = shuffle_xor(acc, mask);
+        // the lower lane's part comes first, in both lanes
+        if (consumer.lane() & mask) {
+          other.merge(acc);
+          acc = other;
+        } else {
+          acc.merge(other);
+        }
+      }
+      if (size == 32) return;
+      A* parts = reinterpret_cast<A*>(buffer);
+      const int warps = size / 32, first = index() * warps;
+      if (consumer.lane() == 0) parts[consumer.warp()] = acc;
+      sync();
+      acc = parts[first];
+#pragma unroll 1
+      for (int w = 1; w < warps; ++w) acc.merge(parts[first + w]);
+      sync();
+    }
+  }
+};
+
+/// One walk over the elements of a row, recursively pass by pass: `kept` vectors stay in registers.
+template <class P, int V, bool kCached>
+struct RowWalk {
+  static constexpr int kChunks = kCached ? P::kCachedChunks : 1;
+  using Inputs = typename P::template Inputs<V>;
+
+  const ProgramContext& c;
+  const RowGroup& group;
+  i64 row_size;
+  Inputs kept[kChunks];
+
+  ARK_DEVICE void coordinates(i64 r, const i64 (&row)[P::kDims], i64 (&x)[P::kDims]) const {
+#pragma unroll
+    for (int d = 0; d < P::kDims; ++d) x[d] = row[d];
+    unflatten<P::kDims - P::kReduceDims, P::kDims>(*c.task.record, r, x);
+  }
+  ARK_DEVICE i64 element_of(int chunk) const { return (static_cast<i64>(chunk) * group.size + group.thread()) * V; }
+
+  ARK_DEVICE void load(const i64 (&row)[P::kDims]) {
+    if constexpr (kCached) {
+#pragma unroll
+      for (int k = 0; k < kChunks; ++k)
+        if (element_of(k) < row_size) {
+          i64 x[P::kDims];
+          coordinates(element_of(k), row, x);
+          P::template load<V>(c, x, kept[k]);
+        }
+    }
+  }
+
+  template <int kPass, class Sink>
+  ARK_DEVICE void run(const i64 (&row)[P::kDims], typename P::Uniform& u, unsigned char* buffer, const Sink& sink) {
+    auto acc = P::accumulator(Pass<kPass>{});
+    acc.start();
+    if constexpr (kCached) {
+#pragma unroll
+      for (int k = 0; k < kChunks; ++k)
+        if (element_of(k) < row_size) {
+          i64 x[P::kDims];
+          coordinates(element_of(k), row, x);
+          P::template element<V>(Pass<kPass>{}, c, x, element_of(k), kept[k], u, acc, sink.at(element_of(k)));
+        }
+    } else {
+      const i64 step = static_cast<i64>(group.size) * V;
+      i64 e = group.thread() * V;
+#pragma unroll 1
+      for (; e + step < row_size; e += 2 * step) {  // two vectors in flight
+        i64 x0[P::kDims], x1[P::kDims];
+        coordinates(e, row, x0);
+        coordinates(e + step, row, x1);
+        Inputs in0, in1;
+        P::template load<V>(c, x0, in0);
+        P::template load<V>(c, x1, in1);
+        P::template element<V>(Pass<kPass>{}, c, x0, e, in0, u, acc, sink.at(e));
+        P::template element<V>(Pass<kPass>{}, c, x1, e + step, in1, u, acc, sink.at(e + step));
+      }
+      if (e < row_size) {
+        i64 x[P::kDims];
+        coordinates(e, row, x);
+        Inputs in;
+        P::template load<V>(c, x, in);
+        P::template element<V>(Pass<kPass>{}, c, x, e, in, u, acc, sink.at(e));
+      }
+    }
+    group.reduce(acc, buffer);
+    P::finish(acc, u);
+    if constexpr (kPass + 1 < P::kPasses) run<kPass + 1>(row, u, buffer, sink);
+  }
+};
+
+/// A sink of rows that yield nothing.
+struct RowNoSink {
+  ARK_DEVICE NoSink at(i64) const { return {}; }
+};
+
+template <class Programs>
+struct Row {
+  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
+  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    consumer.wait_for(task, task.first, task.count);
+    Programs::row(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
+      using P = decltype(program);
+      constexpr int V = P::kVector;
+      const abi::ProgramParams& p = task.record->params.program;
+      constexpr i64 kPerThread = P::kCachedChunks * V;
+      if (task.record->size[P::kDims - 1] % V != 0) {
+        run_rows<P, 1, false>(consumer, task, p.row_size <= 512 ? 32 : kConsumerThreads);
+      } else if (p.row_size <= kPerThread * kConsumerThreads) {
+        run_rows<P, V, true>(consumer, task,
+                             p.row_size <= kPerThread * 32    ? 32
+                             : p.row_size <= kPerThread * 128 ? 128
+                                                              : kConsumerThreads);
+      } else {
+        run_rows<P, V, false>(consumer, task, kConsumerThreads);
+      }
+    });
+  }
+
+ private:
+  template <class P, int V, bool kCached>
+  static ARK_DEVICE void run_rows(Consumer& consumer, const Task& task, int group_size) {
+    const abi::OpRecord& r = *task.record;
+    const abi::ProgramParams& p = r.params.program;
+    const ProgramContext c(task, p.first_operand, consumer.worker);
+    const RowGroup group{consumer, group_size};
+    const i64 begin = task.first * p.tile, end = min(p.num_rows, (task.first + static_cast<i64>(task.count)) * p.tile);
+    RowWalk<P, V, kCached> walk{c, group, p.row_size};
+#pragma unroll 1
+    for (i64 n = begin; n < end; n += group.count()) {  // all groups take equally many turns: they share barriers
+      const i64 row_number = n + group.index();
+      if (row_number >= end) continue;  // groups never wait for each other inside a row
+      i64 row[P::kDims] = {};
+      unflatten<0, P::kDims - P::kReduceDims>(r, row_number, row);
+      typename P::Uniform u;
+      walk.load(row);
+      walk.template run<0>(row, u, consumer.scratch(), RowNoSink{});
+      if (P::kUniformStores && group.thread() == 0) P::uniform_stores(c, row, u);
+    }
+  }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,151 @@
+#include "cuda_compile/plans.h"
+
+namespace ark::cuda_compile {
+namespace {
+
+using abi::TaskKind;
+
+int add_program(plan::Plan& plan, const ProgramBuilder& builder) {
+  plan.programs.push_back(builder.program);
+  return static_cast<int>(plan.programs.size()) - 1;
+}
+
+plan::Op program_op(TaskKind kind, int program, const std::string& name) {
+  plan::Op op;
+  op.name = name;
+  op.record.kind = kind;
+  op.record.params.program.program = program;
+  return op;
+}
+
+/// All unary, binary and ternary opcodes on one type in one pointwise program.
+ProgramBuilder every_opcode(DType type) {
+  ProgramBuilder b(ProgramKind::kPointwise, 2, 0, 3);
+  const int x = b.load(0, type), y = b.load(1, type);
+  const bool floating = is_float(type);
+  int sum = b.op(Opcode::kAdd, x, y, -1, type);
+  const auto fold = [&](int value) { sum = b.op(Opcode::kAdd, sum, value, -1, type); };
+  for (int code = static_cast<int>(Opcode::kNeg); code <= static_cast<int>(Opcode::kLogicalXor); ++code) {
+    const auto op = static_cast<Opcode>(code);
+    const bool bits = op == Opcode::kBitNot || (op >= Opcode::kAnd && op <= Opcode::kShr);
+    const bool integer_too = op == Opcode::kNeg || op == Opcode::kAbs || op == Opcode::kSign || op == Opcode::kRelu ||
+                             (op >= Opcode::kAdd && op <= Opcode::kMinimum);
+    const bool boolean = (op >= Opcode::kEq && op <= Opcode::kGe) || op == Opcode::kIsNan || op == Opcode::kIsInf ||
+                         op == Opcode::kLogicalNot || (op >= Opcode::kLogicalAnd && op <= Opcode::kLogicalXor);
+    if (boolean) {
+      const int condition = b.op(op, x, y, -1, DType::kBool);
+      fold(b.op(Opcode::kWhere, condition, x, y, type));
+    } else if (floating ? !bits : (bits || integer_too)) {
+      fold(b.op(op, x, y, -1, type));
+    }
+  }
+  fold(b.op(Opcode::kFma, x, y, sum, type));
+  b.store(2, type, sum);
+  return b;
+}
+
+NamedPlan pointwise_plan() {
+  plan::Plan p;
+  for (const DType type : {DType::kF32, DType::kF64, DType::kI64, DType::kI32})
+    p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, every_opcode(type)), "every opcode"));
+  {  // gather of rows, predicate, random numbers, scatter
+    ProgramBuilder b(ProgramKind::kPointwise, 3, 0, 6);
+    const int row = b.load(0, DType::kI64);
+    const int table = b.load(1, DType::kBF16, row);
+    const int d0 = b.index(0), d2 = b.index(2), limit = b.constant(5, DType::kI64);
+    const int inside = b.op(Opcode::kLt, d2, limit, -1, DType::kBool);
+    const int guarded = b.load(3, DType::kF16, -1, -1, inside);
+    const int random = b.op(Opcode::kRand, row, d0, d2);
+    int sum = b.op(Opcode::kAdd, table, guarded);
+    sum = b.op(Opcode::kMul, sum, random);
+    const int rounded = b.op(Opcode::kCast, sum, -1, -1, DType::kBF16);
+    b.store(4, DType::kBF16, rounded, false, row, inside);
+    b.store(5, DType::kF32, sum);
+    p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, b), "gather, dropout, scatter"));
+  }
+  {  // gelu (tanh) in bf16
+    ProgramBuilder b(ProgramKind::kPointwise, 1, 0, 2);
+    const int x = b.load(0, DType::kBF16);
+    const int cube = b.op(Opcode::kPow, x, b.constant(3));
+    const int inner = b.op(Opcode::kMul, b.op(Opcode::kFma, cube, b.constant(0.044715), x), b.constant(0.7978845608));
+    const int one = b.op(Opcode::kAdd, b.op(Opcode::kTanh, inner), b.constant(1));
+    const int half = b.op(Opcode::kMul, x, b.constant(0.5));
+    b.store(1, DType::kBF16, b.op(Opcode::kMul, half, one));
+    p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, b), "gelu"));
+  }
+  return {"pointwise", p};
+}
+
+ProgramBuilder rms_norm(ProgramKind kind) {
+  ProgramBuilder b(kind, 2, 1, kind == ProgramKind::kRow ? 3 : 2);
+  const int x = b.load(0, DType::kBF16), w = b.load(1, DType::kBF16);
+  const int mean = b.op(Opcode::kMul, b.reduce(ReduceOp::kSum, b.op(Opcode::kMul, x, x)), b.constant(1.0 / 2048));
+  const int scale = b.op(Opcode::kRsqrt, b.op(Opcode::kAdd, mean, b.constant(1e-5)));
+  const int normed = b.op(Opcode::kCast, b.op(Opcode::kMul, x, scale), -1, -1, DType::kBF16);
+  const int y = b.op(Opcode::kMul, w, normed);
+  if (kind == ProgramKind::kRow)
+    b.store(2, DType::kBF16, y);
+  else
+    b.op(Opcode::kYield, y);
+  return b;
+}
+
+NamedPlan row_plan() {
+  plan::Plan p;
+  p.ops.push_back(program_op(TaskKind::kRow, add_program(p, rms_norm(ProgramKind::kRow)), "rms norm"));
+  {  // layer norm with statistics
+    ProgramBuilder b(ProgramKind::kRow, 3, 1, 6);
+    const int x = b.op(Opcode::kAdd, b.load(0, DType::kF32), b.load(1, DType::kBF16));
+    const int n = b.constant(1.0 / 1024);
+    const int mean = b.op(Opcode::kMul, b.reduce(ReduceOp::kSum, x), n);
+    const int d = b.op(Opcode::kSub, x, mean);
+    const int variance = b.op(Opcode::kMul, b.reduce(ReduceOp::kSum, b.op(Opcode::kMul, d, d)), n);
+    const int scale = b.op(Opcode::kRsqrt, b.op(Opcode::kAdd, variance, b.constant(1e-12)));
+    const int y = b.op(Opcode::kFma, b.op(Opcode::kMul, d, scale), b.load(2, DType::kF32), b.load(3, DType::kF32));
+    b.store(4, DType::kF16, y);
+    b.store(5, DType::kF32, scale, true);
+    p.ops.push_back(program_op(TaskKind::kRow, add_program(p, b), "layer norm"));
+  }
+  {  // softmax, argmax, any over two dimensions
+    ProgramBuilder b(ProgramKind::kRow, 4, 2, 5);
+    const int x = b.load(0, DType::kF32);
+    const int e = b.op(Opcode::kExp, b.op(Opcode::kSub, x, b.reduce(ReduceOp::kMax, x)));
+    const int sum = b.reduce(ReduceOp::kSum, e);
+    b.store(1, DType::kF32, b.op(Opcode::kDiv, e, sum));
+    b.store(2, DType::kI64, b.reduce(ReduceOp::kArgMax, x, DType::kI64), true);
+    const int nan = b.op(Opcode::kIsNan, x, -1, -1, DType::kBool);
+    b.store(3, DType::kBool, b.reduce(ReduceOp::kAny, nan, DType::kBool), true);
+    b.store(4, DType::kF64, b.reduce(ReduceOp::kSum, b.op(Opcode::kCast, x, -1, -1, DType::kF64), DType::kF64), true);
+    p.ops.push_back(program_op(TaskKind::kRow, add_program(p, b), "softmax"));
+  }
+  plan::Op range;
+  range.name = "mask range";
+  range.record.kind = TaskKind::kMaskRange;
+  p.ops.push_back(range);
+  return {"row", p};
+}
+
+NamedPlan column_plan() {
+  plan::Plan p;
+  {  // two sums of a layer norm's backward
+    ProgramBuilder b(ProgramKind::kColumn, 2, 1, 4);
+    const int dy = b.load(0, DType::kBF16), x = b.load(1, DType::kBF16);
+    b.store(2, DType::kF32, b.reduce(ReduceOp::kSum, b.op(Opcode::kMul, dy, x)), true);
+    b.store(3, DType::kF32, b.reduce(ReduceOp::kSum, dy), true);
+    p.ops.push_back(program_op(TaskKind::kColumn, add_program(p, b), "norm backward"));
+  }
+  {
+    ProgramBuilder b(ProgramKind::kColumn, 3, 2, 3);
+    const int x = b.load(0, DType::kF64);
+    b.store(1, DType::kI64, b.reduce(ReduceOp::kArgMin, x, DType::kI64), true);
+    b.store(2, DType::kF64, b.reduce(ReduceOp::kProd, x, DType::kF64), true);
+    p.ops.push_back(program_op(TaskKind::kColumn, add_program(p, b), "product"));
+  }
+  return {"column", p};
+}
+
+}  // namespace
+
+std::vector<NamedPlan> plans() { return {pointwise_plan(), row_plan(), column_plan()}; }
+
+}  // namespace ark::cuda_compile

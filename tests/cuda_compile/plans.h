@@ -1,0 +1,75 @@
+// Hand-made plans whose sources the compile test builds: only what codegen looks at is filled in (kinds, programs,
+// operand types).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "planner/plan.h"
+
+namespace ark::cuda_compile {
+
+/// Builds a program instruction by instruction; each function returns the register.
+struct ProgramBuilder {
+  Program program;
+
+  ProgramBuilder(ProgramKind kind, int num_dims, int reduce_dims, int num_operands) {
+    program.kind = kind;
+    program.num_dims = num_dims;
+    program.reduce_dims = reduce_dims;
+    program.num_operands = num_operands;
+  }
+  int16_t add(Instr instr) {
+    program.instrs.push_back(instr);
+    return static_cast<int16_t>(program.instrs.size() - 1);
+  }
+  int16_t load(int operand, DType type, int index = -1, int index2 = -1, int predicate = -1) {
+    Instr i{.op = Opcode::kLoad, .dtype = type};
+    i.operand = static_cast<int16_t>(operand);
+    i.a = static_cast<int16_t>(index), i.b = static_cast<int16_t>(index2), i.c = static_cast<int16_t>(predicate);
+    return add(i);
+  }
+  int16_t store(int operand, DType type, int value, bool uniform = false, int index = -1, int predicate = -1) {
+    Instr i{.op = Opcode::kStore, .dtype = type};
+    i.operand = static_cast<int16_t>(operand);
+    i.a = static_cast<int16_t>(value), i.b = static_cast<int16_t>(index), i.d = static_cast<int16_t>(predicate);
+    i.uniform = uniform;
+    return add(i);
+  }
+  int16_t op(Opcode code, int a = -1, int b = -1, int c = -1, DType type = DType::kF32) {
+    Instr i{.op = code, .dtype = type};
+    i.a = static_cast<int16_t>(a), i.b = static_cast<int16_t>(b), i.c = static_cast<int16_t>(c);
+    return add(i);
+  }
+  int16_t constant(double value, DType type = DType::kF32) {
+    Instr i{.op = Opcode::kConst, .dtype = type};
+    i.imm = value;
+    i.imm_int = static_cast<int64_t>(value);
+    return add(i);
+  }
+  int16_t index(int dim) {
+    Instr i{.op = Opcode::kIndex, .dtype = DType::kI64};
+    i.aux = static_cast<int16_t>(dim);
+    return add(i);
+  }
+  int16_t reduce(ReduceOp op, int a, DType type = DType::kF32) {
+    Instr i{.op = Opcode::kReduce, .dtype = type};
+    i.a = static_cast<int16_t>(a), i.aux = static_cast<int16_t>(op);
+    return add(i);
+  }
+  int16_t root(int which = 0, int sign = 0) {
+    Instr i{.op = Opcode::kRoot, .dtype = DType::kF32};
+    i.aux = static_cast<int16_t>(which), i.delta_sign = static_cast<int8_t>(sign);
+    return add(i);
+  }
+};
+
+struct NamedPlan {
+  std::string name;
+  plan::Plan plan;
+};
+
+/// Every program-shaped kind with every opcode; norms, softmax, column sums, few-row matmuls of each type and size
+/// class, decode attention.
+std::vector<NamedPlan> plans();
+
+}  // namespace ark::cuda_compile

@@ -1,0 +1,48 @@
+"""Generated kernels compile for sm_90a without spills and without the warnings that mean lost tensor-core or register performance."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CSRC = ROOT / "csrc"
+NVCC = shutil.which("nvcc")
+# ignored setmaxnreg, serialised wgmma (calls, divergence, missing waits)
+FORBIDDEN = re.compile(r"C75(04|08|09|10|20)")
+UNITS = [*sorted((CSRC / "codegen").glob("*.cpp")), CSRC / "ir" / "program.cpp"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    embedded = folder / "embedded.cpp"
+    subprocess.run([sys.executable, CSRC / "embed.py", embedded], check=True)
+    tool = folder / "write_sources"
+    here = Path(__file__).parent
+    command = ["g++", "-std=c++20", "-O0", f"-I{CSRC}", f"-I{ROOT / 'tests'}", "-o", tool]
+    subprocess.run([*command, *UNITS, embedded, here / "plans.cpp", here / "write_sources.cpp"], check=True)
+    output = subprocess.run([tool, folder], check=True, capture_output=True, text=True).stdout
+    return {Path(line).stem: Path(line) for line in output.split()}
+
+
+def compile_source(path: Path) -> str:
+    """The compiler's report. Fails on errors."""
+    command = [NVCC, "-std=c++20", "-O3", f"-I{CSRC}", "-gencode", "arch=compute_90a,code=sm_90a", "-Xptxas", "-v"]
+    result = subprocess.run([*command, "-cubin", path, "-o", path.with_suffix(".cubin")], capture_output=True, text=True)
+    report = result.stdout + result.stderr
+    assert result.returncode == 0, report
+    return report
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("name", ["pointwise", "row", "row_trace", "column", "rows", "decode"])
+def test_compiles_without_spills(sources, name):
+    report = compile_source(sources[name])
+    assert not FORBIDDEN.search(report), report
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", report)]
+    assert spills, report
+    assert max(spills) == 0, report

@@ -1,0 +1,24 @@
+// write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu.
+#include <fstream>
+#include <iostream>
+
+#include "base/check.h"
+#include "codegen/codegen.h"
+#include "cuda_compile/plans.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: write_sources FOLDER\n";
+    return 2;
+  }
+  for (const ark::cuda_compile::NamedPlan& named : ark::cuda_compile::plans()) {
+    for (const bool trace : {false, true}) {
+      const ark::codegen::Source source = ark::codegen::generate(named.plan, {.trace = trace});
+      ark::check(source.text == ark::codegen::generate(named.plan, {.trace = trace}).text, named.name,
+                 ": not deterministic");
+      const std::string path = ark::cat(argv[1], "/", named.name, trace ? "_trace" : "", ".cu");
+      std::ofstream(path) << source.text;
+      std::cout << path << "\n";
+    }
+  }
+}
