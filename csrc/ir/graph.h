@@ -55,6 +55,9 @@ enum class OpKind : uint8_t {
   kCopyTo,           // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
 };
 
+inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kCopyTo) + 1;
+const char* name(OpKind op);
+
 struct Attrs {
   Opcode opcode = Opcode::kAdd;
   ReduceOp reduce = ReduceOp::kSum;

@@ -40,6 +40,15 @@ enum class Opcode : uint8_t {
   kWhere,   // a ? b : c
   kFma,     // a * b + c
   kRand,    // uniform [0, 1): Philox4x32-10, a: seed (i64), b: offset (i64), c: linear element index (i64)
+  // One element of an attention that kAttentionDecode left in parts (AttentionParams::parts > 1), combined in the order of the
+  // parts. a: row (i64) = (batch * kv_heads + kv_head) * rows + head_in_group * queries + query; b: column (i64) in [0, value_dim).
+  //   operand + 0: f32 [batch * kv_heads][parts][rows][value_dim], unnormalised sums of exp2(score - m) * v
+  //   operand + 1: f32 [batch * kv_heads][parts][rows][2]: m (scores times log2 e) and l = sum of exp2(score - m); nothing seen: m -inf, l 0
+  //   operand + 2: i32 pairs (first, end): visible keys; batch b's pair is at element offset + b * stride[0]; kNoSlot: (0, keys)
+  //   operand + 3: no storage; stride[0..5] = parts, rows, value_dim, positions_per_part, keys, kv_heads
+  // bg = a / rows, used = clamp(ceil((end - first) / positions_per_part), 1, parts) as in AttentionParams, M = max m over used parts,
+  // result = sum o[p] * exp2(m[p] - M) / sum l[p] * exp2(m[p] - M) over p < used (0 when the denominator is 0). Result f32.
+  kLoadParts,
 };
 
 /// Sum is ordered (fixed tree), so that runs are bitwise reproducible. Arg* yield the first index, NaN wins as in ATen.
@@ -73,5 +82,10 @@ struct Program {
 std::string to_string(const Program& program);
 const char* name(Opcode op);
 const char* name(ReduceOp op);
+const char* name(ProgramKind kind);
+inline constexpr int kNumOpcodes = static_cast<int>(Opcode::kLoadParts) + 1;
+inline constexpr int kNumReduceOps = static_cast<int>(ReduceOp::kArgMin) + 1;
+/// Scalar arguments that the opcode takes (registers a, b, c); 0 for const, index and root.
+int arity(Opcode op);
 
 }  // namespace ark
