@@ -174,7 +174,14 @@ def scaled_dot_product_attention(
     grouped = k.dim() == 4 and q.dim() == 4 and k.shape[1] != q.shape[1]
     if not _takes(q, k, v, mask, dropout_p, is_causal) or (grouped and not enable_gqa):
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())] if mask.dim() < 4 else mask
@@ -258,7 +265,11 @@ def _is_plain_getitem(node) -> bool:
 
 def _is_repeat(source, unsqueezed, expanded, out) -> bool:
     """The shapes of [B, G, T, D] -> [B, G, 1, T, D] -> [B, G, n, T, D] -> [B, G n, T, D]."""
-    if any(x is None for x in (source, unsqueezed, expanded)) or (source.dim(), unsqueezed.dim(), expanded.dim()) != (4, 5, 5):
+    if any(x is None for x in (source, unsqueezed, expanded)) or (source.dim(), unsqueezed.dim(), expanded.dim()) != (
+        4,
+        5,
+        5,
+    ):
         return False
     batch, groups, rows, dim = source.shape
     want = (batch, groups, 1, rows, dim)

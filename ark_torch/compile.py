@@ -319,7 +319,10 @@ class Emitter:
         lowered = segment.lowered
         items = [node.name for node in lowered.inputs]
         if lowered.seed_position is not None:
-            items.insert(lowered.seed_position, f"torch.empty((), dtype=torch.int64, device={self._constant(self.device)}).random_()")
+            items.insert(
+                lowered.seed_position,
+                f"torch.empty((), dtype=torch.int64, device={self._constant(self.device)}).random_()",
+            )
         for symbol in lowered.symbols:
             items.append(f"s_{symbol}")
         call = f"{self._constant(segment, segment.name)}([{', '.join(items)}])"

@@ -23,7 +23,9 @@ def _load(ctx: Lowering, src: Value, indices: list[Value], mapping: list[int], l
 
 def _store(ctx: Lowering, dst: Value, src: Value, indices: list[Value], mapping: list[int], like: dict) -> Value:
     src = ctx.cast(src, dst.dtype)
-    return ctx.graph.add_node("index_store", [dst, src, *indices], like["dtype"], like["shape"], like["strides"], map=mapping)
+    return ctx.graph.add_node(
+        "index_store", [dst, src, *indices], like["dtype"], like["shape"], like["strides"], map=mapping
+    )
 
 
 @rule(aten.embedding.default)
@@ -78,7 +80,9 @@ class _Indexing:
         position = {d: i if i < before else i + num_index for i, d in enumerate(kept)}
         self.rank = len(kept) + num_index
         trailing = len(kept) - before
-        self.shape = tuple(x.shape[d] for d in kept[:before]) + self.index_shape + tuple(x.shape[d] for d in kept[before:])
+        self.shape = (
+            tuple(x.shape[d] for d in kept[:before]) + self.index_shape + tuple(x.shape[d] for d in kept[before:])
+        )
         self.map = [~given.index(d) if d in given else position[d] for d in range(len(indices))]
         self.indices = [ctx.reshape_rank(indices[d], self.rank, trailing) for d in given]
 
@@ -208,7 +212,7 @@ def lower_repeat(ctx: Lowering, node, x, repeats):
     return ctx.view(tiled, final, [size_expr(s) for s in out.stride()])
 
 
-@rule(aten.flip.default)
+@rule(aten.flip.default, torch.ops.prims.rev.default)
 def lower_flip(ctx: Lowering, node, x, dims):
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])

@@ -171,9 +171,13 @@ rule(aten.fmod.Tensor, aten.fmod.Scalar)(_plain_binary("fmod"))
 rule(aten.maximum.default, prims.maximum.default)(_plain_binary("maximum", "logical_or"))
 rule(aten.minimum.default, prims.minimum.default)(_plain_binary("minimum", "logical_and"))
 rule(aten.atan2.default)(_plain_binary("atan2"))
-rule(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor)(_plain_binary("and", "logical_and"))
+rule(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor)(
+    _plain_binary("and", "logical_and")
+)
 rule(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor)(_plain_binary("or", "logical_or"))
-rule(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor)(_plain_binary("xor", "logical_xor"))
+rule(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor)(
+    _plain_binary("xor", "logical_xor")
+)
 
 
 def _shift(opcode: str):
@@ -221,7 +225,11 @@ def lower_pow_scalar(ctx: Lowering, node, x, exponent):
         square = ctx.pointwise("mul", [x, x], **(like if exponent == 2 else {"dtype": dtype}))
         if exponent == 2:
             return square
-        return ctx.pointwise("mul", [square, x], **like) if exponent == 3 else ctx.pointwise("reciprocal", [square], **like)
+        return (
+            ctx.pointwise("mul", [square, x], **like)
+            if exponent == 3
+            else ctx.pointwise("reciprocal", [square], **like)
+        )
     if exponent == 1:
         return ctx.pointwise("cast", [x], **like)
     return ctx.pointwise("pow", [x, ctx.operand(exponent, dtype)], **like)
@@ -413,7 +421,9 @@ def _constant(number):
 rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)(_constant(0))
 rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_constant(1))
 # Uninitialised memory may hold anything: zeros cost one store.
-rule(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default)(_constant(0))
+rule(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default)(
+    _constant(0)
+)
 rule(aten.new_empty_strided.default, prims.empty_strided.default)(_constant(0))
 
 
@@ -491,6 +501,8 @@ def lower_native_dropout(ctx: Lowering, node, x, p, train):
     u = _uniform(ctx, meta_shape(out))
     keep = ctx.pointwise("ge", [u, ctx.scalar(float(p), torch.float32)], **ctx.like(mask))
     scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
-    scaled = ctx.pointwise("mul", [ctx.to_compute(x, out.dtype), ctx.scalar(scale, compute_type(out.dtype))], compute_type(out.dtype))
+    scaled = ctx.pointwise(
+        "mul", [ctx.to_compute(x, out.dtype), ctx.scalar(scale, compute_type(out.dtype))], compute_type(out.dtype)
+    )
     zero = ctx.scalar(0.0, compute_type(out.dtype))
     return ctx.pointwise("where", [keep, scaled, zero], **ctx.like(out)), keep

@@ -15,10 +15,12 @@ aten, prims = torch.ops.aten, torch.ops.prims
 def _dims(value: Value, dims) -> list[int]:
     """Ascending, not negative; None or empty means all."""
     rank = len(value.shape)
+    if rank == 0:
+        return []
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return list(range(rank))
     dims = [dims] if isinstance(dims, int) else dims
-    return sorted(canonical_dim(d, max(rank, 1)) for d in dims)
+    return sorted(canonical_dim(d, rank) for d in dims)
 
 
 def _reduced_shape(shape, dims, keepdim: bool) -> tuple:
@@ -101,7 +103,16 @@ def lower_argmax(ctx: Lowering, node, x, dim=None, keepdim=False):
 @rule(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
 def lower_any(ctx: Lowering, node, x, dims=None, keepdim=False):
     out = ctx.out(node)
-    result = _reduce(ctx, _name_of(node), ctx.cast(x, torch.bool), dims, keepdim, torch.bool, _shape_of(ctx, out), ctx.like(out)["strides"])
+    result = _reduce(
+        ctx,
+        _name_of(node),
+        ctx.cast(x, torch.bool),
+        dims,
+        keepdim,
+        torch.bool,
+        _shape_of(ctx, out),
+        ctx.like(out)["strides"],
+    )
     return result if out.dtype == torch.bool else ctx.pointwise("cast", [result], **ctx.like(out))  # u8 in, u8 out
 
 

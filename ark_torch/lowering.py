@@ -216,7 +216,9 @@ class Lowering:
         lead = rank - trailing - len(value.shape)
         if lead == 0 and trailing == 0:
             return value
-        return self.view(value, (1,) * lead + value.shape + (1,) * trailing, (1,) * lead + value.strides + (1,) * trailing)
+        return self.view(
+            value, (1,) * lead + value.shape + (1,) * trailing, (1,) * lead + value.strides + (1,) * trailing
+        )
 
     def iota(self, length, start=0, step: int = 1) -> Value:
         attrs = {"start": start} if isinstance(start, sympy.Expr) else {"imm_int": int(start)}
@@ -260,7 +262,11 @@ def _is_getitem(node: fx.Node) -> bool:
 
 def _map(arg: Any, function: Callable) -> Any:
     if isinstance(arg, (list, tuple)):
-        return type(arg)(_map(a, function) for a in arg) if type(arg) in (list, tuple) else [_map(a, function) for a in arg]
+        return (
+            type(arg)(_map(a, function) for a in arg)
+            if type(arg) in (list, tuple)
+            else [_map(a, function) for a in arg]
+        )
     if isinstance(arg, dict):
         return {key: _map(value, function) for key, value in arg.items()}
     return function(arg)

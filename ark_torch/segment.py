@@ -150,7 +150,9 @@ class NativeSegment:
             if any(a != w and size > 1 for a, w, size in zip(actual.stride(), want, actual.shape)):
                 if not immutable[i] or any(w == 0 for w in want):
                     return None
-                result[i] = torch.empty_strided(actual.shape, want, dtype=actual.dtype, device=actual.device).copy_(actual)
+                result[i] = torch.empty_strided(actual.shape, want, dtype=actual.dtype, device=actual.device).copy_(
+                    actual
+                )
                 changed = True
         return result if changed else None
 

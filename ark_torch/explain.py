@@ -1,0 +1,150 @@
+"""What became of a model: graphs, tasks, fallbacks with their causes, bytes, flops, floor and predicted time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from ark_torch.records import REGISTRY, GraphRecord, recording
+
+
+@dataclass
+class Explanation:
+    """The sum over the graphs of a model. Prints as a table."""
+
+    graphs: list[GraphRecord] = field(default_factory=list)
+    tasks: Counter = field(default_factory=Counter)  # task kind -> number of ops in the plans
+    fallbacks: Counter = field(default_factory=Counter)  # op or cause -> number of ATen steps
+    internal_errors: list[str] = field(default_factory=list)
+    bytes: int = 0
+    flops: int = 0
+    floor_ms: float = 0.0
+    predicted_ms: float = 0.0
+
+    @property
+    def num_native(self) -> int:
+        return sum(len(s.nodes) for g in self.graphs for s in g.segments)
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                "graph",
+                "nodes",
+                "plans",
+                "plan ops",
+                "ATen steps",
+                "MB",
+                "GFLOP",
+                "floor ms",
+                "predicted ms",
+                "compile s",
+            )
+        ]
+        rows += [_row(g) for g in self.graphs]
+        lines = _table(rows)
+        lines.append("tasks: " + (", ".join(f"{kind} {n}" for kind, n in self.tasks.most_common()) or "none"))
+        if self.fallbacks:
+            lines.append("through ATen:")
+            lines += [f"  {n:4d}  {cause}" for cause, n in self.fallbacks.most_common()]
+        else:
+            lines.append("through ATen: nothing")
+        lines += [f"internal error: {text}" for text in self.internal_errors]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _stats(record: GraphRecord) -> list[dict]:
+    return [segment.executable.stats() for segment in record.segments]
+
+
+def _row(record: GraphRecord) -> tuple:
+    stats = _stats(record)
+
+    def total(key: str) -> float:
+        return sum(s.get(key, 0) for s in stats)
+
+    return (
+        record.name,
+        str(record.num_nodes),
+        str(len(stats)),
+        str(total("num_ops")),
+        str(record.num_aten),
+        f"{total('bytes') / 1e6:.2f}",
+        f"{total('flops') / 1e9:.2f}",
+        f"{total('floor_ms'):.4f}",
+        f"{total('predicted_ms'):.4f}",
+        f"{record.seconds:.2f}",
+    )
+
+
+def _table(rows: list[tuple]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        for row in rows
+    ]
+
+
+def summarize(records: list[GraphRecord]) -> Explanation:
+    result = Explanation(list(records))
+    for record in records:
+        result.fallbacks.update(record.fallbacks)
+        result.internal_errors += record.internal_errors
+        for stats in _stats(record):
+            result.tasks.update(stats.get("tasks", {}))
+            result.bytes += stats.get("bytes", 0)
+            result.flops += stats.get("flops", 0)
+            result.floor_ms += stats.get("floor_ms", 0.0)
+            result.predicted_ms += stats.get("predicted_ms", 0.0)
+    return result
+
+
+def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explanation:
+    """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients) and says what became of it.
+
+    Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`.
+    """
+    from ark_torch.backend import ark
+
+    torch._dynamo.reset()
+    with recording() as records:
+        result = torch.compile(model, backend=ark, options=ark_options)(*inputs, **kwargs)
+        _run_backward(result, model, inputs, kwargs)
+    return summarize(records)
+
+
+def _tensors(value) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for item in value for t in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _run_backward(result, model, inputs, kwargs) -> None:
+    outputs = [t for t in _tensors(result) if t.requires_grad]
+    leaves = [t for t in _tensors([list(inputs), kwargs]) if t.requires_grad and t.is_leaf]
+    if isinstance(model, torch.nn.Module):
+        leaves += [p for p in model.parameters() if p.requires_grad]
+    if outputs and leaves:
+        torch.autograd.grad(sum(t.float().sum() for t in outputs), leaves, allow_unused=True)
+
+
+def report() -> Explanation:
+    """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what fell back at run time."""
+    result = summarize(REGISTRY.graphs)
+    result.fallbacks.update(REGISTRY.runtime_fallbacks)
+    return result
+
+
+def compile_times() -> dict[str, float]:
+    """Seconds that ark itself spent since the last reset: `ark` in all, and the extension's stages (parse, bind, plan, source, compile, load)."""
+    times: Counter = Counter()
+    for record in REGISTRY.graphs:
+        times["ark"] += record.seconds
+        for stats in _stats(record):
+            times.update(stats.get("seconds", {}))
+    return dict(times)

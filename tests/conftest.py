@@ -1,0 +1,52 @@
+"""Shared fixtures. `executor` runs a test on the extension where it is built, and always on the reference evaluator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ark_torch.segment
+from ark_torch.records import REGISTRY
+from tests.reference_eval import ReferenceGraph
+
+
+def has_extension() -> bool:
+    try:
+        from ark_torch import _C
+    except ImportError:
+        return False
+    return hasattr(_C, "CompiledGraph")
+
+
+EXECUTORS = [
+    "reference",
+    pytest.param("host", marks=pytest.mark.skipif(not has_extension(), reason="the extension is not built")),
+]
+
+
+def use_reference(monkeypatch) -> list[ReferenceGraph]:
+    """Puts the reference evaluator behind the backend; returns the list that the graphs made from now on are appended to."""
+    made: list[ReferenceGraph] = []
+
+    def make(*args):
+        made.append(ReferenceGraph(*args))
+        return made[-1]
+
+    monkeypatch.setattr(ark_torch.segment, "make_executable", make)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    REGISTRY.clear()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request, monkeypatch) -> str:
+    if request.param == "reference":
+        use_reference(monkeypatch)
+    return request.param

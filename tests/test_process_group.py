@@ -1,0 +1,203 @@
+"""The c10d backend on the host: every call of torch.distributed, users of it, and faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from distributed_worker import run_ranks, values
+
+WORLDS = [2, 3, 4]
+
+
+def collectives(rank: int, world: int) -> None:
+    torch.manual_seed(rank)
+    ranks = range(world)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8):
+        for size in (1, 17, 129, 70001):
+            base = (torch.arange(size) % 5 + 1).to(dtype)
+            mine = base + rank
+            total = sum(((base + r).double() for r in ranks), torch.zeros(size, dtype=torch.float64))
+            for op, expected in (
+                (dist.ReduceOp.SUM, total),
+                (dist.ReduceOp.MAX, (base + world - 1).double()),
+                (dist.ReduceOp.MIN, base.double()),
+            ):
+                out = mine.clone()
+                dist.all_reduce(out, op=op)
+                assert torch.equal(out.double(), expected), (dtype, size, op)
+            gathered = [torch.empty_like(mine) for _ in ranks]
+            dist.all_gather(gathered, mine)
+            assert all(torch.equal(g, base + r) for r, g in enumerate(gathered))
+            flat = torch.empty(size * world, dtype=dtype)
+            dist.all_gather_into_tensor(flat, mine)
+            assert torch.equal(flat, torch.cat(gathered))
+            part = torch.empty(size, dtype=dtype)
+            dist.reduce_scatter_tensor(part, torch.cat([base + rank + r for r in ranks]))
+            assert torch.equal(part.double(), total + world * rank)
+            dist.reduce_scatter(part, [base + rank + r for r in ranks])
+            assert torch.equal(part.double(), total + world * rank)
+            for root in (0, world - 1):
+                out = mine.clone()
+                dist.broadcast(out, src=root)
+                assert torch.equal(out, base + root)
+                out = mine.clone()
+                dist.reduce(out, dst=root)
+                assert rank != root or torch.equal(out.double(), total)
+                lists = [torch.empty_like(mine) for _ in ranks] if rank == root else None
+                dist.gather(mine, lists, dst=root)
+                assert rank != root or all(torch.equal(g, base + r) for r, g in enumerate(lists))
+                dist.scatter(out, [base + r for r in ranks] if rank == root else None, src=root)
+                assert torch.equal(out, base + rank)
+
+
+def exchanges(rank: int, world: int) -> None:
+    ranks = range(world)
+    sent = torch.cat([torch.full((r + rank + 1, 3), float(10 * rank + r)) for r in ranks])
+    to, from_ = [r + rank + 1 for r in ranks], [rank + r + 1 for r in ranks]
+    got = torch.empty(sum(from_), 3)
+    dist.all_to_all_single(got, sent, from_, to)
+    assert torch.equal(got, torch.cat([torch.full((rank + r + 1, 3), float(10 * r + rank)) for r in ranks]))
+    outputs = [torch.empty(n, 3) for n in from_]
+    dist.all_to_all(outputs, list(sent.split(to)))
+    assert torch.equal(torch.cat(outputs), got)
+    big = torch.arange(300_000.0) + rank
+    received = torch.empty_like(big)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, big, (rank + 1) % world),
+            dist.P2POp(dist.irecv, received, (rank - 1) % world),
+        ]
+    )
+    for work in works:
+        work.wait()
+    assert torch.equal(received, torch.arange(300_000.0) + (rank - 1) % world)
+    if rank == 0:
+        seen = set()
+        for _ in range(world - 1):
+            out = torch.empty(1)
+            seen.add(dist.recv(out))
+        assert seen == set(range(1, world))
+    else:
+        dist.send(torch.tensor([float(rank)]), dst=0)
+    dist.barrier()
+    # strided, asynchronous, several in flight, complex, bool
+    strided = torch.zeros(6, 8)[:, ::2]
+    strided += rank + 1
+    works = [dist.all_reduce(strided, async_op=True)]
+    others = [torch.ones(1000) * (i + rank) for i in range(10)]
+    works += [dist.all_reduce(t, async_op=True) for t in others]
+    for work in works:
+        work.wait()
+    assert (strided == sum(r + 1 for r in ranks)).all()
+    assert all((t == sum(i + r for r in ranks)).all() for i, t in enumerate(others))
+    z = torch.complex(torch.ones(5), torch.full((5,), float(rank)))
+    dist.all_reduce(z)
+    assert torch.equal(z, torch.complex(torch.full((5,), float(world)), torch.full((5,), float(sum(ranks)))))
+    flag = torch.tensor([rank == 0, False])
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    assert flag.tolist() == [True, False]
+    objects = [None] * world
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in ranks]
+
+
+def subgroups(rank: int, world: int) -> None:
+    pairs = [dist.new_group([r, (r + 1) % world], backend="cpu:ark") for r in range(world)]
+    for first, group in enumerate(pairs):
+        members = {first, (first + 1) % world}
+        if rank in members:
+            out = torch.tensor([float(rank)])
+            dist.all_reduce(out, group=group)
+            assert out.item() == sum(members)
+
+
+def ddp(rank: int, world: int) -> list[float]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(5):
+        data = torch.randn(world * 4, 8, generator=generator)
+        optimizer.zero_grad()
+        loss = parallel(data[rank * 4 : rank * 4 + 4]).square().mean()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach_())
+        losses.append(loss.item() / world)
+    return losses
+
+
+def single_process_losses(world: int) -> list[float]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(5):
+        data = torch.randn(world * 4, 8, generator=generator)
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def disagree(rank: int, world: int) -> str:
+    try:
+        dist.all_reduce(torch.ones(4 if rank else 5))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "no error"
+
+
+def die(rank: int, world: int) -> tuple[str, float]:
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(1 << 20))
+    except RuntimeError as error:
+        return str(error), time.monotonic() - begin
+    return "no error", 0.0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_collectives(world):
+    values(run_ranks(collectives, world))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_exchanges(world):
+    values(run_ranks(exchanges, world))
+
+
+def test_subgroups():
+    values(run_ranks(subgroups, 3))
+
+
+def test_ddp_follows_one_process():
+    expected = single_process_losses(2)
+    for losses in values(run_ranks(ddp, 2)):
+        assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_disagreement_raises_on_every_rank():
+    for text in values(run_ranks(disagree, 3)):
+        assert "all_reduce" in text and "rank" in text and ("disagree" in text or "failed" in text), text
+
+
+def test_dead_rank_raises_soon():
+    results = run_ranks(die, 3, seconds=60, expect_missing=1)
+    assert set(results) == {0, 2}
+    for text, seconds in values(results):
+        assert "rank 1" in text and "died" in text or "failed" in text, text
+        assert seconds < 20
