@@ -1,7 +1,7 @@
 """The c10d backend `ark`: `torch.distributed.init_process_group("ark")`, also as a part: `"cuda:nccl,cpu:ark"`.
 
-CPU tensors go through shared memory between the processes of one host. CUDA tensors go to NCCL for now; `delegated_calls()` counts
-them, and the first one of each group is logged.
+CPU tensors go through shared memory between the processes of one host. CUDA tensors go to NCCL for now;
+`delegated_calls()` counts them, and the first one of each group is logged.
 """
 
 from __future__ import annotations

@@ -79,6 +79,9 @@ class PyGraph {
   void poll() {
     if (auto last = graph_->last()) last->executable->poll();
   }
+  void set_deadline(uint64_t milliseconds) {
+    if (auto last = graph_->last()) last->executable->set_deadline_ns(milliseconds * 1'000'000);
+  }
   std::vector<std::string> symbols() const { return graph_->graph().symbols; }
   size_t num_inputs() const { return caller_->layout().num_items; }
 
@@ -244,6 +247,7 @@ PYBIND11_MODULE(_C, m) {
       .def("source", &PyGraph::source, py::arg("symbols") = Symbols{})
       .def("stats", &PyGraph::stats)
       .def("poll", &PyGraph::poll, "Raises DeviceError if an earlier run failed; never blocks.")
+      .def("set_deadline", &PyGraph::set_deadline, py::arg("milliseconds"), "Of the executable used last (cuda).")
       .def_property_readonly("symbols", &PyGraph::symbols)
       .def_property_readonly("num_inputs", &PyGraph::num_inputs);
   m.def("plan_graph", &plan_graph, py::arg("graph_json"), py::arg("symbols") = Symbols{},

@@ -1,3 +1,4 @@
+#include <pybind11/chrono.h>
 #include <torch/extension.h>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>

@@ -139,10 +139,12 @@ bool same_user(int socket) {
 }
 
 /// Answers the world - 1 peers; strangers are turned away and do not count.
-void serve(const Listener& listener, const GroupInfo& group, const std::string& token, int fd, Clock::time_point deadline) {
+void serve(const Listener& listener, const GroupInfo& group, const std::string& token, int fd,
+           Clock::time_point deadline) {
   for (int served = 0; served < group.world - 1;) {
-    wait_readable(listener.fd(), deadline, cat("rank ", group.rank, " of ", group.name, " waits for its peers, ", served, " of ",
-                                               group.world - 1, " have come"));
+    wait_readable(listener.fd(), deadline,
+                  cat("rank ", group.rank, " of ", group.name, " waits for its peers, ", served, " of ",
+                      group.world - 1, " have come"));
     UniqueFd peer(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer.valid()) continue;
     Hello hello{};

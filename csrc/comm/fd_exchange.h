@@ -1,8 +1,8 @@
 // Passes one open file descriptor from every rank to every other rank of the same host.
 //
-// Every rank listens on a Unix socket inside a directory that only its user can enter, and publishes path and a random token in the
-// store. A peer that connects must run under the same user (SO_PEERCRED) and name the token; it gets the descriptor by SCM_RIGHTS. The
-// directory is removed before the function returns, whatever happens.
+// Every rank listens on a Unix socket inside a directory that only its user can enter, and publishes path and a random
+// token in the store. A peer that connects must run under the same user (SO_PEERCRED) and name the token; it gets the
+// descriptor by SCM_RIGHTS. The directory is removed before the function returns, whatever happens.
 #pragma once
 #include <vector>
 
@@ -26,8 +26,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Returns the peers' descriptors, indexed by rank (own entry invalid). Collective: every rank of the group calls it with the same
-/// `tag`. Throws DeviceError naming the rank that did not come before `deadline`.
+/// Returns the peers' descriptors, indexed by rank (own entry invalid). Collective: every rank of the group calls it
+/// with the same `tag`. Throws DeviceError naming the rank that did not come before `deadline`.
 std::vector<UniqueFd> exchange_fds(Store& store, const GroupInfo& group, const std::string& tag, int fd,
                                    Clock::time_point deadline);
 

@@ -13,11 +13,12 @@ namespace ark::comm {
 namespace {
 
 std::byte* map_segment(int fd, size_t size_bytes, int rank) {
-  struct stat info {};
-  check<DeviceError>(::fstat(fd, &info) == 0 && static_cast<size_t>(info.st_size) == size_bytes, "the segment of rank ", rank,
-                     " has ", info.st_size, " bytes, expected ", size_bytes);
+  struct stat info{};
+  check<DeviceError>(::fstat(fd, &info) == 0 && static_cast<size_t>(info.st_size) == size_bytes, "the segment of rank ",
+                     rank, " has ", info.st_size, " bytes, expected ", size_bytes);
   void* address = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  check<DeviceError>(address != MAP_FAILED, "mmap of ", size_bytes, " bytes of rank ", rank, ": ", std::strerror(errno));
+  check<DeviceError>(address != MAP_FAILED, "mmap of ", size_bytes, " bytes of rank ", rank, ": ",
+                     std::strerror(errno));
   return static_cast<std::byte*>(address);
 }
 

@@ -21,8 +21,8 @@ Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t
   return d;
 }
 
-Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t count, DType dtype, Reduction op, int root,
-                    uint64_t stream_bytes) {
+Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t count, DType dtype, Reduction op,
+                    int root, uint64_t stream_bytes) {
   Descriptor d = describe(kind, call, count, stream_bytes);
   d.dtype = static_cast<int32_t>(dtype);
   d.reduction = static_cast<int32_t>(op);
@@ -39,8 +39,8 @@ std::string text(const Descriptor& d) {
 }
 
 bool same(const Descriptor& a, const Descriptor& b) {
-  return a.sequence == b.sequence && a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction && a.root == b.root &&
-         a.count == b.count;
+  return a.sequence == b.sequence && a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
+         a.root == b.root && a.count == b.count;
 }
 
 const std::byte* bytes_of(const void* p) { return static_cast<const std::byte*>(p); }
@@ -62,7 +62,8 @@ StepChannel::Scope HostCollectives::scope(Collective kind, const Call& call) con
   return {cat(name(kind), " number ", call.sequence, " of group ", channel_.name()), call.deadline};
 }
 
-/// In the first step every rank publishes its descriptor beside its data; all compare all, so all ranks raise the same error.
+/// In the first step every rank publishes its descriptor beside its data; all compare all, so all ranks raise the same
+/// error.
 void HostCollectives::agree(const Descriptor& own, const StepChannel::Scope& scope, std::vector<Descriptor>& all) {
   all.assign(channel_.world(), own);
   for (int peer = 0; peer < channel_.world(); ++peer) {
@@ -72,8 +73,8 @@ void HostCollectives::agree(const Descriptor& own, const StepChannel::Scope& sco
   }
   for (int peer = 1; peer < channel_.world(); ++peer)
     if (!same(all[0], all[peer]))
-      throw UserError(cat("ranks of group ", channel_.name(), " disagree: rank 0 calls ", text(all[0]), ", rank ", peer, " calls ",
-                          text(all[peer])));
+      throw UserError(cat("ranks of group ", channel_.name(), " disagree: rank 0 calls ", text(all[0]), ", rank ", peer,
+                          " calls ", text(all[peer])));
 }
 
 void HostCollectives::run(const Exchange& exchange, const Call& call) {
@@ -91,7 +92,8 @@ void HostCollectives::run(const Exchange& exchange, const Call& call) {
       for (const Descriptor& d : all) longest = std::max(longest, d.stream_bytes);
     }
     for (const Segment& segment : exchange.copies) {
-      uint64_t begin = std::max(segment.offset, position), end = std::min(segment.offset + segment.bytes, position + piece);
+      uint64_t begin = std::max(segment.offset, position),
+               end = std::min(segment.offset + segment.bytes, position + piece);
       if (begin >= end) continue;
       const std::byte* source = channel_.peer_step(segment.peer, where);
       std::memcpy(segment.out + (begin - segment.offset), source + (begin - position), end - begin);
@@ -110,8 +112,8 @@ void HostCollectives::reduce_pieces(std::byte* out, uint64_t position, uint64_t 
   comm::reduce(out, sources, (end - begin) / size_bytes(dtype), dtype, static_cast<Reduction>(descriptor.reduction));
 }
 
-void HostCollectives::run_reduction(const Descriptor& descriptor, const std::byte* send, std::byte* out, uint64_t offset,
-                                    const Call& call) {
+void HostCollectives::run_reduction(const Descriptor& descriptor, const std::byte* send, std::byte* out,
+                                    uint64_t offset, const Call& call) {
   StepChannel::Scope where = scope(static_cast<Collective>(descriptor.kind), call);
   std::vector<Descriptor> all;
   const uint64_t piece = channel_.options().buffer_bytes, total = descriptor.stream_bytes;
@@ -132,7 +134,9 @@ void HostCollectives::run_reduction(const Descriptor& descriptor, const std::byt
   } while (position < total);
 }
 
-void HostCollectives::barrier(const Call& call) { run({.descriptor = describe(Collective::kBarrier, call, 0, 0)}, call); }
+void HostCollectives::barrier(const Call& call) {
+  run({.descriptor = describe(Collective::kBarrier, call, 0, 0)}, call);
+}
 
 void HostCollectives::broadcast(void* data, size_t bytes, int root, const Call& call) {
   check_root(root, channel_.world(), Collective::kBroadcast);
@@ -147,7 +151,8 @@ void HostCollectives::broadcast(void* data, size_t bytes, int root, const Call& 
 void HostCollectives::all_reduce(void* data, size_t count, DType dtype, Reduction op, const Call& call) {
   const uint64_t bytes = count * size_bytes(dtype);
   Descriptor descriptor = describe(Collective::kAllReduce, call, count, dtype, op, -1, bytes);
-  // One step where every rank reads everything, or two where it reads 2 / world of it: the second step pays from about 64 KB.
+  // One step where every rank reads everything, or two where it reads 2 / world of it: the second step pays from about
+  // 64 KB.
   if (bytes <= kOneShotBytes || channel_.world() == 1)
     run_reduction(descriptor, bytes_of(data), bytes_of(data), 0, call);
   else
@@ -192,16 +197,18 @@ void HostCollectives::reduce(void* data, size_t count, DType dtype, Reduction op
                 channel_.rank() == root ? bytes_of(data) : nullptr, 0, call);
 }
 
-void HostCollectives::reduce_scatter(const void* in, void* out, size_t count, DType dtype, Reduction op, const Call& call) {
+void HostCollectives::reduce_scatter(const void* in, void* out, size_t count, DType dtype, Reduction op,
+                                     const Call& call) {
   const uint64_t bytes = count * size_bytes(dtype);
-  run_reduction(describe(Collective::kReduceScatter, call, count, dtype, op, -1, bytes * channel_.world()), bytes_of(in),
-                bytes_of(out), bytes * channel_.rank(), call);
+  run_reduction(describe(Collective::kReduceScatter, call, count, dtype, op, -1, bytes * channel_.world()),
+                bytes_of(in), bytes_of(out), bytes * channel_.rank(), call);
 }
 
 void HostCollectives::all_gather(const void* in, void* out, size_t bytes, const Call& call) {
   Exchange exchange{.descriptor = describe(Collective::kAllGather, call, bytes, bytes)};
   exchange.send = bytes_of(in);
-  for (int peer = 0; peer < channel_.world(); ++peer) exchange.copies.push_back({peer, 0, bytes, bytes_of(out) + peer * bytes});
+  for (int peer = 0; peer < channel_.world(); ++peer)
+    exchange.copies.push_back({peer, 0, bytes, bytes_of(out) + peer * bytes});
   run(exchange, call);
 }
 
@@ -211,7 +218,8 @@ void HostCollectives::gather(const void* in, void* out, size_t bytes, int root, 
   exchange.descriptor.root = root;
   exchange.send = bytes_of(in);
   if (channel_.rank() == root)
-    for (int peer = 0; peer < channel_.world(); ++peer) exchange.copies.push_back({peer, 0, bytes, bytes_of(out) + peer * bytes});
+    for (int peer = 0; peer < channel_.world(); ++peer)
+      exchange.copies.push_back({peer, 0, bytes, bytes_of(out) + peer * bytes});
   run(exchange, call);
 }
 
@@ -225,22 +233,23 @@ void HostCollectives::scatter(const void* in, void* out, size_t bytes, int root,
   run(exchange, call);
 }
 
-void HostCollectives::all_to_all(const void* in, std::span<const uint64_t> to, void* out, std::span<const uint64_t> from,
-                                 const Call& call) {
+void HostCollectives::all_to_all(const void* in, std::span<const uint64_t> to, void* out,
+                                 std::span<const uint64_t> from, const Call& call) {
   const int world = channel_.world(), rank = channel_.rank();
   check<UserError>(static_cast<int>(to.size()) == world && static_cast<int>(from.size()) == world,
                    "all_to_all: expected sizes for ", world, " ranks, got ", to.size(), " and ", from.size());
   Exchange exchange{.descriptor = describe(Collective::kAllToAll, call, 0, 0)};
-  for (int peer = 0; peer < world; ++peer) exchange.descriptor.stream_bytes += exchange.descriptor.bytes_to[peer] = to[peer];
+  for (int peer = 0; peer < world; ++peer)
+    exchange.descriptor.stream_bytes += exchange.descriptor.bytes_to[peer] = to[peer];
   exchange.send = bytes_of(in);
-  // Every rank looks at every pair, so that all of them raise when one pair disagrees; expected sizes travel nowhere else, so a
-  // rank can only check its own.
+  // Every rank looks at every pair, so that all of them raise when one pair disagrees; expected sizes travel nowhere
+  // else, so a rank can only check its own.
   std::vector<Segment>& copies = exchange.copies;
   exchange.check = [&copies, from, out, world, rank](const std::vector<Descriptor>& all) {
     std::byte* at = bytes_of(out);
     for (int peer = 0; peer < world; ++peer) {
-      check<UserError>(all[peer].bytes_to[rank] == from[peer], "all_to_all: rank ", peer, " sends ", all[peer].bytes_to[rank],
-                       " bytes to rank ", rank, ", which expects ", from[peer]);
+      check<UserError>(all[peer].bytes_to[rank] == from[peer], "all_to_all: rank ", peer, " sends ",
+                       all[peer].bytes_to[rank], " bytes to rank ", rank, ", which expects ", from[peer]);
       uint64_t offset = 0;
       for (int other = 0; other < rank; ++other) offset += all[peer].bytes_to[other];
       copies.push_back({peer, offset, from[peer], at});
@@ -251,7 +260,8 @@ void HostCollectives::all_to_all(const void* in, std::span<const uint64_t> to, v
 }
 
 void HostCollectives::send(const void* data, size_t bytes, int to, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("send number ", call.sequence, " to rank ", to, " of group ", channel_.name()), call.deadline};
+  StepChannel::Scope where{cat("send number ", call.sequence, " to rank ", to, " of group ", channel_.name()),
+                           call.deadline};
   const size_t piece = channel_.options().box_bytes - sizeof(PieceHeader);
   size_t position = 0;
   do {
@@ -265,7 +275,8 @@ void HostCollectives::send(const void* data, size_t bytes, int to, int64_t tag, 
 }
 
 void HostCollectives::receive(void* data, size_t bytes, int from, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("receive number ", call.sequence, " from rank ", from, " of group ", channel_.name()), call.deadline};
+  StepChannel::Scope where{cat("receive number ", call.sequence, " from rank ", from, " of group ", channel_.name()),
+                           call.deadline};
   const size_t piece = channel_.options().box_bytes - sizeof(PieceHeader);
   size_t position = 0;
   do {
@@ -282,7 +293,8 @@ void HostCollectives::receive(void* data, size_t bytes, int from, int64_t tag, c
 }
 
 int HostCollectives::receive_any(void* data, size_t bytes, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("receive number ", call.sequence, " from any rank of group ", channel_.name()), call.deadline};
+  StepChannel::Scope where{cat("receive number ", call.sequence, " from any rank of group ", channel_.name()),
+                           call.deadline};
   for (int polls = 0;; ++polls) {
     for (int peer = 0; peer < channel_.world(); ++peer) {
       if (peer == channel_.rank() || !channel_.can_receive(peer)) continue;

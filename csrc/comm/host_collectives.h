@@ -1,10 +1,11 @@
 // The collectives of torch.distributed between processes of one host, over a StepChannel.
 //
-// Every collective is an exchange of streams: each rank publishes a stream of bytes piece by piece, each rank reads the segments of the
-// peers' streams that it needs. Reductions happen at the reader, in rank order, so that all ranks get the same bits. All calls block
-// until the result is in place; a process group calls them from a thread of its own. Buffers are contiguous; in and out may be the same
-// where torch allows it. Errors: DeviceError (time-out, a dead rank, a failure of a peer) and UserError (ranks disagree on operation,
-// size or type), each naming the ranks, the collective and its number.
+// Every collective is an exchange of streams: each rank publishes a stream of bytes piece by piece, each rank reads the
+// segments of the peers' streams that it needs. Reductions happen at the reader, in rank order, so that all ranks get
+// the same bits. All calls block until the result is in place; a process group calls them from a thread of its own.
+// Buffers are contiguous; in and out may be the same where torch allows it. Errors: DeviceError (time-out, a dead rank,
+// a failure of a peer) and UserError (ranks disagree on operation, size or type), each naming the ranks, the collective
+// and its number.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,15 @@
 namespace ark::comm {
 
 enum class Collective : int32_t {
-  kBarrier, kBroadcast, kAllReduce, kReduce, kAllGather, kGather, kScatter, kReduceScatter, kAllToAll,
+  kBarrier,
+  kBroadcast,
+  kAllReduce,
+  kReduce,
+  kAllGather,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
 };
 const char* name(Collective kind);
 
@@ -44,7 +53,8 @@ class HostCollectives {
   /// in holds world * count elements.
   void reduce_scatter(const void* in, void* out, size_t count, DType dtype, Reduction op, const Call& call);
   /// Bytes to and from every rank, in rank order within in and out.
-  void all_to_all(const void* in, std::span<const uint64_t> to, void* out, std::span<const uint64_t> from, const Call& call);
+  void all_to_all(const void* in, std::span<const uint64_t> to, void* out, std::span<const uint64_t> from,
+                  const Call& call);
 
   void send(const void* data, size_t bytes, int to, int64_t tag, const Call& call);
   void receive(void* data, size_t bytes, int from, int64_t tag, const Call& call);
@@ -61,11 +71,14 @@ class HostCollectives {
     Descriptor descriptor{};
     const std::byte* send = nullptr;
     std::vector<Segment> copies{};
-    std::function<void(const std::vector<Descriptor>&)> check{};  // after the descriptors agree in kind, type, size and root
+    std::function<void(const std::vector<Descriptor>&)>
+        check{};  // after the descriptors agree in kind, type, size and root
   };
   void run(const Exchange& exchange, const Call& call);
-  /// Reads every rank's bytes [offset, offset + bytes) of the same stream position and reduces them into out (null: take part only).
-  void run_reduction(const Descriptor& descriptor, const std::byte* send, std::byte* out, uint64_t offset, const Call& call);
+  /// Reads every rank's bytes [offset, offset + bytes) of the same stream position and reduces them into out (null:
+  /// take part only).
+  void run_reduction(const Descriptor& descriptor, const std::byte* send, std::byte* out, uint64_t offset,
+                     const Call& call);
   /// All-reduce of large data: the owner of a slice reduces it, everybody reads the owners' slices (two steps a piece).
   void run_two_shot(const Descriptor& descriptor, std::byte* data, const Call& call);
   void agree(const Descriptor& own, const StepChannel::Scope& scope, std::vector<Descriptor>& all);

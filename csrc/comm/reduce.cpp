@@ -86,7 +86,8 @@ void reduce_as(void* dst, std::span<const void* const> sources, size_t count) {
     auto sum = Format::load(static_cast<const Stored*>(sources[0])[i]);
     for (size_t r = 1; r < sources.size(); ++r)
       sum = combine<kOp>(sum, Format::load(static_cast<const Stored*>(sources[r])[i]));
-    if constexpr (kOp == Reduction::kAverage) sum = static_cast<decltype(sum)>(sum / static_cast<decltype(sum)>(sources.size()));
+    if constexpr (kOp == Reduction::kAverage)
+      sum = static_cast<decltype(sum)>(sum / static_cast<decltype(sum)>(sources.size()));
     out[i] = Format::store(sum);
   }
 }
@@ -95,12 +96,18 @@ template <class Format>
 void reduce_format(void* dst, std::span<const void* const> sources, size_t count, DType dtype, Reduction op) {
   constexpr bool kInteger = std::is_integral_v<typename Format::Sum>;
   switch (op) {
-    case Reduction::kSum: return reduce_as<Format, Reduction::kSum>(dst, sources, count);
-    case Reduction::kProduct: return reduce_as<Format, Reduction::kProduct>(dst, sources, count);
-    case Reduction::kMin: return reduce_as<Format, Reduction::kMin>(dst, sources, count);
-    case Reduction::kMax: return reduce_as<Format, Reduction::kMax>(dst, sources, count);
-    case Reduction::kAverage: return reduce_as<Format, Reduction::kAverage>(dst, sources, count);
-    default: break;
+    case Reduction::kSum:
+      return reduce_as<Format, Reduction::kSum>(dst, sources, count);
+    case Reduction::kProduct:
+      return reduce_as<Format, Reduction::kProduct>(dst, sources, count);
+    case Reduction::kMin:
+      return reduce_as<Format, Reduction::kMin>(dst, sources, count);
+    case Reduction::kMax:
+      return reduce_as<Format, Reduction::kMax>(dst, sources, count);
+    case Reduction::kAverage:
+      return reduce_as<Format, Reduction::kAverage>(dst, sources, count);
+    default:
+      break;
   }
   if constexpr (kInteger) {
     if (op == Reduction::kBitAnd) return reduce_as<Format, Reduction::kBitAnd>(dst, sources, count);
@@ -126,16 +133,26 @@ std::string_view name(Reduction op) {
 
 void reduce(void* dst, std::span<const void* const> sources, size_t count, DType dtype, Reduction op) {
   switch (dtype) {
-    case DType::kBool: return reduce_format<Plain<uint8_t>>(dst, sources, count, dtype, as_bool(op));
-    case DType::kU8: return reduce_format<Plain<uint8_t>>(dst, sources, count, dtype, op);
-    case DType::kI8: return reduce_format<Plain<int8_t>>(dst, sources, count, dtype, op);
-    case DType::kI16: return reduce_format<Plain<int16_t>>(dst, sources, count, dtype, op);
-    case DType::kI32: return reduce_format<Plain<int32_t>>(dst, sources, count, dtype, op);
-    case DType::kI64: return reduce_format<Plain<int64_t>>(dst, sources, count, dtype, op);
-    case DType::kF16: return reduce_format<F16>(dst, sources, count, dtype, op);
-    case DType::kBF16: return reduce_format<Bf16>(dst, sources, count, dtype, op);
-    case DType::kF32: return reduce_format<Plain<float>>(dst, sources, count, dtype, op);
-    case DType::kF64: return reduce_format<Plain<double>>(dst, sources, count, dtype, op);
+    case DType::kBool:
+      return reduce_format<Plain<uint8_t>>(dst, sources, count, dtype, as_bool(op));
+    case DType::kU8:
+      return reduce_format<Plain<uint8_t>>(dst, sources, count, dtype, op);
+    case DType::kI8:
+      return reduce_format<Plain<int8_t>>(dst, sources, count, dtype, op);
+    case DType::kI16:
+      return reduce_format<Plain<int16_t>>(dst, sources, count, dtype, op);
+    case DType::kI32:
+      return reduce_format<Plain<int32_t>>(dst, sources, count, dtype, op);
+    case DType::kI64:
+      return reduce_format<Plain<int64_t>>(dst, sources, count, dtype, op);
+    case DType::kF16:
+      return reduce_format<F16>(dst, sources, count, dtype, op);
+    case DType::kBF16:
+      return reduce_format<Bf16>(dst, sources, count, dtype, op);
+    case DType::kF32:
+      return reduce_format<Plain<float>>(dst, sources, count, dtype, op);
+    case DType::kF64:
+      return reduce_format<Plain<double>>(dst, sources, count, dtype, op);
   }
 }
 

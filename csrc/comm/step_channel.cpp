@@ -22,13 +22,15 @@ bool process_gone(pid_t pid) {
   std::string text;
   if (!std::getline(stat, text)) return false;
   size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < text.size() && (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
+  return name_end != std::string::npos && name_end + 2 < text.size() &&
+         (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
 }
 
 void check_group(const GroupInfo& group) {
   check<UserError>(group.world >= 1 && group.world <= kMaxHostRanks, "a group on a host has 1 to ", kMaxHostRanks,
                    " ranks, got ", group.world);
-  check<UserError>(group.rank >= 0 && group.rank < group.world, "rank ", group.rank, " is not in [0, ", group.world, ")");
+  check<UserError>(group.rank >= 0 && group.rank < group.world, "rank ", group.rank, " is not in [0, ", group.world,
+                   ")");
 }
 
 }  // namespace
@@ -37,13 +39,16 @@ size_t StepChannel::arena_bytes(const ChannelOptions& options, int world) {
   return kControlBytes + 2 * options.buffer_bytes + static_cast<size_t>(world) * 2 * options.box_bytes;
 }
 
-StepChannel::StepChannel(Store& store, const GroupInfo& group, const ChannelOptions& options, Clock::time_point deadline)
-    : StepChannel((check_group(group), std::make_unique<HostArena>(store, group, arena_bytes(options, group.world), deadline)),
-                  group, options) {}
+StepChannel::StepChannel(Store& store, const GroupInfo& group, const ChannelOptions& options,
+                         Clock::time_point deadline)
+    : StepChannel(
+          (check_group(group), std::make_unique<HostArena>(store, group, arena_bytes(options, group.world), deadline)),
+          group, options) {}
 
 StepChannel::StepChannel(std::unique_ptr<HostArena> arena, const GroupInfo& group, const ChannelOptions& options)
     : group_((check_group(group), group)), options_(options), arena_(std::move(arena)), step_(options.first_step) {
-  // The segment is zeroed; a peer may look at the counters before this rank has started them, and then waits a little longer.
+  // The segment is zeroed; a peer may look at the counters before this rank has started them, and then waits a little
+  // longer.
   ControlBlock& own = control(rank());
   own.pid.value.store(static_cast<uint64_t>(::getpid()), std::memory_order_relaxed);
   for (int peer = 0; peer < world(); ++peer) {
@@ -134,7 +139,9 @@ const std::byte* StepChannel::begin_receive(int peer, const Scope& scope) {
   return box(peer, rank(), piece);
 }
 
-void StepChannel::finish_receive(int peer) { control(rank()).received[peer].value.fetch_add(1, std::memory_order_release); }
+void StepChannel::finish_receive(int peer) {
+  control(rank()).received[peer].value.fetch_add(1, std::memory_order_release);
+}
 
 void StepChannel::fail(const std::string& message) {
   ControlBlock& own = control(rank());

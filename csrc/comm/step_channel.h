@@ -1,12 +1,14 @@
 // The protocol between the ranks of a host: steps over two buffers.
 //
-// Every rank owns two buffers, used in turn by the parity of the step, and two counters that only grow. In step s a rank writes what the
-// others need into its buffer s % 2 and releases `published = s + 1`; a reader acquires that, reads, and releases `consumed = s + 1`. A
-// buffer is written again only when every peer has consumed the step two before: two buffers need no barrier at the end of a step. All
-// ranks take the same number of steps for the same collective, which the descriptor that comes with the first step makes sure of.
+// Every rank owns two buffers, used in turn by the parity of the step, and two counters that only grow. In step s a
+// rank writes what the others need into its buffer s % 2 and releases `published = s + 1`; a reader acquires that,
+// reads, and releases `consumed = s + 1`. A buffer is written again only when every peer has consumed the step two
+// before: two buffers need no barrier at the end of a step. All ranks take the same number of steps for the same
+// collective, which the descriptor that comes with the first step makes sure of.
 //
-// Every wait ends: at the deadline, when a peer has reported a failure, or when a peer's process is gone. The first failure is written
-// into the rank's control block, so that all peers raise too; afterwards the channel refuses further steps.
+// Every wait ends: at the deadline, when a peer has reported a failure, or when a peer's process is gone. The first
+// failure is written into the rank's control block, so that all peers raise too; afterwards the channel refuses further
+// steps.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -27,17 +29,17 @@ struct alignas(128) Counter {
 struct Descriptor {
   uint64_t sequence;
   int32_t kind, dtype, reduction, root;
-  uint64_t count;                      // elements (bytes where there is no type)
-  uint64_t stream_bytes;               // length of what this rank will publish
-  uint64_t bytes_to[kMaxHostRanks];    // uneven exchanges: bytes for each rank
+  uint64_t count;                    // elements (bytes where there is no type)
+  uint64_t stream_bytes;             // length of what this rank will publish
+  uint64_t bytes_to[kMaxHostRanks];  // uneven exchanges: bytes for each rank
 };
 
 struct ControlBlock {
   Counter published, consumed, failed, pid;
   char failure[768];
-  Descriptor descriptor[2];            // by parity of the step
-  Counter sent[kMaxHostRanks];         // point to point: pieces sent to each rank (sender's block)
-  Counter received[kMaxHostRanks];     // pieces received from each rank (receiver's block)
+  Descriptor descriptor[2];         // by parity of the step
+  Counter sent[kMaxHostRanks];      // point to point: pieces sent to each rank (sender's block)
+  Counter received[kMaxHostRanks];  // pieces received from each rank (receiver's block)
 };
 
 /// Where a piece of point-to-point data stands: header in front of the bytes.

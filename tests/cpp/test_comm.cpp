@@ -1,4 +1,5 @@
-// Collectives between ranks that are threads of this process: every operation, random sizes, counters that wrap, failures.
+// Collectives between ranks that are threads of this process: every operation, random sizes, counters that wrap,
+// failures.
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -99,7 +100,8 @@ void one_round(StepChannel& channel, HostCollectives& c, int round, size_t n) {
   fill();
   c.all_reduce(data.data(), n, DType::kF32, Reduction::kSum, call());
   for (size_t i = 0; i < n; ++i)
-    if (data[i] != total(i)) return expect(false, cat("all_reduce of ", n, " at ", i, ": ", data[i], " for ", total(i)));
+    if (data[i] != total(i))
+      return expect(false, cat("all_reduce of ", n, " at ", i, ": ", data[i], " for ", total(i)));
   fill();
   c.reduce(data.data(), n, DType::kF32, Reduction::kSum, root, call());
   for (size_t i = 0; i < n && rank == root; ++i)
@@ -111,12 +113,14 @@ void one_round(StepChannel& channel, HostCollectives& c, int round, size_t n) {
   fill();
   c.all_gather(data.data(), gathered.data(), n * 4, call());
   for (size_t i = 0; i < n * world; ++i)
-    if (gathered[i] != static_cast<float>(value(static_cast<int>(i / n), i % n, round))) return expect(false, cat("all_gather of ", n));
+    if (gathered[i] != static_cast<float>(value(static_cast<int>(i / n), i % n, round)))
+      return expect(false, cat("all_gather of ", n));
   for (int r = 0; r < world; ++r)
     for (size_t i = 0; i < n; ++i) all[r * n + i] = static_cast<float>(value(rank, i, round) + r);
   c.reduce_scatter(all.data(), piece.data(), n, DType::kF32, Reduction::kSum, call());
   for (size_t i = 0; i < n; ++i)
-    if (piece[i] != total(i) + static_cast<float>(world * rank)) return expect(false, cat("reduce_scatter of ", n, " at ", i));
+    if (piece[i] != total(i) + static_cast<float>(world * rank))
+      return expect(false, cat("reduce_scatter of ", n, " at ", i));
   c.scatter(all.data(), piece.data(), n * 4, root, call());
   for (size_t i = 0; i < n; ++i)
     if (piece[i] != static_cast<float>(value(root, i, round) + rank)) return expect(false, cat("scatter of ", n));
@@ -126,7 +130,8 @@ void one_round(StepChannel& channel, HostCollectives& c, int round, size_t n) {
     to[r] = static_cast<uint64_t>((rank + 2 * r + round) % 5) * n;
     from[r] = static_cast<uint64_t>((r + 2 * rank + round) % 5) * n;
   }
-  std::vector<unsigned char> out(std::accumulate(to.begin(), to.end(), uint64_t{0})), got(std::accumulate(from.begin(), from.end(), uint64_t{0}));
+  std::vector<unsigned char> out(std::accumulate(to.begin(), to.end(), uint64_t{0})),
+      got(std::accumulate(from.begin(), from.end(), uint64_t{0}));
   for (size_t i = 0, r = 0, left = to.empty() ? 0 : to[0]; i < out.size(); ++i, --left) {
     while (left == 0) left = to[++r];
     out[i] = static_cast<unsigned char>(rank * 16 + r);
