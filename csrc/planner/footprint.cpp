@@ -254,12 +254,48 @@ Hull whole_hull(const Layout& layout) {
   return hull;
 }
 
+/// Programs of an op and the operand that each one's operand 0 is.
+std::vector<std::array<int, 2>> programs_of(const plan::Op& op) {
+  const abi::Params& params = op.record.params;
+  switch (op.record.kind) {
+    case TaskKind::kPointwise:
+    case TaskKind::kRow:
+    case TaskKind::kColumn:
+      return {{params.program.program, params.program.first_operand}};
+    case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulSimple:
+      return {{params.matmul.program, params.matmul.first_operand}};
+    case TaskKind::kMatmulRows: {
+      std::vector<std::array<int, 2>> result = {{params.rows.prologue, params.rows.prologue_operand}};
+      for (int s = 0; s < params.rows.num_segments; ++s) {
+        result.push_back({params.rows.segment[s].program, params.rows.segment[s].first_operand});
+      }
+      return result;
+    }
+    default:
+      return {};
+  }
+}
+
+/// Operands whose elements are chosen by values: indexed ones, and the parts of an attention.
+bool indirect(const plan::Op& op, const std::vector<Program>& programs, int operand) {
+  if (op.operands[operand].index_operand >= 0) return true;
+  for (const auto [program, first] : programs_of(op)) {
+    if (program < 0) continue;
+    for (const Instr& instr : programs[program].instrs) {
+      const int number = operand - first - instr.operand;
+      if (instr.op == Opcode::kLoadParts && number >= 0 && number < 3) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, int operand, const Storage& storage) {
   const abi::Operand& x = op.operands[operand];
   Footprint out;
-  if (x.index_operand >= 0) {  // indices decide: anywhere
+  if (indirect(op, programs, operand)) {  // anywhere
     out.extent = storage.num_elements;
     out.last = storage.num_elements - 1;
     return out;
@@ -305,7 +341,7 @@ bool disjoint(const plan::Op& a, int operand_a, const plan::Op& b, int operand_b
               const Storage& storage) {
   const Footprint x = footprint(a, programs, operand_a, storage), y = footprint(b, programs, operand_b, storage);
   if (x.last < y.first || y.last < x.first) return true;
-  if (a.operands[operand_a].index_operand >= 0 || b.operands[operand_b].index_operand >= 0) return false;
+  if (indirect(a, programs, operand_a) || indirect(b, programs, operand_b)) return false;
   const Layout la = layout_of(a, programs, operand_a), lb = layout_of(b, programs, operand_b);
   // Disjoint columns of a common row: modulo a stride of either, the two hulls may not meet.
   std::vector<int64_t> moduli;

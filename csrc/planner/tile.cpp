@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "planner/footprint.h"
+#include "planner/split_reduction.h"
 
 namespace ark::planner {
 namespace {
@@ -61,8 +61,9 @@ int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t mu
       // q of dimension j per tile; q divides it unless it is the outermost (which may end in a partial tile)
       int64_t q = std::max<int64_t>(1, target / inner);
       if (j > 0) {
-        int64_t best = q;
-        while (best > 1 && joint[j].size % best != 0) --best;
+        const int64_t step = inner == 1 && joint[j].size % 8 == 0 ? 8 : 1;  // tiles of whole vectors if possible
+        int64_t best = std::max(step, q - q % step);
+        while (best > step && joint[j].size % best != 0) best -= step;
         if (best * 4 >= q) q = best;
       } else if (q > multiple && inner == 1) {
         q -= q % multiple;
@@ -146,9 +147,10 @@ void tile_column(FusedOp& op, const Options& options) {
   params.split = params.row_size;
   // a tile of 32 columns still reads whole 64- or 128-byte lines; more when there are enough columns
   int64_t target = 32;
-  while (target < 256 && params.num_rows / (target * 2) >= options.machine.num_workers) target *= 2;
-  params.tile = std::min(target, std::max<int64_t>(1, params.num_rows));
-  set_grid(op.op.record, 1, ceil_div(params.num_rows, params.tile), 1, op.op.name);
+  while (target < 256 && params.num_rows / (target * 2) >= options.machine.num_workers / 2) target *= 2;
+  const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
+  params.tile = aligned_tile(joint, target, 8);
+  set_flat_grid(op, joint, params.tile);
 }
 
 // ---- matmul ----
@@ -314,6 +316,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
 }  // namespace
 
 void tile(Draft& draft, const Options& options) {
+  split_reductions(draft, options);
   for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
 }
 

@@ -81,7 +81,7 @@ void test_decoder() {
 void test_fill() {
   Builder b;
   auto x = b.input("x", {4096, 64}, false);
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 8; ++i) {
     auto y = b.storage(cat("y", i), {4096, 64});
     b.program_op(TaskKind::kRow, cat("link", i), {4096, 64}, 1, {b.dense_ref(x)}, {b.dense_ref(y)});
     x = y;
@@ -95,7 +95,7 @@ void test_fill() {
   const Scheduled s = scheduled(b);
   std::string order;
   for (const FusedOp& op : s.draft.graph.ops) order += op.op.name + " ";
-  expect_equal(order, std::string("link0 free0 link1 free1 link2 free2 link3 "), "fill: order");
+  expect_equal(order, std::string("link0 free0 link1 free1 link2 free2 link3 link4 link5 link6 link7 "), "fill: order");
   check_lists(s.draft, "fill: ");
 }
 
