@@ -182,7 +182,7 @@ class Verifier {
 
   void pointwise() const {
     Opcode op = node_->attrs.opcode;
-    bool known = op >= Opcode::kCast && op != Opcode::kRand;
+    bool known = op >= Opcode::kCast && op <= Opcode::kFma;
     require(known, "opcode ", name(op), " is none of a pointwise node");
     size_t n = static_cast<size_t>(arity(op));
     counts(n, n, 1);

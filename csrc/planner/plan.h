@@ -91,9 +91,14 @@ struct Packed {
   std::vector<abi::WorkItem> items;
   std::vector<int32_t> list_begin;
 };
+/// Throws InternalError when a record breaks a limit of abi.h or an item names tiles that are not there.
 Packed pack(const Plan& plan);
 
+/// The enumerator without `k`, in snake case: "matmul_tile".
+const char* name(abi::TaskKind kind);
+
 std::string to_string(const Plan& plan);
+/// A saved plan: JSON with the names of these structs' fields; from_json throws UserError on malformed text.
 std::string to_json(const Plan& plan);
 Plan from_json(const std::string& text);
 

@@ -1,0 +1,68 @@
+// plan::pack: records one behind the other at multiples of 64 bytes, lists one behind the other with end marks.
+#include <cstring>
+
+#include "base/check.h"
+#include "planner/plan.h"
+
+namespace ark::plan {
+namespace {
+
+constexpr size_t kRecordAlignment = 64;
+
+void check_limits(const Plan& plan, size_t index) {
+  const Op& op = plan.ops[index];
+  const abi::OpRecord& r = op.record;
+  auto where = [&] { return cat("plan ", plan.name, ", op ", index, " (", op.name, "): "); };
+  size_t bytes = sizeof(abi::OpRecord) + op.operands.size() * sizeof(abi::Operand);
+  check(bytes <= abi::kMaxRecordBytes, where(), "expected at most ", abi::kMaxRecordBytes, " bytes of record, got ",
+        bytes);
+  check(0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, where(), r.num_waits, " waits");
+  check(0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, where(), r.num_arrivals, " arrivals");
+  for (const abi::Operand& operand : op.operands) {
+    bool known = operand.slot == abi::kNoSlot || operand.slot < plan.buffers.size();
+    check(known, where(), "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
+  }
+}
+
+void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {
+  check(item.op >= 0 && static_cast<size_t>(item.op) < plan.ops.size(), "plan ", plan.name, ", worker ", worker,
+        ": op ", item.op, " of ", plan.ops.size());
+  const abi::OpRecord& r = plan.ops[static_cast<size_t>(item.op)].record;
+  int64_t tiles = int64_t{r.grid[0]} * r.grid[1] * r.grid[2];
+  bool inside = item.first >= 0 && item.count > 0 && int64_t{item.first} + item.count <= tiles;
+  check(inside, "plan ", plan.name, ", worker ", worker, ": tiles ", item.first, " + ", item.count, " of op ", item.op,
+        ", which has ", tiles);
+}
+
+}  // namespace
+
+Packed pack(const Plan& plan) {
+  Packed packed;
+  std::vector<int32_t> position(plan.ops.size());
+  for (size_t i = 0; i < plan.ops.size(); ++i) {
+    check_limits(plan, i);
+    const Op& op = plan.ops[i];
+    size_t begin = packed.records.size(), operand_bytes = op.operands.size() * sizeof(abi::Operand);
+    size_t bytes = sizeof(abi::OpRecord) + operand_bytes;
+    position[i] = static_cast<int32_t>(begin / kRecordAlignment);
+    abi::OpRecord record = op.record;
+    record.op = static_cast<int32_t>(i);
+    record.num_operands = static_cast<int32_t>(op.operands.size());
+    record.record_bytes = static_cast<int32_t>(bytes);
+    packed.records.resize(begin + (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment);
+    std::memcpy(&packed.records[begin], &record, sizeof(record));
+    if (operand_bytes > 0) std::memcpy(&packed.records[begin + sizeof(record)], op.operands.data(), operand_bytes);
+  }
+  for (size_t w = 0; w < plan.lists.size(); ++w) {
+    packed.list_begin.push_back(static_cast<int32_t>(packed.items.size()));
+    for (abi::WorkItem item : plan.lists[w]) {
+      check_item(plan, item, w);
+      item.record = position[static_cast<size_t>(item.op)];
+      packed.items.push_back(item);
+    }
+    packed.items.push_back({abi::kEnd, 0, 0, -1});
+  }
+  return packed;
+}
+
+}  // namespace ark::plan
