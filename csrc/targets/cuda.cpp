@@ -29,6 +29,7 @@ class CudaExecutable final : public Executable {
   CudaExecutable(plan::Plan plan, const CudaOptions& options)
       : plan_(std::move(plan)),
         options_(options),
+        deadline_ns_(options.deadline_ns),
         gpu_(open_gpu(options.device)),
         error_(gpu_.context, sizeof(abi::ErrorRecord)) {
     check(plan_.num_workers >= 1 && plan_.num_workers <= gpu_.multiprocessors, "the plan has ", plan_.num_workers,
@@ -51,6 +52,7 @@ class CudaExecutable final : public Executable {
   size_t trace_capacity() const override { return num_items_; }
   uint32_t generation() const override { return generation_.load(std::memory_order_acquire); }
   const BuildInfo& build_info() const override { return info_; }
+  void set_deadline_ns(uint64_t deadline_ns) override { deadline_ns_.store(deadline_ns, std::memory_order_relaxed); }
 
   void init_state(void* state, void* stream) override {
     ContextScope scope(gpu_.context);
@@ -160,7 +162,6 @@ class CudaExecutable final : public Executable {
     header_.list_begin = reinterpret_cast<const abi::i32*>(base + image.list_begin);
     header_.patches = reinterpret_cast<const abi::TensorMapPatch*>(base + image.patches);
     header_.error = reinterpret_cast<abi::ErrorRecord*>(error_.device());
-    header_.deadline_ns = options_.deadline_ns;
     header_.num_workers = plan_.num_workers;
     header_.num_maps = header_.num_patches = static_cast<abi::i32>(plan_.maps.size());
     for (size_t i = 0; i < plan_.buffers.size(); ++i)
@@ -171,6 +172,7 @@ class CudaExecutable final : public Executable {
     check(args.slots.size() == plan_.buffers.size(), "launch with ", args.slots.size(), " slots of a plan with ",
           plan_.buffers.size());
     abi::LaunchHeader header = header_;
+    header.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
     auto* state = static_cast<unsigned char*>(args.run_state);
     header.state = reinterpret_cast<abi::RunState*>(state);
     header.counters = reinterpret_cast<abi::u32*>(state + sizeof(abi::RunState));
@@ -193,7 +195,7 @@ class CudaExecutable final : public Executable {
 
   std::string describe(const abi::ErrorRecord& e) const {
     bool known = e.op >= 0 && static_cast<size_t>(e.op) < plan_.ops.size();
-    return cat("a wait of the loop kernel passed its deadline of ", options_.deadline_ns / 1000000, " ms: graph ",
+    return cat("a wait of the loop kernel passed its deadline of ", deadline_ns_.load(std::memory_order_relaxed) / 1000000, " ms: graph ",
                plan_.name, ", rank ", e.rank, ", worker ", e.worker, ", op ", e.op, " (",
                known ? plan_.ops[e.op].name : "?", "), tile ", e.tile, ", counter ", e.counter, ": expected ",
                e.expected, ", saw ", e.seen, ". The outputs of that run are not valid.");
@@ -201,6 +203,7 @@ class CudaExecutable final : public Executable {
 
   plan::Plan plan_;
   CudaOptions options_;
+  std::atomic<uint64_t> deadline_ns_;
   GpuInfo gpu_;
   PinnedMemory error_;
   BuildInfo info_;

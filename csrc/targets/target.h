@@ -62,6 +62,8 @@ class Executable {
     (void)capture_id, (void)stream;
     return nullptr;
   }
+  /// Longest time that one wait of a later launch may take (cuda).
+  virtual void set_deadline_ns(uint64_t deadline_ns) { (void)deadline_ns; }
   virtual const BuildInfo& build_info() const {
     static const BuildInfo kNone{};
     return kNone;

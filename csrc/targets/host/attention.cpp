@@ -25,20 +25,28 @@ MatrixView AttentionOperands::matrix(const TileEnvironment& env, int operand, in
   return {address(env, operand, batch, head, row), dtype(operand), x.stride[2], x.stride[3]};
 }
 
-void clip_keys(const TileEnvironment& env, const AttentionOperands& x, int range_operand, QueryBlock& block) {
-  if (x.params->causal) block.key_end = std::min(block.key_end, block.first + block.count + x.params->causal_offset);
-  if (x.present(range_operand)) {
-    int64_t begin = block.key_end, end = block.key_begin;
-    for (int64_t b = block.first / kRangeBlock; b * kRangeBlock < block.first + block.count; ++b) {
-      begin = std::min<int64_t>(
-          begin, *static_cast<const int32_t*>(x.address(env, range_operand, block.batch, block.head, b, 0)));
-      end = std::max<int64_t>(
-          end, *static_cast<const int32_t*>(x.address(env, range_operand, block.batch, block.head, b, 1)));
-    }
-    block.key_begin = std::max(block.key_begin, begin);
-    block.key_end = std::min(block.key_end, end);
+void clip_to_range(const TileEnvironment& env, const AttentionOperands& x, int range_operand, QueryBlock& block) {
+  if (!x.present(range_operand)) return;
+  int64_t begin = block.key_end, end = block.key_begin;
+  for (int64_t b = block.first / kRangeBlock; b * kRangeBlock < block.first + block.count; ++b) {
+    begin = std::min<int64_t>(
+        begin, *static_cast<const int32_t*>(x.address(env, range_operand, block.batch, block.head, b, 0)));
+    end = std::max<int64_t>(end,
+                            *static_cast<const int32_t*>(x.address(env, range_operand, block.batch, block.head, b, 1)));
   }
+  block.key_begin = std::max(block.key_begin, begin);
+  block.key_end = std::max(block.key_begin, std::min(block.key_end, end));
+}
+
+void clip_to_causal(const AttentionOperands& x, QueryBlock& block) {
+  if (!x.params->causal) return;
+  block.key_end = std::min(block.key_end, block.first + block.count + x.params->causal_offset);
   block.key_end = std::max(block.key_end, block.key_begin);
+}
+
+void clip_keys(const TileEnvironment& env, const AttentionOperands& x, int range_operand, QueryBlock& block) {
+  clip_to_range(env, x, range_operand, block);
+  clip_to_causal(x, block);
 }
 
 template <class T>

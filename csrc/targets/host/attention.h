@@ -30,7 +30,9 @@ struct AttentionOperands {
   MatrixView matrix(const TileEnvironment& env, int operand, int64_t batch, int64_t head, int64_t row) const;
 };
 
-/// Keys that a block of queries can see at all: causality and the mask's range (operand number, or -1).
+/// Keys that a block of queries can see at all: the mask's range (an operand number), causality, both.
+void clip_to_range(const TileEnvironment& env, const AttentionOperands& x, int range_operand, QueryBlock& block);
+void clip_to_causal(const AttentionOperands& x, QueryBlock& block);
 void clip_keys(const TileEnvironment& env, const AttentionOperands& x, int range_operand, QueryBlock& block);
 
 /// scores[i][j] = scale * q[i] . k[j] + mask, -inf where key key_begin + j is hidden from query first + i. q: operand

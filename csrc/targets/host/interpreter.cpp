@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "targets/host/attention_parts.h"
 
 namespace ark::targets::host {
 namespace {
@@ -161,6 +162,11 @@ class Interpreter {
     }
   }
 
+  void run_load_parts(const Step& step, const Block& block) {
+    load_parts(std::span(program_.operands).subspan(step.instr.operand), env_.slots, lanes<int64_t>(step.a),
+               lanes<int64_t>(step.b), count(step, block), lanes<float>(step.out));
+  }
+
   void run_yield(const Step& step, const Block& block) {
     const RegType type = code_.registers[step.a].type;
     for_each_run(step, block, [&](Run run, int64_t lane) {
@@ -192,6 +198,8 @@ class Interpreter {
       case StepKind::kLoad:
       case StepKind::kStore:
         return run_memory(step, block);
+      case StepKind::kLoadParts:
+        return run_load_parts(step, block);
       case StepKind::kIndex:
         return run_index(step, block);
       case StepKind::kRoot:
@@ -225,6 +233,22 @@ class Interpreter {
   int64_t* accumulators_ = nullptr;
 };
 
+/// The operands with the strides of those that no Load or Store walks over the domain (index and part parameters) set
+/// to 0, so that they do not stand in the way of merging dimensions.
+std::vector<abi::Operand> walked_operands(const Program& program, std::span<const abi::Operand> operands) {
+  std::vector<abi::Operand> walked(operands.begin(), operands.end());
+  std::vector<bool> used(walked.size(), false);
+  for (const Instr& in : program.instrs)
+    if (in.op == Opcode::kLoad || in.op == Opcode::kStore) {
+      used.at(in.operand) = true;
+      check(walked[in.operand].slot != abi::kNoSlot, "program: operand ", in.operand,
+            " is loaded or stored and has no slot");
+    }
+  for (size_t i = 0; i < walked.size(); ++i)
+    if (!used[i]) std::fill(std::begin(walked[i].stride), std::end(walked[i].stride), 0);
+  return walked;
+}
+
 int64_t product(std::span<const int64_t> sizes) {
   int64_t total = 1;
   for (const int64_t s : sizes) total *= s;
@@ -246,14 +270,16 @@ BoundProgram bind_program(const Program& program, const Kernels& kernels, std::s
                     : row      ? program.num_dims - program.reduce_dims
                     : epilogue ? program.num_dims - 1
                                : 0;
+  const std::vector<abi::Operand> walked = walked_operands(program, operands);
   BoundProgram bound;
+  bound.operands.assign(operands.begin(), operands.end());
   bound.outer_total = product(size.first(split));
   bound.inner_total = product(size.subspan(split));
   const bool whole_rows = row && bound.inner_total <= kWholeRowLanes;
   bound.code = compile_program(program, kernels, whole_rows);
-  bound.element = make_domain(size, operands, record_operands, 0);
-  if (row) bound.uniform = make_domain(size.first(split), operands, record_operands, 0);
-  if (column) bound.uniform = make_domain(size.subspan(split), operands, record_operands, split);
+  bound.element = make_domain(size, walked, record_operands, 0);
+  if (row) bound.uniform = make_domain(size.first(split), walked, record_operands, 0);
+  if (column) bound.uniform = make_domain(size.subspan(split), walked, record_operands, split);
   bound.element_lanes = round_up(std::max<int64_t>(whole_rows ? bound.inner_total : 0, kBlockLanes));
   const int64_t rows_at_once = whole_rows ? bound.element_lanes / std::max<int64_t>(1, bound.inner_total) : 1;
   bound.uniform_lanes = row ? round_up(rows_at_once) : column ? kBlockLanes : 0;

@@ -13,6 +13,7 @@ namespace ark::targets::host {
 /// programs: reduced x kept; epilogues: rows x columns; pointwise: one row.
 struct BoundProgram {
   VectorProgram code;
+  std::vector<abi::Operand> operands;  // the program's
   Domain element, uniform;
   int64_t outer_total = 1, inner_total = 1;
   int64_t element_lanes = 0, uniform_lanes = 0;  // capacity of the registers

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "targets/host/attention.h"
+#include "targets/host/attention_parts.h"
 
 namespace ark::targets::host {
 namespace {
@@ -93,26 +94,26 @@ class AttentionTask : public Task {
       store_row(env, out + i * out_length, sums[i] == 0 ? T(0) : T(1) / sums[i], block, i);
   }
 
-  /// Keys of one part: the visible range is cut into `used` equal parts, the rest of the parts stay empty.
+  /// The keys of one part; causality is applied within it.
   QueryBlock part_of(const TileEnvironment& env, int64_t batch, int64_t head, int64_t part) const {
     QueryBlock block{batch, head, 0, params().queries, 0, params().keys};
-    clip_keys(env, x_, kRange, block);
-    if (!x_.present(kPartsOut)) return block;
-    const int64_t visible = block.key_end - block.key_begin;
-    const int64_t step = std::max(1, params().positions_per_part);
-    const int64_t used = std::clamp<int64_t>((visible + step - 1) / step, 1, params().parts);
-    const int64_t size = (visible + used - 1) / used;
-    const int64_t begin = std::min(part * size, visible), end = part < used ? std::min(begin + size, visible) : begin;
-    return {batch, head, 0, params().queries, block.key_begin + begin, block.key_begin + end};
+    clip_to_range(env, x_, kRange, block);
+    const KeyRange keys =
+        keys_of_part({block.key_begin, block.key_end}, part, params().parts, params().positions_per_part);
+    block.key_begin = keys.begin;
+    block.key_end = keys.end;
+    clip_to_causal(x_, block);
+    return block;
   }
 
   void run_part(const TileEnvironment& env, int64_t batch, int64_t kv_head, int64_t part) const {
     for (int64_t h = 0; h < x_.group(); ++h) {
-      const QueryBlock block = part_of(env, batch, kv_head * x_.group() + h, part);
+      const int64_t head = kv_head * x_.group() + h;
       if (!x_.present(kPartsOut)) {
-        attend(env, block);
+        attend(env, {batch, head, 0, params().queries, 0, params().keys});
         continue;
       }
+      const QueryBlock block = part_of(env, batch, head, part);
       const int64_t keys = block.key_end - block.key_begin, row_length = gemm_row_length<T>(*env.kernels, keys);
       T* scores = scores_of(env, block);
       for (int64_t i = 0; i < block.count; ++i) {
@@ -129,7 +130,8 @@ class AttentionTask : public Task {
 
   void store_max_sum(const TileEnvironment& env, const RowSoftmax<T>& softmax, int64_t batch, int64_t kv_head,
                      int64_t part, int64_t row) const {
-    const T pair[2] = {softmax.maximum, softmax.sum};
+    const T pair[2] = {softmax.maximum * T(1.4426950408889634),
+                       softmax.sum};  // as Opcode::kLoadParts wants them: base 2
     store_values<T>(env, x_.address(env, kPartsMaxSum, batch, kv_head, part, row, 0), x_.dtype(kPartsMaxSum),
                     op_.operands[kPartsMaxSum].stride[4], pair, 2);
   }

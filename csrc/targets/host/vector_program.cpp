@@ -74,7 +74,8 @@ class Compiler {
   void check_instr(int i) const {
     for (const int input : inputs_of(instr(i)))
       check(input < i, "program instruction ", i, ": argument ", input, " is not an earlier instruction");
-    const bool loads = instr(i).op == Opcode::kLoad || instr(i).op == Opcode::kStore;
+    const bool loads =
+        instr(i).op == Opcode::kLoad || instr(i).op == Opcode::kStore || instr(i).op == Opcode::kLoadParts;
     check(!loads || (instr(i).operand >= 0 && instr(i).operand < program_.num_operands), "program instruction ", i,
           ": operand ", instr(i).operand, " of ", program_.num_operands);
   }
@@ -82,7 +83,7 @@ class Compiler {
   RegType result_type(const Instr& in) const {
     if (in.op == Opcode::kIndex) return RegType::kI64;
     if (is_comparison(in.op) || is_logical(in.op) || is_classify(in.op)) return RegType::kBool;
-    if (in.op == Opcode::kRand) return RegType::kF32;
+    if (in.op == Opcode::kRand || in.op == Opcode::kLoadParts) return RegType::kF32;
     if (in.op == Opcode::kReduce && (in.aux == int(ReduceOp::kArgMax) || in.aux == int(ReduceOp::kArgMin)))
       return RegType::kI64;
     return reg_type(in.dtype);
@@ -109,7 +110,7 @@ class Compiler {
       else if (row_like_)
         info.uniform = in.op == Opcode::kReduce || in.op == Opcode::kConst ||
                        (in.op == Opcode::kIndex ? in.aux < program_.num_dims - program_.reduce_dims
-                                                : in.op != Opcode::kLoad && all_uniform);
+                                                : in.op != Opcode::kLoad && in.op != Opcode::kLoadParts && all_uniform);
       info.stores_uniform =
           in.op == Opcode::kStore && (column ? in.uniform || info.from_reduce : row_like_ && in.uniform);
       info.pass = info.uniform && in.op != Opcode::kReduce ? stage + 1 : pass;
@@ -287,6 +288,11 @@ class Compiler {
       case Opcode::kLoad:
       case Opcode::kStore:
         emit_memory(i, step, steps);
+        break;
+      case Opcode::kLoadParts:
+        step.kind = StepKind::kLoadParts;
+        step.a = static_cast<int16_t>(argument(in.a, RegType::kI64, uniform, steps));
+        step.b = static_cast<int16_t>(argument(in.b, RegType::kI64, uniform, steps));
         break;
       case Opcode::kYield:
         step.kind = StepKind::kYield;

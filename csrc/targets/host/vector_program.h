@@ -33,7 +33,8 @@ enum class StepKind : uint8_t {
   kExpand,
   kUnary,
   kBinary,
-  kTernary
+  kTernary,
+  kLoadParts
 };
 
 struct Step {

@@ -1,0 +1,137 @@
+"""Set-up, embedded sources, NVRTC, the kernel cache on disk, the command line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.graph_builder import add_relu, mlp
+
+ROOT = Path(__file__).resolve().parent.parent
+_C = pytest.importorskip("ark_torch._C")
+needs_nvrtc = pytest.mark.skipif(not _C.info()["nvrtc"], reason=f"no NVRTC: {_C.info()['nvrtc_problem']}")
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | env
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
+
+
+def test_embedded_files_are_those_of_the_checkout():
+    embed = runpy.run_path(str(ROOT / "csrc/embed.py"))
+    assert (ROOT / "build/embedded.cpp").read_text() == embed["embedded_source"]()
+
+
+def test_embedding_refuses_its_own_delimiter(tmp_path):
+    embed = runpy.run_path(str(ROOT / "csrc/embed.py"))
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device/bad.h").write_text(f"){embed['DELIMITER']}")
+    with pytest.raises(ValueError, match="bad.h"):
+        embed["embedded_source"](tmp_path)
+
+
+def test_backend_is_listed_without_importing_ark():
+    code = (
+        "import sys, torch._dynamo as d; assert 'ark' in d.list_backends(), d.list_backends();"
+        "assert not any(m.startswith('ark_torch') for m in sys.modules)"
+    )
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_entry_point_names_the_backend():
+    points = importlib.metadata.entry_points(group="torch_dynamo_backends")
+    assert [p.value for p in points if p.name == "ark"][:1] == ["ark_torch.backend:ark"]
+
+
+def test_extension_links_no_cuda():
+    libraries = subprocess.run(["ldd", _C.__file__], capture_output=True, text=True, check=True).stdout
+    own = subprocess.run(["readelf", "-d", _C.__file__], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"NEEDED.*\[(.*)\]", own)
+    assert libraries and not [n for n in needed if "cuda" in n or "nvrtc" in n]
+
+
+def test_second_build_compiles_nothing():
+    result = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace"], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "ninja: no work to do" in result.stdout
+
+
+def test_info_on_the_command_line(tmp_path):
+    env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "ark_torch"]
+    info = subprocess.run([*command, "info"], env=env, capture_output=True, text=True)
+    assert info.returncode == 0, info.stderr
+    assert "torch" in info.stdout and str(tmp_path / "cache") in info.stdout
+    cache = subprocess.run([*command, "cache"], env=env, capture_output=True, text=True)
+    assert "0 kernels" in cache.stdout
+
+
+COMPILE = """
+import sys
+sys.path.insert(0, {root!r})
+from ark_torch import _C
+from tests.graph_builder import mlp
+plan = _C.plan_graph(mlp(16, 64), [], {{"workers": 4}})
+print(_C.compile_only(plan)["origin"])
+"""
+
+
+@needs_nvrtc
+def test_kernels_are_found_again_by_another_process(tmp_path):
+    code = COMPILE.format(root=str(ROOT))
+    origins = [python(code, ARK_CACHE_DIR=str(tmp_path)).stdout.strip() for _ in range(2)]
+    assert origins == ["compiled", "disk"]
+    kernel = next(tmp_path.glob("*.cubin"))
+    data = bytearray(kernel.read_bytes())
+    data[len(data) // 2] ^= 1
+    kernel.write_bytes(data)
+    damaged = python(code, ARK_CACHE_DIR=str(tmp_path))
+    assert damaged.stdout.strip() == "compiled" and "damaged kernel" in damaged.stderr
+
+
+@needs_nvrtc
+def test_processes_may_compile_at_once(tmp_path):
+    code = COMPILE.format(root=str(ROOT))
+    env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(tmp_path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(3)
+    ]
+    assert {p.communicate()[0].strip() for p in running} <= {"compiled", "disk"}
+    assert all(p.returncode == 0 for p in running)
+    assert [f.suffix for f in tmp_path.iterdir()] == [".cubin"]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("graph", [add_relu([300, 70]), mlp(64, 128)], ids=["pointwise", "mlp"])
+@pytest.mark.parametrize("trace", [False, True])
+def test_kernels_compile_without_spills_or_warnings(graph, trace):
+    result = _C.compile_only(_C.plan_graph(graph), trace)
+    assert result["cubin"].startswith(b"\x7fELF") and result["registers"] > 0
+    assert result["warnings"] == "", result["log"]
+
+
+@needs_nvrtc
+def test_sizes_are_no_part_of_the_kernel():
+    first = _C.compile_only(_C.plan_graph(add_relu([300, 70], name="one")))
+    second = _C.compile_only(_C.plan_graph(add_relu([500, 20], name="another")))
+    assert second["origin"] == "memory" and first["cubin"] == second["cubin"]
+
+
+def test_without_nvrtc_the_reason_is_given(tmp_path):
+    code = (
+        "import importlib.util as u; u.find_spec = lambda *a, f=u.find_spec: None if a[0] == 'nvidia' else f(*a);"
+        "from ark_torch import _C; info = _C.info(); print(info['nvrtc_problem'] or 'found ' + info['nvrtc_path'])"
+    )
+    result = python(code, CUDA_HOME=str(tmp_path), CUDA_PATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path) in result.stdout or result.stdout.startswith("found ")
