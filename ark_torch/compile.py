@@ -18,6 +18,12 @@ from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower
 from ark_torch.sizes import to_python
 
 MAX_RETRIES = 64  # nodes that the planner may decline, one after the other, before the segment goes to ATen as a whole
+# Assertions on sizes: they run on the host and are no fallback.
+HOST_OPS = {
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+}
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,9 @@ class _GraphCompiler:
     def _note(self, steps: list[Step]) -> None:
         for step in steps:
             for node in () if step.native else step.nodes:
-                if is_view(node) or node.op == "get_attr" or node.target is operator.getitem or is_symbolic(node):
+                if is_view(node) or node.op == "get_attr" or node.target is operator.getitem:
+                    continue
+                if is_symbolic(node) or node.target in HOST_OPS:
                     continue
                 cause = self.causes.get(node, "too small for a plan of its own")
                 self.record.num_aten += 1
@@ -179,6 +187,8 @@ def probe_with_source(node: fx.Node, device: torch.device, causes: dict) -> str 
     """A getitem goes where its source goes."""
     if node.op == "get_attr":
         return "attribute"
+    if is_symbolic(node) or node.target in HOST_OPS:
+        return "host arithmetic"
     if node.target is operator.getitem:
         source = node.args[0]
         return causes.get(source, None if source.op == "call_function" else "getitem of an argument")

@@ -1,0 +1,136 @@
+"""Sizes as symbols: one compilation serves many sizes, 0 and 1 included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ark_torch.backend import ark
+from ark_torch.records import recording
+
+
+def sweep(body, make, sizes, limit=1, **options):
+    """Runs every size through one dynamic compilation and compares with eager; at most `limit` graphs may be compiled."""
+    with recording() as records:
+        compiled = torch.compile(body, backend=ark, dynamic=True, options=options)
+        for size in sizes:
+            inputs = make(size)
+            torch.testing.assert_close(compiled(*inputs), body(*inputs), rtol=1e-4, atol=1e-5)
+    assert len(records) <= limit, [r.name for r in records]
+    return records
+
+
+def test_sizes_change_without_compiling(executor):
+    records = sweep(lambda x: (x * 2 + 1).sum(1), lambda n: (torch.randn(n, 7),), [5, 9, 2, 130], strict=True)
+    assert records[0].segments[0].lowered.symbols
+
+
+def test_zero_and_one(executor):
+    """Dynamo specialises on 0 and 1: three graphs at most."""
+    sweep(lambda x: x * 2 + 1, lambda n: (torch.randn(n, 7),), [5, 0, 1, 9], limit=3)
+
+
+def test_marked_dynamic_with_size_zero(executor):
+    def body(x):
+        return x.sum(1) + 1, torch.cat([x, x])
+
+    compiled = torch.compile(body, backend=ark)
+    for n in (6, 3, 0):
+        x = torch.randn(n, 4)
+        if n:
+            torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), body(x))
+
+
+def test_static_zero(executor):
+    def body(x):
+        return x + 1, x.sum(), torch.cat([x, torch.ones(2, 4)]), x @ torch.ones(4, 3)
+
+    x = torch.zeros(0, 4)
+    torch.testing.assert_close(torch.compile(body, backend=ark)(x), body(x))
+
+
+def test_size_as_data(executor):
+    def body(x):
+        n, m = x.shape
+        return x * n, x / (n * m), x + m // 2, torch.full((n,), m), torch.arange(n) * m, x.mean()
+
+    sweep(body, lambda n: (torch.randn(n, n + 3),), [4, 7, 12], strict=True)
+
+
+def test_expressions(executor):
+    def body(x):
+        y = F.pad(x, (0, 3))
+        return torch.cat([x, y], 1), x.reshape(-1, 2), x[:, : x.shape[1] // 2], y.flatten()
+
+    sweep(body, lambda n: (torch.randn(4, 2 * n),), [3, 5, 8], strict=True)
+
+
+def test_matmul_and_attention(executor):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.proj = nn.Linear(16, 48)
+
+        def forward(self, x):
+            q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.proj(x).chunk(3, -1))
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+    model = Model()
+    with torch.no_grad():
+        sweep(model, lambda n: (torch.randn(2, n, 16),), [4, 9, 33], strict=True)
+
+
+def test_training(executor):
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    compiled = torch.compile(model, backend=ark, dynamic=True)
+    with recording() as records:
+        for n in (3, 6, 11):
+            x, target = torch.randn(n, 8), torch.randint(0, 4, (n,))
+            model.zero_grad()
+            F.cross_entropy(compiled(x), target).backward()
+            actual = [p.grad.clone() for p in model.parameters()]
+            model.zero_grad()
+            F.cross_entropy(model(x), target).backward()
+            torch.testing.assert_close(actual, [p.grad for p in model.parameters()], rtol=1e-4, atol=1e-5)
+    assert len(records) == 2
+
+
+def test_integers_from_the_host(executor):
+    with recording() as records:
+        compiled = torch.compile(lambda x, n: x * n + n, backend=ark, dynamic=True)
+        for n in (3, 5, 100, 2**40):
+            x = torch.arange(6)
+            assert torch.equal(compiled(x, n), x * n + n)
+    assert len(records) <= 2
+
+
+def test_floats_from_the_host(executor):
+    compiled = torch.compile(lambda x, s: x * s + s, backend=ark, dynamic=True)
+    for s in (0.5, 2.25, -3.0):
+        x = torch.randn(6)
+        torch.testing.assert_close(compiled(x, s), x * s + s)
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_size_from_data(executor):
+    def body(x, n):
+        k = n.item()
+        torch._check(k >= 2)
+        torch._check(k <= x.shape[0])
+        return x[:k] * 2, torch.zeros(k) + 1
+
+    compiled = torch.compile(body, backend=ark, fullgraph=True)
+    for k in (3, 5):
+        x = torch.randn(8)
+        torch.testing.assert_close(compiled(x, torch.tensor(k)), body(x, torch.tensor(k)))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_marked_unbacked_free(executor, dim):
+    x = torch.randn(6, 8)
+    torch._dynamo.mark_dynamic(x, dim)
+    compiled = torch.compile(lambda x: F.softmax(x, dim), backend=ark, options={"strict": True})
+    torch.testing.assert_close(compiled(x), F.softmax(x, dim))
