@@ -1,0 +1,245 @@
+// Tile sizes, grids, tensor maps; split reductions compute the same sums.
+#include <cmath>
+#include <functional>
+
+#include "planner/counters.h"
+#include "planner/split_reduction.h"
+#include "planner/tile.h"
+#include "sample_graphs.h"
+
+using namespace ark;
+using namespace ark::test;
+
+namespace {
+
+planner::Draft tiled(Builder& builder, const planner::Options& options = {}) {
+  planner::Draft draft;
+  draft.graph = std::move(builder.graph);
+  planner::tile(draft, options);
+  return draft;
+}
+
+const plan::Op& find(const planner::Draft& draft, const std::string& name) {
+  for (const FusedOp& op : draft.graph.ops) {
+    if (op.op.name == name) return op.op;
+  }
+  std::abort();
+}
+
+std::string grid(const plan::Op& op) { return cat(op.record.grid[0], " ", op.record.grid[1], " ", op.record.grid[2]); }
+
+void test_encoder() {
+  Builder b = encoder({.batch = 10, .seq = 384, .width = 1024, .heads = 16, .hidden = 4096});
+  const planner::Draft draft = tiled(b);
+  expect_equal(grid(find(draft, "qkv")), std::string("1 30 12"), "qkv: 128 x 256 tiles");
+  expect_equal(grid(find(draft, "ffn2")), std::string("1 30 4"), "ffn2: one wave of 120 tiles");
+  expect_equal(grid(find(draft, "attention")), std::string("10 16 3"), "attention");
+  const plan::Op& norm = find(draft, "norm1");
+  expect(128 % norm.record.params.program.tile == 0, "norm: tiles line up with row blocks of 128");
+  expect(planner::num_tiles(norm.record) >= 120, "norm: a tile per worker");
+
+  const abi::MatmulTileParams& p = find(draft, "qkv").record.params.matmul;
+  expect(p.a_k_major == 1 && p.b_k_major == 1, "qkv: k is contiguous in both");
+  const plan::TensorMap& a = draft.maps.at(p.map_a);
+  expect(a.sizes == std::vector<int64_t>{1024, 3840, 1} && a.box == std::vector<int32_t>{64, 128, 1}, "map of a");
+  expect_equal(a.strides_bytes[0], int64_t{2048}, "map of a: row stride");
+  const abi::AttentionParams& at = find(draft, "attention").record.params.attention;
+  const plan::TensorMap& k = draft.maps.at(at.map[1]);
+  expect(k.sizes == std::vector<int64_t>{64, 384, 16, 10} && k.box == std::vector<int32_t>{64, 64, 1, 1}, "map of k");
+  expect_equal(k.offset_bytes, int64_t{2048}, "map of k: offset");
+  expect(k.strides_bytes == std::vector<int64_t>{3 * 2048, 128, 384 * 3 * 2048}, "map of k: strides");
+}
+
+/// Weight gradients: both operands with the rows contiguous; 1024 x 1024 is balanced better by 128 x 128 tiles.
+void test_weight_gradient() {
+  Builder b;
+  auto dy = b.input("dy", {3840, 1024}, false), x = b.input("x", {3840, 1024}, false),
+       dw = b.storage("dw", {1024, 1024});
+  b.output(dw);
+  b.matmul("dw", 1, 1024, 1024, 3840, {dy, {0, 1, 1024}}, {x, {0, 1024, 1}}, {dw, {0, 1024, 1}});
+  const planner::Draft draft = tiled(b);
+  const plan::Op& op = find(draft, "dw");
+  expect_equal(grid(op), std::string("1 8 8"), "dw: grid");
+  const abi::MatmulTileParams& p = op.record.params.matmul;
+  expect(p.a_k_major == 0 && p.b_k_major == 0, "dw: rows are contiguous");
+  expect(draft.maps.at(p.map_b).box == std::vector<int32_t>{64, 64, 1}, "dw: box");
+}
+
+void test_unaligned_matmul() {
+  Builder b;
+  auto x = b.input("x", {100, 77}, false), w = b.input("w", {33, 77}), y = b.storage("y", {100, 33});
+  b.output(y);
+  b.matmul("odd", 1, 100, 33, 77, {x, {0, 77, 1}}, {w, {0, 1, 77}}, {y, {0, 33, 1}});
+  const planner::Draft draft = tiled(b);
+  expect(find(draft, "odd").record.kind == TaskKind::kMatmulSimple, "rows of 154 bytes are not for tensor maps");
+  expect_equal(grid(find(draft, "odd")), std::string("1 2 1"), "odd: 64 x 64 tiles");
+}
+
+void test_pointwise() {
+  Builder b;
+  // heads and sequence swapped: tiles must not straddle batches, so that waits can follow (batch, rows)
+  const std::vector<int64_t> sizes = {10, 384, 16, 64};
+  auto x = b.input("x", {10, 16, 384, 64}, false), y = b.storage("y", sizes);
+  b.output(y);
+  b.program_op(TaskKind::kPointwise, "swap", sizes, 0, {{x, {16 * 384 * 64, 64, 384 * 64, 1}}}, {b.dense_ref(y)});
+  const planner::Draft draft = tiled(b);
+  const plan::Op& op = find(draft, "swap");
+  expect_equal(int64_t{op.record.grid[0]} * op.record.grid[1] * op.record.grid[2] * op.record.params.program.tile,
+               int64_t{10 * 384 * 1024}, "swap: whole tiles");
+  expect_equal(op.record.grid[0], 10, "swap: a grid dimension for the batch");
+  const planner::Footprint f = planner::footprint(op, draft.graph.programs, 0, draft.graph.storages[x]);
+  expect_equal(f.step[0], int64_t{16 * 384 * 64}, "swap: step between batches");
+  expect_equal(f.step[1], op.record.params.program.tile / 1024 * 64, "swap: step between row blocks");
+}
+
+// ---- split reductions, evaluated ----
+
+using Memory = std::vector<std::vector<double>>;
+
+void evaluate(const FusedOp& op, const FusedGraph& graph, Memory& memory) {
+  const abi::ProgramParams& params = op.op.record.params.program;
+  const Program& program = graph.programs[params.program];
+  const bool column = op.op.record.kind == TaskKind::kColumn;
+  const int n = params.num_dims, r = params.reduce_dims;
+  std::vector<int> kept, reduced;
+  for (int d = 0; d < n; ++d) ((column ? d < r : d >= n - r) ? reduced : kept).push_back(d);
+  std::vector<int64_t> x(n, 0);
+  auto walk = [&](const std::vector<int>& dims, auto&& body, auto&& self, size_t at = 0) -> void {
+    if (at == dims.size()) return body();
+    for (x[dims[at]] = 0; x[dims[at]] < op.op.record.size[dims[at]]; ++x[dims[at]]) self(dims, body, self, at + 1);
+    x[dims[at]] = 0;
+  };
+  auto address = [&](int number) {
+    const abi::Operand& operand = op.op.operands[params.first_operand + number];
+    int64_t at = operand.offset;
+    for (int d = 0; d < n; ++d) at += x[d] * operand.stride[d];
+    return std::pair(operand.slot, at);
+  };
+  auto run = [&](std::vector<double>& reg, std::vector<double>& sums, bool late) {
+    std::vector<bool> after(program.instrs.size(), false);
+    for (size_t i = 0; i < program.instrs.size(); ++i) {
+      const Instr& instr = program.instrs[i];
+      after[i] = instr.op == Opcode::kReduce || (instr.a >= 0 && after[instr.a]) || (instr.b >= 0 && after[instr.b]);
+      if (after[i] != late && !(late && instr.op != Opcode::kStore)) continue;
+      const double a = instr.a >= 0 ? reg[instr.a] : 0, b = instr.b >= 0 ? reg[instr.b] : 0;
+      switch (instr.op) {
+        case Opcode::kLoad:
+          reg[i] = memory[address(instr.operand).first].at(address(instr.operand).second);
+          break;
+        case Opcode::kAdd:
+          reg[i] = a + b;
+          break;
+        case Opcode::kMul:
+          reg[i] = a * b;
+          break;
+        case Opcode::kReduce:
+          reg[i] = sums[i];
+          break;
+        case Opcode::kStore:
+          memory[address(instr.operand).first].at(address(instr.operand).second) = a;
+          break;
+        default:
+          std::abort();
+      }
+    }
+  };
+  walk(
+      kept,
+      [&] {
+        std::vector<double> reg(program.instrs.size(), 0), sums(program.instrs.size(), 0);
+        walk(
+            reduced,
+            [&] {
+              run(reg, sums, false);
+              for (size_t i = 0; i < program.instrs.size(); ++i) {
+                if (program.instrs[i].op == Opcode::kReduce) sums[i] += reg[program.instrs[i].a];
+              }
+            },
+            walk);
+        run(reg, sums, true);
+      },
+      walk);
+}
+
+Memory evaluate(const FusedGraph& graph) {
+  Memory memory;
+  for (const planner::Storage& storage : graph.storages) {
+    memory.emplace_back(storage.num_elements);
+    for (int64_t i = 0; i < storage.num_elements; ++i)
+      memory.back()[i] = storage.input < 0 ? 0 : static_cast<double>(i * 7 % 13);
+  }
+  for (const FusedOp& op : graph.ops) evaluate(op, graph, memory);
+  return memory;
+}
+
+/// sum of x and of x * y, plus an old value per kept element; x * y is also stored elementwise.
+Builder reduction(bool column, int64_t kept, std::vector<int64_t> reduced) {
+  Builder b;
+  std::vector<int64_t> sizes = reduced;
+  sizes.insert(column ? sizes.end() : sizes.begin(), kept);
+  auto x = b.input("x", sizes, false), y = b.input("y", sizes, false), old = b.input("old", {kept}, false);
+  auto sum = b.storage("sum", {kept}), dot = b.storage("dot", {kept}), product = b.storage("product", sizes);
+  std::vector<int64_t> per_kept(sizes.size(), 0);
+  per_kept[column ? sizes.size() - 1 : 0] = 1;
+  FusedOp& op = b.program_op(column ? TaskKind::kColumn : TaskKind::kRow, "sum", sizes,
+                             static_cast<int>(reduced.size()), {b.dense_ref(x), b.dense_ref(y), {old, per_kept}},
+                             {{sum, per_kept}, {dot, per_kept}, b.dense_ref(product)});
+  Program program = b.graph.programs[op.op.programs[0]];
+  program.instrs = {{.op = Opcode::kLoad, .operand = 0},
+                    {.op = Opcode::kLoad, .operand = 1},
+                    {.op = Opcode::kMul, .a = 0, .b = 1},
+                    {.op = Opcode::kStore, .a = 2, .operand = 5},
+                    {.op = Opcode::kReduce, .a = 0},
+                    {.op = Opcode::kReduce, .a = 2},
+                    {.op = Opcode::kLoad, .operand = 2},
+                    {.op = Opcode::kAdd, .a = 5, .b = 6},
+                    {.op = Opcode::kStore, .a = 4, .operand = 3, .uniform = true},
+                    {.op = Opcode::kStore, .a = 7, .operand = 4, .uniform = true}};
+  b.graph.programs[op.op.programs[0]] = program;
+  return b;
+}
+
+void test_split(bool column, int64_t kept, const std::vector<int64_t>& reduced, bool splits) {
+  Builder b = reduction(column, kept, reduced);
+  const Memory wanted = evaluate(b.graph);
+  planner::Draft draft;
+  draft.graph = std::move(b.graph);
+  planner::split_reductions(draft, {});
+  const std::string what = cat(column ? "column" : "row", " sums of ", reduced[0], "...: ");
+  expect_equal(draft.graph.ops.size(), splits ? size_t{2} : size_t{1}, what + "ops");
+  const Memory got = evaluate(draft.graph);
+  for (size_t s = 0; s < wanted.size(); ++s) {
+    expect(got[s] == wanted[s], what + "storage " + draft.graph.storages[s].name + " differs");
+  }
+  planner::tile(draft, {});
+  for (const FusedOp& op : draft.graph.ops) expect(planner::num_tiles(op.op.record) > 0, what + "no tiles");
+}
+
+void test_split_grid() {
+  Builder b = reduction(true, 1024, {3840});
+  const planner::Draft draft = tiled(b);
+  expect_equal(draft.graph.ops.size(), size_t{2}, "bias gradient: two ops");
+  const abi::OpRecord& record = draft.graph.ops[0].op.record;
+  expect_equal(record.size[0], abi::i64{128}, "bias gradient: parts of 128 rows, as a matmul's row blocks");
+  const planner::Footprint f =
+      planner::footprint(draft.graph.ops[0].op, draft.graph.programs, 0, draft.graph.storages[0]);
+  expect_equal(f.step[0], int64_t{128 * 1024}, "bias gradient: a tile reads its row block");
+}
+
+}  // namespace
+
+int main() {
+  test_encoder();
+  test_weight_gradient();
+  test_unaligned_matmul();
+  test_pointwise();
+  test_split(true, 64, {1024}, true);
+  test_split(true, 96, {16, 120}, true);
+  test_split(true, 64, {1021}, false);  // a prime
+  test_split(true, 64, {128}, false);   // too short
+  test_split(false, 3, {65536}, true);
+  test_split(false, 2, {64, 1500}, true);
+  test_split(false, 500, {1024}, false);  // rows enough
+  test_split_grid();
+  return finish("tile");
+}
