@@ -356,7 +356,7 @@ class Compiler {
   void emit_element_value(int i, std::vector<Step>& steps) {
     if (instr(i).op == Opcode::kConst) {
       if (info_[i].element_reg < 0) emit(i, false, steps);
-    } else if (info_[i].uniform) {
+    } else if (info_[i].uniform && !is_sink(instr(i).op)) {
       emit_expand(i, steps);
     } else {
       emit(i, false, steps);
