@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -42,14 +43,15 @@ struct Path {
   const Path* parent = nullptr;
   std::string_view key;  // empty: index
   size_t index = 0;
-  std::string text() const {
-    if (!parent) return std::string(key);
-    return key.empty() ? cat(parent->text(), '[', index, ']') : cat(parent->text(), '.', key);
+  friend std::ostream& operator<<(std::ostream& out, const Path& path) {
+    if (!path.parent) return out << path.key;
+    out << *path.parent;
+    return path.key.empty() ? out << '[' << path.index << ']' : out << '.' << path.key;
   }
 };
 
 [[noreturn]] inline void wrong_type(const Path& path, std::string_view expected, const Value& actual) {
-  throw UserError(cat(path.text(), ": expected ", expected, ", got ", actual.type_name()));
+  throw UserError(cat(path, ": expected ", expected, ", got ", actual.type_name()));
 }
 
 template <class T>
@@ -86,7 +88,7 @@ void read_fields(const Value& from, T& to, const Path& path) {
   if (used == members->size()) return;
   for (const Member& m : *members) {
     bool known = std::apply([&](const auto&... f) { return ((f.name == m.key) || ...); }, Fields<T>::list);
-    check<UserError>(known, path.text(), ": unknown key \"", m.key, "\"");
+    check<UserError>(known, path, ": unknown key \"", m.key, "\"");
   }
 }
 
@@ -98,7 +100,7 @@ void read_enum(const Value& from, E& to, const Path& path) {
     to = static_cast<E>(i);
     if (*text == Enumerators<E>::name(to)) return;
   }
-  throw UserError(cat(path.text(), ": unknown name \"", *text, "\""));
+  throw UserError(cat(path, ": unknown name \"", *text, "\""));
 }
 
 template <class T>
@@ -117,8 +119,7 @@ void read_number(const Value& from, T& to, const Path& path) {
     }
   } else {
     if (!integer) wrong_type(path, "integer", from);
-    check<UserError>(std::in_range<T>(*integer), path.text(), ": ", *integer, " does not fit into ", sizeof(T),
-                     " bytes");
+    check<UserError>(std::in_range<T>(*integer), path, ": ", *integer, " does not fit into ", sizeof(T), " bytes");
     to = static_cast<T>(*integer);
   }
 }
@@ -128,7 +129,7 @@ void read_array(const Value& from, T& to, const Path& path) {
   const Array* items = from.get_if<Array>();
   if (!items) wrong_type(path, "array", from);
   if constexpr (std::is_array_v<T>) {
-    check<UserError>(items->size() <= std::extent_v<T>, path.text(), ": expected at most ", std::extent_v<T>,
+    check<UserError>(items->size() <= std::extent_v<T>, path, ": expected at most ", std::extent_v<T>,
                      " elements, got ", items->size());
     for (size_t i = 0; i < items->size(); ++i) read((*items)[i], to[i], Path{&path, {}, i});
   } else {

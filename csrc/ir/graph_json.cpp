@@ -21,9 +21,9 @@ struct Custom<Size> {
     }
     const Value* expr = from.find("expr");
     const Object* members = from.get_if<Object>();
-    check<UserError>(expr && members->size() == 1, path.text(), ": expected a number or {\"expr\": number}");
+    check<UserError>(expr && members->size() == 1, path, ": expected a number or {\"expr\": number}");
     json::read(*expr, to.expr, Path{&path, "expr"});
-    check<UserError>(to.expr >= 0, path.text(), ": expression ", to.expr, " is negative");
+    check<UserError>(to.expr >= 0, path, ": expression ", to.expr, " is negative");
   }
   static void write(Writer& out, const Size& from) {
     if (!from.symbolic()) return out.value(from.value);

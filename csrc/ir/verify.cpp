@@ -14,10 +14,18 @@ bool equal(const Size& a, const Size& b) { return a.expr == b.expr && (a.symboli
 bool may_equal(const Size& a, const Size& b) { return a.symbolic() || b.symbolic() || a.value == b.value; }
 bool is_one(const Size& s) { return !s.symbolic() && s.value == 1; }
 
-std::string text(const Shape& shape) {
-  std::string out = "[";
-  for (const Size& s : shape) out += cat(out.size() > 1 ? ", " : "", s.symbolic() ? cat('e', s.expr) : cat(s.value));
-  return out + "]";
+/// Printed only when a message is needed.
+struct Text {
+  const Shape& shape;
+};
+Text text(const Shape& shape) { return {shape}; }
+std::ostream& operator<<(std::ostream& out, const Text& text) {
+  const char* separator = "[";
+  for (const Size& s : text.shape) {
+    s.symbolic() ? out << separator << 'e' << s.expr : out << separator << s.value;
+    separator = ", ";
+  }
+  return out << (text.shape.empty() ? "[]" : "]");
 }
 
 class Verifier {
@@ -193,9 +201,10 @@ class Verifier {
   void pointwise_types(Opcode op, size_t n) const {
     DType result = out(0).dtype;
     auto expect = [&](bool good) {
+      if (good) return;
       std::string types;
       for (size_t i = 0; i < n; ++i) types += cat(name(in(i).dtype), ' ');
-      require(good, name(op), " of ", types, "-> ", name(result));
+      require(false, name(op), " of ", types, "-> ", name(result));
     };
     auto computes = [&](size_t i) { return compute_type(in(i).dtype); };
     if (op == Opcode::kCast) return;

@@ -72,7 +72,7 @@ OpText to_text(const Op& op) {
 
 template <class T, size_t N>
 void copy_limited(const std::vector<T>& from, T (&to)[N], const json::Path& path, const char* what) {
-  check<UserError>(from.size() <= N, path.text(), ".", what, ": expected at most ", N, ", got ", from.size());
+  check<UserError>(from.size() <= N, path, ".", what, ": expected at most ", N, ", got ", from.size());
   std::copy(from.begin(), from.end(), to);
 }
 
@@ -293,10 +293,10 @@ struct Custom<Bytes> {
   static void read(const Value& from, Bytes& to, const Path& path) {
     std::string text;
     json::read(from, text, path);
-    check<UserError>(text.size() % 2 == 0, path.text(), ": expected pairs of hexadecimal digits");
+    check<UserError>(text.size() % 2 == 0, path, ": expected pairs of hexadecimal digits");
     auto digit = [&](char c) {
       size_t value = std::string_view("0123456789abcdef").find(c);
-      check<UserError>(value != std::string_view::npos, path.text(), ": expected hexadecimal digits, got '", c, "'");
+      check<UserError>(value != std::string_view::npos, path, ": expected hexadecimal digits, got '", c, "'");
       return value;
     };
     for (size_t i = 0; i < text.size(); i += 2) to.data += static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1]));
