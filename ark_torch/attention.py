@@ -202,8 +202,7 @@ def replace_attention(gm: fx.GraphModule) -> int:
         _undo_repeat(kwargs)
         node.target, node.args, node.kwargs = scaled_dot_product_attention, (), kwargs
         count += 1
-    if count:
-        gm.graph.eliminate_dead_code()
+    if count:  # AOTAutograd drops the unused repeats; fx's own clean-up would drop in-place methods with them
         gm.recompile()
     return count
 
