@@ -1,0 +1,483 @@
+// Storages, and the ops of pointwise, row and column groups, of free values and of copies into inputs.
+#include "planner/fuse_emit.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace ark::planner {
+namespace {
+
+using ir::Node;
+using ir::OpKind;
+
+constexpr size_t kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
+constexpr int64_t kSmallValue = 4096;  // elements up to which free values of one shape share an op though they share no operand
+
+size_t hash_of(const Program& program) {
+  size_t h = static_cast<size_t>(program.kind) * 31 + program.instrs.size();
+  for (const Instr& i : program.instrs) {
+    for (const int64_t x : {int64_t{static_cast<int>(i.op)}, int64_t{i.a}, int64_t{i.b}, int64_t{i.c}, int64_t{i.operand}, i.imm_int}) {
+      h = h * 1000003 + static_cast<size_t>(x);
+    }
+  }
+  return h;
+}
+
+/// Dimensions by descending stride, and the coordinates that they give.
+struct Domain {
+  std::vector<int64_t> dims;
+  Coords place;
+  friend bool operator==(const Domain& a, const Domain& b) { return a.dims == b.dims && a.place == b.place; }
+};
+
+Domain domain_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  Domain domain;
+  domain.place.resize(sizes.size());
+  std::vector<size_t> order(sizes.size());
+  for (size_t d = 0; d < order.size(); ++d) order[d] = d;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  for (size_t d : order) {
+    if (sizes[d] == 1) continue;
+    domain.place[d] = dim_expr(static_cast<int>(domain.dims.size()), sizes[d]);
+    domain.dims.push_back(sizes[d]);
+  }
+  if (domain.dims.empty()) domain.dims.push_back(1);
+  return domain;
+}
+
+}  // namespace
+
+std::vector<int> Emitter::run() {
+  make_storages();
+  const int groups = static_cast<int>(state_.groups.size());
+  emitted_.assign(state_.groups.size(), false);
+  free_at_.resize(state_.groups.size() + 1);
+  for (const Node& node : state_.graph.nodes) {
+    if (node.op == OpKind::kView || node.op == OpKind::kCopyTo) continue;
+    for (ir::ValueId v : node.outputs) {
+      const auto o = static_cast<size_t>(v);
+      if (state_.group_of[o] < 0 && state_.stored[o]) free_at_[static_cast<size_t>(state_.first_reader[o])].push_back(v);
+    }
+  }
+  for (int g = 0; g < groups; ++g) {
+    free_value_ops(g);
+    if (!emitted_[static_cast<size_t>(g)]) emit_group(g);
+  }
+  free_value_ops(groups);
+  copies();
+  outputs();
+  return missing_;
+}
+
+std::vector<int> emit(State& state, FusedGraph& result) { return Emitter(state, result).run(); }
+
+// ---- storages ----
+
+StorageId Emitter::add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, const std::string& name) {
+  Storage storage;
+  storage.dtype = dtype;
+  storage.sizes = sizes;
+  storage.strides = strides;
+  storage.name = name;
+  storage.num_elements = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) storage.num_elements += (sizes[d] - 1) * strides[d];
+  if (product(sizes) == 0) storage.num_elements = 0;
+  result_.storages.push_back(std::move(storage));
+  writer_.push_back(-1);
+  return static_cast<StorageId>(result_.storages.size()) - 1;
+}
+
+void Emitter::make_storages() {
+  state_.places.assign(state_.tensors.size(), Place{});
+  state_.parts_of_node.assign(state_.graph.nodes.size(), -1);
+  state_.parts.clear();
+  for (size_t i = 0; i < state_.graph.inputs.size(); ++i) {
+    const int v = state_.graph.inputs[i];
+    const Tensor& t = state_.tensor(v);
+    const StorageId id = add_storage(t.dtype, t.sizes, t.strides, state_.graph.values[static_cast<size_t>(v)].name);
+    result_.storages.back().input = static_cast<int32_t>(i);
+    result_.storages.back().immutable = true;
+    state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
+  }
+  auto written = [&](int input) { result_.storages[static_cast<size_t>(state_.places[static_cast<size_t>(input)].storage)].immutable = false; };
+  for (const Node& node : state_.graph.nodes) {
+    if (node.op == OpKind::kCopyTo) written(state_.owner(node.inputs[0]));
+    if (node.op == OpKind::kView || node.op == OpKind::kCopyTo) continue;
+    for (ir::ValueId v : node.outputs) {
+      if (!state_.stored[static_cast<size_t>(v)]) continue;
+      if (state_.in_place[static_cast<size_t>(v)]) {
+        written(state_.owner(node.inputs[0]));
+        state_.places[static_cast<size_t>(v)] = state_.places[static_cast<size_t>(state_.owner(node.inputs[0]))];
+        continue;
+      }
+      const Tensor& t = state_.tensor(v);
+      const StorageId id = add_storage(t.dtype, t.sizes, t.strides, state_.graph.values[static_cast<size_t>(v)].name);
+      result_.storages.back().returned = t.output;
+      state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
+    }
+  }
+}
+
+void Emitter::outputs() {
+  std::map<StorageId, int> fresh;
+  for (ir::ValueId out : state_.graph.outputs) {
+    const Tensor& t = state_.tensor(out);
+    const Tensor& owner = state_.tensor(t.owner);
+    plan::Output output;
+    output.sizes = t.sizes;
+    output.strides = t.strides;
+    output.offset = t.offset;
+    output.whole = t.offset == 0 && t.sizes == owner.sizes && t.strides == owner.strides;
+    if (owner.input >= 0) {
+      output.input = owner.input;
+    } else {
+      const StorageId id = state_.places[static_cast<size_t>(t.owner)].storage;
+      const auto [found, added] = fresh.emplace(id, static_cast<int>(result_.fresh.size()));
+      if (added) {
+        result_.fresh.push_back({owner.dtype, owner.sizes, owner.strides});
+        result_.fresh_storage.push_back(id);
+      }
+      output.fresh = found->second;
+    }
+    result_.outputs.push_back(std::move(output));
+  }
+}
+
+// ---- what all ops share ----
+
+abi::Operand Emitter::absent_operand() {
+  abi::Operand x{};
+  x.slot = abi::kNoSlot;
+  x.vector = 1;
+  x.index_operand = -1;
+  return x;
+}
+
+int Emitter::add_program(const Program& program) {
+  const size_t h = hash_of(program);
+  const auto [begin, end] = program_numbers_.equal_range(h);
+  for (auto it = begin; it != end; ++it) {
+    if (result_.programs[static_cast<size_t>(it->second)] == program) return it->second;
+  }
+  result_.programs.push_back(program);
+  program_numbers_.emplace(h, static_cast<int>(result_.programs.size()) - 1);
+  return static_cast<int>(result_.programs.size()) - 1;
+}
+
+/// Appends the program's operands to the op; number of the first.
+int Emitter::append(FusedOp& op, const BuiltProgram& built) {
+  const int first = static_cast<int>(op.op.operands.size());
+  for (size_t i = 0; i < built.operands.size(); ++i) {
+    abi::Operand x = built.operands[i];
+    if (x.index_operand >= 0) x.index_operand = static_cast<signed char>(x.index_operand + first);
+    op.op.operands.push_back(x);
+    op.access.push_back(built.access[i]);
+  }
+  return first;
+}
+
+void Emitter::set_program_op(FusedOp& op, abi::TaskKind kind, const BuiltProgram& built) {
+  abi::OpRecord& record = op.op.record;
+  record.kind = kind;
+  std::fill(record.size, record.size + abi::kMaxDims, 1);
+  std::copy(built.dims.begin(), built.dims.end(), record.size);
+  abi::ProgramParams& p = record.params.program;
+  p.first_operand = append(op, built);
+  p.program = add_program(built.program);
+  p.num_dims = built.program.num_dims;
+  p.reduce_dims = built.program.reduce_dims;
+  p.num_rows = p.row_size = 1;
+  for (int d = 0; d < p.num_dims; ++d) {
+    const bool reduced = kind == abi::TaskKind::kColumn ? d < p.reduce_dims : d >= p.num_dims - p.reduce_dims;
+    (reduced ? p.row_size : p.num_rows) *= record.size[d];
+  }
+  op.op.programs = {p.program};
+}
+
+int64_t Emitter::touched_bytes(const FusedOp& op) const {
+  std::map<std::pair<uint32_t, bool>, int64_t> per_storage;
+  int64_t domain = 1;
+  for (const int64_t size : op.op.record.size) domain *= std::max<int64_t>(1, size);
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    const abi::Operand& x = op.op.operands[i];
+    if (x.slot == abi::kNoSlot || op.access[i] == Access::kParameters) continue;
+    const Storage& storage = result_.storages[x.slot];
+    int64_t elements = storage.num_elements;
+    if (x.index_operand >= 0) elements = std::min(elements, domain);
+    per_storage[{x.slot, op.access[i] != Access::kRead}] = elements * size_bytes(storage.dtype);
+  }
+  int64_t sum = 0;
+  for (const auto& [key, bytes] : per_storage) sum += bytes;
+  return sum;
+}
+
+std::string Emitter::op_name(const std::set<int>& nodes, int main_node) const {
+  constexpr size_t kShown = 4;
+  std::vector<std::string> names;
+  if (main_node >= 0) names.push_back(state_.node(main_node).name);
+  for (int i : nodes) {
+    const Node& node = state_.node(i);
+    const bool dull = node.op == OpKind::kFull || node.op == OpKind::kIota || is_copy_node(state_, i);
+    if (i != main_node && !dull) names.push_back(node.name);
+  }
+  if (names.empty() && !nodes.empty()) names.push_back(state_.node(*nodes.begin()).name);
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names.size() > kShown && i == kShown - 1) {
+      return text + "..+" + names.back();
+    }
+    text += (i > 0 ? "+" : "") + names[i];
+  }
+  return text;
+}
+
+void Emitter::finish(FusedOp op, const std::set<int>& nodes, int main_node) {
+  const int representative = main_node >= 0 ? main_node : nodes.empty() ? -1 : *nodes.rbegin();
+  op.op.name = op_name(nodes, main_node);
+  if (representative >= 0) op.op.module = state_.node(representative).module;
+  op.op.bytes = touched_bytes(op);
+  op.op.record.op = static_cast<int>(result_.ops.size());
+  op.op.record.num_operands = static_cast<int>(op.op.operands.size());
+  op.op.record.record_bytes = static_cast<int>(sizeof(abi::OpRecord) + op.op.operands.size() * sizeof(abi::Operand));
+  check<UnsupportedError>(op.op.operands.size() <= kMaxOperands, "op '", op.op.name, "' needs ", op.op.operands.size(), " operands, at most ",
+                          kMaxOperands);
+  for (size_t i = 0; i < op.access.size(); ++i) {
+    const bool writes = op.access[i] == Access::kWrite || op.access[i] == Access::kReadWrite;
+    if (writes && op.op.operands[i].slot != abi::kNoSlot) writer_[op.op.operands[i].slot] = static_cast<int>(result_.ops.size());
+  }
+  result_.ops.push_back(std::move(op));
+}
+
+// ---- groups ----
+
+void Emitter::emit_group(int g) {
+  const Group& group = state_.groups[static_cast<size_t>(g)];
+  const bool in_parts = group.kind == GroupKind::kAttention && group.values.size() == 1;
+  const bool wanted = !group.index_stores.empty() || in_parts ||
+                      std::any_of(group.values.begin(), group.values.end(), [&](int v) { return state_.stored[static_cast<size_t>(v)]; });
+  if (!wanted) return;
+  try {
+    switch (group.kind) {
+      case GroupKind::kPointwise:
+      case GroupKind::kRow:
+      case GroupKind::kColumn: return program_group(g);
+      case GroupKind::kMatmul: return matmul_group(g);
+      case GroupKind::kAttention: return attention_group(g);
+      case GroupKind::kAttentionBackward: return attention_backward_group(g);
+      case GroupKind::kIndexStore: return index_store_group(g);
+    }
+  } catch (const NeedStored& need) {
+    missing_.push_back(need.owner);
+  }
+}
+
+void Emitter::program_group(int g) {
+  const Group& group = state_.groups[static_cast<size_t>(g)];
+  if (product(group.dims) == 0 && group.reduce_dims == 0) return;
+  ProgramSpec spec;
+  spec.group = g;
+  spec.dims = group.dims;
+  spec.reduce_dims = group.reduce_dims;
+  spec.kind = group.kind == GroupKind::kRow      ? ProgramKind::kRow
+              : group.kind == GroupKind::kColumn ? ProgramKind::kColumn
+                                                 : ProgramKind::kPointwise;
+  BuiltProgram built = build(state_, spec, [&](ProgramBuilder& builder) {
+                         for (int v : group.values) {
+                           if (state_.stored[static_cast<size_t>(v)] && state_.place[static_cast<size_t>(v)]) {
+                             builder.store(v, *state_.place[static_cast<size_t>(v)]);
+                           }
+                         }
+                         for (int i : group.index_stores) builder.index_store(i, source_place(i));
+                       }).finish();
+  FusedOp op;
+  const abi::TaskKind kind = group.kind == GroupKind::kRow      ? abi::TaskKind::kRow
+                             : group.kind == GroupKind::kColumn ? abi::TaskKind::kColumn
+                                                                : abi::TaskKind::kPointwise;
+  set_program_op(op, kind, built);
+  finish(std::move(op), built.nodes, -1);
+}
+
+/// Coordinates of an index store's source over the domain of the group that computes it.
+Coords Emitter::source_place(int node) const {
+  const int src = state_.node(node).inputs[1];
+  const Tensor& t = state_.tensor(src);
+  const Coords& owner_place = *state_.place[static_cast<size_t>(t.owner)];
+  if (t.owner == src) return owner_place;
+  const std::optional<Expr> linear = linearize(owner_place, state_.tensor(t.owner).strides, 0);
+  check(linear.has_value(), "source of index store '", state_.node(node).name, "'");
+  return *delinearize(*linear, t.sizes, t.strides);
+}
+
+// ---- free values ----
+
+void Emitter::free_value_ops(int position) {
+  std::vector<int> pending = std::move(free_at_[static_cast<size_t>(position)]);
+  free_at_[static_cast<size_t>(position)].clear();
+  while (!pending.empty()) {
+    const Tensor& first = state_.tensor(pending[0]);
+    const Domain domain = domain_of(first.sizes, first.strides);
+    std::vector<int> batch, rest;
+    for (int v : pending) {
+      const Tensor& t = state_.tensor(v);
+      constexpr size_t kMostStores = 4;
+      const bool together = batch.empty() || (first.numel <= kSmallValue && batch.size() < kMostStores && domain_of(t.sizes, t.strides) == domain);
+      (together ? batch : rest).push_back(v);
+    }
+    try {
+      free_op(batch);
+    } catch (const NeedStored& need) {
+      missing_.push_back(need.owner);
+    }
+    pending = rest;
+  }
+}
+
+void Emitter::free_op(const std::vector<int>& values) {
+  const Tensor& first = state_.tensor(values[0]);
+  if (first.numel == 0) return;
+  const Domain domain = domain_of(first.sizes, first.strides);
+  ProgramSpec spec;
+  spec.dims = domain.dims;
+  spec.computes = values;
+  BuiltProgram built = build(state_, spec, [&](ProgramBuilder& builder) {
+                         for (int v : values) builder.store(v, domain.place);
+                       }).finish();
+  if (built.operands.size() > kMaxOperands && values.size() > 1) {
+    for (int v : values) free_op({v});
+    return;
+  }
+  FusedOp op;
+  set_program_op(op, abi::TaskKind::kPointwise, built);
+  finish(std::move(op), built.nodes, -1);
+}
+
+// ---- copies into inputs ----
+
+void Emitter::copies() {
+  struct Item {
+    int node;
+    Domain domain;
+    std::set<StorageId> reads;
+    StorageId target;
+  };
+  std::vector<Item> items;
+  for (int i = 0; i < static_cast<int>(state_.graph.nodes.size()); ++i) {
+    const Node& node = state_.node(i);
+    if (node.op != OpKind::kCopyTo) continue;
+    const int src = node.inputs[1];
+    if (state_.in_place[static_cast<size_t>(state_.owner(src))]) continue;
+    const Tensor& dst = state_.tensor(node.inputs[0]);
+    if (dst.numel == 0) continue;
+    Item item{i, domain_of(dst.sizes, dst.strides), {}, state_.places[static_cast<size_t>(dst.owner)].storage};
+    ProgramSpec spec;
+    spec.dims = item.domain.dims;
+    try {
+      ProgramBuilder builder(state_, spec);
+      builder.eval(src, builder.lift(item.domain.place));
+      const BuiltProgram built = builder.finish();
+      for (size_t k = 0; k < built.operands.size(); ++k) {
+        if (built.access[k] == Access::kRead) item.reads.insert(static_cast<StorageId>(built.operands[k].slot));
+      }
+    } catch (const NeedStored& need) {
+      missing_.push_back(need.owner);
+      continue;
+    }
+    items.push_back(std::move(item));
+  }
+  // Copies of one shape that read what the other writes share an op, and so do small ones.
+  std::vector<std::vector<size_t>> batches;
+  for (size_t i = 0; i < items.size(); ++i) {
+    bool placed = false;
+    for (std::vector<size_t>& batch : batches) {
+      if (!(items[batch[0]].domain == items[i].domain)) continue;
+      std::set<StorageId> touched = items[i].reads;
+      bool related = product(items[i].domain.dims) <= kSmallValue;
+      for (size_t j : batch) {
+        related |= items[i].reads.count(items[j].target) > 0 || items[j].reads.count(items[i].target) > 0;
+        touched.insert(items[j].reads.begin(), items[j].reads.end());
+      }
+      if (!related || touched.size() + batch.size() + 1 > kMaxOperands) continue;
+      batch.push_back(i);
+      placed = true;
+      break;
+    }
+    if (!placed) batches.push_back({i});
+  }
+  // A batch that reads a target comes before the batch that writes it.
+  std::vector<bool> done(batches.size(), false);
+  for (size_t left = batches.size(); left > 0; --left) {
+    size_t next = batches.size();
+    for (size_t b = 0; b < batches.size() && next == batches.size(); ++b) {
+      if (done[b]) continue;
+      bool ready = true;
+      for (size_t other = 0; other < batches.size() && ready; ++other) {
+        if (done[other] || other == b) continue;
+        for (size_t i : batches[b]) {
+          for (size_t j : batches[other]) ready = ready && items[j].reads.count(items[i].target) == 0;
+        }
+      }
+      if (ready) next = b;
+    }
+    if (next == batches.size()) {  // each reads what the other writes: one has to be in memory first
+      for (size_t b = 0; b < batches.size(); ++b) {
+        for (size_t i : batches[b]) {
+          const int src = state_.owner(state_.node(items[i].node).inputs[1]);
+          if (!done[b] && !state_.is_input(src)) missing_.push_back(src);
+        }
+      }
+      check<UnsupportedError>(!missing_.empty(), "inputs that are copied to each other");
+      return;
+    }
+    done[next] = true;
+    std::vector<int> nodes;
+    for (size_t i : batches[next]) nodes.push_back(items[i].node);
+    try {
+      copy_op(nodes);
+    } catch (const NeedStored& need) {
+      missing_.push_back(need.owner);
+    }
+  }
+}
+
+void Emitter::copy_op(const std::vector<int>& nodes) {
+  const Tensor& first = state_.tensor(state_.node(nodes[0]).inputs[0]);
+  const Domain domain = domain_of(first.sizes, first.strides);
+  ProgramSpec spec;
+  spec.dims = domain.dims;
+  BuiltProgram built = build(state_, spec, [&](ProgramBuilder& builder) {
+                         for (int i : nodes) {
+                           const Node& node = state_.node(i);
+                           const Tensor& dst = state_.tensor(node.inputs[0]);
+                           const StorageId storage = state_.places[static_cast<size_t>(dst.owner)].storage;
+                           builder.copy(node.inputs[1], domain.place, {storage, dst.strides, dst.offset});
+                         }
+                       }).finish();
+  if (built.operands.size() > kMaxOperands && nodes.size() > 1) {
+    for (int i : nodes) copy_op({i});
+    return;
+  }
+  // What is overwritten may be read in the same op only at the same place.
+  for (size_t w = 0; w < built.operands.size(); ++w) {
+    if (built.access[w] != Access::kWrite) continue;
+    for (size_t r = 0; r < built.operands.size(); ++r) {
+      const abi::Operand &x = built.operands[r], &y = built.operands[w];
+      if (built.access[r] != Access::kRead || x.slot != y.slot) continue;
+      const bool same = x.offset == y.offset && x.index_operand < 0 && y.index_operand < 0 && std::equal(x.stride, x.stride + abi::kMaxDims, y.stride);
+      if (same) continue;
+      for (int i : nodes) {
+        const int src = state_.owner(state_.node(i).inputs[1]);
+        check<UnsupportedError>(!state_.is_input(src), "copy_ '", state_.node(i).name, "' of an input to itself");
+        missing_.push_back(src);
+      }
+      return;
+    }
+  }
+  FusedOp op;
+  set_program_op(op, abi::TaskKind::kPointwise, built);
+  std::set<int> computed = built.nodes;
+  computed.insert(nodes.begin(), nodes.end());
+  finish(std::move(op), computed, -1);
+}
+
+}  // namespace ark::planner

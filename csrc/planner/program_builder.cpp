@@ -1,0 +1,603 @@
+#include "planner/program_builder.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace ark::planner {
+namespace {
+
+bool is_power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+int log2_of(int64_t n) {
+  int bits = 0;
+  while ((int64_t{1} << bits) < n) ++bits;
+  return bits;
+}
+
+}  // namespace
+
+ProgramBuilder::ProgramBuilder(const State& state, ProgramSpec spec) : state_(state), spec_(std::move(spec)) {
+  const int rank = static_cast<int>(spec_.dims.size());
+  wanted_splits_.resize(spec_.dims.size());
+  for (int d = 0; d < rank; ++d) {
+    std::vector<int64_t> cuts{spec_.dims[static_cast<size_t>(d)]};  // sizes of suffixes, descending
+    if (!spec_.splits.empty()) {
+      const std::vector<int64_t>& inner = spec_.splits[static_cast<size_t>(d)];
+      cuts.insert(cuts.end(), inner.rbegin(), inner.rend());
+    }
+    cuts.push_back(1);
+    const bool reduced = spec_.kind == ProgramKind::kColumn ? d < spec_.reduce_dims : d >= rank - spec_.reduce_dims;
+    Expr whole;
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const int64_t size = cuts[i] / cuts[i + 1];
+      const int refined = static_cast<int>(dims_.size());
+      whole.add(Term{.coef = cuts[i + 1], .extent = size, .dim = narrow(refined)});
+      if (reduced) row_mask_ |= 1u << refined;
+      dims_.push_back(size);
+      given_.push_back(d);
+      inner_.push_back(cuts[i + 1]);
+    }
+    base_.push_back(whole);
+  }
+}
+
+bool ProgramBuilder::refine(ProgramSpec& spec) const {
+  if (spec.kind == ProgramKind::kEpilogue || spec.kind == ProgramKind::kPrologue) return false;
+  spec.splits.resize(spec.dims.size());
+  bool changed = false;
+  int refined = 0;
+  for (const int64_t size : dims_) refined += size > 1;
+  for (size_t d = 0; d < spec.dims.size(); ++d) {
+    std::vector<int64_t>& cuts = spec.splits[d];
+    for (int64_t cut : wanted_splits_[d]) {
+      if (std::find(cuts.begin(), cuts.end(), cut) != cuts.end() || spec.dims[d] % cut != 0) continue;
+      const bool fits = std::all_of(cuts.begin(), cuts.end(), [&](int64_t c) { return c < cut ? cut % c == 0 : c % cut == 0; });
+      if (!fits || refined >= abi::kMaxDims) continue;
+      cuts.insert(std::upper_bound(cuts.begin(), cuts.end(), cut), cut);
+      changed = true;
+      ++refined;
+    }
+  }
+  return changed;
+}
+
+Coords ProgramBuilder::lift(const Coords& coords) const {
+  Coords lifted;
+  lifted.reserve(coords.size());
+  for (const Expr& expr : coords) {
+    std::optional<Expr> value = substitute(expr, base_);
+    check(value.has_value(), "a place over the domain does not lift to its refinement");
+    lifted.push_back(*value);
+  }
+  return lifted;
+}
+
+// ---- where values come from ----
+
+bool ProgramBuilder::computes(int owner) const {
+  if (spec_.group >= 0 && state_.group_of[static_cast<size_t>(owner)] == spec_.group) return true;
+  return std::find(spec_.computes.begin(), spec_.computes.end(), owner) != spec_.computes.end();
+}
+
+bool ProgramBuilder::in_memory(int owner) const {
+  if (state_.is_input(owner)) return true;
+  if (computes(owner)) return false;
+  const auto o = static_cast<size_t>(owner);
+  if (spec_.trial) return state_.forced[o] || state_.group_of[o] >= 0;
+  return state_.stored[o];
+}
+
+std::optional<Expr> ProgramBuilder::linear_place(int value, const Coords& coords, StorageId* storage) const {
+  const Tensor& t = state_.tensor(value);
+  const Tensor& owner = state_.tensor(t.owner);
+  if (spec_.trial) {
+    *storage = t.owner;
+    return linearize(coords, t.strides, t.offset);
+  }
+  const Place& place = state_.places[static_cast<size_t>(t.owner)];
+  check(place.storage >= 0, "value %", t.owner, " is read before it has a storage");
+  *storage = place.storage;
+  if (place.strides == owner.strides) return linearize(coords, t.strides, t.offset + place.offset);
+  if (value == t.owner) return linearize(coords, place.strides, place.offset);
+  const Coords* map = view_map(state_, value);
+  if (map == nullptr) return std::nullopt;
+  Coords owner_coords;
+  for (const Expr& expr : *map) {
+    std::optional<Expr> c = substitute(expr, coords);
+    if (!c) return std::nullopt;
+    owner_coords.push_back(*c);
+  }
+  return linearize(owner_coords, place.strides, place.offset);
+}
+
+int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
+  const Tensor& t = state_.tensor(value);
+  if (in_memory(t.owner)) {
+    StorageId storage = -1;
+    const std::optional<Expr> linear = linear_place(value, coords, &storage);
+    if (!linear) throw UnsupportedError(cat("value '", state_.graph.values[static_cast<size_t>(value)].name, "' is read at too many terms"));
+    return load(t.owner, *linear, t.dtype, storage, pred);
+  }
+  if (t.owner == value) return eval_owner(value, coords, pred);
+  const Coords* map = view_map(state_, value);
+  if (map == nullptr) throw NeedStored{t.owner};
+  Coords owner_coords;
+  owner_coords.reserve(map->size());
+  for (const Expr& expr : *map) {
+    std::optional<Expr> c = substitute(expr, coords);
+    if (!c) throw NeedStored{t.owner};
+    owner_coords.push_back(*c);
+  }
+  return eval_owner(t.owner, owner_coords, pred);
+}
+
+int ProgramBuilder::eval_owner(int owner, const Coords& coords, int pred) {
+  std::vector<Memo>& memo = memo_[owner];
+  for (const Memo& m : memo) {
+    if (m.pred == pred && m.coords == coords) return m.reg;
+  }
+  const int reg = compute(owner, coords, pred);
+  memo_[owner].push_back({coords, pred, reg});
+  return reg;
+}
+
+int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
+  const Tensor& t = state_.tensor(owner);
+  const ir::Node& node = state_.node(t.node);
+  nodes_.insert(t.node);
+  switch (node.op) {
+    case ir::OpKind::kPointwise: return pointwise(owner, node, coords, pred);
+    case ir::OpKind::kFull: return constant(compute_type(t.dtype), node.attrs.imm, node.attrs.imm_int);
+    case ir::OpKind::kIota: {
+      Expr expr = constant_expr(node.attrs.start.value + node.attrs.imm_int);
+      if (!expr.add(coords[0], node.attrs.step)) throw NeedStored{owner};
+      const int reg = expr_register(expr);
+      return is_float(t.dtype) ? cast(reg, t.dtype) : reg;
+    }
+    case ir::OpKind::kReduce: return reduce(owner, node, coords, pred);
+    case ir::OpKind::kMatmul: return root(owner, node, coords);
+    case ir::OpKind::kAttention: return load_parts(owner, node, coords);
+    case ir::OpKind::kIndexLoad: return index_load(owner, node, coords, pred);
+    case ir::OpKind::kIndexStore:
+      if (!is_select_store(state_, node) || state_.in_place[static_cast<size_t>(owner)]) throw NeedStored{owner};
+      return select_store(node, coords, pred);
+    case ir::OpKind::kCat: return concatenate(owner, node, coords, pred);
+    case ir::OpKind::kPad: return pad(node, coords, pred);
+    case ir::OpKind::kRand: return random(owner, node, coords, pred);
+    default: throw NeedStored{owner};
+  }
+}
+
+int ProgramBuilder::eval_broadcast(int value, const std::vector<int64_t>& sizes, const Coords& coords, int pred) {
+  const Tensor& t = state_.tensor(value);
+  if (t.sizes == sizes) return eval(value, coords, pred);
+  Coords own(t.sizes.size());
+  const size_t skip = sizes.size() - t.sizes.size();
+  for (size_t d = 0; d < own.size(); ++d) {
+    if (t.sizes[d] != 1) own[d] = coords[d + skip];
+  }
+  return eval(value, own, pred);
+}
+
+int ProgramBuilder::pointwise(int owner, const ir::Node& node, const Coords& coords, int pred) {
+  const Tensor& t = state_.tensor(owner);
+  const Opcode op = node.attrs.opcode;
+  int args[3] = {-1, -1, -1};
+  for (size_t i = 0; i < node.inputs.size(); ++i) args[i] = eval_broadcast(node.inputs[i], t.sizes, coords, pred);
+  if (op == Opcode::kCast) {
+    return state_.tensor(node.inputs[0]).dtype == t.dtype ? args[0] : cast(args[0], t.dtype);
+  }
+  DType type = compute_type(t.dtype), operand_type = type;
+  const bool compares = op >= Opcode::kEq && op <= Opcode::kGe;
+  if (compares || op == Opcode::kIsNan || op == Opcode::kIsInf) {
+    operand_type = DType::kBool;
+    for (int i = 0; i < 2 && args[i] >= 0; ++i) operand_type = std::max(operand_type, reg(args[i]).type);
+  }
+  for (int i = op == Opcode::kWhere ? 1 : 0; i < 3 && args[i] >= 0; ++i) args[i] = cast(args[i], operand_type);
+  if (op == Opcode::kWhere) return select(cast(args[0], DType::kBool), args[1], args[2]);
+  if (op == Opcode::kPow) return power(node, args[0], args[1], type);
+  if (args[1] < 0) return unary(op, args[0], type);
+  if (args[2] < 0) return binary(op, args[0], args[1], type);
+  Reg meta;
+  meta.type = meta.rounded = type;
+  return emit({.op = op, .dtype = type, .a = narrow(args[0]), .b = narrow(args[1]), .c = narrow(args[2])}, meta);
+}
+
+/// Powers with small constant exponents are products.
+int ProgramBuilder::power(const ir::Node& node, int base, int exponent, DType type) {
+  const Tensor& t = state_.tensor(node.inputs[1]);
+  if (t.owner == node.inputs[1] && t.node >= 0 && state_.node(t.node).op == ir::OpKind::kFull && is_float(type)) {
+    const double number = is_float(t.dtype) ? state_.node(t.node).attrs.imm : static_cast<double>(state_.node(t.node).attrs.imm_int);
+    if (number == 2) return binary(Opcode::kMul, base, base, type);
+    if (number == 1) return base;
+    if (number == 3) return binary(Opcode::kMul, binary(Opcode::kMul, base, base, type), base, type);
+    if (number == 0.5) return unary(Opcode::kSqrt, base, type);
+    if (number == -0.5) return unary(Opcode::kRsqrt, base, type);
+    if (number == -1) return unary(Opcode::kReciprocal, base, type);
+  }
+  return binary(Opcode::kPow, base, exponent, type);
+}
+
+int ProgramBuilder::reduce(int owner, const ir::Node& node, const Coords& coords, int pred) {
+  const bool reduces = spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn || spec_.kind == ProgramKind::kPrologue;
+  if (!reduces || pred >= 0) throw NeedStored{owner};
+  const int x = node.inputs[0];
+  const std::vector<int64_t>& sizes = state_.tensor(x).sizes;
+  const int rank = static_cast<int>(spec_.dims.size());
+  const int first = spec_.kind == ProgramKind::kColumn ? 0 : rank - spec_.reduce_dims;
+  Coords x_coords(sizes.size());
+  int row = first;
+  size_t kept = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    const bool is_reduced = std::find(node.attrs.dims.begin(), node.attrs.dims.end(), d) != node.attrs.dims.end();
+    if (!is_reduced) {
+      x_coords[d] = coords[kept++];
+      if ((expr_dims(x_coords[d]) & row_mask_) != 0) throw NeedStored{owner};
+      continue;
+    }
+    kept += node.attrs.keepdim;
+    if (sizes[d] == 1) continue;
+    while (row < first + spec_.reduce_dims && spec_.dims[static_cast<size_t>(row)] == 1) ++row;
+    if (row == first + spec_.reduce_dims || spec_.dims[static_cast<size_t>(row)] != sizes[d]) throw NeedStored{owner};
+    x_coords[d] = base_[static_cast<size_t>(row++)];
+  }
+  while (row < first + spec_.reduce_dims && spec_.dims[static_cast<size_t>(row)] == 1) ++row;
+  if (row != first + spec_.reduce_dims) throw NeedStored{owner};
+  const int value = eval(x, x_coords, -1);
+  if (spec_.kind == ProgramKind::kColumn && reg(value).phase > 0) throw NeedStored{owner};
+  const DType type = compute_type(state_.tensor(owner).dtype);
+  Reg meta;
+  meta.type = type;
+  meta.rounded = type;
+  const int arg = type == DType::kBool ? cast(value, type) : value;
+  const int result = emit({.op = Opcode::kReduce, .dtype = type, .a = narrow(arg), .aux = static_cast<int16_t>(node.attrs.reduce)}, meta);
+  regs_[static_cast<size_t>(result)].dims &= ~row_mask_;
+  regs_[static_cast<size_t>(result)].phase = reg(arg).phase + 1;
+  return result;
+}
+
+int ProgramBuilder::root(int owner, const ir::Node& node, const Coords& coords) {
+  const Tensor& t = state_.tensor(owner);
+  const auto which = std::find(spec_.roots.begin(), spec_.roots.end(), t.node);
+  if (spec_.kind != ProgramKind::kEpilogue || which == spec_.roots.end()) throw NeedStored{owner};
+  const size_t rank = coords.size();
+  const Expr batch = rank == 3 ? coords[0] : Expr{};
+  Expr n = coords[rank - 1];
+  if (!(batch == base_[0]) || !(coords[rank - 2] == base_[1])) throw NeedStored{owner};
+  if (t.sizes[rank - 1] != spec_.dims[2]) throw NeedStored{owner};
+  const int64_t delta = n.constant;
+  n.constant = 0;
+  if (!(n == base_[2])) throw NeedStored{owner};
+  const int64_t pair = std::abs(delta);
+  if (pair != 0) {
+    // The partner column is there only where a predicate on n % 2p (or on n modulo a multiple of it) says which half this is.
+    bool proved = false;
+    for (const Bound& bound : bounds_) {
+      if (bound.expr.num_terms != 1 || bound.expr.constant != 0 || bound.low >= bound.high) continue;
+      const Term& term = bound.expr.terms[0];
+      const bool column = term.dim == 2 && term.div == 1 && term.coef == 1 && (term.mod % (2 * pair) == 0);
+      if (!column || bound.low / pair != (bound.high - 1) / pair) continue;
+      proved |= (bound.low / pair) % 2 == (delta > 0 ? 0 : 1);
+    }
+    if (!proved || !is_power_of_two(pair) || spec_.dims[2] % (2 * pair) != 0) throw NeedStored{owner};
+  }
+  Reg meta;
+  meta.type = compute_type(t.dtype);
+  meta.rounded = meta.type;
+  Instr instr{.op = Opcode::kRoot, .dtype = meta.type, .aux = static_cast<int16_t>(which - spec_.roots.begin())};
+  instr.delta_sign = static_cast<int8_t>(delta > 0 ? 1 : delta < 0 ? -1 : 0);
+  const int result = emit(instr, meta);
+  Reg& made = regs_[static_cast<size_t>(result)];
+  made.dims = expr_dims(base_[0]) | expr_dims(base_[1]) | expr_dims(base_[2]);
+  made.roots = 1u << (which - spec_.roots.begin());
+  made.pair = pair;
+  if (pair != 0) pair_distance_ = pair;
+  (void)node;
+  return cast(result, t.dtype);
+}
+
+// ---- loads and stores ----
+
+uint32_t ProgramBuilder::expr_dims(const Expr& expr) const {
+  uint32_t mask = 0;
+  for (const Term& t : expr.view()) mask |= t.dim >= 0 ? 1u << t.dim : reg(t.reg).dims;
+  return mask;
+}
+
+void ProgramBuilder::note_split(const Term& term) {
+  const auto d = static_cast<size_t>(term.dim);
+  const auto given = static_cast<size_t>(given_[d]);
+  if (term.div > 1) wanted_splits_[given].insert(term.div * inner_[d]);
+  if (term.mod > 0) wanted_splits_[given].insert(term.div * term.mod * inner_[d]);
+}
+
+ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype, StorageId storage) {
+  Address result;
+  result.operand.slot = static_cast<uint32_t>(storage);
+  result.operand.dtype = static_cast<short>(dtype);
+  result.operand.vector = 1;
+  result.operand.index_operand = -1;
+  result.operand.offset = linear.constant;
+  Expr structural;  // what strides cannot say
+  std::vector<Term> indices;
+  for (const Term& t : linear.view()) {
+    if (t.dim >= 0 && t.pure()) {
+      if (dims_.size() <= abi::kMaxDims) result.operand.stride[t.dim] += t.coef;
+    } else if (t.reg >= 0 && t.pure()) {
+      indices.push_back(t);
+    } else {
+      if (t.dim >= 0) note_split(t);
+      structural.add(t);
+    }
+  }
+  const size_t room = structural.num_terms > 0 ? 1 : 2;
+  while (indices.size() > room) {  // rare: more indices than registers; their bounds are then kept by clamping
+    const Term t = indices.back();
+    indices.pop_back();
+    const int wrapped = wrapped_index(t.reg, t.extent);
+    const int low = binary(Opcode::kMaximum, wrapped, integer(0), DType::kI64);
+    const int clamped = binary(Opcode::kMinimum, low, integer(t.extent - 1), DType::kI64);
+    Expr index = reg_expr(clamped, t.extent);
+    structural.add(index, t.coef);
+  }
+  int count = 0;
+  for (const Term& t : indices) {
+    result.index[count] = t.reg;
+    result.index_stride[count] = t.coef;
+    result.index_extent[count++] = t.extent;
+  }
+  if (structural.num_terms > 0) {
+    const int64_t low = structural.min();
+    if (low < 0) {  // an index may not be negative (it would count from the end)
+      structural.constant -= low;
+      result.operand.offset += low;
+    }
+    result.index[count] = expr_register(structural);
+    result.index_stride[count] = 1;
+    result.index_extent[count++] = structural.max() + 1;
+  }
+  return result;
+}
+
+int ProgramBuilder::add_operand(const Address& address, Access access) {
+  abi::Operand operand = address.operand;
+  uint32_t depends = 0;
+  if (address.index[0] >= 0) {
+    abi::Operand parameters{};
+    parameters.slot = abi::kNoSlot;
+    parameters.dtype = operand.dtype;
+    parameters.vector = 1;
+    parameters.index_operand = -1;
+    for (int i = 0; i < 2; ++i) {
+      parameters.stride[i] = address.index_stride[i];
+      parameters.stride[2 + i] = address.index_extent[i];
+      if (address.index[i] >= 0) depends |= reg(address.index[i]).dims;
+    }
+    int found = -1;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (access_[i] == Access::kParameters && operands_[i].dtype == parameters.dtype &&
+          std::equal(parameters.stride, parameters.stride + 4, operands_[i].stride)) {
+        found = static_cast<int>(i);
+      }
+    }
+    if (found < 0) {
+      found = static_cast<int>(operands_.size());
+      operands_.push_back(parameters);
+      access_.push_back(Access::kParameters);
+      operand_dims_.push_back(0);
+    }
+    operand.index_operand = static_cast<signed char>(found);
+  }
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    const abi::Operand& o = operands_[i];
+    if (access_[i] == access && o.slot == operand.slot && o.dtype == operand.dtype && o.offset == operand.offset &&
+        o.index_operand == operand.index_operand && std::equal(o.stride, o.stride + abi::kMaxDims, operand.stride)) {
+      operand_dims_[i] |= depends;
+      return static_cast<int>(i);
+    }
+  }
+  operands_.push_back(operand);
+  access_.push_back(access);
+  operand_dims_.push_back(depends);
+  return static_cast<int>(operands_.size()) - 1;
+}
+
+int ProgramBuilder::load(int owner, const Expr& linear, DType dtype, StorageId storage, int pred) {
+  (void)owner;
+  for (const Loaded& l : loaded_) {
+    if (l.storage == storage && l.pred == pred && l.dtype == dtype && l.linear == linear) return l.reg;
+  }
+  const Address where = address(linear, dtype, storage);
+  const int operand = add_operand(where, Access::kRead);
+  Reg meta;
+  meta.type = compute_type(dtype);
+  meta.rounded = dtype;
+  meta.dims = expr_dims(linear);
+  Instr instr{.op = Opcode::kLoad, .dtype = dtype, .a = narrow(where.index[0]), .b = narrow(where.index[1]), .c = narrow(pred)};
+  instr.operand = narrow(operand);
+  const int result = emit(instr, meta);
+  if (pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(pred).dims;
+  loaded_.push_back({linear, storage, dtype, pred, result});
+  return result;
+}
+
+void ProgramBuilder::store(int owner, const Coords& coords) {
+  copy(owner, coords, state_.places[static_cast<size_t>(owner)]);
+}
+
+void ProgramBuilder::copy(int source, const Coords& coords, const Place& place) {
+  const Coords lifted = lift(coords);
+  const int value = eval(source, lifted);
+  const Tensor& t = state_.tensor(source);
+  const std::optional<Expr> linear = linearize(lifted, place.strides, place.offset);
+  check(linear.has_value(), "value %", source, " is stored at too many terms");
+  const Address where = address(*linear, t.dtype, place.storage);
+  const int operand = add_operand(where, Access::kWrite);
+  Instr instr{.op = Opcode::kStore, .dtype = t.dtype, .a = narrow(value), .b = narrow(where.index[0]), .c = narrow(where.index[1])};
+  instr.operand = narrow(operand);
+  const uint32_t placed = expr_dims(*linear);
+  // Every element of the domain must have an address of its own, except that a row may store once.
+  if ((reg(value).dims & row_mask_ & ~placed) != 0) throw NeedStored{t.owner};
+  if (spec_.kind == ProgramKind::kColumn && (placed & row_mask_) != 0) throw NeedStored{t.owner};
+  instr.uniform = spec_.kind == ProgramKind::kRow && ((reg(value).dims | placed) & row_mask_) == 0;
+  stores_.push_back(instr);
+}
+
+void ProgramBuilder::index_store(int node_number, const Coords& src_coords) {
+  const ir::Node& node = state_.node(node_number);
+  const int out = node.outputs[0], src = node.inputs[1];
+  const Coords lifted = lift(src_coords);
+  const Tensor& s = state_.tensor(src);
+  const Place& place = state_.places[static_cast<size_t>(out)];
+  nodes_.insert(node_number);
+  const int value = eval(src, lifted, -1);
+  Coords coords;
+  for (size_t d = 0; d < node.attrs.map.size(); ++d) {
+    const int32_t from = node.attrs.map[d];
+    if (from >= 0) {
+      coords.push_back(lifted[static_cast<size_t>(from)]);
+    } else {
+      const int index = eval_broadcast(node.inputs[static_cast<size_t>(2 + ~from)], s.sizes, lifted, -1);
+      coords.push_back(reg_expr(index, state_.tensor(out).sizes[d]));
+    }
+  }
+  const std::optional<Expr> linear = linearize(coords, place.strides, place.offset);
+  check(linear.has_value(), "index store '", node.name, "' has too many terms");
+  const Address where = address(*linear, s.dtype, place.storage);
+  const int operand = add_operand(where, Access::kReadWrite);
+  Instr instr{.op = Opcode::kStore, .dtype = s.dtype, .a = narrow(value), .b = narrow(where.index[0]), .c = narrow(where.index[1])};
+  instr.operand = narrow(operand);
+  stores_.push_back(instr);
+}
+
+void ProgramBuilder::yield(int value) {
+  Instr instr{.op = Opcode::kYield, .dtype = reg(value).type, .a = narrow(value)};
+  stores_.push_back(instr);
+}
+
+// ---- instructions ----
+
+int ProgramBuilder::emit(Instr instr, Reg meta) {
+  for (const int arg : {instr.a, instr.b, instr.c, instr.d}) {
+    if (arg < 0) continue;
+    const Reg& r = reg(arg);
+    meta.dims |= r.dims;
+    meta.phase = std::max(meta.phase, r.phase);
+    meta.roots |= r.roots;
+    if (r.pair != 0) meta.pair = meta.pair == 0 || meta.pair == r.pair ? r.pair : -1;
+  }
+  check(instrs_.size() < 30000, "a program of more than 30000 instructions");
+  instrs_.push_back(instr);
+  regs_.push_back(meta);
+  return static_cast<int>(instrs_.size()) - 1;
+}
+
+int ProgramBuilder::unary(Opcode op, int a, DType type) {
+  Reg meta;
+  meta.type = meta.rounded = type;
+  return emit({.op = op, .dtype = type, .a = narrow(a)}, meta);
+}
+
+int ProgramBuilder::binary(Opcode op, int a, int b, DType type) {
+  Reg meta;
+  meta.type = meta.rounded = type;
+  return emit({.op = op, .dtype = type, .a = narrow(a), .b = narrow(b)}, meta);
+}
+
+int ProgramBuilder::select(int condition, int a, int b) {
+  Reg meta;
+  meta.type = reg(a).type;
+  meta.rounded = reg(a).rounded == reg(b).rounded ? reg(a).rounded : meta.type;
+  return emit({.op = Opcode::kWhere, .dtype = meta.type, .a = narrow(condition), .b = narrow(a), .c = narrow(b)}, meta);
+}
+
+int ProgramBuilder::cast(int a, DType type) {
+  const Reg from = reg(a);
+  const DType target = compute_type(type);
+  if (from.rounded == type || (from.type == target && target == type)) return a;
+  Reg meta;
+  meta.type = target;
+  meta.rounded = type;
+  return emit({.op = Opcode::kCast, .dtype = type, .a = narrow(a)}, meta);
+}
+
+int ProgramBuilder::constant(DType type, double number, int64_t integer) {
+  const auto key = std::make_tuple(type, is_float(type) ? number : 0.0, is_float(type) ? int64_t{0} : integer);
+  if (number == number) {  // NaN is no key
+    const auto found = constants_.find(key);
+    if (found != constants_.end()) return found->second;
+  }
+  Reg meta;
+  meta.type = meta.rounded = type;
+  Instr instr{.op = Opcode::kConst, .dtype = type};
+  instr.imm = is_float(type) ? number : 0.0;
+  instr.imm_int = is_float(type) ? 0 : integer;
+  const int result = emit(instr, meta);
+  if (number == number) constants_[key] = result;
+  return result;
+}
+
+int ProgramBuilder::term_register(const Term& term) {
+  int reg_number = term.reg;
+  if (term.dim >= 0) {
+    Expr plain;
+    plain.terms[plain.num_terms++] = Term{.extent = term.extent, .dim = term.dim};
+    int index = -1;
+    for (const auto& [expr, r] : expr_regs_) {
+      if (expr == plain) index = r;
+    }
+    if (index < 0) {
+      Reg meta;
+      meta.type = meta.rounded = DType::kI64;
+      meta.dims = 1u << term.dim;
+      index_dims_ |= meta.dims;
+      index = emit({.op = Opcode::kIndex, .dtype = DType::kI64, .aux = term.dim}, meta);
+      expr_regs_.emplace_back(plain, index);
+    }
+    reg_number = index;
+  }
+  if (term.div > 1) {
+    reg_number = is_power_of_two(term.div)
+                     ? binary(Opcode::kShr, reg_number, integer(log2_of(term.div)), DType::kI64)
+                     : binary(Opcode::kDivFloor, reg_number, integer(term.div), DType::kI64);
+  }
+  if (term.mod > 0) {
+    reg_number = is_power_of_two(term.mod) ? binary(Opcode::kAnd, reg_number, integer(term.mod - 1), DType::kI64)
+                                           : binary(Opcode::kRemainder, reg_number, integer(term.mod), DType::kI64);
+  }
+  return reg_number;
+}
+
+int ProgramBuilder::expr_register(const Expr& expr) {
+  for (const auto& [known, r] : expr_regs_) {
+    if (known == expr) return r;
+  }
+  int sum = -1;
+  for (const Term& t : expr.view()) {
+    if (t.dim >= 0 && !t.pure()) note_split(t);
+    int value = term_register(t);
+    if (t.coef != 1) value = binary(Opcode::kMul, value, integer(t.coef), DType::kI64);
+    sum = sum < 0 ? value : binary(Opcode::kAdd, sum, value, DType::kI64);
+  }
+  if (sum < 0) {
+    sum = integer(expr.constant);
+  } else if (expr.constant != 0) {
+    sum = binary(Opcode::kAdd, sum, integer(expr.constant), DType::kI64);
+  }
+  expr_regs_.emplace_back(expr, sum);
+  return sum;
+}
+
+/// Register of low <= expr < high (and pred); -1 when that always holds.
+int ProgramBuilder::in_range(const Expr& expr, int64_t low, int64_t high, int pred) {
+  int result = pred;
+  auto both = [&](int condition) {
+    result = result < 0 ? condition : binary(Opcode::kLogicalAnd, result, condition, DType::kBool);
+  };
+  if (expr.min() < low) both(binary(Opcode::kGe, expr_register(expr), integer(low), DType::kBool));
+  if (expr.max() >= high) both(binary(Opcode::kLt, expr_register(expr), integer(high), DType::kBool));
+  return result;
+}
+
+}  // namespace ark::planner
