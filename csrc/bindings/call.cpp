@@ -8,7 +8,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
@@ -215,7 +214,7 @@ auto with_torch_errors(Body body) {
   try {
     return body();
   } catch (const c10::OutOfMemoryError& error) {
-    PyErr_SetString(THPException_OutOfMemoryError, error.what_without_backtrace());
+    PyErr_SetString(py::module_::import("torch").attr("OutOfMemoryError").ptr(), error.what_without_backtrace());
     throw py::error_already_set();
   }
 }
