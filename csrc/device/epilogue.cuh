@@ -3,6 +3,7 @@
 // written out per chunk; the program, which may be long, exists once per kernel.
 #pragma once
 #include "device/pipeline.cuh"
+#include "device/program_support.cuh"
 #include "device/ptx.cuh"
 
 namespace ark::device {
@@ -16,8 +17,8 @@ ARK_DEVICE u32 chunk_granule(int row, int granule) {
   return static_cast<u32>(row * 512 + ((granule ^ (row * 2)) << 4));
 }
 
-/// Stages chunk `kQuarter` (rows 4 * (chunk & 3) .. + 3 of the warp's 16) of columns [kFirst / 4 * 8, + 128) of a
-/// warpgroup's tile (64 x kRegisters * 2, wgmma's accumulator layout).
+/// Half of the lanes (low: 4 rows, high: the other 4) stage their values of rows 8 * kHalf .. + 7 and columns
+/// 128 * kColumnBlock .. + 127 of a warpgroup's tile (64 x kRegisters * 2, wgmma's accumulator layout).
 template <int kHalf, int kColumnBlock, int kRegisters>
 ARK_DEVICE void stage_chunk(const float (&acc)[kRegisters], u32 staging, int lane) {
   const int row = (lane >> 2) & 3;
@@ -68,18 +69,30 @@ struct ChunkRoots {
   }
 };
 
-/// Runs the epilogue over a warp's staged chunk, whose first element is (batch, row0, column0) of an m x n product.
+/// Runs the epilogue over a warp's staged chunk, whose first element is (batch, row0, column0) of an m x n product. The loads of
+/// two vectors are in flight before the first is computed.
 template <class Program, int V>
-ARK_DEVICE void run_chunk(const ProgramContext& context, u32 staging, int batch, int row0, int column0, int m, int n,
-                          int pair_distance) {
-  const int lane = thread_index() & 31;
+ARK_DEVICE void run_chunk(const ProgramContext& context, u32 staging, int batch, int row0, int column0) {
+  const abi::MatmulTileParams& p = context.task.record->params.matmul;
   constexpr int kVectors = kChunkColumns / V;
-  // Scalars are the path of odd sizes: no second copy of the program for speed there.
 #pragma unroll 1
-  for (int i = lane; i < kChunkRows * kVectors; i += 32) {
-    const int row = i / kVectors, column = i % kVectors * V;
-    const i64 x[3] = {batch, row0 + row, column0 + column};
-    if (x[1] < m && x[2] < n) Program::template run<V>(context, x, ChunkRoots{staging, row, column, pair_distance});
+  for (int i = thread_index() & 31; i < kChunkRows * kVectors; i += 64) {
+    typename Program::template Inputs<V> inputs[2];
+    i64 x[2][3];
+    bool inside[2];
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      x[u][0] = batch;
+      x[u][1] = row0 + (i + u * 32) / kVectors;
+      x[u][2] = column0 + (i + u * 32) % kVectors * V;
+      inside[u] = x[u][1] < p.m && x[u][2] < p.n;
+      if (inside[u]) Program::template load<V>(context, x[u], inputs[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const ChunkRoots roots{staging, (i + u * 32) / kVectors, (i + u * 32) % kVectors * V, p.pair_distance};
+      if (inside[u]) Program::template run_loaded<V>(context, x[u], inputs[u], roots);
+    }
   }
 }
 
@@ -102,10 +115,10 @@ ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const f
           stage_chunk<1, 0>(acc, staging, lane);
           break;
         case 2:
-          stage_chunk<0, 1>(acc, staging, lane);
+          if constexpr (kRegisters > 64) stage_chunk<0, 1>(acc, staging, lane);
           break;
         default:
-          stage_chunk<1, 1>(acc, staging, lane);
+          if constexpr (kRegisters > 64) stage_chunk<1, 1>(acc, staging, lane);
           break;
       }
     }
@@ -116,9 +129,9 @@ ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const f
       using Program = decltype(program);
       const ProgramContext context(task, p.first_operand, consumer.worker);
       if (Program::kVector > 1 && p.n % Program::kVector == 0)
-        run_chunk<Program, Program::kVector>(context, staging, batch, row, column, p.m, p.n, p.pair_distance);
+        run_chunk<Program, Program::kVector>(context, staging, batch, row, column);
       else
-        run_chunk<Program, 1>(context, staging, batch, row, column, p.m, p.n, p.pair_distance);
+        run_chunk<Program, 1>(context, staging, batch, row, column);
     });
   }
 }

@@ -43,7 +43,7 @@ consteval u32 matmul_variants() {
     return 0xffffu;
 }
 ARK_DEVICE int matmul_variant(const abi::MatmulTileParams& p) {
-  return (p.dtype == kF16) << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
+  return (p.dtype == kTypeF16) << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
 }
 
 template <class Programs>

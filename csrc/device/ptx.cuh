@@ -87,6 +87,8 @@ ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrie
                : "memory");
 }
 
+ARK_DEVICE void prefetch_l2(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
+
 // ---- order between proxies
 
 /// Generic accesses before it (here or observed by an acquire) happen before async ones (bulk copies, wgmma) after it.
@@ -495,6 +497,12 @@ ARK_DEVICE void shared_load_four(float (&v)[4], u32 shared) {
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
                : "r"(shared)
                : "memory");
+}
+ARK_DEVICE void shared_load_two(float (&v)[2], u32 shared) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(shared) : "memory");
+}
+ARK_DEVICE void shared_store_float(u32 shared, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
 }
 ARK_DEVICE float shared_load_float(u32 shared) {
   float v;

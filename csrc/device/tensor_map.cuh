@@ -5,6 +5,8 @@
 
 namespace ark::device {
 
+inline constexpr i32 kTypeF16 = 6, kTypeBF16 = 7, kTypeF32 = 8;  // ark::DType
+
 /// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
 /// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
 ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* slots, int lane) {
@@ -18,6 +20,7 @@ ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* sl
   }
   if (patched) fence_tensormap_release();
   __syncwarp();
+  if (lane == 0) red_release_add(&launch.state->maps_ready, 1);
 }
 
 ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {

@@ -1,0 +1,340 @@
+// The three kinds of attention's backward, for head sizes 64 and 128 on the tensor cores.
+//
+// kAttentionBackward (a tile = 128 keys: dk, dv) and kAttentionBackwardQuery (a tile = 128 queries: dq) are one computation with
+// the roles of queries and keys exchanged. Each consumer warpgroup owns 64 *rows*, whose two operands stay in shared memory,
+// and walks over *columns* in steps of 64:
+//                    rows      held X, Y    streamed x, y    results
+//   dk, dv           keys      K, V         Q, dO            dk += dS x, dv += P y     (S and P transposed: rows are keys)
+//   dq               queries   Q, dO        K, V             dq += dS x
+//   S = X x^T,  dP = Y y^T,  P = exp(S - logsumexp),  dS = P (dP - delta)
+// P and dS go from accumulators to A fragments in registers; nothing is accumulated across tiles, so the result does not depend on
+// the order of tiles. Computing S and dP twice costs 7 matrix products instead of 5, and saves a sum of dq over key blocks.
+//
+// Page sequence: X, Y (held, tall); then pairs x, y (wide): 128 columns' rows for head_dim 64, 64 for 128.
+#pragma once
+#include "device/attention_common.cuh"
+
+namespace ark::device {
+
+/// kAttentionBackwardRows: delta = rowsum(dout * out) in f32. A warp takes 16 of the tile's 128 rows.
+template <class Programs>
+struct AttentionBackwardRows {
+  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
+  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    consumer.wait_for(task, task.first, task.count);
+    const abi::OpRecord& r = *task.record;
+    const abi::AttentionParams& p = r.params.attention;
+    const abi::Operand& delta = task.operand(2);
+    for (int i = 0; i < task.count * 16; ++i) {
+      const int tile = task.first + i / 16;
+      const int row = tile % r.grid[2] * 128 + i % 16 * 8 + consumer.warp();
+      if (row >= p.queries) continue;
+      const int head = tile / r.grid[2] % r.grid[1], batch = tile / r.grid[2] / r.grid[1];
+      float sum = p.dtype == kTypeF32   ? dot<float>(task, batch, head, row)
+                  : p.dtype == kTypeF16 ? dot<f16>(task, batch, head, row)
+                                        : dot<bf16>(task, batch, head, row);
+      for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+      if (consumer.lane() == 0)
+        store_element(task.address<float>(2) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2], sum);
+    }
+  }
+
+ private:
+  /// This lane's part, in pieces of 4 elements where memory allows it.
+  template <class T>
+  static ARK_DEVICE float dot(const Task& task, int batch, int head, int row) {
+    const abi::Operand &a = task.operand(0), &b = task.operand(1);
+    const T* x = task.address<T>(0) + batch * a.stride[0] + head * a.stride[1] + row * a.stride[2];
+    const T* y = task.address<T>(1) + batch * b.stride[0] + head * b.stride[1] + row * b.stride[2];
+    const int size = task.record->params.attention.value_dim, lane = thread_index() & 31;
+    float sum = 0.0f;
+    if (a.vector >= 4 && b.vector >= 4 && size % 4 == 0) {
+      for (int d = lane * 4; d < size; d += 128) {
+        Vec<T, 4> u, v;
+        load_vector(x + d, u);
+        load_vector(y + d, v);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum += widen(u.v[e]) * widen(v.v[e]);
+      }
+    } else {
+      for (int d = lane; d < size; d += 32)
+        sum += widen(load_element(x + d * a.stride[3])) * widen(load_element(y + d * b.stride[3]));
+    }
+    return sum;
+  }
+};
+
+/// Which columns a tile of rows walks over.
+template <bool kQueryRows>
+struct BackwardWalk {
+  static constexpr int kRange = 7;
+  const Task& task;
+  const abi::AttentionParams& p;
+  int batch, head, row;            // head: of queries if rows are queries, else of keys
+  int pair_columns, first, pairs;  // pairs [first, first + pairs) per head
+  int heads;                       // heads whose columns are walked over
+
+  ARK_DEVICE BackwardWalk(const Task& t, int tile) : task(t), p(t.record->params.attention) {
+    const abi::OpRecord& r = *t.record;
+    row = tile % r.grid[2] * 128;
+    head = tile / r.grid[2] % r.grid[1];
+    batch = tile / r.grid[2] / r.grid[1];
+    pair_columns = p.head_dim == 64 ? 128 : 64;
+    heads = kQueryRows ? 1 : p.heads / p.kv_heads;
+    first = 0;
+    int end;
+    if constexpr (kQueryRows) {
+      end = causal_end(p, min(row + 127, p.queries - 1));
+    } else {
+      if (p.causal) first = max(0, row - p.causal_offset) / pair_columns;
+      end = p.queries;
+    }
+    pairs = max(0, (end + pair_columns - 1) / pair_columns - first);
+  }
+  ARK_DEVICE int held_pages() const { return 2 * (p.head_dim / 64); }
+  ARK_DEVICE int stream_pages() const { return 2 * heads * pairs; }
+  ARK_DEVICE int query_head(int group_head) const { return kQueryRows ? head : head * heads + group_head; }
+  ARK_DEVICE int kv_head() const { return kQueryRows ? head / (p.heads / p.kv_heads) : head; }
+  ARK_DEVICE int column(int pair) const { return (first + pair) * pair_columns; }
+  /// False: the mask hides all of this pair; its pages are empty.
+  ARK_DEVICE bool loaded(int group_head, int pair) const {
+    if (!task.has(kRange)) return true;
+    const int query = kQueryRows ? row : column(pair), key = kQueryRows ? column(pair) : row;
+    const KeyRange range = mask_range(task, kRange, batch, query_head(group_head), query / 128);
+    return key < range.end && key + (kQueryRows ? pair_columns : 128) > range.begin;
+  }
+};
+
+template <class Programs, bool kQueryRows>
+struct AttentionBackwardTiles {
+  using Walk = BackwardWalk<kQueryRows>;
+
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    for (int i = 0; i < task.count; ++i) {
+      const Walk walk(task, task.first + i);
+      loader.skip(static_cast<int>(TilePages(loader.slot, walk.held_pages(), walk.stream_pages()).total));
+    }
+  }
+
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    wait_tensor_maps(loader);
+    if (loader.lane() == 0)
+      for (int i = 0; i < 4; ++i) acquire_tensor_map(loader.worker, p.map[i]);
+    const int parts = p.head_dim / 64;
+    // Maps of X, Y, x, y among q, k, v, dout.
+    constexpr int kX = kQueryRows ? 0 : 1, kY = kQueryRows ? 3 : 2, kColumnX = kQueryRows ? 1 : 0, kColumnY = kQueryRows ? 2 : 3;
+    for (int i = 0; i < task.count && loader.ok; ++i) {
+      const Walk walk(task, task.first + i);
+      loader.wait_for(task, task.first + i, 1);
+      load_tile_pages(loader, TilePages(loader.slot, walk.held_pages(), walk.stream_pages()), [&](int page, u32 shared, u64* barrier) {
+        if (page < 2 * parts) {
+          const void* map = tensor_map(loader.worker, p.map[page < parts ? kX : kY]);
+          load_tall_page(shared, map, barrier, page % parts * 64, walk.row, walk.head, walk.batch);
+          return true;
+        }
+        page -= 2 * parts;
+        const int group_head = page / 2 / walk.pairs, pair = page / 2 % walk.pairs;
+        if (!walk.loaded(group_head, pair)) return false;
+        const void* map = tensor_map(loader.worker, p.map[page & 1 ? kColumnY : kColumnX]);
+        const int head = kQueryRows ? walk.kv_head() : walk.query_head(group_head);
+        if (parts == 1)
+          load_tall_page(shared, map, barrier, 0, walk.column(pair), head, walk.batch);
+        else
+          load_wide_page(shared, map, barrier, walk.column(pair), head, walk.batch);
+        return true;
+      });
+    }
+  }
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    for (int i = 0; i < task.count; ++i) {
+      with_attention_variant<Programs>(task.record->params.attention, [&]<int kHeadDim, bool kHalf>() {
+        Tile<kHeadDim, kHalf>(consumer, task, task.first + i).run();
+      });
+      if (i + 1 < task.count) consumer.arrive(task, 1);
+    }
+  }
+
+ private:
+  static constexpr int kLogSumExp = 4, kDelta = 5, kMask = 6, kGradQ = 8, kGradK = 9, kGradV = 10;
+
+  template <int kHeadDim, bool kHalf>
+  struct Tile {
+    static constexpr int kParts = kHeadDim / 64;
+    static constexpr int kSteps = 2 / kParts;  // of 64 columns per pair of pages
+
+    Consumer& consumer;
+    const Task& task;
+    const abi::AttentionParams& p;
+    const Walk walk;
+    PageCursor pages;
+    int row;  // this thread's first row; the other is row + 8
+    float grad_x[kHeadDim / 2];
+    float grad_y[kQueryRows ? 1 : kHeadDim / 2];
+    float row_lse[2], row_delta[2];  // if rows are queries
+
+    ARK_DEVICE Tile(Consumer& c, const Task& t, int tile)
+        : consumer(c),
+          task(t),
+          p(t.record->params.attention),
+          walk(t, tile),
+          pages(c, walk.held_pages(), walk.stream_pages()),
+          row(walk.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
+
+    ARK_DEVICE void run() {
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) grad_x[i] = 0.0f;
+      if constexpr (!kQueryRows) {
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 2; ++i) grad_y[i] = 0.0f;
+      } else {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          row_lse[h] = statistic(kLogSumExp, walk.head, row + h * 8);
+          row_delta[h] = statistic(kDelta, walk.head, row + h * 8);
+        }
+      }
+      for (int group_head = 0; group_head < walk.heads; ++group_head)
+        for (int pair = 0; pair < walk.pairs; ++pair) {
+          const int head = walk.query_head(group_head);
+          float lse = 0.0f, delta = 0.0f;
+          if constexpr (!kQueryRows) {  // on their way while the pages land
+            const int query = walk.column(pair) + (consumer.thread() & 127);
+            lse = statistic(kLogSumExp, head, query);
+            delta = statistic(kDelta, head, query);
+          }
+          const u32 x = pages.take(), y = pages.take();
+          if (walk.loaded(group_head, pair)) {
+            if constexpr (!kQueryRows) publish_statistics(lse, delta);
+#pragma unroll 1
+            for (int s = 0; s < kSteps; ++s) step(pages.address(x), pages.address(y), s, head, walk.column(pair) + s * 64);
+          }
+          consumer.release_page(x);
+          consumer.release_page(y);
+        }
+      pages.finish();
+      write();
+    }
+
+   private:
+    /// logsumexp in base-2 units (+inf where a query sees nothing or does not exist: its weights become 0), or delta.
+    ARK_DEVICE float statistic(int number, int head, int query) const {
+      if (query >= p.queries) return number == kLogSumExp ? -negative_infinity() : 0.0f;
+      const abi::Operand& o = task.operand(number);
+      const float x = load_element(task.address<float>(number) + walk.batch * o.stride[0] + head * o.stride[1] + query * o.stride[2]);
+      if (number == kDelta) return x;
+      return x == negative_infinity() ? -x : x * kLog2E;
+    }
+    /// Two columns' worth of 128 f32 per warpgroup in scratch: logsumexp, then delta.
+    ARK_DEVICE u32 statistics() const { return shared_address(consumer.scratch()) + consumer.group() * 1024; }
+    ARK_DEVICE void publish_statistics(float lse, float delta) const {
+      consumer.sync_group();  // the pair before has been read
+      const u32 at = statistics() + (consumer.thread() & 127) * 4;
+      shared_store_float(at, lse);
+      shared_store_float(at + 512, delta);
+      consumer.sync_group();
+    }
+
+    /// s = X x^T (64 rows by 64 columns), both k-major; committed.
+    ARK_DEVICE void start_product(float (&s)[32], int held, u32 streamed) const {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        const u64 a = k_major_descriptor(pages.held_address(held + i) + consumer.group() * kBlockBytes);
+        const u64 b = k_major_descriptor(streamed + i * kBlockBytes);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) wgmma_ss<64, kHalf, false, false>(s, a + j * kKMajorStep, b + j * kKMajorStep, i + j > 0);
+      }
+      wgmma_commit();
+    }
+    /// grad += fragments (64 rows by 64 columns) times the columns' rows; committed.
+    ARK_DEVICE void start_gradient(float (&grad)[kHeadDim / 2], const u32 (&fragment)[4][4], u32 streamed) const {
+      wgmma_fence();
+      const u64 b = mn_major_descriptor(streamed);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) wgmma_rs<kHeadDim, kHalf, true>(grad, fragment[j], b + j * kMnMajorStep, true);
+      wgmma_commit();
+    }
+
+    ARK_DEVICE void step(u32 x, u32 y, int s, int head, int column0) {
+      // Rows of this step: the second block of a tall page; a wide page is one step.
+      x += s * kBlockBytes;
+      y += s * kBlockBytes;
+      float score[32], slope[32];
+      wgmma_fence();
+      start_product(score, 0, x);
+      start_product(slope, kParts, y);
+      wgmma_wait<1>();
+      wgmma_keep(score);
+      apply_mask(score, head, column0);
+      weigh(score, s);
+      if constexpr (!kQueryRows) {
+        u32 weights[4][4];
+        to_fragments<kHalf>(score, weights);
+        start_gradient(grad_y, weights, y);
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
+      }
+      wgmma_keep(slope);
+      slope_of_scores(slope, score, s);
+      u32 slopes[4][4];
+      to_fragments<kHalf>(slope, slopes);
+      start_gradient(grad_x, slopes, x);
+      wgmma_wait<0>();
+      wgmma_keep(grad_x);
+      if constexpr (!kQueryRows) wgmma_keep(grad_y);
+    }
+
+    ARK_DEVICE void apply_mask(float (&score)[32], int head, int column0) const {
+      const int row0 = walk.row + consumer.group() * 64;
+      const bool edge = kQueryRows ? block_has_edge(p, row0, column0, 64) : block_has_edge(p, column0, row0, 64);
+      if (!scores_scaled(p) && !edge) return;
+      ScoreMask<kQueryRows, 32>(task, kMask, row, column0 + (consumer.lane() & 3) * 2).apply(score, walk.batch, head);
+    }
+    /// Scores -> weights.
+    ARK_DEVICE void weigh(float (&score)[32], int s) const {
+      const float factor = scores_scaled(p) ? 1.0f : p.scale * kLog2E;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float lse[2] = {0.0f, 0.0f};
+        if constexpr (!kQueryRows) shared_load_two(lse, statistics() + column_bytes(s, j));
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          score[j * 4 + i] = exp2_approx(fmaf(score[j * 4 + i], factor, -(kQueryRows ? row_lse[i >> 1] : lse[i & 1])));
+      }
+    }
+    /// dP -> dS = P (dP - delta).
+    ARK_DEVICE void slope_of_scores(float (&slope)[32], const float (&weight)[32], int s) const {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float delta[2] = {0.0f, 0.0f};
+        if constexpr (!kQueryRows) shared_load_two(delta, statistics() + 512 + column_bytes(s, j));
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          slope[j * 4 + i] = weight[j * 4 + i] * (slope[j * 4 + i] - (kQueryRows ? row_delta[i >> 1] : delta[i & 1]));
+      }
+    }
+    /// Where the statistics of this thread's pair of columns of group j of step s lie.
+    ARK_DEVICE u32 column_bytes(int s, int j) const { return (s * 64 + j * 8 + (consumer.lane() & 3) * 2) * 4; }
+
+    ARK_DEVICE void write() const {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (row + h * 8 >= (kQueryRows ? p.queries : p.keys)) continue;
+        const int column = (consumer.lane() & 3) * 2;
+        write_row<kHalf>(task, kQueryRows ? kGradQ : kGradK, walk.batch, walk.head, row + h * 8, column, grad_x, h, p.scale);
+        if constexpr (!kQueryRows) write_row<kHalf>(task, kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f);
+      }
+    }
+  };
+};
+
+template <class Programs>
+using AttentionBackward = AttentionBackwardTiles<Programs, false>;
+template <class Programs>
+using AttentionBackwardQuery = AttentionBackwardTiles<Programs, true>;
+
+}  // namespace ark::device

@@ -1,0 +1,246 @@
+// kAttentionForward: one tile = 128 queries of one head, each consumer warpgroup 64 of them, against the keys in blocks of 128.
+// The next block's scores are computed by the tensor cores while the softmax of this one's and its product with V run.
+//
+// Page sequence: Q (held, tall), then per visible key block K (tall) and V (wide). Which blocks a tile has follows from sizes and
+// causality; blocks outside the mask's range (kMaskRange) are walked as empty pages.
+#pragma once
+#include "device/attention_common.cuh"
+
+namespace ark::device {
+
+struct QueryTile {
+  int batch, head, block, row;  // row: first query
+  ARK_DEVICE QueryTile(const abi::OpRecord& r, int tile) {
+    block = tile % r.grid[2];
+    head = tile / r.grid[2] % r.grid[1];
+    batch = tile / r.grid[2] / r.grid[1];
+    row = block * 128;
+  }
+};
+
+template <class Programs>
+struct AttentionForward {
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    for (int i = 0; i < task.count; ++i) {
+      const QueryTile at(*task.record, task.first + i);
+      loader.skip(static_cast<int>(TilePages(loader.slot, p.head_dim / 64, stream_pages(p, at)).total));
+    }
+  }
+
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    const int parts = p.head_dim / 64;
+    wait_tensor_maps(loader);
+    if (loader.lane() == 0)
+      for (int i = 0; i < 3; ++i) acquire_tensor_map(loader.worker, p.map[i]);
+    for (int i = 0; i < task.count && loader.ok; ++i) {
+      const QueryTile at(*task.record, task.first + i);
+      loader.wait_for(task, task.first + i, 1);
+      const KeyRange range = mask_range(task, kRange, at.batch, at.head, at.block);
+      const int kv_head = at.head / (p.heads / p.kv_heads);
+      const TilePages pages(loader.slot, parts, stream_pages(p, at));
+      load_tile_pages(loader, pages, [&](int page, u32 shared, u64* barrier) {
+        if (page < parts) {
+          load_tall_page(shared, tensor_map(loader.worker, p.map[0]), barrier, page * 64, at.row, at.head, at.batch);
+          return true;
+        }
+        page -= parts;
+        const int key = page / (2 * parts) * 128, part = page % (2 * parts);
+        if (key >= range.end || key + 128 <= range.begin) return false;
+        if (part < parts)
+          load_tall_page(shared, tensor_map(loader.worker, p.map[1]), barrier, part * 64, key, kv_head, at.batch);
+        else if (parts == 1)
+          load_tall_page(shared, tensor_map(loader.worker, p.map[2]), barrier, 0, key, kv_head, at.batch);
+        else
+          load_wide_page(shared, tensor_map(loader.worker, p.map[2]), barrier, key + (part - 2) * 64, kv_head, at.batch);
+        return true;
+      });
+    }
+  }
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    for (int i = 0; i < task.count; ++i) {
+      const QueryTile at(*task.record, task.first + i);
+      with_attention_variant<Programs>(task.record->params.attention, [&]<int kHeadDim, bool kHalf>() {
+        Tile<kHeadDim, kHalf>(consumer, task, at).run();
+      });
+      if (i + 1 < task.count) consumer.arrive(task, 1);
+    }
+  }
+
+ private:
+  static constexpr int kOut = 3, kLogSumExp = 4, kMask = 5, kRange = 6;
+
+  static ARK_DEVICE int key_blocks(const abi::AttentionParams& p, const QueryTile& at) {
+    return (causal_end(p, min(at.row + 127, p.queries - 1)) + 127) / 128;
+  }
+  static ARK_DEVICE int stream_pages(const abi::AttentionParams& p, const QueryTile& at) {
+    return key_blocks(p, at) * 2 * (p.head_dim / 64);
+  }
+
+  template <int kHeadDim, bool kHalf>
+  struct Tile {
+    static constexpr int kParts = kHeadDim / 64;
+
+    Consumer& consumer;
+    const Task& task;
+    const abi::AttentionParams& p;
+    QueryTile at;
+    PageCursor pages;
+    KeyRange range;
+    int row;            // this thread's first query row; the other is row + 8
+    float out[kHeadDim / 2];
+    float max[2], sum[2];  // of rows row and row + 8: in base-2 units; sums of this thread's columns only
+
+    ARK_DEVICE Tile(Consumer& c, const Task& t, const QueryTile& tile)
+        : consumer(c),
+          task(t),
+          p(t.record->params.attention),
+          at(tile),
+          pages(c, kParts, stream_pages(p, tile)),
+          range(mask_range(t, kRange, tile.batch, tile.head, tile.block)),
+          row(tile.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
+
+    ARK_DEVICE void run() {
+      max[0] = max[1] = negative_infinity();
+      sum[0] = sum[1] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) out[i] = 0.0f;
+
+      const int blocks = key_blocks(p, at);
+      int block = 0;
+      for (; block < blocks && !loaded(block); ++block) pass_block();
+      if (block < blocks) {
+        float s[64];
+        u32 fragment[8][4];
+        u32 keys[kParts];
+        start_scores(s, keys);
+        wgmma_wait<0>();
+        wgmma_keep(s);
+        release(keys);
+        float correction[2];
+        softmax(s, block * 128, correction);
+        to_fragments<kHalf>(s, fragment);
+        // Invariant: `fragment` are the weights of `block`, whose V is the next thing in the page sequence.
+        for (; block + 1 < blocks && loaded(block + 1); ++block) {
+          u32 values[kParts], next_keys[kParts];
+          for (int i = 0; i < kParts; ++i) values[i] = pages.take();
+          start_scores(s, next_keys);
+          start_output(fragment, values);
+          wgmma_wait<1>();
+          wgmma_keep(s);
+          release(next_keys);
+          softmax(s, (block + 1) * 128, correction);
+          wgmma_wait<0>();
+          wgmma_keep(out);
+          release(values);
+          rescale(correction);
+          to_fragments<kHalf>(s, fragment);
+        }
+        u32 values[kParts];
+        for (int i = 0; i < kParts; ++i) values[i] = pages.take();
+        start_output(fragment, values);
+        wgmma_wait<0>();
+        wgmma_keep(out);
+        release(values);
+        for (++block; block < blocks; ++block) pass_block();
+      }
+      pages.finish();
+      write();
+    }
+
+   private:
+    ARK_DEVICE bool loaded(int block) const { return block * 128 < range.end && block * 128 + 128 > range.begin; }
+    ARK_DEVICE void release(const u32 (&numbers)[kParts]) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) consumer.release_page(numbers[i]);
+    }
+    ARK_DEVICE void pass_block() {
+      for (int i = 0; i < 2 * kParts; ++i) consumer.release_page(pages.take());
+    }
+
+    /// s = Q K^T of the next key block, committed.
+    ARK_DEVICE void start_scores(float (&s)[64], u32 (&keys)[kParts]) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) keys[i] = pages.take();
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        const u64 q = k_major_descriptor(pages.held_address(i) + consumer.group() * kBlockBytes);
+        const u64 k = k_major_descriptor(pages.address(keys[i]));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) wgmma_ss<128, kHalf, false, false>(s, q + j * kKMajorStep, k + j * kKMajorStep, i + j > 0);
+      }
+      wgmma_commit();
+    }
+    /// out += P V, committed.
+    ARK_DEVICE void start_output(u32 (&fragment)[8][4], const u32 (&values)[kParts]) {
+      wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        // A page holds 128 / kParts keys: tall for head_dim 64, wide for 128.
+        const u64 v = mn_major_descriptor(pages.address(values[j / (8 / kParts)]));
+        wgmma_rs<kHeadDim, kHalf, true>(out, fragment[j], v + j % (8 / kParts) * kMnMajorStep, true);
+      }
+      wgmma_commit();
+    }
+
+    /// Scores -> weights relative to the new maximum; `correction` brings older sums and outputs to it.
+    ARK_DEVICE void softmax(float (&s)[64], int key0, float (&correction)[2]) {
+      apply_mask(s, key0);
+      const float factor = scores_scaled(p) ? 1.0f : p.scale * kLog2E;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float highest = negative_infinity();
+#pragma unroll
+        for (int j = 0; j < 16; ++j) highest = fmaxf(highest, fmaxf(s[j * 4 + h * 2], s[j * 4 + h * 2 + 1]));
+        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+        const float before = max[h];
+        max[h] = fmaxf(before, highest * factor);
+        const float base = max[h] == negative_infinity() ? 0.0f : max[h];
+        correction[h] = exp2_approx(before - base);
+        float total = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 16; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const float weight = exp2_approx(fmaf(s[j * 4 + h * 2 + e], factor, -base));
+            s[j * 4 + h * 2 + e] = weight;
+            total += weight;
+          }
+        sum[h] = sum[h] * correction[h] + total;
+      }
+    }
+    ARK_DEVICE void apply_mask(float (&s)[64], int key0) {
+      if (!scores_scaled(p) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
+      ScoreMask<true, 64>(task, kMask, row, key0 + (consumer.lane() & 3) * 2).apply(s, at.batch, at.head);
+    }
+    ARK_DEVICE void rescale(const float (&correction)[2]) {
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) out[i] *= correction[i >> 1 & 1];
+    }
+
+    ARK_DEVICE void write() {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float total = sum[h];
+        total += __shfl_xor_sync(~0u, total, 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+        const int query = row + h * 8;
+        if (query >= p.queries) continue;
+        // A query that sees no key gets zeros and -inf.
+        const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+        write_row<kHalf>(task, kOut, at.batch, at.head, query, (consumer.lane() & 3) * 2, out, h, inverse);
+        if (task.has(kLogSumExp) && (consumer.lane() & 3) == 0) {
+          const abi::Operand& o = task.operand(kLogSumExp);
+          float* l = task.address<float>(kLogSumExp) + at.batch * o.stride[0] + at.head * o.stride[1] + query * o.stride[2];
+          store_element(l, total > 0.0f ? (max[h] + log2_fast(total)) * kLn2 : negative_infinity());
+        }
+      }
+    }
+  };
+};
+
+}  // namespace ark::device

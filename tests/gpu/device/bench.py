@@ -1,0 +1,113 @@
+# ruff: noqa: B023  (every function is called before its loop goes on)
+"""The tensor-core kinds alone against cuBLAS and scaled_dot_product_attention, interleaved. TFLOP/s, medians."""
+
+import math
+import statistics
+import sys
+
+import driver
+import torch
+
+
+def once(function, count):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        function()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
+
+
+def compare(functions, flops, count):
+    """Rates, each function measured in turn so that clocks and heat are the same for all."""
+    for f in functions:
+        f()
+    times = [[once(f, count) for f in functions] for _ in range(9)]
+    return [flops / statistics.median(column) / 1e9 for column in zip(*times)]
+
+
+def bench_matmul():
+    print(
+        "matmul m n k layout | cuBLAS | ark 128x256, 128x128, 128x256 bias+gelu+residual | ratio of the best plain one"
+    )
+    shapes = [
+        (3840, 4096, 1024),
+        (3840, 1024, 4096),
+        (3840, 1024, 1024),
+        (3840, 3072, 1024),
+        (4096, 1024, 3840),
+        (1024, 1024, 3840),
+    ]
+    for m, n, k in shapes + [(4096, 4096, 4096), (8192, 8192, 8192)]:
+        for layout in ("NT", "NN", "TN"):  # forward, dX, dW
+            a = (
+                torch.randn(1, k, m, device="cuda").bfloat16().transpose(1, 2)
+                if layout[0] == "T"
+                else torch.randn(1, m, k, device="cuda").bfloat16()
+            )
+            b = (
+                torch.randn(1, k, n, device="cuda").bfloat16()
+                if layout[1] == "N"
+                else torch.randn(1, n, k, device="cuda").bfloat16().transpose(1, 2)
+            )
+            out, out2 = (torch.empty(1, m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            bias, residual = torch.randn(n, device="cuda").bfloat16(), torch.randn(1, m, n, device="cuda").bfloat16()
+            jobs = [driver.matmul(a, b, out, tile_n=t) for t in (256, 128)]
+            jobs.append(driver.matmul(a, b, out, bias, residual, program=2))
+            flops = 2 * m * n * k
+            count = max(3, min(20, int(2e12 / flops)))
+            rates = compare([lambda: torch.matmul(a[0], b[0], out=out2[0])] + [j.launch for j in jobs], flops, count)
+            print(
+                f"{m:5} {n:5} {k:5} {layout} | {rates[0]:4.0f} | "
+                + " ".join(f"{r:4.0f}" for r in rates[1:])
+                + f" | {max(rates[1:3]) / rates[0]:.3f}"
+            )
+
+
+def bench_attention():
+    print("attention b h s d causal | sdpa forward, ark | sdpa backward, ark rows+kv+query (kv, query alone)")
+    for b, h, s, d, causal in [
+        (10, 16, 384, 64, 0),
+        (4, 12, 384, 64, 1),
+        (8, 16, 1024, 64, 1),
+        (4, 16, 2048, 128, 0),
+        (2, 32, 4096, 128, 1),
+    ]:
+        q, k, v, dout, out, dq, dk, dv = (torch.randn(b, h, s, d, device="cuda").bfloat16() for _ in range(8))
+        lse, delta = (torch.empty(b, h, s, device="cuda") for _ in range(2))
+        sizes, options = (b, h, h, s, s, d), dict(scale=1 / math.sqrt(d), causal=bool(causal))
+        stats = [q, k, v, dout, lse, delta, None, None]
+        forward = driver.attention(0, [q, k, v, out, lse, None, None], sizes, **options)
+        rows = driver.attention(1, [dout, out, delta], sizes, **options)
+        grad_kv = driver.attention(2, stats + [None, dk, dv], sizes, **options)
+        grad_q = driver.attention(3, stats + [dq, None, None], sizes, **options)
+        inputs = [t.clone().requires_grad_() for t in (q, k, v)]
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        result = sdpa(*inputs, is_causal=bool(causal))
+        flops = 4 * b * h * s * s * d / (2 if causal else 1)
+        count = max(3, min(20, int(5e11 / flops)))
+
+        def backward():
+            torch.autograd.grad(result, inputs, dout, retain_graph=True)
+
+        def ours():
+            rows.launch()
+            grad_kv.launch()
+            grad_q.launch()
+
+        with torch.no_grad():
+            f = compare([lambda: sdpa(q, k, v, is_causal=bool(causal)), forward.launch], flops, count)
+        g = compare([backward, ours, grad_kv.launch, grad_q.launch], flops * 2.5, count)
+        print(
+            f"{b:3} {h:3} {s:5} {d:4} {causal} | {f[0]:4.0f} {f[1]:4.0f} | {g[0]:4.0f} {g[1]:4.0f} "
+            f"({g[2]:4.0f} {g[3]:4.0f})"
+        )
+
+
+if __name__ == "__main__":
+    what = sys.argv[1:] or ["matmul", "attention"]
+    if "matmul" in what:
+        bench_matmul()
+    if "attention" in what:
+        bench_attention()

@@ -1,0 +1,275 @@
+// A shared library that runs single ops through the loop kernel on tensors of the caller (see test_device.py): builds
+// the op records, lists and tensor maps by hand, so that the device code is tested without planner, codegen and
+// runtime.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "device/launch.h"
+#include "kernels.cuh"
+
+namespace {
+using namespace ark;
+
+void check(cudaError_t error, int line) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "driver.cu:%d: %s\n", line, cudaGetErrorString(error));
+  std::abort();
+}
+#define CHECK(x) check((x), __LINE__)
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+template <class T>
+T* upload(const std::vector<T>& data) {
+  T* device = nullptr;
+  if (data.empty()) return device;
+  CHECK(cudaMalloc(&device, data.size() * sizeof(T)));
+  CHECK(cudaMemcpy(device, data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return device;
+}
+
+/// One op on one kernel.
+struct Job {
+  void (*kernel)(abi::LaunchParams<64>) = nullptr;
+  abi::OpRecord record{};
+  std::vector<abi::Operand> operands;
+  std::vector<CUtensorMap> maps;
+  std::vector<abi::TensorMapPatch> patches;
+  abi::LaunchParams<64> params{};
+  abi::ErrorRecord* error = nullptr;
+  int num_slots = 0;
+
+  int add_operand(const void* address, int dtype, const long long* strides, int rank, int vector) {
+    abi::Operand o{};
+    o.dtype = static_cast<short>(dtype);
+    o.vector = static_cast<signed char>(vector);
+    o.index_operand = -1;
+    o.slot = abi::kNoSlot;
+    if (address != nullptr) {
+      o.slot = num_slots;
+      params.slots[num_slots++] = reinterpret_cast<abi::u64>(address);
+    }
+    for (int d = 0; d < rank; ++d) o.stride[d] = strides[d];
+    operands.push_back(o);
+    return static_cast<int>(operands.size()) - 1;
+  }
+
+  /// sizes innermost first; strides in elements of the dimensions after the first. The address is patched by the
+  /// kernel.
+  int add_map(int slot, bool half, std::vector<cuuint64_t> sizes, std::vector<long long> strides,
+              std::vector<cuuint32_t> box) {
+    static Encode encode = [] {
+      void* f = nullptr;
+      cudaDriverEntryPointQueryResult result;
+      CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result));
+      return reinterpret_cast<Encode>(f);
+    }();
+    std::vector<cuuint64_t> bytes;
+    for (long long s : strides) bytes.push_back(static_cast<cuuint64_t>(s) * 2);
+    std::vector<cuuint32_t> unit(sizes.size(), 1);
+    static const auto dummy = reinterpret_cast<void*>(0x10000);
+    CUtensorMap map;
+    const CUresult result = encode(&map, half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                   static_cast<cuuint32_t>(sizes.size()), dummy, sizes.data(), bytes.data(), box.data(),
+                                   unit.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS) {
+      std::fprintf(stderr, "cuTensorMapEncodeTiled: %d\n", result);
+      std::abort();
+    }
+    patches.push_back({static_cast<abi::u32>(slot), static_cast<abi::u32>(maps.size()), 0});
+    maps.push_back(map);
+    return static_cast<int>(maps.size()) - 1;
+  }
+
+  /// Items of `chunk` tiles dealt out to the workers in turn.
+  void finish(int chunk) {
+    const int workers = 132;
+    record.num_operands = static_cast<int>(operands.size());
+    record.record_bytes = static_cast<int>((sizeof(record) + operands.size() * sizeof(abi::Operand) + 63) / 64 * 64);
+    std::vector<unsigned char> blob(record.record_bytes);
+    std::memcpy(blob.data(), &record, sizeof(record));
+    std::memcpy(blob.data() + sizeof(record), operands.data(), operands.size() * sizeof(abi::Operand));
+    const int tiles = record.grid[0] * record.grid[1] * record.grid[2];
+    std::vector<abi::WorkItem> items;
+    std::vector<abi::i32> begin;
+    for (int w = 0; w < workers; ++w) {
+      begin.push_back(static_cast<abi::i32>(items.size()));
+      for (int t = w * chunk; t < tiles; t += workers * chunk)
+        items.push_back({0, t, tiles - t < chunk ? tiles - t : chunk, 0});
+      items.push_back({abi::kEnd, 0, 0, 0});
+    }
+    abi::LaunchHeader& h = params.header;
+    h.records = upload(blob);
+    h.items = upload(items);
+    h.list_begin = upload(begin);
+    h.patches = upload(patches);
+    h.maps = reinterpret_cast<unsigned char*>(upload(maps));
+    h.num_maps = static_cast<int>(maps.size());
+    h.num_patches = static_cast<int>(patches.size());
+    CHECK(cudaMalloc(&h.state, sizeof(abi::RunState) + 4096));
+    CHECK(cudaMemset(h.state, 0, sizeof(abi::RunState) + 4096));
+    h.counters = reinterpret_cast<abi::u32*>(h.state + 1);
+    CHECK(cudaHostAlloc(&error, sizeof(abi::ErrorRecord), cudaHostAllocMapped));
+    std::memset(error, 0, sizeof(*error));
+    CHECK(cudaHostGetDevicePointer(reinterpret_cast<void**>(&h.error), error, 0));
+    h.deadline_ns = 1'000'000'000;
+    h.num_workers = workers;
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device::kSharedBytes));
+  }
+};
+}  // namespace
+
+extern "C" {
+
+/// c[b, m, n] from a (strides b, row, k) and b (strides b, n row, k), one of the last two strides of each being 1.
+/// extra: bias, factor (over n) for programs 2 and 3; residual like c for 2.
+void* matmul_job(const void* a, const void* b, void* c, const void* extra, const void* residual, int batch, int m,
+                 int n, int k, const long long* strides_a, const long long* strides_b, int half, int tile_n,
+                 int program, int pair_distance, int b_immutable, int chunk) {
+  auto* job = new Job;
+  job->kernel = ark_loop<OneFamily<MatmulTile<Programs>, 56, 224>>;
+  const int type = half ? 6 : 7;
+  const long long c_strides[3] = {static_cast<long long>(m) * n, n, 1}, n_strides[3] = {0, 0, 1};
+  const long long b_strides[3] = {strides_b[0], strides_b[2], strides_b[1]};
+  job->add_operand(a, type, strides_a, 3, 8);
+  job->add_operand(b, type, b_strides, 3, 8);
+  const int vector = n % 8 == 0 ? 8 : 1;
+  job->add_operand(c, type, c_strides, 3, vector);
+  job->add_operand(extra, type, n_strides, 3, vector);
+  job->add_operand(residual, type, c_strides, 3, vector);
+  abi::OpRecord& r = job->record;
+  r.kind = abi::TaskKind::kMatmulTile;
+  r.grid[0] = batch;
+  r.grid[1] = (m + 127) / 128;
+  r.grid[2] = (n + tile_n - 1) / tile_n;
+  abi::MatmulTileParams& p = r.params.matmul;
+  p.batch = batch;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  p.tile_m = 128;
+  p.tile_n = tile_n;
+  p.tile_k = 64;
+  p.a_k_major = strides_a[2] == 1;
+  p.b_k_major = strides_b[2] == 1;
+  p.b_immutable = b_immutable;
+  p.program = program;
+  p.first_operand = 2;
+  p.pair_distance = pair_distance;
+  p.dtype = type;
+  auto map = [&](int slot, int rows, const long long* s, bool k_major) {
+    const auto r64 = static_cast<cuuint64_t>(rows), k64 = static_cast<cuuint64_t>(k),
+               b64 = static_cast<cuuint64_t>(batch);
+    const long long batch_stride = batch == 1 ? 64 : s[0];
+    if (k_major) return job->add_map(slot, half, {k64, r64, b64}, {s[1], batch_stride}, {64, 128, 1});
+    return job->add_map(slot, half, {r64, k64, b64}, {s[2], batch_stride}, {64, 64, 1});
+  };
+  p.map_a = map(0, m, strides_a, p.a_k_major);
+  p.map_b = map(1, n, strides_b, p.b_k_major);
+  job->finish(chunk);
+  return job;
+}
+
+/// kind: 0 forward, 1 backward rows, 2 backward, 3 backward query. tensors and strides (4 each) in the order of
+/// abi::AttentionParams.
+void* attention_job(int kind, void* const* tensors, const long long* strides, const int* sizes, float scale, int causal,
+                    int causal_offset, int mask_kind, int mask_type, int half, int chunk) {
+  auto* job = new Job;
+  const abi::TaskKind kinds[4] = {abi::TaskKind::kAttentionForward, abi::TaskKind::kAttentionBackwardRows,
+                                  abi::TaskKind::kAttentionBackward, abi::TaskKind::kAttentionBackwardQuery};
+  void (*const kernels[4])(abi::LaunchParams<64>) = {ark_loop<OneFamily<AttentionForward<Programs>, 56, 224>>,
+                                                     ark_loop<OneFamily<AttentionBackwardRows<Programs>, 56, 224>>,
+                                                     ark_loop<OneFamily<AttentionBackward<Programs>, 56, 224>>,
+                                                     ark_loop<OneFamily<AttentionBackwardQuery<Programs>, 56, 224>>};
+  job->kernel = kernels[kind];
+  const int type = half ? 6 : 7;
+  // Types by operand: the 16-bit type (t), f32 (f), the mask's (m), i32 (i).
+  const char* types[4] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt"};
+  for (int i = 0; types[kind][i] != 0; ++i) {
+    const char t = types[kind][i];
+    job->add_operand(tensors[i],
+                     t == 't'   ? type
+                     : t == 'f' ? 8
+                     : t == 'm' ? mask_type
+                                : 4,
+                     strides + 4 * i, 4, t == 't' ? 8 : 1);
+  }
+  abi::OpRecord& r = job->record;
+  r.kind = kinds[kind];
+  abi::AttentionParams& p = r.params.attention;
+  p.batch = sizes[0];
+  p.heads = sizes[1];
+  p.kv_heads = sizes[2];
+  p.queries = sizes[3];
+  p.keys = sizes[4];
+  p.head_dim = p.value_dim = sizes[5];
+  p.causal = causal;
+  p.causal_offset = causal_offset;
+  p.mask_kind = mask_kind;
+  p.tile_q = p.tile_k = 128;
+  p.dtype = type;
+  p.scale = scale;
+  r.grid[0] = p.batch;
+  r.grid[1] = kind == 2 ? p.kv_heads : p.heads;
+  r.grid[2] = ((kind == 2 ? p.keys : p.queries) + 127) / 128;
+  if (kind != 1)
+    for (int i = 0; i < (kind == 0 ? 3 : 4); ++i) {
+      const bool kv = i == 1 || i == 2;
+      const long long* s = strides + 4 * i;
+      p.map[i] = job->add_map(static_cast<int>(job->operands[i].slot), half,
+                              {static_cast<cuuint64_t>(p.head_dim), static_cast<cuuint64_t>(kv ? p.keys : p.queries),
+                               static_cast<cuuint64_t>(kv ? p.kv_heads : p.heads), static_cast<cuuint64_t>(p.batch)},
+                              {s[2], s[1], s[0]}, {64, 64, 1, 1});
+    }
+  job->finish(chunk);
+  return job;
+}
+
+/// On the default stream.
+void job_launch(void* handle) {
+  Job* job = static_cast<Job*>(handle);
+  void* arguments[] = {&job->params};
+  CHECK(cudaLaunchCooperativeKernel(job->kernel, dim3(132), dim3(abi::kThreads), arguments, device::kSharedBytes,
+                                    nullptr));
+}
+
+/// Median of 5 times of `count` launches, ms per launch.
+float job_time(void* handle, int count) {
+  Job* job = static_cast<Job*>(handle);
+  cudaEvent_t begin, end;
+  CHECK(cudaEventCreate(&begin));
+  CHECK(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i < 5; ++i) {
+    CHECK(cudaEventRecord(begin));
+    for (int j = 0; j < count; ++j) job_launch(handle);
+    CHECK(cudaEventRecord(end));
+    CHECK(cudaEventSynchronize(end));
+    float ms = 0;
+    CHECK(cudaEventElapsedTime(&ms, begin, end));
+    times.push_back(ms / static_cast<float>(count));
+  }
+  for (size_t i = 1; i < times.size(); ++i)
+    for (size_t j = i; j > 0 && times[j] < times[j - 1]; --j) std::swap(times[j], times[j - 1]);
+  return times[2];
+}
+
+/// Waits; 0 when no wait of the launches failed, else prints the error record.
+int job_status(void* handle) {
+  Job* job = static_cast<Job*>(handle);
+  CHECK(cudaDeviceSynchronize());
+  const abi::ErrorRecord& e = *job->error;
+  if (e.set == 0) return 0;
+  std::fprintf(stderr, "wait failed: worker %d tile %d counter %d expected %u seen %u\n", e.worker, e.tile, e.counter,
+               e.expected, e.seen);
+  return 1;
+}
+}

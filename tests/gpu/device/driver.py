@@ -1,0 +1,102 @@
+"""Builds and wraps driver.cu: single ops of the loop kernel on torch tensors."""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def _load() -> ctypes.CDLL:
+    if "ARK_TEST_DRIVER" in os.environ:  # built before
+        return _declare(ctypes.CDLL(os.environ["ARK_TEST_DRIVER"]))
+    library = pathlib.Path(tempfile.mkdtemp()) / "libdriver.so"
+    nvcc = os.environ.get("NVCC", "/usr/local/cuda/bin/nvcc")
+    command = [nvcc, "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC"]
+    command += [
+        "-gencode",
+        "arch=compute_90a,code=sm_90a",
+        f"-I{ROOT}/csrc",
+        f"-I{HERE}",
+        f"{HERE}/driver.cu",
+        "-o",
+        str(library),
+    ]
+    subprocess.run(command, check=True)
+    return _declare(ctypes.CDLL(str(library)))
+
+
+def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
+    lib.matmul_job.restype = lib.attention_job.restype = ctypes.c_void_p
+    lib.job_time.restype = ctypes.c_float
+    lib.job_launch.argtypes = [ctypes.c_void_p]
+    lib.job_time.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lib.job_status.argtypes = [ctypes.c_void_p]
+    return lib
+
+
+LIB = _load()
+
+
+def _pointer(t: torch.Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(0 if t is None else t.data_ptr())
+
+
+class Job:
+    """An op ready to launch; keeps its tensors alive."""
+
+    def __init__(self, handle: int, tensors: list):
+        self.handle, self.tensors = handle, tensors
+
+    def run(self) -> None:
+        LIB.job_launch(self.handle)
+        assert LIB.job_status(self.handle) == 0
+
+    def launch(self) -> None:
+        LIB.job_launch(self.handle)
+
+    def milliseconds(self, count: int) -> float:
+        return LIB.job_time(self.handle, count)
+
+
+def matmul(
+    a, b, out, extra=None, residual=None, tile_n=256, program=0, pair_distance=0, b_immutable=False, chunk=1
+) -> Job:
+    """out[i] = a[i] @ b[i] with the epilogue `program` of kernels.cuh; a (batch, m, k), b (batch, k, n)."""
+    strides_a = (ctypes.c_longlong * 3)(*a.stride())
+    strides_b = (ctypes.c_longlong * 3)(b.stride(0), b.stride(2), b.stride(1))
+    batch, m, k = a.shape
+    handle = LIB.matmul_job(
+        *(_pointer(t) for t in (a, b, out, extra, residual)),
+        *(ctypes.c_int(x) for x in (batch, m, b.shape[2], k)),
+        strides_a,
+        strides_b,
+        *(ctypes.c_int(x) for x in (a.dtype == torch.float16, tile_n, program, pair_distance, b_immutable, chunk)),
+    )
+    return Job(handle, [a, b, out, extra, residual])
+
+
+def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=None, chunk=1) -> Job:
+    """kind: 0 forward, 1 backward rows, 2 backward, 3 backward query; tensors as in abi::AttentionParams."""
+    pointers = (ctypes.c_void_p * len(tensors))(*(_pointer(t).value for t in tensors))
+    strides = []
+    for t in tensors:
+        own = [] if t is None else list(t.stride())
+        strides += own + [0] * (4 - len(own))
+    mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
+    types = {torch.bool: 0, torch.float16: 6, torch.bfloat16: 7, torch.float32: 8}
+    handle = LIB.attention_job(
+        kind,
+        pointers,
+        (ctypes.c_longlong * len(strides))(*strides),
+        (ctypes.c_int * 6)(*sizes),
+        ctypes.c_float(scale),
+        *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else types[mask.dtype])),
+        *(ctypes.c_int(x) for x in (tensors[0].dtype == torch.float16, chunk)),
+    )
+    return Job(handle, list(tensors))

@@ -1,0 +1,123 @@
+// Loop kernels with one task family each, and the programs that their matmuls end in, written as codegen writes them.
+#pragma once
+#include "device/attention_backward.cuh"
+#include "device/attention_forward.cuh"
+#include "device/matmul_tile.cuh"
+
+namespace {
+using namespace ark::device;
+
+/// operand 0 = product
+template <class T>
+struct StoreProgram {
+  static constexpr int kVector = 8;
+  template <int V>
+  struct Inputs {};
+  template <int V>
+  static ARK_DEVICE void load(const ProgramContext&, const i64 (&)[3], Inputs<V>&) {}
+  template <int V, class Roots>
+  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>&, const Roots& roots) {
+    float value[V];
+    roots.template get<V>(0, 0, value);
+    Vec<T, V> out;
+    ARK_EACH out.v[i] = narrow<T>(value[i]);
+    store_operand<V>(c, 0, x, out);
+  }
+};
+
+/// operand 0 = gelu(product + operand 1) + operand 2, tanh form
+template <class T>
+struct BiasGeluResidualProgram {
+  static constexpr int kVector = 8;
+  template <int V>
+  struct Inputs {
+    Vec<T, V> bias, residual;
+  };
+  template <int V>
+  static ARK_DEVICE void load(const ProgramContext& c, const i64 (&x)[3], Inputs<V>& in) {
+    load_operand<V>(c, 1, x, in.bias);
+    load_operand<V>(c, 2, x, in.residual);
+  }
+  template <int V, class Roots>
+  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>& in,
+                                    const Roots& roots) {
+    float value[V];
+    roots.template get<V>(0, 0, value);
+    Vec<T, V> out;
+    ARK_EACH {
+      const float t = value[i] + widen(in.bias.v[i]);
+      const float g = 0.5f * t * (1.0f + op::tanh_fast(0.7978845608f * (t + 0.044715f * t * t * t)));
+      out.v[i] = narrow<T>(g + widen(in.residual.v[i]));
+    }
+    store_operand<V>(c, 0, x, out);
+  }
+};
+
+/// Rotary by pairs: operand 0 at n = product(n) * operand 1(n) + sign * product(n + sign * p), sign = + in the lower
+/// half of a pair block.
+template <class T>
+struct PairProgram {
+  static constexpr int kVector = 8;
+  template <int V>
+  struct Inputs {
+    Vec<T, V> factor;
+  };
+  template <int V>
+  static ARK_DEVICE void load(const ProgramContext& c, const i64 (&x)[3], Inputs<V>& in) {
+    load_operand<V>(c, 1, x, in.factor);
+  }
+  template <int V, class Roots>
+  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>& in,
+                                    const Roots& roots) {
+    float value[V], up[V], down[V];
+    roots.template get<V>(0, 0, value);
+    roots.template get<V>(0, 1, up);
+    roots.template get<V>(0, -1, down);
+    const int p = c.task.record->params.matmul.pair_distance;
+    Vec<T, V> out;
+    ARK_EACH {
+      const bool low = ((x[2] + i) / p & 1) == 0;
+      out.v[i] = narrow<T>(value[i] * widen(in.factor.v[i]) + (low ? up[i] : -down[i]));
+    }
+    store_operand<V>(c, 0, x, out);
+  }
+};
+
+struct Programs {
+  template <class F>
+  static ARK_DEVICE void epilogue_tile(int program, F&& f) {
+    switch (program) {
+      case 0:
+        f(StoreProgram<bf16>{});
+        break;
+      case 1:
+        f(StoreProgram<f16>{});
+        break;
+      case 2:
+        f(BiasGeluResidualProgram<bf16>{});
+        break;
+      default:
+        f(PairProgram<bf16>{});
+        break;
+    }
+  }
+};
+
+template <class Family, int kService, int kConsumers>
+struct OneFamily {
+  static constexpr int kServiceRegisters = kService, kConsumerRegisters = kConsumers;
+  static ARK_DEVICE void load_immutable(Loader& l, const Task& t) { Family::load_immutable(l, t); }
+  static ARK_DEVICE void load_dependent(Loader& l, const Task& t) { Family::load_dependent(l, t); }
+  static ARK_DEVICE void consume(Consumer& c, const Task& t) { Family::consume(c, t); }
+  static ARK_DEVICE void patch_maps(const ark::abi::LaunchHeader& launch, const u64* slots) {
+    patch_tensor_maps(launch, slots, thread_index() & 31);
+  }
+};
+
+template <class Tasks>
+__global__ void __launch_bounds__(ark::abi::kThreads, 1)
+    ark_loop(const __grid_constant__ ark::abi::LaunchParams<64> params) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  run_loop<Tasks>(params, shared_memory);
+}
+}  // namespace

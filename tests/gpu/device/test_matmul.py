@@ -1,0 +1,88 @@
+"""kMatmulTile against float64."""
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+import driver
+
+
+def operand(batch, rows, columns, rows_contiguous, dtype):
+    """(batch, rows, columns), the last dimension contiguous or the one before."""
+    if rows_contiguous:
+        return torch.randn(batch, columns, rows, device="cuda").to(dtype).transpose(1, 2)
+    return torch.randn(batch, rows, columns, device="cuda").to(dtype)
+
+
+def error(value, reference):
+    assert not value.isnan().any()
+    return ((value.double() - reference).norm() / reference.norm()).item()
+
+
+def check(batch, m, n, k, a_mn, b_mn, tile_n, dtype=torch.bfloat16, b_immutable=False, chunk=1):
+    a, b = operand(batch, m, k, a_mn, dtype), operand(batch, k, n, not b_mn, dtype)
+    out = torch.full((batch, m, n), float("nan"), device="cuda", dtype=dtype)
+    job = driver.matmul(
+        a, b, out, tile_n=tile_n, program=int(dtype == torch.float16), b_immutable=b_immutable, chunk=chunk
+    )
+    job.run()
+    reference = a.double() @ b.double()
+    assert error(out, reference) < 4e-3
+    first = out.clone()
+    for _ in range(3):
+        out.fill_(float("nan"))
+        job.run()
+        assert torch.equal(out, first)
+
+
+@pytest.mark.parametrize("tile_n", [128, 256])
+@pytest.mark.parametrize("a_mn", [False, True])
+@pytest.mark.parametrize("b_mn", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_transpositions(tile_n, a_mn, b_mn, dtype):
+    check(1, 384, 512, 448, a_mn, b_mn, tile_n, dtype)
+
+
+@pytest.mark.parametrize("tile_n", [128, 256])
+@pytest.mark.parametrize(
+    "size", [(1, 8, 8, 8), (1, 136, 264, 72), (3, 200, 520, 200), (2, 1000, 1000, 1000), (1, 64, 40, 4096)]
+)
+def test_ragged(size, tile_n):
+    for a_mn, b_mn in [(False, False), (False, True), (True, True)]:
+        check(*size, a_mn, b_mn, tile_n)
+
+
+@pytest.mark.parametrize("tile_n", [128, 256])
+def test_immutable_weights_and_ranges(tile_n):
+    check(1, 3840, 1024, 1024, False, False, tile_n, b_immutable=True, chunk=3)
+    check(5, 640, 768, 320, False, True, tile_n, b_immutable=True, chunk=2)
+
+
+def test_odd_columns():
+    a, b = operand(1, 200, 64, False, torch.bfloat16), operand(1, 64, 304, True, torch.bfloat16)[:, :, :301]
+    out = torch.full((1, 200, 301), float("nan"), device="cuda", dtype=torch.bfloat16)
+    driver.matmul(a, b, out).run()
+    assert error(out, a.double() @ b.double()) < 4e-3
+
+
+@pytest.mark.parametrize("tile_n", [128, 256])
+def test_bias_gelu_residual(tile_n):
+    a, b = operand(1, 500, 512, False, torch.bfloat16), operand(1, 512, 768, True, torch.bfloat16)
+    out = torch.full((1, 500, 768), float("nan"), device="cuda", dtype=torch.bfloat16)
+    bias, residual = torch.randn(768, device="cuda").bfloat16(), torch.randn(1, 500, 768, device="cuda").bfloat16()
+    driver.matmul(a / 16, b, out, bias, residual, tile_n=tile_n, program=2).run()
+    product = (a / 16).double() @ b.double() + bias.double()
+    assert error(out, torch.nn.functional.gelu(product, approximate="tanh") + residual.double()) < 4e-3
+
+
+@pytest.mark.parametrize("distance", [1, 4, 32, 64])
+def test_pairs(distance):
+    a, b = operand(1, 300, 128, False, torch.bfloat16), operand(1, 128, 512, True, torch.bfloat16)
+    out = torch.full((1, 300, 512), float("nan"), device="cuda", dtype=torch.bfloat16)
+    factor = torch.randn(512, device="cuda").bfloat16()
+    driver.matmul(a, b, out, factor, program=3, pair_distance=distance).run()
+    product = a.double() @ b.double()
+    low = (torch.arange(512, device="cuda") // distance) % 2 == 0
+    other = torch.where(low, product.roll(-distance, 2), -product.roll(distance, 2))
+    assert error(out, product * factor.double() + other) < 4e-3
