@@ -80,8 +80,8 @@ COMPILE = """
 import sys
 sys.path.insert(0, {root!r})
 from ark_torch import _C
-from tests.graph_builder import mlp
-plan = _C.plan_graph(mlp(16, 64), [], {{"workers": 4}})
+from tests.graph_builder import add_relu
+plan = _C.plan_graph(add_relu([16, 64]), [], {{"workers": 4}})
 print(_C.compile_only(plan)["origin"])
 """
 

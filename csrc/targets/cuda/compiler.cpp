@@ -25,7 +25,10 @@ constexpr std::string_view kMagic = "ark cubin 1\n";
 constexpr size_t kDigestSize = 64;
 
 std::vector<std::string> options_for(const std::string& arch) {
-  return {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v"};
+  // Lambdas without annotation are device code; NVRTC lacks the compiler's spelling of memcpy that nvcc takes from its
+  // host.
+  return {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space",
+          "-D__builtin_memcpy=memcpy"};
 }
 
 std::string default_cache_folder() {
