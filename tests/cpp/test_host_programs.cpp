@@ -605,6 +605,7 @@ struct Fuzzer {
     const std::vector<Opcode> binary{Opcode::kAdd, Opcode::kSub, Opcode::kMul, Opcode::kMaximum, Opcode::kMinimum};
     for (int s = 0; s < steps; ++s) {
       const int a = pool[pick(int(pool.size()))], b = pool[pick(int(pool.size()))];
+      if (pick(6) == 0) pool.push_back(m.constant(t, 0.3));
       const int kind = pick(8);
       if (kind < 3)
         pool.push_back(m.apply(unary[pick(int(unary.size()))], t, a));

@@ -137,12 +137,13 @@ class Compiler {
   }
 
   // ---- registers: a free list per space and width; constants are pinned ----
-  int new_register(RegType type, bool uniform) {
+  /// `own`: memory that no other register has had (what is filled once must not be written by an earlier step).
+  int new_register(RegType type, bool uniform, bool own = false) {
     const int bytes = reg_bytes(type);
     auto& free = free_[{uniform, bytes}];
     int32_t& file = uniform ? result_.uniform_bytes : result_.element_bytes;
     int32_t offset = file;
-    if (!free.empty()) {
+    if (!free.empty() && !own) {
       offset = free.back();
       free.pop_back();
     } else {
@@ -303,7 +304,7 @@ class Compiler {
                                 "host target: opcode ", int(in.op), " is unknown");
         emit_arithmetic(i, step, steps);
     }
-    if (!is_sink(in.op)) step.out = static_cast<int16_t>(new_register(info_[i].type, uniform));
+    if (!is_sink(in.op)) step.out = static_cast<int16_t>(new_register(info_[i].type, uniform, in.op == Opcode::kConst));
     if (in.op == Opcode::kConst) {
       home = step.out;
       return result_.setup.push_back(step);
