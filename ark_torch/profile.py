@@ -204,8 +204,9 @@ def _timeline(run: Run, width: int) -> str:
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Records every run of an ark graph inside the block. Each such run uses the tracing variant of its kernel (compiled
-    on first use) and is waited for, so it is slower than usual; the time stamps are the device's. Not to be nested."""
+    """Records every run of an ark graph inside the block. Each such run uses the tracing variant of its kernel
+    (compiled on first use) and is waited for, so it is slower than usual; the time stamps are the device's.
+    Not to be nested."""
     from ark_torch import _C
 
     result = Profile(runs=[])
