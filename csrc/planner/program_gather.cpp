@@ -90,7 +90,8 @@ int ProgramBuilder::index_load(int owner, const ir::Node& node, const Coords& co
       continue;
     }
     int index = eval_broadcast(node.inputs[static_cast<size_t>(1 + ~from)], out.sizes, coords, pred);
-    if (!loaded) index = wrapped_index(index, s.sizes[d]);
+    // One register in two dimensions would become one term with one extent, so several indices are wrapped here.
+    if (!loaded || node.inputs.size() > 2) index = wrapped_index(index, s.sizes[d]);
     own[d] = reg_expr(index, s.sizes[d]);
   }
   return eval(src, own, pred);
