@@ -150,7 +150,7 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
     case ir::OpKind::kPointwise: return pointwise(owner, node, coords, pred);
     case ir::OpKind::kFull: return constant(compute_type(t.dtype), node.attrs.imm, node.attrs.imm_int);
     case ir::OpKind::kIota: {
-      Expr expr = constant_expr(node.attrs.start.value + node.attrs.imm_int);
+      Expr expr = constant_expr(node.attrs.imm_int);
       if (!expr.add(coords[0], node.attrs.step)) throw NeedStored{owner};
       const int reg = expr_register(expr);
       return is_float(t.dtype) ? cast(reg, t.dtype) : reg;
