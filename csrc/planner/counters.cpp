@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 
 #include "base/check.h"
@@ -88,27 +89,34 @@ CounterGroup whole_group(const abi::OpRecord& record) {
   return group;
 }
 
-std::optional<CounterGroup> fine_group(const abi::OpRecord& record, const Axis& axis, int64_t reader_extent) {
-  if (num_tiles(record) > kMaxTilesForFine || num_tiles(record) < 2) return std::nullopt;
+std::vector<CounterGroup> fine_groups(const abi::OpRecord& record, const Axis& axis, int64_t reader_extent) {
+  if (num_tiles(record) > kMaxTilesForFine || num_tiles(record) < 2) return {};
   std::vector<int64_t> steps;
   for (int i = 0; i < 3; ++i) {
     if (record.grid[i] > 1 && axis.step[i] > 0) steps.push_back(axis.step[i]);
-    if (record.grid[i] > 1 && axis.step[i] < 0) return std::nullopt;
+    if (record.grid[i] > 1 && axis.step[i] < 0) return {};
   }
   std::sort(steps.begin(), steps.end());
   for (int64_t step : steps) {
     if (axis.extent > step) continue;  // tiles would straddle
-    for (int64_t multiple = std::max<int64_t>(1, reader_extent / step); multiple >= 1; multiple /= 2) {
+    // A reader's interval is a hull that may end a little early: round to the nearest.
+    const int64_t most = std::max<int64_t>(1, (reader_extent + step / 2) / step);
+    std::vector<int64_t> multiples = {most, 1};
+    for (int64_t power = 2; power < most; power *= 2) multiples.push_back(power);
+    std::sort(multiples.begin(), multiples.end(), std::greater<>());
+    multiples.erase(std::unique(multiples.begin(), multiples.end()), multiples.end());
+    std::vector<CounterGroup> groups;
+    for (int64_t multiple : multiples) {
       CounterGroup group;
       group.axis = axis;
       group.block = step * multiple;
       const int64_t blocks = ceil_div(axis.total, group.block);
-      if (blocks < 2) continue;
-      if (blocks > kMaxBlocks) break;
-      if (count_arrivals(record, group) && make_arrive(record, group)) return group;
+      if (blocks < 2 || blocks > kMaxBlocks) continue;
+      if (count_arrivals(record, group) && make_arrive(record, group)) groups.push_back(std::move(group));
     }
+    if (!groups.empty()) return groups;
   }
-  return std::nullopt;
+  return {};
 }
 
 std::optional<Scale> scale_of(const CounterGroup& group, const abi::OpRecord& record, const Footprint& own) {

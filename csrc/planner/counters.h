@@ -36,9 +36,9 @@ struct CounterGroup {
 /// One counter for all tiles.
 CounterGroup whole_group(const abi::OpRecord& record);
 
-/// A group over `axis` with blocks of at most about `reader_extent` positions; none if no block size gives every
-/// counter (but the last) the same number of arrivals.
-std::optional<CounterGroup> fine_group(const abi::OpRecord& record, const Axis& axis, int64_t reader_extent);
+/// Groups over `axis` with blocks of at most about `reader_extent` positions, largest blocks first, all for the
+/// smallest step of the axis that works: only those that give every counter (but the last) the same number of arrivals.
+std::vector<CounterGroup> fine_groups(const abi::OpRecord& record, const Axis& axis, int64_t reader_extent);
 
 /// How an operand of the op that owns a group lies on the group's axis: block b of the group is elements
 /// [origin + b * block, origin + (b + 1) * block) of the operand's storage.

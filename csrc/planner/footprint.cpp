@@ -277,8 +277,9 @@ std::vector<std::array<int, 2>> programs_of(const plan::Op& op) {
   }
 }
 
-/// Operands whose elements are chosen by values: indexed ones, and the parts of an attention.
-bool indirect(const plan::Op& op, const std::vector<Program>& programs, int operand) {
+}  // namespace
+
+bool is_indirect(const plan::Op& op, const std::vector<Program>& programs, int operand) {
   if (op.operands[operand].index_operand >= 0) return true;
   for (const auto [program, first] : programs_of(op)) {
     if (program < 0) continue;
@@ -290,12 +291,16 @@ bool indirect(const plan::Op& op, const std::vector<Program>& programs, int oper
   return false;
 }
 
-}  // namespace
+std::vector<OperandDim> operand_dims(const plan::Op& op, const std::vector<Program>& programs, int operand) {
+  std::vector<OperandDim> result;
+  for (const Dim& dim : layout_of(op, programs, operand).dims) result.push_back({dim.size, dim.stride});
+  return result;
+}
 
 Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, int operand, const Storage& storage) {
   const abi::Operand& x = op.operands[operand];
   Footprint out;
-  if (indirect(op, programs, operand)) {  // anywhere
+  if (is_indirect(op, programs, operand)) {  // anywhere
     out.extent = storage.num_elements;
     out.last = storage.num_elements - 1;
     return out;
@@ -341,7 +346,7 @@ bool disjoint(const plan::Op& a, int operand_a, const plan::Op& b, int operand_b
               const Storage& storage) {
   const Footprint x = footprint(a, programs, operand_a, storage), y = footprint(b, programs, operand_b, storage);
   if (x.last < y.first || y.last < x.first) return true;
-  if (indirect(a, programs, operand_a) || indirect(b, programs, operand_b)) return false;
+  if (is_indirect(a, programs, operand_a) || is_indirect(b, programs, operand_b)) return false;
   const Layout la = layout_of(a, programs, operand_a), lb = layout_of(b, programs, operand_b);
   // Disjoint columns of a common row: modulo a stride of either, the two hulls may not meet.
   std::vector<int64_t> moduli;

@@ -26,11 +26,8 @@ std::vector<int16_t*> registers(Instr& instr) {
   return result;
 }
 
-/// None when the program is not one simple reduction: nested reductions, elements stored after the reduction, indices.
-std::optional<Flow> flow_of(const FusedOp& op, const Program& program) {
-  for (const abi::Operand& x : op.op.operands) {
-    if (x.index_operand >= 0) return std::nullopt;
-  }
+/// None when the program is not one simple reduction: nested reductions, elements stored after the reduction.
+std::optional<Flow> flow_of(const Program& program) {
   Flow flow;
   flow.after_reduce.assign(program.instrs.size(), false);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -38,7 +35,7 @@ std::optional<Flow> flow_of(const FusedOp& op, const Program& program) {
     for (const int16_t* r : registers(instr)) {
       if (flow.after_reduce[*r]) flow.after_reduce[i] = true;
     }
-    if (instr.op == Opcode::kLoadParts || instr.op == Opcode::kIndex) return std::nullopt;
+    if (instr.op == Opcode::kLoadParts) return std::nullopt;
     if (instr.op == Opcode::kReduce) {
       const auto reduce = static_cast<ReduceOp>(instr.aux);
       if (flow.after_reduce[i] || reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin) return std::nullopt;
@@ -145,7 +142,8 @@ class Splitter {
 
   /// Adds what `roots` need of the program to `out`, in order; `stop` maps registers that are replaced.
   void copy_slice(const std::vector<int>& roots, const std::vector<int>& stop, FusedOp& op, Program& out,
-                  abi::Operand (Splitter::*restride)(const abi::Operand&) const) {
+                  abi::Operand (Splitter::*restride)(const abi::Operand&) const,
+                  int (Splitter::*index)(const Instr&, Program&) const) {
     std::vector<bool> needed(program_.instrs.size(), false);
     for (int root : roots) needed[root] = true;
     for (int i = static_cast<int>(program_.instrs.size()) - 1; i >= 0; --i) {
@@ -164,8 +162,17 @@ class Splitter {
           operand_place[old] = static_cast<int>(op.op.operands.size());
           op.op.operands.push_back((this->*restride)(whole_.op.operands[old]));
           op.access.push_back(whole_.access[old]);
+          if (const int parameters = whole_.op.operands[old].index_operand; parameters >= 0) {
+            op.op.operands.back().index_operand = static_cast<signed char>(op.op.operands.size());
+            op.op.operands.push_back(whole_.op.operands[parameters]);
+            op.access.push_back(whole_.access[parameters]);
+          }
         }
         instr.operand = static_cast<int16_t>(operand_place[old]);
+      }
+      if (instr.op == Opcode::kIndex) {
+        place[i] = (this->*index)(instr, out);
+        continue;
       }
       place[i] = static_cast<int>(out.instrs.size());
       out.instrs.push_back(instr);
@@ -187,6 +194,32 @@ class Splitter {
     std::fill(std::begin(y.stride), std::end(y.stride), 0);
     for (int d = 0; d < kept_dims(); ++d) y.stride[column_ ? d + 1 : d] = x.stride[kept_dim(d)];
     return y;
+  }
+
+  /// A coordinate of the whole domain, as a register of the first op's program.
+  int first_index(const Instr& whole, Program& out) const {
+    const int insert = column_ ? params_.reduce_dims : kept_dims();
+    auto add = [&](Instr instr) {
+      instr.dtype = whole.dtype;
+      out.instrs.push_back(instr);
+      return static_cast<int16_t>(out.instrs.size() - 1);
+    };
+    if (whole.aux != outermost()) {
+      return add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(whole.aux + (whole.aux >= insert))});
+    }
+    const int16_t in_part = add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(column_ ? 0 : insert + 1)});
+    const int16_t part = add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(insert)});
+    const int16_t size = add({.op = Opcode::kConst, .imm_int = whole_.op.record.size[outermost()] / parts_});
+    const int16_t before = add({.op = Opcode::kMul, .a = part, .b = size});
+    return add({.op = Opcode::kAdd, .a = in_part, .b = before});
+  }
+  int second_index(const Instr& whole, Program& out) const {
+    Instr instr = whole;
+    instr.aux = static_cast<int16_t>(column_ ? whole.aux - params_.reduce_dims + 1 : whole.aux);
+    check(instr.aux >= column_ && instr.aux < kept_dims() + column_, "op '", whole_.op.name,
+          "': a reduced coordinate is used after the reduction");
+    out.instrs.push_back(instr);
+    return static_cast<int>(out.instrs.size()) - 1;
   }
 
   FusedOp base(const std::string& suffix) const {
@@ -224,7 +257,8 @@ class Splitter {
     for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
       if (program_.instrs[i].op == Opcode::kStore && !flow_.after_reduce[i]) roots.push_back(i);
     }
-    copy_slice(roots, std::vector<int>(program_.instrs.size(), -1), op, program, &Splitter::first_strides);
+    copy_slice(roots, std::vector<int>(program_.instrs.size(), -1), op, program, &Splitter::first_strides,
+               &Splitter::first_index);
     const int part_dim = column_ ? params_.reduce_dims : kept_dims();
     for (size_t r = 0; r < flow_.reduces.size(); ++r) {
       Instr store{.op = Opcode::kStore, .dtype = graph_.storages[parts_storage_[r]].dtype};
@@ -266,7 +300,7 @@ class Splitter {
     for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
       if (program_.instrs[i].op == Opcode::kStore && flow_.after_reduce[i]) roots.push_back(i);
     }
-    copy_slice(roots, stop, op, program, &Splitter::second_strides);
+    copy_slice(roots, stop, op, program, &Splitter::second_strides, &Splitter::second_index);
     for (int d = 0; d < kept_dims(); ++d) op.op.record.size[column_ ? d + 1 : d] = whole_.op.record.size[kept_dim(d)];
     op.op.record.size[column_ ? 0 : kept_dims()] = parts_;
     finish(op, std::move(program), kept_dims() + 1, 1);
@@ -298,7 +332,7 @@ void split_reductions(Draft& draft, const Options& options) {
     if (kind == TaskKind::kColumn || kind == TaskKind::kRow) {
       const int64_t parts = num_parts(op, options);
       std::optional<Flow> flow;
-      if (parts > 1) flow = flow_of(op, graph.programs[op.op.record.params.program.program]);
+      if (parts > 1) flow = flow_of(graph.programs[op.op.record.params.program.program]);
       if (flow) {
         auto [first, second] = Splitter(graph, op, parts, std::move(*flow)).split();
         second.after = first.after;

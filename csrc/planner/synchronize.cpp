@@ -75,6 +75,7 @@ class Synchronizer {
   Need need_of(const Dependence& dep) const;
   void choose_fine_group(int op);
   Axis axis_of(int op, const Footprint& own) const;
+  double score_of(int op, const CounterGroup& group) const;
   Candidate candidate(int op, const Need& need);
   Candidate full_candidate(int op, int before);
   void add_candidate(std::vector<Candidate>& candidates, Candidate candidate) const;
@@ -174,9 +175,36 @@ void Synchronizer::choose_fine_group(int op) {
   }
   for (const Need& need : readers_[op]) {
     if (need.dep.before_operand != best || need.anywhere) continue;
-    groups_[op].fine = fine_group(record(op), axis_of(op, need.own), extent);
+    std::vector<CounterGroup> groups = fine_groups(record(op), axis_of(op, need.own), extent);
+    double best_score = 1e30;
+    for (CounterGroup& group : groups) {
+      const double score = score_of(op, group);
+      if (score < best_score) best_score = score, groups_[op].fine = std::move(group);
+    }
     return;
   }
+}
+
+/// How well a group serves the readers: positions waited for per position wanted, and what polling a counter costs.
+double Synchronizer::score_of(int op, const CounterGroup& group) const {
+  constexpr double kPollCost = 0.02;  // of reading too much once; 32 lanes poll together
+  double score = 0;
+  for (const Need& need : readers_[op]) {
+    if (need.anywhere || !small(need.dep.op) || covers_most(need.reads, need.own)) continue;
+    const std::optional<Scale> scale = scale_of(group, record(op), need.own);
+    const std::optional<abi::Wait> wait =
+        scale ? make_wait(group, *scale, need.reads, record(need.dep.op)) : std::nullopt;
+    if (!wait) {
+      score += static_cast<double>(need.own.last - need.own.first + 1) / static_cast<double>(need.reads.extent);
+      continue;
+    }
+    int64_t blocks = 0;
+    const std::vector<Interval> per_tile = blocks_per_tile(*wait, record(need.dep.op));
+    for (const Interval& interval : per_tile) blocks += interval.end - interval.begin;
+    const double mean = static_cast<double>(blocks) / static_cast<double>(std::max<size_t>(1, per_tile.size()));
+    score += mean * static_cast<double>(scale->block) / static_cast<double>(need.reads.extent) + kPollCost * mean;
+  }
+  return score;
 }
 
 Candidate Synchronizer::full_candidate(int op, int before) {

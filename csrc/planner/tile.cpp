@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "planner/pad_rows.h"
 #include "planner/split_reduction.h"
 
 namespace ark::planner {
@@ -65,11 +66,11 @@ int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t mu
         int64_t best = std::max(step, q - q % step);
         while (best > step && joint[j].size % best != 0) best -= step;
         if (best * 4 >= q) q = best;
-      } else if (q > multiple && inner == 1) {
-        q -= q % multiple;
-      } else if (q > 1) {  // whole power of two of rows, so that tiles line up with the row blocks of matmuls
+      } else if (inner == 1) {
+        q = std::max<int64_t>(1, (q + multiple / 2) / multiple) * multiple;
+      } else {  // a power of two of rows, so that tiles line up with the row blocks of matmuls
         int64_t power = 1;
-        while (power * 2 <= q) power *= 2;
+        while (power * 3 <= q * 2) power *= 2;
         q = power;
       }
       return q * inner;
@@ -107,16 +108,31 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
 constexpr int64_t kMinElements = 2048, kMaxElements = 8192;
 constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
 constexpr int kConsumerWarps = 8;
-constexpr int kTilesPerWorker = 3;
 
-void tile_pointwise(FusedOp& op, const Options& options) {
+/// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
+/// them, so that its tiles line up with the row blocks of others; without rows of a fitting length, 1024 elements.
+int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, int64_t target) {
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] != Access::kWrite || slot == abi::kNoSlot || storages[slot].sizes.empty()) continue;
+    int64_t row = storages[slot].sizes.back();
+    if (row < 64 || row > target) break;
+    while (row * 3 <= target * 2) row *= 2;
+    return row;
+  }
+  return 1024;
+}
+
+void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Options& options) {
   abi::ProgramParams& params = op.op.record.params.program;
   const std::vector<Joint> joint = joint_dims(op, 0, params.num_dims);
   int64_t total = 1;
   for (const Joint& j : joint) total *= j.size;
-  const int64_t target =
-      std::clamp(total / (int64_t{kTilesPerWorker} * options.machine.num_workers), kMinElements, kMaxElements);
-  params.tile = aligned_tile(joint, target, 1024);
+  // As many tiles for every worker as keep a tile within kMaxElements, and no more.
+  const int64_t workers = options.machine.num_workers,
+                rounds = std::max<int64_t>(1, ceil_div(total, workers * kMaxElements));
+  const int64_t target = std::max(kMinElements, ceil_div(total, rounds * workers));
+  params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);
 }
@@ -193,10 +209,12 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options) {
   const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
   p.group_m = 1;  // the order of tiles is the plan's: schedule visits them in groups of m blocks
   p.map_a = p.map_b = -1;
-  if (record.kind == TaskKind::kMatmulTile &&
-      !(tma_addressable(a, 1, 2, p.batch) && tma_addressable(b, 2, 1, p.batch))) {
-    record.kind = TaskKind::kMatmulSimple;
-  }
+  // `fuse` decided by the strides of then; rows may have been padded since.
+  const bool half = p.dtype == static_cast<int>(DType::kBF16) || p.dtype == static_cast<int>(DType::kF16);
+  const bool same = half && a.dtype == p.dtype && b.dtype == p.dtype;
+  const bool wants_tile = record.kind == TaskKind::kMatmulTile || (options.tensor_cores && p.k >= kMatmulTileK);
+  const bool tile = wants_tile && same && tma_addressable(a, 1, 2, p.batch) && tma_addressable(b, 2, 1, p.batch);
+  record.kind = tile ? TaskKind::kMatmulTile : TaskKind::kMatmulSimple;
   if (record.kind == TaskKind::kMatmulSimple) {
     p.tile_m = p.tile_n = kSimpleTile;
     p.tile_k = 16;
@@ -285,7 +303,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
   abi::OpRecord& record = op.op.record;
   switch (record.kind) {
     case TaskKind::kPointwise:
-      return tile_pointwise(op, options);
+      return tile_pointwise(op, draft.graph.storages, options);
     case TaskKind::kRow:
       return tile_row(op, options);
     case TaskKind::kColumn:
@@ -317,6 +335,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
 
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
+  pad_rows(draft);
   for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
 }
 
