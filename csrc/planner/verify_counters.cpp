@@ -1,0 +1,138 @@
+#include <set>
+#include <vector>
+
+#include "planner/counter_order.h"
+#include "planner/regions.h"
+#include "planner/verify_checks.h"
+
+namespace ark::planner {
+namespace {
+
+using plan::Plan;
+
+/// Per counter: arrivals of a launch, and the last op that arrives.
+struct Arrivals {
+  uint32_t count = 0;
+  int32_t last_op = -1;
+};
+
+std::vector<Arrivals> arrivals_of(const Plan& plan) {
+  std::vector<Arrivals> arrivals(static_cast<size_t>(plan.num_counters));
+  for (size_t op = 0; op < plan.ops.size(); ++op) {
+    const abi::OpRecord& r = plan.ops[op].record;
+    for (int64_t t = 0; t < tiles_of(r); ++t)
+      for (int a = 0; a < r.num_arrivals; ++a) {
+        CounterRange range = counters_of(r.arrive[a], r, t);
+        for (int32_t k = range.first; k <= range.last; ++k) {
+          ++arrivals[static_cast<size_t>(k)].count;
+          arrivals[static_cast<size_t>(k)].last_op = static_cast<int32_t>(op);
+        }
+      }
+  }
+  return arrivals;
+}
+
+uint32_t target_of(const abi::Wait& wait, int32_t counter) {
+  bool last = counter == static_cast<int32_t>(wait.counter) + (wait.limit - 1) / wait.div;
+  return last ? wait.last_target : wait.target;
+}
+
+/// A wait that expects fewer arrivals than come would be met early, and never again as it should in later launches; one
+/// that expects more would never be met.
+void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
+  for (size_t op = 0; op < plan.ops.size(); ++op) {
+    const abi::OpRecord& r = plan.ops[op].record;
+    for (int w = 0; w < r.num_waits; ++w) {
+      std::set<std::pair<int32_t, int32_t>> seen;
+      for (int64_t t = 0; t < tiles_of(r); ++t) {
+        CounterRange range = counters_of(r.wait[w], r, t);
+        if (!seen.emplace(range.first, range.last).second) continue;
+        for (int32_t k = range.first; k <= range.last; ++k) {
+          const Arrivals& a = arrivals[static_cast<size_t>(k)];
+          uint32_t target = target_of(r.wait[w], k);
+          require(plan, a.count == target, describe(plan, static_cast<int64_t>(op)), ", tile ", t, ", wait ", w,
+                  ": expects ", target, " arrivals on counter ", k, ", which gets ", a.count);
+          require(plan, a.last_op < static_cast<int32_t>(op), describe(plan, static_cast<int64_t>(op)), ", tile ", t,
+                  ", wait ", w, ": counter ", k, " gets arrivals from op ", a.last_op);
+        }
+      }
+    }
+  }
+}
+
+/// Walks the lists as the workers do; any order of steps reaches the same end, since counters only grow.
+class Walk {
+ public:
+  explicit Walk(const Plan& plan)
+      : plan_(plan), counters_(static_cast<size_t>(plan.num_counters), 0), workers_(plan.lists.size()) {}
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t w = 0; w < workers_.size(); ++w) moved |= advance(w);
+    }
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      const Worker& worker = workers_[w];
+      if (worker.item == plan_.lists[w].size()) continue;
+      const abi::WorkItem& item = plan_.lists[w][worker.item];
+      throw InternalError(cat("plan ", plan_.name, ": deadlock: worker ", w, " never runs tile ",
+                              item.first + worker.done, " of ", describe(plan_, item.op), ": counter ", worker.counter,
+                              " stays at ", counters_[static_cast<size_t>(worker.counter)], ", expected ",
+                              worker.expected));
+    }
+  }
+
+ private:
+  struct Worker {
+    size_t item = 0;
+    int32_t done = 0;
+    int32_t counter = -1;  // what it waits for
+    uint32_t expected = 0;
+  };
+
+  bool ready(Worker& worker, const abi::OpRecord& r, int64_t tile) {
+    for (int w = 0; w < r.num_waits; ++w) {
+      CounterRange range = counters_of(r.wait[w], r, tile);
+      for (int32_t k = range.first; k <= range.last; ++k) {
+        worker.expected = target_of(r.wait[w], k);
+        worker.counter = k;
+        if (counters_[static_cast<size_t>(k)] < worker.expected) return false;
+      }
+    }
+    worker.counter = -1;
+    return true;
+  }
+
+  bool advance(size_t index) {
+    Worker& worker = workers_[index];
+    const auto& list = plan_.lists[index];
+    if (worker.counter >= 0 && counters_[static_cast<size_t>(worker.counter)] < worker.expected) return false;
+    bool moved = false;
+    while (worker.item < list.size()) {
+      const abi::WorkItem& item = list[worker.item];
+      const abi::OpRecord& r = plan_.ops[static_cast<size_t>(item.op)].record;
+      int64_t tile = item.first + worker.done;
+      if (!ready(worker, r, tile)) return moved;
+      for (int a = 0; a < r.num_arrivals; ++a) {
+        CounterRange range = counters_of(r.arrive[a], r, tile);
+        for (int32_t k = range.first; k <= range.last; ++k) ++counters_[static_cast<size_t>(k)];
+      }
+      moved = true;
+      if (++worker.done == item.count) worker.done = 0, ++worker.item;
+    }
+    return moved;
+  }
+
+  const Plan& plan_;
+  std::vector<uint32_t> counters_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace
+
+void verify_counters(const Plan& plan) {
+  check_targets(plan, arrivals_of(plan));
+  Walk(plan).run();
+}
+
+}  // namespace ark::planner
