@@ -140,6 +140,16 @@ void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tenso
   }
 }
 
+void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input) {
+  TORCH_CHECK(static_cast<int>(parts.size()) == size, "ark process group, all_gather: expected ", size,
+              " outputs, got ", parts.size());
+  for (const at::Tensor& part : parts) {
+    check_dense(part, "all_gather");
+    TORCH_CHECK(part.scalar_type() == input.scalar_type(), "ark process group, all_gather: expected outputs of ",
+                input.scalar_type(), ", got ", part.scalar_type());
+  }
+}
+
 std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
                                   const char* which) {
   const int64_t rows = tensor.dim() ? tensor.size(0) : 1;
@@ -326,46 +336,61 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::R
                 });
 }
 
+/// parts[r] = rank r's input. Sizes may differ over ranks: then every rank sends its tensor to all and expects what
+/// `parts` say.
+void ProcessGroupArk::gather_parts(const at::Tensor& input, const Tensors& parts, const Call& call) {
+  Staged staged(input);
+  bool even = true;
+  int64_t total = 0;
+  std::vector<uint64_t> from;
+  for (const at::Tensor& part : parts) {
+    even = even && part.numel() == input.numel();
+    total += part.numel();
+    from.push_back(part.nbytes());
+  }
+  at::Tensor joined = at::empty({total}, input.options());
+  if (even) {
+    collectives_->all_gather(staged.ptr(), joined.data_ptr(), staged.bytes(), call);
+  } else {
+    at::Tensor sent = flat(Tensors(parts.size(), staged.data));
+    collectives_->all_to_all(sent.data_ptr(), std::vector<uint64_t>(parts.size(), staged.bytes()), joined.data_ptr(),
+                             from, call);
+  }
+  unflatten(joined, parts);
+}
+
 ProcessGroupArk::WorkPtr ProcessGroupArk::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                     const c10d::AllgatherOptions& opts) {
   if (on_cuda(inputs, "all_gather")) return delegate("all_gather").allgather(outputs, inputs, opts);
-  return allgather_coalesced(outputs, inputs, opts);
+  const at::Tensor& input = single(inputs, "all_gather");
+  TORCH_CHECK(outputs.size() == 1, "ark process group, all_gather: expected one list of outputs, got ", outputs.size());
+  check_gathered(outputs[0], getSize(), input);
+  return submit(c10d::OpType::ALLGATHER, outputs[0], opts.timeout,
+                [this, input, parts = outputs[0]](const Call& call) { gather_parts(input, parts, call); });
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                               const c10d::AllgatherOptions& opts) {
-  if (on_cuda(inputs, "all_gather")) return delegate("all_gather").allgather(outputs, inputs, opts);
-  // outputs[i][r] gets rank r's inputs[i]; in the coalesced form of c10d the outer index is the rank.
-  const at::Tensor& input = single(inputs, "all_gather");
-  TORCH_CHECK(outputs.size() == 1, "ark process group, all_gather: expected one list of outputs, got ", outputs.size());
-  TORCH_CHECK(static_cast<int>(outputs[0].size()) == getSize(), "ark process group, all_gather: expected ", getSize(),
-              " outputs, got ", outputs[0].size());
-  Tensors parts = outputs[0];
-  for (const at::Tensor& part : parts)
-    TORCH_CHECK(part.scalar_type() == input.scalar_type(), "ark process group, all_gather: expected outputs of ",
-                input.scalar_type(), ", got ", part.scalar_type());
-  // Sizes may differ over ranks: every rank sends its tensor to all, and knows what to expect from the outputs.
-  return submit(c10d::OpType::ALLGATHER, parts, opts.timeout, [this, input, parts](const Call& call) {
-    Staged staged(input);
-    bool even = true;
-    for (const at::Tensor& part : parts) even = even && part.numel() == input.numel();
-    at::Tensor joined = at::empty({0}, input.options());
-    if (even) {
-      joined = at::empty({static_cast<int64_t>(parts.size()) * input.numel()}, input.options());
-      collectives_->all_gather(staged.ptr(), joined.data_ptr(), staged.bytes(), call);
-    } else {
-      std::vector<uint64_t> to(parts.size(), staged.bytes()), from;
-      std::vector<at::Tensor> copies(parts.size(), staged.data.reshape(-1));
-      int64_t total = 0;
-      for (const at::Tensor& part : parts) {
-        from.push_back(part.nbytes());
-        total += part.numel();
-      }
-      at::Tensor sent = at::cat(copies);
-      joined = at::empty({total}, input.options());
-      collectives_->all_to_all(sent.data_ptr(), to, joined.data_ptr(), from, call);
+  if (on_cuda(inputs, "all_gather_coalesced"))
+    return delegate("all_gather_coalesced").allgather_coalesced(outputs, inputs, opts);
+  // Unlike all_gather: outputs[r][i] gets rank r's inputs[i].
+  TORCH_CHECK(static_cast<int>(outputs.size()) == getSize(),
+              "ark process group, all_gather_coalesced: expected outputs of ", getSize(), " ranks, got ",
+              outputs.size());
+  std::vector<Tensors> by_input(inputs.size());
+  Tensors results;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(inputs[i], "all_gather_coalesced");
+    for (const Tensors& of_rank : outputs) {
+      TORCH_CHECK(of_rank.size() == inputs.size(), "ark process group, all_gather_coalesced: expected ", inputs.size(),
+                  " tensors from every rank, got ", of_rank.size());
+      by_input[i].push_back(of_rank[i]);
+      results.push_back(of_rank[i]);
     }
-    unflatten(joined, parts);
+    check_gathered(by_input[i], getSize(), inputs[i]);
+  }
+  return submit(c10d::OpType::ALLGATHER_COALESCED, results, opts.timeout, [this, inputs, by_input](const Call& call) {
+    for (size_t i = 0; i < inputs.size(); ++i) gather_parts(inputs[i], by_input[i], call);
   });
 }
 

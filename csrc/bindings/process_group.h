@@ -69,6 +69,7 @@ class ProcessGroupArk : public c10d::Backend {
   WorkPtr submit(c10d::OpType type, Tensors results, std::chrono::milliseconds timeout, Body body);
   WorkPtr enqueue(WorkQueue& queue, c10d::OpType type, uint64_t sequence, Tensors results,
                   std::chrono::milliseconds timeout, Body body);
+  void gather_parts(const at::Tensor& input, const Tensors& parts, const Call& call);
   c10d::Backend& delegate(const char* operation);
   bool on_cuda(const Tensors& tensors, const char* operation) const;
   WorkQueue& queue(std::unique_ptr<WorkQueue>& slot);
