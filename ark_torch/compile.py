@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from ark_torch import lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view  # noqa: F401  (they fill the table)
+from ark_torch import lower_attention, lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view  # noqa: F401  (they fill the table)
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
+from ark_torch.lowering import SEED
 from ark_torch.partition import Step, is_constant, is_symbolic, is_view, order_edges, partition, roots
 from ark_torch.records import REGISTRY, GraphRecord, log
 from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment, probe
@@ -143,6 +144,11 @@ class _GraphCompiler:
         node = None if whole else blamed_node(message, step.nodes)
         for n in step.nodes if node is None else [node]:
             self.causes.setdefault(n, message)
+            if n.target is operator.getitem:
+                self.causes.setdefault(n.args[0], message)
+        for n in self.nodes:  # a getitem goes where its source goes
+            if n.target is operator.getitem and n.args[0] in self.causes:
+                self.causes.setdefault(n, message)
         log.debug("%s: declined %s: %s", self.record.name, node, message)
 
     def _internal_error(self, step: Step, error: Exception) -> None:
@@ -155,7 +161,8 @@ class _GraphCompiler:
     def _native(self, name: str, step: Step, steps: list[Step]) -> NativeSegment:
         outputs = outputs_of(step, steps, self.result)
         lowered = lower_segment(name, step.nodes, outputs, self.device)
-        for symbol in lowered.symbols:
+        data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
+        for symbol in [*lowered.symbols, *data]:
             if symbol not in self.symbols.sources:
                 raise Unsupported(f"size {symbol} that no argument carries")
         executable = compile_segment(name, lowered, self.target, self.device, self.options.native, self.symbols.hints)
@@ -255,10 +262,13 @@ class SymbolTable:
             return False
         return self.source_of(val) is not None
 
+    @property
+    def variables(self) -> dict[str, str]:
+        return {name: f"s_{name}" for name in self.sources}
+
     def source_of(self, val) -> str | None:
         try:
-            names = {name: f"s_{name}" for name in self.sources}
-            return to_python(size_expr(val), names)
+            return to_python(size_expr(val), self.variables)
         except (KeyError, Unsupported):
             return None
 
@@ -328,17 +338,21 @@ class Emitter:
     def _emit_native(self, segment: NativeSegment) -> None:
         lowered = segment.lowered
         items = [node.name for node in lowered.inputs]
-        if lowered.seed_position is not None:
-            items.insert(
-                lowered.seed_position,
-                f"torch.empty((), dtype=torch.int64, device={self._constant(self.device)}).random_()",
-            )
+        for place, key in lowered.extras:
+            items.insert(place, self._extra(key))
         for symbol in lowered.symbols:
             items.append(f"s_{symbol}")
         call = f"{self._constant(segment, segment.name)}([{', '.join(items)}])"
         targets = ", ".join(node.name for node in lowered.outputs)
         self.lines.append(f"({targets},) = {call}" if targets else call)
         self.made.update(lowered.outputs)
+
+    def _extra(self, key) -> str:
+        """A rank-0 tensor made for this call: the seed from ATen's generator, or a size as data."""
+        where = f"dtype=torch.int64, device={self._constant(self.device)}"
+        if key == SEED:
+            return f"torch.empty((), {where}).random_()"
+        return f"torch.full((), {to_python(key, self.symbols.variables)}, {where})"
 
     def _emit_aten(self, node: fx.Node) -> None:
         if node in self.made:

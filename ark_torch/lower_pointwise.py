@@ -381,8 +381,6 @@ def lower_copy_to(ctx: Lowering, node, target: Value, source: Value, non_blockin
     """Writes a graph input in place; the result is a view of that input."""
     if target.owner not in ctx.graph.inputs:
         raise Unsupported("copy_ into an intermediate")
-    if ctx.seed_input is not None and target.owner == ctx.seed_input.id:
-        raise Unsupported("copy_ into the seed")
     if any(size != 1 and stride == 0 for size, stride in zip(target.shape, target.strides)):
         raise Unsupported("copy_ into an expanded tensor")
     source = ctx.cast(source, target.dtype)

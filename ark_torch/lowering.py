@@ -19,6 +19,7 @@ from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
 from ark_torch.sizes import contiguous_strides
 
 RULES: dict[Any, Callable] = {}
+SEED = "seed"
 
 
 def rule(*targets):
@@ -82,7 +83,7 @@ class Lowering:
         self.graph = GraphBuilder(name)
         self.device = device
         self.env: dict[fx.Node, Any] = {}
-        self.seed_input: Value | None = None
+        self.extras: dict[Any, Value] = {}  # inputs made anew for each call: SEED, or the expression of a size that is data
         self.num_rands = 0
         self._scalars: dict = {}
         self.node: fx.Node | None = None
@@ -171,8 +172,7 @@ class Lowering:
 
     def _make_scalar(self, number: Any, dtype: torch.dtype) -> Value:
         if isinstance(number, sympy.Expr):
-            line = self.graph.add_node("iota", [], torch.int64, (1,), start=number, step=1)
-            return self.cast(self.graph.add_view(line, (), (), 0), dtype)
+            return self.cast(self._extra(number, "size"), dtype)
         if isinstance(number, complex):
             raise Unsupported("complex scalar")
         return self.full(number, dtype, ())
@@ -221,8 +221,10 @@ class Lowering:
         )
 
     def iota(self, length, start=0, step: int = 1) -> Value:
-        attrs = {"start": start} if isinstance(start, sympy.Expr) else {"imm_int": int(start)}
-        return self.graph.add_node("iota", [], torch.int64, (length,), step=int(step), **attrs)
+        if isinstance(start, sympy.Expr):
+            line = self.graph.add_node("iota", [], torch.int64, (length,), step=int(step))
+            return self.pointwise("add", [line, self.scalar(start, torch.int64)], torch.int64)
+        return self.graph.add_node("iota", [], torch.int64, (length,), step=int(step), imm_int=int(start))
 
     def finish_as(self, value: Value, val: torch.Tensor) -> Value:
         """`value` copied (cast) so that it has exactly the dtype and strides of `val`."""
@@ -233,9 +235,13 @@ class Lowering:
 
     def seed(self) -> Value:
         """The rank-0 i64 input that is drawn from ATen's generator before each call."""
-        if self.seed_input is None:
-            self.seed_input = self.graph.add_input(torch.int64, (), (), "seed")
-        return self.seed_input
+        return self._extra(SEED, SEED)
+
+    def _extra(self, key: Any, name: str) -> Value:
+        """A size that is data is an input and no constant: another size must not need another kernel."""
+        if key not in self.extras:
+            self.extras[key] = self.graph.add_input(torch.int64, (), (), name)
+        return self.extras[key]
 
 
 def broadcast(*shapes) -> tuple:

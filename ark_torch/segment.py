@@ -26,20 +26,19 @@ def make_executable(graph_text: str, target: str, device_index: int, options: di
 
 @dataclass(frozen=True)
 class SegmentGraph:
-    """A lowered segment: inputs in call order, then (if has_seed) the seed, then one int per symbol."""
+    """A lowered segment. Called with the tensors of `inputs`, the extras inserted at their places, then one int per symbol."""
 
     graph: dict
     inputs: list[fx.Node]
     outputs: list[fx.Node]
     symbols: list[str]
-    seed_position: int | None  # place of the seed among the tensors
+    extras: list[tuple[int, object]]  # (place among the tensors, SEED or the expression of a size), ascending
 
 
 def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device) -> SegmentGraph:
     """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
     ctx = Lowering(name, device)
     inputs: list[fx.Node] = []
-    seed_position = None
     inside = set(nodes)
 
     def need(node: fx.Node) -> None:
@@ -57,11 +56,10 @@ def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], devic
         for source in node.all_input_nodes:
             need(source)
         ctx.lower(node)
-        if ctx.seed_input is not None and seed_position is None:
-            seed_position = ctx.graph.inputs.index(ctx.seed_input.id)
+    extras = sorted(((ctx.graph.inputs.index(v.id), k) for k, v in ctx.extras.items()), key=lambda item: item[0])
     ctx.graph.outputs = [ctx.env[node].id for node in outputs]
     graph = ctx.graph.finish()
-    return SegmentGraph(graph, inputs, list(outputs), list(ctx.graph.sizes.symbols), seed_position)
+    return SegmentGraph(graph, inputs, list(outputs), list(ctx.graph.sizes.symbols), extras)
 
 
 def probe(node: fx.Node, device: torch.device) -> str | None:
@@ -91,7 +89,7 @@ def blamed_node(message: str, nodes: list[fx.Node]) -> fx.Node | None:
 
 @dataclass
 class NativeSegment:
-    """Callable: list of tensors (the segment's inputs, the seed at its place), then ints -> list of tensors."""
+    """Callable: list of tensors (the segment's inputs, the extras at their places), then ints -> list of tensors."""
 
     name: str
     lowered: SegmentGraph
@@ -128,8 +126,8 @@ class NativeSegment:
         if self._fallback is None:
             self._fallback = self.make_fallback()
         inputs = list(inputs)
-        if self.lowered.seed_position is not None:
-            inputs.pop(self.lowered.seed_position)
+        for place, _ in reversed(self.lowered.extras):
+            inputs.pop(place)
         return self._fallback(inputs)
 
     def _restride(self, inputs: list) -> list | None:
@@ -138,8 +136,8 @@ class NativeSegment:
         result, changed = list(inputs), False
         immutable = self.lowered.graph["immutable"]
         nodes = list(self.lowered.inputs)
-        if self.lowered.seed_position is not None:
-            nodes.insert(self.lowered.seed_position, None)
+        for place, _ in self.lowered.extras:
+            nodes.insert(place, None)
         for i, node in enumerate(nodes):
             if node is None:
                 continue

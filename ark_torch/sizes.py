@@ -87,3 +87,8 @@ def numel(shape: tuple):
     for size in shape:
         product = product * size
     return product
+
+
+def floordiv(a, b):
+    """a // b of sizes; sympy's own operator would give floor(a / b)."""
+    return a // b if isinstance(a, int) and isinstance(b, int) else sympy_functions.FloorDiv(sympy.sympify(a), sympy.sympify(b))

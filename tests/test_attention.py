@@ -177,3 +177,18 @@ def test_memory_layout_spares_the_copy(executor):
         return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1) * 2
 
     assert "aten.clone.default" not in compile_sdpa(body, *qkv("grouped"))
+
+
+def test_in_place_methods_survive_the_pass(executor):
+    """Dead-code elimination of a Dynamo graph would drop cache.index_copy_ (found with a StaticCache)."""
+
+    def body(q, cache, new, position):
+        cache.index_copy_(2, position, new)
+        return F.scaled_dot_product_attention(q, repeat_kv(cache, 4), repeat_kv(cache, 4))
+
+    q, cache, _ = qkv("grouped")
+    mine, theirs = cache.clone(), cache.clone()
+    new, position = torch.randn(2, 2, 1, 16), torch.tensor([3])
+    actual = torch.compile(body, backend=ark, options={"strict": True})(q, mine, new, position)
+    torch.testing.assert_close(actual, body(q, theirs, new, position))
+    torch.testing.assert_close(mine, theirs)
