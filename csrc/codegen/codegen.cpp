@@ -49,7 +49,8 @@ struct Needs {
   std::map<int, std::vector<std::string>> users;  // program -> names of the ops
   std::set<int> rows_m;                           // few-row matmuls: padded numbers of rows
   std::set<DType> rows_types;
-  std::set<DType> attention_types;
+  std::set<DType> decode_types;
+  std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
 };
 
 int padded_rows(int m) { return m <= 1 ? 1 : m <= 2 ? 2 : m <= 4 ? 4 : 8; }
@@ -70,6 +71,18 @@ void note_rows(const plan::Plan& plan, const plan::Op& op, Needs& needs) {
   note_program(plan, op, kPrologueRows, p.prologue, needs);
   needs.rows_m.insert(padded_rows(p.m));
   needs.rows_types.insert(static_cast<DType>(p.dtype));
+}
+
+void note_decode(const plan::Op& op, Needs& needs) {
+  const abi::AttentionParams& p = op.record.params.attention;
+  const int rows = p.kv_heads > 0 ? p.heads / p.kv_heads * p.queries : 0;
+  check<UnsupportedError>(
+      p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128) && rows >= 1 && rows <= 16, "op '", op.name,
+      "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ", rows,
+      " query rows per kv head");
+  needs.decode_types.insert(static_cast<DType>(p.dtype));
+  needs.decode_dims.insert(p.head_dim);
+  needs.decode_rows.insert(rows <= 4 ? 4 : 16);
 }
 
 Needs analyse(const plan::Plan& plan) {
@@ -97,7 +110,7 @@ Needs analyse(const plan::Plan& plan) {
         note_program(plan, op, kEpilogueSimple, r.params.matmul.program, needs);
         break;
       case TaskKind::kAttentionDecode:
-        needs.attention_types.insert(static_cast<DType>(r.params.attention.dtype));
+        note_decode(op, needs);
         break;
       default:
         break;
@@ -146,9 +159,14 @@ std::string dispatch_text(const Needs& needs) {
                 ", kRows8 = ", needs.rows_m.contains(8) ? "true" : "false", ";\n");
   }
   if (needs.kinds.contains(TaskKind::kAttentionDecode)) {
-    const auto decodes = [&](DType t) { return needs.attention_types.contains(t) ? "true" : "false"; };
-    text += cat("  static constexpr bool kDecodeBF16 = ", decodes(DType::kBF16),
-                ", kDecodeF16 = ", decodes(DType::kF16), ";\n");
+    const auto flag = [](bool b) { return b ? "true" : "false"; };
+    text += "  // Decode attention: element types, head sizes and query rows (padded) that occur.\n";
+    text += cat("  static constexpr bool kDecodeBF16 = ", flag(needs.decode_types.contains(DType::kBF16)),
+                ", kDecodeF16 = ", flag(needs.decode_types.contains(DType::kF16)), ";\n");
+    text += cat("  static constexpr bool kDecode64 = ", flag(needs.decode_dims.contains(64)),
+                ", kDecode128 = ", flag(needs.decode_dims.contains(128)),
+                ", kDecodeRows4 = ", flag(needs.decode_rows.contains(4)),
+                ", kDecodeRows16 = ", flag(needs.decode_rows.contains(16)), ";\n");
   }
   return text;
 }
@@ -215,8 +233,9 @@ constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
 Source generate(const plan::Plan& plan, const SourceOptions& options) {
   const Needs needs = analyse(plan);
   const bool maps = !plan.maps.empty();
-  // Attention's backward holds two accumulators of 64 registers and more beside its operands; all other kinds want a
-  // service warpgroup that never spills.
+  // Attention's backward holds two accumulators of 64 registers and more beside its operands; the loaders of few-row
+  // matmuls have the longest address arithmetic. Nobody may spill.
+  const bool rows = needs.kinds.contains(TaskKind::kMatmulRows);
   const bool wide =
       needs.kinds.contains(TaskKind::kAttentionBackward) || needs.kinds.contains(TaskKind::kAttentionBackwardQuery);
   Source source;
@@ -229,8 +248,12 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
                          {"includes", includes_text(needs, maps)},
                          {"programs", programs_text(plan, needs)},
                          {"dispatch", dispatch_text(needs)},
-                         {"service_registers", wide ? "24" : "56"},
-                         {"consumer_registers", wide ? "240" : "224"},
+                         {"service_registers", wide   ? "24"
+                                               : rows ? "72"
+                                                      : "56"},
+                         {"consumer_registers", wide   ? "240"
+                                                : rows ? "216"
+                                                       : "224"},
                          {"load_immutable", cases_text(needs, "load_immutable", "loader")},
                          {"load_dependent", cases_text(needs, "load_dependent", "loader")},
                          {"consume", cases_text(needs, "consume", "consumer")},

@@ -32,7 +32,8 @@ class Printer {
     out_ = comment;
     line(cat("struct Program", number, " {"));
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
-             ", kVector = ", vector_length(), ", kPasses = ", num_passes_, ", kCachedChunks = ", cached_chunks(), ";"));
+             ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
+             ", kCachedChunks = ", cached_chunks(), ";"));
     print_inputs();
     if (row_ || column_) {
       print_accumulators();
@@ -66,7 +67,7 @@ class Printer {
       check(in.op != Opcode::kReduce || row_ || column_, "program instruction ", i, ": reduce outside a row or column");
       check(in.op != Opcode::kRoot || program_.kind == ProgramKind::kEpilogue, "program instruction ", i,
             ": root outside an epilogue");
-      if (in.op == Opcode::kLoad || in.op == Opcode::kStore)
+      if (in.op == Opcode::kLoad || in.op == Opcode::kStore || in.op == Opcode::kLoadParts)
         check(in.operand >= 0 && in.operand < program_.num_operands, "program instruction ", i, ": operand ",
               in.operand, " of ", program_.num_operands);
     }
@@ -133,8 +134,10 @@ class Printer {
   /// Vectors of a row that a thread keeps in registers between passes: about 64 registers of raw loads.
   int cached_chunks() const {
     int registers = 0;
-    for (int i = 0; i < count_; ++i)
+    for (int i = 0; i < count_; ++i) {
+      if ((instr(i).op == Opcode::kLoad && !info_[i].plain_load) || instr(i).op == Opcode::kLoadParts) return 1;
       if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+    }
     return std::clamp(registers == 0 ? 4 : 64 / registers, 1, 4);
   }
 
@@ -248,6 +251,11 @@ class Printer {
         return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + i"));
       case Opcode::kLoad:
         return print_load(i, preloaded);
+      case Opcode::kLoadParts:
+        line(cat("    i64 a", i, "[V], b", i, "[V]; ARK_EACH { a", i, "[i] = ", converted(in.a, DType::kI64), "; b", i,
+                 "[i] = ", converted(in.b, DType::kI64), "; }"));
+        line(cat("    float r", i, "[V]; load_parts<V>(c, ", in.operand, ", a", i, ", b", i, ", r", i, ");"));
+        return;
       case Opcode::kRoot:
         line(cat("    float r", i, "[V]; roots.template get<V>(", in.aux, ", ", int{in.delta_sign}, ", r", i, ");"));
         return;

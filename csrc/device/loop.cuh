@@ -283,19 +283,37 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     }
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
-    s.abort.set = load_relaxed(&launch.state->abort);  // an earlier launch failed: leave at once
+    s.failure.set = load_relaxed(&launch.state->abort);  // an earlier launch failed: leave at once
+    s.failure.first = 0;
+    *reinterpret_cast<uint4*>(s.zeros) = uint4{0, 0, 0, 0};
     fence_mbarrier_init();
     fence_proxy_async_shared();
   }
   __syncthreads();
 }
 
+/// The first worker that failed tells everybody: the other workers through the run's state, the host through its error
+/// record.
+ARK_DEVICE void report_failure(const Worker& worker) {
+  const Failure& f = worker.shared.failure;
+  if (f.first == 0 || atomic_exchange_relaxed(&worker.launch.state->abort, 1) != 0) return;
+  abi::ErrorRecord* e = worker.launch.error;
+  e->rank = worker.launch.rank;
+  e->worker = static_cast<i32>(blockIdx.x);
+  e->op = f.name.op;
+  e->tile = f.name.tile;
+  e->counter = f.name.counter;
+  e->expected = f.expected;
+  e->seen = f.seen;
+  store_release_system(&e->set, 1);
+}
+
 /// After everything of this worker is done. The last worker ends the launch: the next one finds all counters at a
 /// multiple of their targets. After a failure the host zeroes state and counters before it launches again.
 ARK_DEVICE void finish_worker(const Worker& worker) {
-  const bool failed = worker.waiter.failed();
-  if (failed) {  // copies may still be landing in this CTA's memory
-    const u64 start = global_time_ns();
+  if (worker.waiter.failed()) {
+    if (threadIdx.x == 0) report_failure(worker);
+    const u64 start = global_time_ns();  // copies may still be landing in this CTA's memory
     while (global_time_ns() - start < 100000) {
     }
   }

@@ -45,9 +45,10 @@ struct Shared {
   TaskSlot task[kTaskSlots];
   u32 progress[2];  // per loader: pages below it are issued or not its own
   u32 leave[2];     // by parity of the item: consumers leave after it
-  AbortFlag abort;
+  Failure failure;
   u32 epoch;
-  unsigned char sync_scratch[384];  // reductions over the consumers
+  alignas(16) unsigned char zeros[16];
+  unsigned char sync_scratch[224];  // reductions over the consumers
 };
 inline constexpr int kSharedBytes = 232448;  // what one CTA may have on sm_90
 static_assert(sizeof(Shared) <= kSharedBytes);
@@ -75,10 +76,7 @@ struct Worker {
   u32 epoch;  // finished launches of this run
 
   ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header)
-      : shared(s),
-        launch(header),
-        waiter{header.state, header.error, &s.abort, header.deadline_ns, header.rank},
-        epoch(s.epoch) {}
+      : shared(s), launch(header), waiter{header.state, &s.failure, header.deadline_ns}, epoch(s.epoch) {}
   /// Out of range in a gather or scatter of this op; the host raises it later.
   ARK_DEVICE void report_index_error(int op) const { store_relaxed(&launch.state->index_error, op + 1); }
   ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
@@ -161,6 +159,7 @@ struct Loader {
   bool ok = true;  // false after a failed wait: issue nothing any more
   i32 op = -1;     // of the current item, for error records
   bool maps_ready = false;
+  i32 maps_op = -1;  // op whose tensor maps this loader has acquired in this launch
 
   ARK_DEVICE Loader(Worker& w, int role) : worker(w), me(role) {}
 
@@ -238,7 +237,7 @@ struct Loader {
 
  private:
   ARK_DEVICE void publish() {
-    if ((thread_index() & 31) == 0) shared_store_release(&worker.shared.progress[me], page);
+    if ((thread_index() & 31) == 0) shared_store_relaxed(&worker.shared.progress[me], page);
     __syncwarp();
   }
 };

@@ -285,6 +285,66 @@ ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i64 (
 }
 
 /// Roots of programs that have none.
+/// Opcode::kLoadParts for V elements. Parts without a visible key were left with m = -infinity and l = 0, so that all
+/// of them can be read without knowing how many were used.
+template <int V>
+ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)[V], const i64 (&column)[V],
+                           float (&out)[V]) {
+  const abi::Operand& parameters = c.operand(number + 3);
+  const int parts = static_cast<int>(parameters.stride[0]), rows = static_cast<int>(parameters.stride[1]),
+            dim = static_cast<int>(parameters.stride[2]);
+  const float* values = reinterpret_cast<const float*>(c.operand(number).offset);
+  const float* max_sum = reinterpret_cast<const float*>(c.operand(number + 1).offset);
+  bool together = V > 1 && V <= 8 && (column[0] & 3) == 0;
+  ARK_EACH together = together && row[i] == row[0] && column[i] == column[0] + i;
+  constexpr int kEach = 4;  // parts in flight
+#pragma unroll 1
+  for (int first = 0; first < (together ? 1 : V); ++first) {
+    int this_row = static_cast<int>(row[0]), this_column = static_cast<int>(column[0]);
+    ARK_EACH if (i == first) {
+      this_row = static_cast<int>(row[i]);
+      this_column = static_cast<int>(column[i]);
+    }
+    const int group = this_row / rows, in_group = this_row % rows;
+    const float* ml = max_sum + (static_cast<i64>(group) * parts * rows + in_group) * 2;
+    const float* o = values + (static_cast<i64>(group) * parts * rows + in_group) * dim + this_column;
+    float m = -op::infinity(), l = 0, sum[V];
+    ARK_EACH sum[i] = 0;
+#pragma unroll 1
+    for (int part = 0; part < parts; part += kEach) {
+      Vec<float, 2> pair[kEach];
+      Vec<float, V> value[kEach];
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const int p = min(part + k, parts - 1);
+        load_vector(ml + p * rows * 2, pair[k]);
+        if (together)
+          load_vector(o + static_cast<i64>(p) * rows * dim, value[k]);
+        else
+          value[k].v[0] = load_element(o + static_cast<i64>(p) * rows * dim);
+      }
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        if (part + k >= parts || pair[k].v[1] == 0.0f) continue;  // a part that saw nothing holds no values either
+        const float top = fmaxf(m, pair[k].v[0]), old = exp2_approx(m - top), add = exp2_approx(pair[k].v[0] - top);
+        m = top;
+        l = l * old + pair[k].v[1] * add;
+        if (together) {
+          ARK_EACH sum[i] = sum[i] * old + value[k].v[i] * add;
+        } else {
+          sum[0] = sum[0] * old + value[k].v[0] * add;
+        }
+      }
+    }
+    const float scale = l == 0.0f ? 0.0f : divide_approx(1.0f, l);
+    if (together) {
+      ARK_EACH out[i] = sum[i] * scale;
+    } else {
+      ARK_EACH if (i == first) out[i] = sum[0] * scale;
+    }
+  }
+}
+
 template <int kPass>
 struct Pass {};  // walk number kPass over a row
 

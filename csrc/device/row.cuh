@@ -54,6 +54,7 @@ struct RowGroup {
 template <class P, int V, bool kCached>
 struct RowWalk {
   static constexpr int kChunks = kCached ? P::kCachedChunks : 1;
+  static constexpr int kRowDims = P::kReduceDims > 0 ? P::kReduceDims : 1;  // a prologue without a reduction names none
   using Inputs = typename P::template Inputs<V>;
 
   const ProgramContext& c;
@@ -64,7 +65,7 @@ struct RowWalk {
   ARK_DEVICE void coordinates(i64 r, const i64 (&row)[P::kDims], i64 (&x)[P::kDims]) const {
 #pragma unroll
     for (int d = 0; d < P::kDims; ++d) x[d] = row[d];
-    unflatten<P::kDims - P::kReduceDims, P::kDims>(*c.task.record, r, x);
+    unflatten<P::kDims - kRowDims, P::kDims>(*c.task.record, r, x);
   }
   ARK_DEVICE i64 element_of(int chunk) const { return (static_cast<i64>(chunk) * group.size + group.thread()) * V; }
 

@@ -13,48 +13,43 @@ struct WaitName {
   i32 op = -1, tile = -1, counter = -1;
 };
 
-/// Shared between all roles of a CTA (in shared memory).
-struct AbortFlag {
-  u32 set;
+/// Shared between all roles of a CTA (in shared memory). The first wait of the CTA that fails describes itself here;
+/// the CTA tells the others, and the host, when its roles have left (finish_worker).
+struct Failure {
+  u32 set;    // every wait looks at it
+  u32 first;  // somebody has filled in the rest
+  WaitName name;
+  u32 expected, seen;
 };
 
 struct Waiter {
   abi::RunState* state;
-  abi::ErrorRecord* error;
-  AbortFlag* abort;  // this CTA's
+  Failure* failure;
   u64 deadline_ns;
-  i32 rank;
 
-  ARK_DEVICE bool failed() const { return *static_cast<volatile u32*>(&abort->set) != 0; }
+  ARK_DEVICE bool failed() const { return *static_cast<volatile u32*>(&failure->set) != 0; }
 
-  /// Cold path, once per failing wait: the first of all workers writes the error record.
   ARK_DEVICE void fail(const WaitName& name, u32 expected, u32 seen) const {
-    if (atomic_exchange_relaxed(&state->abort, 1) == 0) {
-      abi::ErrorRecord* e = error;
-      e->rank = rank;
-      e->worker = static_cast<i32>(blockIdx.x);
-      e->op = name.op;
-      e->tile = name.tile;
-      e->counter = name.counter;
-      e->expected = expected;
-      e->seen = seen;
-      store_release_system(&e->set, 1);
+    if (atomicExch(&failure->first, 1u) == 0) {
+      failure->name = name;
+      failure->expected = expected;
+      failure->seen = seen;
     }
-    *static_cast<volatile u32*>(&abort->set) = 1;
+    *static_cast<volatile u32*>(&failure->set) = 1;
   }
 
   /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
   /// then. Page waits get twice the time: the wait that holds them up must be the one that is reported.
   template <class Ready, class Seen>
   ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
-    if (ready()) return true;
     u64 start = 0;
-    for (u32 polls = 1;; ++polls) {
+#pragma unroll 1
+    for (u32 polls = 0;; ++polls) {
       if (ready()) return true;
-      if ((polls & 63) != 0) continue;
+      if ((polls & 63) != 63) continue;
       if (failed()) return false;
       if (load_relaxed(&state->abort) != 0) {
-        *static_cast<volatile u32*>(&abort->set) = 1;
+        *static_cast<volatile u32*>(&failure->set) = 1;
         return false;
       }
       const u64 now = global_time_ns();

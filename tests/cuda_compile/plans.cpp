@@ -46,7 +46,7 @@ ProgramBuilder every_opcode(DType type) {
 
 NamedPlan pointwise_plan() {
   plan::Plan p;
-  for (const DType type : {DType::kF32, DType::kF64, DType::kI64, DType::kI32})
+  for (const DType type : {DType::kF32, DType::kI64})
     p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, every_opcode(type)), "every opcode"));
   {  // gather of rows, predicate, random numbers, scatter
     ProgramBuilder b(ProgramKind::kPointwise, 3, 0, 6);
@@ -144,8 +144,91 @@ NamedPlan column_plan() {
   return {"column", p};
 }
 
+/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; every number of rows.
+NamedPlan rows_plan(bool every_size) {
+  plan::Plan p;
+  const int norm = add_program(p, rms_norm(ProgramKind::kPrologue));
+  ProgramBuilder plain(ProgramKind::kPrologue, 2, 1, 1);
+  plain.op(Opcode::kYield, plain.load(0, DType::kBF16));
+  const int copy = add_program(p, plain);
+  ProgramBuilder combine(ProgramKind::kPrologue, 3, 1, 4);
+  {
+    Instr parts{.op = Opcode::kLoadParts, .dtype = DType::kF32};
+    parts.a = combine.index(1), parts.b = combine.index(2), parts.operand = 0;
+    combine.op(Opcode::kYield, combine.add(parts));
+  }
+  const int from_parts = add_program(p, combine);
+  ProgramBuilder rotary(ProgramKind::kEpilogue, 3, 0, 4);
+  {
+    const int head = rotary.op(Opcode::kRemainder, rotary.index(2), rotary.constant(64, DType::kI64), -1, DType::kI64);
+    const int first = rotary.op(Opcode::kLt, head, rotary.constant(32, DType::kI64), -1, DType::kBool);
+    const int own = rotary.op(Opcode::kCast, rotary.root(0, 0), -1, -1, DType::kBF16);
+    const int after = rotary.op(Opcode::kCast, rotary.root(0, 1), -1, -1, DType::kBF16);
+    const int before = rotary.op(Opcode::kCast, rotary.root(0, -1), -1, -1, DType::kBF16);
+    const int turned = rotary.op(Opcode::kWhere, first, rotary.op(Opcode::kNeg, after), before);
+    const int cosine = rotary.load(0, DType::kF32), sine = rotary.load(1, DType::kF32),
+              position = rotary.load(2, DType::kI64);
+    const int y = rotary.op(Opcode::kFma, own, cosine, rotary.op(Opcode::kMul, turned, sine));
+    rotary.store(3, DType::kBF16, y, false, position);
+  }
+  ProgramBuilder gate(ProgramKind::kEpilogue, 3, 0, 1);
+  {
+    const int a = gate.op(Opcode::kCast, gate.root(0), -1, -1, DType::kBF16);
+    const int b = gate.op(Opcode::kCast, gate.root(1), -1, -1, DType::kBF16);
+    const int silu = gate.op(Opcode::kMul, a, gate.op(Opcode::kSigmoid, a));
+    gate.store(0, DType::kBF16, gate.op(Opcode::kMul, gate.op(Opcode::kCast, silu, -1, -1, DType::kBF16), b));
+  }
+  ProgramBuilder residual(ProgramKind::kEpilogue, 3, 0, 2);
+  {
+    const int y = residual.op(Opcode::kCast, residual.root(0), -1, -1, DType::kBF16);
+    residual.store(1, DType::kBF16, residual.op(Opcode::kAdd, residual.load(0, DType::kBF16), y));
+  }
+  const int programs[3] = {add_program(p, rotary), add_program(p, gate), add_program(p, residual)};
+  const auto add = [&](const char* name, int m, DType type, int prologue, std::vector<int> epilogues) {
+    plan::Op op;
+    op.name = name;
+    op.record.kind = TaskKind::kMatmulRows;
+    abi::MatmulRowsParams& rows = op.record.params.rows;
+    rows.m = m;
+    rows.dtype = static_cast<int>(type);
+    rows.prologue = prologue;
+    rows.num_segments = static_cast<int>(epilogues.size());
+    for (size_t s = 0; s < epilogues.size(); ++s) rows.segment[s].program = epilogues[s];
+    p.ops.push_back(op);
+  };
+  add("q, k, v", 1, DType::kBF16, norm, {programs[0], programs[0], programs[2]});
+  add("gate, up", 1, DType::kBF16, norm, {programs[1]});
+  add("out", 1, DType::kBF16, from_parts, {programs[2]});
+  add("down", 1, DType::kBF16, copy, {programs[2]});
+  if (every_size) {
+    for (const int m : {2, 3, 8}) add("rows", m, DType::kBF16, norm, {programs[1]});
+    add("half", 1, DType::kF16, copy, {programs[2]});
+    add("float", 2, DType::kF32, copy, {programs[2]});
+  }
+  return {every_size ? "rows" : "rows_one", p};
+}
+
+NamedPlan decode_plan() {
+  NamedPlan named = rows_plan(false);
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const int dim : {64, 128}) {
+      plan::Op op;
+      op.name = "attention";
+      op.record.kind = TaskKind::kAttentionDecode;
+      op.record.params.attention.dtype = static_cast<int>(type);
+      op.record.params.attention.head_dim = op.record.params.attention.value_dim = dim;
+      op.record.params.attention.heads = dim == 64 ? 4 : 16;
+      op.record.params.attention.kv_heads = op.record.params.attention.queries = 1;
+      named.plan.ops.push_back(op);
+    }
+  }
+  return {"decode", named.plan};
+}
+
 }  // namespace
 
-std::vector<NamedPlan> plans() { return {pointwise_plan(), row_plan(), column_plan()}; }
+std::vector<NamedPlan> plans() {
+  return {pointwise_plan(), row_plan(), column_plan(), rows_plan(false), rows_plan(true), decode_plan()};
+}
 
 }  // namespace ark::cuda_compile
