@@ -3,13 +3,13 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "bindings/call.h"
 #include "bindings/options.h"
 #include "codegen/codegen.h"
@@ -142,8 +142,8 @@ std::vector<std::string> nvrtc_folders() {
   if (!spec.is_none() && !spec.attr("submodule_search_locations").is_none())
     for (py::handle place : spec.attr("submodule_search_locations"))
       for (const char* part : {"/cu13/lib", "/cuda_nvrtc/lib"}) folders.push_back(py::cast<std::string>(place) + part);
-  std::filesystem::path torch = py::cast<std::string>(py::module_::import("torch").attr("__file__"));
-  folders.push_back((torch.parent_path() / "lib").string());
+  auto torch = py::cast<std::string>(py::module_::import("torch").attr("__file__"));
+  folders.push_back(cat(files::folder_of(torch), "/lib"));
   return folders;
 }
 

@@ -1,17 +1,13 @@
 #include "runtime/dump.h"
 
-#include <filesystem>
-#include <fstream>
-
 #include "base/check.h"
 #include "base/env.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "planner/fused.h"
 
 namespace ark::runtime {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string folder_name(const ir::Graph& graph, const Instance& instance) {
   std::string name = graph.name.empty() ? "graph" : graph.name;
@@ -26,14 +22,14 @@ std::string folder_name(const ir::Graph& graph, const Instance& instance) {
 void dump(const ir::Graph& graph, const Instance& instance, const planner::Options& options) {
   std::string root = env::text("ARK_DUMP", "");
   if (root.empty()) return;
-  fs::path folder = fs::path(root) / folder_name(graph, instance);
-  std::error_code error;
-  fs::create_directories(folder, error);
+  std::string folder = root + "/" + folder_name(graph, instance);
+  if (!files::make_folders(folder)) {
+    log::warn("ARK_DUMP: cannot make the folder ", folder);
+    return;
+  }
   auto write = [&](const char* file, const std::string& text) {
-    std::ofstream out(folder / file, std::ios::trunc);
-    out << text;
-    out.flush();
-    if (!out) log::warn("ARK_DUMP: cannot write ", (folder / file).string());
+    std::string problem = files::write(folder + "/" + file, text);
+    if (!problem.empty()) log::warn("ARK_DUMP: cannot write ", folder, "/", file, " (", problem, ")");
   };
   write("graph.json", ir::to_json(graph));
   write("graph.txt", ir::to_string(graph));

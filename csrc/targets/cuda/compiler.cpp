@@ -1,25 +1,20 @@
 #include "targets/cuda/compiler.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <optional>
 
 #include "base/check.h"
 #include "base/embedded.h"
 #include "base/env.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "targets/cuda/sha256.h"
 
 namespace ark::cuda {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "ark cubin 1\n";
 constexpr size_t kDigestSize = 64;
@@ -118,7 +113,7 @@ std::string Compiler::key_of(const std::string& source, const std::string& arch)
   check<UnsupportedError>(compiler.problem().empty(), compiler.problem());
   Sha256 hash;
   hash.update_field(kMagic);
-  hash.update_field(cat(compiler.major(), '.', compiler.minor(), ' ', fs::path(compiler.path()).filename().string()));
+  hash.update_field(cat(compiler.major(), '.', compiler.minor(), ' ', files::name_of(compiler.path())));
   for (const std::string& option : options_for(arch)) hash.update_field(option);
   for (const EmbeddedFile& file : embedded_files()) {
     hash.update_field(file.name);
@@ -130,32 +125,20 @@ std::string Compiler::key_of(const std::string& source, const std::string& arch)
 
 std::shared_ptr<const Cubin> Compiler::load(const std::string& key) const {
   if (folder_.empty()) return nullptr;
-  std::ifstream in(file_of(folder_, key), std::ios::binary);
-  if (!in) return nullptr;
-  std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  auto cubin = decode(bytes, key);
+  std::optional<std::string> bytes = files::read(file_of(folder_, key));
+  if (!bytes) return nullptr;
+  auto cubin = decode(*bytes, key);
   if (!cubin) log::warn("damaged kernel in the cache, compiling again: ", file_of(folder_, key));
   return cubin;
 }
 
 void Compiler::save(const Cubin& cubin) {
   if (folder_.empty()) return;
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  std::string temporary = cat(folder_, "/.", cubin.key, '.', getpid(), ".tmp");
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << encode(cubin);
-    out.flush();
-    if (!out) error = std::make_error_code(std::errc::io_error);
-  }
-  // Readers see the old file or the whole new one.
-  if (!error) fs::rename(temporary, file_of(folder_, cubin.key), error);
-  if (!error) return;
-  std::error_code ignored;
-  fs::remove(temporary, ignored);
+  std::string problem = "the folder cannot be made";
+  if (files::make_folders(folder_)) problem = files::replace(file_of(folder_, cubin.key), encode(cubin));
+  if (problem.empty()) return;
   std::lock_guard lock(mutex_);
-  if (!warned_) log::warn("kernels are kept in memory only: cannot write to ", folder_, " (", error.message(), ")");
+  if (!warned_) log::warn("kernels are kept in memory only: cannot write to ", folder_, " (", problem, ")");
   warned_ = true;
 }
 
@@ -188,24 +171,26 @@ CompileOutcome Compiler::compile(const std::string& source, const std::string& a
   return {cubin, CubinOrigin::kCompiled, compiled.seconds};
 }
 
+std::vector<std::string> Compiler::files_on_disk() const {
+  std::vector<std::string> paths;
+  if (folder_.empty()) return paths;
+  for (const std::string& name : files::list(folder_))
+    if (name.ends_with(".cubin")) paths.push_back(folder_ + "/" + name);
+  return paths;
+}
+
 std::pair<int, int64_t> Compiler::disk_usage() const {
   std::pair<int, int64_t> usage{0, 0};
-  std::error_code error;
-  if (folder_.empty()) return usage;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    if (entry.path().extension() != ".cubin") continue;
+  for (const std::string& path : files_on_disk()) {
     ++usage.first;
-    usage.second += static_cast<int64_t>(entry.file_size(error));
+    usage.second += std::max<int64_t>(files::size_bytes(path), 0);
   }
   return usage;
 }
 
 int Compiler::clear_disk() {
   int count = 0;
-  std::error_code error;
-  if (folder_.empty()) return 0;
-  for (const auto& entry : fs::directory_iterator(folder_, error))
-    if (entry.path().extension() == ".cubin" && fs::remove(entry.path(), error)) ++count;
+  for (const std::string& path : files_on_disk()) count += files::remove(path);
   return count;
 }
 

@@ -60,6 +60,7 @@ class Compiler {
   std::string key_of(const std::string& source, const std::string& arch);
   std::shared_ptr<const Cubin> load(const std::string& key) const;
   void save(const Cubin& cubin);
+  std::vector<std::string> files_on_disk() const;
 
   std::vector<std::string> nvrtc_folders_;
   std::string folder_;

@@ -3,25 +3,19 @@
 #include <dlfcn.h>
 
 #include <chrono>
-#include <filesystem>
 
 #include "base/check.h"
 #include "base/env.h"
+#include "base/files.h"
 
 namespace ark::cuda {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Full path of the newest file of `folder` whose name starts with `prefix`; empty if there is none.
 std::string newest_library(const std::string& folder, const std::string& prefix) {
   std::string best;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    std::string file = entry.path().filename().string();
-    if (file.starts_with(prefix) && file.find(".alt.") == std::string::npos && entry.path().string() > best)
-      best = entry.path().string();
-  }
+  for (const std::string& name : files::list(folder))  // sorted
+    if (name.starts_with(prefix) && name.find(".alt.") == std::string::npos) best = folder + "/" + name;
   return best;
 }
 
