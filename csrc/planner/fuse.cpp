@@ -122,6 +122,7 @@ FusedGraph fuse(const ir::Graph& bound_graph, bool tensor_cores, int num_workers
   state.forced.assign(state.tensors.size(), false);
   state.no_claim.assign(state.tensors.size(), false);
   find_in_place(state);
+  if (tensor_cores) pad_rows(state);
   force(state);
   constexpr int kMaxRestarts = 200;
   for (int restart = 0;; ++restart) {

@@ -17,6 +17,7 @@ using ir::OpKind;
 
 constexpr double kOpBytes = 4e6;            // an op costs about a microsecond of memory traffic (see docs/PERFORMANCE.md)
 constexpr double kExpensiveBytes = 4;       // a transcendental function, in bytes of traffic per element
+constexpr double kSmallTable = 65536;       // elements of a table whose functions are not computed twice
 constexpr int kPrologue = 1 << 24;          // readers: groups, kPrologue + activation, kFree + value
 constexpr int kFree = 1 << 28;
 
@@ -350,10 +351,12 @@ class Cutter {
       if (reader < kPrologue) widest = std::max(widest, static_cast<double>(product(group(reader).dims)));
     }
     const double numel = static_cast<double>(t.numel), count = static_cast<double>(readers.size());
-    if (w.compute > 0 && (count >= 2 || widest >= 4 * numel)) return true;
-    double leaves = 0;
+    const double own = static_cast<double>(t.bytes());
+    // Functions of a table that is read by many elements (rotary cosines) are worth an op, however small.
+    if (w.compute > 0 && (widest >= 4 * numel || (count >= 2 && numel <= kSmallTable))) return true;
+    double leaves = w.compute;
     for (int leaf : w.leaves) leaves += leaf_bytes(leaf, numel);
-    return count * leaves > leaves + (1 + count) * static_cast<double>(t.bytes()) + kOpBytes;
+    return count * leaves > leaves + (1 + count) * own + kOpBytes;
   }
 
   State& state_;

@@ -321,7 +321,8 @@ void Emitter::free_value_ops(int position) {
     for (int v : pending) {
       const Tensor& t = state_.tensor(v);
       constexpr size_t kMostStores = 4;
-      const bool together = batch.empty() || (first.numel <= kSmallValue && batch.size() < kMostStores && domain_of(t.sizes, t.strides) == domain);
+      const bool related = first.numel <= kSmallValue || share_leaf(pending[0], v);
+      const bool together = batch.empty() || (batch.size() < kMostStores && related && domain_of(t.sizes, t.strides) == domain);
       (together ? batch : rest).push_back(v);
     }
     try {
@@ -331,6 +332,30 @@ void Emitter::free_value_ops(int position) {
     }
     pending = rest;
   }
+}
+
+/// Do two free values read a tensor of their own size in common?
+bool Emitter::share_leaf(int a, int b) const {
+  auto leaves = [&](int value) {
+    std::set<int> found;
+    std::vector<int> stack{value};
+    for (int budget = 64; budget > 0 && !stack.empty(); --budget) {
+      const int v = stack.back();
+      stack.pop_back();
+      const Tensor& t = state_.tensor(v);
+      if (v != value && !found.insert(v).second) continue;
+      if (t.node < 0) continue;
+      for (ir::ValueId input : state_.node(t.node).inputs) {
+        if (state_.tensor(input).numel * 4 >= t.numel) stack.push_back(state_.owner(input));
+      }
+    }
+    return found;
+  };
+  const std::set<int> mine = leaves(a);
+  for (int v : leaves(b)) {
+    if (mine.count(v) > 0) return true;
+  }
+  return false;
 }
 
 void Emitter::free_op(const std::vector<int>& values) {

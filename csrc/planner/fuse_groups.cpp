@@ -200,16 +200,57 @@ class Grouper {
   bool claim(int owner, int g) {
     const auto o = static_cast<size_t>(owner);
     if (state_.no_claim[o] || is_opaque(group(g).kind)) return false;
-    const Tensor& t = state_.tensor(owner);
-    const std::optional<Coords> place = find_place(owner, state_.node(t.node), g);
-    if (!place) {
-      // Part of the domain (a slice): whoever needs it computes it. Parts of parts must not grow into pointwise work of other shapes.
-      return !state_.forced[o] && t.numel < product(group(g).x_sizes) && group(g).kind == GroupKind::kMatmul;
-    }
-    const int reg = try_eval(owner, g, *place);
-    if (reg < 0 || !fits(reg, *place, g)) return false;
+    const std::optional<Coords> place = find_place(owner, state_.node(state_.tensor(owner).node), g);
+    const int reg = place ? try_eval(owner, g, *place) : -1;
+    if (reg < 0 || !fits(reg, *place, g)) return claim_part(owner, g);
     state_.place[o] = place;
     if (group(g).kind == GroupKind::kMatmul) state_.value_roots[o] = trial(g).reg(reg).roots;
+    adopt(owner, g);
+    return true;
+  }
+
+  /// A value along a matmul that is not one per element of its domain (half of rotated columns): whoever needs it computes it.
+  bool claim_part(int owner, int g) const {
+    const Group& x = state_.groups[static_cast<size_t>(g)];
+    return x.kind == GroupKind::kMatmul && !state_.forced[static_cast<size_t>(owner)] && state_.tensor(owner).numel <= product(x.x_sizes);
+  }
+
+  /// Values that depend on no group but have to be in memory (dropout masks) are computed and stored by the group that reads them first.
+  void adopt(int owner, int g) {
+    const Group& x = group(g);
+    const Tensor& t = state_.tensor(owner);
+    if (x.kind == GroupKind::kColumn || t.numel != product(x.dims)) return;
+    for (ir::ValueId input : state_.node(t.node).inputs) {
+      for (int v = input; v >= 0;) {
+        const Tensor& u = state_.tensor(v);
+        if (u.owner != v || u.sizes != t.sizes || u.node < 0 || state_.group_of[static_cast<size_t>(v)] >= 0) break;
+        const Node& node = state_.node(u.node);
+        if (node.op != OpKind::kPointwise && node.op != OpKind::kRand) break;
+        if (!state_.forced[static_cast<size_t>(v)]) {
+          v = node.inputs[0];
+          continue;
+        }
+        if (!read_only_by(v, g, t.node, 4)) break;
+        own(v, g);
+        state_.place[static_cast<size_t>(v)] = state_.place[static_cast<size_t>(owner)];
+        if (x.kind == GroupKind::kMatmul) state_.value_roots[static_cast<size_t>(v)] = state_.value_roots[static_cast<size_t>(owner)];
+        trials_[static_cast<size_t>(g)].reset();
+        break;
+      }
+    }
+  }
+
+  /// Do all nodes up to `current` that read the value belong to group g (perhaps through values that belong to none)?
+  bool read_only_by(int owner, int g, int current, int depth) const {
+    for (int user : state_.users[static_cast<size_t>(owner)]) {
+      if (user >= current) continue;
+      for (ir::ValueId out : state_.node(user).outputs) {
+        const int og = state_.group(out);
+        if (og == g) continue;
+        const bool passes = og < 0 && state_.owner(out) == out && !state_.forced[static_cast<size_t>(out)] && depth > 0;
+        if (!passes || !read_only_by(out, g, current, depth - 1)) return false;
+      }
+    }
     return true;
   }
 
@@ -305,7 +346,9 @@ class Grouper {
     for (int j = static_cast<int>(state_.groups.size()) - 1; j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
       const Group& y = group(j);
       if ((y.kind != GroupKind::kRow && y.kind != GroupKind::kColumn) || y.x_sizes != sizes || y.x_dims != node.attrs.dims) continue;
-      if (!shares_input(node, j)) continue;
+      const int producer = state_.group(x);
+      const bool same_producer = producer >= 0 && producer == state_.group(state_.node(y.anchors[0]).inputs[0]);
+      if (!same_producer && !shares_input(node, j)) continue;
       const Coords place = kept_place(node, y.x_place);
       if (try_eval(out, j, place) >= 0) return join(out, i, j, place);
     }

@@ -12,7 +12,7 @@ using ir::Node;
 constexpr int64_t kFewRows = 8;
 constexpr int64_t kMaxActivationBytes = 32 << 10;  // of kMatmulRows' activation, which stays in shared memory beside the ring
 constexpr int64_t kAlignmentBytes = 16;            // TMA and bulk copies
-constexpr int64_t kMinTileK = 16;
+constexpr int64_t kMinTileK = 8;
 
 bool aligned(int64_t elements, DType dtype) { return elements * size_bytes(dtype) % kAlignmentBytes == 0; }
 

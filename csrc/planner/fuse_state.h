@@ -108,6 +108,8 @@ struct NeedStored {
 
 /// fuse_inplace.cpp: which index stores and copies happen in place.
 void find_in_place(State& state);
+/// fuse_layout.cpp: strides of intermediates that tensor cores read.
+void pad_rows(State& state);
 /// fuse_groups.cpp: group_of, place, groups.
 void make_groups(State& state);
 /// fuse_cuts.cpp: stored.
