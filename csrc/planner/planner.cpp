@@ -9,6 +9,7 @@
 #include "planner/schedule.h"
 #include "planner/synchronize.h"
 #include "planner/tile.h"
+#include "planner/verify_plan.h"
 
 namespace ark::planner {
 namespace {
@@ -47,6 +48,7 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   place_memory(draft, options, timeline, sync, plan);
   plan.predicted_ms = 1e3 * timeline.end;
   finish(std::move(draft), options, plan);
+  verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
   return plan;
 }
 

@@ -190,8 +190,6 @@ class Simplifier {
 
 // ---- long reductions ----
 
-constexpr int64_t kShortReduction = 256;   // reduced elements that one tile may walk by itself
-constexpr int64_t kColumnsPerTile = 32;    // kept elements of a column tile (tile.cpp)
 constexpr int64_t kLongRow = 16384;        // elements of a row above which a few rows leave the machine idle
 
 int64_t largest_divisor(int64_t n, int64_t limit) {
@@ -223,13 +221,9 @@ int64_t wanted_parts(const Value& x, const Node& node, int num_workers) {
       inner_reduced = is_reduced;
     }
   }
-  if (inner_reduced) {
-    if (reduced < kLongRow || kept * 2 > num_workers) return 1;
-    return std::min(std::max<int64_t>(1, 2 * num_workers / std::max<int64_t>(1, kept)), reduced / 2048);
-  }
-  const int64_t tiles = (kept + kColumnsPerTile - 1) / kColumnsPerTile;
-  if (reduced < kShortReduction || tiles >= 2 * num_workers) return 1;
-  return std::min(2 * num_workers / tiles, reduced / 64);
+  // Sums over columns are split by `tile`, which knows the row blocks of what they read (split_reduction.h).
+  if (!inner_reduced || reduced < kLongRow || kept * 2 > num_workers) return 1;
+  return std::min(std::max<int64_t>(1, 2 * num_workers / std::max<int64_t>(1, kept)), reduced / 2048);
 }
 
 /// Rewrites node as two reductions; the first keeps a divisor of the outer reduced dimensions.

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "planner/pad_rows.h"
 #include "planner/split_reduction.h"
 
 namespace ark::planner {
@@ -209,12 +208,7 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options) {
   const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
   p.group_m = 1;  // the order of tiles is the plan's: schedule visits them in groups of m blocks
   p.map_a = p.map_b = -1;
-  // `fuse` decided by the strides of then; rows may have been padded since.
-  const bool half = p.dtype == static_cast<int>(DType::kBF16) || p.dtype == static_cast<int>(DType::kF16);
-  const bool same = half && a.dtype == p.dtype && b.dtype == p.dtype;
-  const bool wants_tile = record.kind == TaskKind::kMatmulTile || (options.tensor_cores && p.k >= kMatmulTileK);
-  const bool tile = wants_tile && same && tma_addressable(a, 1, 2, p.batch) && tma_addressable(b, 2, 1, p.batch);
-  record.kind = tile ? TaskKind::kMatmulTile : TaskKind::kMatmulSimple;
+  if (!tma_addressable(a, 1, 2, p.batch) || !tma_addressable(b, 2, 1, p.batch)) record.kind = TaskKind::kMatmulSimple;
   if (record.kind == TaskKind::kMatmulSimple) {
     p.tile_m = p.tile_n = kSimpleTile;
     p.tile_k = 16;
@@ -335,7 +329,6 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
 
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
-  pad_rows(draft);
   for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
 }
 
