@@ -1,0 +1,47 @@
+"""The whole operator database: python -m tests.opdb_sweep [--samples N] [--backward] [--first I --every K] [--json FILE]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from collections import Counter
+
+from tests.opdb import run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1)
+    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--json")
+    parser.add_argument("--reference", action="store_true", help="the reference evaluator instead of the extension")
+    args = parser.parse_args()
+    if args.reference:
+        import ark_torch.segment
+        from tests.reference_eval import ReferenceGraph
+
+        ark_torch.segment.make_executable = lambda *arguments: ReferenceGraph(*arguments)
+    logging.getLogger("ark").setLevel(logging.CRITICAL)
+    begin, kinds, causes, bad = time.time(), Counter(), Counter(), []
+    for outcome in run(args.samples, args.backward, args.first, args.every):
+        kinds[outcome.kind] += 1
+        causes.update(outcome.causes.keys())
+        if outcome.kind in ("wrong", "crash"):
+            bad.append(outcome)
+            print(f"{outcome.kind}: {outcome.op}: {outcome.detail}", flush=True)
+    print(f"{sum(kinds.values())} samples in {time.time() - begin:.0f} s: " + ", ".join(f"{k} {n}" for k, n in kinds.most_common()))
+    print("through ATen:")
+    for cause, count in causes.most_common(60):
+        print(f"  {count:4d}  {cause}")
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump({"kinds": kinds, "causes": causes, "bad": [vars(b) for b in bad]}, file)
+    raise SystemExit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()
