@@ -51,12 +51,12 @@ void clip_keys(const TileEnvironment& env, const AttentionOperands& x, int range
 
 template <class T>
 void attention_scores(const TileEnvironment& env, const AttentionOperands& x, int mask_operand, const QueryBlock& block,
-                      T* scores) {
+                      Product<T> product, T* scores) {
   const abi::AttentionParams& p = *x.params;
   const int64_t keys = block.key_end - block.key_begin, row_length = gemm_row_length<T>(*env.kernels, keys);
   const MatrixView q = x.matrix(env, 0, block.batch, block.head, block.first);
   const MatrixView k = x.matrix(env, 1, block.batch, block.head / x.group(), block.key_begin);
-  gemm<T>(*env.kernels, *env.scratch, q, {k.data, k.dtype, k.column_stride, k.row_stride}, block.count, keys,
+  product(*env.kernels, *env.scratch, q, {k.data, k.dtype, k.column_stride, k.row_stride}, block.count, keys,
           p.head_dim, scores);
   const T hidden = -std::numeric_limits<T>::infinity(), scale = static_cast<T>(p.scale);
   void* mask = env.scratch->get(Scratch::kMask, keys * sizeof(double));
@@ -126,8 +126,10 @@ RowSoftmax<double> exponentiate(const Kernels&, double* scores, int64_t n) {
   return {maximum, sum};
 }
 
-template void attention_scores(const TileEnvironment&, const AttentionOperands&, int, const QueryBlock&, float*);
-template void attention_scores(const TileEnvironment&, const AttentionOperands&, int, const QueryBlock&, double*);
+template void attention_scores(const TileEnvironment&, const AttentionOperands&, int, const QueryBlock&, Product<float>,
+                               float*);
+template void attention_scores(const TileEnvironment&, const AttentionOperands&, int, const QueryBlock&,
+                               Product<double>, double*);
 template void store_values(const TileEnvironment&, void*, DType, int64_t, const float*, int64_t);
 template void store_values(const TileEnvironment&, void*, DType, int64_t, const double*, int64_t);
 template void load_values(const TileEnvironment&, const void*, DType, int64_t, float*, int64_t);

@@ -38,8 +38,10 @@ void clip_keys(const TileEnvironment& env, const AttentionOperands& x, int range
 /// scores[i][j] = scale * q[i] . k[j] + mask, -inf where key key_begin + j is hidden from query first + i. q: operand
 /// 0, k: operand 1. Rows are gemm_row_length(keys) long.
 template <class T>
+using Product = void (*)(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t, T*);
+template <class T>
 void attention_scores(const TileEnvironment& env, const AttentionOperands& x, int mask_operand, const QueryBlock& block,
-                      T* scores);
+                      Product<T> product, T* scores);
 
 /// memory[i * stride] = values[i] and back, through a conversion where the storage type is computed in another type
 /// than T.

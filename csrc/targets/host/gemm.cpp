@@ -62,8 +62,43 @@ void gemm(const Kernels& kernels, Scratch& scratch, const MatrixView& a, const M
   }
 }
 
+template <class T>
+void gemm_few_rows(const Kernels& kernels, Scratch& scratch, const MatrixView& a, const MatrixView& b, int64_t m,
+                   int64_t n, int64_t k, T* c) {
+  const MatrixKernels<T>& matrix = matrix_kernels<T>(kernels);
+  const LoadFn load_a = kernels.load[static_cast<int>(a.dtype)], load_b = kernels.load[static_cast<int>(b.dtype)];
+  const int64_t ldc = gemm_row_length<T>(kernels, n);
+  T* left = scratch.get<T>(Scratch::kConvert, m * k + std::max(n, k));
+  T* right = left + m * k;
+  for (int64_t i = 0; i < m; ++i) load_a(left + i * k, element(a, i, 0), a.column_stride, k);
+  const bool same_type = reg_bytes(reg_type(b.dtype)) == size_bytes(b.dtype);
+  const auto line = [&](const void* data, int64_t stride, int64_t count) {  // as T, in place where it can be
+    if (same_type && stride == 1) return static_cast<const T*>(data);
+    load_b(right, data, stride, count);
+    return static_cast<const T*>(right);
+  };
+  if (b.column_stride == 1) {  // rows of b: add them up
+    for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, T(0));
+    for (int64_t p = 0; p < k; ++p) {
+      const T* row = line(element(b, p, 0), 1, n);
+      for (int64_t i = 0; i < m; ++i) matrix.axpy(c + i * ldc, left[i * k + p], row, n);
+    }
+    return;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    const T* column = line(element(b, 0, j), b.row_stride, k);
+    for (int64_t i = 0; i < m; ++i) c[i * ldc + j] = matrix.dot(left + i * k, column, k);
+  }
+}
+
 template void gemm(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t, float*);
 template void gemm(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t, double*);
 template void gemm(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t, int64_t*);
 
+template void gemm_few_rows(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t,
+                            float*);
+template void gemm_few_rows(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t,
+                            double*);
+template void gemm_few_rows(const Kernels&, Scratch&, const MatrixView&, const MatrixView&, int64_t, int64_t, int64_t,
+                            int64_t*);
 }  // namespace ark::targets::host

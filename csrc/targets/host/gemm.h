@@ -48,4 +48,10 @@ template <class T>
 void gemm(const Kernels& kernels, Scratch& scratch, const MatrixView& a, const MatrixView& b, int64_t m, int64_t n,
           int64_t k, T* c);
 
+/// The same for few rows, without packing: the layout of c and the independence of tiles hold here too, the bits
+/// differ. Uses the scratch buffer kConvert.
+template <class T>
+void gemm_few_rows(const Kernels& kernels, Scratch& scratch, const MatrixView& a, const MatrixView& b, int64_t m,
+                   int64_t n, int64_t k, T* c);
+
 }  // namespace ark::targets::host

@@ -12,20 +12,34 @@ namespace {
 
 using abi::TaskKind;
 
+constexpr int kFewQueries = 4;       // below, packing panels costs more than the products
+constexpr int64_t kRowsAtOnce = 32;  // query rows of kAttentionSimple that share the conversion of a key
+
 enum Operands { kQ, kK, kV, kOut, kLogSumExp, kMask, kRange, kPartsOut, kPartsMaxSum };
 
 template <class T>
 class AttentionTask : public Task {
  public:
-  explicit AttentionTask(const plan::Op& op) : op_(op), x_{&op_.record.params.attention, &op_} {}
+  explicit AttentionTask(const plan::Op& op) : op_(op), x_{&op_.record.params.attention, &op_} {
+    const bool few = kind() == TaskKind::kAttentionSimple || params().queries <= kFewQueries;
+    product_ = few ? gemm_few_rows<T> : gemm<T>;
+  }
 
   bool run(const TileEnvironment& env, int64_t first, int64_t count) const override {
-    for (int64_t tile = first; tile < first + count; ++tile) {
+    for (int64_t tile = first; tile < first + count;) {
       const auto [c] = tile_coordinates(op_.record, tile);
-      if (op_.record.kind == TaskKind::kAttentionDecode)
+      int64_t tiles = 1;
+      if (kind() == TaskKind::kAttentionDecode) {
         run_part(env, c[0], c[1], c[2]);
-      else
-        run_queries(env, c[0], c[1], c[2]);
+      } else if (kind() == TaskKind::kAttentionSimple) {
+        tiles = std::min({first + count - tile, params().queries - c[2], kRowsAtOnce});
+        attend(env, {c[0], c[1], c[2], tiles, 0, params().keys});
+      } else {
+        const int64_t begin = c[2] * params().tile_q,
+                      queries = std::min<int64_t>(params().tile_q, params().queries - begin);
+        if (queries > 0) attend(env, {c[0], c[1], begin, queries, 0, params().keys});
+      }
+      tile += tiles;
     }
     return true;
   }
@@ -36,6 +50,7 @@ class AttentionTask : public Task {
   }
 
  private:
+  TaskKind kind() const { return op_.record.kind; }
   const abi::AttentionParams& params() const { return op_.record.params.attention; }
 
   /// Weighted sum of values: out[i] = sum_j scores[i][j] v[key_begin + j], in kOutput.
@@ -46,14 +61,14 @@ class AttentionTask : public Task {
                                  gemm_rows<T>(kernels, block.count) * gemm_row_length<T>(kernels, params().value_dim));
     const MatrixView weights{scores, sizeof(T) == 8 ? DType::kF64 : DType::kF32, gemm_row_length<T>(kernels, keys), 1};
     const MatrixView values = x_.matrix(env, kV, block.batch, block.head / x_.group(), block.key_begin);
-    gemm<T>(kernels, *env.scratch, weights, values, block.count, params().value_dim, keys, out);
+    product_(kernels, *env.scratch, weights, values, block.count, params().value_dim, keys, out);
     return out;
   }
 
   T* scores_of(const TileEnvironment& env, const QueryBlock& block) const {
     const int64_t row_length = gemm_row_length<T>(*env.kernels, block.key_end - block.key_begin);
     T* scores = env.scratch->get<T>(Scratch::kScores, gemm_rows<T>(*env.kernels, block.count) * row_length);
-    attention_scores<T>(env, x_, kMask, block, scores);
+    attention_scores<T>(env, x_, kMask, block, product_, scores);
     return scores;
   }
 
@@ -69,13 +84,6 @@ class AttentionTask : public Task {
     const T value = softmax.sum > 0 ? softmax.maximum + std::log(softmax.sum) : softmax.maximum;
     store_values<T>(env, x_.address(env, kLogSumExp, block.batch, block.head, block.first + i), x_.dtype(kLogSumExp), 1,
                     &value, 1);
-  }
-
-  void run_queries(const TileEnvironment& env, int64_t batch, int64_t head, int64_t c2) const {
-    const int64_t tile_q = op_.record.kind == TaskKind::kAttentionSimple ? 1 : params().tile_q;
-    QueryBlock block{batch, head,         c2 * tile_q, std::min<int64_t>(tile_q, params().queries - c2 * tile_q),
-                     0,     params().keys};
-    if (block.count > 0) attend(env, block);
   }
 
   void attend(const TileEnvironment& env, QueryBlock block) const {
@@ -138,6 +146,7 @@ class AttentionTask : public Task {
 
   plan::Op op_;
   AttentionOperands x_;
+  Product<T> product_ = nullptr;
 };
 
 }  // namespace

@@ -85,7 +85,7 @@ class BackwardTask : public Task {
     T* ds = matrix(env, Scratch::kGradient, block.count, keys);
     T* sums = env.scratch->get<T>(Scratch::kSums, 2 * block.count);
     T* delta = sums + block.count;
-    attention_scores<T>(env, x_, kMask, block, p);
+    attention_scores<T>(env, x_, kMask, block, gemm<T>, p);
     const MatrixView gradient = x_.matrix(env, kGradient, block.batch, block.head, block.first);
     const MatrixView v = x_.matrix(env, kV, block.batch, block.head / x_.group(), block.key_begin);
     gemm<T>(*env.kernels, *env.scratch, gradient, {v.data, v.dtype, v.column_stride, v.row_stride}, block.count, keys,

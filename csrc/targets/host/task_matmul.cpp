@@ -8,6 +8,8 @@
 namespace ark::targets::host {
 namespace {
 
+constexpr int kFewRows = 4;  // below, packing a panel costs more than the product
+
 template <class T>
 constexpr RegType kRegType = RegType::kF32;
 template <>
@@ -51,7 +53,8 @@ class MatmulTask : public Task {
     if (rows <= 0 || columns <= 0) return true;
     const int64_t row_length = gemm_row_length<T>(*env.kernels, columns);
     T* sums = env.scratch->get<T>(Scratch::kTile, gemm_rows<T>(*env.kernels, rows) * row_length);
-    gemm<T>(*env.kernels, *env.scratch, view(env, a_, c[0], row, 0), view(env, b_, c[0], 0, column), rows, columns,
+    const auto product = params_.m <= kFewRows ? gemm_few_rows<T> : gemm<T>;
+    product(*env.kernels, *env.scratch, view(env, a_, c[0], row, 0), view(env, b_, c[0], 0, column), rows, columns,
             params_.k, sums);
     const int64_t first_row = c[0] * params_.m + row;
     const Roots roots{.data = {sums, nullptr},
