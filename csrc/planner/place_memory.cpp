@@ -1,6 +1,7 @@
 #include "planner/place_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -53,12 +54,17 @@ class Arena {
   const Use& use(StorageId storage) const { return uses_[storage]; }
 
  private:
-  bool dead(StorageId old, StorageId now) const;
+  /// How a tenant stands to a new storage: gone for certain, gone once waits are added that cost nothing, or in the
+  /// way.
+  enum class Standing : uint8_t { kDead, kCheap, kAlive };
+
+  Standing standing(StorageId old, StorageId now) const;
   std::vector<int> open_uses(StorageId old, int writer) const;
-  bool cheap(StorageId old, StorageId now) const;
-  template <class Conflicts>
-  int64_t lowest_gap(int64_t size, Conflicts conflicts) const;
-  bool wait_for_tenants(StorageId now, int64_t begin, int64_t end);
+  std::vector<int> waits_for(StorageId now, int64_t begin, int64_t end) const;
+  bool have_room(int writer, const std::vector<int>& waits) const;
+  int64_t lowest_gap(int64_t size, const std::vector<Standing>& standings) const;
+  bool free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const;
+  int64_t place_with_waits(StorageId storage, int64_t size, const std::vector<Standing>& standings);
 
   Draft& draft_;
   const Options& options_;
@@ -78,37 +84,41 @@ std::vector<int> Arena::open_uses(StorageId old, int writer) const {
   return open;
 }
 
-/// Nobody touches `old` any more when the first tile that writes `now` starts.
-bool Arena::dead(StorageId old, StorageId now) const {
-  return std::all_of(uses_[now].writers.begin(), uses_[now].writers.end(),
-                     [&](int writer) { return open_uses(old, writer).empty(); });
-}
-
-/// As dead(), once a few waits are added that will find their counters long reached.
-bool Arena::cheap(StorageId old, StorageId now) const {
-  constexpr double kMargin = 4 * kHopSeconds;
-  if (uses_[now].writers.size() != 1) return false;
-  const int writer = uses_[now].writers.front();
-  for (int op : open_uses(old, writer)) {
-    if (op >= writer || timeline_.finish[op] + kMargin > timeline_.start[writer]) return false;
+Arena::Standing Arena::standing(StorageId old, StorageId now) const {
+  const std::vector<int>& writers = uses_[now].writers;
+  const bool dead = std::all_of(writers.begin(), writers.end(), [&](int w) { return open_uses(old, w).empty(); });
+  if (dead) return Standing::kDead;
+  // By the schedule's clock the waits find their counters long reached: twenty hops, for what the clock does not know.
+  constexpr double kMargin = 20 * kHopSeconds;
+  if (writers.size() != 1) return Standing::kAlive;
+  for (int op : open_uses(old, writers.front())) {
+    if (op >= writers.front() || timeline_.finish[op] + kMargin > timeline_.start[writers.front()]) {
+      return Standing::kAlive;
+    }
   }
-  return true;
+  return Standing::kCheap;
 }
 
-template <class Conflicts>
-int64_t Arena::lowest_gap(int64_t size, Conflicts conflicts) const {
+int64_t Arena::lowest_gap(int64_t size, const std::vector<Standing>& standings) const {
   int64_t at = 0;
-  for (const Tenant& tenant : tenants_) {
-    if (tenant.end <= at || !conflicts(tenant.storage)) continue;
+  for (size_t i = 0; i < tenants_.size(); ++i) {
+    const Tenant& tenant = tenants_[i];
+    if (tenant.end <= at || standings[i] == Standing::kDead) continue;
     if (tenant.begin >= at + size) break;
     at = tenant.end;
   }
   return at;
 }
 
-/// Adds the waits that make everyone in [begin, end) dead for `now`; false, and nothing done, when they do not fit the
-/// records.
-bool Arena::wait_for_tenants(StorageId now, int64_t begin, int64_t end) {
+bool Arena::free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const {
+  for (size_t i = 0; i < tenants_.size() && tenants_[i].begin < end; ++i) {
+    if (tenants_[i].end > begin && standings[i] == Standing::kAlive) return false;
+  }
+  return true;
+}
+
+/// Ops that the writer of `now` must wait for so that all tenants of [begin, end) are dead.
+std::vector<int> Arena::waits_for(StorageId now, int64_t begin, int64_t end) const {
   const int writer = uses_[now].writers.front();
   std::vector<int> open;
   for (const Tenant& tenant : tenants_) {
@@ -123,27 +133,51 @@ bool Arena::wait_for_tenants(StorageId now, int64_t begin, int64_t end) {
     const bool follows = std::any_of(needed.begin(), needed.end(), [&](int n) { return finished_.after[n].has(op); });
     if (!follows) needed.push_back(op);
   }
-  const abi::OpRecord& record = draft_.graph.ops[writer].op.record;
-  if (record.num_waits + static_cast<int>(needed.size()) > abi::kMaxWaits) return false;
-  for (int op : needed) {
-    const bool has_room =
-        sync_.whole_counter[op] >= 0 || draft_.graph.ops[op].op.record.num_arrivals < abi::kMaxArrivals;
-    if (!has_room) return false;
+  return needed;
+}
+
+bool Arena::have_room(int writer, const std::vector<int>& waits) const {
+  const auto record = [&](int op) -> const abi::OpRecord& { return draft_.graph.ops[op].op.record; };
+  if (record(writer).num_waits + static_cast<int>(waits.size()) > abi::kMaxWaits) return false;
+  return std::all_of(waits.begin(), waits.end(), [&](int op) {
+    return sync_.whole_counter[op] >= 0 || record(op).num_arrivals < abi::kMaxArrivals;
+  });
+}
+
+/// The place inside the arena that needs the fewest additional waits (then the lowest), with these waits added; -1:
+/// none.
+int64_t Arena::place_with_waits(StorageId storage, int64_t size, const std::vector<Standing>& standings) {
+  const int writer = uses_[storage].writers.front();
+  int64_t best = -1;
+  std::vector<int> best_waits;
+  int64_t last = -1;
+  for (const Tenant& tenant : tenants_) {
+    const int64_t at = tenant.begin;
+    if (at == last || at + size > size_ || !free_of(at, at + size, standings)) continue;
+    last = at;
+    std::vector<int> waits = waits_for(storage, at, at + size);
+    if ((best >= 0 && waits.size() >= best_waits.size()) || !have_room(writer, waits)) continue;
+    best = at;
+    best_waits = std::move(waits);
+    if (best_waits.size() == 1) break;
   }
-  for (int op : needed) check(add_full_wait(draft_, sync_, writer, op), "place_memory: no room for a wait on op ", op);
-  finished_.derive(writer, sync_.sources[writer]);
-  return true;
+  for (int op : best_waits)
+    check(add_full_wait(draft_, sync_, writer, op), "place_memory: no room for a wait on op ", op);
+  if (!best_waits.empty()) finished_.derive(writer, sync_.sources[writer]);
+  return best;
 }
 
 int64_t Arena::place(StorageId storage, int64_t size_bytes) {
   const int64_t size = (std::max<int64_t>(size_bytes, 1) + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
   int64_t at = size_;
   if (options_.reuse_memory) {
-    at = lowest_gap(size, [&](StorageId old) { return !dead(old, storage); });
+    std::vector<Standing> standings;
+    for (const Tenant& tenant : tenants_) standings.push_back(standing(tenant.storage, storage));
+    at = lowest_gap(size, standings);
     constexpr int64_t kWorthWaiting = 64 * 1024;
-    if (at + size > size_ && size >= kWorthWaiting) {
-      const int64_t lower = lowest_gap(size, [&](StorageId old) { return !cheap(old, storage); });
-      if (lower < at && wait_for_tenants(storage, lower, lower + size)) at = lower;
+    if (at + size > size_ && size >= kWorthWaiting && uses_[storage].writers.size() == 1) {
+      const int64_t inside = place_with_waits(storage, size, standings);
+      if (inside >= 0) at = inside;
     }
   }
   const auto position = std::upper_bound(tenants_.begin(), tenants_.end(), at,
