@@ -14,6 +14,14 @@ inline constexpr int kTensorMapBytes = 128;
 /// Slots that a launch can carry; codegen picks the smallest that fits (all within 32 KB of kernel parameters).
 inline constexpr int kSlotCapacities[3] = {64, 512, 3840};
 
+/// An output. When a launch has failed, its last worker fills them all with 0xff (NaN in every float type), so that nobody
+/// takes what is there for results.
+struct PoisonRange {
+  u32 slot;
+  u32 pad;
+  i64 size_bytes;
+};
+
 /// All pointers are device addresses. The CUDA target must give them these alignments: records 64, items 16, maps 64.
 struct LaunchHeader {
   const unsigned char* records;  // op records and their operands (plan::Packed::records)
@@ -29,7 +37,10 @@ struct LaunchHeader {
   u64 deadline_ns;                // longest time that one wait may take
   i32 num_workers;                // == gridDim.x
   i32 num_maps, num_patches;
-  i32 rank;  // for ErrorRecord
+  i32 rank;                   // for ErrorRecord
+  const PoisonRange* poison;  // num_poison
+  i32 num_poison;
+  i32 pad;
 };
 
 /// The kernel's single parameter. slots[i] is the address of plan::Buffer i.
@@ -38,7 +49,7 @@ struct LaunchParams {
   LaunchHeader header;
   u64 slots[kCapacity];
 };
-static_assert(sizeof(LaunchHeader) == 96, "the slot table of every capacity starts at the same offset");
+static_assert(sizeof(LaunchHeader) == 112, "the slot table of every capacity starts at the same offset");
 static_assert(sizeof(LaunchParams<kSlotCapacities[2]>) <= 32764, "limit of kernel parameters");
 
 }  // namespace ark::abi

@@ -308,22 +308,38 @@ ARK_DEVICE void report_failure(const Worker& worker) {
   store_release_system(&e->set, 1);
 }
 
+/// One warp, after all other workers have left a failed launch.
+ARK_DEVICE void poison_outputs(const abi::LaunchHeader& launch, const u64* slots) {
+  for (int i = 0; i < launch.num_poison; ++i) {
+    const abi::PoisonRange range = launch.poison[i];
+    unsigned char* bytes = reinterpret_cast<unsigned char*>(slots[range.slot]);
+    // Fresh tensors begin at multiples of 16 bytes at least.
+    for (i64 k = threadIdx.x * 16; k + 16 <= range.size_bytes; k += 512)
+      *reinterpret_cast<uint4*>(bytes + k) = make_uint4(~0u, ~0u, ~0u, ~0u);
+    for (i64 k = range.size_bytes / 16 * 16 + threadIdx.x; k < range.size_bytes; k += 32) bytes[k] = 0xff;
+  }
+}
+
 /// After everything of this worker is done. The last worker ends the launch: the next one finds all counters at a
 /// multiple of their targets. After a failure the host zeroes state and counters before it launches again.
-ARK_DEVICE void finish_worker(const Worker& worker) {
-  if (worker.waiter.failed()) {
-    if (threadIdx.x == 0) report_failure(worker);
-    const u64 start = global_time_ns();  // copies may still be landing in this CTA's memory
+ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
+  const bool failed = worker.waiter.failed();
+  if (failed) {  // copies may still be landing in this CTA's memory
+    const u64 start = global_time_ns();
     while (global_time_ns() - start < 100000) {
     }
   }
   __syncthreads();
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x >= 32) return;
   abi::RunState* state = worker.launch.state;
-  if (atomic_add_acq_rel(&state->workers_done, 1) + 1 == static_cast<u32>(worker.launch.num_workers)) {
+  bool poison = false;
+  if (threadIdx.x == 0 &&
+      atomic_add_acq_rel(&state->workers_done, 1) + 1 == static_cast<u32>(worker.launch.num_workers)) {
     store_relaxed(&state->workers_done, 0);
-    if (load_relaxed(&state->abort) == 0) store_relaxed(&state->epoch, worker.epoch + 1);
+    poison = load_relaxed(&state->abort) != 0;
+    if (!poison) store_relaxed(&state->epoch, worker.epoch + 1);
   }
+  if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);
 }
 
 /// The kernel's body. `Tasks` (generated) dispatches on the record's kind, says how many registers the roles get and
@@ -348,7 +364,7 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
     registers_increase<Tasks::kConsumerRegisters>();
     run_consumers<Tasks>(worker);
   }
-  finish_worker(worker);
+  finish_worker(worker, params.slots);
 }
 
 }  // namespace ark::device

@@ -161,6 +161,8 @@ class CudaExecutable final : public Executable {
     header_.items = reinterpret_cast<const abi::WorkItem*>(base + image.items);
     header_.list_begin = reinterpret_cast<const abi::i32*>(base + image.list_begin);
     header_.patches = reinterpret_cast<const abi::TensorMapPatch*>(base + image.patches);
+    header_.poison = reinterpret_cast<const abi::PoisonRange*>(base + image.poison);
+    header_.num_poison = static_cast<abi::i32>(image.num_poison);
     header_.error = reinterpret_cast<abi::ErrorRecord*>(error_.device());
     header_.num_workers = plan_.num_workers;
     header_.num_maps = header_.num_patches = static_cast<abi::i32>(plan_.maps.size());

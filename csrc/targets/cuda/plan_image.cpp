@@ -33,6 +33,12 @@ PlanImage lay_out(const plan::Plan& plan) {
   for (size_t i = 0; i < plan.maps.size(); ++i)
     patches.push_back({plan.maps[i].slot, static_cast<abi::u32>(i), plan.maps[i].offset_bytes});
   image.patches = append(image.bytes, patches.data(), patches.size() * sizeof(abi::TensorMapPatch));
+  std::vector<abi::PoisonRange> poison;
+  for (size_t i = 0; i < plan.buffers.size(); ++i)
+    if (plan.buffers[i].kind == plan::BufferKind::kOutput)
+      poison.push_back({static_cast<abi::u32>(i), 0, plan.buffers[i].size_bytes});
+  image.poison = append(image.bytes, poison.data(), poison.size() * sizeof(abi::PoisonRange));
+  image.num_poison = poison.size();
   image.maps = image.bytes.size();
   image.bytes.resize(aligned(image.bytes.size() + plan.maps.size() * abi::kTensorMapBytes));
   for (const plan::Buffer& buffer : plan.buffers)

@@ -14,9 +14,9 @@ namespace ark::cuda {
 /// Offsets into one allocation; each part starts at a multiple of 256 bytes.
 struct PlanImage {
   std::string bytes;
-  size_t records = 0, items = 0, list_begin = 0, patches = 0, maps = 0;
+  size_t records = 0, items = 0, list_begin = 0, patches = 0, poison = 0, maps = 0;
   std::vector<size_t> constants;  // per Plan::buffers entry; meaningful for kConstant
-  size_t num_items = 0;
+  size_t num_items = 0, num_poison = 0;
 };
 
 /// Without the tensor maps, whose bytes (plan.maps.size() * kTensorMapBytes at `maps`) need the driver: see
