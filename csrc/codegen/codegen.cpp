@@ -49,6 +49,7 @@ struct Needs {
   std::map<int, std::vector<std::string>> users;  // program -> names of the ops
   std::set<int> rows_m;                           // few-row matmuls: padded numbers of rows
   std::set<DType> rows_types;
+  uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
 };
@@ -71,6 +72,16 @@ void note_rows(const plan::Plan& plan, const plan::Op& op, Needs& needs) {
   note_program(plan, op, kPrologueRows, p.prologue, needs);
   needs.rows_m.insert(padded_rows(p.m));
   needs.rows_types.insert(static_cast<DType>(p.dtype));
+}
+
+/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul_tile.cuh.
+uint32_t matmul_variant(const abi::MatmulTileParams& p) {
+  const bool half = p.dtype == static_cast<int>(DType::kF16);
+  return 1u << (half << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0));
+}
+/// Bit (f16 << 1 | head_dim 128), see device/attention_common.cuh.
+uint32_t attention_variant(const abi::AttentionParams& p) {
+  return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim == 128));
 }
 
 void note_decode(const plan::Op& op, Needs& needs) {
@@ -105,12 +116,19 @@ Needs analyse(const plan::Plan& plan) {
         break;
       case TaskKind::kMatmulTile:
         note_program(plan, op, kEpilogueTile, r.params.matmul.program, needs);
+        needs.matmul_variants |= matmul_variant(r.params.matmul);
         break;
       case TaskKind::kMatmulSimple:
         note_program(plan, op, kEpilogueSimple, r.params.matmul.program, needs);
         break;
       case TaskKind::kAttentionDecode:
         note_decode(op, needs);
+        break;
+      case TaskKind::kAttentionForward:
+      case TaskKind::kAttentionBackwardRows:
+      case TaskKind::kAttentionBackward:
+      case TaskKind::kAttentionBackwardQuery:
+        needs.attention_variants |= attention_variant(r.params.attention);
         break;
       default:
         break;
@@ -158,6 +176,10 @@ std::string dispatch_text(const Needs& needs) {
                 ", kRows4 = ", needs.rows_m.contains(4) ? "true" : "false",
                 ", kRows8 = ", needs.rows_m.contains(8) ? "true" : "false", ";\n");
   }
+  if (needs.matmul_variants != 0)
+    text += cat("  static constexpr u32 kMatmulVariants = ", needs.matmul_variants, ";\n");
+  if (needs.attention_variants != 0)
+    text += cat("  static constexpr u32 kAttentionVariants = ", needs.attention_variants, ";\n");
   if (needs.kinds.contains(TaskKind::kAttentionDecode)) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
     text += "  // Decode attention: element types, head sizes and query rows (padded) that occur.\n";
