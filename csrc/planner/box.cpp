@@ -4,14 +4,45 @@
 // its radix, a byte has exactly one notation, and boxes meet exactly when all of their digit ranges meet. A run that is
 // longer than a stride is first cut at multiples of it: head, whole rows, tail.
 #include <algorithm>
-#include <functional>
+#include <vector>
 
 #include "planner/regions.h"
 
 namespace ark::planner {
 namespace {
 
-using Strides = std::vector<int64_t>;
+/// Radices, descending; each divides the one before it.
+struct Strides {
+  int64_t of[2 * Box::kMaxBoxDims];
+  int count = 0;
+  const int64_t* begin() const { return of; }
+  const int64_t* end() const { return of + count; }
+};
+
+/// The strides of both boxes; false when they are no radices.
+bool collect(const Box& a, const Box& b, Strides& strides) {
+  int i = 0, j = 0;
+  while (i < a.num_dims || j < b.num_dims) {
+    int64_t x = i < a.num_dims ? a.dims[i].stride : 0, y = j < b.num_dims ? b.dims[j].stride : 0, s = std::max(x, y);
+    i += x == s, j += y == s;
+    if (strides.count > 0 && (strides.of[strides.count - 1] == s || strides.of[strides.count - 1] % s != 0))
+      return false;
+    strides.of[strides.count++] = s;
+  }
+  return true;
+}
+
+/// Whether the box keeps every digit within its radix.
+bool is_refined(const Box& box, const Strides& strides) {
+  int64_t extent = box.width;
+  int d = box.num_dims;
+  for (int i = strides.count - 1; i >= 0; --i) {  // from the innermost radix on
+    int64_t s = strides.of[i];
+    for (; d > 0 && box.dims[d - 1].stride < s; --d) extent += (box.dims[d - 1].count - 1) * box.dims[d - 1].stride;
+    if (box.begin % s + extent > s) return false;
+  }
+  return true;
+}
 
 /// Cuts a box until it keeps its digits within the radices; false when that is not possible.
 bool refine(const Box& box, const Strides& strides, std::vector<Box>& out) {
@@ -70,16 +101,10 @@ Overlap overlap(const Box& a, const Box& b) {
   if (a.width == 0 || b.width == 0 || a.end() <= b.begin || b.end() <= a.begin) return Overlap::kNo;
   if (a.num_dims == 0 && b.num_dims == 0) return Overlap::kYes;
   Strides strides;
-  for (const Box* box : {&a, &b})
-    for (int d = 0; d < box->num_dims; ++d) strides.push_back(box->dims[d].stride);
-  std::sort(strides.begin(), strides.end(), std::greater<>());
-  strides.erase(std::unique(strides.begin(), strides.end()), strides.end());
-  for (size_t i = 0; i + 1 < strides.size(); ++i)
-    if (strides[i] % strides[i + 1] != 0) return Overlap::kUnknown;
-  for (const Box* box : {&a, &b})
-    for (int d = 0; d + 1 < box->num_dims; ++d)
-      if (box->dims[d].stride == box->dims[d + 1].stride) return Overlap::kUnknown;
+  if (!collect(a, b, strides)) return Overlap::kUnknown;
   if (a.begin < 0 || b.begin < 0) return Overlap::kUnknown;
+  if (is_refined(a, strides) && is_refined(b, strides))
+    return digits_meet(a, b, strides) ? Overlap::kYes : Overlap::kNo;
   std::vector<Box> parts_a, parts_b;
   if (!refine(a, strides, parts_a) || !refine(b, strides, parts_b)) return Overlap::kUnknown;
   for (const Box& x : parts_a)

@@ -1,6 +1,6 @@
 // The parts of verify_plan; each throws InternalError on the first thing that is wrong.
 #pragma once
-#include <string>
+#include <ostream>
 
 #include "base/check.h"
 #include "planner/verify_plan.h"
@@ -19,8 +19,14 @@ void require(const plan::Plan& plan, bool condition, const Args&... message) {
   if (!condition) [[unlikely]]
     throw InternalError(cat("plan ", plan.name, ": ", message...));
 }
-inline std::string describe(const plan::Plan& plan, int64_t op) {
-  return cat("op ", op, " '", plan.ops[static_cast<size_t>(op)].name, "'");
+/// "op 3 'name'"; printed only when a message is needed.
+struct OpName {
+  const plan::Plan& plan;
+  int64_t op;
+};
+inline OpName describe(const plan::Plan& plan, int64_t op) { return {plan, op}; }
+inline std::ostream& operator<<(std::ostream& out, const OpName& name) {
+  return out << "op " << name.op << " '" << name.plan.ops[static_cast<size_t>(name.op)].name << '\'';
 }
 
 }  // namespace ark::planner

@@ -44,9 +44,11 @@ void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
     const abi::OpRecord& r = plan.ops[op].record;
     for (int w = 0; w < r.num_waits; ++w) {
       std::set<std::pair<int32_t, int32_t>> seen;
+      CounterRange previous{-1, -1};
       for (int64_t t = 0; t < tiles_of(r); ++t) {
         CounterRange range = counters_of(r.wait[w], r, t);
-        if (!seen.emplace(range.first, range.last).second) continue;
+        if (range == previous || !seen.emplace(range.first, range.last).second) continue;
+        previous = range;
         for (int32_t k = range.first; k <= range.last; ++k) {
           const Arrivals& a = arrivals[static_cast<size_t>(k)];
           uint32_t target = target_of(r.wait[w], k);
