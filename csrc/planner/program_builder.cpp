@@ -331,8 +331,7 @@ ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype,
       structural.add(t);
     }
   }
-  const size_t room = structural.num_terms > 0 ? 1 : 2;
-  while (indices.size() > room) {  // rare: more indices than registers; their bounds are then kept by clamping
+  while (indices.size() + (structural.num_terms > 0 ? 1 : 0) > 2) {  // rare: more indices than registers; their bounds are then kept by clamping
     const Term t = indices.back();
     indices.pop_back();
     const int wrapped = wrapped_index(t.reg, t.extent);
