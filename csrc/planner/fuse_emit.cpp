@@ -322,7 +322,8 @@ void Emitter::free_value_ops(int position) {
       const Tensor& t = state_.tensor(v);
       constexpr size_t kMostStores = 4;
       const bool related = first.numel <= kSmallValue || share_leaf(pending[0], v);
-      const bool together = batch.empty() || (batch.size() < kMostStores && related && domain_of(t.sizes, t.strides) == domain);
+      const bool together =
+          batch.empty() || (batch.size() < kMostStores && related && !depends_on(v, rest) && domain_of(t.sizes, t.strides) == domain);
       (together ? batch : rest).push_back(v);
     }
     try {
@@ -332,6 +333,22 @@ void Emitter::free_value_ops(int position) {
     }
     pending = rest;
   }
+}
+
+/// Does the computation of a free value read one of `others`, stored values?
+bool Emitter::depends_on(int value, const std::vector<int>& others) const {
+  std::set<int> seen;
+  std::vector<int> stack{value};
+  while (!stack.empty() && !others.empty()) {
+    const int v = stack.back();
+    stack.pop_back();
+    if (std::find(others.begin(), others.end(), v) != others.end()) return true;
+    const Tensor& t = state_.tensor(v);
+    const bool expands = v == value || (t.node >= 0 && !state_.stored[static_cast<size_t>(v)]);
+    if (!expands || !seen.insert(v).second) continue;
+    for (ir::ValueId input : state_.node(t.node).inputs) stack.push_back(state_.owner(input));
+  }
+  return false;
 }
 
 /// Do two free values read a tensor of their own size in common?
@@ -391,9 +408,10 @@ void Emitter::copies() {
     const Node& node = state_.node(i);
     if (node.op != OpKind::kCopyTo) continue;
     const int src = node.inputs[1];
-    if (state_.in_place[static_cast<size_t>(state_.owner(src))]) continue;
     const Tensor& dst = state_.tensor(node.inputs[0]);
-    if (dst.numel == 0) continue;
+    const auto src_owner = static_cast<size_t>(state_.owner(src));
+    const bool done = state_.in_place[src_owner] && state_.places[src_owner].storage == state_.places[static_cast<size_t>(dst.owner)].storage;
+    if (done || dst.numel == 0) continue;
     Item item{i, domain_of(dst.sizes, dst.strides), {}, state_.places[static_cast<size_t>(dst.owner)].storage};
     ProgramSpec spec;
     spec.dims = item.domain.dims;

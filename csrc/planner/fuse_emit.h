@@ -19,6 +19,7 @@ class Emitter {
   void program_group(int g);
   Coords source_place(int node) const;
   void free_value_ops(int position);
+  bool depends_on(int value, const std::vector<int>& others) const;
   bool share_leaf(int a, int b) const;
   void free_op(const std::vector<int>& values);
   void copies();
