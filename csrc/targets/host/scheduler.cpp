@@ -15,6 +15,9 @@ namespace {
 
 using abi::u32;
 
+constexpr int kIdleScans = 200;  // about 50 us: longer than most waits between tiles
+constexpr std::chrono::microseconds kIdleSleep{50};
+
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
 
 /// xorshift64*: the order in which workers are tried and how many tiles are run at a time.
@@ -40,7 +43,7 @@ struct Blocked {
   u32 counter = 0, expected = 0;
 };
 
-struct Worker {
+struct alignas(64) Worker {  // a cache line of its own: threads look at workers that others run
   std::atomic<bool> claimed{false}, finished{false};
   // The rest belongs to the thread that has claimed the worker.
   size_t item = 0;
@@ -187,7 +190,9 @@ class Launch {
       const int index = active_[(start + i) % n];
       Worker& worker = workers_[index];
       if (worker.finished.load(std::memory_order_acquire)) continue;
-      if (shared_ && worker.claimed.exchange(true, std::memory_order_acquire)) continue;
+      if (shared_ &&
+          (worker.claimed.load(std::memory_order_relaxed) || worker.claimed.exchange(true, std::memory_order_acquire)))
+        continue;
       const bool ran = !worker.finished.load(std::memory_order_relaxed) && advance(worker, index, random, env);
       if (shared_) worker.claimed.store(false, std::memory_order_release);
       if (ran) return true;
@@ -203,10 +208,17 @@ class Launch {
     env.launch = memory_.launch;
     Random random(options_.seed * 1024 + static_cast<uint64_t>(thread));
     try {
+      int idle = 0;  // scans in a row that found nothing to run
       while (unfinished_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_acquire)) {
-        if (step(random, env)) continue;
+        if (step(random, env)) {
+          idle = 0;
+          continue;
+        }
         check_deadline();
-        std::this_thread::yield();
+        if (++idle < kIdleScans)
+          std::this_thread::yield();
+        else
+          std::this_thread::sleep_for(kIdleSleep);
       }
     } catch (...) {
       const std::lock_guard lock(error_mutex_);

@@ -21,7 +21,7 @@ template <class T>
 class AttentionTask : public Task {
  public:
   explicit AttentionTask(const plan::Op& op) : op_(op), x_{&op_.record.params.attention, &op_} {
-    const bool few = kind() == TaskKind::kAttentionSimple || params().queries <= kFewQueries;
+    const bool few = params().queries <= kFewQueries;
     product_ = few ? gemm_few_rows<T> : gemm<T>;
   }
 
