@@ -160,6 +160,18 @@ void Scheduler::place_tiles() {
   for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
 }
 
+/// Where an item that starts at `unit` must end at the latest: with short rows every segment of an item takes whole
+/// pages of sums (8192 / k rows each), which must fit the same memory as kMaxRowsPerItem rows.
+int64_t segment_end(const abi::MatmulRowsParams& params, int64_t unit) {
+  constexpr int kPageElements = 8192;
+  if (kPageElements / params.k * params.num_segments * 2 <= abi::kMaxRowsPerItem) return params.num_units;
+  for (int s = 0; s < params.num_segments; ++s) {
+    const int64_t end = params.segment[s].first_unit + params.segment[s].num_units;
+    if (unit < end) return end;
+  }
+  return params.num_units;
+}
+
 /// Weights stream ahead of the wait as far as the ring holds them; what is beyond it starts when the activation is
 /// there.
 void Scheduler::place_rows() {
@@ -179,7 +191,7 @@ void Scheduler::place_rows() {
   for (int w = 0; w < num_workers; ++w) {
     Worker& worker = workers_[w];
     for (const int64_t end = next + share[w]; next < end;) {
-      const int64_t count = std::min(per_item, end - next);
+      const int64_t count = std::min({per_item, end - next, segment_end(params, next) - next});
       const double bytes = unit_bytes * static_cast<double>(count), start = std::max(worker.free, ready(next, count));
       const double ahead = std::max(worker.loaded, worker.free - kRingBytes / bandwidth) + bytes / bandwidth;
       const double behind = start + std::max(0.0, bytes - kRingBytes) / bandwidth;
