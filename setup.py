@@ -1,7 +1,9 @@
 """Builds the extension ark_torch._C from every C++ file under csrc and the embedded device headers; needs no CUDA."""
 
 import fcntl
+import os
 import runpy
+import subprocess
 from pathlib import Path
 
 from setuptools import setup
@@ -27,6 +29,17 @@ def sources() -> list[str]:
     return [f for f in found if not f.endswith("_test.cpp")] + [EMBEDDED]
 
 
+def link_options() -> list[str]:
+    """The shared libstdc++, named outright: some compilers are set up to link a static one, and a second copy of it beside
+    torch's breaks streams and locales (seen as a crash in operator<<)."""
+    compiler = os.environ.get("CXX", "g++").split()
+    found = subprocess.run(
+        [*compiler, "-print-file-name=libstdc++.so.6"], capture_output=True, text=True
+    ).stdout.strip()
+    shared = [found] if os.path.isabs(found) else []
+    return ["-ldl", "-lpthread", *shared, "-Wl,--exclude-libs,ALL"]
+
+
 setup(
     ext_modules=[
         CppExtension(
@@ -34,7 +47,7 @@ setup(
             sources(),
             include_dirs=[str(ROOT / "csrc")],
             extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare"],
-            extra_link_args=["-ldl", "-lpthread"],
+            extra_link_args=link_options(),
         )
     ],
     cmdclass={"build_ext": Build},
