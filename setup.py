@@ -30,7 +30,7 @@ def sources() -> list[str]:
 
 
 def link_options() -> list[str]:
-    """The shared libstdc++, named outright: some compilers are set up to link a static one, and a second copy of it beside
+    """The shared libstdc++, named outright: some compilers are set up to link a static one, and a second copy beside
     torch's breaks streams and locales (seen as a crash in operator<<)."""
     compiler = os.environ.get("CXX", "g++").split()
     found = subprocess.run(
