@@ -54,7 +54,7 @@ bool refine(const Box& box, const Strides& strides, std::vector<Box>& out) {
     int64_t rest = box.begin % s;
     if (rest + extent <= s) continue;
     bool own_rows = inner > 0 && box.dims[inner - 1].stride == s;
-    if (inner < box.num_dims || own_rows || box.num_dims == Box::kMaxBoxDims) return false;
+    if (inner < box.num_dims || (own_rows && box.width > s) || box.num_dims == Box::kMaxBoxDims) return false;
     int64_t head = rest == 0 ? 0 : s - rest, rows = (box.width - head) / s, tail = box.width - head - rows * s;
     Box part = box;
     bool ok = true;

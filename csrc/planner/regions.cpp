@@ -41,7 +41,9 @@ void normalise(Box& box) {
       --n;
     }
   }
-  while (n > 0 && box.dims[n - 1].stride == box.width) box.width *= box.dims[--n].count;
+  // Runs that touch or overlap are one run.
+  for (; n > 0 && box.dims[n - 1].stride <= box.width; --n)
+    box.width += (box.dims[n - 1].count - 1) * box.dims[n - 1].stride;
   box.num_dims = n;
 }
 
