@@ -52,8 +52,7 @@ inline Builder encoder(const EncoderSizes& z) {
 }
 
 struct DecoderSizes {
-  int64_t width = 2048, heads = 32, kv_heads = 8, head_dim = 64, hidden = 8192, layers = 16, vocabulary = 128256,
-          parts = 4;
+  int64_t width = 2048, heads = 32, kv_heads = 8, head_dim = 64, hidden = 8192, layers = 16, vocabulary = 128256;
 };
 
 /// A decode step as in Llama, batch 1: qkv as three segments of pairs, attention, projection, gate and up, down; then
@@ -66,7 +65,7 @@ inline Builder decoder(const DecoderSizes& z) {
     const std::string at = cat(".", l);
     auto wq = b.input("wq" + at, {q_width, w}), wk = b.input("wk" + at, {kv, w}), wv = b.input("wv" + at, {kv, w});
     auto wo = b.input("wo" + at, {w, q_width}), wg = b.input("wg" + at, {2 * z.hidden, w}),
-         wd = b.input("wd" + at, {w, z.hidden});
+         wd = b.input("wd" + at, {w, 2 * z.hidden});
     auto q = b.storage("q" + at, {q_width}), k = b.storage("k" + at, {kv}), v = b.storage("v" + at, {kv});
     auto o = b.storage("o" + at, {q_width}), r = b.storage("r" + at, {w}), h = b.storage("h" + at, {2 * z.hidden});
     auto y = b.storage("y" + at, {w});
@@ -77,7 +76,7 @@ inline Builder decoder(const DecoderSizes& z) {
     attention.op.record.kind = TaskKind::kAttentionDecode;
     abi::AttentionParams& p = attention.op.record.params.attention;
     p.batch = 1, p.heads = static_cast<int>(z.heads), p.kv_heads = static_cast<int>(z.kv_heads), p.queries = p.keys = 1;
-    p.head_dim = p.value_dim = static_cast<int>(z.head_dim), p.parts = static_cast<int>(z.parts), p.fresh_operand = -1;
+    p.head_dim = p.value_dim = static_cast<int>(z.head_dim), p.parts = 1, p.fresh_operand = -1;
     const int64_t d = z.head_dim;
     b.operand(attention, {q, {q_width, d, d, 1}}, Access::kRead);
     b.operand(attention, {k, {kv, d, d, 1}}, Access::kRead);
