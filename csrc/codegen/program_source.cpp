@@ -33,7 +33,7 @@ class Printer {
     line(cat("struct Program", number, " {"));
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
-             ", kCachedChunks = ", cached_chunks(), ";"));
+             ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
     print_inputs();
     if (row_ || column_) {
       print_accumulators();
@@ -119,23 +119,68 @@ class Printer {
 
   // ---- sizes of vectors ----
 
+  bool irregular_load(int i) const {
+    return instr(i).op == Opcode::kLoadParts || (instr(i).op == Opcode::kLoad && !info_[i].plain_load);
+  }
+
   int vector_length() const {
-    int widest = 1, narrowest = 8;
+    int narrowest = 8;
+    bool doubles = false;
     for (int i = 0; i < count_; ++i) {
       const Instr& in = instr(i);
       if (in.op != Opcode::kLoad && in.op != Opcode::kStore) continue;
-      widest = std::max(widest, size_bytes(in.dtype));
+      doubles |= in.dtype == DType::kF64;
       narrowest = std::min(narrowest, size_bytes(in.dtype));
     }
-    if (widest == 8) return 2;
-    return narrowest <= 2 ? 8 : 4;
+    if (is_long()) return 2;
+    // i64 beside narrower types is mostly an index that is the same along the vector
+    return doubles || narrowest == 8 ? 2 : narrowest <= 2 ? 8 : 4;
+  }
+
+  /// Functions of a hundred instructions and more per element: copies of the program must be few.
+  bool is_long() const {
+    return std::any_of(program_.instrs.begin(), program_.instrs.end(), [](const Instr& in) {
+      switch (in.op) {
+        case Opcode::kSin:
+        case Opcode::kCos:
+        case Opcode::kTan:
+        case Opcode::kLgamma:
+        case Opcode::kFmod:
+        case Opcode::kRemainder:
+        case Opcode::kDivFloor:
+          return is_float(in.dtype);
+        case Opcode::kPow:
+        case Opcode::kErfc:
+        case Opcode::kAsinh:
+        case Opcode::kAcosh:
+        case Opcode::kAtanh:
+        case Opcode::kSinh:
+        case Opcode::kCosh:
+          return true;
+        default:
+          return is_float(in.dtype) && in.dtype == DType::kF64 && in.op >= Opcode::kExp && in.op <= Opcode::kErf;
+      }
+    });
+  }
+
+  /// Vectors that a thread of a pointwise task has in flight: 4 need about 64 registers and cost 4 copies of the
+  /// program.
+  int unroll() const {
+    int registers = 0;
+    for (int i = 0; i < count_; ++i) {
+      if (irregular_load(i)) return 1;
+      if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+    }
+    if (registers == 0 || is_long()) return 1;
+    const int by_registers = std::clamp(64 / registers, 1, 4);
+    return count_ > 60 ? 1 : count_ > 25 ? std::min(2, by_registers) : by_registers;
   }
 
   /// Vectors of a row that a thread keeps in registers between passes: about 64 registers of raw loads.
   int cached_chunks() const {
     int registers = 0;
     for (int i = 0; i < count_; ++i) {
-      if ((instr(i).op == Opcode::kLoad && !info_[i].plain_load) || instr(i).op == Opcode::kLoadParts) return 1;
+      if (irregular_load(i)) return 1;
       if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
     }
     return std::clamp(registers == 0 ? 4 : 64 / registers, 1, 4);

@@ -91,7 +91,7 @@ struct Column {
         A total = sums[k];
 #pragma unroll 1
         for (int g = 1; g < groups; ++g) total.merge(sums[g * lanes * V + k]);
-        typename P::Uniform u;
+        typename P::Uniform u{};
         P::finish(total, u);
         i64 x[P::kDims] = {};
         unflatten<kReduce, P::kDims>(r, first_column + start + k, x);

@@ -113,7 +113,7 @@ struct Fetcher {
   const u64* slots;
   u32 pushed = 0, oldest = 0;  // entries in the list, entries known to be free again
   int head = 0;                // next free byte of Shared::records
-  uint4 piece[kPieces];        // the next record, on its way
+  uint4 piece[kPieces] = {};   // the next record, on its way
   bool ok = true;
 
   ARK_DEVICE Fetcher(const Worker& w, const u64* slot_table) : worker(w), slots(slot_table) {}

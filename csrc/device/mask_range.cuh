@@ -47,7 +47,7 @@ struct MaskRange {
     // a mask that is the same for all queries is read once
     const int distinct = mask.stride[2] == 0 ? 1 : queries;
     const i64 total = static_cast<i64>(distinct) * p.keys;
-#pragma unroll 4
+#pragma unroll 1
     for (i64 e = consumer.thread(); e < total; e += kConsumerThreads) {
       const int key = static_cast<int>(e % p.keys);
       if (visible(base, corner + e / p.keys * mask.stride[2] + key * mask.stride[3], p.dtype)) {

@@ -254,7 +254,7 @@ struct MatmulRows {
     for (int m = group.index(); m < p.m; m += group.count()) {
       i64 row[P::kDims] = {};
       row[P::kDims - 2] = m;
-      typename P::Uniform u;
+      typename P::Uniform u{};
       walk.load(row);
       walk.template run<0>(row, u, reduction, ActivationSink<S>{to + m * (end - begin), begin, end});
     }

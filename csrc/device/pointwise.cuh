@@ -22,7 +22,7 @@ struct Pointwise {
   }
 
  private:
-  /// Two vectors of V elements in flight per thread.
+  /// P::kUnroll vectors of V elements in flight per thread.
   template <class P, int V>
   static ARK_DEVICE void run_vectors(Consumer& consumer, const Task& task) {
     const abi::OpRecord& r = *task.record;
@@ -33,23 +33,21 @@ struct Pointwise {
     const i64 begin = task.first * tile;
     const i64 end = min(total, (task.first + static_cast<i64>(task.count)) * tile);
     const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
+    constexpr int kUnroll = V == 1 ? 1 : P::kUnroll;
     constexpr i64 kStep = kConsumerThreads * V;
-    i64 e = begin + consumer.thread() * V;
 #pragma unroll 1
-    for (; e + kStep < end; e += 2 * kStep) {
-      i64 x0[P::kDims], x1[P::kDims];
-      unflatten<0, P::kDims>(r, e, x0);
-      unflatten<0, P::kDims>(r, e + kStep, x1);
-      typename P::template Inputs<V> in0, in1;
-      P::template load<V>(c, x0, in0);
-      P::template load<V>(c, x1, in1);
-      P::template run_loaded<V>(c, x0, in0, NoRoots{});
-      P::template run_loaded<V>(c, x1, in1, NoRoots{});
-    }
-    if (e < end) {
-      i64 x[P::kDims];
-      unflatten<0, P::kDims>(r, e, x);
-      P::template run<V>(c, x, NoRoots{});
+    for (i64 e = begin + consumer.thread() * V; e < end; e += kUnroll * kStep) {
+      i64 x[kUnroll][P::kDims] = {};
+      typename P::template Inputs<V> in[kUnroll];
+      unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
+        if (e + k.value * kStep < end) {
+          unflatten<0, P::kDims>(r, e + k.value * kStep, x[k.value]);
+          P::template load<V>(c, x[k.value], in[k.value]);
+        }
+      });
+      unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
+        if (e + k.value * kStep < end) P::template run_loaded<V>(c, x[k.value], in[k.value], NoRoots{});
+      });
     }
   }
 };

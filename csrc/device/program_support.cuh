@@ -98,12 +98,26 @@ ARK_DEVICE auto cast(T x) {
   return widen(narrow<S>(x));
 }
 
+/// f(Number<0>{}), ..., f(Number<kCount - 1>{}). Unrolled by the front end: arrays indexed by the number are in
+/// registers for certain, which loops with #pragma unroll do not guarantee when the elements are copied as bytes.
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+template <int kCount, int kFirst = 0, class F>
+ARK_DEVICE void unrolled(F&& f) {
+  if constexpr (kFirst < kCount) {
+    f(Number<kFirst>{});
+    unrolled<kCount, kFirst + 1>(f);
+  }
+}
+
 // ---------------------------------------------------------------------------------------------- vectors in memory
 
 /// V neighbouring elements as they lie in memory.
 template <class S, int V>
 struct alignas(sizeof(S) * V > 16 ? 16 : sizeof(S) * V) Vec {
-  S v[V];
+  S v[V]{};  // zero until loaded: a register that only some paths write would stay alive through the whole kernel
 };
 
 template <class S>
@@ -215,14 +229,26 @@ ARK_DEVICE IndexedOffset indexed_offset(const ProgramContext& c, const abi::Oper
   }
   return {offset, valid};
 }
+/// What an out-of-range read gives: NaN, or 0 where there is none.
 template <class S>
 ARK_DEVICE S out_of_range_value() {
-  S s{};
-  if constexpr (sizeof(S) == sizeof(bf16) && __is_same(S, bf16)) s.bits = 0x7fff;
-  if constexpr (__is_same(S, f16)) s.bits = 0x7fff;
-  if constexpr (__is_same(S, float)) s = op::not_a_number();
-  if constexpr (__is_same(S, double)) s = op::not_a_number();
-  return s;
+  return S{};
+}
+template <>
+ARK_DEVICE bf16 out_of_range_value<bf16>() {
+  return bf16{0x7fff};
+}
+template <>
+ARK_DEVICE f16 out_of_range_value<f16>() {
+  return f16{0x7fff};
+}
+template <>
+ARK_DEVICE float out_of_range_value<float>() {
+  return op::not_a_number();
+}
+template <>
+ARK_DEVICE double out_of_range_value<double>() {
+  return op::not_a_number();
 }
 
 /// V elements at x, moved by per-element index registers (kIndices of them) where `predicate` holds, else 0.
@@ -298,6 +324,7 @@ ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)
   bool together = V > 1 && V <= 8 && (column[0] & 3) == 0;
   ARK_EACH together = together && row[i] == row[0] && column[i] == column[0] + i;
   constexpr int kEach = 4;  // parts in flight
+  ARK_EACH out[i] = 0;
 #pragma unroll 1
   for (int first = 0; first < (together ? 1 : V); ++first) {
     int this_row = static_cast<int>(row[0]), this_column = static_cast<int>(column[0]);
@@ -308,7 +335,7 @@ ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)
     const int group = this_row / rows, in_group = this_row % rows;
     const float* ml = max_sum + (static_cast<i64>(group) * parts * rows + in_group) * 2;
     const float* o = values + (static_cast<i64>(group) * parts * rows + in_group) * dim + this_column;
-    float m = -op::infinity(), l = 0, sum[V];
+    float m = -op::infinity(), l = 0, sum[V] = {};
     ARK_EACH sum[i] = 0;
 #pragma unroll 1
     for (int part = 0; part < parts; part += kEach) {

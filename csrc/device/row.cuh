@@ -71,13 +71,13 @@ struct RowWalk {
 
   ARK_DEVICE void load(const i64 (&row)[P::kDims]) {
     if constexpr (kCached) {
-#pragma unroll
-      for (int k = 0; k < kChunks; ++k)
-        if (element_of(k) < row_size) {
-          i64 x[P::kDims];
-          coordinates(element_of(k), row, x);
-          P::template load<V>(c, x, kept[k]);
+      unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
+        if (element_of(k.value) < row_size) {
+          i64 x[P::kDims] = {};
+          coordinates(element_of(k.value), row, x);
+          P::template load<V>(c, x, kept[k.value]);
         }
+      });
     }
   }
 
@@ -86,33 +86,31 @@ struct RowWalk {
     auto acc = P::accumulator(Pass<kPass>{});
     acc.start();
     if constexpr (kCached) {
-#pragma unroll
-      for (int k = 0; k < kChunks; ++k)
-        if (element_of(k) < row_size) {
-          i64 x[P::kDims];
-          coordinates(element_of(k), row, x);
-          P::template element<V>(Pass<kPass>{}, c, x, element_of(k), kept[k], u, acc, sink.at(element_of(k)));
+      unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
+        const i64 at = element_of(k.value);
+        if (at < row_size) {
+          i64 x[P::kDims] = {};
+          coordinates(at, row, x);
+          P::template element<V>(Pass<kPass>{}, c, x, at, kept[k.value], u, acc, sink.at(at));
         }
+      });
     } else {
       const i64 step = static_cast<i64>(group.size) * V;
-      i64 e = group.thread() * V;
+      constexpr int kUnroll = V == 1 ? 1 : P::kUnroll;
 #pragma unroll 1
-      for (; e + step < row_size; e += 2 * step) {  // two vectors in flight
-        i64 x0[P::kDims], x1[P::kDims];
-        coordinates(e, row, x0);
-        coordinates(e + step, row, x1);
-        Inputs in0, in1;
-        P::template load<V>(c, x0, in0);
-        P::template load<V>(c, x1, in1);
-        P::template element<V>(Pass<kPass>{}, c, x0, e, in0, u, acc, sink.at(e));
-        P::template element<V>(Pass<kPass>{}, c, x1, e + step, in1, u, acc, sink.at(e + step));
-      }
-      if (e < row_size) {
-        i64 x[P::kDims];
-        coordinates(e, row, x);
-        Inputs in;
-        P::template load<V>(c, x, in);
-        P::template element<V>(Pass<kPass>{}, c, x, e, in, u, acc, sink.at(e));
+      for (i64 e = group.thread() * V; e < row_size; e += kUnroll * step) {
+        i64 x[kUnroll][P::kDims] = {};
+        Inputs in[kUnroll];
+        unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
+          if (e + k.value * step < row_size) {
+            coordinates(e + k.value * step, row, x[k.value]);
+            P::template load<V>(c, x[k.value], in[k.value]);
+          }
+        });
+        unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
+          const i64 at = e + k.value * step;
+          if (at < row_size) P::template element<V>(Pass<kPass>{}, c, x[k.value], at, in[k.value], u, acc, sink.at(at));
+        });
       }
     }
     group.reduce(acc, buffer);
@@ -166,7 +164,7 @@ struct Row {
       if (row_number >= end) continue;  // groups never wait for each other inside a row
       i64 row[P::kDims] = {};
       unflatten<0, P::kDims - P::kReduceDims>(r, row_number, row);
-      typename P::Uniform u;
+      typename P::Uniform u{};
       walk.load(row);
       walk.template run<0>(row, u, consumer.scratch(), RowNoSink{});
       if (P::kUniformStores && group.thread() == 0) P::uniform_stores(c, row, u);
