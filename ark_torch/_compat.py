@@ -35,7 +35,12 @@ def decompositions() -> dict:
     aten = torch.ops.aten
     table = dict(select_decomp_table())
     whole = [aten.mm, aten.addmm, aten.bmm, aten.embedding_dense_backward, aten.index_add, aten.grid_sampler_2d]
-    whole += [aten.max_pool2d_with_indices, aten.max_pool3d_with_indices, aten.adaptive_max_pool2d, aten.adaptive_max_pool3d]
+    whole += [
+        aten.max_pool2d_with_indices,
+        aten.max_pool3d_with_indices,
+        aten.adaptive_max_pool2d,
+        aten.adaptive_max_pool3d,
+    ]
     whole += [aten.max_pool2d_with_indices_backward]  # inductor's own forms of pooling need inductor's lowering
     for packet in whole:
         for overload in packet.overloads():

@@ -1,9 +1,11 @@
-"""`ark::attention`: scaled dot-product attention as one op that AOTAutograd does not take apart, and the pass that puts it in place.
+"""`ark::attention`: scaled dot-product attention as one op that AOTAutograd does not take apart, and the pass that
+puts it in place.
 
 attention(q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask [B|1, H|1, S|1, T]?, scale, causal)
   -> out [B, H, S, Dv] (stored as [B, S, H, Dv], so that the usual transpose and reshape after it are views),
      logsumexp [B, H, S] f32 (f64 for f64)
-G divides H (grouped queries). The mask is bool (True: visible) or additive. A row without a visible key gives 0 and logsumexp -inf.
+G divides H (grouped queries). The mask is bool (True: visible) or additive. A row without a visible key gives 0 and
+logsumexp -inf.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from torch import Tensor, fx
 _library = torch.library.Library("ark", "DEF")
 _library.define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal) -> (Tensor, Tensor)")
 _library.define(
-    "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor? mask, float scale, bool causal)"
-    " -> (Tensor, Tensor, Tensor)"
+    "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor? mask, "
+    "float scale, bool causal) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -166,7 +168,8 @@ def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    """torch's function of the same name, through `ark::attention` where that op covers the call. Traced by AOTAutograd."""
+    """torch's function of the same name, through `ark::attention` where that op covers the call. Traced by
+    AOTAutograd."""
     q, k, v, mask = query, key, value, attn_mask
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
@@ -193,7 +196,8 @@ _SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal
 
 
 def replace_attention(gm: fx.GraphModule) -> int:
-    """Swaps scaled_dot_product_attention for `ark::attention` in a Dynamo graph, and feeds it the heads that repeat_kv repeats."""
+    """Swaps scaled_dot_product_attention for `ark::attention` in a Dynamo graph, and feeds it the heads that
+    repeat_kv repeats."""
     count = 0
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or node.target is not F.scaled_dot_product_attention:

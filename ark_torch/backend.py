@@ -5,7 +5,8 @@ Options (`options={...}`), all of them optional:
   target (str)       "auto", "cuda" or "host"; must fit the tensors' device
   workers (int)      number of workers of the plan (cuda: CTAs; default one per SM)
   schedule (str)     "greedy" or "sequential" (every op waits for the whole op before it)
-  tensor_cores, reuse_memory (bool), threads, seed (int, host target), deadline_ms (int), trace (bool), max_executables (int)
+  tensor_cores, reuse_memory, trace (bool), deadline_ms, max_executables (int)
+  threads, seed (int)  of the host target
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ ark.reset = _reset
 
 @contextmanager
 def record_callables(into: list):
-    """Appends to `into` the callable of every graph compiled inside the block, without Dynamo and AOTAutograd around it.
+    """Appends to `into` the callable of every graph compiled inside the block, without Dynamo and AOTAutograd around
+    it.
 
     Each takes the list of the graph's arguments and clears it; pass a copy.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from ark_torch import lower_attention, lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view  # noqa: F401  (they fill the table)
+from ark_torch import lower_attention, lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.lowering import SEED
@@ -18,6 +18,7 @@ from ark_torch.records import REGISTRY, GraphRecord, log
 from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment, probe
 from ark_torch.sizes import to_python
 
+RULE_FAMILIES = (lower_attention, lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view)  # fill RULES
 MAX_RETRIES = 64  # nodes that the planner may decline, one after the other, before the segment goes to ATen as a whole
 # Assertions on sizes: they run on the host and are no fallback.
 HOST_OPS = {
@@ -97,7 +98,8 @@ class _GraphCompiler:
         return emitter.emit(self.record.name, self.placeholders, steps, segments, self.result)
 
     def _decline_aliased_writes(self) -> None:
-        """A native write needs every view of its input to be native as well: the plan sees only aliases that it made itself."""
+        """A native write needs every view of its input to be native as well: the plan sees only aliases that it made
+        itself."""
         for node in self.nodes:
             if node.target != torch.ops.aten.copy_.default or node in self.causes:
                 continue
@@ -328,7 +330,7 @@ class Emitter:
 
     def _close(self, name: str):
         source = "def call(args):\n" + "".join(f"    {line}\n" for line in self.lines)
-        exec(compile(source, f"<ark {name}>", "exec"), self.scope)  # noqa: S102 - our own source
+        exec(compile(source, f"<ark {name}>", "exec"), self.scope)
         call = self.scope["call"]
         call.__name__ = name
         call.source = source

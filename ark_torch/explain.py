@@ -103,7 +103,8 @@ def summarize(records: list[GraphRecord]) -> Explanation:
 
 
 def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explanation:
-    """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients) and says what became of it.
+    """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients)
+    and says what became of it.
 
     Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`.
     """
@@ -134,14 +135,16 @@ def _run_backward(result, model, inputs, kwargs) -> None:
 
 
 def report() -> Explanation:
-    """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what fell back at run time."""
+    """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what fell
+    back at run time."""
     result = summarize(REGISTRY.graphs)
     result.fallbacks.update(REGISTRY.runtime_fallbacks)
     return result
 
 
 def compile_times() -> dict[str, float]:
-    """Seconds that ark itself spent since the last reset: `ark` in all, and the extension's stages (parse, bind, plan, source, compile, load)."""
+    """Seconds that ark itself spent since the last reset: `ark` in all, and the extension's stages (parse, bind,
+    plan, source, compile, load)."""
     times: Counter = Counter()
     for record in REGISTRY.graphs:
         times["ark"] += record.seconds

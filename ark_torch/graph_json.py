@@ -34,7 +34,8 @@ def compute_type(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph under construction. Sizes, strides and the offset (elements, into `owner`) are ints or sympy expressions."""
+    """A tensor of the graph under construction. Sizes, strides and the offset (elements, into `owner`) are ints or
+    sympy expressions."""
 
     id: int
     dtype: torch.dtype

@@ -23,7 +23,8 @@ def _causal_mask(ctx: Lowering, q: Value, k: Value) -> Value:
 
 
 def _mask_inputs(ctx: Lowering, q: Value, k: Value, mask: Value | None, causal: bool) -> tuple[list[Value], bool]:
-    """The mask as an input list, and whether the causal flag remains: with unequal lengths torch's causal (the upper left corner)
+    """The mask as an input list, and whether the causal flag remains: with unequal lengths torch's causal (the upper
+    left corner)
     is given as a mask."""
     if mask is not None:
         if causal:
@@ -50,7 +51,8 @@ def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal):
 
 
 def _has_backward_task(q: Value, v: Value) -> bool:
-    """The shapes that the tensor-core tasks of the backward take; the others are composed of matrix products and pointwise ops."""
+    """The shapes that the tensor-core tasks of the backward take; the others are composed of matrix products and
+    pointwise ops."""
     return q.dtype in (torch.bfloat16, torch.float16) and q.shape[3] in (64, 128) and v.shape[3] == q.shape[3]
 
 
@@ -66,7 +68,8 @@ def lower_attention_backward(ctx: Lowering, node, dout, q, k, v, out, logsumexp,
 
 
 class _Backward:
-    """dv = P^T dout, dS = P * (dout v^T - rowsum(dout * out)) * scale, dq = dS k, dk = dS^T q, with P = exp(scores - logsumexp)."""
+    """dv = P^T dout, dS = P * (dout v^T - rowsum(dout * out)) * scale, dq = dS k, dk = dS^T q, with P = exp(scores -
+    logsumexp)."""
 
     def __init__(self, ctx: Lowering, q: Value, k: Value, v: Value, scale: float):
         self.ctx, self.q, self.k, self.v, self.scale = ctx, q, k, v, scale
@@ -85,10 +88,14 @@ class _Backward:
     def _unpacked(self, x: Value) -> Value:
         """The inverse, of a contiguous value."""
         rows, columns = x.shape[1:]
-        return self.ctx.view(x, (self.batch, self.heads, rows, columns), (self.heads * rows * columns, rows * columns, columns, 1))
+        return self.ctx.view(
+            x, (self.batch, self.heads, rows, columns), (self.heads * rows * columns, rows * columns, columns, 1)
+        )
 
     def _transposed(self, x: Value) -> Value:
-        return self.ctx.view(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]), (*x.strides[:-2], x.strides[-1], x.strides[-2]))
+        return self.ctx.view(
+            x, (*x.shape[:-2], x.shape[-1], x.shape[-2]), (*x.strides[:-2], x.strides[-1], x.strides[-2])
+        )
 
     def _repeated(self, x: Value) -> Value:
         """Each key-value head once per query head of its group."""
@@ -98,19 +105,25 @@ class _Backward:
         times = floordiv(self.heads, groups)
         strides = (x.strides[0], x.strides[1], 0, x.strides[2], x.strides[3])
         copy = ctx.pointwise("cast", [ctx.view(x, (batch, groups, times, rows, columns), strides)], x.dtype)
-        return ctx.view(copy, (batch, self.heads, rows, columns), (self.heads * rows * columns, rows * columns, columns, 1))
+        return ctx.view(
+            copy, (batch, self.heads, rows, columns), (self.heads * rows * columns, rows * columns, columns, 1)
+        )
 
     def _product(self, a: Value, b: Value) -> Value:
         """[B, H, R, K] x [B, H, K, C] in the compute type."""
         a, b = self._packed(a), self._packed(b)
-        return self._unpacked(self.ctx.graph.add_node("matmul", [a, b], self.wide, (a.shape[0], a.shape[1], b.shape[2])))
+        return self._unpacked(
+            self.ctx.graph.add_node("matmul", [a, b], self.wide, (a.shape[0], a.shape[1], b.shape[2]))
+        )
 
     def _pointwise(self, opcode: str, *inputs: Value) -> Value:
         return self.ctx.pointwise(opcode, list(inputs), self.wide)
 
     def _probabilities(self, keys: Value, logsumexp: Value, mask: Value | None, causal: bool) -> Value:
         ctx = self.ctx
-        scores = self._pointwise("mul", self._product(self.q, self._transposed(keys)), ctx.scalar(self.scale, self.wide))
+        scores = self._pointwise(
+            "mul", self._product(self.q, self._transposed(keys)), ctx.scalar(self.scale, self.wide)
+        )
         if causal:
             mask = _causal_mask(ctx, self.q, self.k)
         minus_infinity = ctx.scalar(-math.inf, self.wide)
@@ -129,21 +142,29 @@ class _Backward:
         if self.groups != self.heads:
             rows, columns = x.shape[2:]
             times = floordiv(self.heads, self.groups)
-            apart = ctx.view(x, (self.batch, self.groups, times, rows, columns), (x.strides[0], x.strides[1] * times, *x.strides[1:]))
+            apart = ctx.view(
+                x, (self.batch, self.groups, times, rows, columns), (x.strides[0], x.strides[1] * times, *x.strides[1:])
+            )
             shape = (self.batch, self.groups, rows, columns)
             x = ctx.graph.add_node("reduce", [apart], self.wide, shape, reduce="sum", dims=[2], keepdim=False)
         return ctx.pointwise("cast", [x], **ctx.like(val))
 
-    def run(self, node, dout: Value, out: Value, logsumexp: Value, mask: Value | None, causal: bool) -> tuple[Value, ...]:
+    def run(
+        self, node, dout: Value, out: Value, logsumexp: Value, mask: Value | None, causal: bool
+    ) -> tuple[Value, ...]:
         ctx, dtype = self.ctx, self.q.dtype
         if mask is not None:
             mask = ctx.reshape_rank(mask, 4)
         keys, values = self._repeated(self.k), self._repeated(self.v)
         probabilities = self._probabilities(keys, logsumexp, mask, causal)
         product = self._pointwise("mul", ctx.to_compute(dout, self.wide), ctx.to_compute(out, self.wide))
-        delta = ctx.graph.add_node("reduce", [product], self.wide, (*product.shape[:3], 1), reduce="sum", dims=[3], keepdim=True)
+        delta = ctx.graph.add_node(
+            "reduce", [product], self.wide, (*product.shape[:3], 1), reduce="sum", dims=[3], keepdim=True
+        )
         slopes = self._pointwise("sub", self._product(dout, self._transposed(values)), delta)
-        slopes = self._pointwise("mul", self._pointwise("mul", probabilities, slopes), ctx.scalar(self.scale, self.wide))
+        slopes = self._pointwise(
+            "mul", self._pointwise("mul", probabilities, slopes), ctx.scalar(self.scale, self.wide)
+        )
         slopes, probabilities = ctx.cast(slopes, dtype), ctx.cast(probabilities, dtype)
         dq = ctx.pointwise("cast", [self._product(slopes, keys)], **ctx.like(node.meta["val"][0]))
         dk = self._of_groups(self._product(self._transposed(slopes), self.q), node.meta["val"][1])

@@ -63,7 +63,8 @@ def lower_gather(ctx: Lowering, node, x, dim, index, sparse_grad=False):
 
 
 class _Indexing:
-    """Where the dimensions of x[indices] come from (NumPy's rules): dimensions before, the indices' own, dimensions after."""
+    """Where the dimensions of x[indices] come from (NumPy's rules): dimensions before, the indices' own, dimensions
+    after."""
 
     def __init__(self, ctx: Lowering, x: Value, indices):
         indices = list(indices) + [None] * (len(x.shape) - len(indices))
@@ -146,7 +147,8 @@ def _one_per_row(x: Value, index: Value, dim: int) -> bool:
 
 
 def _scatter(ctx: Lowering, node, x: Value, dim: int, index: Value, value) -> Value:
-    """With one index per row a scatter is a choice: where(position == index, value, x). Else elements that share a place would race."""
+    """With one index per row a scatter is a choice: where(position == index, value, x). Else elements that share a
+    place would race."""
     out = ctx.out(node)
     like = ctx.like(out)
     rank = len(x.shape)

@@ -14,14 +14,17 @@ from ark_torch.lowering import Lowering, meta_shape, rule
 aten, prims = torch.ops.aten, torch.ops.prims
 
 # Ops whose result is a float for every input: the input is cast to the result's compute type first.
-FLOAT_UNARY = "exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf erfc asin acos atan sinh cosh asinh acosh atanh lgamma"
+FLOAT_UNARY = (
+    "exp exp2 expm1 log log2 log1p sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf erfc asin acos atan sinh cosh "
+    "asinh acosh atanh lgamma"
+)
 # Ops that keep the type. On integers the rounding ones are copies.
 SAME_UNARY = {"neg": "neg", "abs": "abs", "sign": "sign", "sgn": "sign", "relu": "relu"}
 ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
 
 
 def _default(name: str):
-    return getattr(getattr(aten, name), "default")
+    return getattr(aten, name).default
 
 
 def _no_bool(val: torch.Tensor, what: str) -> None:

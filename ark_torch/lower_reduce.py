@@ -78,13 +78,11 @@ def lower_max_dim(ctx: Lowering, node, x, dim, keepdim=False):
     values, indices = node.meta["val"]
     op = "max" if node.target == aten.max.dim else "min"
     if x.dtype == torch.bool:
+        best = _reduce(ctx, {"max": "any", "min": "all"}[op], x, dim, keepdim, **ctx.like(values))
         x = ctx.cast(x, torch.int64)
-    best = _reduce(ctx, op, ctx.to_compute(x, x.dtype), dim, keepdim, **_like_of(ctx, values))
+    else:
+        best = _reduce(ctx, op, x, dim, keepdim, **ctx.like(values))
     return best, _arg(ctx, "arg_" + op, x, dim, keepdim, indices)
-
-
-def _like_of(ctx: Lowering, val: torch.Tensor) -> dict:
-    return ctx.like(val)
 
 
 def _arg(ctx: Lowering, op: str, x: Value, dim, keepdim: bool, out: torch.Tensor) -> Value:
@@ -110,14 +108,10 @@ def lower_any(ctx: Lowering, node, x, dims=None, keepdim=False):
         dims,
         keepdim,
         torch.bool,
-        _shape_of(ctx, out),
+        ctx.like(out)["shape"],
         ctx.like(out)["strides"],
     )
     return result if out.dtype == torch.bool else ctx.pointwise("cast", [result], **ctx.like(out))  # u8 in, u8 out
-
-
-def _shape_of(ctx: Lowering, val: torch.Tensor) -> tuple:
-    return ctx.like(val)["shape"]
 
 
 def _count(x: Value, dims: list[int]):

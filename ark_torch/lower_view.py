@@ -12,11 +12,29 @@ from ark_torch.lowering import Lowering, meta_shape, meta_strides, rule
 aten, prims = torch.ops.aten, torch.ops.prims
 
 VIEW_OPS = [
-    aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.permute.default, aten.transpose.int, aten.t.default,
-    aten.slice.Tensor, aten.select.int, aten.expand.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.alias.default, aten.detach.default, aten.as_strided.default, aten.diagonal.default, aten.unfold.default,
-    aten.lift_fresh.default, prims.split_dim.default, prims.broadcast_in_dim.default, prims.transpose.default,
-]  # fmt: skip
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.slice.Tensor,
+    aten.select.int,
+    aten.expand.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.alias.default,
+    aten.detach.default,
+    aten.as_strided.default,
+    aten.diagonal.default,
+    aten.unfold.default,
+    aten.lift_fresh.default,
+    prims.split_dim.default,
+    prims.broadcast_in_dim.default,
+    prims.transpose.default,
+]
 MULTI_VIEW_OPS = [aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int]
 
 

@@ -1,8 +1,8 @@
 """FX nodes to ir::Graph: the context that rules write into, and the table of rules (ATen overload -> function).
 
-A rule is `rule(ctx, node, *args, **kwargs) -> Value | tuple[Value | None, ...]`. Tensor arguments arrive as `Value`, symbolic ints as
-sympy expressions, everything else as it stands in the FX graph. A rule raises `Unsupported` for what the ir cannot express; the node then
-runs as an ATen step.
+A rule is `rule(ctx, node, *args, **kwargs) -> Value | tuple[Value | None, ...]`. Tensor arguments arrive as `Value`,
+symbolic ints as sympy expressions, everything else as it stands in the FX graph. A rule raises `Unsupported` for what
+the ir cannot express; the node then runs as an ATen step.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Lowering:
         self.graph = GraphBuilder(name)
         self.device = device
         self.env: dict[fx.Node, Any] = {}
-        self.extras: dict[Any, Value] = {}  # inputs made anew for each call: SEED, or the expression of a size that is data
+        # inputs made anew for each call: SEED, or the expression of a size that is data
+        self.extras: dict[Any, Value] = {}
         self.num_rands = 0
         self._scalars: dict = {}
         self.node: fx.Node | None = None

@@ -1,4 +1,5 @@
-"""Cuts an FX graph into steps: native segments and ATen nodes, in an order that keeps data flow, mutation and random order."""
+"""Cuts an FX graph into steps: native segments and ATen nodes, in an order that keeps data flow, mutation and random
+order."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def _is_ordered(node: fx.Node) -> bool:
 
 
 def order_edges(nodes: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> dict[fx.Node, set[fx.Node]]:
-    """For each node the earlier nodes that it must follow: data flow, writes after reads, reads after writes, random order."""
+    """For each node the earlier nodes that it must follow: data flow, writes after reads, reads after writes, random
+    order."""
     before: dict[fx.Node, set[fx.Node]] = {}
     touched: dict[fx.Node, list[fx.Node]] = {}
     last_write: dict[fx.Node, fx.Node] = {}

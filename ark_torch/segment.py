@@ -1,4 +1,5 @@
-"""A native segment: its ir::Graph, the executable behind it, and the ATen steps that stand in where the planner declines."""
+"""A native segment: its ir::Graph, the executable behind it, and the ATen steps that stand in where the planner
+declines."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def make_executable(graph_text: str, target: str, device_index: int, options: di
 
 @dataclass(frozen=True)
 class SegmentGraph:
-    """A lowered segment. Called with the tensors of `inputs`, the extras inserted at their places, then one int per symbol."""
+    """A lowered segment. Called with the tensors of `inputs`, the extras inserted at their places, then one int per
+    symbol."""
 
     graph: dict
     inputs: list[fx.Node]
@@ -111,8 +113,10 @@ class NativeSegment:
             restrided = self._restride(inputs)
             if restrided is not None:
                 return self.executable(restrided)
-            cause = f"layout of an argument: {error}"
-            REGISTRY.runtime_fallbacks[cause] += 1
+            if not all(self.lowered.graph["immutable"]) and "out of range" in str(error):
+                # arguments may have been written: eager's own error cannot be had
+                raise IndexError(str(error)) from error
+            REGISTRY.runtime_fallbacks[f"arguments refused: {error}"] += 1
             return self._run_fallback(inputs)
         self._declined.add(self._key(inputs))
         REGISTRY.runtime_fallbacks[cause] += 1
@@ -131,7 +135,8 @@ class NativeSegment:
         return self._fallback(inputs)
 
     def _restride(self, inputs: list) -> list | None:
-        """Copies of the tensors whose strides are not those that the graph was compiled for; None if that cannot help."""
+        """Copies of the tensors whose strides are not those that the graph was compiled for; None if that cannot
+        help."""
         symbols = dict(zip(self.lowered.symbols, self._key(inputs)))
         result, changed = list(inputs), False
         immutable = self.lowered.graph["immutable"]

@@ -91,4 +91,8 @@ def numel(shape: tuple):
 
 def floordiv(a, b):
     """a // b of sizes; sympy's own operator would give floor(a / b)."""
-    return a // b if isinstance(a, int) and isinstance(b, int) else sympy_functions.FloorDiv(sympy.sympify(a), sympy.sympify(b))
+    return (
+        a // b
+        if isinstance(a, int) and isinstance(b, int)
+        else sympy_functions.FloorDiv(sympy.sympify(a), sympy.sympify(b))
+    )

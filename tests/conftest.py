@@ -25,7 +25,8 @@ EXECUTORS = [
 
 
 def use_reference(monkeypatch) -> list[ReferenceGraph]:
-    """Puts the reference evaluator behind the backend; returns the list that the graphs made from now on are appended to."""
+    """Puts the reference evaluator behind the backend; returns the list that the graphs made from now on are appended
+    to."""
     made: list[ReferenceGraph] = []
 
     def make(*args):

@@ -1,4 +1,5 @@
-"""Writes the ir graphs of whole models as JSON: python -m tests.dump_graphs DIRECTORY [NAME...]. Nothing is executed."""
+"""Writes the ir graphs of whole models as JSON: python -m tests.dump_graphs DIRECTORY [NAME...]. Nothing is
+executed."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def bert(full: bool, dropout: float = 0.0):
 def write(directory: Path, stem: str, records: list) -> None:
     for record in records:
         print(
-            f"{stem} {record.name}: {record.num_nodes} nodes, {len(record.segments)} segments, {record.seconds:.2f} s, fallbacks {dict(record.fallbacks)}"
+            f"{stem} {record.name}: {record.num_nodes} nodes, {len(record.segments)} segments, "
+            f"{record.seconds:.2f} s, fallbacks {dict(record.fallbacks)}"
         )
         for i, segment in enumerate(record.segments):
             suffix = "" if len(record.segments) == 1 else f".{i}"

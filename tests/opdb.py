@@ -1,4 +1,5 @@
-"""Runs samples of torch's own operator database (`op_db`) through the backend and judges the results against fp64 and eager's own error."""
+"""Runs samples of torch's own operator database (`op_db`) through the backend and judges the results against fp64 and
+eager's own error."""
 
 from __future__ import annotations
 
@@ -16,13 +17,41 @@ from ark_torch.records import REGISTRY, recording
 
 # Results that are not a function of the arguments, or whose memory is uninitialised.
 _NOT_COMPARABLE = {
-    "bernoulli", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "multinomial", "normal",
-    "randint", "randint_like", "rand_like", "randn", "randn_like", "cauchy", "exponential", "geometric", "log_normal", "uniform",
-    "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d", "nn.functional.alpha_dropout", "bernoulli_",
-    "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
-    "nn.functional.rrelu", "nn.functional.multi_head_attention_forward", "pca_lowrank", "svd_lowrank", "torch.ops.aten._efficient_attention_forward",
-    "nn.functional.scaled_dot_product_attention", "rand",
-}  # fmt: skip
+    "bernoulli",
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "multinomial",
+    "normal",
+    "randint",
+    "randint_like",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "cauchy",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "uniform",
+    "nn.functional.dropout",
+    "nn.functional.dropout2d",
+    "nn.functional.dropout3d",
+    "nn.functional.alpha_dropout",
+    "bernoulli_",
+    "nn.functional.feature_alpha_dropout",
+    "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d",
+    "nn.functional.rrelu",
+    "nn.functional.multi_head_attention_forward",
+    "pca_lowrank",
+    "svd_lowrank",
+    "torch.ops.aten._efficient_attention_forward",
+    "nn.functional.scaled_dot_product_attention",
+    "rand",
+}
 
 
 @dataclass
@@ -149,7 +178,11 @@ def _differs(name, op, sample, backward, mine, eager) -> str | None:
     for i, (a, e, x) in enumerate(zip(mine, eager, exact)):
         if a.is_floating_point() and a.shape == x.shape:
             a, e, x = a.double(), e.double(), x.double()
-            same = torch.where(torch.isfinite(x), (a - x).abs() <= 4 * (e - x).abs().amax() + 1e-5 * x.abs().clamp(max=1e30) + 1e-6, (a == e) | (a.isnan() & e.isnan()))
+            same = torch.where(
+                torch.isfinite(x),
+                (a - x).abs() <= 4 * (e - x).abs().amax() + 1e-5 * x.abs().clamp(max=1e30) + 1e-6,
+                (a == e) | (a.isnan() & e.isnan()),
+            )
             if not bool(same.all()):
                 return f"result {i}: " + first.replace("\n", " ")[:300]
         elif not torch.equal(a, e):

@@ -1,4 +1,5 @@
-"""The whole operator database: python -m tests.opdb_sweep [--samples N] [--backward] [--first I --every K] [--json FILE]."""
+"""The whole operator database: python -m tests.opdb_sweep [--samples N] [--backward] [--first I --every K] [--json
+FILE]."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def main() -> None:
         if outcome.kind in ("wrong", "crash"):
             bad.append(outcome)
             print(f"{outcome.kind}: {outcome.op}: {outcome.detail}", flush=True)
-    print(f"{sum(kinds.values())} samples in {time.time() - begin:.0f} s: " + ", ".join(f"{k} {n}" for k, n in kinds.most_common()))
+    print(
+        f"{sum(kinds.values())} samples in {time.time() - begin:.0f} s: "
+        + ", ".join(f"{k} {n}" for k, n in kinds.most_common())
+    )
     print("through ATen:")
     for cause, count in causes.most_common(60):
         print(f"  {count:4d}  {cause}")

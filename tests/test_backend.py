@@ -128,12 +128,22 @@ def test_two_forwards_before_one_backward(executor):
 
 def test_layouts_of_outputs(executor):
     def body(x, y):
-        return x.t() + 1, (x @ y).transpose(0, 1), x.new_empty(0) if False else y[:, ::2], torch.empty_like(x.t()).zero_()
+        return (
+            x.t() + 1,
+            (x @ y).transpose(0, 1),
+            x.new_empty(0) if False else y[:, ::2],
+            torch.empty_like(x.t()).zero_(),
+        )
 
     x, y = torch.randn(4, 6), torch.randn(6, 8)
     for a, e in zip(torch.compile(body, backend=ark)(x, y), body(x, y)):
         torch.testing.assert_close(a, e)
-        assert (a.stride(), a.dtype, a.device, a.storage_offset()) == (e.stride(), e.dtype, e.device, e.storage_offset())
+        assert (a.stride(), a.dtype, a.device, a.storage_offset()) == (
+            e.stride(),
+            e.dtype,
+            e.device,
+            e.storage_offset(),
+        )
 
 
 def test_outputs_alias_what_eager_aliases(executor):
@@ -208,11 +218,21 @@ def test_dropout_statistics_and_gradient(executor, dtype):
 
 def test_random_distributions(executor):
     def body(x):
-        return torch.rand_like(x), torch.randn_like(x), torch.rand(300, 200), torch.bernoulli(torch.full((300, 200), 0.2))
+        return (
+            torch.rand_like(x),
+            torch.randn_like(x),
+            torch.rand(300, 200),
+            torch.bernoulli(torch.full((300, 200), 0.2)),
+        )
 
     u, n, v, b = torch.compile(body, backend=ark)(torch.empty(300, 200))
     for sample in (u, v):
-        assert 0 <= sample.min() and sample.max() < 1 and abs(sample.mean() - 0.5) < 0.01 and abs(sample.var() - 1 / 12) < 0.005
+        assert (
+            0 <= sample.min()
+            and sample.max() < 1
+            and abs(sample.mean() - 0.5) < 0.01
+            and abs(sample.var() - 1 / 12) < 0.005
+        )
     assert abs(n.mean()) < 0.02 and abs(n.std() - 1) < 0.02
     assert abs(b.mean() - 0.2) < 0.01
     assert abs((u * v).mean() - 0.25) < 0.01  # streams of their own

@@ -12,7 +12,8 @@ from ark_torch.records import recording
 
 
 def sweep(body, make, sizes, limit=1, **options):
-    """Runs every size through one dynamic compilation and compares with eager; at most `limit` graphs may be compiled."""
+    """Runs every size through one dynamic compilation and compares with eager; at most `limit` graphs may be
+    compiled."""
     with recording() as records:
         compiled = torch.compile(body, backend=ark, dynamic=True, options=options)
         for size in sizes:

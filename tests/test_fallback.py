@@ -1,4 +1,5 @@
-"""What ark does not run natively runs through ATen: right, counted, explained, refused under strict; also when the planner declines late."""
+"""What ark does not run natively runs through ATen: right, counted, explained, refused under strict; also when the
+planner declines late."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def test_each_cause_is_logged_once(executor, caplog):
 
 
 def test_convolution_and_pooling(executor):
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)).eval()
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+    ).eval()
     with torch.no_grad():
         compile_and_check(model, torch.randn(2, 3, 12, 12))
 
@@ -63,7 +66,7 @@ def test_complex_and_sparse(executor):
 
 
 def test_float8(executor):
-    compile_and_check(lambda x: (x.to(torch.float8_e4m3fn).float() + 1), torch.randn(8))
+    compile_and_check(lambda x: x.to(torch.float8_e4m3fn).float() + 1, torch.randn(8))
 
 
 def test_boolean_index(executor):

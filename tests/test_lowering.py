@@ -35,7 +35,10 @@ def f32(*shape):
     return torch.randn(*shape)
 
 
-UNARY = "exp exp2 expm1 sin cos tan tanh sigmoid erf erfc atan sinh cosh asinh neg abs floor ceil round trunc sign relu isnan isinf square".split()
+UNARY = (
+    "exp exp2 expm1 sin cos tan tanh sigmoid erf erfc atan sinh cosh asinh"
+    " neg abs floor ceil round trunc sign relu isnan isinf square"
+).split()
 POSITIVE = "log log2 log10 log1p sqrt rsqrt reciprocal lgamma acosh".split()
 
 
@@ -113,6 +116,7 @@ def test_scalars_round_like_aten(executor):
 
 def test_bool_arithmetic(executor):
     a, b = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+    check(lambda a: (a.max(0), a.min(0), a.amax(), a.prod()), a)
     check(lambda a, b: (a + b, a * b, a & b, a | b, a ^ b, ~a, torch.maximum(a, b), a.sum(), a < b), a, b)
 
 
@@ -336,9 +340,17 @@ def test_input_with_offset(executor):
 def test_constants(executor):
     def body(x):
         return (
-            x + torch.arange(8), torch.full((3,), 2.5), torch.zeros_like(x), torch.ones(2, dtype=torch.int32), torch.arange(1, 9, 2),
-            x.new_full((2, 2), 7), torch.tensor(3.0) * x, torch.eye(4), torch.linspace(0, 1, 5), torch.arange(0.0, 4.0, 1.0),
-        )  # fmt: skip
+            x + torch.arange(8),
+            torch.full((3,), 2.5),
+            torch.zeros_like(x),
+            torch.ones(2, dtype=torch.int32),
+            torch.arange(1, 9, 2),
+            x.new_full((2, 2), 7),
+            torch.tensor(3.0) * x,
+            torch.eye(4),
+            torch.linspace(0, 1, 5),
+            torch.arange(0.0, 4.0, 1.0),
+        )
 
     check(body, f32(8), strict=False)
 
@@ -353,24 +365,93 @@ def test_dynamic_sizes(executor):
 
 
 def test_native_share():
-    """Everything above ran under strict; a table that lost its rules would fail there. Here: the census's ops have rules."""
+    """Everything above ran under strict; a table that lost its rules would fail there. Here: the census's ops have
+    rules."""
     from ark_torch import compile as _  # noqa: F401
     from ark_torch.lowering import RULES
 
     aten, prims = torch.ops.aten, torch.ops.prims
     census = [
-        aten.mul.Tensor, aten.view.default, aten.permute.default, aten.add.Tensor, aten.sub.Tensor, prims.convert_element_type.default,
-        aten.unsqueeze.default, aten.clone.default, aten.rsqrt.default, aten.expand.default, aten.mm.default, aten.scalar_tensor.default,
-        aten.addmm.default, aten.where.self, aten.alias.default, aten.div.Tensor, aten.full.default, aten.slice.Tensor, prims.iota.default,
-        aten.sum.dim_IntList, aten.exp.default, aten.var_mean.correction, aten.embedding.default, aten.neg.default, aten.cat.default,
-        aten.mean.dim, aten.ne.Scalar, aten.index.Tensor, aten.bitwise_and.Tensor, aten.le.Tensor, aten.bmm.default, aten.amax.default,
-        aten.eq.Scalar, aten.gather.default, aten.index_put.default, aten.squeeze.dim, aten.log.default, aten.erf.default,
-        aten.pow.Tensor_Scalar, aten.sum.default, aten.scatter.value, aten.eq.Tensor, aten.mul.Scalar, aten.cos.default, aten.sin.default,
-        aten.relu.default, aten.ge.Scalar, aten.reciprocal.default, aten.gt.Scalar, aten.rand.default, aten.div.Scalar,
-        aten.slice_scatter.default, aten.split.Tensor, aten.constant_pad_nd.default, aten.copy_.default, aten.logical_not.default,
-        aten.any.dim, prims.fma.default, aten.select_scatter.default, aten.select.int, aten.squeeze.dims, aten.sqrt.default,
-        aten.le.Scalar, aten.sigmoid.default, aten.copy.default, aten.as_strided.default, aten.tanh.default, aten.lift_fresh_copy.default,
-        aten.empty.memory_format, aten.div.Tensor_mode, aten.minimum.default, aten.clamp_min.default, aten.scatter.src, aten.lt.Scalar,
+        aten.mul.Tensor,
+        aten.view.default,
+        aten.permute.default,
+        aten.add.Tensor,
+        aten.sub.Tensor,
+        prims.convert_element_type.default,
+        aten.unsqueeze.default,
+        aten.clone.default,
+        aten.rsqrt.default,
+        aten.expand.default,
+        aten.mm.default,
+        aten.scalar_tensor.default,
+        aten.addmm.default,
+        aten.where.self,
+        aten.alias.default,
+        aten.div.Tensor,
+        aten.full.default,
+        aten.slice.Tensor,
+        prims.iota.default,
+        aten.sum.dim_IntList,
+        aten.exp.default,
+        aten.var_mean.correction,
+        aten.embedding.default,
+        aten.neg.default,
+        aten.cat.default,
+        aten.mean.dim,
+        aten.ne.Scalar,
+        aten.index.Tensor,
+        aten.bitwise_and.Tensor,
+        aten.le.Tensor,
+        aten.bmm.default,
+        aten.amax.default,
+        aten.eq.Scalar,
+        aten.gather.default,
+        aten.index_put.default,
+        aten.squeeze.dim,
+        aten.log.default,
+        aten.erf.default,
+        aten.pow.Tensor_Scalar,
+        aten.sum.default,
+        aten.scatter.value,
+        aten.eq.Tensor,
+        aten.mul.Scalar,
+        aten.cos.default,
+        aten.sin.default,
+        aten.relu.default,
+        aten.ge.Scalar,
+        aten.reciprocal.default,
+        aten.gt.Scalar,
+        aten.rand.default,
+        aten.div.Scalar,
+        aten.slice_scatter.default,
+        aten.split.Tensor,
+        aten.constant_pad_nd.default,
+        aten.copy_.default,
+        aten.logical_not.default,
+        aten.any.dim,
+        prims.fma.default,
+        aten.select_scatter.default,
+        aten.select.int,
+        aten.squeeze.dims,
+        aten.sqrt.default,
+        aten.le.Scalar,
+        aten.sigmoid.default,
+        aten.copy.default,
+        aten.as_strided.default,
+        aten.tanh.default,
+        aten.lift_fresh_copy.default,
+        aten.empty.memory_format,
+        aten.div.Tensor_mode,
+        aten.minimum.default,
+        aten.clamp_min.default,
+        aten.scatter.src,
+        aten.lt.Scalar,
         aten.abs.default,
-    ]  # fmt: skip
+    ]
     assert [str(op) for op in census if op not in RULES] == []
+
+
+def test_three_indices(executor):
+    """More index tensors than a load has registers."""
+    x, i = f32(5, 6, 5), torch.tensor([0, -1, 3])
+    check(lambda x, i: (x.flip(0, 1, 2), x[i, i, i], x[i[:, None], i, i[:, None]]), x, i)

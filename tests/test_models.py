@@ -1,4 +1,5 @@
-"""Whole transformers models with random weights: as close to fp64 as eager is, in one graph, with the fallbacks that are known."""
+"""Whole transformers models with random weights: as close to fp64 as eager is, in one graph, with the fallbacks that
+are known."""
 
 from __future__ import annotations
 
@@ -26,9 +27,16 @@ def assert_as_good_as_eager(mine, eager, exact, slack=1.5, floor=1e-6) -> None:
 
 def llama(dtype, **changes):
     sizes = dict(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=128, head_dim=16, max_position_embeddings=256, pad_token_id=0,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=128,
+        head_dim=16,
+        max_position_embeddings=256,
+        pad_token_id=0,
+    )
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**sizes | changes)
     return transformers.LlamaForCausalLM(config).to(dtype).eval()
@@ -49,14 +57,18 @@ def test_llama_decode(executor, dtype, batch):
     model = llama(dtype)
     tokens = torch.randint(0, 128, (batch, 11))
     with torch.no_grad(), recording() as records:
-        eager, exact = decode(model, model, tokens), decode(copy.deepcopy(model).double(), copy.deepcopy(model).double(), tokens)
+        eager, exact = (
+            decode(model, model, tokens),
+            decode(copy.deepcopy(model).double(), copy.deepcopy(model).double(), tokens),
+        )
         mine = decode(model, torch.compile(model, backend=ark, dynamic=False), tokens)
     assert_as_good_as_eager(mine, eager, exact)
     assert all(not r.fallbacks and not r.internal_errors for r in records)
 
 
 def test_llama_cache_is_written_in_place(executor):
-    """The decode graph writes its appended rows through copy_to of the whole cache, which the planner turns into a store in place."""
+    """The decode graph writes its appended rows through copy_to of the whole cache, which the planner turns into a
+    store in place."""
     model = llama(torch.float32)
     tokens = torch.randint(0, 128, (1, 8))
     with torch.no_grad(), recording() as records:

@@ -87,7 +87,8 @@ def test_transposed(executor):
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_cache_append(executor, rows):
-    """The StaticCache pattern: index_copy_ at a position that is data, then a read of the whole cache, then the position moves."""
+    """The StaticCache pattern: index_copy_ at a position that is data, then a read of the whole cache, then the
+    position moves."""
 
     def body(cache, position, new):
         cache.index_copy_(2, torch.arange(rows) + position, new)

@@ -1,4 +1,5 @@
-"""The rooms of csrc include only downwards; torch is met in bindings alone; torch's private modules are imported in one file."""
+"""The rooms of csrc include only downwards; torch is met in bindings alone; torch's private modules are imported in
+one file."""
 
 from __future__ import annotations
 
@@ -53,7 +54,11 @@ def test_torch_is_in_bindings_only():
 
 def test_inline_assembly_is_in_one_file():
     pattern = re.compile(r"\basm\s*(volatile)?\s*\(")
-    wrong = [str(f.relative_to(ROOT)) for f in (ROOT / "csrc/device").rglob("*") if f.name != "ptx.cuh" and pattern.search(f.read_text())]
+    wrong = [
+        str(f.relative_to(ROOT))
+        for f in (ROOT / "csrc/device").rglob("*")
+        if f.name != "ptx.cuh" and pattern.search(f.read_text())
+    ]
     assert wrong == []
 
 
