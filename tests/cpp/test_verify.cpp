@@ -257,7 +257,7 @@ void damage_memory(const plan::Plan& plan) {
     for (size_t j = 0; j < plan.buffers.size(); ++j) {
       const plan::Buffer &a = plan.buffers[i], &b = plan.buffers[j];
       bool arena = a.kind == plan::BufferKind::kArena && b.kind == plan::BufferKind::kArena;
-      if (!arena || a.arena_offset == b.arena_offset || (i * 7 + j) % 3 != 0) continue;
+      if (!arena || a.arena_offset == b.arena_offset || (i * 7 + j) % 6 != 0) continue;
       plan::Plan damaged = plan;
       damaged.buffers[i].arena_offset = b.arena_offset;
       damaged.arena_bytes = std::max(plan.arena_bytes, b.arena_offset + a.size_bytes);
