@@ -1,0 +1,39 @@
+"""Builds the torch-free core with CMake and runs every C++ test program of tests/cpp."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build/cpp"
+PROGRAMS = sorted(f.stem for f in (ROOT / "tests/cpp").glob("test_*.cpp"))
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, (
+        f"{' '.join(command)} returned {done.returncode}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
+    )
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """The folder of the built test programs; an incremental build."""
+    if not shutil.which("cmake"):
+        pytest.skip("needs cmake")
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    if not (BUILD / "CMakeCache.txt").exists():
+        _run(["cmake", "-S", "csrc", "-B", str(BUILD), *generator])
+    jobs = os.environ.get("MAX_JOBS", str(os.cpu_count()))
+    _run(["cmake", "--build", str(BUILD), "-j", jobs])
+    return BUILD
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(programs: Path, name: str) -> None:
+    _run([str(programs / name)])
