@@ -14,8 +14,9 @@ bool join_pair(Expr& expr) {
     for (int j = 0; j < expr.num_terms; ++j) {
       const Term &high = expr.terms[i], &low = expr.terms[j];
       if (i == j || high.dim != low.dim || high.reg != low.reg || low.mod == 0) continue;
-      if (high.div != low.div * low.mod || high.coef != low.coef * low.mod) continue;
+      if (high.div != int64_t{low.div} * low.mod || high.coef != low.coef * low.mod) continue;
       Term joined = low;
+      if (int64_t{high.mod} * low.mod > INT32_MAX) continue;
       joined.mod = high.mod == 0 ? 0 : high.mod * low.mod;
       const int first = std::max(i, j), second = std::min(i, j);
       expr.terms[first] = expr.terms[--expr.num_terms];
@@ -29,12 +30,12 @@ bool join_pair(Expr& expr) {
 
 /// Splits the atom: coef * a = coef * s * (a / s) + coef * (a % s).
 bool split_term(const Term& term, int64_t s, Term& high, Term& low) {
-  if (s <= 1 || (term.mod != 0 && term.mod % s != 0)) return false;
+  if (s <= 1 || (term.mod != 0 && term.mod % s != 0) || term.div * s > INT32_MAX) return false;
   high = low = term;
-  high.div = term.div * s;
-  high.mod = term.mod == 0 ? 0 : term.mod / s;
+  high.div = static_cast<int32_t>(term.div * s);
+  high.mod = term.mod == 0 ? 0 : static_cast<int32_t>(term.mod / s);
   high.coef = term.coef * s;
-  low.mod = s;
+  low.mod = static_cast<int32_t>(s);
   return true;
 }
 

@@ -12,7 +12,8 @@ namespace ark::planner {
 /// coef * ((atom / div) % mod); mod 0: no modulus. The atom is domain dimension `dim`, or program register `reg` (an index
 /// that was loaded), both in [0, extent).
 struct Term {
-  int64_t coef = 1, div = 1, mod = 0, extent = 1;
+  int64_t coef = 1, extent = 1;
+  int32_t div = 1, mod = 0;
   int16_t dim = -1, reg = -1;
 
   bool pure() const { return div == 1 && mod == 0; }
@@ -24,7 +25,7 @@ struct Term {
   bool same_atom(const Term& o) const { return dim == o.dim && reg == o.reg && div == o.div && mod == o.mod; }
 };
 
-inline constexpr int kMaxTerms = 10;
+inline constexpr int kMaxTerms = 7;
 
 /// constant + sum of terms, normalised: no term of range 1, no two terms of one atom, x / q * q + x % q joined to x.
 struct Expr {

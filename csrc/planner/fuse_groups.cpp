@@ -61,6 +61,8 @@ class Grouper {
   int add_group(GroupKind kind, int anchor) {
     state_.groups.emplace_back();
     trials_.emplace_back();
+    // Old groups seldom grow; their builders hold memory and are made again when needed.
+    if (trials_.size() > kKeptTrials) trials_[trials_.size() - 1 - kKeptTrials].reset();
     Group& group = state_.groups.back();
     group.kind = kind;
     if (anchor >= 0) group.anchors.push_back(anchor);
@@ -360,6 +362,7 @@ class Grouper {
     state_.place[static_cast<size_t>(out)] = place;
   }
 
+  static constexpr size_t kKeptTrials = 12;
   static constexpr int kSiblingWindow = 24;  // how far back reductions of the same values are looked for
 
   void join(int out, int node, int g, const Coords& place) {

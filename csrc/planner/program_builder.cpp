@@ -308,8 +308,8 @@ uint32_t ProgramBuilder::expr_dims(const Expr& expr) const {
 void ProgramBuilder::note_split(const Term& term) {
   const auto d = static_cast<size_t>(term.dim);
   const auto given = static_cast<size_t>(given_[d]);
-  if (term.div > 1) wanted_splits_[given].insert(term.div * inner_[d]);
-  if (term.mod > 0) wanted_splits_[given].insert(term.div * term.mod * inner_[d]);
+  if (term.div > 1) wanted_splits_[given].insert(int64_t{term.div} * inner_[d]);
+  if (term.mod > 0) wanted_splits_[given].insert(int64_t{term.div} * term.mod * inner_[d]);
 }
 
 ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype, StorageId storage) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "planner/fuse_state.h"
 
@@ -126,7 +127,7 @@ class ProgramBuilder {
   std::vector<Reg> regs_;
   std::vector<abi::Operand> operands_;
   std::vector<Access> access_;
-  std::map<int, std::vector<Memo>> memo_;
+  std::unordered_map<int, std::vector<Memo>> memo_;
   std::map<std::tuple<DType, double, int64_t>, int> constants_;
   std::vector<std::pair<Expr, int>> expr_regs_;
   std::vector<Bound> bounds_;
