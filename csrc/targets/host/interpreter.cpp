@@ -334,7 +334,7 @@ bool run_columns(const Environment& env, const BoundProgram& program, int64_t be
 }
 
 bool run_epilogue(const Environment& env, const BoundProgram& program, const Region& region, const Roots& roots) {
-  Interpreter interpreter(env, program, program.element_lanes);
+  Interpreter interpreter(env, program, region.rows * region.columns);
   interpreter.roots = roots;
   const std::vector<Step>& steps = program.code.passes[0].element;
   for (int64_t c = 0; c < region.columns; c += program.element_lanes) {

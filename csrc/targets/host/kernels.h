@@ -80,6 +80,8 @@ struct Kernels {
   ReduceFn (*reduce_rows)(ReduceOp op, RegType type) = nullptr;
   ReduceFn (*reduce_columns)(ReduceOp op, RegType type) = nullptr;
   void (*fill[kNumRegTypes])(void* out, const void* value, int64_t n) = {};
+  /// Sum of a[i] * b[i] with b contiguous in a storage type that is computed in float; null for other types.
+  float (*dot_storage[kNumDTypes])(const float* a, const void* b, int64_t n) = {};
   MatrixKernels<float> f32;
   MatrixKernels<double> f64;
   MatrixKernels<int64_t> i64;

@@ -83,6 +83,13 @@ class MatmulRowsTask : public Task {
     const MatrixKernels<T>& matrix = matrix_kernels<T>(*env.kernels);
     const auto* row = static_cast<const std::byte*>(env.slots[weight.slot]) +
                       (weight.offset + column * weight.stride[0]) * size_bytes(type);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      const auto dot = env.kernels->dot_storage[static_cast<int>(type)];
+      if (params_.m == 1 && weight.stride[1] == 1 && dot) {
+        *sums += dot(activation, row, params_.k);
+        return;
+      }
+    }
     const bool direct = weight.stride[1] == 1 && size_bytes(type) == sizeof(T);
     T* converted = env.scratch->get<T>(Scratch::kConvert, kChunk);
     for (int64_t p = 0; p < params_.k; p += kChunk) {
