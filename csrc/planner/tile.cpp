@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "planner/split_k.h"
 #include "planner/split_reduction.h"
 
 namespace ark::planner {
@@ -329,6 +330,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
 
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
+  split_long_k(draft, options);
   for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
 }
 

@@ -7,7 +7,7 @@ namespace ark::test {
 using abi::TaskKind;
 
 struct EncoderSizes {
-  int64_t batch = 4, seq = 384, width = 512, heads = 8, hidden = 2048, layers = 1;
+  int64_t batch = 4, seq = 384, width = 512, heads = 8, hidden = 1024, layers = 1;
 };
 
 /// Encoder layers as in BERT: norm, qkv, attention, projection + residual, norm, feed forward + residual.

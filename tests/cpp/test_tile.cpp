@@ -123,7 +123,20 @@ void evaluate(const FusedOp& op, const FusedGraph& graph, Memory& memory) {
       if (after[i] != late && !(late && instr.op != Opcode::kStore)) continue;
       const double a = instr.a >= 0 ? reg[instr.a] : 0, b = instr.b >= 0 ? reg[instr.b] : 0;
       switch (instr.op) {
+        case Opcode::kConst:
+          reg[i] = static_cast<double>(instr.imm_int);
+          break;
+        case Opcode::kIndex:
+          reg[i] = static_cast<double>(x[instr.aux]);
+          break;
+        case Opcode::kLt:
+          reg[i] = a < b;
+          break;
+        case Opcode::kGe:
+          reg[i] = a >= b;
+          break;
         case Opcode::kLoad:
+          if (instr.c >= 0 && reg[instr.c] == 0) break;
           reg[i] = memory[address(instr.operand).first].at(address(instr.operand).second);
           break;
         case Opcode::kAdd:
@@ -161,6 +174,46 @@ void evaluate(const FusedOp& op, const FusedGraph& graph, Memory& memory) {
       walk);
 }
 
+/// Every product, then the epilogue on them.
+void evaluate_matmul(const FusedOp& op, const FusedGraph& graph, Memory& memory) {
+  const abi::MatmulTileParams& p = op.op.record.params.matmul;
+  auto value = [&](int number, int64_t d0, int64_t d1, int64_t d2) -> double& {
+    const abi::Operand& x = op.op.operands[number];
+    return memory[x.slot].at(x.offset + d0 * x.stride[0] + d1 * x.stride[1] + d2 * x.stride[2]);
+  };
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t m = 0; m < p.m; ++m) {
+      std::vector<double> sums(p.n, 0);
+      for (int64_t n = 0; n < p.n; ++n) {
+        for (int64_t k = 0; k < p.k; ++k) sums[n] += value(0, b, m, k) * value(1, b, k, n);
+      }
+      for (int64_t n = 0; n < p.n; ++n) {
+        std::vector<double> reg;
+        for (const Instr& instr : graph.programs[p.program].instrs) {
+          const int64_t column = n + instr.delta_sign * p.pair_distance;
+          switch (instr.op) {
+            case Opcode::kRoot:
+              reg.push_back(column >= 0 && column < p.n ? sums[column] : 0);
+              break;
+            case Opcode::kLoad:
+              reg.push_back(value(p.first_operand + instr.operand, b, m, n));
+              break;
+            case Opcode::kAdd:
+              reg.push_back(reg[instr.a] + reg[instr.b]);
+              break;
+            case Opcode::kStore:
+              value(p.first_operand + instr.operand, b, m, n) = reg[instr.a];
+              reg.push_back(0);
+              break;
+            default:
+              std::abort();
+          }
+        }
+      }
+    }
+  }
+}
+
 Memory evaluate(const FusedGraph& graph) {
   Memory memory;
   for (const planner::Storage& storage : graph.storages) {
@@ -168,7 +221,9 @@ Memory evaluate(const FusedGraph& graph) {
     for (int64_t i = 0; i < storage.num_elements; ++i)
       memory.back()[i] = storage.input < 0 ? 0 : static_cast<double>(i * 7 % 13);
   }
-  for (const FusedOp& op : graph.ops) evaluate(op, graph, memory);
+  for (const FusedOp& op : graph.ops) {
+    op.op.record.kind == TaskKind::kMatmulTile ? evaluate_matmul(op, graph, memory) : evaluate(op, graph, memory);
+  }
   return memory;
 }
 
@@ -226,6 +281,37 @@ void test_split_grid() {
   expect_equal(f.step[0], int64_t{128 * 1024}, "bias gradient: a tile reads its row block");
 }
 
+/// A long k for few tiles: parts of k side by side, then their sum and the epilogue (here with the columns 64 to the
+/// left and right).
+void test_split_k(int64_t k, bool pairs, bool splits) {
+  Builder b;
+  const int64_t m = 3, n = 256;
+  auto x = b.input("x", {m, k}, false), w = b.input("w", {n, k}), old = b.input("old", {m, n}, false);
+  auto y = b.storage("y", {m, n});
+  b.output(y);
+  FusedOp& op = b.matmul("y", 1, m, n, k, {x, {0, k, 1}}, {w, {0, 1, k}}, {y, {0, n, 1}}, {{old, {0, n, 1}}});
+  if (pairs) {
+    abi::MatmulTileParams& p = op.op.record.params.matmul;
+    p.pair_distance = 64;
+    b.graph.programs[p.program].instrs = {{.op = Opcode::kRoot},
+                                          {.op = Opcode::kLoad, .operand = 0},
+                                          {.op = Opcode::kAdd, .a = 0, .b = 1},
+                                          {.op = Opcode::kRoot, .delta_sign = 1},
+                                          {.op = Opcode::kRoot, .delta_sign = -1},
+                                          {.op = Opcode::kAdd, .a = 3, .b = 4},
+                                          {.op = Opcode::kAdd, .a = 2, .b = 5},
+                                          {.op = Opcode::kStore, .a = 6, .operand = 1}};
+  }
+  const Memory wanted = evaluate(b.graph);
+  const planner::Draft draft = tiled(b);
+  const std::string what = cat("k ", k, pairs ? " with pairs: " : ": ");
+  expect_equal(draft.graph.ops.size(), splits ? size_t{2} : size_t{1}, what + "ops");
+  expect(evaluate(draft.graph)[y] == wanted[y], what + "results differ");
+  const abi::OpRecord& record = draft.graph.ops[0].op.record;
+  expect(record.kind == TaskKind::kMatmulTile, what + "kind");
+  if (splits) expect(planner::num_tiles(record) == 2 * (pairs ? 4 : 8), what + "tiles");
+}
+
 }  // namespace
 
 int main() {
@@ -241,5 +327,8 @@ int main() {
   test_split(false, 2, {64, 1500}, true);
   test_split(false, 500, {1024}, false);  // rows enough
   test_split_grid();
+  test_split_k(2048, false, true);
+  test_split_k(2048, true, true);
+  test_split_k(512, false, false);
   return finish("tile");
 }
