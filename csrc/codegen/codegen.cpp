@@ -255,11 +255,9 @@ constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
 Source generate(const plan::Plan& plan, const SourceOptions& options) {
   const Needs needs = analyse(plan);
   const bool maps = !plan.maps.empty();
-  // Attention's backward holds two accumulators of 64 registers and more beside its operands; the loaders of few-row
-  // matmuls have the longest address arithmetic. Nobody may spill.
+  // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor cores and
+  // attention's backward need the consumers' 224.
   const bool rows = needs.kinds.contains(TaskKind::kMatmulRows);
-  const bool wide =
-      needs.kinds.contains(TaskKind::kAttentionBackward) || needs.kinds.contains(TaskKind::kAttentionBackwardQuery);
   Source source;
   source.slot_capacity = slot_capacity(plan.buffers.size());
   source.smem_bytes = kSharedBytes;
@@ -270,12 +268,8 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
                          {"includes", includes_text(needs, maps)},
                          {"programs", programs_text(plan, needs)},
                          {"dispatch", dispatch_text(needs)},
-                         {"service_registers", wide   ? "24"
-                                               : rows ? "72"
-                                                      : "56"},
-                         {"consumer_registers", wide   ? "240"
-                                                : rows ? "216"
-                                                       : "224"},
+                         {"service_registers", rows ? "72" : "56"},
+                         {"consumer_registers", rows ? "216" : "224"},
                          {"load_immutable", cases_text(needs, "load_immutable", "loader")},
                          {"load_dependent", cases_text(needs, "load_dependent", "loader")},
                          {"consume", cases_text(needs, "consume", "consumer")},

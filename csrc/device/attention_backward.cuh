@@ -1,14 +1,15 @@
 // The three kinds of attention's backward, for head sizes 64 and 128 on the tensor cores.
 //
-// kAttentionBackward (a tile = 128 keys: dk, dv) and kAttentionBackwardQuery (a tile = 128 queries: dq) are one computation with
-// the roles of queries and keys exchanged. Each consumer warpgroup owns 64 *rows*, whose two operands stay in shared memory,
-// and walks over *columns* in steps of 64:
+// kAttentionBackward (a tile = 128 keys: dk, dv) and kAttentionBackwardQuery (a tile = 128 queries: dq) are one
+// computation with the roles of queries and keys exchanged. Each consumer warpgroup owns 64 *rows*, whose two operands
+// stay in shared memory, and walks over *columns* in steps of 64:
 //                    rows      held X, Y    streamed x, y    results
-//   dk, dv           keys      K, V         Q, dO            dk += dS x, dv += P y     (S and P transposed: rows are keys)
-//   dq               queries   Q, dO        K, V             dq += dS x
-//   S = X x^T,  dP = Y y^T,  P = exp(S - logsumexp),  dS = P (dP - delta)
-// P and dS go from accumulators to A fragments in registers; nothing is accumulated across tiles, so the result does not depend on
-// the order of tiles. Computing S and dP twice costs 7 matrix products instead of 5, and saves a sum of dq over key blocks.
+//   dk, dv           keys      K, V         Q, dO            dk += dS x, dv += P y     (S and P transposed: rows are
+//   keys) dq               queries   Q, dO        K, V             dq += dS x S = X x^T,  dP = Y y^T,  P = exp(S -
+//   logsumexp),  dS = P (dP - delta)
+// P and dS go from accumulators to A fragments in registers; nothing is accumulated across tiles, so the result does
+// not depend on the order of tiles. Computing S and dP twice costs 7 matrix products instead of 5, and saves a sum of
+// dq over key blocks.
 //
 // Page sequence: X, Y (held, tall); then pairs x, y (wide): 128 columns' rows for head_dim 64, 64 for 128.
 #pragma once
@@ -37,7 +38,8 @@ struct AttentionBackwardRows {
                                         : dot<bf16>(task, batch, head, row);
       for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
       if (consumer.lane() == 0)
-        store_element(task.address<float>(2) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2], sum);
+        store_element(task.address<float>(2) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2],
+                      sum);
     }
   }
 
@@ -121,31 +123,32 @@ struct AttentionBackwardTiles {
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
     wait_tensor_maps(loader);
-    if (loader.lane() == 0)
-      for (int i = 0; i < 4; ++i) acquire_tensor_map(loader.worker, p.map[i]);
+    acquire_tensor_maps(loader, p.map, 4);
     const int parts = p.head_dim / 64;
     // Maps of X, Y, x, y among q, k, v, dout.
-    constexpr int kX = kQueryRows ? 0 : 1, kY = kQueryRows ? 3 : 2, kColumnX = kQueryRows ? 1 : 0, kColumnY = kQueryRows ? 2 : 3;
+    constexpr int kX = kQueryRows ? 0 : 1, kY = kQueryRows ? 3 : 2, kColumnX = kQueryRows ? 1 : 0,
+                  kColumnY = kQueryRows ? 2 : 3;
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const Walk walk(task, task.first + i);
       loader.wait_for(task, task.first + i, 1);
-      load_tile_pages(loader, TilePages(loader.slot, walk.held_pages(), walk.stream_pages()), [&](int page, u32 shared, u64* barrier) {
-        if (page < 2 * parts) {
-          const void* map = tensor_map(loader.worker, p.map[page < parts ? kX : kY]);
-          load_tall_page(shared, map, barrier, page % parts * 64, walk.row, walk.head, walk.batch);
-          return true;
-        }
-        page -= 2 * parts;
-        const int group_head = page / 2 / walk.pairs, pair = page / 2 % walk.pairs;
-        if (!walk.loaded(group_head, pair)) return false;
-        const void* map = tensor_map(loader.worker, p.map[page & 1 ? kColumnY : kColumnX]);
-        const int head = kQueryRows ? walk.kv_head() : walk.query_head(group_head);
-        if (parts == 1)
-          load_tall_page(shared, map, barrier, 0, walk.column(pair), head, walk.batch);
-        else
-          load_wide_page(shared, map, barrier, walk.column(pair), head, walk.batch);
-        return true;
-      });
+      load_tile_pages(loader, TilePages(loader.slot, walk.held_pages(), walk.stream_pages()),
+                      [&](int page, u32 shared, u32 barrier) {
+                        if (page < 2 * parts) {
+                          const void* map = tensor_map(loader.worker, p.map[page < parts ? kX : kY]);
+                          load_tall_page(shared, map, barrier, page % parts * 64, walk.row, walk.head, walk.batch);
+                          return true;
+                        }
+                        page -= 2 * parts;
+                        const int group_head = page / 2 / walk.pairs, pair = page / 2 % walk.pairs;
+                        if (!walk.loaded(group_head, pair)) return false;
+                        const void* map = tensor_map(loader.worker, p.map[page & 1 ? kColumnY : kColumnX]);
+                        const int head = kQueryRows ? walk.kv_head() : walk.query_head(group_head);
+                        if (parts == 1)
+                          load_tall_page(shared, map, barrier, 0, walk.column(pair), head, walk.batch);
+                        else
+                          load_wide_page(shared, map, barrier, walk.column(pair), head, walk.batch);
+                        return true;
+                      });
     }
   }
 
@@ -210,7 +213,8 @@ struct AttentionBackwardTiles {
           if (walk.loaded(group_head, pair)) {
             if constexpr (!kQueryRows) publish_statistics(lse, delta);
 #pragma unroll 1
-            for (int s = 0; s < kSteps; ++s) step(pages.address(x), pages.address(y), s, head, walk.column(pair) + s * 64);
+            for (int s = 0; s < kSteps; ++s)
+              step(pages.address(x), pages.address(y), s, head, walk.column(pair) + s * 64);
           }
           consumer.release_page(x);
           consumer.release_page(y);
@@ -224,7 +228,8 @@ struct AttentionBackwardTiles {
     ARK_DEVICE float statistic(int number, int head, int query) const {
       if (query >= p.queries) return number == kLogSumExp ? -negative_infinity() : 0.0f;
       const abi::Operand& o = task.operand(number);
-      const float x = load_element(task.address<float>(number) + walk.batch * o.stride[0] + head * o.stride[1] + query * o.stride[2]);
+      const float x = load_element(task.address<float>(number) + walk.batch * o.stride[0] + head * o.stride[1] +
+                                   query * o.stride[2]);
       if (number == kDelta) return x;
       return x == negative_infinity() ? -x : x * kLog2E;
     }
@@ -245,7 +250,8 @@ struct AttentionBackwardTiles {
         const u64 a = k_major_descriptor(pages.held_address(held + i) + consumer.group() * kBlockBytes);
         const u64 b = k_major_descriptor(streamed + i * kBlockBytes);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) wgmma_ss<64, kHalf, false, false>(s, a + j * kKMajorStep, b + j * kKMajorStep, i + j > 0);
+        for (int j = 0; j < 4; ++j)
+          wgmma_ss<64, kHalf, false, false>(s, a + j * kKMajorStep, b + j * kKMajorStep, i + j > 0);
       }
       wgmma_commit();
     }
@@ -262,25 +268,34 @@ struct AttentionBackwardTiles {
       // Rows of this step: the second block of a tall page; a wide page is one step.
       x += s * kBlockBytes;
       y += s * kBlockBytes;
+      // dk and dv of 128 columns leave no room for scores and dP at once.
+      constexpr bool kNarrow = !kQueryRows && kHeadDim == 128;
       float score[32], slope[32];
+      u32 weights[4][4], slopes[4][4];
       wgmma_fence();
       start_product(score, 0, x);
-      start_product(slope, kParts, y);
-      wgmma_wait<1>();
+      if constexpr (!kNarrow) start_product(slope, kParts, y);
+      wgmma_wait<kNarrow ? 0 : 1>();
       wgmma_keep(score);
       apply_mask(score, head, column0);
       weigh(score, s);
-      if constexpr (!kQueryRows) {
-        u32 weights[4][4];
-        to_fragments<kHalf>(score, weights);
+      if constexpr (!kQueryRows) to_fragments<kHalf>(score, weights);
+      if constexpr (kNarrow) {
+        wgmma_fence();
+        start_product(slope, kParts, y);
         start_gradient(grad_y, weights, y);
         wgmma_wait<1>();
+        wgmma_keep(slope);
+        from_fragments<kHalf>(weights, score);
+      } else if constexpr (!kQueryRows) {
+        start_gradient(grad_y, weights, y);
+        wgmma_wait<1>();
+        wgmma_keep(slope);
       } else {
         wgmma_wait<0>();
+        wgmma_keep(slope);
       }
-      wgmma_keep(slope);
       slope_of_scores(slope, score, s);
-      u32 slopes[4][4];
       to_fragments<kHalf>(slope, slopes);
       start_gradient(grad_x, slopes, x);
       wgmma_wait<0>();
@@ -292,7 +307,8 @@ struct AttentionBackwardTiles {
       const int row0 = walk.row + consumer.group() * 64;
       const bool edge = kQueryRows ? block_has_edge(p, row0, column0, 64) : block_has_edge(p, column0, row0, 64);
       if (!scores_scaled(p) && !edge) return;
-      ScoreMask<kQueryRows, 32>(task, kMask, row, column0 + (consumer.lane() & 3) * 2).apply(score, walk.batch, head);
+      ScoreMask<kQueryRows, 32>(task, row, column0 + (consumer.lane() & 3) * 2)
+          .apply(score, kMask, walk.batch, head, consumer);
     }
     /// Scores -> weights.
     ARK_DEVICE void weigh(float (&score)[32], int s) const {
@@ -325,8 +341,10 @@ struct AttentionBackwardTiles {
       for (int h = 0; h < 2; ++h) {
         if (row + h * 8 >= (kQueryRows ? p.queries : p.keys)) continue;
         const int column = (consumer.lane() & 3) * 2;
-        write_row<kHalf>(task, kQueryRows ? kGradQ : kGradK, walk.batch, walk.head, row + h * 8, column, grad_x, h, p.scale);
-        if constexpr (!kQueryRows) write_row<kHalf>(task, kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f);
+        write_row<kHalf>(task, kQueryRows ? kGradQ : kGradK, walk.batch, walk.head, row + h * 8, column, grad_x, h,
+                         p.scale);
+        if constexpr (!kQueryRows)
+          write_row<kHalf>(task, kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f);
       }
     }
   };

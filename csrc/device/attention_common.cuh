@@ -1,10 +1,12 @@
 // What the tensor-core attention kinds share: pages that stay for a whole tile, visibility, fragments.
 //
-// Pages of 16 KB hold two blocks of 64 lines of 128 bytes (boxes of the tensor maps, 128-byte swizzle), in one of two ways:
+// Pages of 16 KB hold two blocks of 64 lines of 128 bytes (boxes of the tensor maps, 128-byte swizzle), in one of two
+// ways:
 //   tall: 128 rows x 64 columns of the head (head_dim / 64 pages for 128 rows);
 //   wide: head_dim 128: 64 rows x 128 columns, one block per 64 columns; head_dim 64: the same as tall.
 #pragma once
 #include "device/loop.cuh"
+#include "device/page_walk.cuh"
 #include "device/program_support.cuh"
 #include "device/tensor_map.cuh"
 
@@ -15,8 +17,9 @@ inline constexpr u32 kBlockBytes = kPageBytes / 2;  // 64 lines
 
 ARK_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 
-/// A tile's page sequence: `held` pages that stay in their slots until the tile's end, then `stream` pages. The ring is in order, so
-/// whenever the sequence comes to a held slot again it contains an empty page: the loader copies nothing, the data stays.
+/// A tile's page sequence: `held` pages that stay in their slots until the tile's end, then `stream` pages. The ring is
+/// in order, so whenever the sequence comes to a held slot again it contains an empty page: the loader copies nothing,
+/// the data stays.
 struct TilePages {
   int first_slot, held;
   u32 total;
@@ -42,7 +45,9 @@ struct PageCursor {
     pass_held();
   }
   ARK_DEVICE u32 end() const { return begin + pages.total; }
-  ARK_DEVICE u32 address(u32 page) const { return shared_address(consumer.worker.shared.ring) + page % kPages * kPageBytes; }
+  ARK_DEVICE u32 address(u32 page) const {
+    return shared_address(consumer.worker.shared.ring) + page % kPages * kPageBytes;
+  }
   ARK_DEVICE u32 held_address(int i) const { return address(begin + i); }
 
   /// Number of the next streamed page, whose data has landed.
@@ -68,35 +73,42 @@ struct PageCursor {
   }
 };
 
-/// The dependent loader's walk over a tile's pages: fill(i, shared) issues the copies of held page i, then of streamed page i - held;
-/// it returns false when nothing is to be copied.
+/// The dependent loader's walk over a tile's pages: fill(i, shared, barrier), called by one lane, issues the copies of held page i, then of streamed
+/// page i - held; it returns false when nothing is to be copied.
 template <class Fill>
 ARK_DEVICE void load_tile_pages(Loader& loader, const TilePages& pages, Fill fill) {
-  int real = 0;
-  for (u32 i = 0; i < pages.total; ++i) {
-    const bool empty = i >= static_cast<u32>(pages.held) && pages.is_held(loader.slot);
-    const u32 shared = loader.acquire();
-    if (!loader.ok) return;
-    if (loader.lane() == 0 && (empty || !fill(real, shared, loader.barrier()))) mbarrier_arrive(loader.barrier());
-    if (!empty) ++real;
-    loader.advance();
+  if (loader.lane() == 0) {
+    PageWalk walk(loader);
+    int real = 0;
+    for (u32 i = 0; i < pages.total; ++i) {
+      const bool empty = i >= static_cast<u32>(pages.held) && pages.is_held(walk.slot);
+      const u32 shared = walk.acquire();
+      if (!loader.ok) break;
+      if (empty || !fill(real, shared, walk.barrier())) mbarrier_arrive(walk.barrier());
+      if (!empty) ++real;
+      walk.advance();
+      walk.publish();
+    }
+    walk.finish();
   }
+  PageWalk::rejoin(loader);
 }
 
 /// 128 rows from `row` of 64 columns from `column` of a head.
-ARK_DEVICE void load_tall_page(u32 shared, const void* map, u64* barrier, int column, int row, int head, int batch) {
+ARK_DEVICE void load_tall_page(u32 shared, const void* map, u32 barrier, int column, int row, int head, int batch) {
   mbarrier_arrive_expect(barrier, kPageBytes);
   tensor_load(shared, map, barrier, column, row, head, batch);
   tensor_load(shared + kBlockBytes, map, barrier, column, row + 64, head, batch);
 }
 /// 64 rows of 128 columns.
-ARK_DEVICE void load_wide_page(u32 shared, const void* map, u64* barrier, int row, int head, int batch) {
+ARK_DEVICE void load_wide_page(u32 shared, const void* map, u32 barrier, int row, int head, int batch) {
   mbarrier_arrive_expect(barrier, kPageBytes);
   tensor_load(shared, map, barrier, 0, row, head, batch);
   tensor_load(shared + kBlockBytes, map, barrier, 64, row, head, batch);
 }
 
-/// Descriptor of a k-major operand (rows of 64 k) and of an mn-major one (lines of 64 rows; blocks of 64 rows one after the other).
+/// Descriptor of a k-major operand (rows of 64 k) and of an mn-major one (lines of 64 rows; blocks of 64 rows one after
+/// the other).
 ARK_DEVICE u64 k_major_descriptor(u32 shared) { return matrix_descriptor(shared, 16, 1024); }
 ARK_DEVICE u64 mn_major_descriptor(u32 shared) { return matrix_descriptor(shared, kBlockBytes, 1024); }
 inline constexpr u32 kKMajorStep = 32 >> 4, kMnMajorStep = 16 * 128 >> 4;  // 16 k further
@@ -108,6 +120,22 @@ ARK_DEVICE void to_fragments(const float (&s)[kCount], u32 (&fragment)[kCount / 
   for (int i = 0; i < kCount / 8; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) fragment[i][j] = pack_two<kHalf>(s[i * 8 + j * 2], s[i * 8 + j * 2 + 1]);
+}
+
+/// The way back.
+template <bool kHalf, int kCount>
+ARK_DEVICE void from_fragments(const u32 (&fragment)[kCount / 8][4], float (&s)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const u32 two = fragment[i / 4][i % 4];
+    if constexpr (kHalf) {
+      s[i * 2] = widen(f16{static_cast<unsigned short>(two)});
+      s[i * 2 + 1] = widen(f16{static_cast<unsigned short>(two >> 16)});
+    } else {
+      s[i * 2] = __uint_as_float(two << 16);
+      s[i * 2 + 1] = __uint_as_float(two & 0xffff0000u);
+    }
+  }
 }
 
 /// Keys [begin, end).
@@ -129,108 +157,109 @@ ARK_DEVICE KeyRange mask_range(const Task& task, int number, int batch, int head
 /// Whether scores are brought to base-2 units as soon as they are computed (else the softmax does it on the fly).
 ARK_DEVICE bool scores_scaled(const abi::AttentionParams& p) { return p.mask_kind != 0 || !(p.scale > 0.0f); }
 
-/// Masks a block of scores in wgmma's accumulator layout: this thread's element i lies in row row + 8 * (i >> 1 & 1) and column
-/// column + 8 * (i >> 2) + (i & 1). kQueryRows: rows are queries and columns keys, else the other way round. `mask` is the operand
-/// of the mask. What is not visible becomes -inf, the rest is in base-2 units if scores_scaled.
+/// Masks a warp's 16 rows of a block of scores in wgmma's accumulator layout: this thread's element i lies in row
+/// row + 8 * (i >> 1 & 1) and column column + 8 * (i >> 2) + (i & 1). kQueryRows: rows are queries and columns keys,
+/// else the other way round. What is not visible becomes -inf, the rest is in base-2 units if scores_scaled.
 template <bool kQueryRows, int kCount>
 struct ScoreMask {
+  static constexpr int kMaskColumns = 32,
+                       kPitch = (kMaskColumns + 2) * 4;  // of the staged part of the mask; bytes per row
+  static constexpr u32 kStaging = 4096;                  // its place in scratch
+  static_assert(kStaging + kConsumerWarps * 16 * kPitch <= kScratchBytes);
+
   const Task& task;
   const abi::AttentionParams& p;
-  int mask, row, column;
+  int row, column;
   int bound[2];  // query rows: columns below it are visible by sizes and causality; key rows: columns from it on
 
-  ARK_DEVICE ScoreMask(const Task& t, int mask_operand, int first_row, int first_column)
-      : task(t), p(t.record->params.attention), mask(mask_operand), row(first_row), column(first_column) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int r = row + 8 * h;
-      if constexpr (kQueryRows)
-        bound[h] = r < p.queries ? causal_end(p, r) : 0;
-      else
-        bound[h] = r >= p.keys ? 0x7fffffff : p.causal ? r - p.causal_offset : 0;
-    }
+  ARK_DEVICE ScoreMask(const Task& t, int first_row, int first_column)
+      : task(t), p(t.record->params.attention), row(first_row), column(first_column) {
+    bound[0] = bound_of(row);
+    bound[1] = bound_of(row + 8);
   }
-  ARK_DEVICE static constexpr int column_of(int i) { return 8 * (i >> 2) + (i & 1); }
-  ARK_DEVICE bool visible(int i) const { return inside(column + column_of(i), i >> 1 & 1); }
-  ARK_DEVICE bool inside(int c, int h) const {
-    if constexpr (kQueryRows) return c < bound[h];
-    return c >= bound[h] && c < p.queries;
+  ARK_DEVICE int bound_of(int r) const {
+    if constexpr (kQueryRows) return r < p.queries ? causal_end(p, r) : 0;
+    return r >= p.keys ? 0x7fffffff : p.causal ? r - p.causal_offset : 0;
+  }
+  ARK_DEVICE bool inside(int c, int row_bound) const {
+    if constexpr (kQueryRows) return c < row_bound;
+    return c >= row_bound && c < p.queries;
   }
 
-  ARK_DEVICE void apply(float (&s)[kCount], int batch, int head) const {
+  /// `mask`: number of the mask's operand.
+  ARK_DEVICE void apply(float (&s)[kCount], int mask, int batch, int head, const Consumer& consumer) const {
     const float factor = scores_scaled(p) ? p.scale * kLog2E : 1.0f;
     if (p.mask_kind == 0) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) s[i] = visible(i) ? s[i] * factor : negative_infinity();
+      for (int i = 0; i < kCount; ++i)
+        s[i] = inside(column + 8 * (i >> 2) + (i & 1), bound[i >> 1 & 1]) ? s[i] * factor : negative_infinity();
       return;
     }
-    const abi::Operand& o = task.operand(mask);
-    const i64 row_stride = o.stride[kQueryRows ? 2 : 3], column_stride = o.stride[kQueryRows ? 3 : 2];
-    const i64 origin = batch * o.stride[0] + head * o.stride[1] + row * row_stride + column * column_stride;
-    if (element_bytes(o.dtype) == 1)
-      apply_bool(s, factor, reinterpret_cast<const unsigned char*>(o.offset) + origin, row_stride, column_stride);
-    else
-      apply_float(s, factor, o.offset + origin * element_bytes(o.dtype), o.dtype, row_stride, column_stride);
+    const u32 staging = shared_address(consumer.scratch()) + kStaging + consumer.warp() * 16 * kPitch;
+    const u32 mine = staging + (consumer.lane() >> 2) * kPitch + (consumer.lane() & 3) * 8;
+#pragma unroll
+    for (int part = 0; part < kCount / 16; ++part) {
+      stage(staging, task.operand(mask), batch, head, part * kMaskColumns, consumer.lane());
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float m[2];
+        shared_load_two(m, mine + (j & 1) * 8 * kPitch + (j >> 1) * 32);
+        float* two = &s[part * 16 + (j >> 1) * 4 + (j & 1) * 2];
+        two[0] = fmaf(two[0], factor, m[0]);
+        two[1] = fmaf(two[1], factor, m[1]);
+      }
+      __syncwarp();
+    }
   }
 
  private:
-  /// The mask's bytes become bits in a rolled loop; only their use is written out.
-  ARK_DEVICE void apply_bool(float (&s)[kCount], float factor, const unsigned char* at, i64 row_stride, i64 column_stride) const {
-#pragma unroll
-    for (int word = 0; word < kCount / 32; ++word) {
-      u32 bits = 0;
-#pragma unroll 2
-      for (int j = 0; j < 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int c = (word * 8 + j) * 8 + (e & 1), h = e >> 1;
-          if (inside(column + c, h) && load_element(at + h * 8 * row_stride + c * column_stride) != 0) bits |= 1u << (j * 4 + e);
-        }
-#pragma unroll
-      for (int i = 0; i < 32; ++i)
-        s[word * 32 + i] = (bits >> i & 1) != 0 ? s[word * 32 + i] * factor : negative_infinity();
-    }
-  }
-  ARK_DEVICE void apply_float(float (&s)[kCount], float factor, i64 at, i32 dtype, i64 row_stride, i64 column_stride) const {
-    const int bytes = element_bytes(dtype);
-    row_stride *= 8 * bytes;
-    column_stride *= bytes;
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      // One group of 8 columns after the other: with all addresses computed ahead this spills.
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const i64 address = at + (e >> 1) * row_stride + (e & 1) * column_stride;
-        s[i + e] = visible(i + e) ? fmaf(s[i + e], factor, mask_value(address, dtype)) : negative_infinity();
+  /// The warp brings 16 rows by 32 columns of the mask into shared memory, in base-2 units, -inf where nothing is
+  /// visible: loads along the keys, in a rolled loop (written out per accumulator this was 50 KB of code).
+  ARK_DEVICE void stage(u32 staging, const abi::Operand& o, int batch, int head, int column0, int lane) const {
+    const int row0 = row - (lane >> 2), first = column - (lane & 3) * 2 + column0;
+    const i64 origin = batch * o.stride[0] + head * o.stride[1];
+#pragma unroll 4
+    for (int i = 0; i < 16; ++i) {
+      const int r = kQueryRows ? i : lane & 15, c = kQueryRows ? lane : i * 2 + (lane >> 4);
+      float value = negative_infinity();
+      if (inside(first + c, bound_of(row0 + r))) {
+        const i64 query = kQueryRows ? row0 + r : first + c, key = kQueryRows ? first + c : row0 + r;
+        value = mask_value(o, origin + query * o.stride[2] + key * o.stride[3]);
       }
-      at = opaque(at + 8 * column_stride);
+      shared_store_float(staging + r * kPitch + c * 4, value);
     }
   }
-  static ARK_DEVICE float mask_value(i64 address, i32 dtype) {
+  static ARK_DEVICE float mask_value(const abi::Operand& o, i64 offset) {
+    if (element_bytes(o.dtype) == 1)
+      return load_element(reinterpret_cast<const unsigned char*>(o.offset) + offset) != 0 ? 0.0f : negative_infinity();
     float x;
-    if (dtype == kTypeF32) {
-      x = load_element(reinterpret_cast<const float*>(address));
+    if (o.dtype == kTypeF32) {
+      x = load_element(reinterpret_cast<const float*>(o.offset) + offset);
     } else {
-      const unsigned short bits = load_element(reinterpret_cast<const unsigned short*>(address));
-      x = dtype == kTypeF16 ? widen(f16{bits}) : widen(bf16{bits});
+      const unsigned short bits = load_element(reinterpret_cast<const unsigned short*>(o.offset) + offset);
+      x = o.dtype == kTypeF16 ? widen(f16{bits}) : widen(bf16{bits});
     }
     // The lowest finite value, a usual way to mask, stays finite.
     return x == negative_infinity() ? x : fmaxf(x * kLog2E, -3.0e38f);
   }
 };
 
-/// Whether a block of scores (queries from query0 on, `keys` keys from key0 on) holds keys that are invisible by sizes or causality.
-/// Queries that do not exist need no mask: they are not written, and in the backward kinds their weights are 0.
+/// Whether a block of scores (queries from query0 on, `keys` keys from key0 on) holds keys that are invisible by sizes
+/// or causality. Queries that do not exist need no mask: they are not written, and in the backward kinds their weights
+/// are 0.
 ARK_DEVICE bool block_has_edge(const abi::AttentionParams& p, int query0, int key0, int keys) {
   return key0 + keys > p.keys || (p.causal && key0 + keys - 1 > query0 + p.causal_offset);
 }
 
-/// Row `row` of a (b, h, rows, d) tensor of the 16-bit type: this thread's columns of a 64 x head_dim block of accumulators.
+/// Row `row` of a (b, h, rows, d) tensor of the 16-bit type: this thread's columns of a 64 x head_dim block of
+/// accumulators.
 template <bool kHalf, int kCount>
-ARK_DEVICE void write_row(const Task& task, int number, int batch, int head, int row, int column, const float (&value)[kCount], int h,
-                          float factor) {
+ARK_DEVICE void write_row(const Task& task, int number, int batch, int head, int row, int column,
+                          const float (&value)[kCount], int h, float factor) {
   const abi::Operand& o = task.operand(number);
-  unsigned short* at = task.address<unsigned short>(number) + batch * o.stride[0] + head * o.stride[1] + row * o.stride[2];
+  unsigned short* at =
+      task.address<unsigned short>(number) + batch * o.stride[0] + head * o.stride[1] + row * o.stride[2];
   const bool pairs = o.vector >= 2;
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {

@@ -1,8 +1,9 @@
-// kAttentionForward: one tile = 128 queries of one head, each consumer warpgroup 64 of them, against the keys in blocks of 128.
-// The next block's scores are computed by the tensor cores while the softmax of this one's and its product with V run.
+// kAttentionForward: one tile = 128 queries of one head, each consumer warpgroup 64 of them, against the keys in blocks
+// of 128. The next block's scores are computed by the tensor cores while the softmax of this one's and its product with
+// V run.
 //
-// Page sequence: Q (held, tall), then per visible key block K (tall) and V (wide). Which blocks a tile has follows from sizes and
-// causality; blocks outside the mask's range (kMaskRange) are walked as empty pages.
+// Page sequence: Q (held, tall), then per visible key block K (tall) and V (wide). Which blocks a tile has follows from
+// sizes and causality; blocks outside the mask's range (kMaskRange) are walked as empty pages.
 #pragma once
 #include "device/attention_common.cuh"
 
@@ -32,15 +33,14 @@ struct AttentionForward {
     const abi::AttentionParams& p = task.record->params.attention;
     const int parts = p.head_dim / 64;
     wait_tensor_maps(loader);
-    if (loader.lane() == 0)
-      for (int i = 0; i < 3; ++i) acquire_tensor_map(loader.worker, p.map[i]);
+    acquire_tensor_maps(loader, p.map, 3);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const QueryTile at(*task.record, task.first + i);
       loader.wait_for(task, task.first + i, 1);
       const KeyRange range = mask_range(task, kRange, at.batch, at.head, at.block);
       const int kv_head = at.head / (p.heads / p.kv_heads);
       const TilePages pages(loader.slot, parts, stream_pages(p, at));
-      load_tile_pages(loader, pages, [&](int page, u32 shared, u64* barrier) {
+      load_tile_pages(loader, pages, [&](int page, u32 shared, u32 barrier) {
         if (page < parts) {
           load_tall_page(shared, tensor_map(loader.worker, p.map[0]), barrier, page * 64, at.row, at.head, at.batch);
           return true;
@@ -53,7 +53,8 @@ struct AttentionForward {
         else if (parts == 1)
           load_tall_page(shared, tensor_map(loader.worker, p.map[2]), barrier, 0, key, kv_head, at.batch);
         else
-          load_wide_page(shared, tensor_map(loader.worker, p.map[2]), barrier, key + (part - 2) * 64, kv_head, at.batch);
+          load_wide_page(shared, tensor_map(loader.worker, p.map[2]), barrier, key + (part - 2) * 64, kv_head,
+                         at.batch);
         return true;
       });
     }
@@ -89,7 +90,7 @@ struct AttentionForward {
     QueryTile at;
     PageCursor pages;
     KeyRange range;
-    int row;            // this thread's first query row; the other is row + 8
+    int row;  // this thread's first query row; the other is row + 8
     float out[kHeadDim / 2];
     float max[2], sum[2];  // of rows row and row + 8: in base-2 units; sums of this thread's columns only
 
@@ -111,46 +112,48 @@ struct AttentionForward {
       const int blocks = key_blocks(p, at);
       int block = 0;
       for (; block < blocks && !loaded(block); ++block) pass_block();
-      if (block < blocks) {
-        float s[64];
-        u32 fragment[8][4];
-        u32 keys[kParts];
-        start_scores(s, keys);
-        wgmma_wait<0>();
-        wgmma_keep(s);
-        release(keys);
-        float correction[2];
-        softmax(s, block * 128, correction);
-        to_fragments<kHalf>(s, fragment);
-        // Invariant: `fragment` are the weights of `block`, whose V is the next thing in the page sequence.
-        for (; block + 1 < blocks && loaded(block + 1); ++block) {
-          u32 values[kParts], next_keys[kParts];
-          for (int i = 0; i < kParts; ++i) values[i] = pages.take();
-          start_scores(s, next_keys);
-          start_output(fragment, values);
-          wgmma_wait<1>();
-          wgmma_keep(s);
-          release(next_keys);
-          softmax(s, (block + 1) * 128, correction);
-          wgmma_wait<0>();
-          wgmma_keep(out);
-          release(values);
-          rescale(correction);
-          to_fragments<kHalf>(s, fragment);
-        }
-        u32 values[kParts];
-        for (int i = 0; i < kParts; ++i) values[i] = pages.take();
-        start_output(fragment, values);
-        wgmma_wait<0>();
-        wgmma_keep(out);
-        release(values);
-        for (++block; block < blocks; ++block) pass_block();
-      }
+      if (block < blocks) block = run_loaded(block, blocks);
+      for (; block < blocks; ++block) pass_block();
       pages.finish();
       write();
     }
 
    private:
+    /// Blocks from the first loaded one to the last; returns the one after it. While a block's softmax runs, the tensor
+    /// cores compute the product of the one before with V; the next block's scores follow.
+    ARK_DEVICE int run_loaded(int block, int blocks) {
+      float s[64];
+      u32 fragment[8][4];
+      u32 keys[kParts], values[kParts];
+      bool output_pending = false;
+      wgmma_keep(out);
+      start_scores(s, keys);
+      wgmma_commit();  // an empty group in the place of the output's
+      while (true) {
+        wgmma_wait<1>();
+        wgmma_keep(s);
+        release(keys);
+        float correction[2];
+        softmax(s, block * 128, correction);
+        wgmma_wait<0>();
+        wgmma_keep(out);
+        if (output_pending) release(values);
+        rescale(correction);
+        to_fragments<kHalf>(s, fragment);
+        for (int i = 0; i < kParts; ++i) values[i] = pages.take();
+        ++block;
+        if (block == blocks || !loaded(block)) break;
+        start_scores(s, keys);
+        start_output(fragment, values);
+        output_pending = true;
+      }
+      start_output(fragment, values);
+      wgmma_wait<0>();
+      wgmma_keep(out);
+      release(values);
+      return block;
+    }
+
     ARK_DEVICE bool loaded(int block) const { return block * 128 < range.end && block * 128 + 128 > range.begin; }
     ARK_DEVICE void release(const u32 (&numbers)[kParts]) {
 #pragma unroll
@@ -170,7 +173,8 @@ struct AttentionForward {
         const u64 q = k_major_descriptor(pages.held_address(i) + consumer.group() * kBlockBytes);
         const u64 k = k_major_descriptor(pages.address(keys[i]));
 #pragma unroll
-        for (int j = 0; j < 4; ++j) wgmma_ss<128, kHalf, false, false>(s, q + j * kKMajorStep, k + j * kKMajorStep, i + j > 0);
+        for (int j = 0; j < 4; ++j)
+          wgmma_ss<128, kHalf, false, false>(s, q + j * kKMajorStep, k + j * kKMajorStep, i + j > 0);
       }
       wgmma_commit();
     }
@@ -215,7 +219,7 @@ struct AttentionForward {
     }
     ARK_DEVICE void apply_mask(float (&s)[64], int key0) {
       if (!scores_scaled(p) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
-      ScoreMask<true, 64>(task, kMask, row, key0 + (consumer.lane() & 3) * 2).apply(s, at.batch, at.head);
+      ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2).apply(s, kMask, at.batch, at.head, consumer);
     }
     ARK_DEVICE void rescale(const float (&correction)[2]) {
 #pragma unroll
@@ -235,7 +239,8 @@ struct AttentionForward {
         write_row<kHalf>(task, kOut, at.batch, at.head, query, (consumer.lane() & 3) * 2, out, h, inverse);
         if (task.has(kLogSumExp) && (consumer.lane() & 3) == 0) {
           const abi::Operand& o = task.operand(kLogSumExp);
-          float* l = task.address<float>(kLogSumExp) + at.batch * o.stride[0] + at.head * o.stride[1] + query * o.stride[2];
+          float* l =
+              task.address<float>(kLogSumExp) + at.batch * o.stride[0] + at.head * o.stride[1] + query * o.stride[2];
           store_element(l, total > 0.0f ? (max[h] + log2_fast(total)) * kLn2 : negative_infinity());
         }
       }

@@ -69,29 +69,104 @@ struct ChunkRoots {
   }
 };
 
-/// Runs the epilogue over a warp's staged chunk, whose first element is (batch, row0, column0) of an m x n product. The loads of
-/// two vectors are in flight before the first is computed.
-template <class Program, int V>
-ARK_DEVICE void run_chunk(const ProgramContext& context, u32 staging, int batch, int row0, int column0) {
-  const abi::MatmulTileParams& p = context.task.record->params.matmul;
-  constexpr int kVectors = kChunkColumns / V;
+/// Where a warp's chunks lie in the product, and its walk over them.
+struct ChunkWalk {
+  const ProgramContext& context;
+  u32 staging;
+  int batch, row0, column0;  // of the warp's 16 rows and the tile's first column
+  int m, n, pair_distance;
+
+  ARK_DEVICE int row_of(int chunk) const { return row0 + (chunk & 3) * kChunkRows; }
+  ARK_DEVICE int column_of(int chunk) const { return column0 + (chunk >> 2) * kChunkColumns; }
+  ARK_DEVICE bool whole(int chunk) const {
+    return row_of(chunk) + kChunkRows <= m && column_of(chunk) + kChunkColumns <= n;
+  }
+  /// Vector number `index` of a chunk.
+  template <int V>
+  struct At {
+    int row, column;  // in the chunk
+    i64 x[3];
+    ARK_DEVICE At(const ChunkWalk& w, int chunk, int index)
+        : row(index / (kChunkColumns / V)),
+          column(index % (kChunkColumns / V) * V),
+          x{w.batch, w.row_of(chunk) + row, w.column_of(chunk) + column} {}
+  };
+  template <class Program, int V>
+  ARK_DEVICE void run_one(const At<V>& at, const typename Program::template Inputs<V>& inputs) const {
+    Program::template run_loaded<V>(context, at.x, inputs, ChunkRoots{staging, at.row, at.column, pair_distance});
+  }
+
+  /// Loads and runs this lane's vectors of a whole chunk: vectors u * 32 + lane.
+  template <class Program, int V, int kCount>
+  ARK_DEVICE void load(int chunk, typename Program::template Inputs<V> (&inputs)[kCount]) const {
+#pragma unroll
+    for (int u = 0; u < kCount; ++u)
+      Program::template load<V>(context, At<V>(*this, chunk, u * 32 + (thread_index() & 31)).x, inputs[u]);
+  }
+  template <class Program, int V, int kCount>
+  ARK_DEVICE void run(int chunk, const typename Program::template Inputs<V> (&inputs)[kCount]) const {
+#pragma unroll
+    for (int u = 0; u < kCount; ++u)
+      run_one<Program, V>(At<V>(*this, chunk, u * 32 + (thread_index() & 31)), inputs[u]);
+  }
+  /// A chunk that crosses the product's edge, or columns that do not come in vectors (V = 1): one after the other.
+  template <class Program, int V>
+  ARK_DEVICE void run_edge(int chunk) const {
 #pragma unroll 1
-  for (int i = thread_index() & 31; i < kChunkRows * kVectors; i += 64) {
-    typename Program::template Inputs<V> inputs[2];
-    i64 x[2][3];
-    bool inside[2];
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      x[u][0] = batch;
-      x[u][1] = row0 + (i + u * 32) / kVectors;
-      x[u][2] = column0 + (i + u * 32) % kVectors * V;
-      inside[u] = x[u][1] < p.m && x[u][2] < p.n;
-      if (inside[u]) Program::template load<V>(context, x[u], inputs[u]);
+    for (int i = thread_index() & 31; i < kChunkRows * kChunkColumns / V; i += 32) {
+      const At<V> at(*this, chunk, i);
+      if (at.x[1] >= m || at.x[2] >= n) continue;
+      typename Program::template Inputs<V> inputs;
+      Program::template load<V>(context, at.x, inputs);
+      run_one<Program, V>(at, inputs);
     }
+  }
+};
+
+template <int kRegisters>
+ARK_DEVICE void stage_any(int chunk, const float (&acc)[kRegisters], u32 staging) {
+  const int lane = thread_index() & 31;
+  __syncwarp();  // the chunk before has been read
+  if ((chunk & 1) == lane >> 4) {
+    switch (chunk >> 1) {
+      case 0:
+        stage_chunk<0, 0>(acc, staging, lane);
+        break;
+      case 1:
+        stage_chunk<1, 0>(acc, staging, lane);
+        break;
+      case 2:
+        if constexpr (kRegisters > 64) stage_chunk<0, 1>(acc, staging, lane);
+        break;
+      default:
+        if constexpr (kRegisters > 64) stage_chunk<1, 1>(acc, staging, lane);
+        break;
+    }
+  }
+  __syncwarp();
+}
+
+/// The program over all chunks; the next chunk's operands are on their way while one is computed, if they fit in registers.
+template <class Program, int V, int kRegisters>
+ARK_DEVICE void run_vectors(const ChunkWalk& walk, const float (&acc)[kRegisters], int chunks) {
+  constexpr int kCount = kChunkRows * kChunkColumns / V / 32;
+  using Inputs = typename Program::template Inputs<V>;
+  constexpr bool kAhead = sizeof(Inputs) * kCount <= 64;
+  Inputs inputs[kCount], next[kCount];
+  if (kAhead && walk.whole(0)) walk.template load<Program, V>(0, inputs);
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    stage_any(chunk, acc, walk.staging);
+    if (kAhead && chunk + 1 < chunks && walk.whole(chunk + 1)) walk.template load<Program, V>(chunk + 1, next);
+    if (walk.whole(chunk)) {
+      if (!kAhead) walk.template load<Program, V>(chunk, inputs);
+      walk.template run<Program, V>(chunk, inputs);
+    } else {
+      walk.template run_edge<Program, V>(chunk);
+    }
+    if constexpr (kAhead) {
 #pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      const ChunkRoots roots{staging, (i + u * 32) / kVectors, (i + u * 32) % kVectors * V, p.pair_distance};
-      if (inside[u]) Program::template run_loaded<V>(context, x[u], inputs[u], roots);
+      for (int u = 0; u < kCount; ++u) inputs[u] = next[u];
     }
   }
 }
@@ -101,39 +176,28 @@ template <class Programs, int kRegisters>
 ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const float (&acc)[kRegisters], int batch,
                              int row0, int column0, int columns) {
   const abi::MatmulTileParams& p = task.record->params.matmul;
-  const int lane = consumer.lane();
-  const u32 staging = shared_address(consumer.scratch()) + consumer.warp() * kChunkBytes;
+  const int chunks = (min(columns, p.n - column0) + kChunkColumns - 1) / kChunkColumns * 4;
+  Programs::epilogue_tile(p.program, [&](auto program) {
+    using Program = decltype(program);
+    const ProgramContext context(task, p.first_operand, consumer.worker);
+    const ChunkWalk walk{context,
+                         shared_address(consumer.scratch()) + consumer.warp() * kChunkBytes,
+                         batch,
+                         row0 + (consumer.warp() & 3) * 16,
+                         column0,
+                         p.m,
+                         p.n,
+                         p.pair_distance};
+    if (Program::kVector > 1 && p.n % Program::kVector == 0) {
+      run_vectors<Program, Program::kVector>(walk, acc, chunks);
+    } else {
 #pragma unroll 1
-  for (int chunk = 0; chunk < columns / 128 * 4; ++chunk) {
-    __syncwarp();  // the chunk before has been read
-    if ((chunk & 1) == lane >> 4) {
-      switch (chunk >> 1) {
-        case 0:
-          stage_chunk<0, 0>(acc, staging, lane);
-          break;
-        case 1:
-          stage_chunk<1, 0>(acc, staging, lane);
-          break;
-        case 2:
-          if constexpr (kRegisters > 64) stage_chunk<0, 1>(acc, staging, lane);
-          break;
-        default:
-          if constexpr (kRegisters > 64) stage_chunk<1, 1>(acc, staging, lane);
-          break;
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        stage_any(chunk, acc, walk.staging);
+        walk.template run_edge<Program, 1>(chunk);
       }
     }
-    __syncwarp();
-    const int row = row0 + (consumer.warp() & 3) * 16 + (chunk & 3) * 4, column = column0 + (chunk >> 2) * 128;
-    if (row >= p.m || column >= p.n) continue;
-    Programs::epilogue_tile(p.program, [&](auto program) {
-      using Program = decltype(program);
-      const ProgramContext context(task, p.first_operand, consumer.worker);
-      if (Program::kVector > 1 && p.n % Program::kVector == 0)
-        run_chunk<Program, Program::kVector>(context, staging, batch, row, column);
-      else
-        run_chunk<Program, 1>(context, staging, batch, row, column);
-    });
-  }
+  });
 }
 
 }  // namespace ark::device

@@ -7,6 +7,7 @@
 #pragma once
 #include "device/epilogue.cuh"
 #include "device/loop.cuh"
+#include "device/page_walk.cuh"
 #include "device/tensor_map.cuh"
 
 namespace ark::device {
@@ -63,6 +64,7 @@ struct MatmulTile {
     for (int i = 0; i < task.count; ++i) {
       const TileCoordinates at(*task.record, task.first + i);
       multiply_any<0>(consumer, matmul_variant(p), (p.k + 63) / 64, acc);
+      consumer.mark_loaded();
       // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
       if (p.a_immutable && p.b_immutable) consumer.wait_for(task, task.first + i, 1);
       run_epilogue<Programs>(consumer, task, acc, at.batch, at.row + consumer.group() * 64, at.column, p.tile_n);
@@ -82,47 +84,54 @@ struct MatmulTile {
       return;
     }
     wait_tensor_maps(loader);
-    const void* map_a = tensor_map(loader.worker, p.map_a);
-    const void* map_b = tensor_map(loader.worker, p.map_b);
-    if (loader.lane() == 0) {
-      if (load_a) fence_tensormap_acquire(map_a);
-      if (load_b) fence_tensormap_acquire(map_b);
-    }
+    acquire_tensor_maps(loader, &p.map_a, 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const TileCoordinates at(*task.record, task.first + i);
       if (dependent) loader.wait_for(task, task.first + i, 1);
-      for (int step = 0; step < steps; ++step) {
-        const StepPages order(loader.slot, pages);
-        for (int page = 0; page < pages; ++page) {
-          const bool is_a = page == order.a;
-          if (!(is_a ? load_a : load_b)) {
-            loader.skip(1);
-            continue;
-          }
-          const u32 shared = loader.acquire();
-          if (!loader.ok) return;
-          if (loader.lane() == 0) {
-            u64* barrier = loader.barrier();
-            mbarrier_arrive_expect(barrier, kPageBytes);
-            if (is_a)
-              load_page(shared, map_a, barrier, p.a_k_major, step * 64, at.row, at.batch);
-            else
-              load_page(shared, map_b, barrier, p.b_k_major, step * 64, at.column + (page - order.b) * 128, at.batch);
-          }
-          loader.advance();
-        }
+      if (loader.lane() == 0) {
+        if (pages == 3)
+          load_tile<3>(loader, p, at, load_a, load_b);
+        else
+          load_tile<2>(loader, p, at, load_a, load_b);
       }
+      PageWalk::rejoin(loader);
     }
   }
 
-  /// 128 rows x 64 k of an operand.
-  static ARK_DEVICE void load_page(u32 shared, const void* map, u64* barrier, bool k_major, int k, int row, int batch) {
-    if (k_major) {
-      tensor_load(shared, map, barrier, k, row, batch);
-    } else {
-      tensor_load(shared, map, barrier, row, k, batch);
-      tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+  /// One lane: the pages of a tile that this loader fills.
+  template <int kStepPages>
+  static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at, bool load_a,
+                                   bool load_b) {
+    const void* map_a = tensor_map(loader.worker, p.map_a);
+    const void* map_b = tensor_map(loader.worker, p.map_b);
+    const bool a_k_major = p.a_k_major != 0, b_k_major = p.b_k_major != 0;
+    const int size_k = p.k;
+    PageWalk walk(loader);
+    for (int k = 0; k < size_k && loader.ok; k += 64) {
+      const StepPages order(walk.slot, kStepPages);
+#pragma unroll
+      for (int page = 0; page < kStepPages; ++page) {
+        const bool is_a = page == order.a;
+        if (!(is_a ? load_a : load_b)) {
+          walk.skip();
+          continue;
+        }
+        const u32 shared = walk.acquire();
+        if (!loader.ok) break;
+        mbarrier_arrive_expect(walk.barrier(), kPageBytes);
+        load_page(shared, is_a ? map_a : map_b, walk.barrier(), is_a ? a_k_major : b_k_major, k,
+                  is_a ? at.row : at.column + (page - order.b) * 128, at.batch);
+        walk.advance();
+      }
+      walk.publish();
     }
+    walk.finish();
+  }
+
+  /// 128 rows x 64 k of an operand.
+  static ARK_DEVICE void load_page(u32 shared, const void* map, u32 barrier, bool k_major, int k, int row, int batch) {
+    tensor_load(shared, map, barrier, k_major ? k : row, k_major ? row : k, batch);
+    if (!k_major) tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
   }
 
   template <int kVariant>
@@ -145,15 +154,14 @@ struct MatmulTile {
     constexpr int kStepPages = 1 + kN / 128;
     constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
                   kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
-    const u32 ring = shared_address(consumer.worker.shared.ring);
+    PageReader pages(consumer);
+    u32 previous = 0;
     for (int step = 0; step < steps; ++step) {
-      const u32 page = consumer.page;
-      const StepPages order(page % kPages, kStepPages);
-#pragma unroll
-      for (int i = 0; i < kStepPages; ++i) consumer.wait_page(page + i);
-      const u64 a = matrix_descriptor(
-          ring + (page + order.a) % kPages * kPageBytes + consumer.group() * (kPageBytes / 2), kPageBytes / 2, 1024);
-      const u64 b = matrix_descriptor(ring + (page + order.b) % kPages * kPageBytes, kPageBytes / 2, 1024);
+      const StepPages order(pages.slot, kStepPages);
+      pages.wait<kStepPages>();
+      const u32 shared_a = pages.address(pages.slot_at(order.a)) + consumer.group() * (kPageBytes / 2);
+      const u64 a = matrix_descriptor(shared_a, kPageBytes / 2, 1024);
+      const u64 b = matrix_descriptor(pages.address(pages.slot_at(order.b)), kPageBytes / 2, 1024);
       wgmma_fence();
 #pragma unroll
       for (int j = 0; j < 4; ++j)
@@ -161,18 +169,14 @@ struct MatmulTile {
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();
-        release_step<kStepPages>(consumer, page - kStepPages);
+        pages.release<kStepPages>(previous);
       }
-      consumer.advance(kStepPages);
+      previous = pages.slot;
+      pages.advance(kStepPages);
     }
     wgmma_wait<0>();
-    release_step<kStepPages>(consumer, consumer.page - kStepPages);
-  }
-
-  template <int kStepPages>
-  static ARK_DEVICE void release_step(const Consumer& consumer, u32 page) {
-#pragma unroll
-    for (int i = 0; i < kStepPages; ++i) consumer.release_page(page + i);
+    pages.release<kStepPages>(previous);
+    consumer.advance(steps * kStepPages);
   }
 };
 

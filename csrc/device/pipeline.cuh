@@ -181,21 +181,7 @@ struct Loader {
 
   /// Waits until the next page is free; its address in shared memory (u32, 1024-aligned).
   ARK_DEVICE u32 acquire() {
-    // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it
-    // must have got there first.
-    if (page >= kPages && !(mine >> slot & 1)) {
-      const u32* other = &worker.shared.progress[me ^ 1];
-      u32 seen = 0;
-      const u32 behind = page - kPages;
-      ok = worker.waiter.spin(
-               [&] {
-                 seen = shared_load_acquire(other);
-                 return static_cast<i32>(seen - behind) > 0;
-               },
-               [&] { return seen; }, WaitName{op, -1, -5}, behind, 2) &&
-           ok;
-    }
-    ok = worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, -2}) && ok;
+    ok = wait_free() && ok;
     ok = __all_sync(~0u, ok);
     return shared_address(worker.shared.ring[slot]);
   }
@@ -234,6 +220,25 @@ struct Loader {
     ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
   }
   ARK_DEVICE int lane() const { return thread_index() & 31; }
+
+  /// The next page's slot is free (one lane's view of acquire()).
+  ARK_DEVICE bool wait_free() const {
+    // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it
+    // must have got there first.
+    bool free = true;
+    if (page >= kPages && !(mine >> slot & 1)) {
+      const u32* other = &worker.shared.progress[me ^ 1];
+      u32 seen = 0;
+      const u32 behind = page - kPages;
+      free = worker.waiter.spin(
+          [&] {
+            seen = shared_load_acquire(other);
+            return static_cast<i32>(seen - behind) > 0;
+          },
+          [&] { return seen; }, WaitName{op, -1, -5}, behind, 2);
+    }
+    return worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, -2}) && free;
+  }
 
  private:
   ARK_DEVICE void publish() {

@@ -27,8 +27,14 @@ ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {
   return worker.launch.maps + static_cast<u64>(map) * abi::kTensorMapBytes;
 }
 
-/// By the thread that issues tensor copies, after it has seen (acquire.gpu) that the maps are patched and before its
-/// first copy through this one in a launch.
-ARK_DEVICE void acquire_tensor_map(const Worker& worker, int map) { fence_tensormap_acquire(tensor_map(worker, map)); }
+/// By a loader that has waited for the maps, before the first copies of an item through maps[0 .. count): proxy fences,
+/// once per op (each makes the next copy fetch its map anew).
+ARK_DEVICE void acquire_tensor_maps(Loader& loader, const i32* maps, int count) {
+  if (loader.maps_op == loader.op) return;
+  loader.maps_op = loader.op;
+  if (loader.lane() == 0)
+    for (int i = 0; i < count; ++i) fence_tensormap_acquire(tensor_map(loader.worker, maps[i]));
+  __syncwarp();
+}
 
 }  // namespace ark::device

@@ -27,58 +27,41 @@ def compare(functions, flops, count):
     return [flops / statistics.median(column) / 1e9 for column in zip(*times)]
 
 
-def bench_matmul():
-    print(
-        "matmul m n k layout | cuBLAS | ark 128x256, 128x128, 128x256 bias+gelu+residual | ratio of the best plain one"
-    )
-    shapes = [
-        (3840, 4096, 1024),
-        (3840, 1024, 4096),
-        (3840, 1024, 1024),
-        (3840, 3072, 1024),
-        (4096, 1024, 3840),
-        (1024, 1024, 3840),
-    ]
-    for m, n, k in shapes + [(4096, 4096, 4096), (8192, 8192, 8192)]:
-        for layout in ("NT", "NN", "TN"):  # forward, dX, dW
-            a = (
-                torch.randn(1, k, m, device="cuda").bfloat16().transpose(1, 2)
-                if layout[0] == "T"
-                else torch.randn(1, m, k, device="cuda").bfloat16()
-            )
-            b = (
-                torch.randn(1, k, n, device="cuda").bfloat16()
-                if layout[1] == "N"
-                else torch.randn(1, n, k, device="cuda").bfloat16().transpose(1, 2)
-            )
+def bench_matmul(shapes, layouts):
+    print("matmul m n k layout | cuBLAS | ark 128x256, 128x128, items of 2, bias+gelu+residual | best plain / cuBLAS")
+    for m, n, k in shapes:
+        for layout in layouts:
+            a = torch.randn(1, k, m, device="cuda").bfloat16().transpose(1, 2)
+            a = a if layout[0] == "T" else a.contiguous()
+            b = torch.randn(1, k, n, device="cuda").bfloat16()
+            b = b if layout[1] == "N" else b.transpose(1, 2).contiguous().transpose(1, 2)
             out, out2 = (torch.empty(1, m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
             bias, residual = torch.randn(n, device="cuda").bfloat16(), torch.randn(1, m, n, device="cuda").bfloat16()
             jobs = [driver.matmul(a, b, out, tile_n=t) for t in (256, 128)]
-            jobs.append(driver.matmul(a, b, out, bias, residual, program=2))
+            jobs.append(driver.matmul(a, b, out, chunk=2))
+            if layout == "NT":  # the kernel with this program has no other variant
+                jobs.append(driver.matmul(a, b, out, bias, residual, program=2))
             flops = 2 * m * n * k
             count = max(3, min(20, int(2e12 / flops)))
             rates = compare([lambda: torch.matmul(a[0], b[0], out=out2[0])] + [j.launch for j in jobs], flops, count)
             print(
                 f"{m:5} {n:5} {k:5} {layout} | {rates[0]:4.0f} | "
                 + " ".join(f"{r:4.0f}" for r in rates[1:])
-                + f" | {max(rates[1:3]) / rates[0]:.3f}"
+                + f" | {max(rates[1:4]) / rates[0]:.3f}"
             )
 
 
-def bench_attention():
-    print("attention b h s d causal | sdpa forward, ark | sdpa backward, ark rows+kv+query (kv, query alone)")
-    for b, h, s, d, causal in [
-        (10, 16, 384, 64, 0),
-        (4, 12, 384, 64, 1),
-        (8, 16, 1024, 64, 1),
-        (4, 16, 2048, 128, 0),
-        (2, 32, 4096, 128, 1),
-    ]:
+def bench_attention(shapes):
+    print(
+        "attention b h s d causal | sdpa forward, ark, items of 2 | sdpa backward, ark rows+kv+query (each alone, ms)"
+    )
+    for b, h, s, d, causal in shapes:
         q, k, v, dout, out, dq, dk, dv = (torch.randn(b, h, s, d, device="cuda").bfloat16() for _ in range(8))
         lse, delta = (torch.empty(b, h, s, device="cuda") for _ in range(2))
         sizes, options = (b, h, h, s, s, d), dict(scale=1 / math.sqrt(d), causal=bool(causal))
         stats = [q, k, v, dout, lse, delta, None, None]
         forward = driver.attention(0, [q, k, v, out, lse, None, None], sizes, **options)
+        forward2 = driver.attention(0, [q, k, v, out, lse, None, None], sizes, chunk=2, **options)
         rows = driver.attention(1, [dout, out, delta], sizes, **options)
         grad_kv = driver.attention(2, stats + [None, dk, dv], sizes, **options)
         grad_q = driver.attention(3, stats + [dq, None, None], sizes, **options)
@@ -97,17 +80,30 @@ def bench_attention():
             grad_q.launch()
 
         with torch.no_grad():
-            f = compare([lambda: sdpa(q, k, v, is_causal=bool(causal)), forward.launch], flops, count)
-        g = compare([backward, ours, grad_kv.launch, grad_q.launch], flops * 2.5, count)
+            f = compare([lambda: sdpa(q, k, v, is_causal=bool(causal)), forward.launch, forward2.launch], flops, count)
+        g = compare([backward, ours], flops * 2.5, count)
+        alone = [flops / r / 1e9 for r in compare([rows.launch, grad_kv.launch, grad_q.launch], flops, count)]
         print(
-            f"{b:3} {h:3} {s:5} {d:4} {causal} | {f[0]:4.0f} {f[1]:4.0f} | {g[0]:4.0f} {g[1]:4.0f} "
-            f"({g[2]:4.0f} {g[3]:4.0f})"
+            f"{b:3} {h:3} {s:5} {d:4} {causal} | {f[0]:4.0f} {f[1]:4.0f} {f[2]:4.0f} | {g[0]:4.0f} {g[1]:4.0f} ("
+            + " ".join(f"{ms:.4f}" for ms in alone)
+            + ")"
         )
 
 
+def bench_launch():
+    """An empty list: what a launch costs before and after all tiles."""
+    a, out = torch.randn(1, 128, 128, device="cuda").bfloat16(), torch.empty(1, 128, 128, device="cuda").bfloat16()
+    job = driver.matmul(a, a, out, chunk=0)
+    job.run()
+    print(f"empty launch {1e3 * statistics.median(once(job.launch, 50) for _ in range(9)):.2f} us")
+
+
 if __name__ == "__main__":
-    what = sys.argv[1:] or ["matmul", "attention"]
-    if "matmul" in what:
-        bench_matmul()
-    if "attention" in what:
-        bench_attention()
+    quick = "quick" in sys.argv
+    bench_launch()
+    bert = [(3840, 4096, 1024), (3840, 1024, 4096), (3840, 1024, 1024)]
+    cubes = [(4096, 4096, 4096), (8192, 8192, 8192)]
+    bench_matmul((bert + cubes) if quick else bert + [(3840, 3072, 1024)] + cubes, ("NT",) if quick else ("NT", "NN"))
+    bench_matmul([(4096, 1024, 3840), (1024, 1024, 3840)], ("TN",))
+    heads = [(10, 16, 384, 64, 0), (4, 12, 384, 64, 1), (4, 16, 2048, 128, 0)]
+    bench_attention(heads if quick else heads + [(8, 16, 1024, 64, 1), (2, 32, 4096, 128, 1)])

@@ -22,6 +22,10 @@ void check(cudaError_t error, int line) {
 }
 #define CHECK(x) check((x), __LINE__)
 
+#define ONE_VARIANT(family, v) ark_loop<OneFamily<family<AttentionPrograms<1 << v>>, 56, 224>>
+#define ALL_VARIANTS(family) \
+  {ONE_VARIANT(family, 0), ONE_VARIANT(family, 1), ONE_VARIANT(family, 2), ONE_VARIANT(family, 3)}
+
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -89,7 +93,7 @@ struct Job {
     return static_cast<int>(maps.size()) - 1;
   }
 
-  /// Items of `chunk` tiles dealt out to the workers in turn.
+  /// Items of `chunk` tiles dealt out to the workers in turn; 0: none at all.
   void finish(int chunk) {
     const int workers = 132;
     record.num_operands = static_cast<int>(operands.size());
@@ -97,7 +101,7 @@ struct Job {
     std::vector<unsigned char> blob(record.record_bytes);
     std::memcpy(blob.data(), &record, sizeof(record));
     std::memcpy(blob.data() + sizeof(record), operands.data(), operands.size() * sizeof(abi::Operand));
-    const int tiles = record.grid[0] * record.grid[1] * record.grid[2];
+    const int tiles = chunk == 0 ? 0 : record.grid[0] * record.grid[1] * record.grid[2];
     std::vector<abi::WorkItem> items;
     std::vector<abi::i32> begin;
     for (int w = 0; w < workers; ++w) {
@@ -135,7 +139,13 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
                  int n, int k, const long long* strides_a, const long long* strides_b, int half, int tile_n,
                  int program, int pair_distance, int b_immutable, int chunk) {
   auto* job = new Job;
-  job->kernel = ark_loop<OneFamily<MatmulTile<Programs>, 56, 224>>;
+  const bool k_major = strides_a[2] == 1 && strides_b[2] == 1;
+  if (program >= 2)
+    job->kernel = ark_loop<OneFamily<MatmulTile<FusedPrograms>, 56, 224>>;
+  else if (k_major && !half)
+    job->kernel = ark_loop<OneFamily<MatmulTile<StorePrograms<0x11>>, 56, 224>>;
+  else
+    job->kernel = ark_loop<OneFamily<MatmulTile<StorePrograms<0xffff>>, 56, 224>>;
   const int type = half ? 6 : 7;
   const long long c_strides[3] = {static_cast<long long>(m) * n, n, 1}, n_strides[3] = {0, 0, 1};
   const long long b_strides[3] = {strides_b[0], strides_b[2], strides_b[1]};
@@ -185,11 +195,11 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
   auto* job = new Job;
   const abi::TaskKind kinds[4] = {abi::TaskKind::kAttentionForward, abi::TaskKind::kAttentionBackwardRows,
                                   abi::TaskKind::kAttentionBackward, abi::TaskKind::kAttentionBackwardQuery};
-  void (*const kernels[4])(abi::LaunchParams<64>) = {ark_loop<OneFamily<AttentionForward<Programs>, 56, 224>>,
-                                                     ark_loop<OneFamily<AttentionBackwardRows<Programs>, 56, 224>>,
-                                                     ark_loop<OneFamily<AttentionBackward<Programs>, 56, 224>>,
-                                                     ark_loop<OneFamily<AttentionBackwardQuery<Programs>, 56, 224>>};
-  job->kernel = kernels[kind];
+  const int variant = half << 1 | (sizes[5] == 128);
+  void (*const kernels[4][4])(abi::LaunchParams<64>) = {
+      ALL_VARIANTS(AttentionForward), ALL_VARIANTS(AttentionBackwardRows), ALL_VARIANTS(AttentionBackward),
+      ALL_VARIANTS(AttentionBackwardQuery)};
+  job->kernel = kernels[kind][variant];
   const int type = half ? 6 : 7;
   // Types by operand: the 16-bit type (t), f32 (f), the mask's (m), i32 (i).
   const char* types[4] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt"};
@@ -264,9 +274,8 @@ float job_time(void* handle, int count) {
 
 /// Waits; 0 when no wait of the launches failed, else prints the error record.
 int job_status(void* handle) {
-  Job* job = static_cast<Job*>(handle);
   CHECK(cudaDeviceSynchronize());
-  const abi::ErrorRecord& e = *job->error;
+  const abi::ErrorRecord& e = *static_cast<Job*>(handle)->error;
   if (e.set == 0) return 0;
   std::fprintf(stderr, "wait failed: worker %d tile %d counter %d expected %u seen %u\n", e.worker, e.tile, e.counter,
                e.expected, e.seen);

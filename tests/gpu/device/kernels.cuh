@@ -83,24 +83,31 @@ struct PairProgram {
   }
 };
 
-struct Programs {
+/// A plan holds few variants of a main loop and few programs: so do these kernels (all at once spill).
+template <unsigned kVariants>
+struct StorePrograms {
+  static constexpr u32 kMatmulVariants = kVariants;
   template <class F>
   static ARK_DEVICE void epilogue_tile(int program, F&& f) {
-    switch (program) {
-      case 0:
-        f(StoreProgram<bf16>{});
-        break;
-      case 1:
-        f(StoreProgram<f16>{});
-        break;
-      case 2:
-        f(BiasGeluResidualProgram<bf16>{});
-        break;
-      default:
-        f(PairProgram<bf16>{});
-        break;
-    }
+    if (program == 0)
+      f(StoreProgram<bf16>{});
+    else
+      f(StoreProgram<f16>{});
   }
+};
+struct FusedPrograms {
+  static constexpr u32 kMatmulVariants = 0x11;  // bf16, both operands k-major
+  template <class F>
+  static ARK_DEVICE void epilogue_tile(int program, F&& f) {
+    if (program == 2)
+      f(BiasGeluResidualProgram<bf16>{});
+    else
+      f(PairProgram<bf16>{});
+  }
+};
+template <unsigned kVariants>
+struct AttentionPrograms {
+  static constexpr u32 kAttentionVariants = kVariants;
 };
 
 template <class Family, int kService, int kConsumers>
