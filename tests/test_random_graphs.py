@@ -76,7 +76,12 @@ class RandomGraph:
     # ---- steps ----
     def unary(self):
         x = self.pick()
-        self.owner("pointwise", [x[0]], x[2], opcode=self.random.choice(["neg", "abs", "sin", "tanh", "sigmoid", "relu", "exp2"]))
+        self.owner(
+            "pointwise",
+            [x[0]],
+            x[2],
+            opcode=self.random.choice(["neg", "abs", "sin", "tanh", "sigmoid", "relu", "exp2"]),
+        )
         if self.random.random() < 0.8:
             self.owner("pointwise", [self.values[-1][0], self.scalar(0.5)], x[2], opcode="mul")
 
@@ -175,7 +180,11 @@ class RandomGraph:
         if not x[2]:
             return
         d = self.random.randrange(len(x[2]))
-        same = [v for v in self.values if len(v[2]) == len(x[2]) and all(i == d or a == b for i, (a, b) in enumerate(zip(v[2], x[2])))]
+        same = [
+            v
+            for v in self.values
+            if len(v[2]) == len(x[2]) and all(i == d or a == b for i, (a, b) in enumerate(zip(v[2], x[2])))
+        ]
         parts = [x] + self.random.choices(same, k=self.random.randint(1, 2))
         sizes = list(x[2])
         sizes[d] = sum(p[2][d] for p in parts)

@@ -1,5 +1,5 @@
-// Coordinates as affine expressions over an iteration domain: sums of coef * ((x[d] / div) % mod). Views are turned into maps
-// from their coordinates to their owner's, so that a value can be read where no memory holds it.
+// Coordinates as affine expressions over an iteration domain: sums of coef * ((x[d] / div) % mod). Views are turned
+// into maps from their coordinates to their owner's, so that a value can be read where no memory holds it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ark::planner {
 
-/// coef * ((atom / div) % mod); mod 0: no modulus. The atom is domain dimension `dim`, or program register `reg` (an index
-/// that was loaded), both in [0, extent).
+/// coef * ((atom / div) % mod); mod 0: no modulus. The atom is domain dimension `dim`, or program register `reg` (an
+/// index that was loaded), both in [0, extent).
 struct Term {
   int64_t coef = 1, extent = 1;
   int32_t div = 1, mod = 0;

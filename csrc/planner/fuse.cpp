@@ -1,4 +1,5 @@
-// The driver: simplify, then group, choose what gets memory and emit, again from the start whenever a value turns out to need memory.
+// The driver: simplify, then group, choose what gets memory and emit, again from the start whenever a value turns out
+// to need memory.
 #include <algorithm>
 #include <numeric>
 
@@ -33,7 +34,8 @@ void read_tensors(State& state) {
     t.owner = value.base >= 0 ? value.base : static_cast<int>(v);
     t.numel = product(t.sizes);
   }
-  for (size_t i = 0; i < graph.inputs.size(); ++i) state.tensors[static_cast<size_t>(graph.inputs[i])].input = static_cast<int>(i);
+  for (size_t i = 0; i < graph.inputs.size(); ++i)
+    state.tensors[static_cast<size_t>(graph.inputs[i])].input = static_cast<int>(i);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -63,7 +65,8 @@ void force(State& state) {
   for (const Node& node : state.graph.nodes) {
     for (ir::ValueId input : node.inputs) {
       const bool written = node.op == OpKind::kCopyTo && input == node.inputs[0];
-      check<UnsupportedError>(written || !is_copy_result(state, input), "node '", node.name, "' reads the result of a copy_");
+      check<UnsupportedError>(written || !is_copy_result(state, input), "node '", node.name,
+                              "' reads the result of a copy_");
     }
     if (node.op == OpKind::kMatmul) {
       const MatmulShape shape = matmul_shape(state, node);
@@ -138,7 +141,8 @@ FusedGraph fuse(const ir::Graph& bound_graph, bool tensor_cores, int num_workers
     for (int owner : missing) {
       const auto o = static_cast<size_t>(owner);
       const std::string& name = state.graph.values[o].name;
-      check<UnsupportedError>(!state.forced[o] || !state.no_claim[o], "value '", name, "' cannot be computed where it is needed");
+      check<UnsupportedError>(!state.forced[o] || !state.no_claim[o], "value '", name,
+                              "' cannot be computed where it is needed");
       if (state.forced[o]) state.no_claim[o] = true;
       state.forced[o] = true;
     }

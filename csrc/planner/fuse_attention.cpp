@@ -10,13 +10,15 @@ namespace {
 
 using ir::Node;
 
-constexpr int64_t kRangeBlock = 128;        // query rows per entry of a mask range
+constexpr int64_t kRangeBlock = 128;  // query rows per entry of a mask range
 constexpr int kPositionsPerPart = 256;
 
 void set_sizes(const State& state, int q, int k, int v, abi::AttentionParams& p) {
   const Tensor &tq = state.tensor(q), &tk = state.tensor(k), &tv = state.tensor(v);
-  p.batch = static_cast<int>(tq.sizes[0]), p.heads = static_cast<int>(tq.sizes[1]), p.queries = static_cast<int>(tq.sizes[2]);
-  p.head_dim = static_cast<int>(tq.sizes[3]), p.kv_heads = static_cast<int>(tk.sizes[1]), p.keys = static_cast<int>(tk.sizes[2]);
+  p.batch = static_cast<int>(tq.sizes[0]), p.heads = static_cast<int>(tq.sizes[1]),
+  p.queries = static_cast<int>(tq.sizes[2]);
+  p.head_dim = static_cast<int>(tq.sizes[3]), p.kv_heads = static_cast<int>(tk.sizes[1]),
+  p.keys = static_cast<int>(tk.sizes[2]);
   p.value_dim = static_cast<int>(tv.sizes[3]);
   p.dtype = static_cast<int>(tq.dtype);
   p.parts = 1;
@@ -46,7 +48,8 @@ abi::Operand Emitter::strided_operand(int value, DType dtype) const {
 }
 
 /// The mask as an operand over (b, h, s, t); its range op is made at the first use.
-Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64_t queries, int64_t keys, bool with_range) {
+Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64_t queries, int64_t keys,
+                                   bool with_range) {
   const Tensor& t = state_.tensor(mask);
   MaskInfo info;
   info.source = strided_source(state_, mask);
@@ -67,14 +70,15 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
   (void)batch, (void)heads;
   if (!with_range) return info;
   for (const MaskInfo& known : masks_) {
-    if (known.source.owner == info.source.owner && known.source.strides == strides && known.source.offset == info.source.offset &&
-        known.queries == queries && known.keys == keys) {
+    if (known.source.owner == info.source.owner && known.source.strides == strides &&
+        known.source.offset == info.source.offset && known.queries == queries && known.keys == keys) {
       return known;
     }
   }
   const int64_t blocks = (queries + kRangeBlock - 1) / kRangeBlock;
   const std::vector<int64_t> range_sizes{info.batch, info.heads, blocks, 2};
-  info.range = add_storage(DType::kI32, range_sizes, contiguous_strides(range_sizes), "range of " + state_.graph.values[static_cast<size_t>(mask)].name);
+  info.range = add_storage(DType::kI32, range_sizes, contiguous_strides(range_sizes),
+                           "range of " + state_.graph.values[static_cast<size_t>(mask)].name);
   FusedOp op;
   abi::OpRecord& record = op.op.record;
   record.kind = abi::TaskKind::kMaskRange;
@@ -118,7 +122,8 @@ abi::Operand Emitter::range_operand(const MaskInfo& mask) const {
   return x;
 }
 
-/// The i64 scalar below which a cache's rows are not written in this launch: its index store goes to iota + scalar. Owner or -1.
+/// The i64 scalar below which a cache's rows are not written in this launch: its index store goes to iota + scalar.
+/// Owner or -1.
 int Emitter::fresh_scalar(int value) const {
   const int out = strided_source(state_, value).owner;
   if (!state_.in_place[static_cast<size_t>(out)]) return -1;
@@ -136,8 +141,8 @@ int Emitter::fresh_scalar(int value) const {
     for (size_t k = 0; k < 2; ++k) {
       const int other = state_.owner(node.inputs[1 - k]);
       const int other_node = state_.tensor(other).node;
-      const bool iota = other_node >= 0 && state_.node(other_node).op == ir::OpKind::kIota && state_.node(other_node).attrs.imm_int >= 0 &&
-                        state_.node(other_node).attrs.step >= 0;
+      const bool iota = other_node >= 0 && state_.node(other_node).op == ir::OpKind::kIota &&
+                        state_.node(other_node).attrs.imm_int >= 0 && state_.node(other_node).attrs.step >= 0;
       const int owner = state_.owner(node.inputs[k]);
       if (iota && state_.is_input(owner) && state_.tensor(owner).numel == 1) scalar = owner;
     }
@@ -183,7 +188,8 @@ void Emitter::attention_group(int g) {
   }
   operands.push_back(mask);
   operands.push_back(range);
-  op.access = {Access::kRead, Access::kRead, Access::kRead, Access::kWrite, Access::kWrite, Access::kRead, Access::kRead};
+  op.access = {Access::kRead,  Access::kRead, Access::kRead, Access::kWrite,
+               Access::kWrite, Access::kRead, Access::kRead};
   if (way == AttentionWay::kDecode) {
     p.parts = static_cast<int>(parts);
     const int64_t rows = int64_t{p.heads / p.kv_heads} * p.queries;
@@ -203,7 +209,8 @@ void Emitter::attention_group(int g) {
       State::Parts known;
       known.out = static_cast<StorageId>(parts_out.slot), known.max_sum = static_cast<StorageId>(parts_ml.slot);
       known.range = range.slot == abi::kNoSlot ? -1 : static_cast<StorageId>(range.slot);
-      known.parts = parts, known.rows = rows, known.value_dim = p.value_dim, known.positions_per_part = p.positions_per_part;
+      known.parts = parts, known.rows = rows, known.value_dim = p.value_dim,
+      known.positions_per_part = p.positions_per_part;
       known.keys = p.keys, known.kv_heads = p.kv_heads, known.queries = p.queries, known.range_stride = range.stride[0];
       state_.parts_of_node[static_cast<size_t>(number)] = static_cast<int>(state_.parts.size());
       state_.parts.push_back(known);
@@ -230,13 +237,15 @@ void Emitter::attention_group(int g) {
 void Emitter::attention_backward_group(int g) {
   const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
   const Node& node = state_.node(number);
-  const int dout = node.inputs[0], q = node.inputs[1], k = node.inputs[2], v = node.inputs[3], out = node.inputs[4], lse = node.inputs[5];
+  const int dout = node.inputs[0], q = node.inputs[1], k = node.inputs[2], v = node.inputs[3], out = node.inputs[4],
+            lse = node.inputs[5];
   abi::AttentionParams p{};
   set_sizes(state_, q, k, v, p);
   const DType dtype = static_cast<DType>(p.dtype);
   const bool half = dtype == DType::kBF16 || dtype == DType::kF16;
-  check<UnsupportedError>(half && p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128), "attention backward '", node.name, "': ",
-                          name(dtype), " with head sizes ", p.head_dim, " and ", p.value_dim, "; only bf16 and f16 with 64 or 128");
+  check<UnsupportedError>(half && p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128),
+                          "attention backward '", node.name, "': ", name(dtype), " with head sizes ", p.head_dim,
+                          " and ", p.value_dim, "; only bf16 and f16 with 64 or 128");
   check<UnsupportedError>(state_.tensor_cores, "attention backward '", node.name, "' needs tensor cores");
   p.causal = node.attrs.causal;
   p.scale = static_cast<float>(node.attrs.scale);
@@ -270,10 +279,20 @@ void Emitter::attention_backward_group(int g) {
   const Access r = Access::kRead, w = Access::kWrite;
   add(abi::TaskKind::kAttentionBackwardRows, {dout_operand, strided_operand(out, dtype), delta}, {r, r, w}, 0);
   auto gradient = [&](size_t i) {
-    return state_.stored[static_cast<size_t>(node.outputs[i])] ? strided_operand(node.outputs[i], dtype) : absent_operand();
+    return state_.stored[static_cast<size_t>(node.outputs[i])] ? strided_operand(node.outputs[i], dtype)
+                                                               : absent_operand();
   };
-  std::vector<abi::Operand> operands{strided_operand(q, dtype), strided_operand(k, dtype), strided_operand(v, dtype), dout_operand,
-                                     strided_operand(lse, DType::kF32), delta, mask, range, absent_operand(), absent_operand(), absent_operand()};
+  std::vector<abi::Operand> operands{strided_operand(q, dtype),
+                                     strided_operand(k, dtype),
+                                     strided_operand(v, dtype),
+                                     dout_operand,
+                                     strided_operand(lse, DType::kF32),
+                                     delta,
+                                     mask,
+                                     range,
+                                     absent_operand(),
+                                     absent_operand(),
+                                     absent_operand()};
   const std::vector<Access> access{r, r, r, r, r, r, r, r, w, w, w};
   const abi::Operand dq = gradient(0), dk = gradient(1), dv = gradient(2);
   if (dk.slot != abi::kNoSlot || dv.slot != abi::kNoSlot) {
@@ -320,7 +339,8 @@ void Emitter::index_store_group(int g) {
   spec.dims = src.sizes.empty() ? std::vector<int64_t>{1} : src.sizes;
   Coords place;
   for (size_t d = 0; d < src.sizes.size(); ++d) place.push_back(dim_expr(static_cast<int>(d), src.sizes[d]));
-  const BuiltProgram built = build(state_, spec, [&](ProgramBuilder& builder) { builder.index_store(number, place); }).finish();
+  const BuiltProgram built =
+      build(state_, spec, [&](ProgramBuilder& builder) { builder.index_store(number, place); }).finish();
   FusedOp op;
   set_program_op(op, abi::TaskKind::kPointwise, built);
   finish(std::move(op), built.nodes, number);

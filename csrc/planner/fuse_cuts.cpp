@@ -1,7 +1,7 @@
-// Decides which values get memory. Groups are visited from the last to the first, so that everybody who reads a group is known;
-// of the values that could be handed over, the cheapest set is taken, in bytes moved and ops started. What is not handed over is
-// computed again by its readers. Matrix products, reductions and attentions are never computed again, except that the prologue
-// of a few-row matmul may take over the rows that it reads.
+// Decides which values get memory. Groups are visited from the last to the first, so that everybody who reads a group
+// is known; of the values that could be handed over, the cheapest set is taken, in bytes moved and ops started. What is
+// not handed over is computed again by its readers. Matrix products, reductions and attentions are never computed
+// again, except that the prologue of a few-row matmul may take over the rows that it reads.
 #include <algorithm>
 #include <map>
 #include <unordered_set>
@@ -15,20 +15,43 @@ namespace {
 using ir::Node;
 using ir::OpKind;
 
-constexpr double kOpBytes = 4e6;            // an op costs about a microsecond of memory traffic (see docs/PERFORMANCE.md)
-constexpr double kExpensiveBytes = 4;       // a transcendental function, in bytes of traffic per element
-constexpr double kSmallTable = 65536;       // elements of a table whose functions are not computed twice
-constexpr int kPrologue = 1 << 24;          // readers: groups, kPrologue + activation, kFree + value
+constexpr double kOpBytes = 4e6;       // an op costs about a microsecond of memory traffic (see docs/PERFORMANCE.md)
+constexpr double kExpensiveBytes = 4;  // a transcendental function, in bytes of traffic per element
+constexpr double kSmallTable = 65536;  // elements of a table whose functions are not computed twice
+constexpr int kPrologue = 1 << 24;     // readers: groups, kPrologue + activation, kFree + value
 constexpr int kFree = 1 << 28;
 
 bool is_expensive(Opcode op) {
   switch (op) {
-    case Opcode::kExp: case Opcode::kExp2: case Opcode::kExpm1: case Opcode::kLog: case Opcode::kLog2: case Opcode::kLog1p:
-    case Opcode::kSin: case Opcode::kCos: case Opcode::kTan: case Opcode::kTanh: case Opcode::kSigmoid: case Opcode::kErf:
-    case Opcode::kErfc: case Opcode::kPow: case Opcode::kAsin: case Opcode::kAcos: case Opcode::kAtan: case Opcode::kAtan2:
-    case Opcode::kSinh: case Opcode::kCosh: case Opcode::kAsinh: case Opcode::kAcosh: case Opcode::kAtanh: case Opcode::kLgamma:
-    case Opcode::kFmod: case Opcode::kRemainder: return true;
-    default: return false;
+    case Opcode::kExp:
+    case Opcode::kExp2:
+    case Opcode::kExpm1:
+    case Opcode::kLog:
+    case Opcode::kLog2:
+    case Opcode::kLog1p:
+    case Opcode::kSin:
+    case Opcode::kCos:
+    case Opcode::kTan:
+    case Opcode::kTanh:
+    case Opcode::kSigmoid:
+    case Opcode::kErf:
+    case Opcode::kErfc:
+    case Opcode::kPow:
+    case Opcode::kAsin:
+    case Opcode::kAcos:
+    case Opcode::kAtan:
+    case Opcode::kAtan2:
+    case Opcode::kSinh:
+    case Opcode::kCosh:
+    case Opcode::kAsinh:
+    case Opcode::kAcosh:
+    case Opcode::kAtanh:
+    case Opcode::kLgamma:
+    case Opcode::kFmod:
+    case Opcode::kRemainder:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -79,7 +102,8 @@ class Cutter {
 
   bool is_anchor(int v) const {
     const OpKind op = state_.node(state_.tensor(v).node).op;
-    if (op == OpKind::kAttention) return state_.group_of[static_cast<size_t>(v)] >= 0 && group(state_.group(v)).kind == GroupKind::kAttention;
+    if (op == OpKind::kAttention)
+      return state_.group_of[static_cast<size_t>(v)] >= 0 && group(state_.group(v)).kind == GroupKind::kAttention;
     return op == OpKind::kMatmul || op == OpKind::kReduce || op == OpKind::kAttentionBackward ||
            (op == OpKind::kIndexStore && !is_select_store(state_, state_.node(state_.tensor(v).node)));
   }
@@ -118,7 +142,8 @@ class Cutter {
       }
     }
     if (node.op == OpKind::kAttention) return;  // combined from parts
-    if (node.op == OpKind::kPointwise && is_expensive(node.attrs.opcode)) result.compute += kExpensiveBytes * static_cast<double>(t.numel);
+    if (node.op == OpKind::kPointwise && is_expensive(node.attrs.opcode))
+      result.compute += kExpensiveBytes * static_cast<double>(t.numel);
     if (node.op == OpKind::kRand) result.compute += 4 * kExpensiveBytes * static_cast<double>(t.numel);
     for (ir::ValueId input : node.inputs) stack.push_back(state_.owner(input));
   }
@@ -155,7 +180,8 @@ class Cutter {
   void visit(int g) {
     const Group& x = group(g);
     std::vector<Demand>& demands = demands_[static_cast<size_t>(g)];
-    const bool opaque = x.kind == GroupKind::kAttention || x.kind == GroupKind::kAttentionBackward || x.kind == GroupKind::kIndexStore;
+    const bool opaque =
+        x.kind == GroupKind::kAttention || x.kind == GroupKind::kAttentionBackward || x.kind == GroupKind::kIndexStore;
     std::vector<int> chosen;
     bool must_run = !x.index_stores.empty();
     for (int v : x.values) {
@@ -167,10 +193,12 @@ class Cutter {
       if (wanted) chosen.push_back(v);
     }
     if (opaque) {
-      const bool in_parts = x.kind == GroupKind::kAttention && x.values.size() == 1;  // its output belongs to the next group
+      const bool in_parts =
+          x.kind == GroupKind::kAttention && x.values.size() == 1;  // its output belongs to the next group
       if (in_parts) return propagate_own(g, chosen);
       if (chosen.empty() && demands.empty()) return;
-      if (x.kind == GroupKind::kAttention && std::find(chosen.begin(), chosen.end(), x.values[1]) == chosen.end()) chosen.push_back(x.values[1]);
+      if (x.kind == GroupKind::kAttention && std::find(chosen.begin(), chosen.end(), x.values[1]) == chosen.end())
+        chosen.push_back(x.values[1]);
       for (const Demand& d : demands) {
         if (std::find(chosen.begin(), chosen.end(), d.value) == chosen.end()) chosen.push_back(d.value);
       }
@@ -203,7 +231,8 @@ class Cutter {
     if (readings.empty()) return;
     std::vector<int> candidates;
     for (int v : group(g).values) {
-      if (state_.place[static_cast<size_t>(v)] && std::find(chosen.begin(), chosen.end(), v) == chosen.end()) candidates.push_back(v);
+      if (state_.place[static_cast<size_t>(v)] && std::find(chosen.begin(), chosen.end(), v) == chosen.end())
+        candidates.push_back(v);
     }
     const double domain = static_cast<double>(product(group(g).dims));
     auto cost = [&](const std::vector<int>& set) {
@@ -239,7 +268,9 @@ class Cutter {
         if (std::find(all.begin(), all.end(), v) == all.end()) all.push_back(v);
       }
     }
-    const bool storable = std::all_of(all.begin(), all.end(), [&](int v) { return state_.place[static_cast<size_t>(v)].has_value() || is_index_store(v); });
+    const bool storable = std::all_of(all.begin(), all.end(), [&](int v) {
+      return state_.place[static_cast<size_t>(v)].has_value() || is_index_store(v);
+    });
     if (storable && all.size() > chosen.size() + 1) consider(all);
     if (best_cost < 0) fall_back(g, readings, best);
     chosen = best;
@@ -248,7 +279,8 @@ class Cutter {
   /// No single value separates the readers: take the anchors themselves with whatever else is demanded.
   void fall_back(int g, const std::map<int, Reading>& readings, std::vector<int>& chosen) {
     for (int v : group(g).values) {
-      if (is_anchor(v) && state_.place[static_cast<size_t>(v)] && std::find(chosen.begin(), chosen.end(), v) == chosen.end()) {
+      if (is_anchor(v) && state_.place[static_cast<size_t>(v)] &&
+          std::find(chosen.begin(), chosen.end(), v) == chosen.end()) {
         chosen.push_back(v);
       }
     }
@@ -306,7 +338,8 @@ class Cutter {
     if (reader >= kPrologue) {
       int first = static_cast<int>(state_.groups.size());
       for (int g = 0; g < static_cast<int>(state_.groups.size()); ++g) {
-        if (group(g).few_rows && state_.owner(state_.node(group(g).anchors[0]).inputs[0]) == reader - kPrologue) return g;
+        if (group(g).few_rows && state_.owner(state_.node(group(g).anchors[0]).inputs[0]) == reader - kPrologue)
+          return g;
       }
       return first;
     }

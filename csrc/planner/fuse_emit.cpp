@@ -12,12 +12,14 @@ using ir::Node;
 using ir::OpKind;
 
 constexpr size_t kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
-constexpr int64_t kSmallValue = 4096;  // elements up to which free values of one shape share an op though they share no operand
+constexpr int64_t kSmallValue =
+    4096;  // elements up to which free values of one shape share an op though they share no operand
 
 size_t hash_of(const Program& program) {
   size_t h = static_cast<size_t>(program.kind) * 31 + program.instrs.size();
   for (const Instr& i : program.instrs) {
-    for (const int64_t x : {int64_t{static_cast<int>(i.op)}, int64_t{i.a}, int64_t{i.b}, int64_t{i.c}, int64_t{i.operand}, i.imm_int}) {
+    for (const int64_t x :
+         {int64_t{static_cast<int>(i.op)}, int64_t{i.a}, int64_t{i.b}, int64_t{i.c}, int64_t{i.operand}, i.imm_int}) {
       h = h * 1000003 + static_cast<size_t>(x);
     }
   }
@@ -57,7 +59,8 @@ std::vector<int> Emitter::run() {
     if (node.op == OpKind::kView || node.op == OpKind::kCopyTo) continue;
     for (ir::ValueId v : node.outputs) {
       const auto o = static_cast<size_t>(v);
-      if (state_.group_of[o] < 0 && state_.stored[o]) free_at_[static_cast<size_t>(state_.first_reader[o])].push_back(v);
+      if (state_.group_of[o] < 0 && state_.stored[o])
+        free_at_[static_cast<size_t>(state_.first_reader[o])].push_back(v);
     }
   }
   for (int g = 0; g < groups; ++g) {
@@ -74,7 +77,8 @@ std::vector<int> emit(State& state, FusedGraph& result) { return Emitter(state, 
 
 // ---- storages ----
 
-StorageId Emitter::add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, const std::string& name) {
+StorageId Emitter::add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                               const std::string& name) {
   Storage storage;
   storage.dtype = dtype;
   storage.sizes = sizes;
@@ -100,7 +104,9 @@ void Emitter::make_storages() {
     result_.storages.back().immutable = true;
     state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
   }
-  auto written = [&](int input) { result_.storages[static_cast<size_t>(state_.places[static_cast<size_t>(input)].storage)].immutable = false; };
+  auto written = [&](int input) {
+    result_.storages[static_cast<size_t>(state_.places[static_cast<size_t>(input)].storage)].immutable = false;
+  };
   for (const Node& node : state_.graph.nodes) {
     if (node.op == OpKind::kCopyTo) written(state_.owner(node.inputs[0]));
     if (node.op == OpKind::kView || node.op == OpKind::kCopyTo) continue;
@@ -240,11 +246,12 @@ void Emitter::finish(FusedOp op, const std::set<int>& nodes, int main_node) {
   op.op.record.op = static_cast<int>(result_.ops.size());
   op.op.record.num_operands = static_cast<int>(op.op.operands.size());
   op.op.record.record_bytes = static_cast<int>(sizeof(abi::OpRecord) + op.op.operands.size() * sizeof(abi::Operand));
-  check<UnsupportedError>(op.op.operands.size() <= kMaxOperands, "op '", op.op.name, "' needs ", op.op.operands.size(), " operands, at most ",
-                          kMaxOperands);
+  check<UnsupportedError>(op.op.operands.size() <= kMaxOperands, "op '", op.op.name, "' needs ", op.op.operands.size(),
+                          " operands, at most ", kMaxOperands);
   for (size_t i = 0; i < op.access.size(); ++i) {
     const bool writes = op.access[i] == Access::kWrite || op.access[i] == Access::kReadWrite;
-    if (writes && op.op.operands[i].slot != abi::kNoSlot) writer_[op.op.operands[i].slot] = static_cast<int>(result_.ops.size());
+    if (writes && op.op.operands[i].slot != abi::kNoSlot)
+      writer_[op.op.operands[i].slot] = static_cast<int>(result_.ops.size());
   }
   result_.ops.push_back(std::move(op));
 }
@@ -255,17 +262,23 @@ void Emitter::emit_group(int g) {
   const Group& group = state_.groups[static_cast<size_t>(g)];
   const bool in_parts = group.kind == GroupKind::kAttention && group.values.size() == 1;
   const bool wanted = !group.index_stores.empty() || in_parts ||
-                      std::any_of(group.values.begin(), group.values.end(), [&](int v) { return state_.stored[static_cast<size_t>(v)]; });
+                      std::any_of(group.values.begin(), group.values.end(),
+                                  [&](int v) { return state_.stored[static_cast<size_t>(v)]; });
   if (!wanted) return;
   try {
     switch (group.kind) {
       case GroupKind::kPointwise:
       case GroupKind::kRow:
-      case GroupKind::kColumn: return program_group(g);
-      case GroupKind::kMatmul: return matmul_group(g);
-      case GroupKind::kAttention: return attention_group(g);
-      case GroupKind::kAttentionBackward: return attention_backward_group(g);
-      case GroupKind::kIndexStore: return index_store_group(g);
+      case GroupKind::kColumn:
+        return program_group(g);
+      case GroupKind::kMatmul:
+        return matmul_group(g);
+      case GroupKind::kAttention:
+        return attention_group(g);
+      case GroupKind::kAttentionBackward:
+        return attention_backward_group(g);
+      case GroupKind::kIndexStore:
+        return index_store_group(g);
     }
   } catch (const NeedStored& need) {
     missing_.push_back(need.owner);
@@ -322,8 +335,8 @@ void Emitter::free_value_ops(int position) {
       const Tensor& t = state_.tensor(v);
       constexpr size_t kMostStores = 4;
       const bool related = first.numel <= kSmallValue || share_leaf(pending[0], v);
-      const bool together =
-          batch.empty() || (batch.size() < kMostStores && related && !depends_on(v, rest) && domain_of(t.sizes, t.strides) == domain);
+      const bool together = batch.empty() || (batch.size() < kMostStores && related && !depends_on(v, rest) &&
+                                              domain_of(t.sizes, t.strides) == domain);
       (together ? batch : rest).push_back(v);
     }
     try {
@@ -410,7 +423,8 @@ void Emitter::copies() {
     const int src = node.inputs[1];
     const Tensor& dst = state_.tensor(node.inputs[0]);
     const auto src_owner = static_cast<size_t>(state_.owner(src));
-    const bool done = state_.in_place[src_owner] && state_.places[src_owner].storage == state_.places[static_cast<size_t>(dst.owner)].storage;
+    const bool done = state_.in_place[src_owner] &&
+                      state_.places[src_owner].storage == state_.places[static_cast<size_t>(dst.owner)].storage;
     if (done || dst.numel == 0) continue;
     Item item{i, domain_of(dst.sizes, dst.strides), {}, state_.places[static_cast<size_t>(dst.owner)].storage};
     ProgramSpec spec;
@@ -506,7 +520,8 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
     for (size_t r = 0; r < built.operands.size(); ++r) {
       const abi::Operand &x = built.operands[r], &y = built.operands[w];
       if (built.access[r] != Access::kRead || x.slot != y.slot) continue;
-      const bool same = x.offset == y.offset && x.index_operand < 0 && y.index_operand < 0 && std::equal(x.stride, x.stride + abi::kMaxDims, y.stride);
+      const bool same = x.offset == y.offset && x.index_operand < 0 && y.index_operand < 0 &&
+                        std::equal(x.stride, x.stride + abi::kMaxDims, y.stride);
       if (same) continue;
       for (int i : nodes) {
         const int src = state_.owner(state_.node(i).inputs[1]);

@@ -25,7 +25,8 @@ class Emitter {
   void copies();
   void copy_op(const std::vector<int>& nodes);
   void outputs();
-  StorageId add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, const std::string& name);
+  StorageId add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                        const std::string& name);
   // fuse_emit_matmul.cpp
   void matmul_group(int g);
   void tile_matmul(int g);
@@ -69,9 +70,9 @@ class Emitter {
   FusedGraph& result_;
   std::unordered_multimap<size_t, int> program_numbers_;
   std::vector<int> missing_;
-  std::vector<bool> emitted_;                  // per group
-  std::vector<std::vector<int>> free_at_;      // per group: free values to be stored before it, not yet emitted
-  std::vector<int> writer_;                    // per storage: last op that writes it, -1
+  std::vector<bool> emitted_;              // per group
+  std::vector<std::vector<int>> free_at_;  // per group: free values to be stored before it, not yet emitted
+  std::vector<int> writer_;                // per storage: last op that writes it, -1
   std::vector<MaskInfo> masks_;
 };
 

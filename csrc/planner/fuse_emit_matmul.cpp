@@ -36,12 +36,14 @@ void Emitter::matmul_group(int g) {
   const int last = std::min(static_cast<int>(state_.groups.size()), g + kLookAhead);
   for (int j = g + 1; j < last; ++j) {
     const Group& other = state_.groups[static_cast<size_t>(j)];
-    if (!other.few_rows || emitted_[static_cast<size_t>(j)] || state_.node(other.anchors[0]).inputs[0] != activation) continue;
+    if (!other.few_rows || emitted_[static_cast<size_t>(j)] || state_.node(other.anchors[0]).inputs[0] != activation)
+      continue;
     try {
       const std::vector<Unit> more = units_of(j);
       if (more.empty()) continue;
       free_value_ops(j);
-      const bool early = std::all_of(more.begin(), more.end(), [&](const Unit& unit) { return reads_only_before(epilogue(unit)); });
+      const bool early =
+          std::all_of(more.begin(), more.end(), [&](const Unit& unit) { return reads_only_before(epilogue(unit)); });
       if (!early) continue;
       open.insert(open.end(), more.begin(), more.end());
       emitted_[static_cast<size_t>(j)] = true;
@@ -84,7 +86,8 @@ std::vector<Emitter::Unit> Emitter::units_of(int g) const {
       const bool stored = state_.stored[static_cast<size_t>(v)] && state_.place[static_cast<size_t>(v)].has_value();
       wanted |= stored && (state_.value_roots[static_cast<size_t>(v)] & roots) != 0;
     }
-    for (int i : group.index_stores) wanted |= (state_.value_roots[static_cast<size_t>(state_.owner(state_.node(i).inputs[1]))] & roots) != 0;
+    for (int i : group.index_stores)
+      wanted |= (state_.value_roots[static_cast<size_t>(state_.owner(state_.node(i).inputs[1]))] & roots) != 0;
     if (wanted) units.push_back({g, roots, pair});
   }
   return units;
@@ -117,10 +120,12 @@ BuiltProgram Emitter::epilogue(const Unit& unit) {
   ProgramBuilder builder(state_, spec);
   for (int v : group.values) {
     const auto o = static_cast<size_t>(v);
-    if (state_.stored[o] && state_.place[o] && (state_.value_roots[o] & unit.roots) != 0) builder.store(v, *state_.place[o]);
+    if (state_.stored[o] && state_.place[o] && (state_.value_roots[o] & unit.roots) != 0)
+      builder.store(v, *state_.place[o]);
   }
   for (int i : group.index_stores) {
-    if ((state_.value_roots[static_cast<size_t>(state_.owner(state_.node(i).inputs[1]))] & unit.roots) != 0) builder.index_store(i, source_place(i));
+    if ((state_.value_roots[static_cast<size_t>(state_.owner(state_.node(i).inputs[1]))] & unit.roots) != 0)
+      builder.index_store(i, source_place(i));
   }
   return builder.finish();
 }
@@ -167,7 +172,8 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
       if ((unit.roots >> k & 1) == 0) continue;
       const Node& node = state_.node(group.anchors[k]);
       const MatmulShape own = matmul_shape(state_, node);
-      abi::Operand x = matrix_operand(state_.places[static_cast<size_t>(own.b.owner)], own.b, state_.tensor(own.b.owner), own.dtype);
+      abi::Operand x =
+          matrix_operand(state_.places[static_cast<size_t>(own.b.owner)], own.b, state_.tensor(own.b.owner), own.dtype);
       x.stride[0] = own.b.strides[2];  // n
       x.stride[1] = own.b.strides[1];  // k
       x.stride[2] = 0;
@@ -196,7 +202,8 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
     segment.weight2 = weights[s].weight[1] < 0 ? weights[s].weight[0] : weights[s].weight[1];
     segment.first_operand = append(op, tail);
     segment.program = add_program(tail.program);
-    if (std::find(op.op.programs.begin(), op.op.programs.end(), segment.program) == op.op.programs.end()) op.op.programs.push_back(segment.program);
+    if (std::find(op.op.programs.begin(), op.op.programs.end(), segment.program) == op.op.programs.end())
+      op.op.programs.push_back(segment.program);
     p.num_units += segment.num_units;
     record.size[2] += n;
     nodes.insert(tail.nodes.begin(), tail.nodes.end());
@@ -215,11 +222,13 @@ void Emitter::tile_matmul(int g) {
   std::fill(record.size, record.size + abi::kMaxDims, 1);
   std::copy(group.dims.begin(), group.dims.end(), record.size);
   abi::MatmulTileParams& p = record.params.matmul;
-  p.batch = static_cast<int>(shape.batch), p.m = static_cast<int>(shape.m), p.n = static_cast<int>(shape.n), p.k = static_cast<int>(shape.k);
+  p.batch = static_cast<int>(shape.batch), p.m = static_cast<int>(shape.m), p.n = static_cast<int>(shape.n),
+  p.k = static_cast<int>(shape.k);
   p.dtype = static_cast<int>(shape.dtype);
   p.map_a = p.map_b = -1;
   for (const StridedSource* source : {&shape.a, &shape.b}) {
-    op.op.operands.push_back(matrix_operand(state_.places[static_cast<size_t>(source->owner)], *source, state_.tensor(source->owner), shape.dtype));
+    op.op.operands.push_back(matrix_operand(state_.places[static_cast<size_t>(source->owner)], *source,
+                                            state_.tensor(source->owner), shape.dtype));
     op.access.push_back(Access::kRead);
   }
   p.a_immutable = result_.storages[op.op.operands[0].slot].immutable;

@@ -1,6 +1,6 @@
-// Puts every node into the group of the last group that it depends on, if it can be computed along that group's op; otherwise into a
-// group of its own. Groups are numbered as they are made, and a node joins only a group whose number is above those of all other
-// groups that it reads, so the order of numbers is an order of execution.
+// Puts every node into the group of the last group that it depends on, if it can be computed along that group's op;
+// otherwise into a group of its own. Groups are numbered as they are made, and a node joins only a group whose number
+// is above those of all other groups that it reads, so the order of numbers is an order of execution.
 #include <algorithm>
 
 #include "base/check.h"
@@ -35,19 +35,25 @@ class Grouper {
       case OpKind::kView:
       case OpKind::kCopyTo:
       case OpKind::kFull:
-      case OpKind::kIota: return;
-      case OpKind::kMatmul: return matmul(i);
-      case OpKind::kReduce: return reduce(i);
-      case OpKind::kAttention: return attention(i);
+      case OpKind::kIota:
+        return;
+      case OpKind::kMatmul:
+        return matmul(i);
+      case OpKind::kReduce:
+        return reduce(i);
+      case OpKind::kAttention:
+        return attention(i);
       case OpKind::kAttentionBackward: {
         const int g = add_group(GroupKind::kAttentionBackward, i);
         for (ir::ValueId out : node.outputs) own(out, g);
         return;
       }
       case OpKind::kIndexStore:
-        if (!is_select_store(state_, node) || state_.in_place[static_cast<size_t>(node.outputs[0])]) return index_store(i);
+        if (!is_select_store(state_, node) || state_.in_place[static_cast<size_t>(node.outputs[0])])
+          return index_store(i);
         break;
-      default: break;
+      default:
+        break;
     }
     elementwise(node.outputs[0], last_group(node));
   }
@@ -96,7 +102,8 @@ class Grouper {
     return *builder;
   }
 
-  /// Tries to compute the owner at coords in the group; free values that turn out to need memory get it. Register or -1.
+  /// Tries to compute the owner at coords in the group; free values that turn out to need memory get it. Register or
+  /// -1.
   int try_eval(int owner, int g, const Coords& coords, bool* structural = nullptr) {
     const int old = state_.group_of[static_cast<size_t>(owner)];
     state_.group_of[static_cast<size_t>(owner)] = g;
@@ -133,7 +140,8 @@ class Grouper {
     return delinearize(*linear, t.sizes, t.strides);
   }
 
-  std::optional<Coords> row_major(const Coords& coords, const std::vector<int64_t>& sizes, const std::vector<int64_t>& to) const {
+  std::optional<Coords> row_major(const Coords& coords, const std::vector<int64_t>& sizes,
+                                  const std::vector<int64_t>& to) const {
     const std::optional<Expr> linear = linearize(coords, contiguous_strides(sizes), 0);
     if (!linear) return std::nullopt;
     return delinearize(*linear, to, contiguous_strides(to));
@@ -163,7 +171,8 @@ class Grouper {
     const Group& x = group(g);
     uint32_t mask = 0;
     for (int d = 0; d < static_cast<int>(x.dims.size()); ++d) {
-      const bool reduced = x.kind == GroupKind::kColumn ? d < x.reduce_dims : d >= static_cast<int>(x.dims.size()) - x.reduce_dims;
+      const bool reduced =
+          x.kind == GroupKind::kColumn ? d < x.reduce_dims : d >= static_cast<int>(x.dims.size()) - x.reduce_dims;
       if (reduced) mask |= 1u << d;
     }
     return mask;
@@ -211,13 +220,16 @@ class Grouper {
     return true;
   }
 
-  /// A value along a matmul that is not one per element of its domain (half of rotated columns): whoever needs it computes it.
+  /// A value along a matmul that is not one per element of its domain (half of rotated columns): whoever needs it
+  /// computes it.
   bool claim_part(int owner, int g) const {
     const Group& x = state_.groups[static_cast<size_t>(g)];
-    return x.kind == GroupKind::kMatmul && !state_.forced[static_cast<size_t>(owner)] && state_.tensor(owner).numel <= product(x.x_sizes);
+    return x.kind == GroupKind::kMatmul && !state_.forced[static_cast<size_t>(owner)] &&
+           state_.tensor(owner).numel <= product(x.x_sizes);
   }
 
-  /// Values that depend on no group but have to be in memory (dropout masks) are computed and stored by the group that reads them first.
+  /// Values that depend on no group but have to be in memory (dropout masks) are computed and stored by the group that
+  /// reads them first.
   void adopt(int owner, int g) {
     const Group& x = group(g);
     const Tensor& t = state_.tensor(owner);
@@ -235,7 +247,8 @@ class Grouper {
         if (!read_only_by(v, g, t.node, 4)) break;
         own(v, g);
         state_.place[static_cast<size_t>(v)] = state_.place[static_cast<size_t>(owner)];
-        if (x.kind == GroupKind::kMatmul) state_.value_roots[static_cast<size_t>(v)] = state_.value_roots[static_cast<size_t>(owner)];
+        if (x.kind == GroupKind::kMatmul)
+          state_.value_roots[static_cast<size_t>(v)] = state_.value_roots[static_cast<size_t>(owner)];
         trials_[static_cast<size_t>(g)].reset();
         break;
       }
@@ -345,9 +358,12 @@ class Grouper {
       }
     }
     const std::vector<int64_t>& sizes = state_.tensor(x).sizes;
-    for (int j = static_cast<int>(state_.groups.size()) - 1; j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
+    for (int j = static_cast<int>(state_.groups.size()) - 1;
+         j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
       const Group& y = group(j);
-      if ((y.kind != GroupKind::kRow && y.kind != GroupKind::kColumn) || y.x_sizes != sizes || y.x_dims != node.attrs.dims) continue;
+      if ((y.kind != GroupKind::kRow && y.kind != GroupKind::kColumn) || y.x_sizes != sizes ||
+          y.x_dims != node.attrs.dims)
+        continue;
       const int producer = state_.group(x);
       const bool same_producer = producer >= 0 && producer == state_.group(state_.node(y.anchors[0]).inputs[0]);
       if (!same_producer && !shares_input(node, j)) continue;

@@ -1,5 +1,5 @@
-// Intermediate matrices whose rows are not a multiple of 16 bytes get padded rows, so that the tensor cores can read them (logits and their
-// gradients: a vocabulary is often odd).
+// Intermediate matrices whose rows are not a multiple of 16 bytes get padded rows, so that the tensor cores can read
+// them (logits and their gradients: a vocabulary is often odd).
 #include <algorithm>
 
 #include "planner/fuse_state.h"
@@ -51,7 +51,8 @@ void pad_rows(State& state) {
   std::vector<std::vector<int>> views(state.tensors.size());
   for (size_t v = 0; v < state.tensors.size(); ++v) {
     const int owner = state.tensors[v].owner;
-    if (owner != static_cast<int>(v) && operand[static_cast<size_t>(owner)]) views[static_cast<size_t>(owner)].push_back(static_cast<int>(v));
+    if (owner != static_cast<int>(v) && operand[static_cast<size_t>(owner)])
+      views[static_cast<size_t>(owner)].push_back(static_cast<int>(v));
   }
   for (size_t v = 0; v < state.tensors.size(); ++v) {
     Tensor& owner = state.tensors[v];

@@ -10,8 +10,9 @@ namespace {
 using ir::Node;
 
 constexpr int64_t kFewRows = 8;
-constexpr int64_t kMaxActivation = 16384;  // elements of kMatmulRows' activation, rows rounded up to a power of two (device/matmul_rows.cuh)
-constexpr int64_t kAlignmentBytes = 16;            // TMA and bulk copies
+constexpr int64_t kMaxActivation =
+    16384;  // elements of kMatmulRows' activation, rows rounded up to a power of two (device/matmul_rows.cuh)
+constexpr int64_t kAlignmentBytes = 16;  // TMA and bulk copies
 constexpr int64_t kMinTileK = 8;
 
 bool aligned(int64_t elements, DType dtype) { return elements * size_bytes(dtype) % kAlignmentBytes == 0; }
@@ -69,7 +70,8 @@ std::optional<StridedSource> trace(const State& state, int value) {
       coords = inner;
     }
     const int input = state.node(owner.node).inputs[0];
-    if (state.tensor(input).sizes != owner.sizes) return pure ? std::optional(source) : std::nullopt;  // broadcasting copy
+    if (state.tensor(input).sizes != owner.sizes)
+      return pure ? std::optional(source) : std::nullopt;  // broadcasting copy
     current = input;
   }
 }
@@ -116,7 +118,8 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   // Rather a copy that TMA reads than a view that it does not.
   if (!tile_readable(shape.a, shape.dtype, a_sizes)) shape.a = source(node.inputs[0], true);
   if (!tile_readable(shape.b, shape.dtype, b_sizes)) shape.b = source(node.inputs[1], true);
-  if (tile_readable(shape.a, shape.dtype, a_sizes) && tile_readable(shape.b, shape.dtype, b_sizes)) shape.way = MatmulWay::kTile;
+  if (tile_readable(shape.a, shape.dtype, a_sizes) && tile_readable(shape.b, shape.dtype, b_sizes))
+    shape.way = MatmulWay::kTile;
   return shape;
 }
 
@@ -124,7 +127,8 @@ AttentionWay attention_way(const State& state, const Node& node) {
   const Tensor &q = state.tensor(node.inputs[0]), &k = state.tensor(node.inputs[1]), &v = state.tensor(node.inputs[2]);
   const bool half = q.dtype == DType::kBF16 || q.dtype == DType::kF16;
   const int64_t d = q.sizes[3], dv = v.sizes[3], group = q.sizes[1] / k.sizes[1];
-  const bool logsumexp = !state.users[static_cast<size_t>(node.outputs[1])].empty() || state.tensor(node.outputs[1]).output;
+  const bool logsumexp =
+      !state.users[static_cast<size_t>(node.outputs[1])].empty() || state.tensor(node.outputs[1]).output;
   if (!state.tensor_cores || !half) return AttentionWay::kSimple;
   constexpr int64_t kDecodeRows = 16, kDecodeKeys = 64;
   auto readable = [&](int value) {
@@ -138,7 +142,8 @@ AttentionWay attention_way(const State& state, const Node& node) {
   };
   if (!readable(node.inputs[0]) || !readable(node.inputs[1]) || !readable(node.inputs[2])) return AttentionWay::kSimple;
   const bool sizes = d == dv && (d == 64 || d == 128);
-  if (sizes && q.sizes[2] * group <= kDecodeRows && k.sizes[2] >= kDecodeKeys && !logsumexp) return AttentionWay::kDecode;
+  if (sizes && q.sizes[2] * group <= kDecodeRows && k.sizes[2] >= kDecodeKeys && !logsumexp)
+    return AttentionWay::kDecode;
   return sizes ? AttentionWay::kForward : AttentionWay::kSimple;
 }
 

@@ -1,5 +1,5 @@
-// What the parts of `fuse` share: the simplified graph as tensors, the groups that its nodes were put into, and which values get
-// memory. Internal to fuse*.cpp and program_builder.cpp.
+// What the parts of `fuse` share: the simplified graph as tensors, the groups that its nodes were put into, and which
+// values get memory. Internal to fuse*.cpp and program_builder.cpp.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,9 +20,9 @@ struct Tensor {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   int owner = -1;
-  int node = -1;       // that computes it, -1: a graph input
-  int out_index = 0;   // which output of the node
-  int input = -1;      // number of the graph input
+  int node = -1;      // that computes it, -1: a graph input
+  int out_index = 0;  // which output of the node
+  int input = -1;     // number of the graph input
   int64_t numel = 1;
   bool output = false;  // owner of a returned tensor
   // View map: owner's coordinates over this tensor's coordinates; computed at first use.
@@ -42,12 +42,13 @@ struct Place {
 
 enum class GroupKind : uint8_t { kPointwise, kRow, kColumn, kMatmul, kAttention, kAttentionBackward, kIndexStore };
 
-/// Nodes that one op computes (a matmul group may become several ops). Groups are numbered in an order in which everything that
-/// a group reads is computed by earlier groups.
+/// Nodes that one op computes (a matmul group may become several ops). Groups are numbered in an order in which
+/// everything that a group reads is computed by earlier groups.
 struct Group {
   GroupKind kind = GroupKind::kPointwise;
-  std::vector<int> anchors;     // matmul, reduce, attention, index store nodes
-  std::vector<int64_t> dims;    // iteration domain; row: kept, then reduced dimensions; column: reduced, then kept; matmul: b, m, n
+  std::vector<int> anchors;  // matmul, reduce, attention, index store nodes
+  std::vector<int64_t>
+      dims;  // iteration domain; row: kept, then reduced dimensions; column: reduced, then kept; matmul: b, m, n
   int reduce_dims = 0;
   std::vector<int64_t> x_sizes;  // row and column: sizes of the (first) reduced value, and where its dimensions went
   std::vector<int64_t> x_dims;   // dims that are reduced
@@ -56,7 +57,7 @@ struct Group {
   bool few_rows = false;         // matmul: kMatmulRows
   bool simple = false;           // matmul: kMatmulSimple
   std::vector<std::pair<uint32_t, int64_t>> components;  // matmuls (bits of anchors) whose values meet; pair distance
-  std::vector<int> index_stores; // index store nodes that the group's op runs along
+  std::vector<int> index_stores;                         // index store nodes that the group's op runs along
 };
 
 struct State {
@@ -64,21 +65,22 @@ struct State {
   bool tensor_cores = true;
   int num_workers = 132;
   std::vector<Tensor> tensors;
-  std::vector<std::vector<int>> users;       // per owner: nodes that read it or a view of it
-  std::vector<int> group_of;                 // per owner: group, -1: free (computed from inputs alone, by whoever needs it)
-  std::vector<std::optional<Coords>> place;  // per owner: its coordinates over its group's domain; none: cannot be stored there
+  std::vector<std::vector<int>> users;  // per owner: nodes that read it or a view of it
+  std::vector<int> group_of;            // per owner: group, -1: free (computed from inputs alone, by whoever needs it)
+  std::vector<std::optional<Coords>>
+      place;  // per owner: its coordinates over its group's domain; none: cannot be stored there
   std::vector<Group> groups;
-  std::vector<uint32_t> value_roots;         // per owner in a matmul group: anchors that it depends on
+  std::vector<uint32_t> value_roots;  // per owner in a matmul group: anchors that it depends on
   // Decisions that survive a restart of the planning.
-  std::vector<bool> forced;     // per owner: must be in memory
-  std::vector<bool> no_claim;   // per owner: may not join the group of its operands
-  std::vector<bool> in_place;   // per owner (index store): written over its destination
-  std::vector<int> copied;      // owners that a CopyTo reads
+  std::vector<bool> forced;    // per owner: must be in memory
+  std::vector<bool> no_claim;  // per owner: may not join the group of its operands
+  std::vector<bool> in_place;  // per owner (index store): written over its destination
+  std::vector<int> copied;     // owners that a CopyTo reads
   // Filled by the cuts.
-  std::vector<bool> stored;                // per owner
-  std::vector<int> first_reader;           // per free owner: first group that reads it
-  std::vector<Place> places;               // per owner, once storages are known
-  std::vector<int> parts_of_node;          // per node: index into `parts`, or -1
+  std::vector<bool> stored;        // per owner
+  std::vector<int> first_reader;   // per free owner: first group that reads it
+  std::vector<Place> places;       // per owner, once storages are known
+  std::vector<int> parts_of_node;  // per node: index into `parts`, or -1
   struct Parts {
     StorageId out = -1, max_sum = -1, range = -1;
     int64_t parts = 1, rows = 1, value_dim = 1, positions_per_part = 256, keys = 0, kv_heads = 1, queries = 1;
@@ -99,7 +101,8 @@ const Coords* view_map(const State& state, int view);
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
 int64_t product(const std::vector<int64_t>& sizes);
 
-// The parts, in order. Those that find that a value has to be in memory after all say so by NeedStored; fuse then starts again.
+// The parts, in order. Those that find that a value has to be in memory after all say so by NeedStored; fuse then
+// starts again.
 
 /// Planning failed because `owner` is not in memory.
 struct NeedStored {
@@ -114,7 +117,8 @@ void pad_rows(State& state);
 void make_groups(State& state);
 /// fuse_cuts.cpp: stored.
 void choose_stored(State& state);
-/// fuse_emit.cpp: ops, storages, programs. Returns the owners that turned out to need memory; the result is good when there are none.
+/// fuse_emit.cpp: ops, storages, programs. Returns the owners that turned out to need memory; the result is good when
+/// there are none.
 std::vector<int> emit(State& state, FusedGraph& result);
 
 /// Node that only moves: reads another value at other coordinates.
@@ -122,8 +126,8 @@ bool is_copy_node(const State& state, int node);
 /// Index store whose every element has at most one candidate: a select instead of a scatter.
 bool is_select_store(const State& state, const ir::Node& node);
 
-/// The operand of a matmul or an attention: strides over `dims` (the value's own dimensions), traced through views and copies to a value that
-/// can be (or is) in memory.
+/// The operand of a matmul or an attention: strides over `dims` (the value's own dimensions), traced through views and
+/// copies to a value that can be (or is) in memory.
 struct StridedSource {
   int owner = -1;
   std::vector<int64_t> strides;

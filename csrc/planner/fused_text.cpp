@@ -7,9 +7,19 @@ namespace ark::planner {
 namespace {
 
 const char* name_of(abi::TaskKind kind) {
-  constexpr const char* kNames[] = {"pointwise",        "row",         "column",       "matmul_rows",      "matmul_tile",
-                                    "matmul_simple",    "attention_decode", "attention_forward", "attention_backward_rows",
-                                    "attention_backward", "attention_simple", "mask_range", "attention_backward_query"};
+  constexpr const char* kNames[] = {"pointwise",
+                                    "row",
+                                    "column",
+                                    "matmul_rows",
+                                    "matmul_tile",
+                                    "matmul_simple",
+                                    "attention_decode",
+                                    "attention_forward",
+                                    "attention_backward_rows",
+                                    "attention_backward",
+                                    "attention_simple",
+                                    "mask_range",
+                                    "attention_backward_query"};
   static_assert(std::size(kNames) == static_cast<size_t>(abi::TaskKind::kCount));
   return kNames[static_cast<int>(kind)];
 }
@@ -62,7 +72,8 @@ std::string to_string(const FusedGraph& graph) {
     for (int p : op.op.programs) out << " p" << p;
     if (record.kind == abi::TaskKind::kMatmulRows) {
       const abi::MatmulRowsParams& p = record.params.rows;
-      out << " m=" << p.m << " k=" << p.k << " segments=" << p.num_segments << " lanes=" << p.lanes << " pair=" << p.pair_distance << " gated=" << p.gated;
+      out << " m=" << p.m << " k=" << p.k << " segments=" << p.num_segments << " lanes=" << p.lanes
+          << " pair=" << p.pair_distance << " gated=" << p.gated;
     } else if (record.kind == abi::TaskKind::kMatmulTile || record.kind == abi::TaskKind::kMatmulSimple) {
       const abi::MatmulTileParams& p = record.params.matmul;
       out << " batch=" << p.batch << " m=" << p.m << " n=" << p.n << " k=" << p.k << " pair=" << p.pair_distance;

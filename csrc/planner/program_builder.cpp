@@ -52,7 +52,8 @@ bool ProgramBuilder::refine(ProgramSpec& spec) const {
     std::vector<int64_t>& cuts = spec.splits[d];
     for (int64_t cut : wanted_splits_[d]) {
       if (std::find(cuts.begin(), cuts.end(), cut) != cuts.end() || spec.dims[d] % cut != 0) continue;
-      const bool fits = std::all_of(cuts.begin(), cuts.end(), [&](int64_t c) { return c < cut ? cut % c == 0 : c % cut == 0; });
+      const bool fits =
+          std::all_of(cuts.begin(), cuts.end(), [&](int64_t c) { return c < cut ? cut % c == 0 : c % cut == 0; });
       if (!fits || refined >= abi::kMaxDims) continue;
       cuts.insert(std::upper_bound(cuts.begin(), cuts.end(), cut), cut);
       changed = true;
@@ -116,7 +117,9 @@ int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
   if (in_memory(t.owner)) {
     StorageId storage = -1;
     const std::optional<Expr> linear = linear_place(value, coords, &storage);
-    if (!linear) throw UnsupportedError(cat("value '", state_.graph.values[static_cast<size_t>(value)].name, "' is read at too many terms"));
+    if (!linear)
+      throw UnsupportedError(
+          cat("value '", state_.graph.values[static_cast<size_t>(value)].name, "' is read at too many terms"));
     return load(t.owner, *linear, t.dtype, storage, pred);
   }
   if (t.owner == value) return eval_owner(value, coords, pred);
@@ -147,25 +150,35 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
   const ir::Node& node = state_.node(t.node);
   nodes_.insert(t.node);
   switch (node.op) {
-    case ir::OpKind::kPointwise: return pointwise(owner, node, coords, pred);
-    case ir::OpKind::kFull: return constant(compute_type(t.dtype), node.attrs.imm, node.attrs.imm_int);
+    case ir::OpKind::kPointwise:
+      return pointwise(owner, node, coords, pred);
+    case ir::OpKind::kFull:
+      return constant(compute_type(t.dtype), node.attrs.imm, node.attrs.imm_int);
     case ir::OpKind::kIota: {
       Expr expr = constant_expr(node.attrs.imm_int);
       if (!expr.add(coords[0], node.attrs.step)) throw NeedStored{owner};
       const int reg = expr_register(expr);
       return is_float(t.dtype) ? cast(reg, t.dtype) : reg;
     }
-    case ir::OpKind::kReduce: return reduce(owner, node, coords, pred);
-    case ir::OpKind::kMatmul: return root(owner, node, coords);
-    case ir::OpKind::kAttention: return load_parts(owner, node, coords);
-    case ir::OpKind::kIndexLoad: return index_load(owner, node, coords, pred);
+    case ir::OpKind::kReduce:
+      return reduce(owner, node, coords, pred);
+    case ir::OpKind::kMatmul:
+      return root(owner, node, coords);
+    case ir::OpKind::kAttention:
+      return load_parts(owner, node, coords);
+    case ir::OpKind::kIndexLoad:
+      return index_load(owner, node, coords, pred);
     case ir::OpKind::kIndexStore:
       if (!is_select_store(state_, node) || state_.in_place[static_cast<size_t>(owner)]) throw NeedStored{owner};
       return select_store(node, coords, pred);
-    case ir::OpKind::kCat: return concatenate(owner, node, coords, pred);
-    case ir::OpKind::kPad: return pad(node, coords, pred);
-    case ir::OpKind::kRand: return random(owner, node, coords, pred);
-    default: throw NeedStored{owner};
+    case ir::OpKind::kCat:
+      return concatenate(owner, node, coords, pred);
+    case ir::OpKind::kPad:
+      return pad(node, coords, pred);
+    case ir::OpKind::kRand:
+      return random(owner, node, coords, pred);
+    default:
+      throw NeedStored{owner};
   }
 }
 
@@ -208,7 +221,8 @@ int ProgramBuilder::pointwise(int owner, const ir::Node& node, const Coords& coo
 int ProgramBuilder::power(const ir::Node& node, int base, int exponent, DType type) {
   const Tensor& t = state_.tensor(node.inputs[1]);
   if (t.owner == node.inputs[1] && t.node >= 0 && state_.node(t.node).op == ir::OpKind::kFull && is_float(type)) {
-    const double number = is_float(t.dtype) ? state_.node(t.node).attrs.imm : static_cast<double>(state_.node(t.node).attrs.imm_int);
+    const double number =
+        is_float(t.dtype) ? state_.node(t.node).attrs.imm : static_cast<double>(state_.node(t.node).attrs.imm_int);
     if (number == 2) return binary(Opcode::kMul, base, base, type);
     if (number == 1) return base;
     if (number == 3) return binary(Opcode::kMul, binary(Opcode::kMul, base, base, type), base, type);
@@ -220,7 +234,8 @@ int ProgramBuilder::power(const ir::Node& node, int base, int exponent, DType ty
 }
 
 int ProgramBuilder::reduce(int owner, const ir::Node& node, const Coords& coords, int pred) {
-  const bool reduces = spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn || spec_.kind == ProgramKind::kPrologue;
+  const bool reduces =
+      spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn || spec_.kind == ProgramKind::kPrologue;
   if (!reduces || pred >= 0) throw NeedStored{owner};
   const int x = node.inputs[0];
   const std::vector<int64_t>& sizes = state_.tensor(x).sizes;
@@ -251,7 +266,8 @@ int ProgramBuilder::reduce(int owner, const ir::Node& node, const Coords& coords
   meta.type = type;
   meta.rounded = type;
   const int arg = type == DType::kBool ? cast(value, type) : value;
-  const int result = emit({.op = Opcode::kReduce, .dtype = type, .a = narrow(arg), .aux = static_cast<int16_t>(node.attrs.reduce)}, meta);
+  const int result = emit(
+      {.op = Opcode::kReduce, .dtype = type, .a = narrow(arg), .aux = static_cast<int16_t>(node.attrs.reduce)}, meta);
   regs_[static_cast<size_t>(result)].dims &= ~row_mask_;
   regs_[static_cast<size_t>(result)].phase = reg(arg).phase + 1;
   return result;
@@ -271,7 +287,8 @@ int ProgramBuilder::root(int owner, const ir::Node& node, const Coords& coords) 
   if (!(n == base_[2])) throw NeedStored{owner};
   const int64_t pair = std::abs(delta);
   if (pair != 0) {
-    // The partner column is there only where a predicate on n % 2p (or on n modulo a multiple of it) says which half this is.
+    // The partner column is there only where a predicate on n % 2p (or on n modulo a multiple of it) says which half
+    // this is.
     bool proved = false;
     for (const Bound& bound : bounds_) {
       if (bound.expr.num_terms != 1 || bound.expr.constant != 0 || bound.low >= bound.high) continue;
@@ -331,7 +348,8 @@ ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype,
       structural.add(t);
     }
   }
-  while (indices.size() + (structural.num_terms > 0 ? 1 : 0) > 2) {  // rare: more indices than registers; their bounds are then kept by clamping
+  while (indices.size() + (structural.num_terms > 0 ? 1 : 0) >
+         2) {  // rare: more indices than registers; their bounds are then kept by clamping
     const Term t = indices.back();
     indices.pop_back();
     const int wrapped = wrapped_index(t.reg, t.extent);
@@ -413,7 +431,8 @@ int ProgramBuilder::load(int owner, const Expr& linear, DType dtype, StorageId s
   meta.type = compute_type(dtype);
   meta.rounded = dtype;
   meta.dims = expr_dims(linear);
-  Instr instr{.op = Opcode::kLoad, .dtype = dtype, .a = narrow(where.index[0]), .b = narrow(where.index[1]), .c = narrow(pred)};
+  Instr instr{
+      .op = Opcode::kLoad, .dtype = dtype, .a = narrow(where.index[0]), .b = narrow(where.index[1]), .c = narrow(pred)};
   instr.operand = narrow(operand);
   const int result = emit(instr, meta);
   if (pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(pred).dims;
@@ -433,7 +452,11 @@ void ProgramBuilder::copy(int source, const Coords& coords, const Place& place) 
   check(linear.has_value(), "value %", source, " is stored at too many terms");
   const Address where = address(*linear, t.dtype, place.storage);
   const int operand = add_operand(where, Access::kWrite);
-  Instr instr{.op = Opcode::kStore, .dtype = t.dtype, .a = narrow(value), .b = narrow(where.index[0]), .c = narrow(where.index[1])};
+  Instr instr{.op = Opcode::kStore,
+              .dtype = t.dtype,
+              .a = narrow(value),
+              .b = narrow(where.index[0]),
+              .c = narrow(where.index[1])};
   instr.operand = narrow(operand);
   const uint32_t placed = expr_dims(*linear);
   // Every element of the domain must have an address of its own, except that a row may store once.
@@ -465,7 +488,11 @@ void ProgramBuilder::index_store(int node_number, const Coords& src_coords) {
   check(linear.has_value(), "index store '", node.name, "' has too many terms");
   const Address where = address(*linear, s.dtype, place.storage);
   const int operand = add_operand(where, Access::kReadWrite);
-  Instr instr{.op = Opcode::kStore, .dtype = s.dtype, .a = narrow(value), .b = narrow(where.index[0]), .c = narrow(where.index[1])};
+  Instr instr{.op = Opcode::kStore,
+              .dtype = s.dtype,
+              .a = narrow(value),
+              .b = narrow(where.index[0]),
+              .c = narrow(where.index[1])};
   instr.operand = narrow(operand);
   stores_.push_back(instr);
 }
@@ -557,9 +584,8 @@ int ProgramBuilder::term_register(const Term& term) {
     reg_number = index;
   }
   if (term.div > 1) {
-    reg_number = is_power_of_two(term.div)
-                     ? binary(Opcode::kShr, reg_number, integer(log2_of(term.div)), DType::kI64)
-                     : binary(Opcode::kDivFloor, reg_number, integer(term.div), DType::kI64);
+    reg_number = is_power_of_two(term.div) ? binary(Opcode::kShr, reg_number, integer(log2_of(term.div)), DType::kI64)
+                                           : binary(Opcode::kDivFloor, reg_number, integer(term.div), DType::kI64);
   }
   if (term.mod > 0) {
     reg_number = is_power_of_two(term.mod) ? binary(Opcode::kAnd, reg_number, integer(term.mod - 1), DType::kI64)

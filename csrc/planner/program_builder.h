@@ -1,5 +1,5 @@
-// Builds the program of one op by asking for the values that it stores: a value is loaded where it is in memory, and computed from
-// its operands, at whatever coordinates they are needed, where it is not.
+// Builds the program of one op by asking for the values that it stores: a value is loaded where it is in memory, and
+// computed from its operands, at whatever coordinates they are needed, where it is not.
 #pragma once
 #include <map>
 #include <set>
@@ -12,12 +12,12 @@ namespace ark::planner {
 /// One op's iteration domain.
 struct ProgramSpec {
   ProgramKind kind = ProgramKind::kPointwise;
-  int group = -1;                   // whose values are computed here, -1: none
-  std::vector<int64_t> dims;        // see Group::dims; prologue: m, k; epilogue: b, m, n
+  int group = -1;             // whose values are computed here, -1: none
+  std::vector<int64_t> dims;  // see Group::dims; prologue: m, k; epilogue: b, m, n
   int reduce_dims = 0;
-  std::vector<int> roots;           // epilogue: matmul nodes, Root index by position
-  std::vector<int> computes;        // owners computed here although they are in memory (free values)
-  bool trial = false;               // nothing is in memory yet; what other groups compute counts as stored
+  std::vector<int> roots;                    // epilogue: matmul nodes, Root index by position
+  std::vector<int> computes;                 // owners computed here although they are in memory (free values)
+  bool trial = false;                        // nothing is in memory yet; what other groups compute counts as stored
   std::vector<std::vector<int64_t>> splits;  // per dimension: inner sizes at which it is cut, ascending
 };
 
@@ -45,7 +45,8 @@ class ProgramBuilder {
     int64_t pair = 0;             // distance of the second column that it reads, -1: several distances
   };
 
-  /// Register that holds `value` (an owner or a view) at `coords`, expressions over the (refined) domain. Throws NeedStored.
+  /// Register that holds `value` (an owner or a view) at `coords`, expressions over the (refined) domain. Throws
+  /// NeedStored.
   int eval(int value, const Coords& coords, int pred = -1);
   /// Coordinates over the domain as given -> over the refined one.
   Coords lift(const Coords& coords) const;
@@ -59,7 +60,8 @@ class ProgramBuilder {
   int cast(int reg, DType type);
 
   const Reg& reg(int r) const { return regs_[static_cast<size_t>(r)]; }
-  /// Cuts the domain where accesses ask for it, so that they need no index registers. False when there is nothing (more) to cut.
+  /// Cuts the domain where accesses ask for it, so that they need no index registers. False when there is nothing
+  /// (more) to cut.
   bool refine(ProgramSpec& spec) const;
   int num_operands() const { return static_cast<int>(operands_.size()); }
   BuiltProgram finish();
@@ -118,11 +120,11 @@ class ProgramBuilder {
 
   const State& state_;
   ProgramSpec spec_;
-  std::vector<int64_t> dims_;       // refined
-  std::vector<int> given_;          // per refined dimension: the given one that it is part of
-  std::vector<int64_t> inner_;      // and its step there
-  uint32_t row_mask_ = 0;           // refined dimensions that are reduced
-  Coords base_;                     // given dimension over refined ones
+  std::vector<int64_t> dims_;   // refined
+  std::vector<int> given_;      // per refined dimension: the given one that it is part of
+  std::vector<int64_t> inner_;  // and its step there
+  uint32_t row_mask_ = 0;       // refined dimensions that are reduced
+  Coords base_;                 // given dimension over refined ones
   std::vector<Instr> instrs_;
   std::vector<Reg> regs_;
   std::vector<abi::Operand> operands_;
@@ -139,10 +141,10 @@ class ProgramBuilder {
     int pred, reg;
   };
   std::vector<Loaded> loaded_;
-  std::vector<Instr> stores_;       // after everything else, so that what is overwritten has been read
-  uint32_t index_dims_ = 0;         // refined dimensions that Index instructions name
+  std::vector<Instr> stores_;           // after everything else, so that what is overwritten has been read
+  uint32_t index_dims_ = 0;             // refined dimensions that Index instructions name
   std::vector<uint32_t> operand_dims_;  // what an operand's index and predicate registers depend on
-  std::set<int> raw_operands_;      // LoadParts: their strides are numbers of its own
+  std::set<int> raw_operands_;          // LoadParts: their strides are numbers of its own
   int64_t pair_distance_ = 0;
   std::set<int> nodes_;
 };

@@ -1,5 +1,5 @@
-// The parts of ProgramBuilder that read elsewhere than where they write: cat, pad, index loads and stores, random numbers, attention in parts;
-// and the last step, which makes the domain small and says what may be moved in vectors.
+// The parts of ProgramBuilder that read elsewhere than where they write: cat, pad, index loads and stores, random
+// numbers, attention in parts; and the last step, which makes the domain small and says what may be moved in vectors.
 #include <algorithm>
 
 #include "base/check.h"
@@ -108,7 +108,8 @@ int ProgramBuilder::select_store(const ir::Node& node, const Coords& coords, int
     own[static_cast<size_t>(to)] = coords[d];
     here = in_range(coords[d], 0, src.sizes[static_cast<size_t>(to)], here);
   }
-  const int inside = here < 0 || pred < 0 ? std::max(here, pred) : binary(Opcode::kLogicalAnd, here, pred, DType::kBool);
+  const int inside =
+      here < 0 || pred < 0 ? std::max(here, pred) : binary(Opcode::kLogicalAnd, here, pred, DType::kBool);
   for (size_t d = 0; d < node.attrs.map.size(); ++d) {
     const int32_t to = node.attrs.map[d];
     if (to >= 0) continue;
@@ -142,9 +143,11 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
   const State::Parts& parts = state_.parts[static_cast<size_t>(which)];
   const int64_t group = parts.rows / parts.queries, heads = group * parts.kv_heads;
   (void)node;
-  // row = ((batch * heads + head) * queries + query): kv head and row in its group are what heads and queries make of it.
+  // row = ((batch * heads + head) * queries + query): kv head and row in its group are what heads and queries make of
+  // it.
   Expr row;
-  const bool fits = row.add(coords[0], heads * parts.queries) && row.add(coords[1], parts.queries) && row.add(coords[2]);
+  const bool fits =
+      row.add(coords[0], heads * parts.queries) && row.add(coords[1], parts.queries) && row.add(coords[2]);
   if (!fits) throw NeedStored{owner};
   const int row_reg = expr_register(row), column = expr_register(coords[3]);
   auto operand = [&](StorageId storage, DType dtype, std::initializer_list<int64_t> numbers, Access access) {
@@ -166,10 +169,12 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
     operand(parts.out, DType::kF32, {}, Access::kRead);
     operand(parts.max_sum, DType::kF32, {}, Access::kRead);
     operand(parts.range, DType::kI32, {parts.range_stride}, Access::kRead);
-    operand(-1, DType::kF32, {parts.parts, parts.rows, parts.value_dim, parts.positions_per_part, parts.keys, parts.kv_heads},
+    operand(-1, DType::kF32,
+            {parts.parts, parts.rows, parts.value_dim, parts.positions_per_part, parts.keys, parts.kv_heads},
             Access::kParameters);
     // index_operand >= 0 tells later passes that the strides say nothing about what is touched.
-    for (int i = 0; i < 3; ++i) operands_[static_cast<size_t>(first + i)].index_operand = static_cast<signed char>(first + 3);
+    for (int i = 0; i < 3; ++i)
+      operands_[static_cast<size_t>(first + i)].index_operand = static_cast<signed char>(first + 3);
   }
   Reg meta;
   meta.type = meta.rounded = DType::kF32;
@@ -231,7 +236,8 @@ BuiltProgram ProgramBuilder::finish() {
   built.program.num_operands = static_cast<int>(operands_.size());
   built.program.num_dims = static_cast<int>(dims_.size());
   built.program.reduce_dims = spec_.reduce_dims;
-  if (spec_.kind == ProgramKind::kPointwise || spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn) compact(built);
+  if (spec_.kind == ProgramKind::kPointwise || spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn)
+    compact(built);
   set_vectors(built);
   return built;
 }
@@ -255,7 +261,8 @@ void ProgramBuilder::compact(BuiltProgram& built) const {
     }
     return true;
   };
-  check<UnsupportedError>(dims_.size() <= abi::kMaxDims, "a domain of ", dims_.size(), " dimensions, at most ", abi::kMaxDims);
+  check<UnsupportedError>(dims_.size() <= abi::kMaxDims, "a domain of ", dims_.size(), " dimensions, at most ",
+                          abi::kMaxDims);
   for (int d = 0; d < static_cast<int>(dims_.size()); ++d) {
     const int64_t size = dims_[static_cast<size_t>(d)];
     const bool reduced = (row_mask_ >> d & 1) != 0, pinned = (index_dims_ >> d & 1) != 0;
@@ -269,7 +276,9 @@ void ProgramBuilder::compact(BuiltProgram& built) const {
     new_dim[static_cast<size_t>(d)] = static_cast<int>(dims.size()) - 1;
   }
   // A row or column program keeps at least one dimension of either sort, a pointwise one at least one.
-  auto has = [&](bool reduced) { return std::any_of(dims.begin(), dims.end(), [&](const Dim& d) { return d.reduced == reduced; }); };
+  auto has = [&](bool reduced) {
+    return std::any_of(dims.begin(), dims.end(), [&](const Dim& d) { return d.reduced == reduced; });
+  };
   auto add_one = [&](bool reduced, bool front) {
     const Dim one{1, reduced, -1, false};
     if (front) {
@@ -310,7 +319,8 @@ void ProgramBuilder::set_vectors(BuiltProgram& built) const {
   const uint32_t innermost = dims_.empty() ? 0 : 1u << (dims_.size() - 1);
   for (size_t i = 0; i < built.operands.size(); ++i) {
     abi::Operand& o = built.operands[i];
-    if (built.access[i] == Access::kParameters || o.slot == abi::kNoSlot || rank == 0 || o.stride[rank - 1] != 1) continue;
+    if (built.access[i] == Access::kParameters || o.slot == abi::kNoSlot || rank == 0 || o.stride[rank - 1] != 1)
+      continue;
     const int64_t element = size_bytes(static_cast<DType>(o.dtype));
     auto fits = [&](int64_t v) {
       if (v * element > kVectorBytes || built.dims[rank - 1] % v != 0 || o.offset % v != 0) return false;
@@ -321,7 +331,8 @@ void ProgramBuilder::set_vectors(BuiltProgram& built) const {
       const abi::Operand& index = built.operands[static_cast<size_t>(o.index_operand)];
       return index.stride[0] % v == 0 && index.stride[1] % v == 0;
     };
-    if ((operand_dims_[i] & innermost) != 0 || raw_operands_.count(static_cast<int>(i)) > 0) continue;  // an index or predicate differs within the vector
+    if ((operand_dims_[i] & innermost) != 0 || raw_operands_.count(static_cast<int>(i)) > 0)
+      continue;  // an index or predicate differs within the vector
     for (const int64_t v : {8, 4, 2}) {
       if (fits(v)) {
         o.vector = static_cast<signed char>(v);

@@ -36,7 +36,9 @@ bool same_strides(const Value& a, const Value& b) {
   return a.offset.value == b.offset.value;
 }
 
-bool same_layout(const Value& a, const Value& b) { return a.dtype == b.dtype && same_sizes(a, b) && same_strides(a, b); }
+bool same_layout(const Value& a, const Value& b) {
+  return a.dtype == b.dtype && same_sizes(a, b) && same_strides(a, b);
+}
 
 /// Everything that decides a node's result, as bytes; equal keys mean equal values.
 class Key {
@@ -190,7 +192,7 @@ class Simplifier {
 
 // ---- long reductions ----
 
-constexpr int64_t kLongRow = 16384;        // elements of a row above which a few rows leave the machine idle
+constexpr int64_t kLongRow = 16384;  // elements of a row above which a few rows leave the machine idle
 
 int64_t largest_divisor(int64_t n, int64_t limit) {
   for (int64_t d = std::min(n, limit); d > 1; --d) {
@@ -274,7 +276,8 @@ bool split_reduction(Graph& graph, const Node& node, int num_workers, std::vecto
   };
   auto add_view = [&](ValueId from, ValueId to) {
     Node view;
-    view.op = OpKind::kView, view.inputs = {from}, view.outputs = {to}, view.name = node.name, view.module = node.module;
+    view.op = OpKind::kView, view.inputs = {from}, view.outputs = {to}, view.name = node.name,
+    view.module = node.module;
     nodes.push_back(std::move(view));
   };
   const ValueId cut_id = add_value(cut);

@@ -1,5 +1,6 @@
-// The graph before fusion: no aliases, no copies that change nothing, no equal nodes twice, no dead nodes, no multiplications by one;
-// long reductions with few results are cut into two, so that every worker gets a share (fixed order, bitwise reproducible).
+// The graph before fusion: no aliases, no copies that change nothing, no equal nodes twice, no dead nodes, no
+// multiplications by one; long reductions with few results are cut into two, so that every worker gets a share (fixed
+// order, bitwise reproducible).
 #pragma once
 #include "ir/graph.h"
 
