@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils import _sympy
 from torch.utils._sympy import functions as sympy_functions
 
@@ -25,6 +25,7 @@ __all__ = [
     "size_expr",
     "sympy",
     "sympy_functions",
+    "unset_fake_temporarily",
 ]
 
 _ = _sympy  # the package must be imported for its printers to be registered

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import fx
@@ -62,8 +64,18 @@ def compile_graph(gm: fx.GraphModule, options: CompileOptions, record: GraphReco
     """The callable: takes a list of arguments, which it clears, and returns a list."""
     compiler = _GraphCompiler(gm, options, record)
     function = compiler.build()
+    dump(gm, record, function.source)
     function._boxed_call = True
     return function
+
+
+def dump(gm: fx.GraphModule, record: GraphRecord, source: str) -> None:
+    """With ARK_DUMP=directory: the FX graph and the callable's source, beside what the extension writes there."""
+    directory = os.environ.get("ARK_DUMP")
+    if directory:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        (Path(directory) / f"{record.name}.fx.py").write_text(gm.print_readable(print_output=False))
+        (Path(directory) / f"{record.name}.call.py").write_text(source)
 
 
 class _GraphCompiler:

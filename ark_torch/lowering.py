@@ -7,13 +7,14 @@ the ir cannot express; the node then runs as an ATen step.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-from ark_torch._compat import size_expr, sympy
+from ark_torch._compat import size_expr, sympy, unset_fake_temporarily
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
 from ark_torch.sizes import contiguous_strides
@@ -107,6 +108,8 @@ class Lowering:
         return result
 
     def _apply(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return self._constant(node)
         if node.op != "call_function":
             raise Unsupported(node.op)
         if _is_getitem(node):
@@ -127,6 +130,14 @@ class Lowering:
             return function(self, node, *args, **kwargs)
         except TypeError as error:
             raise Unsupported(f"{node.target}: {error}") from error
+
+    def _constant(self, node: fx.Node) -> Value:
+        """A rank-0 tensor attribute of the graph."""
+        tensor = operator.attrgetter(node.target)(node.graph.owning_module)
+        if type(tensor) is not torch.Tensor or tensor.dim() != 0 or tensor.device.type != "cpu":
+            raise Unsupported("attribute")
+        with unset_fake_temporarily():
+            return self.scalar(tensor.item(), tensor.dtype)
 
     def _argument(self, arg: Any) -> Any:
         if not isinstance(arg, fx.Node):
@@ -262,8 +273,6 @@ def canonical_dim(dim: int, rank: int) -> int:
 
 
 def _is_getitem(node: fx.Node) -> bool:
-    import operator
-
     return node.target is operator.getitem
 
 

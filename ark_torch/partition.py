@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from ark_torch.lowering import is_sym
 aten = torch.ops.aten
 _VIEWS = set(VIEW_OPS) | set(MULTI_VIEW_OPS)
 _CONSTANTS = {aten.full.default, aten.scalar_tensor.default}
+_COPIES = {aten.lift_fresh_copy.default, aten.clone.default, aten.alias.default, aten.detach.default}
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d")
 
 
 @dataclass
@@ -30,9 +33,20 @@ def is_view(node: fx.Node) -> bool:
 
 
 def is_constant(node: fx.Node) -> bool:
-    """A rank-0 constant: cheap enough to be repeated in every segment that reads it."""
+    """A rank-0 constant: cheap enough to be repeated in every segment that reads it, whatever its device."""
     val = node.meta.get("val")
-    return node.target in _CONSTANTS and isinstance(val, torch.Tensor) and val.dim() == 0 and not node.all_input_nodes
+    if not isinstance(val, torch.Tensor) or val.dim() != 0:
+        return False
+    if node.op == "get_attr":
+        return type(attribute(node)) is torch.Tensor and attribute(node).device.type == "cpu"
+    if node.target in _COPIES:
+        return isinstance(node.args[0], fx.Node) and is_constant(node.args[0])
+    return node.target in _CONSTANTS and not node.all_input_nodes
+
+
+def attribute(node: fx.Node):
+    """What a get_attr node reads."""
+    return operator.attrgetter(node.target)(node.graph.owning_module)
 
 
 def is_symbolic(node: fx.Node) -> bool:
@@ -40,8 +54,6 @@ def is_symbolic(node: fx.Node) -> bool:
 
 
 def _is_getitem(node: fx.Node) -> bool:
-    import operator
-
     return node.op == "call_function" and node.target is operator.getitem
 
 
@@ -52,6 +64,8 @@ def roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
         owner[node] = node
         if _is_getitem(node):
             owner[node] = owner[node.args[0]]
+        elif getattr(node.target, "_schema", None) is not None and node.target._schema.name.endswith("::wait_tensor"):
+            owner[node] = owner[node.args[0]]  # returns its argument, though the schema does not say so
         elif isinstance(node.target, torch._ops.OpOverload):
             for argument, value in zip(node.target._schema.arguments, node.args):
                 if argument.alias_info is not None and isinstance(value, fx.Node):
@@ -65,8 +79,10 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _is_ordered(node: fx.Node) -> bool:
-    """Random ops and ops with effects keep their order among themselves."""
+    """Random ops, collectives and ops with effects keep their order among themselves."""
     if isinstance(node.target, torch._ops.OpOverload):
+        if node.target.namespace in _COLLECTIVES:
+            return True
         return torch.Tag.nondeterministic_seeded in node.target.tags
     return node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator)
 

@@ -37,6 +37,15 @@ class SegmentGraph:
     extras: list[tuple[int, object]]  # (place among the tensors, SEED or the expression of a size), ascending
 
 
+def lower_constant(ctx: Lowering, node: fx.Node) -> None:
+    """Emits a rank-0 constant and what it is a copy of; where it was to live does not matter."""
+    for source in node.all_input_nodes:
+        lower_constant(ctx, source)
+    device, ctx.device = ctx.device, None
+    ctx.lower(node)
+    ctx.device = device
+
+
 def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device) -> SegmentGraph:
     """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
     ctx = Lowering(name, device)
@@ -47,9 +56,7 @@ def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], devic
         if node in ctx.env or node in inside or is_symbolic(node):
             return
         if is_constant(node):
-            ctx.device = None
-            ctx.lower(node)
-            ctx.device = device
+            lower_constant(ctx, node)
         else:
             inputs.append(node)
             ctx.add_input(node)
@@ -70,9 +77,7 @@ def probe(node: fx.Node, device: torch.device) -> str | None:
     try:
         for source in node.all_input_nodes:
             if is_constant(source):
-                ctx.device = None
-                ctx.lower(source)
-                ctx.device = device
+                lower_constant(ctx, source)
         ctx.lower(node)
     except Unsupported as error:
         return str(error)

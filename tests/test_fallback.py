@@ -185,3 +185,20 @@ def test_memory_of_aten_steps_is_dropped(executor):
         torch.compile(mixed, backend=ark)(torch.randn(5, 9))
     source = callables[0].source
     assert "args.clear()" in source and "del " in source
+
+
+def test_constant_tensors_are_constants(executor):
+    """torch.tensor(2.0) in a model is an attribute of the graph, on the CPU whatever the model's device."""
+
+    def body(x):
+        return x * torch.tensor(2.5) + torch.tensor(3), torch.where(x > 0, x, torch.tensor(float("-inf")))
+
+    (record,) = compile_and_check(body, torch.randn(6), strict=True)
+    assert len(record.segments) == 1 and len(record.segments[0].lowered.inputs) == 1
+
+
+def test_dump(executor, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    compile_and_check(lambda x: x + 1, torch.randn(3))
+    assert any(f.name.endswith(".fx.py") for f in tmp_path.iterdir())
+    assert any("def call" in f.read_text() for f in tmp_path.glob("*.call.py"))
