@@ -188,13 +188,21 @@ def lower_cat(ctx: Lowering, node, tensors, dim=0):
 
 @rule(aten.constant_pad_nd.default)
 def lower_pad(ctx: Lowering, node, x, pad, value=0):
+    """Negative pads crop: a view."""
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])
-    if not all(isinstance(p, int) and p >= 0 for p in pad):
-        raise Unsupported("pad that crops or is symbolic")
-    ints = [0] * (2 * rank)
+    if not all(isinstance(p, int) for p in pad):
+        raise Unsupported("pad by a symbolic amount")
+    ints, shape, shift = [0] * (2 * rank), list(x.shape), 0
     for i in range(len(pad) // 2):
-        ints[2 * (rank - 1 - i)], ints[2 * (rank - 1 - i) + 1] = pad[2 * i], pad[2 * i + 1]
+        d, low, high = rank - 1 - i, pad[2 * i], pad[2 * i + 1]
+        shape[d] = shape[d] + min(low, 0) + min(high, 0)
+        shift = shift - min(low, 0) * x.strides[d]
+        ints[2 * d], ints[2 * d + 1] = max(low, 0), max(high, 0)
+    if any(isinstance(s, int) and s <= 0 for s in shape):
+        raise Unsupported("pad that crops everything")
+    if tuple(shape) != x.shape:
+        x = ctx.view(x, shape, x.strides, shift)
     return ctx.graph.add_node("pad", [x], **like, ints=ints, imm=float(value))
 
 

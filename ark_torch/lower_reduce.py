@@ -178,3 +178,30 @@ def lower_softmax(ctx: Lowering, node, x, dim, half_to_float):
     if node.target == aten._softmax.default:
         return ctx.pointwise("div", [exps, total], **ctx.like(out))
     return ctx.pointwise("sub", [shifted, ctx.pointwise("log", [total], wide)], **ctx.like(out))
+
+
+# A prefix sum is a masked sum over pairs of positions: more additions, but one row task. Up to so many pairs (a few us
+# spread over the SMs) it costs no more than cutting the loop kernel in two.
+MAX_PREFIX_PAIRS = 1 << 22
+
+
+@rule(aten.cumsum.default)
+def lower_cumsum(ctx: Lowering, node, x, dim, dtype=None):
+    out = ctx.out(node)
+    if not x.shape:
+        return ctx.pointwise("cast", [x], **ctx.like(out))
+    dim = canonical_dim(dim, len(x.shape))
+    pairs = numel(x.shape) * x.shape[dim]
+    if not isinstance(pairs, int) or pairs > MAX_PREFIX_PAIRS or len(x.shape) > 4:
+        raise Unsupported("cumsum of a long or symbolic row")
+    length, rank = x.shape[dim], len(x.shape)
+    x = ctx.to_compute(x, out.dtype)
+    wide = compute_type(out.dtype)
+    # [..., length (result), ...] x [length (summed)], the summed position innermost
+    shape = (*x.shape[:dim], length, *x.shape[dim + 1 :], length)
+    strides = (*x.strides[:dim], 0, *x.strides[dim + 1 :], x.strides[dim])
+    source = ctx.iota(length)
+    target = ctx.view(source, (length,) + (1,) * (rank - dim), (1,) * (rank - dim + 1))
+    visible = ctx.pointwise("le", [source, target], torch.bool)
+    chosen = ctx.pointwise("where", [visible, ctx.view(x, shape, strides), ctx.scalar(0, wide)], wide, shape)
+    return _reduce(ctx, "sum", chosen, rank, False, **ctx.like(out))

@@ -257,6 +257,17 @@ def test_batched_matmul(executor):
     check(lambda a, v: (a @ v, v @ v), f32(5, 8), f32(8))
 
 
+def test_patch_embedding(executor):
+    x, w, b = f32(2, 3, 12, 8), f32(5, 3, 4, 4), f32(5)
+    check(lambda x, w, b: F.conv2d(x, w, b, stride=4), x, w, b, rtol=1e-4, atol=1e-4)
+    check(lambda x, w: F.conv2d(x, w, stride=4).flatten(2).transpose(1, 2), x, w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_cumsum(executor, dim):
+    check(lambda x: (x.cumsum(dim), (x > 0).cumsum(dim), x.long().cumsum(dim) - 1), f32(4, 5, 6))
+
+
 # ---- indexing ----
 def test_embedding(executor):
     check(F.embedding, torch.randint(0, 50, (3, 7)), f32(50, 16))
@@ -304,6 +315,7 @@ def test_cat_pad_roll(executor):
             torch.stack([x, x]),
             F.pad(x, (1, 2)),
             F.pad(x, (0, 1, 2, 0), value=3.0),
+            F.pad(x, (-1, 2, 1, -2)),
             x.flip(0, 1),
         ),
         x,
