@@ -46,7 +46,7 @@ DType wider(DType a, DType b) {
 DType result_type(const Instr& instr) {
   if (yields_bool(instr.op)) return DType::kBool;
   if (instr.op == Opcode::kIndex) return DType::kI64;
-  if (instr.op == Opcode::kRand || instr.op == Opcode::kRoot || instr.op == Opcode::kLoadParts) return DType::kF32;
+  if (instr.op == Opcode::kRand || instr.op == Opcode::kLoadParts) return DType::kF32;
   if (instr.op == Opcode::kReduce) {
     const auto reduce = static_cast<ReduceOp>(instr.aux);
     if (reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin) return DType::kI64;

@@ -302,7 +302,8 @@ class Printer {
         line(cat("    float r", i, "[V]; load_parts<V>(c, ", in.operand, ", a", i, ", b", i, ", r", i, ");"));
         return;
       case Opcode::kRoot:
-        line(cat("    float r", i, "[V]; roots.template get<V>(", in.aux, ", ", int{in.delta_sign}, ", r", i, ");"));
+        line(cat("    ", register_type(result_type(in)), " r", i, "[V]; roots.template get<V>(", in.aux, ", ",
+                 int{in.delta_sign}, ", r", i, ");"));
         return;
       case Opcode::kStore:
         return print_store(i);
