@@ -139,6 +139,11 @@ class BrutePlan {
         reduced[i] = reduced[i] || (arg >= 0 && reduced[static_cast<size_t>(arg)]);
       reduced[i] = reduced[i] || instr.op == Opcode::kReduce;
       bool store = instr.op == Opcode::kStore;
+      if (instr.op == Opcode::kLoadParts)
+        for (int k = first + instr.operand; k < first + instr.operand + 3; ++k) {
+          uint32_t slot = op.operands[static_cast<size_t>(k)].slot;
+          if (slot != abi::kNoSlot) visit(slot, 0, plan_.buffers[slot].size_bytes, false);
+        }
       if (instr.op != Opcode::kLoad && !store) continue;
       bool rare = store && (p.kind == ProgramKind::kColumn ? static_cast<bool>(reduced[i]) : instr.uniform);
       if (rare ? once : each_element) element(op, first + instr.operand, x, store, visit);
@@ -163,8 +168,12 @@ class BrutePlan {
       case kAttentionForward:
       case kAttentionSimple:
         return touch_attention(op, c, visit);
+      case kAttentionDecode:
+        return touch_decode(op, c, visit);
+      case kMaskRange:
+        return touch_mask_range(op, c, visit);
       default:
-        throw std::runtime_error("brute: no such kind");
+        return touch_backward(op, c, visit);
     }
   }
 
@@ -227,6 +236,80 @@ class BrutePlan {
     each({count, p.value_dim}, [&](const Index& x) { element(op, 3, {c[0], c[1], first + x[0], x[1]}, true, visit); });
     for (int64_t s = first; s < first + count; ++s) element(op, 4, {c[0], c[1], s}, true, visit);
     each({count, p.keys}, [&](const Index& x) { element(op, 5, {c[0], c[1], first + x[0], x[1]}, false, visit); });
+    for (int64_t i : {0, 1}) element(op, 6, {c[0], c[1], first / 128, i}, false, visit);
+  }
+
+  /// A part reads some of the keys, which ones the mask says: all of them here.
+  void touch_decode(const plan::Op& op, const int64_t* c, const Visit& visit) const {
+    const abi::AttentionParams& p = op.record.params.attention;
+    int64_t group = p.heads / p.kv_heads, h = c[1] * group;
+    auto all = [&](int operand, int64_t first_head, const Index& sizes, bool write) {
+      each(sizes, [&](Index x) {
+        x[0] += first_head;
+        x.insert(x.begin(), c[0]);
+        element(op, operand, x, write, visit);
+      });
+    };
+    all(0, h, {group, p.queries, p.head_dim}, false);
+    all(1, c[1], {1, p.keys, p.head_dim}, false);
+    all(2, c[1], {1, p.keys, p.value_dim}, false);
+    all(3, h, {group, p.queries, p.value_dim}, true);
+    all(4, h, {group, p.queries}, true);
+    all(5, h, {group, p.queries, p.keys}, false);
+    for (int64_t head = h; head < h + group; ++head)
+      for (int64_t i : {0, 1}) element(op, 6, {c[0], head, 0, i}, false, visit);
+    for (int operand : {7, 8})
+      if (static_cast<int>(op.operands.size()) > operand && operand != p.fresh_operand)
+        each({group * p.queries, operand == 7 ? p.value_dim : 2},
+             [&](const Index& x) { element(op, operand, {c[0], c[1], c[2], x[0], x[1]}, true, visit); });
+    if (p.fresh_operand >= 0) element(op, p.fresh_operand, {}, false, visit);
+  }
+
+  void touch_mask_range(const plan::Op& op, const int64_t* c, const Visit& visit) const {
+    const abi::MaskRangeParams& p = op.record.params.mask_range;
+    int64_t first = c[2] * p.block, count = std::min<int64_t>(p.block, p.queries - first);
+    each({count, p.keys}, [&](const Index& x) { element(op, 0, {c[0], c[1], first + x[0], x[1]}, false, visit); });
+    for (int64_t i : {0, 1}) element(op, 1, {c[0], c[1], c[2], i}, true, visit);
+  }
+
+  void touch_backward(const plan::Op& op, const int64_t* c, const Visit& visit) const {
+    const abi::AttentionParams& p = op.record.params.attention;
+    abi::TaskKind kind = op.record.kind;
+    check(kind == abi::TaskKind::kAttentionBackward || kind == abi::TaskKind::kAttentionBackwardRows ||
+              kind == abi::TaskKind::kAttentionBackwardQuery,
+          "brute: no such kind");
+    int64_t group = p.heads / p.kv_heads;
+    bool by_keys = kind == abi::TaskKind::kAttentionBackward;
+    int64_t key0 = by_keys ? c[2] * p.tile_k : 0, keys = by_keys ? std::min<int64_t>(p.tile_k, p.keys - key0) : p.keys;
+    int64_t row0 = by_keys ? 0 : c[2] * p.tile_q,
+            rows = by_keys ? p.queries : std::min<int64_t>(p.tile_q, p.queries - row0);
+    int64_t head0 = by_keys ? c[1] * group : c[1], heads = by_keys ? group : 1, kv = by_keys ? c[1] : c[1] / group;
+    auto by_query = [&](int operand, int64_t inner, bool write) {
+      each({heads, rows, inner}, [&](const Index& x) {
+        Index at{c[0], head0 + x[0], row0 + x[1], x[2]};
+        if (inner == 1) at.pop_back();
+        element(op, operand, at, write, visit);
+      });
+    };
+    auto by_key = [&](int operand, int64_t inner, bool write) {
+      each({keys, inner}, [&](const Index& x) { element(op, operand, {c[0], kv, key0 + x[0], x[1]}, write, visit); });
+    };
+    if (kind == abi::TaskKind::kAttentionBackwardRows) {
+      by_query(0, p.value_dim, false), by_query(1, p.value_dim, false), by_query(2, 1, true);
+      return;
+    }
+    by_query(0, p.head_dim, false), by_key(1, p.head_dim, false), by_key(2, p.value_dim, false);
+    by_query(3, p.value_dim, false), by_query(4, 1, false), by_query(5, 1, false);
+    each({heads, rows, keys},
+         [&](const Index& x) { element(op, 6, {c[0], head0 + x[0], row0 + x[1], key0 + x[2]}, false, visit); });
+    for (int64_t head = head0; head < head0 + heads; ++head)
+      for (int64_t block = row0 / 128; block <= (row0 + rows - 1) / 128; ++block)
+        for (int64_t i : {0, 1}) element(op, 7, {c[0], head, block, i}, false, visit);
+    if (by_keys) {
+      by_key(9, p.head_dim, true), by_key(10, p.value_dim, true);
+    } else {
+      by_query(8, p.head_dim, true);
+    }
   }
 
   const plan::Plan& plan_;
