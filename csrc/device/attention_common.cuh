@@ -73,8 +73,8 @@ struct PageCursor {
   }
 };
 
-/// The dependent loader's walk over a tile's pages: fill(i, shared, barrier), called by one lane, issues the copies of held page i, then of streamed
-/// page i - held; it returns false when nothing is to be copied.
+/// The dependent loader's walk over a tile's pages: fill(i, shared, barrier), called by one lane, issues the copies of
+/// held page i, then of streamed page i - held; it returns false when nothing is to be copied.
 template <class Fill>
 ARK_DEVICE void load_tile_pages(Loader& loader, const TilePages& pages, Fill fill) {
   if (loader.lane() == 0) {

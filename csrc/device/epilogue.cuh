@@ -146,7 +146,8 @@ ARK_DEVICE void stage_any(int chunk, const float (&acc)[kRegisters], u32 staging
   __syncwarp();
 }
 
-/// The program over all chunks; the next chunk's operands are on their way while one is computed, if they fit in registers.
+/// The program over all chunks; the next chunk's operands are on their way while one is computed, if they fit in
+/// registers.
 template <class Program, int V, int kRegisters>
 ARK_DEVICE void run_vectors(const ChunkWalk& walk, const float (&acc)[kRegisters], int chunks) {
   constexpr int kCount = kChunkRows * kChunkColumns / V / 32;
@@ -180,14 +181,10 @@ ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const f
   Programs::epilogue_tile(p.program, [&](auto program) {
     using Program = decltype(program);
     const ProgramContext context(task, p.first_operand, consumer.worker);
-    const ChunkWalk walk{context,
-                         shared_address(consumer.scratch()) + consumer.warp() * kChunkBytes,
-                         batch,
-                         row0 + (consumer.warp() & 3) * 16,
-                         column0,
-                         p.m,
-                         p.n,
-                         p.pair_distance};
+    const ChunkWalk walk{context, shared_address(consumer.scratch()) + consumer.warp() * kChunkBytes,
+                         batch,   row0 + (consumer.warp() & 3) * 16,
+                         column0, p.m,
+                         p.n,     p.pair_distance};
     if (Program::kVector > 1 && p.n % Program::kVector == 0) {
       run_vectors<Program, Program::kVector>(walk, acc, chunks);
     } else {

@@ -1,5 +1,5 @@
-// kMatmulSimple: products of any type, stride and size on the CUDA cores. A tile is 64 x 64; each of the 256 consumers keeps 4 x 4
-// sums (f32 for floats up to 32 bits, f64, or i64 for integers), added up in the order of k. No pages.
+// kMatmulSimple: products of any type, stride and size on the CUDA cores. A tile is 64 x 64; each of the 256 consumers
+// keeps 4 x 4 sums (f32 for floats up to 32 bits, f64, or i64 for integers), added up in the order of k. No pages.
 #pragma once
 #include "device/loop.cuh"
 #include "device/program_support.cuh"
@@ -59,7 +59,8 @@ struct MatmulSimple {
 
   template <class Sum>
   struct Tile {
-    static_assert(2 * kDepth * kPitch * sizeof(Sum) <= kScratchBytes && kStagedRows * kSize * sizeof(Sum) <= kScratchBytes);
+    static_assert(2 * kDepth * kPitch * sizeof(Sum) <= kScratchBytes &&
+                  kStagedRows * kSize * sizeof(Sum) <= kScratchBytes);
 
     Consumer& consumer;
     const Task& task;
@@ -97,7 +98,8 @@ struct MatmulSimple {
     }
 
    private:
-    /// One operand's block of 64 rows (of a) or columns (of b) by 16 k, 4 elements per thread, neighbours in memory by neighbours.
+    /// One operand's block of 64 rows (of a) or columns (of b) by 16 k, 4 elements per thread, neighbours in memory by
+    /// neighbours.
     struct Side {
       const abi::Operand& operand;
       i64 base, stride, stride_k;

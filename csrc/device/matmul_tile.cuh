@@ -100,8 +100,8 @@ struct MatmulTile {
 
   /// One lane: the pages of a tile that this loader fills.
   template <int kStepPages>
-  static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at, bool load_a,
-                                   bool load_b) {
+  static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
+                                   bool load_a, bool load_b) {
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
     const bool a_k_major = p.a_k_major != 0, b_k_major = p.b_k_major != 0;

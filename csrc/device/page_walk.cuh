@@ -1,13 +1,13 @@
-// Walks over pages for inner loops that must keep pace with the tensor cores (three pages in 0.6 us): one lane issues the copies of
-// a whole tile, and loader and consumers keep every address in registers. With Loader::acquire()/advance(), a warp's votes, address
-// arithmetic and a release per page, a page took 0.46 us.
+// Walks over pages for inner loops that must keep pace with the tensor cores (three pages in 0.6 us): one lane issues
+// the copies of a whole tile, and loader and consumers keep every address in registers. With
+// Loader::acquire()/advance(), a warp's votes, address arithmetic and a release per page, a page took 0.46 us.
 #pragma once
 #include "device/pipeline.cuh"
 
 namespace ark::device {
 
-/// One lane of a loader, between two points at which the warp is together: construct, walk, finish(); then all lanes call
-/// PageWalk::rejoin(loader).
+/// One lane of a loader, between two points at which the warp is together: construct, walk, finish(); then all lanes
+/// call PageWalk::rejoin(loader).
 struct PageWalk {
   Loader& loader;
   u32 ring, full, empty;  // addresses
@@ -25,7 +25,8 @@ struct PageWalk {
         parity(l.parity),
         theirs(~l.mine & ((1u << (l.page < kPages ? l.page : kPages)) - 1)) {}
 
-  /// The next page's address, once it is free; the caller then arrives on barrier() with the bytes to come, and calls advance().
+  /// The next page's address, once it is free; the caller then arrives on barrier() with the bytes to come, and calls
+  /// advance().
   ARK_DEVICE u32 acquire() {
     if ((theirs >> slot & 1) != 0 || !mbarrier_try_wait(empty + slot * 8, parity)) wait();
     theirs &= ~(1u << slot);
@@ -98,7 +99,8 @@ struct PageReader {
     if (there) return;
 #pragma unroll 1
     for (u32 i = 0; i < kCount; ++i)
-      consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i), WaitName{consumer.op, -1, -1});
+      consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
+                                          WaitName{consumer.op, -1, -1});
   }
   /// This warp has read kCount pages from `first` on.
   template <int kCount>
@@ -106,7 +108,8 @@ struct PageReader {
     __syncwarp();
     if (consumer.lane() == 0) {
 #pragma unroll
-      for (u32 i = 0; i < kCount; ++i) mbarrier_arrive(empty + (first + i < kPages ? first + i : first + i - kPages) * 8);
+      for (u32 i = 0; i < kCount; ++i)
+        mbarrier_arrive(empty + (first + i < kPages ? first + i : first + i - kPages) * 8);
     }
   }
   ARK_DEVICE void advance(u32 count) {

@@ -188,29 +188,54 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
   return job;
 }
 
-/// kind: 0 forward, 1 backward rows, 2 backward, 3 backward query. tensors and strides (4 each) in the order of
+/// c[b, m, n] on the CUDA cores; all of element type `dtype` (ark::DType), any strides (3 each, a: b, m, k; b: b, k,
+/// n).
+void* simple_job(const void* a, const void* b, void* c, const int* sizes, const long long* strides, int dtype,
+                 int chunk) {
+  auto* job = new Job;
+  job->kernel = ark_loop<OneFamily<MatmulSimple<SimplePrograms>, 56, 224>>;
+  job->add_operand(a, dtype, strides, 3, 1);
+  job->add_operand(b, dtype, strides + 3, 3, 1);
+  job->add_operand(c, dtype, strides + 6, 3, 1);
+  abi::OpRecord& r = job->record;
+  r.kind = abi::TaskKind::kMatmulSimple;
+  abi::MatmulTileParams& p = r.params.matmul;
+  p.batch = sizes[0];
+  p.m = sizes[1];
+  p.n = sizes[2];
+  p.k = sizes[3];
+  p.tile_m = p.tile_n = 64;
+  p.tile_k = 16;
+  p.program = p.dtype = dtype;
+  p.first_operand = 2;
+  r.grid[0] = p.batch;
+  r.grid[1] = (p.m + 63) / 64;
+  r.grid[2] = (p.n + 63) / 64;
+  job->finish(chunk);
+  return job;
+}
+
+/// kind: 0 forward, 1 backward rows, 2 backward, 3 backward query, 4 simple (`half` is the
+/// ark::DType then). tensors and strides (4 each) in the order of
 /// abi::AttentionParams.
 void* attention_job(int kind, void* const* tensors, const long long* strides, const int* sizes, float scale, int causal,
                     int causal_offset, int mask_kind, int mask_type, int half, int chunk) {
   auto* job = new Job;
-  const abi::TaskKind kinds[4] = {abi::TaskKind::kAttentionForward, abi::TaskKind::kAttentionBackwardRows,
-                                  abi::TaskKind::kAttentionBackward, abi::TaskKind::kAttentionBackwardQuery};
-  const int variant = half << 1 | (sizes[5] == 128);
+  const abi::TaskKind kinds[5] = {abi::TaskKind::kAttentionForward, abi::TaskKind::kAttentionBackwardRows,
+                                  abi::TaskKind::kAttentionBackward, abi::TaskKind::kAttentionBackwardQuery,
+                                  abi::TaskKind::kAttentionSimple};
   void (*const kernels[4][4])(abi::LaunchParams<64>) = {
       ALL_VARIANTS(AttentionForward), ALL_VARIANTS(AttentionBackwardRows), ALL_VARIANTS(AttentionBackward),
       ALL_VARIANTS(AttentionBackwardQuery)};
-  job->kernel = kernels[kind][variant];
-  const int type = half ? 6 : 7;
-  // Types by operand: the 16-bit type (t), f32 (f), the mask's (m), i32 (i).
-  const char* types[4] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt"};
+  job->kernel = kind == 4 ? ark_loop<OneFamily<AttentionSimple<SimplePrograms>, 56, 224>>
+                          : kernels[kind][half << 1 | (sizes[5] == 128)];
+  const int type = kind == 4 ? half : half ? 6 : 7;
+  // Types by operand: the tensors' (t), f32 (f), the mask's (m), i32 (i).
+  const char* types[5] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt", "ttttfmi"};
   for (int i = 0; types[kind][i] != 0; ++i) {
     const char t = types[kind][i];
-    job->add_operand(tensors[i],
-                     t == 't'   ? type
-                     : t == 'f' ? 8
-                     : t == 'm' ? mask_type
-                                : 4,
-                     strides + 4 * i, 4, t == 't' ? 8 : 1);
+    const int vector = t == 't' && kind != 4 ? 8 : 1;
+    job->add_operand(tensors[i], t == 't' ? type : t == 'f' ? 8 : t == 'm' ? mask_type : 4, strides + 4 * i, 4, vector);
   }
   abi::OpRecord& r = job->record;
   r.kind = kinds[kind];
@@ -229,8 +254,8 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
   p.scale = scale;
   r.grid[0] = p.batch;
   r.grid[1] = kind == 2 ? p.kv_heads : p.heads;
-  r.grid[2] = ((kind == 2 ? p.keys : p.queries) + 127) / 128;
-  if (kind != 1)
+  r.grid[2] = kind == 4 ? p.queries : ((kind == 2 ? p.keys : p.queries) + 127) / 128;
+  if (kind != 1 && kind != 4)
     for (int i = 0; i < (kind == 0 ? 3 : 4); ++i) {
       const bool kv = i == 1 || i == 2;
       const long long* s = strides + 4 * i;

@@ -32,7 +32,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    lib.matmul_job.restype = lib.attention_job.restype = ctypes.c_void_p
+    lib.matmul_job.restype = lib.simple_job.restype = lib.attention_job.restype = ctypes.c_void_p
     lib.job_time.restype = ctypes.c_float
     lib.job_launch.argtypes = [ctypes.c_void_p]
     lib.job_time.argtypes = [ctypes.c_void_p, ctypes.c_int]
@@ -81,22 +81,38 @@ def matmul(
     return Job(handle, [a, b, out, extra, residual])
 
 
+TYPES = {torch.bool: 0, torch.int64: 5, torch.float16: 6, torch.bfloat16: 7, torch.float32: 8, torch.float64: 9}
+
+
+def matmul_simple(a, b, out, chunk=1) -> Job:
+    """out[i] = a[i] @ b[i] on the CUDA cores, any strides."""
+    strides = [*a.stride(), *b.stride(), *out.stride()]
+    handle = LIB.simple_job(
+        *(_pointer(t) for t in (a, b, out)),
+        (ctypes.c_int * 4)(a.shape[0], a.shape[1], b.shape[2], a.shape[2]),
+        (ctypes.c_longlong * 9)(*strides),
+        ctypes.c_int(TYPES[a.dtype]),
+        ctypes.c_int(chunk),
+    )
+    return Job(handle, [a, b, out])
+
+
 def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=None, chunk=1) -> Job:
-    """kind: 0 forward, 1 backward rows, 2 backward, 3 backward query; tensors as in abi::AttentionParams."""
+    """kind: 0 forward, 1 backward rows, 2 backward, 3 backward query, 4 simple; tensors as in abi::AttentionParams."""
     pointers = (ctypes.c_void_p * len(tensors))(*(_pointer(t).value for t in tensors))
     strides = []
     for t in tensors:
         own = [] if t is None else list(t.stride())
         strides += own + [0] * (4 - len(own))
+    dtype = tensors[0].dtype
     mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
-    types = {torch.bool: 0, torch.float16: 6, torch.bfloat16: 7, torch.float32: 8}
     handle = LIB.attention_job(
         kind,
         pointers,
         (ctypes.c_longlong * len(strides))(*strides),
         (ctypes.c_int * 6)(*sizes),
         ctypes.c_float(scale),
-        *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else types[mask.dtype])),
-        *(ctypes.c_int(x) for x in (tensors[0].dtype == torch.float16, chunk)),
+        *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else TYPES[mask.dtype])),
+        *(ctypes.c_int(x) for x in (TYPES[dtype] if kind == 4 else dtype == torch.float16, chunk)),
     )
     return Job(handle, list(tensors))

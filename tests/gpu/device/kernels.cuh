@@ -2,6 +2,8 @@
 #pragma once
 #include "device/attention_backward.cuh"
 #include "device/attention_forward.cuh"
+#include "device/attention_simple.cuh"
+#include "device/matmul_simple.cuh"
 #include "device/matmul_tile.cuh"
 
 namespace {
@@ -18,6 +20,20 @@ struct StoreProgram {
   template <int V, class Roots>
   static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>&, const Roots& roots) {
     float value[V];
+    roots.template get<V>(0, 0, value);
+    Vec<T, V> out;
+    ARK_EACH out.v[i] = narrow<T>(value[i]);
+    store_operand<V>(c, 0, x, out);
+  }
+};
+
+/// operand 0 = product, in any type
+template <class T, class Compute>
+struct StoreSimpleProgram {
+  static constexpr int kVector = 4;
+  template <int V, class Roots>
+  static ARK_DEVICE void run(const ProgramContext& c, const i64 (&x)[3], const Roots& roots) {
+    Compute value[V];
     roots.template get<V>(0, 0, value);
     Vec<T, V> out;
     ARK_EACH out.v[i] = narrow<T>(value[i]);
@@ -103,6 +119,23 @@ struct FusedPrograms {
       f(BiasGeluResidualProgram<bf16>{});
     else
       f(PairProgram<bf16>{});
+  }
+};
+struct SimplePrograms {
+  template <class F>
+  static ARK_DEVICE void epilogue_simple(int dtype, F&& f) {
+    switch (dtype) {
+      case 5:
+        return f(StoreSimpleProgram<i64, i64>{});
+      case 6:
+        return f(StoreSimpleProgram<f16, float>{});
+      case 7:
+        return f(StoreSimpleProgram<bf16, float>{});
+      case 8:
+        return f(StoreSimpleProgram<float, float>{});
+      default:
+        return f(StoreSimpleProgram<double, double>{});
+    }
   }
 };
 template <unsigned kVariants>

@@ -1,4 +1,4 @@
-"""kMatmulTile against float64."""
+"""kMatmulTile and kMatmulSimple against float64."""
 
 import pytest
 import torch
@@ -86,3 +86,15 @@ def test_pairs(distance):
     low = (torch.arange(512, device="cuda") // distance) % 2 == 0
     other = torch.where(low, product.roll(-distance, 2), -product.roll(distance, 2))
     assert error(out, product * factor.double() + other) < 4e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64])
+def test_simple(dtype):
+    for batch, m, n, k in [(1, 64, 64, 64), (3, 70, 101, 33), (2, 200, 128, 1), (1, 1, 300, 257)]:
+        a, b = (torch.randn(*s, device="cuda") * 8 for s in [(batch, k, m), (batch, k, n + 3)])
+        a, b = a.to(dtype).transpose(1, 2), b.to(dtype)[:, :, :n]
+        out = torch.zeros(batch, n, m, device="cuda", dtype=dtype).transpose(1, 2)
+        driver.matmul_simple(a, b, out, chunk=2).run()
+        reference = a.double() @ b.double()
+        limit = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}.get(dtype, 1e-12)
+        assert error(out, reference) < limit
