@@ -113,7 +113,6 @@ struct Fetcher {
   const u64* slots;
   u32 pushed = 0, oldest = 0;  // entries in the list, entries known to be free again
   int head = 0;                // next free byte of Shared::records
-  uint4 piece[kPieces] = {};   // the next record, on its way
   bool ok = true;
 
   ARK_DEVICE Fetcher(const Worker& w, const u64* slot_table) : worker(w), slots(slot_table) {}
@@ -124,15 +123,13 @@ struct Fetcher {
     const abi::WorkItem* items = worker.launch.items;
     abi::WorkItem item = items[index];
     int bytes = record_bytes(item);
-    load(item, bytes, lane);
     while (item.record != abi::kEnd) {
       const abi::WorkItem next = items[index + 1];
       const int offset = reserve(bytes, lane);
       if (!ok) return;
-      store(offset, bytes, lane);
+      copy(item, offset, bytes, lane);
       const int next_bytes = record_bytes(next);
       publish(item, offset, bytes, index, lane);
-      load(next, next_bytes, lane);
       item = next;
       bytes = next_bytes;
       ++index;
@@ -148,14 +145,13 @@ struct Fetcher {
   ARK_DEVICE int record_bytes(const abi::WorkItem& item) const {
     return item.record == abi::kEnd ? 0 : reinterpret_cast<const abi::OpRecord*>(record(item))->record_bytes;
   }
-  ARK_DEVICE void load(const abi::WorkItem& item, int bytes, int lane) {
+  ARK_DEVICE void copy(const abi::WorkItem& item, int offset, int bytes, int lane) {
     const uint4* from = reinterpret_cast<const uint4*>(record(item));
+    uint4* to = reinterpret_cast<uint4*>(worker.shared.records + offset);
+    uint4 piece[kPieces] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if ((i * 32 + lane) * 16 < bytes) piece[i] = from[i * 32 + lane];
-  }
-  ARK_DEVICE void store(int offset, int bytes, int lane) {
-    uint4* to = reinterpret_cast<uint4*>(worker.shared.records + offset);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if ((i * 32 + lane) * 16 < bytes) to[i * 32 + lane] = piece[i];

@@ -45,7 +45,7 @@ struct RowsShape {
     if (!streams) return 0;
     return pairs ? (units + units_per_page - 1) / units_per_page : units * lanes * chunks;
   }
-  /// Slot (in the order in which rows are summed up) of a unit's row, from the segment's first slot on.
+  /// First slot of a unit's row (one per row, or per page of a row), from the segment's first slot on.
   ARK_DEVICE int slot_of(int unit, int lane) const {
     return pairs ? unit / units_per_page * rows_per_page + lane * units_per_page + unit % units_per_page
                  : unit * lanes + lane;
@@ -269,6 +269,7 @@ struct MatmulRows {
     static constexpr int kRows = kRowsOf, kSteps = kStepsOf, kHalves = kPairsOf ? 1 : 2;
     static constexpr bool kPairs = kPairsOf;
     static constexpr int kStepsPerPage = kPairsOf ? kStepsOf : 8;
+    static constexpr bool kKeepsPieces = kRows == 1 && kSteps == kStepsPerPage;  // else the warp sums them up at once
     static ARK_DEVICE constexpr int index(int r, int h, int j, int w) {
       return ((r * kHalves + h) * kSteps + j) * 2 + w;
     }
@@ -329,7 +330,7 @@ struct MatmulRows {
 #pragma unroll 1
     for (int s = 0; s < p.num_segments; ++s) total_slots += shape.slots(RowsRange(p.segment[s], task).count);
     const int padded = p.m <= 1 ? 1 : p.m <= 2 ? 2 : p.m <= 4 ? 4 : 8;
-    const int sum_bytes = total_slots * (p.m == 1 ? kPartStride : 4 * padded) * 4;
+    const int sum_bytes = total_slots * (p.m == 1 && shape.chunks == 1 ? kPartStride : 4 * padded) * 4;
     float* sums = reinterpret_cast<float*>(scratch + (staged_bytes + 15) / 16 * 16);
     if (staged_bytes + 16 + sum_bytes > kScratchBytes) {
       consumer.sync();
@@ -360,7 +361,7 @@ struct MatmulRows {
       const RowsRange range(p.segment[s], task);
       if (range.count == 0) continue;
       finish(consumer, task, p.segment[s], range, [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
-        return total(sums, slot + shape.slot_of(unit, unit_lane), m, padded);
+        return total(sums, slot + shape.slot_of(unit, unit_lane), m, padded, shape.chunks);
       });
       slot += shape.slots(range.count);
     }
@@ -442,7 +443,7 @@ struct MatmulRows {
 #pragma unroll
               for (int r = 0; r < kRows; ++r) multiply<kType, Var>(c[r], a[q], b, r);
               const int here = slot + q * 2;
-              store_sums<kRows>(c, sums, here, pair * 2 + q * 2 + 1 < shape.rows_per_page, quarter, lane);
+              store_sums<Var>(c, sums, here, pair * 2 + q * 2 + 1 < shape.rows_per_page, quarter, lane);
             }
         }
       } else {
@@ -489,7 +490,7 @@ struct MatmulRows {
         row[r][e + 2] = 0.0f;
       }
     }
-    store_sums<kRows>(row, sums, slot, false, quarter, lane);
+    store_sums<Var>(row, sums, slot, false, quarter, lane);
   }
 
   /// c = a * b over kSteps steps, in two chains.
@@ -510,11 +511,12 @@ struct MatmulRows {
   /// The diagonals of the products: piece i of the upper row in lane 4 i + i / 2 (elements 0 and 1), of the lower row
   /// in elements 2 and 3. One activation row: the pieces are stored and summed at the end; several: summed over the
   /// warp here.
-  template <int kRows>
-  static ARK_DEVICE void store_sums(const float (&c)[kRows][4], float* sums, int slot, bool two, int quarter,
+  template <class Var>
+  static ARK_DEVICE void store_sums(const float (&c)[Var::kRows][4], float* sums, int slot, bool two, int quarter,
                                     int lane) {
     const bool useful = (lane & 3) == (lane >> 3), odd = lane & 4;
-    if constexpr (kRows == 1) {
+    constexpr int kRows = Var::kRows;
+    if constexpr (Var::kKeepsPieces) {
       float* to = sums + slot * kPartStride + quarter * 8 + (lane >> 2);
       if (useful) {
         to[0] = odd ? c[0][1] : c[0][0];
@@ -554,9 +556,9 @@ struct MatmulRows {
     return v[0];
   }
 
-  /// Sums of one weight row and activation row, over warps (and pieces) in a fixed order.
-  static ARK_DEVICE float total(const float* sums, int slot, int m, int padded) {
-    if (padded == 1) {
+  /// Sums of one weight row and activation row, over warps (and pieces, and pages of the row) in a fixed order.
+  static ARK_DEVICE float total(const float* sums, int slot, int m, int padded, int chunks) {
+    if (padded == 1 && chunks == 1) {
       const float4* part = reinterpret_cast<const float4*>(sums + slot * kPartStride);
       float y = 0;
 #pragma unroll
@@ -566,8 +568,14 @@ struct MatmulRows {
       }
       return y;
     }
-    const float4 v = *reinterpret_cast<const float4*>(sums + (slot * padded + m) * 4);
-    return (v.x + v.y) + (v.z + v.w);
+    const float4* part = reinterpret_cast<const float4*>(sums) + slot * padded + m;
+    float y = 0;
+#pragma unroll 1
+    for (int c = 0; c < chunks; ++c) {
+      const float4 v = part[c];  // chunks > 1 only with one activation row
+      y += (v.x + v.y) + (v.z + v.w);
+    }
+    return y;
   }
 
   /// Epilogue of one segment's units: thread = (activation row, unit, lane of the unit), lanes of a unit side by side.
