@@ -19,6 +19,8 @@ def _check(a: Value, b: Value) -> None:
 
 def _product(ctx: Lowering, a: Value, b: Value, dtype, shape, strides=None) -> Value:
     _check(a, b)
+    if a.shape[-1] == 1:  # an outer product (rotary frequencies times positions) is no work for a matrix unit
+        return ctx.pointwise("mul", [ctx.expand(a, shape), ctx.expand(b, shape)], dtype, shape, strides)
     return ctx.graph.add_node("matmul", [a, b], dtype, shape, strides)
 
 
