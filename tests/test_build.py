@@ -59,9 +59,9 @@ def test_extension_links_no_cuda():
 
 
 def test_second_build_compiles_nothing():
-    result = subprocess.run(
-        [sys.executable, "setup.py", "build_ext", "--inplace"], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=550)  # no work after `make`
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ninja: no work to do" in result.stdout
 

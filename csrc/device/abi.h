@@ -215,8 +215,9 @@ struct RunState {
 static_assert(sizeof(RunState) == 128);
 
 /// Written once, into pinned host memory, by the wait that fails first.
+inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2;  // ErrorRecord::set
 struct ErrorRecord {
-  u32 set;  // 1 when the rest is valid
+  u32 set;  // 0: nothing; kErrorIndex: only rank, worker and op are valid
   i32 rank, worker, op, tile, counter;
   u32 expected, seen;
 };

@@ -316,6 +316,16 @@ ARK_DEVICE void poison_outputs(const abi::LaunchHeader& launch, const u64* slots
   }
 }
 
+/// Tells the host of the last op that met an index out of range, unless it has to hear of something worse.
+ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op) {
+  store_relaxed(&launch.state->index_error, 0);
+  if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
+  launch.error->rank = launch.rank;
+  launch.error->worker = static_cast<i32>(blockIdx.x);
+  launch.error->op = op;
+  store_release_system(&launch.error->set, abi::kErrorIndex);
+}
+
 /// After everything of this worker is done. The last worker ends the launch: the next one finds all counters at a
 /// multiple of their targets. After a failure the host zeroes state and counters before it launches again.
 ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
@@ -332,7 +342,9 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
   if (threadIdx.x == 0 &&
       atomic_add_acq_rel(&state->workers_done, 1) + 1 == static_cast<u32>(worker.launch.num_workers)) {
     store_relaxed(&state->workers_done, 0);
+    const u32 index_error = load_relaxed(&state->index_error);
     poison = load_relaxed(&state->abort) != 0;
+    if (index_error != 0) tell_index_error(worker.launch, static_cast<i32>(index_error) - 1);
     if (!poison) store_relaxed(&state->epoch, worker.epoch + 1);
   }
   if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);

@@ -118,6 +118,7 @@ class CudaExecutable final : public Executable {
     abi::ErrorRecord seen = *record;
     if (!seen.set) return;  // another thread was first
     std::memset(record, 0, sizeof *record);
+    if (seen.set == abi::kErrorIndex) throw DeviceError(describe_index(seen));
     // States of streams are initialised again by their owner, in stream order. Those of captured graphs are ours, and
     // no stream is known that orders us after the replay: the failing launch ends within one more deadline by itself.
     for (auto& [key, memory] : states_of_captures_) reset_captured_state(memory);
@@ -195,12 +196,20 @@ class CudaExecutable final : public Executable {
     memory.upload(0, zeros.data(), zeros.size());
   }
 
+  std::string op_name(int op) const {
+    return op >= 0 && static_cast<size_t>(op) < plan_.ops.size() ? plan_.ops[op].name : "?";
+  }
+
+  std::string describe_index(const abi::ErrorRecord& e) const {
+    return cat("an index was out of range: graph ", plan_.name, ", op ", e.op, " (", op_name(e.op),
+               "). Such reads gave NaN or 0, such writes were dropped.");
+  }
+
   std::string describe(const abi::ErrorRecord& e) const {
-    bool known = e.op >= 0 && static_cast<size_t>(e.op) < plan_.ops.size();
-    return cat("a wait of the loop kernel passed its deadline of ", deadline_ns_.load(std::memory_order_relaxed) / 1000000, " ms: graph ",
-               plan_.name, ", rank ", e.rank, ", worker ", e.worker, ", op ", e.op, " (",
-               known ? plan_.ops[e.op].name : "?", "), tile ", e.tile, ", counter ", e.counter, ": expected ",
-               e.expected, ", saw ", e.seen, ". The outputs of that run are not valid.");
+    return cat("a wait of the loop kernel passed its deadline of ",
+               deadline_ns_.load(std::memory_order_relaxed) / 1000000, " ms: graph ", plan_.name, ", rank ", e.rank,
+               ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op), "), tile ", e.tile, ", counter ", e.counter,
+               ": expected ", e.expected, ", saw ", e.seen, ". The outputs of that run are not valid.");
   }
 
   plan::Plan plan_;

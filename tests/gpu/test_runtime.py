@@ -191,6 +191,21 @@ def test_a_failed_run_leaves_no_valid_looking_output(cuda, _C):
         graph.poll()
 
 
+def test_an_index_out_of_range_is_reported_and_harmless(cuda, _C):
+    g = GraphBuilder("lookup")
+    table, index = g.input("table", [10, 8]), g.input("index", [4], torch.int64)
+    graph = cuda(g.returns(g.node("index_load", [table, index], g.value("rows", [4, 8]), map=[-1, 1])))
+    values = randn(10, 8)
+    good = torch.tensor([3, -1, 0, 9], device="cuda")
+    assert torch.equal(graph([values, good])[0], values[good])
+    graph([values, torch.tensor([0, 1, 10, 2], device="cuda")])
+    torch.cuda.synchronize()
+    with pytest.raises(_C.DeviceError, match="out of range: graph lookup, op 0"):
+        graph.poll()
+    assert torch.equal(graph([values, good])[0], values[good])
+    graph.poll()
+
+
 def test_memory_returns_to_the_allocator(cuda):
     torch.cuda.synchronize()
     gc.collect()
