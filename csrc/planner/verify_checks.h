@@ -9,6 +9,8 @@ namespace ark::planner {
 
 /// Lists, records, buffers, flags. Afterwards every index in the plan may be used without a look.
 void verify_structure(const plan::Plan& plan);
+/// Programs, grids, tensor maps. Within verify_structure, once slots and numbers are known to be in range.
+void verify_records(const plan::Plan& plan);
 /// Targets, the order of waits, the end of the lists.
 void verify_counters(const plan::Plan& plan);
 /// Bounds and races; structure and counters must be right.

@@ -51,7 +51,7 @@ void check_record(const Plan& plan, size_t index) {
   auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
   require(plan, r.kind >= abi::TaskKind{} && r.kind < abi::TaskKind::kCount, name(), ": kind ",
           static_cast<int>(r.kind));
-  require(plan, r.grid[0] >= 0 && r.grid[1] > 0 && r.grid[2] > 0, name(), ": grid ", r.grid[0], ' ', r.grid[1], ' ',
+  require(plan, r.grid[0] >= 0 && r.grid[1] >= 0 && r.grid[2] >= 0, name(), ": grid ", r.grid[0], ' ', r.grid[1], ' ',
           r.grid[2]);
   require(plan, 0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, name(), ": ", r.num_waits, " waits");
   require(plan, 0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, name(), ": ", r.num_arrivals, " arrivals");
@@ -153,6 +153,7 @@ void check_lists(const Plan& plan) {
 void verify_structure(const Plan& plan) {
   check_buffers(plan);
   for (size_t i = 0; i < plan.ops.size(); ++i) check_record(plan, i);
+  verify_records(plan);
   check_lists(plan);
   check_uses(plan);
 }

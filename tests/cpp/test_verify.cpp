@@ -396,7 +396,7 @@ void damage_structure(const plan::Plan& plan) {
   must_fail("of an arena of", [&](plan::Plan& p) { p.arena_bytes = p.buffers[arena].arena_offset; });
   must_fail("which lives from op", [&](plan::Plan& p) { p.buffers[arena].last_op = p.buffers[arena].first_op - 1; });
   must_fail("touches bytes", [&](plan::Plan& p) { p.buffers[arena].size_bytes /= 2; });
-  must_fail("touches bytes", [&](plan::Plan& p) { p.buffers[input].size_bytes -= 2; });
+  must_fail("ends at byte", [&](plan::Plan& p) { p.buffers[input].size_bytes -= 2; });
   must_fail("ahead of its waits", [&](plan::Plan& p) { p.buffers[input].immutable = false; });
   must_fail("which is immutable", [&](plan::Plan& p) {
     for (plan::Buffer& b : p.buffers) b.immutable |= b.kind == plan::BufferKind::kOutput;
@@ -411,6 +411,28 @@ void damage_structure(const plan::Plan& plan) {
         if (uses[i].read && op.operands[i].slot == arena)
           op.operands[i].slot = static_cast<uint32_t>(p.buffers.size()) - 1;
     }
+  });
+  auto op_of = [](plan::Plan& p, abi::TaskKind kind) -> plan::Op& {
+    return *std::find_if(p.ops.begin(), p.ops.end(), [&](const plan::Op& op) { return op.record.kind == kind; });
+  };
+  using enum abi::TaskKind;
+  must_fail("grid", [&](plan::Plan& p) { op_of(p, kMatmulTile).record.params.matmul.n += 128; });
+  must_fail("elements, expected", [&](plan::Plan& p) { op_of(p, kRow).record.size[0] *= 2; });
+  must_fail("the record", [&](plan::Plan& p) { op_of(p, kRow).record.params.program.num_dims = 1; });
+  must_fail("is of kind", [&](plan::Plan& p) { op_of(p, kRow).record.kind = kPointwise; });
+  must_fail("has operands", [&](plan::Plan& p) { op_of(p, kMatmulTile).record.params.matmul.first_operand += 7; });
+  must_fail("map", [&](plan::Plan& p) { p.maps[0].offset_bytes += 16; });
+  must_fail("map", [&](plan::Plan& p) { p.maps[0].sizes[1] += 1; });
+  must_fail("map", [&](plan::Plan& p) { std::swap(p.maps[0].slot, p.maps.back().slot); });
+  must_fail("kv heads", [&](plan::Plan& p) { op_of(p, kAttentionForward).record.params.attention.kv_heads = 0; });
+  must_fail("uses a later instruction", [&](plan::Plan& p) {
+    for (Program& program : p.programs)
+      if (program.instrs.size() > 1) program.instrs[0].a = 1;
+  });
+  must_fail("unknown reduction", [&](plan::Plan& p) {
+    for (Program& program : p.programs)
+      for (Instr& instr : program.instrs)
+        if (instr.op == Opcode::kReduce) instr.aux = 77;
   });
   must_fail("workers and", [&](plan::Plan& p) { p.lists.pop_back(); });
   must_fail("reaches counter", [&](plan::Plan& p) { p.num_counters = 1; });
