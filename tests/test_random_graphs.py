@@ -1,4 +1,5 @@
-"""Random ir graphs (views, reductions, products, gathers, scatters, copies into inputs): the host target against the reference evaluator."""
+"""Random ir graphs (views, reductions, products, gathers, scatters, copies into inputs): the host target against the
+reference evaluator."""
 
 from __future__ import annotations
 
@@ -248,8 +249,8 @@ class RandomGraph:
         self.builder.node("copy_to", [target, source], result)
 
     def finish(self, steps: int):
-        choices = [self.unary, self.binary, self.binary, self.compare, self.copy, self.permute, self.slice, self.unsqueeze_expand,
-                   self.reshape, self.reduce, self.reduce, self.matmul, self.cat, self.pad, self.gather, self.scatter, self.cache]  # fmt: skip
+        names = "unary binary binary compare copy permute slice unsqueeze_expand reshape reduce reduce matmul cat pad"
+        choices = [getattr(self, name) for name in (names + " gather scatter cache").split()]
         for _ in range(steps):
             if math.prod(self.values[-1][2]) > 20000:
                 break

@@ -131,13 +131,19 @@ FusedGraph fuse(const ir::Graph& bound_graph, bool tensor_cores, int num_workers
   for (int restart = 0;; ++restart) {
     check<UnsupportedError>(restart < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");
     make_groups(state);
+    bool more = false;
     for (int src : state.copied) {
-      if (state.group_of[static_cast<size_t>(src)] >= 0) state.forced[static_cast<size_t>(src)] = true;
+      const auto o = static_cast<size_t>(src);
+      more |= state.group_of[o] >= 0 && !state.forced[o];
+      if (state.group_of[o] >= 0) state.forced[o] = true;
     }
+    if (more) continue;  // what is forced joins other groups
     choose_stored(state);
     FusedGraph result;
-    const std::vector<int> missing = emit(state, result);
+    std::vector<int> missing = emit(state, result);
     if (missing.empty()) return result;
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     for (int owner : missing) {
       const auto o = static_cast<size_t>(owner);
       const std::string& name = state.graph.values[o].name;

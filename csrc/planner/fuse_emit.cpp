@@ -265,6 +265,12 @@ void Emitter::emit_group(int g) {
                       std::any_of(group.values.begin(), group.values.end(),
                                   [&](int v) { return state_.stored[static_cast<size_t>(v)]; });
   if (!wanted) return;
+  for (int v : group.values) {
+    const auto o = static_cast<size_t>(v);
+    const bool elementwise = group.kind != GroupKind::kAttention && group.kind != GroupKind::kAttentionBackward &&
+                             state_.node(state_.tensor(v).node).op != OpKind::kIndexStore;
+    if (elementwise && state_.stored[o] && !state_.place[o]) missing_.push_back(v);
+  }
   try {
     switch (group.kind) {
       case GroupKind::kPointwise:
