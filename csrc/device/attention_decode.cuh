@@ -190,9 +190,12 @@ struct AttentionDecode {
       const int pages = (keys.count() + kPerPage - 1) / kPerPage;
 #pragma unroll 1
       for (int i = (consumer.group() - static_cast<int>(consumer.page)) & 1; i < pages; i += 2) {
+        const int first = keys.old_begin + i * kPerPage + (warp & 3) * kPerWarp,
+                  count = min(keys.old_end - first, kPerWarp);
+        float mask[kBlocks][4];
+        load_masks(mask, first, count);  // on its way while the page is waited for
         const unsigned char* page = consumer.wait_page(consumer.page + i);
-        const int first = keys.old_begin + i * kPerPage + (warp & 3) * kPerWarp;
-        attend(page, (warp & 3) * kPerWarp, first, min(keys.old_end - first, kPerWarp));
+        attend(page, (warp & 3) * kPerWarp, count, mask);
         consumer.release_page(consumer.page + i, 2);
       }
       consumer.advance(pages);
@@ -285,18 +288,27 @@ struct AttentionDecode {
         // group 0 takes even pages, group 1 odd ones: one page at a time is enough for the few fresh rows
         if (consumer.group() == ((first - begin) / kPerPage & 1)) {
           const int mine = (warp & 3) * kPerWarp;
-          attend(staging(), mine, first + mine, min(count - mine, kPerWarp));
+          float mask[kBlocks][4];
+          load_masks(mask, first + mine, min(count - mine, kPerWarp));
+          attend(staging(), mine, min(count - mine, kPerWarp), mask);
         }
       }
       consumer.sync();
     }
 
-    /// `count` keys (at most kPerWarp; may be <= 0) from row `row` of a page on; `first` is the position of the first.
-    ARK_DEVICE void attend(const unsigned char* page, int row, int first, int count) {
+    /// `count` keys (at most kPerWarp; may be <= 0) from row `row` of a page on, and what is added to their scores.
+    ARK_DEVICE void attend(const unsigned char* page, int row, int count, const float (&mask)[kBlocks][4]) {
       if (count <= 0) return;
       float s[kBlocks][4];
       scores(page, row, s);
-      mask_scores(s, first, count);
+      const float scale = p.scale * kLog2E;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          // rows of no query and keys beyond the end hold whatever: their scores are replaced, not added to
+          s[b][e] = mask[b][e] == -op::infinity() ? mask[b][e] : s[b][e] * scale + mask[b][e];
+        }
       float top[2] = {m[0], m[1]};
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b)
@@ -346,22 +358,19 @@ struct AttentionDecode {
       }
     }
 
-    ARK_DEVICE void mask_scores(float (&s)[kBlocks][4], int first, int count) const {
-      const float scale = p.scale * kLog2E;
+    /// What is added to the scores of keys [first, first + count), in base 2: -infinity where a key is not seen.
+    ARK_DEVICE void load_masks(float (&mask)[kBlocks][4], int first, int count) const {
       const bool masked = p.mask_kind != 0 && task.has(kDecodeMask);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int r = (lane >> 2) + 8 * (e >> 1), key = b * 8 + (lane & 3) * 2 + (e & 1);
-          float value = s[b][e] * scale;
-          if (key >= count || r >= rows) {
-            value = -op::infinity();
-          } else {
-            if (p.causal && first + key > r % p.queries + p.causal_offset) value = -op::infinity();
-            if (masked) value += mask_of(r, first + key);
-          }
-          s[b][e] = value;
+          mask[b][e] = 0.0f;
+          if (key >= count || r >= rows || (p.causal && first + key > r % p.queries + p.causal_offset))
+            mask[b][e] = -op::infinity();
+          else if (masked)
+            mask[b][e] = mask_of(r, first + key);
         }
     }
     /// What the mask adds to a score, in base 2.

@@ -338,6 +338,8 @@ struct MatmulRows {
     }
     if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
 
+    prefetch_epilogues(consumer, task);
+
     // ---- the pages
     choose(p, [&](auto variant) __attribute__((always_inline)) {
       u32 page = consumer.page;
@@ -576,6 +578,27 @@ struct MatmulRows {
       y += (v.x + v.y) + (v.z + v.w);
     }
     return y;
+  }
+
+  /// What the epilogues read comes into the first-level cache while the pages arrive: the loads are issued and never
+  /// waited for.
+  static ARK_DEVICE void prefetch_epilogues(Consumer& consumer, const Task& task) {
+    const abi::MatmulRowsParams& p = task.record->params.rows;
+#pragma unroll 1
+    for (int s = 0; s < p.num_segments; ++s) {
+      const RowsRange range(p.segment[s], task);
+      const int per_row = range.count * p.lanes;
+      if (consumer.thread() >= per_row) continue;
+      Programs::epilogue_rows(p.segment[s].program, [&](auto program) __attribute__((always_inline)) {
+        using P = decltype(program);
+        const ProgramContext c(task, p.segment[s].first_operand, consumer.worker);
+        i64 x[P::kDims] = {};
+        x[P::kDims - 1] =
+            rows_column(p, p.segment[s], range.first + consumer.thread() / p.lanes, consumer.thread() % p.lanes);
+        typename P::template Inputs<1> in;
+        P::template load<1>(c, x, in);
+      });
+    }
   }
 
   /// Epilogue of one segment's units: thread = (activation row, unit, lane of the unit), lanes of a unit side by side.

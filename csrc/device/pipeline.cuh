@@ -95,8 +95,11 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
     const int last_row = wait.limit - 1;
     for (int t = 0; t < tiles; ++t) {
       const int tile = first + t;
-      const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-      const int row = wait.base + rest / r.grid[1] * wait.coef[0] + rest % r.grid[1] * wait.coef[1] + c2 * wait.coef[2];
+      int row = wait.base;
+      if (!same) {
+        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+        row += rest / r.grid[1] * wait.coef[0] + rest % r.grid[1] * wait.coef[1] + c2 * wait.coef[2];
+      }
       const int begin = row < 0 ? 0 : row;
       const int end = min(row + wait.extent, wait.limit);
       if (begin >= end) continue;
