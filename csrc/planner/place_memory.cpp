@@ -198,6 +198,38 @@ void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of) {
   for (plan::TensorMap& map : draft.maps) map.slot = static_cast<uint32_t>(slot_of[map.slot]);
 }
 
+/// A launch carries a limited number of addresses: the whole arena becomes one buffer, places in it become offsets.
+void join_arena(Draft& draft, plan::Plan& plan) {
+  std::vector<plan::Buffer> kept;
+  std::vector<int64_t> moved(plan.buffers.size(), 0);  // bytes
+  std::vector<int32_t> slot_of(plan.buffers.size(), -1);
+  plan::Buffer arena{.size_bytes = plan.arena_bytes, .name = "arena"};
+  arena.first_op = 0;
+  arena.last_op = static_cast<int32_t>(draft.graph.ops.size()) - 1;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].kind == plan::BufferKind::kArena) {
+      moved[b] = plan.buffers[b].arena_offset;
+      continue;
+    }
+    slot_of[b] = static_cast<int32_t>(kept.size());
+    kept.push_back(std::move(plan.buffers[b]));
+  }
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (slot_of[b] < 0) slot_of[b] = static_cast<int32_t>(kept.size());
+  }
+  kept.push_back(std::move(arena));
+  for (FusedOp& op : draft.graph.ops) {
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      abi::Operand& operand = op.op.operands[x];
+      if (op.access[x] == Access::kParameters || operand.slot == abi::kNoSlot) continue;
+      operand.offset += moved[operand.slot] / size_bytes(static_cast<DType>(operand.dtype));
+    }
+  }
+  for (plan::TensorMap& map : draft.maps) map.offset_bytes += moved[map.slot];
+  rename_slots(draft, slot_of);
+  plan.buffers = std::move(kept);
+}
+
 }  // namespace
 
 void place_memory(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync, plan::Plan& plan) {
@@ -242,6 +274,10 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
   }
   plan.arena_bytes = arena.size();
   rename_slots(draft, slot_of);
+  if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
+  check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",
+                          plan.buffers.size(), " inputs and outputs, a launch carries ", options.max_slots,
+                          " addresses");
 }
 
 }  // namespace ark::planner

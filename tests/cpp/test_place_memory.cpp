@@ -124,6 +124,26 @@ void test_long_life() {
   }
 }
 
+/// More buffers than a launch has addresses for: the arena becomes one buffer. plan_fused verifies the result.
+void test_few_slots() {
+  Builder b = encoder({.batch = 1, .seq = 256, .layers = 3});
+  planner::Options options;
+  options.max_slots = 20;
+  const plan::Plan plan = planner::plan_fused(std::move(b.graph), options);
+  int arenas = 0;
+  for (const plan::Buffer& buffer : plan.buffers) arenas += buffer.kind == plan::BufferKind::kArena;
+  expect_equal(arenas, 1, "few slots: arena buffers");
+  expect(plan.buffers.size() <= 20, "few slots: too many");
+  expect_equal(plan.buffers.back().size_bytes, plan.arena_bytes, "few slots: size");
+  try {
+    options.max_slots = 5;
+    Builder again = encoder({.batch = 1, .seq = 256, .layers = 3});
+    planner::plan_fused(std::move(again.graph), options);
+    expect(false, "few slots: 15 inputs do not fit 5 slots");
+  } catch (const UnsupportedError&) {
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -131,5 +151,6 @@ int main() {
   test_no_reuse();
   test_sequential();
   test_long_life();
+  test_few_slots();
   return finish("place_memory");
 }
