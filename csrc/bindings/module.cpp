@@ -79,8 +79,9 @@ class PyGraph {
   void poll() {
     if (auto last = graph_->last()) last->executable->poll();
   }
-  void set_deadline(uint64_t milliseconds) {
-    if (auto last = graph_->last()) last->executable->set_deadline_ns(milliseconds * 1'000'000);
+  void set_deadline(double milliseconds) {
+    check<UserError>(milliseconds > 0, "a deadline of ", milliseconds, " ms");
+    if (auto last = graph_->last()) last->executable->set_deadline_ns(static_cast<uint64_t>(milliseconds * 1e6));
   }
   std::vector<std::string> symbols() const { return graph_->graph().symbols; }
   size_t num_inputs() const { return caller_->layout().num_items; }

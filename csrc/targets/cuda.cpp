@@ -205,10 +205,18 @@ class CudaExecutable final : public Executable {
                "). Such reads gave NaN or 0, such writes were dropped.");
   }
 
+  /// What a wait that is not for a counter was for: see WaitName in device/sync.cuh.
+  static std::string awaited(const abi::ErrorRecord& e) {
+    static constexpr const char* kOther[] = {"a loaded page", "a free page", "a record", "tensor maps",
+                                             "the other loader"};
+    if (e.counter >= 0) return cat("counter ", e.counter);
+    return e.counter >= -5 ? kOther[-1 - e.counter] : "?";
+  }
+
   std::string describe(const abi::ErrorRecord& e) const {
-    return cat("a wait of the loop kernel passed its deadline of ",
-               deadline_ns_.load(std::memory_order_relaxed) / 1000000, " ms: graph ", plan_.name, ", rank ", e.rank,
-               ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op), "), tile ", e.tile, ", counter ", e.counter,
+    double deadline_ms = static_cast<double>(deadline_ns_.load(std::memory_order_relaxed)) / 1e6;
+    return cat("a wait of the loop kernel passed its deadline of ", deadline_ms, " ms: graph ", plan_.name, ", rank ",
+               e.rank, ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op), "), tile ", e.tile, ", ", awaited(e),
                ": expected ", e.expected, ", saw ", e.seen, ". The outputs of that run are not valid.");
   }
 
