@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from distributed_worker import run_ranks, values
+
+from tests.distributed_worker import run_ranks, values
 
 WORLDS = [2, 3, 4]
 

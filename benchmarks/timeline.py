@@ -1,0 +1,68 @@
+"""Where does the time of a decode step or a training step go? Per op: span, busy and wait time; trace and picture.
+
+python benchmarks/timeline.py decode --out build/timeline
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import ark_torch
+from harness import compiled, device
+from models import bert_batch, bert_large, llama, set_position, static_cache
+
+
+def decode(args: argparse.Namespace, where: str):
+    model = llama(where, num_hidden_layers=args.layers or 16)
+    cache = static_cache(model, 1024)
+    call = compiled(lambda token: model(token, past_key_values=cache).logits, "ark")
+    token = torch.full((1, 1), 17, device=where)
+
+    def step() -> None:
+        with torch.no_grad():
+            set_position(cache, args.position)
+            call(token)
+
+    return step
+
+
+def training(args: argparse.Namespace, where: str):
+    model = bert_large(where, num_hidden_layers=args.layers or 24)
+    call, batch = compiled(model, "ark"), bert_batch(model, 10, 384)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast(where, dtype=torch.bfloat16):
+            loss = call(**batch).loss
+        loss.backward()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["decode", "training"])
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--position", type=int, default=96)
+    parser.add_argument("--out", default="build/timeline")
+    args = parser.parse_args()
+    step = {"decode": decode, "training": training}[args.what](args, device())
+    for _ in range(3):
+        step()
+    with ark_torch.profile() as warm:
+        step()
+    del warm
+    with ark_torch.profile() as profile:
+        step()
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    profile.save_timeline(str(out / f"{args.what}.svg"))
+    (out / f"{args.what}.txt").write_text(profile.table())
+    print(profile.table()[:6000])
+
+
+if __name__ == "__main__":
+    main()
