@@ -259,6 +259,7 @@ class Grouper {
   bool read_only_by(int owner, int g, int current, int depth) const {
     for (int user : state_.users[static_cast<size_t>(owner)]) {
       if (user >= current) continue;
+      if (state_.node(user).op == OpKind::kMatmul) return false;  // reads memory before its epilogue could write it
       for (ir::ValueId out : state_.node(user).outputs) {
         const int og = state_.group(out);
         if (og == g) continue;

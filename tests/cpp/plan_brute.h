@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -146,7 +145,12 @@ class BrutePlan {
         }
       if (instr.op != Opcode::kLoad && !store) continue;
       bool rare = store && (p.kind == ProgramKind::kColumn ? static_cast<bool>(reduced[i]) : instr.uniform);
-      if (rare ? once : each_element) element(op, first + instr.operand, x, store, visit);
+      if (!(rare ? once : each_element)) continue;
+      bool predicated = (store ? instr.d : instr.c) >= 0;  // happens or not: inside of the buffer it may
+      element(op, first + instr.operand, x, store, [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {
+        bool inside = byte >= 0 && byte + bytes <= plan_.buffers[slot].size_bytes;
+        if (inside || !predicated) visit(slot, byte, bytes, write);
+      });
     }
   }
 
