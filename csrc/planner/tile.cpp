@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "planner/align_operands.h"
 #include "planner/split_k.h"
 #include "planner/split_reduction.h"
 
@@ -171,15 +172,6 @@ void tile_column(FusedOp& op, const Options& options) {
 
 // ---- matmul ----
 
-bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t batch) {
-  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
-  const int inner = x.stride[k_dim] == 1 ? k_dim : rows_dim;
-  const int outer = inner == k_dim ? rows_dim : k_dim;
-  if (x.stride[inner] != 1 || x.index_operand >= 0) return false;
-  if ((x.stride[outer] * element) % 16 != 0 || x.stride[outer] <= 0 || (x.offset * element) % 16 != 0) return false;
-  return batch == 1 || (x.stride[0] > 0 && (x.stride[0] * element) % 16 == 0);
-}
-
 int add_matmul_map(Draft& draft, const abi::Operand& x, int rows_dim, int k_dim, int64_t batch, int64_t rows,
                    int64_t k) {
   const bool k_major = x.stride[k_dim] == 1;
@@ -330,6 +322,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
 
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
+  align_operands(draft, options);
   split_long_k(draft, options);
   for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
 }

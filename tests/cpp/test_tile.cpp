@@ -12,6 +12,8 @@ using namespace ark::test;
 
 namespace {
 
+using Memory = std::vector<std::vector<double>>;
+
 planner::Draft tiled(Builder& builder, const planner::Options& options = {}) {
   planner::Draft draft;
   draft.graph = std::move(builder.graph);
@@ -75,6 +77,32 @@ void test_unaligned_matmul() {
   expect_equal(grid(find(draft, "odd")), std::string("1 2 1"), "odd: 64 x 64 tiles");
 }
 
+Memory evaluate(const FusedGraph& graph);
+
+/// The same, but large: its operands are copied into padded rows, once for both products that read x.
+void test_aligned_copies() {
+  Builder b;
+  auto x = b.input("x", {70, 77}, false), w = b.input("w", {33, 77}), v = b.input("v", {70, 40});
+  auto y = b.storage("y", {70, 33}), z = b.storage("z", {77, 40});
+  b.output(y);
+  b.output(z);
+  b.matmul("y", 1, 70, 33, 77, {x, {0, 77, 1}}, {w, {0, 1, 77}}, {y, {0, 33, 1}});
+  b.matmul("z", 1, 77, 40, 70, {x, {0, 1, 77}}, {v, {0, 40, 1}}, {z, {0, 40, 1}});
+  for (FusedOp& op : b.graph.ops) {
+    op.op.record.kind = TaskKind::kMatmulSimple;
+    op.op.flops = 10'000'000'000;
+  }
+  FusedGraph plain = b.graph;
+  for (FusedOp& op : plain.ops) op.op.record.kind = TaskKind::kMatmulTile;  // as the evaluator knows them
+  const Memory wanted = evaluate(plain);
+  const planner::Draft draft = tiled(b);
+  expect_equal(draft.graph.ops.size(), size_t{4}, "aligned: copies of x and w, and two products");
+  expect(find(draft, "y").record.kind == TaskKind::kMatmulTile, "aligned: kind");
+  const Memory got = evaluate(draft.graph);
+  expect(got[y] == wanted[y] && got[z] == wanted[z], "aligned: results differ");
+  for (const plan::TensorMap& map : draft.maps) expect(map.strides_bytes[0] % 16 == 0, "aligned: row strides");
+}
+
 void test_pointwise() {
   Builder b;
   // heads and sequence swapped: tiles must not straddle batches, so that waits can follow (batch, rows)
@@ -92,9 +120,7 @@ void test_pointwise() {
   expect_equal(f.step[1], op.record.params.program.tile / 1024 * 64, "swap: step between row blocks");
 }
 
-// ---- split reductions, evaluated ----
-
-using Memory = std::vector<std::vector<double>>;
+// ---- rewritten graphs, evaluated ----
 
 void evaluate(const FusedOp& op, const FusedGraph& graph, Memory& memory) {
   const abi::ProgramParams& params = op.op.record.params.program;
@@ -318,6 +344,7 @@ int main() {
   test_encoder();
   test_weight_gradient();
   test_unaligned_matmul();
+  test_aligned_copies();
   test_pointwise();
   test_split(true, 64, {1024}, true);
   test_split(true, 96, {16, 120}, true);
