@@ -18,7 +18,7 @@ constexpr int kMaxParts = 8;
 /// A step of k takes a worker about 0.45 us when few others run: 32 KB of operands at its share of what a CTA can read.
 constexpr double kStepSeconds = 0.45e-6;
 /// Writing and reading the parts, and the hop between.
-constexpr double kCombineSeconds = 6e-6;
+constexpr double kCombineSeconds = 8e-6;
 
 int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
