@@ -238,6 +238,21 @@ std::string Emitter::op_name(const std::set<int>& nodes, int main_node) const {
   return text;
 }
 
+/// An op with too many operands: the value in the middle of its nodes goes to memory, and fusion starts again.
+void Emitter::cut_in_half(const FusedOp& op, const std::set<int>& nodes) const {
+  std::vector<int> values;
+  for (int i : nodes) {
+    const Node& node = state_.node(i);
+    if (node.op != OpKind::kPointwise || is_copy_node(state_, i)) continue;
+    const int owner = state_.owner(node.outputs[0]);
+    const auto o = static_cast<size_t>(owner);
+    if (!state_.forced[o] && state_.group_of[o] < 0 && !state_.stored[o]) values.push_back(owner);
+  }
+  check<UnsupportedError>(!values.empty(), "op '", op.op.name, "' needs ", op.op.operands.size(), " operands, at most ",
+                          kMaxOperands);
+  throw NeedStored{values[values.size() / 2]};
+}
+
 void Emitter::finish(FusedOp op, const std::set<int>& nodes, int main_node) {
   const int representative = main_node >= 0 ? main_node : nodes.empty() ? -1 : *nodes.rbegin();
   op.op.name = op_name(nodes, main_node);
@@ -246,8 +261,7 @@ void Emitter::finish(FusedOp op, const std::set<int>& nodes, int main_node) {
   op.op.record.op = static_cast<int>(result_.ops.size());
   op.op.record.num_operands = static_cast<int>(op.op.operands.size());
   op.op.record.record_bytes = static_cast<int>(sizeof(abi::OpRecord) + op.op.operands.size() * sizeof(abi::Operand));
-  check<UnsupportedError>(op.op.operands.size() <= kMaxOperands, "op '", op.op.name, "' needs ", op.op.operands.size(),
-                          " operands, at most ", kMaxOperands);
+  if (op.op.operands.size() > kMaxOperands) cut_in_half(op, nodes);
   for (size_t i = 0; i < op.access.size(); ++i) {
     const bool writes = op.access[i] == Access::kWrite || op.access[i] == Access::kReadWrite;
     if (writes && op.op.operands[i].slot != abi::kNoSlot)
