@@ -243,6 +243,8 @@ Candidate Synchronizer::candidate(int op, const Need& need) {
   }
   if (full) return full_candidate(op, before);
   c.together = all.begin == 0 && all.end == fine->num_blocks;
+  // Who reads no fresh rows may skip a kFresh wait, so it proves nothing to others.
+  if (need.role == WaitRole::kFresh) c.some = c.together = false;
   return c;
 }
 
@@ -270,7 +272,7 @@ void Synchronizer::add_candidate(std::vector<Candidate>& candidates, Candidate a
 std::vector<Interval> Synchronizer::cover_through(int op, const std::vector<Candidate>& kept, int target, int depth) {
   std::vector<Interval> result(num_tiles(record(op)));
   for (const Candidate& c : kept) {
-    if (c.before < target) continue;
+    if (c.before < target || c.wait.role != static_cast<int>(WaitRole::kAll)) continue;
     if (c.before == target) {
       for (size_t t = 0; t < result.size(); ++t) {
         join(result[t], c.full ? Interval{0, groups_[target].fine->num_blocks} : c.blocks[t]);
