@@ -11,7 +11,15 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from ark_torch import lower_attention, lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view
+from ark_torch import (  # noqa: F401 - they fill the table
+    lower_attention,
+    lower_foreach,
+    lower_index,
+    lower_matmul,
+    lower_pointwise,
+    lower_reduce,
+    lower_view,
+)
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.lowering import SEED

@@ -467,3 +467,29 @@ def test_three_indices(executor):
     """More index tensors than a load has registers."""
     x, i = f32(5, 6, 5), torch.tensor([0, -1, 3])
     check(lambda x, i: (x.flip(0, 1, 2), x[i, i, i], x[i[:, None], i, i[:, None]]), x, i)
+
+
+def test_many_operands(executor):
+    """More tensors in one expression than an op record has operands."""
+    xs = [f32(40) for _ in range(100)]
+    check(lambda *xs: (sum(xs), xs[0] * xs[99] + sum(x.abs() for x in xs[50:])), *xs)
+
+
+def test_foreach(executor):
+    xs, ys = [f32(3, 5), f32(7)], [f32(3, 5), f32(7)]
+
+    def body(xs, ys):
+        a = torch._foreach_add(xs, ys, alpha=2)
+        b = torch._foreach_mul(a, 0.5)
+        c = torch._foreach_addcdiv(b, xs, torch._foreach_add(torch._foreach_abs(ys), 1.0), 0.1)
+        d = torch._foreach_lerp(c, ys, 0.9)
+        e = torch._foreach_sqrt(torch._foreach_mul(d, d))
+        return (
+            e,
+            torch._foreach_pow(e, 3),
+            torch._foreach_div(e, [2.0, 4.0]),
+            torch._foreach_norm(xs),
+            torch._foreach_neg(c),
+        )
+
+    check(body, xs, ys)
