@@ -238,7 +238,7 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   Consumer consumer(worker);
   Shared& s = worker.shared;
   auto next_is_there = [&](u32 n) {
-    if (consumer.thread() != 0) return;
+    if (consumer.thread() != kListWarp * 32) return;
     const bool ok = worker.waiter.wait_barrier(&s.task_full[n % kTaskSlots], n / kTaskSlots & 1, WaitName{-1, -1, -3});
     s.leave[n & 1] = !ok || worker.waiter.failed() || s.task[n % kTaskSlots].item.record == abi::kEnd;
   };

@@ -22,6 +22,11 @@
 
 namespace ark::device {
 
+/// a / b for 0 <= a < 2^20, b > 0: half the latency of the general division, which is on the way of every item.
+ARK_DEVICE int small_divide(int a, int b) {
+  return static_cast<int>(divide_approx(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
 /// What all roles derive from the record.
 struct RowsShape {
   int k, lanes;
@@ -35,7 +40,7 @@ struct RowsShape {
     constexpr int kPageElements = kPageBytes / 2;
     streams = element_bytes(p.dtype) == 2;
     pairs = k * 2 <= kPageElements;
-    units_per_page = pairs ? kPageElements / (k * lanes) : 0;
+    units_per_page = pairs ? small_divide(kPageElements, k * lanes) : 0;
     rows_per_page = pairs ? units_per_page * lanes : 1;
     chunks = k > kPageElements ? 2 : 1;
     chunk_k = chunks == 1 ? k : ((k + 1) / 2 + 127) / 128 * 128;
@@ -43,14 +48,15 @@ struct RowsShape {
   /// Pages of `units` units of one segment.
   ARK_DEVICE int pages(int units) const {
     if (!streams) return 0;
-    return pairs ? (units + units_per_page - 1) / units_per_page : units * lanes * chunks;
+    return pairs ? small_divide(units + units_per_page - 1, units_per_page) : units * lanes * chunks;
   }
   /// First slot of a unit's row (one per row, or per page of a row), from the segment's first slot on.
   ARK_DEVICE int slot_of(int unit, int lane) const {
-    return pairs ? unit / units_per_page * rows_per_page + lane * units_per_page + unit % units_per_page
-                 : unit * lanes + lane;
+    if (!pairs) return (unit * lanes + lane) * chunks;
+    const int page = small_divide(unit, units_per_page);
+    return page * rows_per_page + lane * units_per_page + unit - page * units_per_page;
   }
-  ARK_DEVICE int slots(int units) const { return pairs ? pages(units) * rows_per_page : units * lanes; }
+  ARK_DEVICE int slots(int units) const { return pairs ? pages(units) * rows_per_page : units * lanes * chunks; }
 };
 
 /// The units of an item that lie in segment s.
@@ -66,7 +72,8 @@ struct RowsRange {
 /// Output column (and weight row) of a segment's unit.
 ARK_DEVICE int rows_column(const abi::MatmulRowsParams& p, const abi::Segment& s, int unit, int lane) {
   if (p.lanes == 1 || p.gated) return s.column + unit;
-  return s.column + unit / p.pair_distance * 2 * p.pair_distance + unit % p.pair_distance + lane * p.pair_distance;
+  // unit + (whole blocks before it) * distance + lane * distance
+  return s.column + unit + (unit / p.pair_distance + lane) * p.pair_distance;
 }
 
 struct RowsLoader {
@@ -100,31 +107,42 @@ struct RowsLoader {
   static ARK_DEVICE void load_pairs(Loader& loader, const Task& task, const abi::MatmulRowsParams& p,
                                     const RowsShape& shape, const abi::Segment& s, const RowsRange& range) {
     const u64 policy = policy_evict_first();
-    const int row_bytes = shape.k * 2;
-    const bool dense = task.operand(s.weight).stride[0] == shape.k;
+    const int row_bytes = shape.k * 2, lane_bytes = shape.units_per_page * row_bytes;
+    const i64 stride = task.operand(s.weight).stride[0] * 2;
+    const i64 stride1 = p.gated ? task.operand(s.weight2).stride[0] * 2 : stride;
+    const bool pair = p.lanes == 2 && !p.gated;
+    // the unit's rows, and how many units of its block of pairs come before it; no division inside the loop: it must
+    // keep up with 0.46 us per page
+    const unsigned char* from0 = row_address(task, p, s, range.first, 0);
+    const unsigned char* from1 = shape.lanes == 2 ? row_address(task, p, s, range.first, 1) : from0;
+    int in_block = pair ? range.first % p.pair_distance : 0;
 #pragma unroll 1
-    for (int done = 0; done < range.count; done += shape.units_per_page) {
-      const int units = min(shape.units_per_page, range.count - done), first = range.first + done;
+    for (int left = range.count; left > 0; left -= shape.units_per_page) {
+      const int units = min(shape.units_per_page, left);
       const u32 page = loader.acquire();
       if (!loader.ok) return;
       loader.throttle();
-      if (loader.lane() == 0) {
-        mbarrier_arrive_expect(loader.barrier(), units * shape.lanes * row_bytes);
+      u64* barrier = loader.barrier();
+      if (loader.lane() == 0) mbarrier_arrive_expect(barrier, units * shape.lanes * row_bytes);
+      __syncwarp();
+      u32 to = page;
 #pragma unroll 1
-        for (int lane = 0; lane < shape.lanes; ++lane) {
-          u32 to = page + lane * shape.units_per_page * row_bytes;
-#pragma unroll 1
-          for (int u = 0; u < units;) {
-            // rows that lie together: until the page's end, or until the pair's block ends
-            int run = dense ? units - u : 1;
-            if (dense && p.lanes == 2 && !p.gated) run = min(run, p.pair_distance - (first + u) % p.pair_distance);
-            bulk_load(to, row_address(task, p, s, first + u, lane), run * row_bytes, loader.barrier(), policy);
-            to += run * row_bytes;
-            u += run;
-          }
+      for (int u = 0; u < units;) {
+        // rows that lie together: until the page's end, or until the pair's block ends
+        int run = stride == row_bytes && stride1 == row_bytes ? units - u : 1;
+        if (pair) run = min(run, p.pair_distance - in_block);
+        if (loader.lane() == 0) bulk_load(to, from0, run * row_bytes, barrier, policy);
+        if (loader.lane() == 1 && shape.lanes == 2) bulk_load(to + lane_bytes, from1, run * row_bytes, barrier, policy);
+        to += run * row_bytes;
+        from0 += run * stride;
+        from1 += run * stride1;
+        u += run;
+        if (pair && (in_block += run) == p.pair_distance) {
+          in_block = 0;
+          from0 += p.pair_distance * stride;
+          from1 += p.pair_distance * stride1;
         }
       }
-      __syncwarp();
       loader.advance();
     }
   }
@@ -132,21 +150,23 @@ struct RowsLoader {
   static ARK_DEVICE void load_rows(Loader& loader, const Task& task, const abi::MatmulRowsParams& p,
                                    const RowsShape& shape, const abi::Segment& s, const RowsRange& range) {
     const u64 policy = policy_evict_first();
-    const int pages = shape.pages(range.count);
+    const int rest = shape.k - shape.chunk_k;  // elements of the second page of a row
 #pragma unroll 1
-    for (int i = 0; i < pages; ++i) {
-      const int chunk = i % shape.chunks, row = i / shape.chunks;
-      const int begin = chunk * shape.chunk_k, length = min(shape.chunk_k, shape.k - begin);
-      const u32 page = loader.acquire();
-      if (!loader.ok) return;
-      loader.throttle();
-      if (loader.lane() == 0) {
-        mbarrier_arrive_expect(loader.barrier(), length * 2);
-        const unsigned char* from = row_address(task, p, s, range.first + row / shape.lanes, row % shape.lanes);
-        bulk_load(page, from + static_cast<i64>(begin) * 2, length * 2, loader.barrier(), policy);
+    for (int r = 0; r < range.count * shape.lanes; ++r) {
+      const unsigned char* from =
+          row_address(task, p, s, range.first + (r >> (shape.lanes - 1)), r & (shape.lanes - 1));
+#pragma unroll 1
+      for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+        const int bytes = (chunk == 0 ? shape.chunk_k : rest) * 2;
+        const u32 page = loader.acquire();
+        if (!loader.ok) return;
+        loader.throttle();
+        if (loader.lane() == 0) {
+          mbarrier_arrive_expect(loader.barrier(), bytes);
+          bulk_load(page, from + chunk * shape.chunk_k * 2, bytes, loader.barrier(), policy);
+        }
+        loader.advance();
       }
-      __syncwarp();
-      loader.advance();
     }
   }
 };
@@ -593,8 +613,8 @@ struct MatmulRows {
         using P = decltype(program);
         const ProgramContext c(task, p.segment[s].first_operand, consumer.worker);
         i64 x[P::kDims] = {};
-        x[P::kDims - 1] =
-            rows_column(p, p.segment[s], range.first + consumer.thread() / p.lanes, consumer.thread() % p.lanes);
+        x[P::kDims - 1] = rows_column(p, p.segment[s], range.first + (consumer.thread() >> (p.lanes - 1)),
+                                      consumer.thread() & (p.lanes - 1));
         typename P::template Inputs<1> in;
         P::template load<1>(c, x, in);
       });
@@ -613,7 +633,8 @@ struct MatmulRows {
 #pragma unroll 1
       for (int first = consumer.warp() * 32; first < elements; first += kConsumerThreads) {
         const int e = min(first + consumer.lane(), elements - 1);
-        const int m = e / per_row, lane = e % per_row % p.lanes, unit = e % per_row / p.lanes;
+        const int m = p.m == 1 ? 0 : e / per_row, in_row = e - m * per_row;
+        const int lane = in_row & (p.lanes - 1), unit = in_row >> (p.lanes - 1);
         UnitRoots roots{total_of(unit, lane, m), 0, p.gated != 0};
         roots.other = __shfl_xor_sync(~0u, roots.own, 1);
         if (first + consumer.lane() >= elements || (p.gated && lane == 1)) continue;

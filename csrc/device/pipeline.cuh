@@ -20,6 +20,8 @@ inline constexpr int kPages = 12;  // 6 pages cost 10 % of a decode step (0.650 
 inline constexpr int kPageBytes = 16384;
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
+// Consumer warps with a second job; warp 0 reports finished tiles, the others must not wait for it.
+inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
 inline constexpr int kTaskSlots = 8;
@@ -244,8 +246,9 @@ struct Loader {
   }
 
  private:
+  /// Relaxed: the other loader only learns which phases of `empty` this one has seen.
   ARK_DEVICE void publish() {
-    if ((thread_index() & 31) == 0) shared_store_relaxed(&worker.shared.progress[me], page);
+    if ((thread_index() & 31) == 0) *static_cast<volatile u32*>(&worker.shared.progress[me]) = page;
     __syncwarp();
   }
 };
@@ -287,7 +290,7 @@ struct Consumer {
   /// All consumers: tiles [first, first + count) may read everything they need (one warp polls, then a barrier).
   ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
     if (task.record->num_waits != 0) {
-      if (warp() == 0) wait_for_tiles(worker, task, first, count, fresh);
+      if (warp() == kPollWarp) wait_for_tiles(worker, task, first, count, fresh);
       sync();
     }
     if constexpr (kTrace) wait_end = global_time_ns();

@@ -42,9 +42,12 @@ struct RowGroup {
       const int warps = size / 32, first = index() * warps;
       if (consumer.lane() == 0) parts[consumer.warp()] = acc;
       sync();
-      acc = parts[first];
-#pragma unroll 1
-      for (int w = 1; w < warps; ++w) acc.merge(parts[first + w]);
+      acc = parts[first];  // all reads at once, then merged in order
+      A other[7];
+      unrolled<7>([&](auto w) __attribute__((always_inline)) { other[w.value] = parts[min(first + w.value + 1, 7)]; });
+      unrolled<7>([&](auto w) __attribute__((always_inline)) {
+        if (w.value + 1 < warps) acc.merge(other[w.value]);
+      });
       sync();
     }
   }
@@ -67,12 +70,14 @@ struct RowWalk {
     for (int d = 0; d < P::kDims; ++d) x[d] = row[d];
     unflatten<P::kDims - kRowDims, P::kDims>(*c.task.record, r, x);
   }
-  ARK_DEVICE i64 element_of(int chunk) const { return (static_cast<i64>(chunk) * group.size + group.thread()) * V; }
+  ARK_DEVICE int element_of(int chunk) const {
+    return (chunk * group.size + group.thread()) * V;
+  }  // cached rows are short
 
   ARK_DEVICE void load(const i64 (&row)[P::kDims]) {
     if constexpr (kCached) {
       unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
-        if (element_of(k.value) < row_size) {
+        if (k.value * group.size * V < row_size && element_of(k.value) < row_size) {
           i64 x[P::kDims] = {};
           coordinates(element_of(k.value), row, x);
           P::template load<V>(c, x, kept[k.value]);
@@ -87,8 +92,8 @@ struct RowWalk {
     acc.start();
     if constexpr (kCached) {
       unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
-        const i64 at = element_of(k.value);
-        if (at < row_size) {
+        const int at = element_of(k.value);
+        if (k.value * group.size * V < row_size && at < row_size) {
           i64 x[P::kDims] = {};
           coordinates(at, row, x);
           P::template element<V>(Pass<kPass>{}, c, x, at, kept[k.value], u, acc, sink.at(at));
