@@ -1,0 +1,34 @@
+"""PyTorch's own tests of torch.distributed, unedited, on the backend `ark` (needs the package expecttest).
+
+    WORLD_SIZE=2 python -m pytest tests/distributed_suite.py                    # all of it
+    WORLD_SIZE=2 python -m pytest tests/distributed_suite.py -k all_reduce_sum  # a part
+
+Not collected by `make test`, which runs the fixed part named in test_distributed_suite.py.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+os.environ.setdefault("BACKEND", "ark")
+os.environ.setdefault("WORLD_SIZE", "2")
+os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ark-suite-"))
+
+import torch  # noqa: E402
+from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
+
+import ark_torch  # noqa: E402, F401  (registers the backend, in the spawned ranks too)
+
+# The suite asks per backend what it can do; ark does on CUDA what NCCL does.
+if torch.cuda.is_available():
+    for feature in ("gpu", "cuda", "ddp", "subgroup"):
+        DistTestCases.backend_feature[feature].add("ark")
+
+from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend  # noqa: E402
+
+
+class TestArk(TestDistBackend, DistributedTest._DistTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self._spawn_processes()
