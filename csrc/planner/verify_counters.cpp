@@ -62,7 +62,9 @@ void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
   }
 }
 
-/// Walks the lists as the workers do; any order of steps reaches the same end, since counters only grow.
+/// Walks the lists as the workers do, item by item: a task may wait for all tiles of its item before the first and
+/// arrive after the last; one that is more eager gets through as well. Any order of steps reaches the same end, since
+/// counters only grow.
 class Walk {
  public:
   explicit Walk(const Plan& plan)
@@ -77,18 +79,17 @@ class Walk {
       const Worker& worker = workers_[w];
       if (worker.item == plan_.lists[w].size()) continue;
       const abi::WorkItem& item = plan_.lists[w][worker.item];
-      throw InternalError(cat("plan ", plan_.name, ": deadlock: worker ", w, " never runs tile ",
-                              item.first + worker.done, " of ", describe(plan_, item.op), ": counter ", worker.counter,
-                              " stays at ", counters_[static_cast<size_t>(worker.counter)], ", expected ",
-                              worker.expected));
+      throw InternalError(cat("plan ", plan_.name, ": deadlock: worker ", w, " never runs tiles ", item.first, " + ",
+                              item.count, " of ", describe(plan_, item.op), ": counter ", worker.counter, " stays at ",
+                              counters_[static_cast<size_t>(worker.counter)], ", expected ", worker.expected));
     }
   }
 
  private:
   struct Worker {
     size_t item = 0;
-    int32_t done = 0;
-    int32_t counter = -1;  // what it waits for
+    int32_t tiles_ready = 0;  // of the item
+    int32_t counter = -1;     // what it waits for
     uint32_t expected = 0;
   };
 
@@ -105,22 +106,24 @@ class Walk {
     return true;
   }
 
+  void arrive(const abi::OpRecord& r, int64_t tile) {
+    for (int a = 0; a < r.num_arrivals; ++a) {
+      CounterRange range = counters_of(r.arrive[a], r, tile);
+      for (int32_t k = range.first; k <= range.last; ++k) ++counters_[static_cast<size_t>(k)];
+    }
+  }
+
   bool advance(size_t index) {
     Worker& worker = workers_[index];
     const auto& list = plan_.lists[index];
-    if (worker.counter >= 0 && counters_[static_cast<size_t>(worker.counter)] < worker.expected) return false;
     bool moved = false;
-    while (worker.item < list.size()) {
+    for (; worker.item < list.size(); ++worker.item, worker.tiles_ready = 0, moved = true) {
       const abi::WorkItem& item = list[worker.item];
       const abi::OpRecord& r = plan_.ops[static_cast<size_t>(item.op)].record;
-      int64_t tile = item.first + worker.done;
-      if (!ready(worker, r, tile)) return moved;
-      for (int a = 0; a < r.num_arrivals; ++a) {
-        CounterRange range = counters_of(r.arrive[a], r, tile);
-        for (int32_t k = range.first; k <= range.last; ++k) ++counters_[static_cast<size_t>(k)];
-      }
-      moved = true;
-      if (++worker.done == item.count) worker.done = 0, ++worker.item;
+      if (worker.counter >= 0 && counters_[static_cast<size_t>(worker.counter)] < worker.expected) return moved;
+      for (; worker.tiles_ready < item.count; ++worker.tiles_ready)
+        if (!ready(worker, r, item.first + worker.tiles_ready)) return moved;
+      for (int32_t t = 0; t < item.count; ++t) arrive(r, item.first + t);
     }
     return moved;
   }

@@ -37,6 +37,12 @@ Box moved(Box box, int64_t distance) {
   return box;
 }
 
+bool same_box(const Box& a, const Box& b) {
+  return a.begin == b.begin && a.width == b.width && a.num_dims == b.num_dims &&
+         std::equal(a.dims, a.dims + a.num_dims, b.dims,
+                    [](const Box::Dim& x, const Box::Dim& y) { return x.count == y.count && x.stride == y.stride; });
+}
+
 class MemoryVerifier {
  public:
   MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report), order_(plan) {}
@@ -91,12 +97,34 @@ class MemoryVerifier {
     return uses;
   }
 
+  /// Tiles that read the same box after and before the same counters need one entry only (queries that read all keys).
+  bool can_merge(const plan::Op& op, const Use& use) const {
+    if (use.write) return false;
+    std::vector<OperandUse> uses = operand_uses(op, plan_.programs);
+    for (size_t i = 0; i < uses.size(); ++i)
+      if (uses[i].write && op.operands[i].slot == use.slot) return false;
+    return true;
+  }
+  bool alike(const Use& use, const TileBox& last, const Box& box, int32_t tile) const {
+    if (!same_box(last.box, box)) return false;
+    auto a = static_cast<size_t>(last.tile), b = static_cast<size_t>(tile);
+    if (classes_.of_tile[a] != classes_.of_tile[b]) return false;
+    const OpArrivals& arrivals = arrivals_[static_cast<size_t>(use.op)];
+    return std::all_of(std::begin(arrivals.tiles), std::end(arrivals.tiles),
+                       [&](const std::vector<CounterRange>& tiles) { return tiles.empty() || tiles[a] == tiles[b]; });
+  }
+
   void fill_boxes(const plan::Op& op, const OperandUse& operand, int64_t buffer_bytes, Use& use) const {
     std::vector<Box> boxes;
+    bool merge = can_merge(op, use);
     for (int64_t t = 0; t < tiles_of(op.record); ++t) {
       boxes.clear();
       tile_region(op, plan_.programs, use.operand, operand, t, buffer_bytes, boxes);
-      for (const Box& box : boxes) use.boxes.push_back({box, box.end(), static_cast<int32_t>(t)});
+      for (const Box& box : boxes) {
+        auto tile = static_cast<int32_t>(t);
+        if (merge && !use.boxes.empty() && alike(use, use.boxes.back(), box, tile)) continue;
+        use.boxes.push_back({box, box.end(), tile});
+      }
     }
     use.low = std::numeric_limits<int64_t>::max(), use.high = std::numeric_limits<int64_t>::min();
     for (const TileBox& b : use.boxes) {
