@@ -191,7 +191,9 @@ def commit() -> str:
     """The commit that was measured (ARK_COMMIT where the checkout has no history, as in a copy of the tree)."""
     if os.environ.get("ARK_COMMIT"):
         return os.environ["ARK_COMMIT"]
-    result = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+    result = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--verify", "-q", "HEAD"], capture_output=True, text=True
+    )
     return result.stdout.strip() or "unknown"
 
 
