@@ -13,26 +13,15 @@ const void* element(const MatrixView& x, int64_t i, int64_t j) {
 }
 
 /// Packs `lines` lines (rows of A, columns of B) of `depth` values into panels [panel][depth][width], zero beyond the
-/// end. line_stride and depth_stride are the matrix's strides along the two directions.
+/// end.
 template <class T>
-void pack(const Kernels& kernels, const void* data, DType dtype, int64_t line_stride, int64_t depth_stride,
-          int64_t lines, int64_t depth, int64_t width, T* temporary, T* panels) {
-  const LoadFn load = kernels.load[static_cast<int>(dtype)];
-  const int64_t bytes = size_bytes(dtype);
-  const auto* base = static_cast<const std::byte*>(data);
-  for (int64_t first = 0; first < lines; first += width, panels += depth * width) {
-    const int64_t count = std::min(width, lines - first);
-    const std::byte* origin = base + first * line_stride * bytes;
-    if (count < width) std::fill_n(panels, depth * width, T(0));
-    if (line_stride == 1 || depth_stride != 1) {
-      for (int64_t p = 0; p < depth; ++p)
-        load(panels + p * width, origin + p * depth_stride * bytes, line_stride, count);
-    } else {
-      for (int64_t i = 0; i < count; ++i) {
-        load(temporary, origin + i * line_stride * bytes, depth_stride, depth);
-        for (int64_t p = 0; p < depth; ++p) panels[p * width + i] = temporary[p];
-      }
-    }
+void pack(const Kernels& kernels, DType dtype, const PanelSource& source, int64_t width, T* panels) {
+  const auto* base = static_cast<const std::byte*>(source.memory);
+  for (int64_t first = 0; first < source.lines; first += width, panels += source.depth * width) {
+    PanelSource panel = source;
+    panel.memory = base + first * source.line_stride * size_bytes(dtype);
+    panel.lines = std::min(width, source.lines - first);
+    kernels.pack[static_cast<int>(dtype)](panels, width, panel);
   }
 }
 
@@ -45,16 +34,14 @@ void gemm(const Kernels& kernels, Scratch& scratch, const MatrixView& a, const M
   const int64_t ldc = gemm_row_length<T>(kernels, n), rows = gemm_rows<T>(kernels, m);
   T* panel_a = scratch.get<T>(Scratch::kPanelA, rows * kDepth);
   T* panel_b = scratch.get<T>(Scratch::kPanelB, (kPanelColumns + micro.nr) * kDepth);
-  T* temporary = scratch.get<T>(Scratch::kConvert, kDepth);
   const int64_t columns_at_once = kPanelColumns / micro.nr * micro.nr;
   std::fill_n(c, rows * ldc, T(0));
   for (int64_t p = 0; p < k; p += kDepth) {
     const int64_t depth = std::min(kDepth, k - p);
-    pack(kernels, element(a, 0, p), a.dtype, a.row_stride, a.column_stride, m, depth, micro.mr, temporary, panel_a);
+    pack(kernels, a.dtype, {element(a, 0, p), a.row_stride, a.column_stride, m, depth}, micro.mr, panel_a);
     for (int64_t j = 0; j < n; j += columns_at_once) {
       const int64_t columns = std::min(columns_at_once, n - j);
-      pack(kernels, element(b, p, j), b.dtype, b.column_stride, b.row_stride, columns, depth, micro.nr, temporary,
-           panel_b);
+      pack(kernels, b.dtype, {element(b, p, j), b.column_stride, b.row_stride, columns, depth}, micro.nr, panel_b);
       for (int64_t jj = 0; jj < columns; jj += micro.nr)
         for (int64_t i = 0; i < rows; i += micro.mr)
           micro.micro(depth, panel_a + i * depth, panel_b + jj * depth, c + i * ldc + j + jj, ldc);

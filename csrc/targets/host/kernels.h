@@ -50,6 +50,14 @@ struct Accumulators {
 /// `first_index` is the index (in the reduced range) of r = 0, c = 0.
 using ReduceFn = void (*)(const Accumulators& acc, const void* a, int64_t rows, int64_t columns, int64_t first_index);
 
+/// panel[p * width + i] = memory[i * line_stride + p * depth_stride] for i < lines, 0 for lines <= i < width; p <
+/// depth.
+struct PanelSource {
+  const void* memory = nullptr;
+  int64_t line_stride = 0, depth_stride = 0, lines = 0, depth = 0;
+};
+using PackFn = void (*)(void* panel, int64_t width, const PanelSource& source);
+
 /// c[i][j] += sum_k a[k][i] * b[k][j] over packed panels (a: [k][mr], b: [k][nr]), c of row length ldc; all mr x nr are
 /// written.
 template <class T>
@@ -77,6 +85,7 @@ struct Kernels {
   StoreFn store[kNumDTypes] = {};
   GatherFn gather[kNumDTypes] = {};
   ScatterFn scatter[kNumDTypes] = {};
+  PackFn pack[kNumDTypes] = {};
   ReduceFn (*reduce_rows)(ReduceOp op, RegType type) = nullptr;
   ReduceFn (*reduce_columns)(ReduceOp op, RegType type) = nullptr;
   void (*fill[kNumRegTypes])(void* out, const void* value, int64_t n) = {};

@@ -13,7 +13,7 @@
 #define ARK_HOST_ISA avx512
 #define ARK_HOST_ISA_NAME "avx512"
 #define ARK_HOST_LANES 16
-#define ARK_HOST_MR 12
+#define ARK_HOST_MR 8  // divides tiles of 64 rows; 16 accumulators hide the latency of 2 x 4 FMAs
 #include "targets/host/kernels_impl.h"
 
 namespace ark::targets::host {

@@ -35,6 +35,7 @@ struct ValueOf<RegType::kBool> {
 #include "targets/host/kernels_memory.h"
 #include "targets/host/kernels_reduce.h"
 #include "targets/host/kernels_matrix.h"
+#include "targets/host/kernels_pack.h"
 // clang-format on
 
 Kernels make_kernels() {
@@ -48,15 +49,25 @@ Kernels make_kernels() {
   k.reduce_rows = find_reduce_rows;
   k.reduce_columns = find_reduce_columns;
   add_storage<DType::kBool>(k);
+  k.pack[static_cast<int>(DType::kBool)] = pack_panel<DType::kBool>;
   add_storage<DType::kU8>(k);
+  k.pack[static_cast<int>(DType::kU8)] = pack_panel<DType::kU8>;
   add_storage<DType::kI8>(k);
+  k.pack[static_cast<int>(DType::kI8)] = pack_panel<DType::kI8>;
   add_storage<DType::kI16>(k);
+  k.pack[static_cast<int>(DType::kI16)] = pack_panel<DType::kI16>;
   add_storage<DType::kI32>(k);
+  k.pack[static_cast<int>(DType::kI32)] = pack_panel<DType::kI32>;
   add_storage<DType::kI64>(k);
+  k.pack[static_cast<int>(DType::kI64)] = pack_panel<DType::kI64>;
   add_storage<DType::kF16>(k);
+  k.pack[static_cast<int>(DType::kF16)] = pack_panel<DType::kF16>;
   add_storage<DType::kBF16>(k);
+  k.pack[static_cast<int>(DType::kBF16)] = pack_panel<DType::kBF16>;
   add_storage<DType::kF32>(k);
+  k.pack[static_cast<int>(DType::kF32)] = pack_panel<DType::kF32>;
   add_storage<DType::kF64>(k);
+  k.pack[static_cast<int>(DType::kF64)] = pack_panel<DType::kF64>;
   k.fill[static_cast<int>(RegType::kF32)] = fill<float>;
   k.fill[static_cast<int>(RegType::kF64)] = fill<double>;
   k.fill[static_cast<int>(RegType::kI64)] = fill<int64_t>;
