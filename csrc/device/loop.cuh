@@ -337,6 +337,7 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
+  if (threadIdx.x == 0) report_failure(worker);
   abi::RunState* state = worker.launch.state;
   bool poison = false;
   if (threadIdx.x == 0 &&
