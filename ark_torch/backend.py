@@ -1,13 +1,4 @@
-"""The entry point of `torch.compile(model, backend="ark")`.
-
-Options (`options={...}`), all of them optional:
-  strict (bool)      an op that would run through ATen is an error that names it
-  target (str)       "auto", "cuda" or "host"; must fit the tensors' device
-  workers (int)      number of workers of the plan (cuda: CTAs; default one per SM)
-  schedule (str)     "greedy" or "sequential" (every op waits for the whole op before it)
-  tensor_cores, reuse_memory, trace (bool), deadline_ms, max_executables (int)
-  threads, seed (int)  of the host target
-"""
+"""The entry point of `torch.compile(model, backend="ark")`."""
 
 from __future__ import annotations
 
@@ -57,7 +48,16 @@ def parse_options(mode: str | None, options: dict | None) -> CompileOptions:
 
 
 def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options: dict | None = None):
-    """A Dynamo graph to a callable."""
+    """A Dynamo graph to a callable.
+
+    Options (`options={...}`), all of them optional:
+      strict (bool)      an op that would run through ATen is an error that names it
+      target (str)       "auto", "cuda" or "host"; must fit the tensors' device
+      workers (int)      number of workers of the plan (cuda: CTAs; default one per SM)
+      schedule (str)     "greedy" or "sequential" (every op waits for the whole op before it)
+      tensor_cores, reuse_memory, trace (bool), deadline_ms, max_executables (int)
+      threads, seed (int)  of the host target
+    """
     parsed = parse_options(mode, options)
     number = next(_counter)
     replace_attention(gm)

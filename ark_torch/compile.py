@@ -74,6 +74,7 @@ def compile_graph(gm: fx.GraphModule, options: CompileOptions, record: GraphReco
     function = compiler.build()
     dump(gm, record, function.source)
     function._boxed_call = True
+    function.record = record
     return function
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,15 +28,20 @@ class GraphRecord:
 
 @dataclass
 class Registry:
-    """Process-wide; `reset` empties it."""
+    """Process-wide; `reset` empties it. Records live as long as the callables that they describe."""
 
-    graphs: list[GraphRecord] = field(default_factory=list)
+    _graphs: list[weakref.ref] = field(default_factory=list)
     logged: set[str] = field(default_factory=set)
     runtime_fallbacks: Counter = field(default_factory=Counter)
     listeners: list = field(default_factory=list)
 
+    @property
+    def graphs(self) -> list[GraphRecord]:
+        self._graphs = [ref for ref in self._graphs if ref() is not None]
+        return [record for record in (ref() for ref in self._graphs) if record is not None]
+
     def add(self, record: GraphRecord) -> None:
-        self.graphs.append(record)
+        self._graphs.append(weakref.ref(record))
         for listener in self.listeners:
             listener(record)
 
@@ -46,7 +52,7 @@ class Registry:
             log.warning("runs through ATen: %s (first seen in %s)", cause, where)
 
     def clear(self) -> None:
-        self.graphs.clear()
+        self._graphs.clear()
         self.logged.clear()
         self.runtime_fallbacks.clear()
 

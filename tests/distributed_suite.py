@@ -15,17 +15,17 @@ os.environ.setdefault("BACKEND", "ark")
 os.environ.setdefault("WORLD_SIZE", "2")
 os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ark-suite-"))
 
-import torch  # noqa: E402
-from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
+import torch
+from torch.testing._internal.common_distributed import DistTestCases
 
-import ark_torch  # noqa: E402, F401  (registers the backend, in the spawned ranks too)
+import ark_torch  # noqa: F401  (registers the backend, in the spawned ranks too)
 
 # The suite asks per backend what it can do; ark does on CUDA what NCCL does.
 if torch.cuda.is_available():
     for feature in ("gpu", "cuda", "ddp", "subgroup"):
         DistTestCases.backend_feature[feature].add("ark")
 
-from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend  # noqa: E402
+from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
 
 class TestArk(TestDistBackend, DistributedTest._DistTestBase):

@@ -15,11 +15,13 @@ constexpr int size_bytes(DType t) {
 }
 constexpr bool is_float(DType t) { return t >= DType::kF16; }
 constexpr std::string_view name(DType t) {
-  constexpr std::string_view kNames[kNumDTypes] = {"bool", "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64"};
+  constexpr std::string_view kNames[kNumDTypes] = {"bool", "u8",  "i8",   "i16", "i32",
+                                                   "i64",  "f16", "bf16", "f32", "f64"};
   return kNames[static_cast<int>(t)];
 }
 
-/// Type in which a value of type `t` is computed: f64 for f64, f32 for the other floats, i64 for integers, bool for bool.
+/// Type in which a value of type `t` is computed: f64 for f64, f32 for the other floats, i64 for integers, bool for
+/// bool.
 constexpr DType compute_type(DType t) {
   if (t == DType::kF64 || t == DType::kBool) return t;
   return is_float(t) ? DType::kF32 : DType::kI64;

@@ -255,8 +255,8 @@ constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
 Source generate(const plan::Plan& plan, const SourceOptions& options) {
   const Needs needs = analyse(plan);
   const bool maps = !plan.maps.empty();
-  // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor cores and
-  // attention's backward need the consumers' 224.
+  // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
+  // cores and attention's backward need the consumers' 224.
   const bool rows = needs.kinds.contains(TaskKind::kMatmulRows);
   Source source;
   source.slot_capacity = slot_capacity(plan.buffers.size());

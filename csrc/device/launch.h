@@ -14,8 +14,8 @@ inline constexpr int kTensorMapBytes = 128;
 /// Slots that a launch can carry; codegen picks the smallest that fits (all within 32 KB of kernel parameters).
 inline constexpr int kSlotCapacities[3] = {64, 512, 3840};
 
-/// An output. When a launch has failed, its last worker fills them all with 0xff (NaN in every float type), so that nobody
-/// takes what is there for results.
+/// An output. When a launch has failed, its last worker fills them all with 0xff (NaN in every float type), so that
+/// nobody takes what is there for results.
 struct PoisonRange {
   u32 slot;
   u32 pad;

@@ -69,11 +69,10 @@ ARK_DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
 }
 ARK_DEVICE bool mbarrier_try_wait(u32 barrier, u32 parity) {
   u32 ok;
-  asm volatile(
-      "{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-      : "=r"(ok)
-      : "r"(barrier), "r"(parity)
-      : "memory");
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(ok)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return ok != 0;
 }
 

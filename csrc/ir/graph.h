@@ -27,8 +27,8 @@ struct SizeExpr {
 
 using ValueId = int32_t;
 
-/// A tensor. A view has `base` >= 0: the value that owns the storage; its sizes, strides and offset address that storage.
-/// An owner has base -1 and offset 0 and the strides in which it is to be stored.
+/// A tensor. A view has `base` >= 0: the value that owns the storage; its sizes, strides and offset address that
+/// storage. An owner has base -1 and offset 0 and the strides in which it is to be stored.
 struct Value {
   std::string name;
   DType dtype = DType::kF32;
@@ -38,21 +38,26 @@ struct Value {
 };
 
 enum class OpKind : uint8_t {
-  kView,             // inputs[0] -> a Value with base (also alias, permute, slice, expand, select, unsqueeze, ...)
-  kPointwise,        // scalar op `opcode` over inputs broadcast to the output's shape (right-aligned)
-  kFull,             // every element is attrs.imm / imm_int
-  kIota,             // 1-D: start (imm_int) + i * step (step)
-  kReduce,           // attrs.reduce over attrs.dims of inputs[0]; keepdim
-  kMatmul,           // inputs a [B..., M, K], b [B..., K, N] (both rank 2, or both rank 3), fp32 accumulation, output dtype of the value
-  kAttention,        // inputs q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask? [B|1, H|1, S|1, T] (bool or additive float);
-                     //   outputs: out [B, H, S, Dv], logsumexp f32 [B, H, S] (natural log). attrs: scale, causal. G divides H.
-  kAttentionBackward,// inputs dout, q, k, v, out, logsumexp, mask?; outputs dq, dk, dv
-  kIndexLoad,        // inputs src, idx...; attrs.map per src dim: >= 0: that output dimension; < 0: index input ~map (broadcast to the output)
-  kIndexStore,       // inputs dst, src, idx...; out = dst with dst[...] = src; attrs.map per dst dim: >= 0: that src dimension; < 0: index input ~map
-  kCat,              // inputs..., attrs.dim
-  kPad,              // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
-  kRand,             // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
-  kCopyTo,           // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
+  kView,       // inputs[0] -> a Value with base (also alias, permute, slice, expand, select, unsqueeze, ...)
+  kPointwise,  // scalar op `opcode` over inputs broadcast to the output's shape (right-aligned)
+  kFull,       // every element is attrs.imm / imm_int
+  kIota,       // 1-D: start (imm_int) + i * step (step)
+  kReduce,     // attrs.reduce over attrs.dims of inputs[0]; keepdim
+  kMatmul,  // inputs a [B..., M, K], b [B..., K, N] (both rank 2, or both rank 3), fp32 accumulation, output dtype of
+            // the value
+  kAttention,  // inputs q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask? [B|1, H|1, S|1, T] (bool or additive
+               // float);
+               //   outputs: out [B, H, S, Dv], logsumexp f32 [B, H, S] (natural log). attrs: scale, causal. G divides
+               //   H.
+  kAttentionBackward,  // inputs dout, q, k, v, out, logsumexp, mask?; outputs dq, dk, dv
+  kIndexLoad,          // inputs src, idx...; attrs.map per src dim: >= 0: that output dimension; < 0: index input ~map
+                       // (broadcast to the output)
+  kIndexStore,         // inputs dst, src, idx...; out = dst with dst[...] = src; attrs.map per dst dim: >= 0: that src
+                       // dimension; < 0: index input ~map
+  kCat,                // inputs..., attrs.dim
+  kPad,                // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
+  kRand,               // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
+  kCopyTo,             // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
 };
 
 inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kCopyTo) + 1;
@@ -61,14 +66,14 @@ const char* name(OpKind op);
 struct Attrs {
   Opcode opcode = Opcode::kAdd;
   ReduceOp reduce = ReduceOp::kSum;
-  std::vector<int64_t> dims;   // Reduce
-  std::vector<int64_t> ints;   // Pad
-  std::vector<int32_t> map;    // IndexLoad, IndexStore
+  std::vector<int64_t> dims;  // Reduce
+  std::vector<int64_t> ints;  // Pad
+  std::vector<int32_t> map;   // IndexLoad, IndexStore
   bool keepdim = false, causal = false, has_mask = false;
-  int64_t dim = 0;             // Cat
-  double imm = 0, scale = 1;   // Full, Pad; attention
-  int64_t imm_int = 0;         // Full of integer type; Iota's start
-  Size start;                  // Iota's start when symbolic
+  int64_t dim = 0;            // Cat
+  double imm = 0, scale = 1;  // Full, Pad; attention
+  int64_t imm_int = 0;        // Full of integer type; Iota's start
+  Size start;                 // Iota's start when symbolic
   int64_t step = 1;
 };
 
@@ -94,7 +99,8 @@ struct Graph {
 
 /// Every size expression evaluated; throws UserError when a symbol is missing or a size is negative.
 Graph bind(const Graph& graph, std::span<const int64_t> symbols);
-/// Throws InternalError naming the node when the graph is malformed (use before definition, shapes, dtypes, arity, aliasing).
+/// Throws InternalError naming the node when the graph is malformed (use before definition, shapes, dtypes, arity,
+/// aliasing).
 void verify(const Graph& graph);
 std::string to_string(const Graph& graph);
 /// JSON, both ways; from_json throws UserError on malformed text.

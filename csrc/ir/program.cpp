@@ -6,14 +6,14 @@ namespace ark {
 
 const char* name(Opcode op) {
   constexpr const char* kNames[] = {
-      "const",      "index",   "load",  "root",   "store",     "yield",       "reduce",     "cast",        "neg",
-      "abs",        "exp",     "exp2",  "expm1",  "log",       "log2",        "log1p",      "sqrt",        "rsqrt",
-      "reciprocal", "sin",     "cos",   "tan",    "tanh",      "sigmoid",     "erf",        "floor",       "ceil",
-      "round",      "trunc",   "sign",  "is_nan", "is_inf",    "logical_not", "bit_not",    "relu",        "asin",
-      "acos",       "atan",    "sinh",  "cosh",   "asinh",     "acosh",       "atanh",      "erfc",        "lgamma",
-      "add",        "sub",     "mul",   "div",    "div_floor", "div_trunc",   "remainder",  "fmod",        "pow",
-      "maximum",    "minimum", "atan2", "eq",     "ne",        "lt",          "le",         "gt",          "ge",
-      "and",        "or",      "xor",   "shl",    "shr",       "logical_and", "logical_or", "logical_xor", "where",
+      "const",      "index",   "load",      "root",   "store",     "yield",       "reduce",     "cast",        "neg",
+      "abs",        "exp",     "exp2",      "expm1",  "log",       "log2",        "log1p",      "sqrt",        "rsqrt",
+      "reciprocal", "sin",     "cos",       "tan",    "tanh",      "sigmoid",     "erf",        "floor",       "ceil",
+      "round",      "trunc",   "sign",      "is_nan", "is_inf",    "logical_not", "bit_not",    "relu",        "asin",
+      "acos",       "atan",    "sinh",      "cosh",   "asinh",     "acosh",       "atanh",      "erfc",        "lgamma",
+      "add",        "sub",     "mul",       "div",    "div_floor", "div_trunc",   "remainder",  "fmod",        "pow",
+      "maximum",    "minimum", "atan2",     "eq",     "ne",        "lt",          "le",         "gt",          "ge",
+      "and",        "or",      "xor",       "shl",    "shr",       "logical_and", "logical_or", "logical_xor", "where",
       "fma",        "rand",    "load_parts"};
   static_assert(std::size(kNames) == kNumOpcodes);
   return kNames[static_cast<int>(op)];

@@ -24,9 +24,9 @@ struct Buffer {
   int32_t index = -1;
   int64_t arena_offset = 0;
   int64_t size_bytes = 0;
-  bool immutable = false;      // never written in this plan and safe to read before any wait
+  bool immutable = false;               // never written in this plan and safe to read before any wait
   int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
-  std::string data;            // kConstant
+  std::string data;                     // kConstant
   std::string name;
 };
 
@@ -36,7 +36,8 @@ struct FreshTensor {
   std::vector<int64_t> sizes, strides;
 };
 
-/// What the callable returns at one position: fresh tensor `fresh` or input `input` (exactly one >= 0), seen through a view.
+/// What the callable returns at one position: fresh tensor `fresh` or input `input` (exactly one >= 0), seen through a
+/// view.
 struct Output {
   int32_t fresh = -1, input = -1;
   std::vector<int64_t> sizes, strides;
@@ -44,7 +45,8 @@ struct Output {
   bool whole = true;  // the tensor itself, no view needed
 };
 
-/// Tiled tensor map over a slot, rank <= 5, innermost dimension first, as cuTensorMapEncodeTiled takes it. 128-byte swizzle.
+/// Tiled tensor map over a slot, rank <= 5, innermost dimension first, as cuTensorMapEncodeTiled takes it. 128-byte
+/// swizzle.
 struct TensorMap {
   uint32_t slot = 0;
   int64_t offset_bytes = 0;
@@ -59,10 +61,11 @@ struct Op {
   std::vector<int32_t> programs;  // every program that the record names
   std::string name;               // nodes of the graph that it computes, for dumps, profiles and comments
   std::string module;
-  int64_t bytes = 0, flops = 0;   // the least that it has to move and compute
+  int64_t bytes = 0, flops = 0;  // the least that it has to move and compute
 };
 
-/// CTA layout: 384 threads = 1 service warpgroup (loaders, list, stores) and 2 consumer warpgroups; ring of `pages` x 16 KB.
+/// CTA layout: 384 threads = 1 service warpgroup (loaders, list, stores) and 2 consumer warpgroups; ring of `pages` x
+/// 16 KB.
 struct Layout {
   int32_t pages = 12;
   int32_t cluster = 1;
@@ -77,15 +80,17 @@ struct Plan {
   std::vector<Output> outputs;
   std::vector<Program> programs;  // deduplicated
   std::vector<Op> ops;            // in a topological order: no op waits for a later one
-  std::vector<std::vector<abi::WorkItem>> lists;  // per worker, without the end marker; WorkItem::op set, ::record filled by pack
+  std::vector<std::vector<abi::WorkItem>>
+      lists;  // per worker, without the end marker; WorkItem::op set, ::record filled by pack
   std::vector<TensorMap> maps;
   int32_t num_counters = 0;
   int64_t arena_bytes = 0;
-  int64_t bytes = 0, flops = 0;   // of the whole plan
+  int64_t bytes = 0, flops = 0;  // of the whole plan
   double predicted_ms = 0, floor_ms = 0;
 };
 
-/// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at list_begin[w]).
+/// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at
+/// list_begin[w]).
 struct Packed {
   std::vector<std::byte> records;
   std::vector<abi::WorkItem> items;

@@ -3,8 +3,8 @@
 //
 // - structure: every tile is in exactly one list; waits, arrivals, slots, lifetimes and flags stay within bounds; what
 // is
-//   immutable is never written; what is read has been written; programs are in SSA form, grids cover the domains, tensor
-//   maps agree with the operands.
+//   immutable is never written; what is read has been written; programs are in SSA form, grids cover the domains,
+//   tensor maps agree with the operands.
 // - counters: every counter gets exactly the arrivals that its waits expect, from earlier ops only; the workers' lists,
 // run
 //   tile by tile, come to an end.

@@ -1,4 +1,4 @@
-"""Generated kernels compile for sm_90a without spills and without the warnings that mean lost tensor-core or register performance."""
+"""Generated kernels compile for sm_90a without spills and without the warnings that mean lost performance."""
 
 import re
 import shutil
@@ -32,7 +32,9 @@ def sources(tmp_path_factory):
 def compile_source(path: Path) -> str:
     """The compiler's report. Fails on errors."""
     command = [NVCC, "-std=c++20", "-O3", f"-I{CSRC}", "-gencode", "arch=compute_90a,code=sm_90a", "-Xptxas", "-v"]
-    result = subprocess.run([*command, "-cubin", path, "-o", path.with_suffix(".cubin")], capture_output=True, text=True)
+    result = subprocess.run(
+        [*command, "-cubin", path, "-o", path.with_suffix(".cubin")], capture_output=True, text=True
+    )
     report = result.stdout + result.stderr
     assert result.returncode == 0, report
     return report
