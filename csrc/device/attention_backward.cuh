@@ -272,6 +272,11 @@ struct AttentionBackwardTiles {
       constexpr bool kNarrow = !kQueryRows && kHeadDim == 128;
       float score[32], slope[32];
       u32 weights[4][4], slopes[4][4];
+      // Defined before the products: values put into them later serialise all wgmmas (C7515).
+#pragma unroll
+      for (int i = 0; i < 32; ++i) score[i] = slope[i] = 0.0f;
+      wgmma_keep(score);
+      wgmma_keep(slope);
       wgmma_fence();
       start_product(score, 0, x);
       if constexpr (!kNarrow) start_product(slope, kParts, y);

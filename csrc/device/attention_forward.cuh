@@ -126,6 +126,10 @@ struct AttentionForward {
       u32 fragment[8][4];
       u32 keys[kParts], values[kParts];
       bool output_pending = false;
+      // Defined before the first product: values put into them later serialise all wgmmas (C7515).
+#pragma unroll
+      for (int i = 0; i < 64; ++i) s[i] = 0.0f;
+      wgmma_keep(s);
       wgmma_keep(out);
       start_scores(s, keys);
       wgmma_commit();  // an empty group in the place of the output's

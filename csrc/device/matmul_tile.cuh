@@ -1,6 +1,6 @@
 // kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
-// Each consumer warpgroup computes 64 rows of the tile. One H200, cuBLAS = 1: 0.86-0.98 at 3840 x {1024, 4096} x {1024,
-// 4096}, 0.92 at 4096^3, 0.98 at 8192^3; skewing the warpgroups or visiting tiles in groups changed nothing.
+// Each consumer warpgroup computes 64 rows of the tile. One H200, cuBLAS = 1: 0.70-0.83 inside the loop kernel (the
+// main loop in a kernel by itself: 0.86-0.98); skewing the warpgroups or visiting tiles in groups changed nothing.
 //
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
@@ -154,6 +154,11 @@ struct MatmulTile {
     constexpr int kStepPages = 1 + kN / 128;
     constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
                   kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
+    // Defined before the loop: what the compiler puts into undefined accumulators inside it serialises all wgmmas
+    // (C7515).
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) acc[i] = 0.0f;
+    wgmma_keep(acc);
     PageReader pages(consumer);
     u32 previous = 0;
     for (int step = 0; step < steps; ++step) {

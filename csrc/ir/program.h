@@ -102,6 +102,8 @@ enum class Opcode : uint8_t {
   kWhere,  // a ? b : c
   kFma,    // a * b + c
   kRand,   // uniform [0, 1): Philox4x32-10, a: seed (i64), b: offset (i64), c: linear element index (i64)
+           // key = seed (low, high word), counter = (index / 4 low, high, offset low, high); word index % 4 of the
+           // result, x, gives (x >> 8) * 2^-24
   // One element of an attention that kAttentionDecode left in parts (AttentionParams::parts > 1), combined in the order
   // of the parts. a: row (i64) = (batch * kv_heads + kv_head) * rows + head_in_group * queries + query; b: column (i64)
   // in [0, value_dim).

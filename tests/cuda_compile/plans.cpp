@@ -1,4 +1,4 @@
-#include "cuda_compile/plans.h"
+#include "plans.h"
 
 namespace ark::cuda_compile {
 namespace {
@@ -209,20 +209,19 @@ NamedPlan rows_plan(bool every_size) {
 }
 
 NamedPlan decode_plan() {
-  NamedPlan named = rows_plan(false);
-  for (const DType type : {DType::kBF16, DType::kF16}) {
-    for (const int dim : {64, 128}) {
-      plan::Op op;
-      op.name = "attention";
-      op.record.kind = TaskKind::kAttentionDecode;
-      op.record.params.attention.dtype = static_cast<int>(type);
-      op.record.params.attention.head_dim = op.record.params.attention.value_dim = dim;
-      op.record.params.attention.heads = dim == 64 ? 4 : 16;
-      op.record.params.attention.kv_heads = op.record.params.attention.queries = 1;
-      named.plan.ops.push_back(op);
-    }
+  plan::Plan p;
+  for (const int dim : {64, 128}) {
+    plan::Op op;
+    op.name = "attention";
+    op.record.kind = TaskKind::kAttentionDecode;
+    abi::AttentionParams& attention = op.record.params.attention;
+    attention.dtype = static_cast<int>(DType::kBF16);
+    attention.head_dim = attention.value_dim = dim;
+    attention.heads = dim == 64 ? 4 : 16;
+    attention.kv_heads = attention.queries = 1;
+    p.ops.push_back(op);
   }
-  return {"decode", named.plan};
+  return {"decode", p};
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "codegen/codegen.h"
-#include "cuda_compile/plans.h"
+#include "plans.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {
