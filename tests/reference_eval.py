@@ -5,7 +5,9 @@ lowering. It has the interface of `_C.CompiledGraph`, so a whole compiled model 
 from __future__ import annotations
 
 import json
+import math
 
+import numpy as np
 import torch
 
 from ark_torch.attention import attention_backward_math, attention_math
@@ -267,8 +269,24 @@ class ReferenceGraph:
         )
 
     def _rand(self, attrs, inputs, outputs):
-        generator = torch.Generator().manual_seed(hash((int(inputs[0]), int(inputs[1]))) % 2**63)
-        return torch.rand(self._shape(outputs[0]), generator=generator)
+        shape = self._shape(outputs[0])
+        return philox_uniform(int(inputs[0]), int(inputs[1]), math.prod(shape)).reshape(shape).to(self.device)
+
+
+def philox_uniform(seed: int, offset: int, count: int) -> torch.Tensor:
+    """Elements 0 to count - 1 of a `rand` node, f32 in [0, 1): Philox4x32-10 (Salmon et al., SC 2011), key = seed,
+    counter = (element / 4, offset); word element % 4, its upper 24 bits."""
+    seed, offset, low = seed % 2**64, offset % 2**64, np.uint64(2**32 - 1)
+    block = np.arange((count + 3) // 4, dtype=np.uint64)
+    c = [block & low, block >> np.uint64(32), *(np.full_like(block, x) for x in (offset % 2**32, offset >> 32))]
+    key = [seed % 2**32, seed >> 32]
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        high0, high1 = p0 >> np.uint64(32), p1 >> np.uint64(32)
+        c = [high1 ^ c[1] ^ np.uint64(key[0]), p1 & low, high0 ^ c[3] ^ np.uint64(key[1]), p0 & low]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    words = np.stack(c, 1).reshape(-1)[:count]
+    return torch.from_numpy(((words >> np.uint64(8)) * 2.0**-24).astype(np.float32))
 
 
 def _expr(entry, symbols, exprs) -> int:
