@@ -10,7 +10,7 @@ import copy
 
 import torch
 
-from harness import Case, check_against_fp64, compiled, device, run_cases, write_json
+from harness import Case, check_against_fp64, compiled, contestants_of, device, run_cases, write_json
 from models import llama, set_position, static_cache
 
 MUST = {(1024, 96): 0.78, (1024, 1000): 0.82}
@@ -81,7 +81,7 @@ def main() -> None:
     args = parser.parse_args()
     where = device()
     model, rows = llama(where, num_hidden_layers=args.layers), []
-    modes = [mode for mode in args.modes.split(",") if where == "cuda" or mode in ("ark", "eager", "inductor")]
+    modes, timed = contestants_of(args.modes, where)
     points = [tuple(map(int, point.split(":"))) for point in args.points.split(",")]
     for positions in dict.fromkeys(length for length, _ in points):
         torch._dynamo.reset()
@@ -91,6 +91,7 @@ def main() -> None:
             case = Case(
                 case=f"Llama-3.2-1B decode, batch 1, bf16, cache {positions}, position {position}",
                 contestants=dict(steps),
+                timed=timed,
                 prepare=lambda name, s=steps, p=position: set_position(s[name].cache, p),
                 check=check_against_fp64(reference_logits(model, seed_cache, position, positions)),
                 floor=floor_ms(model, position),

@@ -32,6 +32,7 @@ class Case:
     """One row of a result file.
 
     contestants maps a name ("ark" among them) to a function that does the work once and returns what `check` compares.
+    timed names those of them that are measured (default: all); the others only run for the check.
     prepare(name), if given, runs before each timed call, untimed (resets a cache's position, clears gradients).
     check(outputs) gets {name: output of one call} and raises when a result is wrong; it runs before anything is timed.
     A contestant that fails is reported in `failed` and never timed.
@@ -46,6 +47,7 @@ class Case:
     floor: float | None = None
     must: float | None = None
     scale: Callable[[float], float] = lambda ms: ms  # milliseconds -> unit
+    timed: list[str] | None = None
     notes: dict = dataclasses.field(default_factory=dict)
 
 
@@ -103,6 +105,7 @@ def measure(case: Case, timer: Timer, rounds: int, warmup: int) -> dict:
             outputs.pop(name, None)
     errors = case.check(outputs) if case.check else {}
     del outputs
+    alive = {name: function for name, function in alive.items() if case.timed is None or name in case.timed}
     samples: dict[str, list[float]] = {name: [] for name in alive}
     names = list(alive)
     for round_index in range(rounds):
@@ -150,12 +153,19 @@ def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
     return ((value - reference).norm() / reference.norm()).item()
 
 
+def eager_of(results: dict[str, object]):
+    """Eager's entry, the yardstick of a check; an error that says so where eager did not run."""
+    if "eager" not in results:
+        raise AssertionError(f"eager, the yardstick of the check, has no result (there are: {sorted(results)})")
+    return results["eager"]
+
+
 def check_against_fp64(reference: torch.Tensor, factor: float = 1.5) -> Callable[[dict[str, object]], dict]:
     """A check: ark's error against `reference` (fp64) is at most `factor` times eager's own error in the same dtype."""
 
     def check(outputs: dict[str, object]) -> dict:
         errors = {name: relative_error(output, reference) for name, output in outputs.items()}
-        limit = factor * errors["eager"]
+        limit = factor * eager_of(errors)
         if "ark" in errors and not errors["ark"] <= limit:
             raise AssertionError(
                 f"ark's relative error {errors['ark']:.3e} is over {limit:.3e} (eager: {errors['eager']:.3e})"
@@ -233,4 +243,11 @@ def compiled(function: Callable, mode: str) -> Callable:
     return torch.compile(function, mode=mode)
 
 
-RIVALS = ("eager", "inductor", "reduce-overhead", "max-autotune")
+ON_CPU = ("ark", "eager", "inductor")
+
+
+def contestants_of(modes: str, device: str) -> tuple[list[str], list[str]]:
+    """The comma-separated modes that exist on the device: those to build (eager always: checks are judged by it), and
+    those to time."""
+    timed = [mode for mode in modes.split(",") if device == "cuda" or mode in ON_CPU]
+    return timed + ["eager"] * ("eager" not in timed), timed

@@ -9,7 +9,7 @@ import argparse
 
 import torch
 
-from harness import Case, check_against_fp64, compiled, device, run_cases, write_json
+from harness import Case, check_against_fp64, compiled, contestants_of, device, run_cases, write_json
 from models import llama, set_position, static_cache
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     where = device()
     model = llama(where, num_hidden_layers=args.layers)
     tokens = torch.randint(model.config.vocab_size, (1, args.tokens), device=where)
-    modes = [mode for mode in args.modes.split(",") if where == "cuda" or mode in ("ark", "eager", "inductor")]
+    modes, timed = contestants_of(args.modes, where)
     caches = {mode: static_cache(model, args.tokens) for mode in modes}
 
     def contestant(mode: str):
@@ -42,6 +42,7 @@ def main() -> None:
     case = Case(
         case=f"Llama-3.2-1B prefill, {args.tokens} tokens, bf16",
         contestants={mode: contestant(mode) for mode in modes},
+        timed=timed,
         prepare=lambda name: set_position(caches[name], 0),
         check=check_against_fp64(reference),
         floor=2 * parameters * args.tokens / 790e12 * 1e3,

@@ -9,7 +9,7 @@ import argparse
 
 import torch
 
-from harness import Case, compiled, device, relative_error, run_cases, write_json
+from harness import Case, compiled, contestants_of, device, eager_of, relative_error, run_cases, write_json
 from models import bert_batch, bert_large
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--modes", default="ark,eager,eager-graph,inductor,reduce-overhead,max-autotune")
     args = parser.parse_args()
     where = device()
-    modes = [mode for mode in args.modes.split(",") if where == "cuda" or mode in ("ark", "eager", "inductor")]
+    modes, timed = contestants_of(args.modes, where)
     expected = reference(where, args) if args.dropout == 0 else None
 
     def check(outputs: dict[str, list[torch.Tensor]]) -> dict:
@@ -83,7 +83,7 @@ def main() -> None:
             return {}
         errors = {name: [relative_error(a, b) for a, b in zip(out, expected)] for name, out in outputs.items()}
         # The loss (first) is one number: its error is a single draw, reported and not judged. The gradients are.
-        for mine, eager in zip(errors.get("ark", [])[1:], errors["eager"][1:]):
+        for mine, eager in zip(errors.get("ark", [])[1:], eager_of(errors)[1:]):
             if not mine <= 1.5 * eager:
                 raise AssertionError(f"ark's error {mine:.3e} is over 1.5 times eager's {eager:.3e}: {errors}")
         return errors
@@ -92,6 +92,7 @@ def main() -> None:
     case = Case(
         case=f"BERT-Large forward + backward, {args.batch} x {args.sequence}, bf16 autocast, dropout {args.dropout}",
         contestants=dict(steps),
+        timed=timed,
         prepare=lambda name: steps[name].clear(),
         check=check,
         floor=13.6,
