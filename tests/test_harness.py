@@ -30,7 +30,7 @@ def test_eager_judges_without_being_timed():
 
 
 def test_a_wrong_result_ends_the_benchmark():
-    with pytest.raises(AssertionError, match="ark's relative error .* over .* eager"):
+    with pytest.raises(AssertionError, match="ark's relative error .* over .*eager"):
         run({"ark": near(0.02), "eager": near(0.01)})
     with pytest.raises(AssertionError, match="ark's relative error nan"):
         run({"ark": near(float("nan")), "eager": near(0.01)})
