@@ -213,7 +213,7 @@ class Printer {
       if (info_[i].plain_load) line(cat("    Vec<", storage_type(instr(i).dtype), ", V> r", i, ";"));
     line("  };");
     line(
-        "  template <int V> static ARK_DEVICE void load(const ProgramContext& c, const i64 (&x)[kDims], Inputs<V>& in) "
+        "  template <int V> static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) "
         "{");
     for (int i = 0; i < count_; ++i)
       if (info_[i].plain_load) line(cat("    load_operand<V>(c, ", instr(i).operand, ", x, in.r", i, ");"));
@@ -323,7 +323,7 @@ class Printer {
   void print_run() {
     line("  template <int V, class Roots>");
     line(
-        "  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[kDims], const Inputs<V>& in, "
+        "  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[kDims], const Inputs<V>& in, "
         "const Roots& roots) {");
     std::vector<bool> wanted(count_);
     for (int i = 0; i < count_; ++i) wanted[i] = is_sink(instr(i).op);
@@ -332,7 +332,7 @@ class Printer {
       if (needed[i]) print_instruction(i, true);
     line("  }");
     line("  template <int V, class Roots>");
-    line("  static ARK_DEVICE void run(const ProgramContext& c, const i64 (&x)[kDims], const Roots& roots) {");
+    line("  static ARK_DEVICE void run(const ProgramContext& c, const i32 (&x)[kDims], const Roots& roots) {");
     line("    Inputs<V> in;");
     line("    load<V>(c, x, in);");
     line("    run_loaded<V>(c, x, in, roots);");
@@ -425,7 +425,7 @@ class Printer {
     const std::vector<bool> needed = needed_by(wanted);
     line("  template <int V, class Sink>");
     line(cat("  static ARK_DEVICE void element(Pass<", pass,
-             ">, const ProgramContext& c, const i64 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
+             ">, const ProgramContext& c, const i32 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
     line(cat("                                 const Uniform& u, Accumulator", pass, column_ ? " (&acc)[V]" : "& acc",
              ", const Sink& sink) {"));
     for (int i = 0; i < count_; ++i) {
@@ -444,7 +444,7 @@ class Printer {
     for (int i = 0; i < count_; ++i) any |= wanted[i] = uniform_store(i);
     const std::vector<bool> needed = needed_by(wanted);
     line(cat("  static constexpr bool kUniformStores = ", any ? "true" : "false", ";"));
-    line("  static ARK_DEVICE void uniform_stores(const ProgramContext& c, const i64 (&x)[kDims], const Uniform& u) {");
+    line("  static ARK_DEVICE void uniform_stores(const ProgramContext& c, const i32 (&x)[kDims], const Uniform& u) {");
     line("    constexpr int V = 1;");
     for (int i = 0; i < count_; ++i)
       if (needed[i]) print_instruction(i, false);

@@ -55,7 +55,7 @@ struct Column {
     for (i64 start = 0; start < columns; start += lanes * V) {
       const i64 column = start + lane * V;
       if (group < groups && column < columns) {
-        i64 x[P::kDims] = {};
+        i32 x[P::kDims] = {};
         unflatten<kReduce, P::kDims>(r, first_column + column, x);
         A acc[V];
         ARK_EACH acc[i].start();
@@ -93,7 +93,7 @@ struct Column {
         for (int g = 1; g < groups; ++g) total.merge(sums[g * lanes * V + k]);
         typename P::Uniform u{};
         P::finish(total, u);
-        i64 x[P::kDims] = {};
+        i32 x[P::kDims] = {};
         unflatten<kReduce, P::kDims>(r, first_column + start + k, x);
         x[0] = split;
         if constexpr (P::kUniformStores) P::uniform_stores(c, x, u);

@@ -85,7 +85,7 @@ struct ChunkWalk {
   template <int V>
   struct At {
     int row, column;  // in the chunk
-    i64 x[3];
+    i32 x[3];
     ARK_DEVICE At(const ChunkWalk& w, int chunk, int index)
         : row(index / (kChunkColumns / V)),
           column(index % (kChunkColumns / V) * V),

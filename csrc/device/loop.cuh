@@ -42,7 +42,7 @@
 //     template <class F> static ARK_DEVICE void epilogue_simple(int program, F&& f);   // kMatmulSimple
 //   };
 // An epilogue program offers
-//   template <int V, class Roots> static ARK_DEVICE void run(const ProgramContext& c, const i64 (&x)[3], const Roots&
+//   template <int V, class Roots> static ARK_DEVICE void run(const ProgramContext& c, const i32 (&x)[3], const Roots&
 //   roots);
 // which computes and stores V consecutive elements along n from coordinates x = (batch, m, n). V is 1 or P::kVector (8
 // or 4, chosen by the types). V > 1 needs: n % V == 0 and all V elements inside the domain; each operand falls back to

@@ -272,7 +272,7 @@ struct MatmulRows {
     RowWalk<P, V, kCached> walk{c, group, p.k};
 #pragma unroll 1
     for (int m = group.index(); m < p.m; m += group.count()) {
-      i64 row[P::kDims] = {};
+      i32 row[P::kDims] = {};
       row[P::kDims - 2] = m;
       typename P::Uniform u{};
       walk.load(row);
@@ -612,7 +612,7 @@ struct MatmulRows {
       Programs::epilogue_rows(p.segment[s].program, [&](auto program) __attribute__((always_inline)) {
         using P = decltype(program);
         const ProgramContext c(task, p.segment[s].first_operand, consumer.worker);
-        i64 x[P::kDims] = {};
+        i32 x[P::kDims] = {};
         x[P::kDims - 1] = rows_column(p, p.segment[s], range.first + (consumer.thread() >> (p.lanes - 1)),
                                       consumer.thread() & (p.lanes - 1));
         typename P::template Inputs<1> in;
@@ -638,7 +638,7 @@ struct MatmulRows {
         UnitRoots roots{total_of(unit, lane, m), 0, p.gated != 0};
         roots.other = __shfl_xor_sync(~0u, roots.own, 1);
         if (first + consumer.lane() >= elements || (p.gated && lane == 1)) continue;
-        i64 x[P::kDims] = {};
+        i32 x[P::kDims] = {};
         x[P::kDims - 2] = m;
         x[P::kDims - 1] = rows_column(p, s, range.first + unit, lane);
         P::template run<1>(c, x, roots);

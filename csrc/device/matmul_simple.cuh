@@ -179,7 +179,7 @@ struct MatmulSimple {
 #pragma unroll 1
       for (int i = consumer.thread(); i < kStagedRows * kSize / V; i += kConsumerThreads) {
         const int row = i / (kSize / V), column = i % (kSize / V) * V;
-        const i64 x[3] = {batch, row0 + first + row, column0 + column};
+        const i32 x[3] = {batch, row0 + first + row, column0 + column};
         if (x[1] < p.m && x[2] < p.n)
           Program::template run<V>(context, x, Roots{staged + row * kSize, column, p.pair_distance});
       }

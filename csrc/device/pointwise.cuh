@@ -37,7 +37,7 @@ struct Pointwise {
     constexpr i64 kStep = kConsumerThreads * V;
 #pragma unroll 1
     for (i64 e = begin + consumer.thread() * V; e < end; e += kUnroll * kStep) {
-      i64 x[kUnroll][P::kDims] = {};
+      i32 x[kUnroll][P::kDims] = {};
       typename P::template Inputs<V> in[kUnroll];
       unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
         if (e + k.value * kStep < end) {

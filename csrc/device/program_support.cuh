@@ -168,17 +168,18 @@ struct ProgramContext {
 template <class S, int V>
 inline constexpr int kTogether = V * sizeof(S) > 16 ? 16 / sizeof(S) : V;
 
+/// Coordinates are 32 bits wide, and so are strides in elements (plan::pack sees to it): one multiply-add each.
 template <int kDims>
-ARK_DEVICE i64 element_offset(const abi::Operand& o, const i64 (&x)[kDims]) {
+ARK_DEVICE i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
   i64 at = 0;
 #pragma unroll
-  for (int d = 0; d < kDims; ++d) at += x[d] * o.stride[d];
+  for (int d = 0; d < kDims; ++d) at += static_cast<i64>(x[d]) * static_cast<i32>(o.stride[d]);
   return at;
 }
 
 /// V elements of operand `number` at x.
 template <int V, class S, int kDims>
-ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i64 (&x)[kDims], Vec<S, V>& out) {
+ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
   const abi::Operand& o = c.operand(number);
   const S* p = reinterpret_cast<const S*>(o.offset) + element_offset(o, x);
   if constexpr (V == 1) {
@@ -196,7 +197,7 @@ ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i64 (&x)
   }
 }
 template <int V, class S, int kDims>
-ARK_DEVICE void store_operand(const ProgramContext& c, int number, const i64 (&x)[kDims], const Vec<S, V>& in) {
+ARK_DEVICE void store_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
   const abi::Operand& o = c.operand(number);
   S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x);
   if constexpr (V == 1) {
@@ -253,7 +254,7 @@ ARK_DEVICE double out_of_range_value<double>() {
 
 /// V elements at x, moved by per-element index registers (kIndices of them) where `predicate` holds, else 0.
 template <int V, int kIndices, class S, int kDims>
-ARK_DEVICE void load_irregular(const ProgramContext& c, int number, const i64 (&x)[kDims], const i64 (&a)[V],
+ARK_DEVICE void load_irregular(const ProgramContext& c, int number, const i32 (&x)[kDims], const i64 (&a)[V],
                                const i64 (&b)[V], const bool (&predicate)[V], Vec<S, V>& out) {
   const abi::Operand& o = c.operand(number);
   const S* p = reinterpret_cast<const S*>(o.offset) + element_offset(o, x);
@@ -283,7 +284,7 @@ ARK_DEVICE void load_irregular(const ProgramContext& c, int number, const i64 (&
   }
 }
 template <int V, int kIndices, class S, int kDims>
-ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i64 (&x)[kDims], const i64 (&a)[V],
+ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i32 (&x)[kDims], const i64 (&a)[V],
                                 const i64 (&b)[V], const bool (&predicate)[V], const Vec<S, V>& in) {
   const abi::Operand& o = c.operand(number);
   S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x);
@@ -387,7 +388,7 @@ struct NoSink {
 
 /// Coordinates of flattened index e over dimensions [kFirst, kLast) of the domain.
 template <int kFirst, int kLast, int kDims>
-ARK_DEVICE void unflatten(const abi::OpRecord& r, i64 e, i64 (&x)[kDims]) {
+ARK_DEVICE void unflatten(const abi::OpRecord& r, i64 e, i32 (&x)[kDims]) {
   if (e >> 31 == 0) {
     u32 rest = static_cast<u32>(e);
 #pragma unroll

@@ -65,7 +65,7 @@ struct RowWalk {
   i64 row_size;
   Inputs kept[kChunks];
 
-  ARK_DEVICE void coordinates(i64 r, const i64 (&row)[P::kDims], i64 (&x)[P::kDims]) const {
+  ARK_DEVICE void coordinates(i64 r, const i32 (&row)[P::kDims], i32 (&x)[P::kDims]) const {
 #pragma unroll
     for (int d = 0; d < P::kDims; ++d) x[d] = row[d];
     unflatten<P::kDims - kRowDims, P::kDims>(*c.task.record, r, x);
@@ -74,11 +74,11 @@ struct RowWalk {
     return (chunk * group.size + group.thread()) * V;
   }  // cached rows are short
 
-  ARK_DEVICE void load(const i64 (&row)[P::kDims]) {
+  ARK_DEVICE void load(const i32 (&row)[P::kDims]) {
     if constexpr (kCached) {
       unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
         if (k.value * group.size * V < row_size && element_of(k.value) < row_size) {
-          i64 x[P::kDims] = {};
+          i32 x[P::kDims] = {};
           coordinates(element_of(k.value), row, x);
           P::template load<V>(c, x, kept[k.value]);
         }
@@ -87,14 +87,14 @@ struct RowWalk {
   }
 
   template <int kPass, class Sink>
-  ARK_DEVICE void run(const i64 (&row)[P::kDims], typename P::Uniform& u, unsigned char* buffer, const Sink& sink) {
+  ARK_DEVICE void run(const i32 (&row)[P::kDims], typename P::Uniform& u, unsigned char* buffer, const Sink& sink) {
     auto acc = P::accumulator(Pass<kPass>{});
     acc.start();
     if constexpr (kCached) {
       unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
         const int at = element_of(k.value);
         if (k.value * group.size * V < row_size && at < row_size) {
-          i64 x[P::kDims] = {};
+          i32 x[P::kDims] = {};
           coordinates(at, row, x);
           P::template element<V>(Pass<kPass>{}, c, x, at, kept[k.value], u, acc, sink.at(at));
         }
@@ -104,7 +104,7 @@ struct RowWalk {
       constexpr int kUnroll = V == 1 ? 1 : P::kUnroll;
 #pragma unroll 1
       for (i64 e = group.thread() * V; e < row_size; e += kUnroll * step) {
-        i64 x[kUnroll][P::kDims] = {};
+        i32 x[kUnroll][P::kDims] = {};
         Inputs in[kUnroll];
         unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
           if (e + k.value * step < row_size) {
@@ -167,7 +167,7 @@ struct Row {
     for (i64 n = begin; n < end; n += group.count()) {  // all groups take equally many turns: they share barriers
       const i64 row_number = n + group.index();
       if (row_number >= end) continue;  // groups never wait for each other inside a row
-      i64 row[P::kDims] = {};
+      i32 row[P::kDims] = {};
       unflatten<0, P::kDims - P::kReduceDims>(r, row_number, row);
       typename P::Uniform u{};
       walk.load(row);

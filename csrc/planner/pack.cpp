@@ -18,7 +18,12 @@ void check_limits(const Plan& plan, size_t index) {
         bytes);
   check(0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, where(), r.num_waits, " waits");
   check(0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, where(), r.num_arrivals, " arrivals");
+  auto narrow = [](int64_t value) { return value == static_cast<int32_t>(value); };
+  for (int64_t size : r.size)
+    check<UnsupportedError>(narrow(size), where(), "expected dimensions below 2^31 elements, got ", size);
   for (const abi::Operand& operand : op.operands) {
+    for (int64_t stride : operand.stride)
+      check<UnsupportedError>(narrow(stride), where(), "expected strides below 2^31 elements, got ", stride);
     bool known = operand.slot == abi::kNoSlot || operand.slot < plan.buffers.size();
     check(known, where(), "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
   }
