@@ -124,7 +124,7 @@ struct AttentionForward {
     ARK_DEVICE int run_loaded(int block, int blocks) {
       float s[64];
       u32 fragment[8][4];
-      u32 keys[kParts], values[kParts];
+      u32 keys[kParts], values[kParts] = {};
       bool output_pending = false;
       // Defined before the first product: values put into them later serialise all wgmmas (C7515).
 #pragma unroll

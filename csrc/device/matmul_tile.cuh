@@ -63,6 +63,11 @@ struct MatmulTile {
     float acc[kAccumulators];
     for (int i = 0; i < task.count; ++i) {
       const TileCoordinates at(*task.record, task.first + i);
+      // Defined on every path: accumulators that one path leaves undefined stay alive through the whole kernel and take
+      // their registers from every other task, and what is put into them later serialises all wgmmas (C7512, C7515).
+#pragma unroll
+      for (int j = 0; j < kAccumulators; ++j) acc[j] = 0.0f;
+      wgmma_keep(acc);
       multiply_any<0>(consumer, matmul_variant(p), (p.k + 63) / 64, acc);
       consumer.mark_loaded();
       // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
@@ -154,11 +159,6 @@ struct MatmulTile {
     constexpr int kStepPages = 1 + kN / 128;
     constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
                   kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
-    // Defined before the loop: what the compiler puts into undefined accumulators inside it serialises all wgmmas
-    // (C7515).
-#pragma unroll
-    for (int i = 0; i < kN / 2; ++i) acc[i] = 0.0f;
-    wgmma_keep(acc);
     PageReader pages(consumer);
     u32 previous = 0;
     for (int step = 0; step < steps; ++step) {
