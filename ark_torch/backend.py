@@ -11,6 +11,7 @@ from torch import fx
 from ark_torch._compat import aot_autograd, decompositions, min_cut_rematerialization_partition
 from ark_torch.attention import replace_attention
 from ark_torch.compile import CompileOptions, compile_graph
+from ark_torch.multihead import replace_multihead
 from ark_torch.records import REGISTRY, GraphRecord, timed
 
 _NATIVE_OPTIONS = {
@@ -61,6 +62,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     parsed = parse_options(mode, options)
     number = next(_counter)
     replace_attention(gm)
+    replace_multihead(gm)
 
     def compiler(kind: str):
         def compile_one(graph_module: fx.GraphModule, inputs):
