@@ -1,4 +1,5 @@
-"""Command line: `python -m ark_torch info` shows what ark found, `... cache [--clear]` the kernels on disk."""
+"""Command line: `python -m ark_torch info` shows what ark found, `... cache [--clear]` the kernels on disk,
+`... ops` what runs natively."""
 
 from __future__ import annotations
 
@@ -41,14 +42,22 @@ def _cache(clear: bool) -> int:
     return 0
 
 
+def _ops() -> int:
+    from ark_torch.ops import table
+
+    print(table())
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ark_torch", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions, GPU, NVRTC, cache")
     cache = commands.add_parser("cache", help="the kernels on disk")
     cache.add_argument("--clear", action="store_true", help="remove them")
+    commands.add_parser("ops", help="the ops that run natively, as Markdown")
     args = parser.parse_args(argv)
-    return _info() if args.command == "info" else _cache(args.clear)
+    return {"info": _info, "cache": lambda: _cache(args.clear), "ops": _ops}[args.command]()
 
 
 if __name__ == "__main__":
