@@ -1,5 +1,6 @@
 #include "codegen/codegen.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -15,32 +16,46 @@ namespace {
 
 using abi::TaskKind;
 
-struct Family {
-  TaskKind kind;
-  const char* name;  // of the kind's enumerator and of the header
-  const char* header;
-  const char* type;
-};
-constexpr Family kFamilies[] = {
-    {TaskKind::kPointwise, "kPointwise", "pointwise", "Pointwise"},
-    {TaskKind::kRow, "kRow", "row", "Row"},
-    {TaskKind::kColumn, "kColumn", "column", "Column"},
-    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", "MatmulRows"},
-    {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile", "MatmulTile"},
-    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", "MatmulSimple"},
-    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode", "AttentionDecode"},
-    {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward", "AttentionForward"},
-    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", "AttentionBackwardRows"},
-    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward", "AttentionBackward"},
-    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward", "AttentionBackwardQuery"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", "AttentionSimple"},
-    {TaskKind::kMaskRange, "kMaskRange", "mask_range", "MaskRange"},
-};
+constexpr int kConsumerThreads = 256;  // device/pipeline.cuh
 
 /// Where a task meets a program; each is one dispatch function of the generated `Programs`.
 enum Use { kPointwiseUse, kRowUse, kColumnUse, kEpilogueRows, kPrologueRows, kEpilogueTile, kEpilogueSimple, kNumUses };
 constexpr std::array<const char*, kNumUses> kUseNames = {
     "pointwise", "row", "column", "epilogue_rows", "prologue_rows", "epilogue_tile", "epilogue_simple"};
+
+/// How the kernel reaches a family's consume().
+enum class Reach {
+  kInline,      // part of the kernel's body
+  kCall,        // a function of its own (device/outline.cuh)
+  kCallPerUse,  // one function per program
+};
+struct Family {
+  TaskKind kind;
+  const char* name;  // of the kind's enumerator and of the header
+  const char* header;
+  const char* type;
+  Reach reach = Reach::kInline;
+  Use use = kNumUses;             // kCallPerUse: the programs,
+  const char* program = nullptr;  // and where a record says which
+};
+constexpr Family kFamilies[] = {
+    {TaskKind::kPointwise, "kPointwise", "pointwise", "Pointwise", Reach::kCallPerUse, kPointwiseUse,
+     "program.program"},
+    {TaskKind::kRow, "kRow", "row", "Row", Reach::kCallPerUse, kRowUse, "program.program"},
+    {TaskKind::kColumn, "kColumn", "column", "Column", Reach::kCallPerUse, kColumnUse, "program.program"},
+    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", "MatmulRows"},
+    {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile", "MatmulTile"},
+    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", "MatmulSimple", Reach::kCallPerUse, kEpilogueSimple,
+     "matmul.program"},
+    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode", "AttentionDecode"},
+    {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward", "AttentionForward"},
+    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", "AttentionBackwardRows",
+     Reach::kCall},
+    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward", "AttentionBackward"},
+    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward", "AttentionBackwardQuery"},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", "AttentionSimple", Reach::kCall},
+    {TaskKind::kMaskRange, "kMaskRange", "mask_range", "MaskRange", Reach::kCall},
+};
 
 /// What the source depends on: the kinds and, per use, the programs. Ordered containers: the text is deterministic.
 struct Needs {
@@ -49,6 +64,7 @@ struct Needs {
   std::map<int, std::vector<std::string>> users;  // program -> names of the ops
   std::set<int> rows_m;                           // few-row matmuls: padded numbers of rows
   std::set<DType> rows_types;
+  std::set<int> long_rows;                               // row programs of rows that registers do not hold
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
@@ -107,6 +123,9 @@ Needs analyse(const plan::Plan& plan) {
         break;
       case TaskKind::kRow:
         note_program(plan, op, kRowUse, r.params.program.program, needs);
+        if (r.params.program.row_size >
+            int64_t{row_elements_per_thread(plan.programs[r.params.program.program])} * kConsumerThreads)
+          needs.long_rows.insert(r.params.program.program);
         break;
       case TaskKind::kColumn:
         note_program(plan, op, kColumnUse, r.params.program.program, needs);
@@ -153,7 +172,9 @@ std::string programs_text(const plan::Plan& plan, const Needs& needs) {
 std::string dispatch_text(const Needs& needs) {
   std::string text;
   for (int use = 0; use < kNumUses; ++use) {
-    if (needs.programs[use].empty()) continue;
+    const bool called = std::any_of(std::begin(kFamilies), std::end(kFamilies),
+                                    [&](const Family& f) { return f.reach == Reach::kCallPerUse && f.use == use; });
+    if (called || needs.programs[use].empty()) continue;
     text += cat("  template <class F>\n  static ARK_DEVICE void ", kUseNames[use], "(int program, F&& f) {\n");
     if (needs.programs[use].size() == 1) {
       text += cat("    f(Program", *needs.programs[use].begin(), "{});\n  }\n");
@@ -193,13 +214,34 @@ std::string dispatch_text(const Needs& needs) {
   return text;
 }
 
-/// `case TaskKind::kX: return X<Programs>::role(handle, task);` for every kind.
-std::string cases_text(const Needs& needs, const char* role, const char* handle) {
+/// `case TaskKind::kX: return X<Programs>::load_...(loader, task);` for every kind that has pages.
+std::string loader_cases(const Needs& needs, const char* role) {
   std::string text;
   for (const Family& family : kFamilies)
-    if (needs.kinds.contains(family.kind))
-      text += cat("      case TaskKind::", family.name, ":\n        return ", family.type, "<Programs>::", role, "(",
-                  handle, ", task);\n");
+    if (needs.kinds.contains(family.kind) && family.reach == Reach::kInline)
+      text += cat("      case TaskKind::", family.name, ":\n        return ", family.type, "<Programs>::", role,
+                  "(loader, task);\n");
+  return text;
+}
+
+/// The same for consumers; families that are called get a call per program.
+std::string consumer_cases(const Needs& needs) {
+  std::string text;
+  for (const Family& family : kFamilies) {
+    if (!needs.kinds.contains(family.kind)) continue;
+    text += cat("      case TaskKind::", family.name, ":\n");
+    if (family.reach == Reach::kInline) {
+      text += cat("        return ", family.type, "<Programs>::consume(consumer, task);\n");
+    } else if (family.reach == Reach::kCall) {
+      text += cat("        return call<", family.type, "<Programs>>(consumer, task);\n");
+    } else {
+      text += cat("        switch (task.record->params.", family.program, ") {\n");
+      for (const int number : needs.programs[family.use])
+        text += cat("          case ", number, ":\n            return call<", family.type, "<OneProgram<Program",
+                    number, needs.long_rows.contains(number) ? ", true" : "", ">>>(consumer, task);\n");
+      text += "        }\n        return;\n";
+    }
+  }
   return text;
 }
 
@@ -208,7 +250,7 @@ std::string includes_text(const Needs& needs, bool maps) {
   for (const Family& family : kFamilies)
     if (needs.kinds.contains(family.kind)) headers.insert(family.header);
   if (maps) headers.insert("tensor_map");
-  headers.insert({"loop", "program_support"});
+  headers.insert({"loop", "outline", "program_support"});
   std::string text;
   for (const std::string& header : headers) text += cat("#include \"device/", header, ".cuh\"\n");
   return text;
@@ -270,9 +312,9 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
                          {"dispatch", dispatch_text(needs)},
                          {"service_registers", rows ? "72" : "56"},
                          {"consumer_registers", rows ? "216" : "224"},
-                         {"load_immutable", cases_text(needs, "load_immutable", "loader")},
-                         {"load_dependent", cases_text(needs, "load_dependent", "loader")},
-                         {"consume", cases_text(needs, "consume", "consumer")},
+                         {"load_immutable", loader_cases(needs, "load_immutable")},
+                         {"load_dependent", loader_cases(needs, "load_dependent")},
+                         {"consume", consumer_cases(needs)},
                          {"patch_maps", maps ? "    patch_tensor_maps(launch, slots, thread_index() & 31);\n" : ""},
                          {"entry", source.entry},
                          {"slot_capacity", cat(source.slot_capacity)},

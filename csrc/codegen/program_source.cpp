@@ -45,6 +45,7 @@ class Printer {
     line("};");
     return std::move(out_);
   }
+  int elements_per_thread() const { return cached_chunks() * vector_length(); }
 
  private:
   struct Info {
@@ -464,5 +465,7 @@ class Printer {
 std::string program_source(const Program& program, int number, const std::string& comment) {
   return Printer(program).text(number, comment);
 }
+
+int row_elements_per_thread(const Program& program) { return Printer(program).elements_per_thread(); }
 
 }  // namespace ark::codegen

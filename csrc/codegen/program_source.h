@@ -15,4 +15,7 @@ namespace ark::codegen {
 /// and UnsupportedError for an opcode that the device does not know in this kind of program.
 std::string program_source(const Program& program, int number, const std::string& comment);
 
+/// Row programs and prologues: elements of a row that one thread keeps in registers (kCachedChunks * kVector).
+int row_elements_per_thread(const Program& program);
+
 }  // namespace ark::codegen

@@ -148,7 +148,7 @@ struct Row {
                              p.row_size <= kPerThread * 32    ? 32
                              : p.row_size <= kPerThread * 128 ? 128
                                                               : kConsumerThreads);
-      } else {
+      } else if constexpr (Programs::kLongRows) {  // false: no row of the plan is longer than what registers hold
         run_rows<P, V, false>(consumer, task, kConsumerThreads);
       }
     });

@@ -22,8 +22,8 @@ constexpr size_t kDigestSize = 64;
 std::vector<std::string> options_for(const std::string& arch) {
   // Lambdas without annotation are device code; NVRTC lacks the compiler's spelling of memcpy that nvcc takes from its
   // host.
-  return {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space",
-          "-D__builtin_memcpy=memcpy"};
+  return {"--gpu-architecture=" + arch, "--std=c++20",      "--ptxas-options=-v", "--device-as-default-execution-space",
+          "-D__builtin_memcpy=memcpy",  "--split-compile=0"};
 }
 
 std::string default_cache_folder() {

@@ -1,0 +1,54 @@
+// Task families in functions of their own. The kernel's body grows with every program; what the compiler spends on a
+// function grows faster than its size (a Llama decode kernel: 32 s in one piece, 10 s in several), and a long program
+// takes registers from the main loops beside it. So a family that has no pages, reports no tile early and multiplies
+// nothing on the tensor cores (wgmma and setmaxnreg belong into the kernel's entry) is called, once per program.
+#pragma once
+#include "device/pipeline.cuh"
+
+namespace ark::device {
+
+/// `Programs` with one program in it, whatever its number. kLong: a row program that meets rows longer than what
+/// registers hold.
+template <class P, bool kLong = false>
+struct OneProgram {
+  static constexpr bool kLongRows = kLong;
+  template <class F>
+  static ARK_DEVICE void pointwise(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void row(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void column(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void epilogue_simple(int, F&& f) {
+    f(P{});
+  }
+};
+
+/// What a called family tells the caller's Consumer.
+struct CallTrace {
+  u64 wait_end;
+};
+
+/// The handles are made anew: addresses of the caller's would force its registers into memory.
+template <class Family>
+__device__ __noinline__ CallTrace run_called(Shared* shared, const abi::LaunchHeader* launch, Task task, i32 op) {
+  Worker worker(*shared, *launch);
+  Consumer consumer(worker);
+  consumer.op = op;
+  Family::consume(consumer, task);
+  return {consumer.wait_end};
+}
+
+template <class Family>
+ARK_DEVICE void call(Consumer& consumer, const Task& task) {
+  const CallTrace trace = run_called<Family>(&consumer.worker.shared, &consumer.worker.launch, task, consumer.op);
+  if constexpr (kTrace) consumer.wait_end = trace.wait_end;
+}
+
+}  // namespace ark::device
