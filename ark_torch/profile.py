@@ -34,11 +34,15 @@ _PALETTE = {
     "mask_range": "#888888",
 }
 _WAIT_COLOR = "#e4e4e4"
+_PALE = 0.55
 
 
 @dataclass(frozen=True)
 class OpTime:
-    """One op of a run. Times in ms: `busy` and `wait` summed over the workers, `span` from first begin to last end."""
+    """One op of a run. Times in ms, summed over the workers: `wait` for other tiles, `load` until the last page of an
+    item has been seen (products run meanwhile), `busy` from the end of the wait to the end of the item, load included.
+    `span` is from the first item's begin to the last one's end; `start` (the end of the first wait) and `end` (of the
+    last item) count from the run's begin."""
 
     op: int
     kind: str
@@ -48,6 +52,9 @@ class OpTime:
     span_ms: float
     busy_ms: float
     wait_ms: float
+    load_ms: float
+    start_ms: float
+    end_ms: float
 
 
 @dataclass(frozen=True)
@@ -77,10 +84,10 @@ class Run:
         groups: dict[int, list[dict]] = {}
         for record in self.records:
             groups.setdefault(record["op"], []).append(record)
-        return [_op_time(op, groups[op]) for op in sorted(groups)]
+        return [_op_time(op, groups[op], self.begin_ns) for op in sorted(groups)]
 
 
-def _op_time(op: int, records: Sequence[dict]) -> OpTime:
+def _op_time(op: int, records: Sequence[dict], origin: int) -> OpTime:
     return OpTime(
         op=op,
         kind=records[0]["kind"],
@@ -90,12 +97,20 @@ def _op_time(op: int, records: Sequence[dict]) -> OpTime:
         span_ms=(max(r["end"] for r in records) - min(r["begin"] for r in records)) / 1e6,
         busy_ms=sum(r["end"] - _wait_end(r) for r in records) / 1e6,
         wait_ms=sum(_wait_end(r) - r["begin"] for r in records) / 1e6,
+        load_ms=sum(_load_end(r) - _wait_end(r) for r in records) / 1e6,
+        start_ms=(min(_wait_end(r) for r in records) - origin) / 1e6,
+        end_ms=(max(r["end"] for r in records) - origin) / 1e6,
     )
 
 
 def _wait_end(record: dict) -> int:
     """End of the wait for dependencies; the begin where the item had none (a stamp of 0)."""
     return min(max(record["wait_end"], record["begin"]), record["end"])
+
+
+def _load_end(record: dict) -> int:
+    """When the last page of the item had been seen; the end of the wait where the item has no pages."""
+    return min(max(record["load_end"], _wait_end(record)), record["end"])
 
 
 @dataclass(frozen=True)
@@ -105,7 +120,8 @@ class Profile:
     runs: list[Run]
 
     def table(self, limit: int = 40) -> str:
-        """The ops of the last run that kept the workers longest, busy and waiting, in worker-milliseconds."""
+        """The ops of the last run that kept the workers longest, busy (loading is a part of it) and waiting, in per
+        cent of all workers' time; `from` the end of the op's first wait `to` the end of its last item."""
         if not self.runs:
             return "no run of an ark graph was recorded"
         run = self.runs[-1]
@@ -114,14 +130,15 @@ class Profile:
         total = run.span_ms * workers or 1.0
         lines = [
             f"{run.name} {list(run.symbols) or ''}: {run.span_ms:.4f} ms on {workers} workers",
-            f"{'busy %':>7} {'wait %':>7} {'span ms':>9} {'tiles':>7}  {'kind':<24} name",
+            f"{'busy %':>7} {'load %':>7} {'wait %':>7} {'from ms':>9} {'to ms':>9} {'tiles':>7}  {'kind':<24} name",
         ]
         for t in times[:limit]:
-            busy, wait = 100 * t.busy_ms / total, 100 * t.wait_ms / total
+            busy, load, wait = (100 * ms / total for ms in (t.busy_ms, t.load_ms, t.wait_ms))
             where = f"{t.module}: {t.name}" if t.module else t.name
-            lines.append(f"{busy:7.2f} {wait:7.2f} {t.span_ms:9.4f} {t.tiles:7d}  {t.kind:<24} {where[:100]}")
-        busy = sum(t.busy_ms for t in times)
-        lines.append(f"{100 * busy / total:7.2f} {100 * sum(t.wait_ms for t in times) / total:7.2f} {'in all':>9}")
+            spans = f"{t.start_ms:9.4f} {t.end_ms:9.4f} {t.tiles:7d}"
+            lines.append(f"{busy:7.2f} {load:7.2f} {wait:7.2f} {spans}  {t.kind:<24} {where[:100]}")
+        sums = (sum(t.busy_ms for t in times), sum(t.load_ms for t in times), sum(t.wait_ms for t in times))
+        lines.append(" ".join(f"{100 * ms / total:7.2f}" for ms in sums) + f" {'in all':>9}")
         return "\n".join(lines)
 
     def chrome_trace(self) -> dict:
@@ -140,7 +157,8 @@ class Profile:
         Path(path).write_text(json.dumps(self.chrome_trace()))
 
     def save_timeline(self, path: str | Path, run: int = -1, width: int = 1600) -> None:
-        """An SVG picture of one run: a row per worker (SM), coloured by task kind, waits in grey."""
+        """An SVG picture of one run: a row per worker (SM). Waits are grey; an item has its kind's colour, pale while
+        its pages arrive (products run meanwhile), full from then on: what remains to compute, and the stores."""
         if not self.runs:
             raise ValueError("no run of an ark graph was recorded")
         Path(path).write_text(_timeline(self.runs[run], width))
@@ -163,6 +181,13 @@ def _events(record: dict, pid: int, origin: int) -> Iterator[dict]:
         "dur": (record["end"] - wait_end) / 1e3,
         "args": {k: record[k] for k in ("op", "kind", "module", "first", "count")},
     }
+    if _load_end(record) > wait_end:  # nested in the item
+        yield common | {
+            "name": "load",
+            "cat": "load",
+            "ts": (wait_end - origin) / 1e3,
+            "dur": (_load_end(record) - wait_end) / 1e3,
+        }
 
 
 def _timeline(run: Run, width: int) -> str:
@@ -171,16 +196,18 @@ def _timeline(run: Run, width: int) -> str:
     scale = (width - left - 10) / max(run.end_ns - run.begin_ns, 1)
     bars: list[str] = []
 
-    def bar(worker: int, begin: int, end: int, color: str) -> None:
+    def bar(worker: int, begin: int, end: int, color: str, opacity: float = 1.0) -> None:
         x, w = left + (begin - run.begin_ns) * scale, (end - begin) * scale
         if w >= 0.05:  # thinner ones cannot be seen
-            bars.append(
-                f'<rect x="{x:.2f}" y="{top + worker * row}" width="{w:.2f}" height="{row - 1}" fill="{color}"/>'
-            )
+            shade = f' opacity="{opacity}"' if opacity != 1 else ""
+            place = f'x="{x:.2f}" y="{top + worker * row}" width="{w:.2f}" height="{row - 1}"'
+            bars.append(f'<rect {place} fill="{color}"{shade}/>')
 
     for r in run.records:
         bar(r["worker"], r["begin"], _wait_end(r), _WAIT_COLOR)
-        bar(r["worker"], _wait_end(r), r["end"], _PALETTE.get(r["kind"], "#000000"))
+        color = _PALETTE.get(r["kind"], "#000000")
+        bar(r["worker"], _wait_end(r), _load_end(r), color, _PALE)
+        bar(r["worker"], _load_end(r), r["end"], color)
     height = top + workers * row + 30
     used = [k for k in _PALETTE if any(r["kind"] == k for r in run.records)]
     legend = [
@@ -192,7 +219,8 @@ def _timeline(run: Run, width: int) -> str:
         f'<text x="{left + (width - left - 60) * i / 5:.0f}" y="{height - 8}">{run.span_ms * 1e3 * i / 5:.1f} us</text>'
         for i in range(6)
     ]
-    title = html.escape(f"{run.name}: {run.span_ms:.4f} ms, {workers} workers, {len(run.records)} items")
+    title = f"{run.name}: {run.span_ms:.4f} ms, {workers} workers, {len(run.records)} items; {_shares(run, workers)}"
+    title = html.escape(title)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11">'
@@ -200,6 +228,15 @@ def _timeline(run: Run, width: int) -> str:
         + "".join(legend + bars + axis)
         + "</svg>\n"
     )
+
+
+def _shares(run: Run, workers: int) -> str:
+    """How the workers' time splits."""
+    total = max(run.end_ns - run.begin_ns, 1) * workers / 100
+    wait = sum(_wait_end(r) - r["begin"] for r in run.records) / total
+    load = sum(_load_end(r) - _wait_end(r) for r in run.records) / total
+    rest = sum(r["end"] - _load_end(r) for r in run.records) / total
+    return f"waiting {wait:.1f} %, loading (pale) {load:.1f} %, computing and storing {rest:.1f} %"
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Where does the time of a decode step or a training step go? Per op: span, busy and wait time; trace and picture.
+"""Where does the time of a decode step or a training step go? Per op: busy, load and wait time; a picture per graph,
+and which products begin before the product in front of them has ended.
 
 python benchmarks/timeline.py decode --out build/timeline
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 
 import ark_torch
+from ark_torch.profile import Profile
 from harness import compiled, device
 from models import bert_batch, bert_large, llama, set_position, static_cache
 
@@ -42,6 +44,17 @@ def training(args: argparse.Namespace, where: str):
     return step
 
 
+def overlaps(run) -> list[str]:
+    """Neighbouring matrix products on the tensor cores: how long before the end of the first the second begins to
+    compute (negative: a gap)."""
+    products = [t for t in run.op_times() if t.kind == "matmul_tile"]
+    lines = ["tile products: begin of the second against the end of the first, us"]
+    for first, second in zip(products, products[1:]):
+        early = (first.end_ms - second.start_ms) * 1e3
+        lines.append(f"{early:9.1f} us before the end: {second.name[:60]} after {first.name[:60]}")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["decode", "training"])
@@ -59,9 +72,12 @@ def main() -> None:
         step()
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    profile.save_timeline(str(out / f"{args.what}.svg"))
-    (out / f"{args.what}.txt").write_text(profile.table())
-    print(profile.table()[:6000])
+    for index, run in enumerate(profile.runs):
+        stem = args.what if len(profile.runs) == 1 else f"{args.what}{index}"
+        profile.save_timeline(str(out / f"{stem}.svg"), index)
+        text = "\n".join([Profile([run]).table(), "", *overlaps(run)])
+        (out / f"{stem}.txt").write_text(text + "\n")
+        print(text[:6000])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from tests.damaged_plans import some_inputs, without_one_arrival
 from tests.graph_builder import GraphBuilder, accumulate_in_place, add_relu, mlp, symbolic_scale
 
 _C = pytest.importorskip("ark_torch._C")
@@ -217,3 +218,18 @@ def test_trace_and_profile(tmp_path):
     assert (tmp_path / "timeline.svg").read_text().startswith("<svg")
     graph(inputs)
     assert len(prof.runs) == 2
+
+
+def test_a_producer_that_never_signals_is_an_error():
+    """Every arrival that is waited for, removed in turn: the wait's deadline says where, and other runs go on."""
+    text = mlp(70, 200)
+    healthy = host(text)
+    inputs = some_inputs(text, "cpu")
+    (expected,) = healthy(inputs)
+    damaged = list(without_one_arrival(healthy.plan_json([])))
+    assert damaged
+    for _, plan in damaged:
+        graph = host(text, plan=plan, deadline_ms=50)
+        with pytest.raises(_C.DeviceError, match=r"worker \d+ waited .* op .*"):
+            graph(inputs)
+        assert torch.equal(healthy(inputs)[0], expected)

@@ -63,6 +63,7 @@ const std::map<std::string, Setter>& setters() {
        [](GraphOptions& o, const py::handle& v) {
          o.runtime.max_executables = static_cast<size_t>(bounded(v, "max_executables", 1, 1'000'000));
        }},
+      {"plan", [](GraphOptions& o, const py::handle& v) { o.runtime.saved_plan = py::cast<std::string>(v); }},
       {"name", [](GraphOptions& o, const py::handle& v) { o.name = py::cast<std::string>(v); }},
   };
   return table;

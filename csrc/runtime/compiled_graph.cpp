@@ -71,7 +71,8 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   instance->bound = ir::bind(graph_, symbols);
   double bind_seconds = seconds_since(begin);
   begin = Clock::now();
-  plan::Plan plan = planner::make_plan(instance->bound, options_.planner);
+  plan::Plan plan = options_.saved_plan.empty() ? planner::make_plan(instance->bound, options_.planner)
+                                                : plan::from_json(options_.saved_plan);
   double plan_seconds = seconds_since(begin);
   instance->executable = make(std::move(plan), /*trace=*/false);
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);

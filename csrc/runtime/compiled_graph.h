@@ -23,6 +23,7 @@ struct Options {
   targets::CudaOptions cuda;
   targets::HostOptions host;
   size_t max_executables = 64;  // the least recently used goes first
+  std::string saved_plan;       // JSON of a plan to run as it is, unverified, instead of planning: tests damage plans
 };
 
 /// Seconds, summed over the executables of a graph.

@@ -1,0 +1,34 @@
+"""Plans without one of their producers' signals, for tests of deadlines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import torch
+
+from tests.reference_eval import DTYPES
+
+
+def without_one_arrival(plan_text: str) -> Iterator[tuple[str, str]]:
+    """(name of the op, plan) for every arrival of the plan that some op waits for: the plan without it."""
+    plan = json.loads(plan_text)
+    for op in plan["ops"]:
+        arrivals = op.get("arrivals", [])
+        for place in range(len(arrivals)):
+            op["arrivals"] = arrivals[:place] + arrivals[place + 1 :]
+            yield op["name"], json.dumps(plan)
+        op["arrivals"] = arrivals
+
+
+def some_inputs(graph_text: str, device: str) -> list[torch.Tensor]:
+    """Tensors that fit a graph without symbols: numbers around 0, and zeros where they are integers."""
+    graph, generator = json.loads(graph_text), torch.Generator().manual_seed(0)
+    result = []
+    for number in graph["inputs"]:
+        value = graph["values"][number]
+        dtype = DTYPES[value["dtype"]]
+        numbers = torch.randn(value["sizes"], generator=generator) if dtype.is_floating_point else 0
+        tensor = torch.empty_strided(value["sizes"], value["strides"], dtype=dtype)
+        result.append(tensor.copy_(torch.as_tensor(numbers)).to(device))
+    return result
