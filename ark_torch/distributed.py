@@ -1,12 +1,13 @@
 """The c10d backend `ark`: `torch.distributed.init_process_group("ark")`, also as a part: `"cuda:nccl,cpu:ark"`.
 
-CPU tensors go through shared memory between the processes of one host. CUDA tensors go to NCCL for now;
-`delegated_calls()` counts them, and the first one of each group is logged.
+CPU tensors go through shared memory between the processes of one host. CUDA tensors go through kernels that write into
+the memory of the other GPUs of the host, on the caller's stream (asynchronous calls: on a stream of the group). What
+ark does not do (other reductions and types than its own, groups over more than 8 ranks) goes to NCCL:
+`delegated_calls()` counts it, and the first call of each kind is logged (ARK_LOG=info).
 """
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
 import torch
@@ -14,8 +15,8 @@ import torch.distributed as dist
 
 from ark_torch import _C
 
-logger = logging.getLogger("ark")
 _groups: list = []
+_group_options: dict = {}  # of groups made from now on; set by tests
 
 
 def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object | None:
@@ -29,16 +30,16 @@ def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object
 
 def _create(options: object, _backend_options: object = None) -> object:
     """Called by torch.distributed with c10d's DistributedBackendOptions; returns the backend of this rank."""
-    cuda = _nccl(options.store, options.group_rank, options.group_size, options.timeout)
-    if cuda is not None:
-        logger.warning("process group %s: CUDA tensors go to NCCL", options.group_id)
+    nccl = _nccl(options.store, options.group_rank, options.group_size, options.timeout)
     group = _C.ProcessGroupArk(
         store=options.store,
         rank=options.group_rank,
         size=options.group_size,
         timeout=options.timeout,
         name=str(options.group_id),
-        cuda_backend=cuda,
+        cuda_backend=nccl,
+        cuda=torch.cuda.is_available(),
+        **_group_options,
     )
     _groups.append(group)
     return group
@@ -51,6 +52,28 @@ def delegated_calls() -> dict[str, int]:
         for name, count in group.delegated().items():
             total[name] = total.get(name, 0) + count
     return total
+
+
+def backend_of(group: dist.ProcessGroup | None = None) -> object:
+    """ark's backend object of a process group (the default group if None)."""
+    group = group or dist.distributed_c10d._get_default_group()
+    for device in ("cuda", "cpu"):
+        try:
+            backend = group._get_backend(torch.device(device))
+        except RuntimeError:
+            continue
+        if isinstance(backend, _C.ProcessGroupArk):
+            return backend
+    raise ValueError("the process group has no backend ark")
+
+
+def check(group: dist.ProcessGroup | None = None) -> None:
+    """Raises DeviceError if a CUDA collective of the group has failed (a rank that did not come, ranks that disagree).
+
+    Never blocks. The next collective of the group and Work.wait() do the same; after torch.cuda.synchronize() this says
+    whether all results are valid.
+    """
+    backend_of(group).poll()
 
 
 def register() -> None:

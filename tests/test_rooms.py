@@ -13,7 +13,7 @@ ALLOWED = {
     "device": {"device"},
     "planner": {"base", "ir", "device", "planner"},
     "codegen": {"base", "ir", "device", "planner", "codegen"},
-    "comm": {"base", "device", "comm"},
+    "comm": {"base", "device", "comm", "targets"},
     "targets": {"base", "ir", "device", "planner", "codegen", "targets"},
     "runtime": {"base", "ir", "device", "planner", "codegen", "comm", "targets", "runtime"},
     "bindings": {"base", "ir", "device", "planner", "codegen", "comm", "targets", "runtime", "bindings"},
@@ -33,6 +33,18 @@ def test_includes_go_downwards():
             target = path.split("/")[0]
             if quote == '"' and target in ALLOWED and target not in ALLOWED[room]:
                 wrong.append(f"{file.relative_to(ROOT)} includes {path}")
+    assert wrong == []
+
+
+def test_comm_takes_only_the_driver_and_the_compiler():
+    """csrc/comm may use targets/cuda/*.h, which knows nothing of plans: no other header of targets."""
+    wrong = []
+    for file in sources():
+        if file.relative_to(ROOT / "csrc").parts[0] == "comm":
+            paths = [path for _, path in INCLUDE.findall(file.read_text())]
+            wrong += [
+                f"{file.name}: {p}" for p in paths if p.startswith("targets/") and not p.startswith("targets/cuda/")
+            ]
     assert wrong == []
 
 

@@ -239,6 +239,7 @@ py::list records_of(const at::Tensor& trace, const plan::Plan& plan) {
     row["wait_end"] = record.wait_end;
     row["load_end"] = record.load_end;
     row["end"] = record.end;
+    row["stamp"] = std::vector<uint32_t>(std::begin(record.stamp), std::end(record.stamp));
     result.append(std::move(row));
   }
   return result;

@@ -22,7 +22,8 @@ namespace py = pybind11;
 
 namespace ark::bindings {
 
-void register_process_group(py::module_& m);  // process_group_module.cpp
+// process_group_module.cpp
+void register_process_group(py::module_& m, std::shared_ptr<cuda::Toolchain> toolchain);
 
 namespace {
 
@@ -268,6 +269,6 @@ PYBIND11_MODULE(_C, m) {
         sink->callback = std::move(callback);
       },
       py::arg("callback"), "callback(name, symbols, records) after every run, which is then traced; None: off.");
-  register_process_group(m);
+  register_process_group(m, toolchain);
   m.def("clear_cache", [toolchain] { return toolchain->compiler.clear_disk(); }, "Removes the cubins from disk.");
 }

@@ -2,8 +2,9 @@
 //
 // CPU tensors: the collectives of csrc/comm over shared memory, run in order by a thread of the group (point to point:
 // a thread per peer and direction), any dtype that torch can send, any strides (copied where not contiguous). CUDA
-// tensors: handed to the group given as `cuda_backend`, counted in `delegated`. Errors become exceptions of the Work:
-// disagreement of ranks, a rank that died or did not arrive.
+// tensors: kernels in the caller's streams (cuda_group.h); what those do not do is handed to the group given as
+// `cuda_backend`, counted in `delegated` and logged once. Errors become exceptions of the Work: disagreement of ranks,
+// a rank that died or did not arrive.
 #pragma once
 #include <atomic>
 #include <map>
@@ -11,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "bindings/cuda_group.h"
 #include "bindings/work_queue.h"
 #include "comm/host_collectives.h"
 
@@ -19,14 +21,15 @@ namespace ark::bindings {
 class ProcessGroupArk : public c10d::Backend {
  public:
   ProcessGroupArk(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
-                  std::string name, c10::intrusive_ptr<c10d::Backend> cuda_backend, uint64_t first_step);
+                  std::string name, c10::intrusive_ptr<c10d::Backend> cuda_backend, uint64_t first_step,
+                  std::unique_ptr<CudaGroup> cuda);
   ~ProcessGroupArk() override;
 
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   const std::string getBackendName() const override { return "ark"; }
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   bool supportsCoalescing() const override { return true; }
@@ -60,6 +63,7 @@ class ProcessGroupArk : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  CudaGroup* cuda_group() { return cuda_.get(); }
   /// How often each operation went to the CUDA backend.
   std::map<std::string, int64_t> delegated() const;
 
@@ -71,6 +75,20 @@ class ProcessGroupArk : public c10d::Backend {
                   std::chrono::milliseconds timeout, Body body);
   void gather_parts(const at::Tensor& input, const Tensors& parts, const Call& call);
   c10d::Backend& delegate(const char* operation);
+  /// The work of ark's own kernels, or else that of the CUDA backend.
+  template <class Own, class Theirs>
+  WorkPtr on_gpu(const char* operation, const Own& own, const Theirs& theirs) {
+    if (cuda_) {
+      if (WorkPtr work = own(*cuda_)) {
+        if (coalescing_) {
+          coalesced_.push_back(work);
+          coalescing_own_ = true;
+        }
+        return work;
+      }
+    }
+    return theirs(delegate(operation));
+  }
   bool on_cuda(const Tensors& tensors, const char* operation) const;
   WorkQueue& queue(std::unique_ptr<WorkQueue>& slot);
 
@@ -79,9 +97,10 @@ class ProcessGroupArk : public c10d::Backend {
   std::unique_ptr<comm::StepChannel> channel_;
   std::unique_ptr<comm::HostCollectives> collectives_;
   c10::intrusive_ptr<c10d::Backend> cuda_backend_;
+  std::unique_ptr<CudaGroup> cuda_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_, received_;
-  bool coalescing_ = false, coalescing_cuda_ = false;
+  bool coalescing_ = false, coalescing_cuda_ = false, coalescing_own_ = false;
   std::vector<WorkPtr> coalesced_;
   mutable std::mutex mutex_;
   std::map<std::string, int64_t> delegated_;

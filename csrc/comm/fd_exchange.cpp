@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace ark::comm {
 
@@ -138,6 +139,18 @@ bool same_user(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
 }
 
+/// Answers whoever knocks; true for a peer, false for a stranger.
+bool serve_one(const Listener& listener, const std::string& token, int fd, Clock::time_point deadline) {
+  UniqueFd peer(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!peer.valid()) return false;
+  Hello hello{};
+  wait_readable(peer.get(), deadline, "a peer's greeting");
+  if (::recv(peer.get(), &hello, sizeof hello, 0) != static_cast<ssize_t>(sizeof hello)) return false;
+  if (!same_user(peer.get()) || token.compare(0, std::string::npos, hello.token, sizeof hello.token) != 0) return false;
+  send_fd(peer.get(), fd);
+  return true;
+}
+
 /// Answers the world - 1 peers; strangers are turned away and do not count.
 void serve(const Listener& listener, const GroupInfo& group, const std::string& token, int fd,
            Clock::time_point deadline) {
@@ -145,14 +158,7 @@ void serve(const Listener& listener, const GroupInfo& group, const std::string& 
     wait_readable(listener.fd(), deadline,
                   cat("rank ", group.rank, " of ", group.name, " waits for its peers, ", served, " of ",
                       group.world - 1, " have come"));
-    UniqueFd peer(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!peer.valid()) continue;
-    Hello hello{};
-    wait_readable(peer.get(), deadline, "a peer's greeting");
-    if (::recv(peer.get(), &hello, sizeof hello, 0) != static_cast<ssize_t>(sizeof hello)) continue;
-    if (!same_user(peer.get()) || token.compare(0, std::string::npos, hello.token, sizeof hello.token) != 0) continue;
-    send_fd(peer.get(), fd);
-    ++served;
+    served += serve_one(listener, token, fd, deadline);
   }
 }
 
@@ -206,6 +212,43 @@ std::vector<UniqueFd> exchange_fds(Store& store, const GroupInfo& group, const s
   if (error) std::rethrow_exception(error);
   if (server_error) std::rethrow_exception(server_error);
   return peers;
+}
+
+struct FdServer::Door {
+  Listener listener;
+  std::string token = random_token();
+  GroupInfo group;
+  UniqueFd fd;
+};
+
+FdServer::FdServer(Store& store, const GroupInfo& group, const std::string& tag, UniqueFd fd)
+    : door_(std::make_unique<Door>()) {
+  door_->group = group;
+  door_->fd = std::move(fd);
+  store.set(cat("ark/", group.name, "/", tag, "/", group.rank), cat(door_->listener.path(), " ", door_->token));
+  thread_ = std::thread([this] {
+    constexpr int kPollMilliseconds = 50;
+    for (int served = 0; served < door_->group.world - 1 && !closing_;) {
+      pollfd entry{door_->listener.fd(), POLLIN, 0};
+      if (::poll(&entry, 1, kPollMilliseconds) <= 0) continue;
+      try {
+        served += serve_one(door_->listener, door_->token, door_->fd.get(), Clock::now() + std::chrono::seconds(5));
+      } catch (const std::exception& error) {
+        log::warn("rank ", door_->group.rank, " of ", door_->group.name, ": ", error.what());
+      }
+    }
+    door_.reset();  // everybody has come: no socket stays in the file system
+  });
+}
+
+FdServer::~FdServer() {
+  closing_ = true;
+  thread_.join();
+}
+
+UniqueFd request_fd(Store& store, const GroupInfo& group, const std::string& tag, int from,
+                    Clock::time_point deadline) {
+  return request(store.get(cat("ark/", group.name, "/", tag, "/", from), deadline), group, from, deadline);
 }
 
 }  // namespace ark::comm

@@ -102,7 +102,7 @@ struct MatmulRowsParams {
   i32 prologue, prologue_operand;  // program that yields the activation (m, k); its first operand
   i32 weights_immutable;
   i32 dtype;  // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
-  i32 pad;
+  i32 form;   // which of the kernel's forms of few-row products this is (planner/rows_form.h); set by plan::pack
   Segment segment[kMaxSegments];
 };
 
@@ -233,6 +233,7 @@ struct ErrorRecord {
 struct TraceRecord {
   i32 op, first, count, worker;
   u64 begin, wait_end, load_end, end;  // global timer, ns
+  u32 stamp[16];                       // cycles of the SM at the item's steps (Consumer::stamp); 0: not passed
 };
 
 }  // namespace ark::abi

@@ -74,7 +74,9 @@ struct AttentionDecode {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
-    consumer.wait_for(task, task.first, task.count);
+    if (p.fresh_operand >= 0) DecodeKeys(task, 0);  // the position comes closer while the worker waits
+    consumer.wait_for_item(task);
+    consumer.stamp(1);
     if constexpr (Programs::kDecodeBF16)
       if (p.dtype == 7) consume_type<MmaType::kBF16, bf16>(consumer, task);
     if constexpr (Programs::kDecodeF16)
@@ -151,16 +153,20 @@ struct AttentionDecode {
     static constexpr int kPerWarp = kPerPage / 4;             // positions of one warp: 16 or 8
     static constexpr int kBlocks = kPerWarp / 8;              // mma column blocks
     static constexpr int kSteps = kDim / 16;
-    static constexpr int kColumns = kDim / 32;  // value columns of a lane
+    static constexpr int kColumns = kDim / 32;         // value columns of a lane
+    static constexpr int kHalves = kRows > 8 ? 2 : 1;  // of the mma's rows that are rows of queries
+    static constexpr int kPieces = kDim / 8;           // of 16 bytes per row
+    static constexpr int kFreshRows = 128 / kPieces;   // loaded by all threads at once
 
     Consumer& consumer;
     const Task& task;
     const abi::AttentionParams& p;
-    int part, kv_head, batch, rows;
-    int lane, warp;
-    u32 q[kSteps][4];            // A fragments
-    float m[2], l[2];            // of rows lane / 4 and lane / 4 + 8, base 2
-    float acc[kRows][kColumns];  // this lane's value columns
+    int part, kv_head, batch, rows, group;
+    int thread, lane, warp;
+    u32 q[kSteps][4];                 // A fragments
+    float m[kHalves], l[kHalves];     // of rows lane / 4 and lane / 4 + 8, base 2
+    float acc[kRows][kColumns];       // this lane's value columns
+    using Masks = u32[kBlocks][2 * kHalves];  // as they lie in memory: key 0 and 1 of row lane / 4, of row lane / 4 + 8
 
     // scratch: a page of direct keys and values | probabilities and rescaling per warp
     static constexpr int kProbabilityBytes = kPerWarp * kRows * 4 + kRows * 4;
@@ -171,44 +177,73 @@ struct AttentionDecode {
     static_assert(kPageBytes + 8 * kProbabilityBytes <= kScratchBytes);
 
     ARK_DEVICE Tile(Consumer& c, const Task& t, int tile)
-        : consumer(c), task(t), p(t.record->params.attention), lane(c.lane()), warp(c.warp()) {
-      part = tile % t.record->grid[2];
-      kv_head = tile / t.record->grid[2] % t.record->grid[1];
-      batch = tile / t.record->grid[2] / t.record->grid[1];
-      rows = p.heads / p.kv_heads * p.queries;
-      m[0] = m[1] = -op::infinity();
-      l[0] = l[1] = 0;
+        : consumer(c), task(t), p(t.record->params.attention), thread(c.thread()), lane(thread & 31), warp(thread >> 5) {
+      const int rest = small_divide(tile, t.record->grid[2]);
+      part = tile - rest * t.record->grid[2];
+      batch = small_divide(rest, t.record->grid[1]);
+      kv_head = rest - batch * t.record->grid[1];
+      group = small_divide(p.heads, p.kv_heads);
+      rows = group * p.queries;
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        m[h] = -op::infinity();
+        l[h] = 0;
+      }
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll
         for (int d = 0; d < kColumns; ++d) acc[r][d] = 0;
     }
 
+    /// Everything that comes from memory is asked for before anything is used: one latency, not four.
     ARK_DEVICE void run() {
       const DecodeKeys keys(task, part);
-      load_queries();
       const int pages = (keys.count() + kPerPage - 1) / kPerPage;
+      int i = (consumer.group() - static_cast<int>(consumer.page)) & 1;
+      const int mine = (warp & 3) * kPerWarp;
+      const Raw<16> fresh_row = load_fresh(keys.position);
+      Masks mask = {}, fresh_mask = {};
+      load_masks(mask, keys.old_begin + i * kPerPage + mine);
+      load_masks(fresh_mask, keys.position);
+      load_queries();
+      int begin, end;
+      direct_keys(keys, begin, end);
+      const bool few = p.fresh_operand >= 0 && end - begin <= kFreshRows;
+      if (few) stage_fresh(fresh_row);
+      consumer.stamp(2);
 #pragma unroll 1
-      for (int i = (consumer.group() - static_cast<int>(consumer.page)) & 1; i < pages; i += 2) {
-        const int first = keys.old_begin + i * kPerPage + (warp & 3) * kPerWarp,
-                  count = min(keys.old_end - first, kPerWarp);
-        float mask[kBlocks][4];
-        load_masks(mask, first, count);  // on its way while the page is waited for
+      for (; i < pages; i += 2) {
+        const int first = keys.old_begin + i * kPerPage + mine, count = min(keys.old_end - first, kPerWarp);
+        Masks next = {};
+        if (i + 2 < pages) load_masks(next, first + 2 * kPerPage);
         const unsigned char* page = consumer.wait_page(consumer.page + i);
-        attend(page, (warp & 3) * kPerWarp, count, mask);
+        attend(page, mine, first, count, mask);
         consumer.release_page(consumer.page + i, 2);
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+          for (int e = 0; e < 2 * kHalves; ++e) mask[b][e] = next[b][e];
       }
       consumer.advance(pages);
       consumer.mark_loaded();
-      int begin, end;
-      direct_keys(keys, begin, end);
-      attend_directly(begin, end);
+      consumer.stamp(3);
+      if (few) {
+        // one warp of the group that has had fewer pages takes the rows of this launch
+        consumer.sync();
+        if (warp == (consumer.page & 1) * 4) attend(staging(), 0, begin, end - begin, fresh_mask);
+        consumer.sync();
+      } else {
+        attend_directly(begin, end);
+      }
+      consumer.stamp(4);
       finish();
+      consumer.stamp(5);
     }
 
     /// Row r of the tile = (head of the group, query).
     ARK_DEVICE i64 row_offset(const abi::Operand& o, int r) const {
-      const int head = kv_head * (p.heads / p.kv_heads) + r / p.queries, query = r % p.queries;
+      const int in_group = p.queries == 1 ? r : small_divide(r, p.queries), query = r - in_group * p.queries;
+      const int head = kv_head * group + in_group;
       return batch * o.stride[0] + head * o.stride[1] + query * o.stride[2];
     }
 
@@ -218,17 +253,31 @@ struct AttentionDecode {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {  // rows lane / 4 and + 8
         const int r = (lane >> 2) + 8 * h;
-        const S* from = task.address<S>(kDecodeQ) + (r < rows ? row_offset(o, r) : 0);
+        const bool used = h < kHalves && r < rows;
+        const S* from = task.address<S>(kDecodeQ) + (used ? row_offset(o, r) : 0);
 #pragma unroll
         for (int half = 0; half < kDim / 64; ++half)
 #pragma unroll
           for (int piece = 0; piece < 2; ++piece) {
             Raw<16> raw{};
-            if (r < rows) raw = load_global<16>(from + half * 64 + (t + 4 * piece) * 8);
+            if (used) raw = load_global<16>(from + half * 64 + (t + 4 * piece) * 8);
 #pragma unroll
             for (int s = 0; s < 4; ++s) q[half * 4 + s][piece * 2 + h] = raw.w[s];
           }
       }
+    }
+
+    /// This thread's piece of the rows from `position` on: keys by the first 128 threads, values by the others.
+    ARK_DEVICE Raw<16> load_fresh(int position) const {
+      if (p.fresh_operand < 0) return {};
+      const int number = thread < 128 ? kDecodeK : kDecodeV, piece = thread & 127;
+      const int row = min(position + piece / kPieces, p.keys - 1);  // what lies beyond the visible keys is not used
+      const abi::Operand& o = task.operand(number);
+      return load_global<16>(task.address<S>(number) + batch * o.stride[0] + kv_head * o.stride[1] + row * o.stride[2] +
+                             piece % kPieces * 8);
+    }
+    ARK_DEVICE void stage_fresh(const Raw<16>& raw) const {
+      *reinterpret_cast<Raw<16>*>(staging() + (thread < 128 ? 0 : kPageBytes / 2) + (thread & 127) * 16) = raw;
     }
 
     /// Keys that are not in the ring: from the position on (last used part), or this part's share of everything
@@ -238,7 +287,6 @@ struct AttentionDecode {
       if (task.has(kDecodeRange)) {
         const abi::Operand& o = task.operand(kDecodeRange);
         const int* range = task.address<int>(kDecodeRange) + batch * o.stride[0];
-        const int group = p.heads / p.kv_heads;
         low = p.keys;
         high = 0;
         for (int h = 0; h < (o.stride[1] == 0 ? 1 : group); ++h) {
@@ -274,7 +322,6 @@ struct AttentionDecode {
         const abi::Operand &k = task.operand(kDecodeK), &v = task.operand(kDecodeV);
         const S* from_k = task.address<S>(kDecodeK) + batch * k.stride[0] + kv_head * k.stride[1];
         const S* from_v = task.address<S>(kDecodeV) + batch * v.stride[0] + kv_head * v.stride[1];
-        constexpr int kPieces = kDim / 8;
         consumer.sync();
 #pragma unroll 1
         for (int i = consumer.thread(); i < count * kPieces; i += kConsumerThreads) {
@@ -288,47 +335,50 @@ struct AttentionDecode {
         // group 0 takes even pages, group 1 odd ones: one page at a time is enough for the few fresh rows
         if (consumer.group() == ((first - begin) / kPerPage & 1)) {
           const int mine = (warp & 3) * kPerWarp;
-          float mask[kBlocks][4];
-          load_masks(mask, first + mine, min(count - mine, kPerWarp));
-          attend(staging(), mine, min(count - mine, kPerWarp), mask);
+          Masks mask = {};
+          load_masks(mask, first + mine);
+          attend(staging(), mine, first + mine, min(count - mine, kPerWarp), mask);
         }
       }
       consumer.sync();
     }
 
-    /// `count` keys (at most kPerWarp; may be <= 0) from row `row` of a page on, and what is added to their scores.
-    ARK_DEVICE void attend(const unsigned char* page, int row, int count, const float (&mask)[kBlocks][4]) {
+    /// `count` keys (at most kPerWarp; may be <= 0) from row `row` of a page on; the first is key number `first`.
+    ARK_DEVICE void attend(const unsigned char* page, int row, int first, int count, const Masks& mask) {
       if (count <= 0) return;
       float s[kBlocks][4];
       scores(page, row, s);
       const float scale = p.scale * kLog2E;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          // rows of no query and keys beyond the end hold whatever: their scores are replaced, not added to
-          s[b][e] = mask[b][e] == -op::infinity() ? mask[b][e] : s[b][e] * scale + mask[b][e];
-        }
-      float top[2] = {m[0], m[1]};
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) top[e >> 1] = fmaxf(top[e >> 1], s[b][e]);
       float* probability = probabilities();  // [key][kRows], then the rescaling [kRows]
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
-        const float reference = top[h] == -op::infinity() ? 0.0f : top[h];
-        const float rescale = exp2_approx(m[h] - reference);
-        m[h] = top[h];
-        float sum = 0;
+      for (int h = 0; h < kHalves; ++h) {
         const int r = (lane >> 2) + 8 * h;
+        const int in_group = p.queries == 1 ? r : small_divide(r, p.queries);
+        // how many of the keys this row sees
+        int seen = p.causal ? min(count, r - in_group * p.queries + p.causal_offset + 1 - first) : count;
+        if (r >= rows) seen = 0;
+        float top = m[h], x[kBlocks][2];
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            const float value = exp2_approx(s[b][2 * h + e] - reference);
+            // rows of no query and keys beyond the end hold whatever: their scores are replaced, not added to
+            const bool sees = b * 8 + (lane & 3) * 2 + e < seen;
+            const float added = mask_value(mask[b][2 * h + e]);
+            x[b][e] = sees && added != -op::infinity() ? s[b][2 * h + e] * scale + added : -op::infinity();
+            top = fmaxf(top, x[b][e]);
+          }
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        const float reference = top == -op::infinity() ? 0.0f : top;
+        const float rescale = exp2_approx(m[h] - reference);
+        m[h] = top;
+        float sum = 0;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const float value = exp2_approx(x[b][e] - reference);
             sum += value;
             if (r < kRows) probability[(b * 8 + (lane & 3) * 2 + e) * kRows + r] = value;
           }
@@ -358,30 +408,41 @@ struct AttentionDecode {
       }
     }
 
-    /// What is added to the scores of keys [first, first + count), in base 2: -infinity where a key is not seen.
-    ARK_DEVICE void load_masks(float (&mask)[kBlocks][4], int first, int count) const {
-      const bool masked = p.mask_kind != 0 && task.has(kDecodeMask);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int r = (lane >> 2) + 8 * (e >> 1), key = b * 8 + (lane & 3) * 2 + (e & 1);
-          mask[b][e] = 0.0f;
-          if (key >= count || r >= rows || (p.causal && first + key > r % p.queries + p.causal_offset))
-            mask[b][e] = -op::infinity();
-          else if (masked)
-            mask[b][e] = mask_of(r, first + key);
-        }
-    }
-    /// What the mask adds to a score, in base 2.
-    ARK_DEVICE float mask_of(int r, int key) const {
+    /// The mask of this lane's keys from `first` on, as it lies in memory: nothing waits for it here.
+    ARK_DEVICE void load_masks(Masks& mask, int first) const {
+      if (p.mask_kind == 0 || !task.has(kDecodeMask)) return;
       const abi::Operand& o = task.operand(kDecodeMask);
-      const i64 at = row_offset(o, r) + key * o.stride[3];
-      if (p.mask_kind == 1)
-        return load_element(task.address<unsigned char>(kDecodeMask) + at) != 0 ? 0.0f : -op::infinity();
-      if (o.dtype == 7) return widen(load_element(task.address<bf16>(kDecodeMask) + at)) * kLog2E;
-      if (o.dtype == 6) return widen(load_element(task.address<f16>(kDecodeMask) + at)) * kLog2E;
-      return load_element(task.address<float>(kDecodeMask) + at) * kLog2E;
+      const int bytes = element_bytes(o.dtype), stride = static_cast<i32>(o.stride[3]) * bytes;
+      const int key = first + (lane & 3) * 2;
+      const unsigned char* base = task.address<unsigned char>(kDecodeMask);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const int r = min((lane >> 2) + 8 * h, rows - 1);
+        const unsigned char* row = base + row_offset(o, r) * bytes;
+        auto load = [&](auto size) __attribute__((always_inline)) {
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              mask[b][2 * h + e] =
+                  load_global<size.value>(row + static_cast<i64>(min(key + b * 8 + e, p.keys - 1)) * stride).w[0];
+        };
+        if (bytes == 1)
+          load(Number<1>{});
+        else if (bytes == 2)
+          load(Number<2>{});
+        else
+          load(Number<4>{});
+      }
+    }
+    /// What a mask's element adds to a score, in base 2.
+    ARK_DEVICE float mask_value(u32 raw) const {
+      if (p.mask_kind == 0) return 0.0f;
+      if (p.mask_kind == 1) return raw != 0 ? 0.0f : -op::infinity();
+      const int dtype = task.operand(kDecodeMask).dtype;
+      if (dtype == 7) return __uint_as_float(raw << 16) * kLog2E;
+      if (dtype == 6) return f16_to_float(static_cast<unsigned short>(raw)) * kLog2E;
+      return __uint_as_float(raw) * kLog2E;
     }
 
     ARK_DEVICE void add_values(const unsigned char* values, int row, int count, const float* probability) {
@@ -417,7 +478,7 @@ struct AttentionDecode {
       float* sums = reinterpret_cast<float*>(staging());                   // [warp][4][kDim]
       float* ml = reinterpret_cast<float*>(staging() + 8 * 4 * kDim * 4);  // [warp][16][2]
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < kHalves; ++h) {
         l[h] += __shfl_xor_sync(~0u, l[h], 1);
         l[h] += __shfl_xor_sync(~0u, l[h], 2);
         if ((lane & 3) == 0) {

@@ -36,8 +36,7 @@
 //     template <class F> static ARK_DEVICE void pointwise(int program, F&& f);
 //     template <class F> static ARK_DEVICE void row(int program, F&& f);
 //     template <class F> static ARK_DEVICE void column(int program, F&& f);
-//     template <class F> static ARK_DEVICE void epilogue_rows(int program, F&& f);     // kMatmulRows
-//     template <class F> static ARK_DEVICE void prologue_rows(int program, F&& f);
+//     template <class F> static ARK_DEVICE void rows_form(int form, F&& f);             // f(RowsForm<n>{}): rows_form.cuh
 //     template <class F> static ARK_DEVICE void epilogue_tile(int program, F&& f);     // kMatmulTile
 //     template <class F> static ARK_DEVICE void epilogue_simple(int program, F&& f);   // kMatmulSimple
 //   };
@@ -94,6 +93,7 @@ ARK_DEVICE bool open_task(const Worker& worker, u32 n, Task& task) {
   const TaskSlot& t = s.task[slot];
   if (t.item.record == abi::kEnd) return false;
   task.record = reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset);
+  task.slot = &t;
   task.first = t.item.first;
   task.count = t.item.count;
   task.item = t.item_index;
@@ -177,6 +177,51 @@ struct Fetcher {
     head = offset + bytes;
     return offset;
   }
+  /// First and last counter that rows [row, row + extent) fall on, or an empty range.
+  struct Counters {
+    int low = 0, high = -1;
+    template <class Map>
+    ARK_DEVICE Counters(const Map& map, const abi::OpRecord& r, int tile) {
+      int row = map.base;
+      if (!fixed(map)) {
+        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+        row += rest / r.grid[1] * map.coef[0] + rest % r.grid[1] * map.coef[1] + c2 * map.coef[2];
+      }
+      const int begin = max(row, 0), end = min(row + map.extent, map.limit);
+      if (begin >= end) return;
+      low = begin / map.div;
+      high = (end - 1) / map.div;
+    }
+    ARK_DEVICE bool single() const { return low == high; }
+  };
+  template <class Map>
+  static ARK_DEVICE bool fixed(const Map& map) {  // the same rows for every tile
+    return (map.coef[0] | map.coef[1] | map.coef[2]) == 0;
+  }
+  /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
+  ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
+    const int lane = thread_index() & 31;
+    bool simple_wait = true, simple_arrival = true;
+    if (lane < r.num_waits) {
+      const abi::Wait& w = r.wait[lane];
+      const Counters c(w, r, item.first);
+      simple_wait = c.single() && (fixed(w) || item.count == 1);
+      t.wait_counter[lane] = w.counter + c.low;
+      t.wait_target[lane] =
+          (worker.epoch + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
+    } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
+      const abi::Arrive& a = r.arrive[lane - 16];
+      const Counters c(a, r, item.first);
+      simple_arrival = c.single() && (fixed(a) || item.count == 1);
+      t.arrive_counter[lane - 16] = a.counter + c.low;
+    }
+    simple_wait = __all_sync(~0u, simple_wait);
+    simple_arrival = __all_sync(~0u, simple_arrival);
+    if (lane == 0) {
+      t.single_waits = simple_wait ? r.num_waits : -1;
+      t.single_arrivals = simple_arrival ? r.num_arrivals : -1;
+    }
+  }
   ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int lane) {
     Shared& s = worker.shared;
     const int slot = pushed % kTaskSlots;
@@ -188,6 +233,7 @@ struct Fetcher {
           operands[i].offset =
               static_cast<i64>(slots[operands[i].slot]) + operands[i].offset * element_bytes(operands[i].dtype);
     }
+    if (item.record != abi::kEnd) resolve(item, *reinterpret_cast<abi::OpRecord*>(s.records + offset), s.task[slot]);
     if (lane == 0) {
       TaskSlot& t = s.task[slot];
       t.item = item;
@@ -230,6 +276,10 @@ ARK_DEVICE void write_trace(const Consumer& consumer, const Task& task, u64 begi
   t.wait_end = consumer.wait_end < begin ? begin : consumer.wait_end;
   t.load_end = consumer.load_end < t.wait_end ? t.wait_end : consumer.load_end;
   t.end = global_time_ns();
+  for (int i = 0; i < 16; ++i) {
+    t.stamp[i] = consumer.worker.shared.stamp[i];
+    consumer.worker.shared.stamp[i] = 0;
+  }
 }
 
 /// Warps 4 to 11. Consumers leave together: one thread decides before the barrier that ends an item.
@@ -246,18 +296,23 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   consumer.sync();
   for (u32 n = 0; s.leave[n & 1] == 0; ++n) {
     const TaskSlot& t = s.task[n % kTaskSlots];
-    Task task{reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset), t.item.first, t.item.count,
+    Task task{reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset), &t, t.item.first, t.item.count,
               t.item_index};
     u64 begin = 0;
     if constexpr (kTrace) begin = global_time_ns();
     consumer.op = task.record->op;
     consumer.arrived = 0;
+    if (consumer.staged != consumer.op) consumer.staged = -1;
+    consumer.stamp(0);
     Tasks::consume(consumer, task);
+    consumer.stamp(12);
     next_is_there(n + 1);
     consumer.sync();
+    consumer.stamp(13);
     if (consumer.warp() == 0) {
-      if (!worker.waiter.failed())
+      if (consumer.arrived < task.count && !worker.waiter.failed())
         arrive_for_tiles(worker, task, task.first + consumer.arrived, task.count - consumer.arrived);
+      consumer.stamp(14);
       if constexpr (kTrace) write_trace(consumer, task, begin);
       close_task(worker, n);
     }

@@ -24,7 +24,7 @@ inline constexpr int kConsumerWarps = 8;
 inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
-inline constexpr int kTaskSlots = 8;
+inline constexpr int kTaskSlots = 4;  // as many records as the ring of records holds
 inline constexpr int kPagesInFlight =
     4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
 
@@ -34,7 +34,12 @@ struct TaskSlot {
   i32 record_offset;  // in Shared::records
   i32 record_bytes;
   i32 item_index;  // in the launch's `items`
-  i32 pad;
+  // What the item waits for and where it reports, when every wait falls on one counter (single_waits >= 0) and every
+  // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides between
+  // an op and the next. -1: not so simple, the record is asked.
+  i32 single_waits, single_arrivals;
+  u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
+  u32 arrive_counter[abi::kMaxArrivals];
 };
 
 struct Shared {
@@ -50,7 +55,7 @@ struct Shared {
   Failure failure;
   u32 epoch;
   alignas(16) unsigned char zeros[16];
-  unsigned char sync_scratch[224];  // reductions over the consumers
+  u32 stamp[16];  // trace only
 };
 inline constexpr int kSharedBytes = 232448;  // what one CTA may have on sm_90
 static_assert(sizeof(Shared) <= kSharedBytes);
@@ -59,6 +64,7 @@ static_assert(sizeof(Shared) <= kSharedBytes);
 /// done.
 struct Task {
   const abi::OpRecord* record;
+  const TaskSlot* slot;
   i32 first, count, item;
 
   ARK_DEVICE const abi::Operand& operand(int i) const { return reinterpret_cast<const abi::Operand*>(record + 1)[i]; }
@@ -113,6 +119,22 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
       }
     }
   }
+  __syncwarp();
+}
+
+/// wait_for_tiles of a whole item as a function: the rare case of an item whose waits are not simple, kept out of the
+/// instruction cache of the others. Not for families that use wgmma.
+__device__ __noinline__ void wait_for_tiles_called(Shared* shared, const abi::LaunchHeader* launch, Task task) {
+  wait_for_tiles(Worker(*shared, *launch), task, task.first, task.count, true);
+}
+
+/// The same for a whole item whose waits fall on one counter each.
+ARK_DEVICE void wait_for_counters(const Worker& worker, const Task& task) {
+  const int lane = thread_index() & 31;
+  if (lane < task.slot->single_waits)
+    worker.waiter.wait_counter(
+        worker.counter(task.slot->wait_counter[lane]), task.slot->wait_target[lane],
+        WaitName{task.record->op, task.first, static_cast<i32>(task.slot->wait_counter[lane])});
   __syncwarp();
 }
 
@@ -260,6 +282,7 @@ struct Consumer {
   u32 page = 0;                    // first page of the current item, advanced by the family
   i32 arrived = 0;                 // tiles of the current item already reported
   i32 op = -1;                     // of the current item, for error records
+  i32 staged = -1;                 // op whose activation lies at the beginning of the scratch memory (matmul_rows)
   u64 wait_end = 0, load_end = 0;  // trace only
 
   ARK_DEVICE explicit Consumer(Worker& w) : worker(w) {}
@@ -294,6 +317,36 @@ struct Consumer {
       sync();
     }
     if constexpr (kTrace) wait_end = global_time_ns();
+  }
+  /// All consumers: the whole item may read everything it needs.
+  ARK_DEVICE void wait_for_item(const Task& task) {
+    if (task.record->num_waits != 0) {
+      if (warp() == kPollWarp) {
+        if (task.slot->single_waits >= 0)
+          wait_for_counters(worker, task);
+        else
+          wait_for_tiles_called(&worker.shared, &worker.launch, task);
+      }
+      sync();
+    }
+    if constexpr (kTrace) wait_end = global_time_ns();
+  }
+  /// One warp of several reports `count` tiles that it has finished alone, without waiting for the others; each warp of
+  /// the item calls this once and the counts add up to the item's tiles. Does nothing (the loop reports then) where
+  /// arrivals are not simple.
+  ARK_DEVICE void arrive_warp(const Task& task, int count) {
+    const int n = task.slot->single_arrivals;
+    if (n < 0) return;
+    __syncwarp();
+    if (lane() < n && count > 0 && !worker.waiter.failed())
+      red_release_add(const_cast<u32*>(worker.counter(task.slot->arrive_counter[lane()])), count);
+    arrived = task.count;
+  }
+  /// Trace only: the item is at step i (0: taken, 1: may read, 12: done by its family, 13: by all warps, 14: reported;
+  /// the others are the family's).
+  ARK_DEVICE void stamp(int i) const {
+    if constexpr (kTrace)
+      if (thread() == 0) worker.shared.stamp[i] = clock_cycles();
   }
   /// Trace only: the pages of the item have all been seen.
   ARK_DEVICE void mark_loaded() {

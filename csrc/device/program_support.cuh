@@ -98,6 +98,11 @@ ARK_DEVICE auto cast(T x) {
   return widen(narrow<S>(x));
 }
 
+/// a / b for 0 <= a < 2^20, b > 0: half the latency of the general division, which is on the way of every item.
+ARK_DEVICE int small_divide(int a, int b) {
+  return static_cast<int>(divide_approx(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
 /// f(Number<0>{}), ..., f(Number<kCount - 1>{}). Unrolled by the front end: arrays indexed by the number are in
 /// registers for certain, which loops with #pragma unroll do not guarantee when the elements are copied as bytes.
 template <int kValue>
@@ -159,9 +164,12 @@ struct ProgramContext {
   const Worker& worker;
   const Task& task;
   int first_operand;
+  u32 vectors;  // bit i: operand i moves 16 bytes at once; what is not known at compile time is asked of the record
 
-  ARK_DEVICE ProgramContext(const Task& t, int first, const Worker& w) : worker(w), task(t), first_operand(first) {}
+  ARK_DEVICE ProgramContext(const Task& t, int first, const Worker& w, u32 known_vectors = 0)
+      : worker(w), task(t), first_operand(first), vectors(known_vectors) {}
   ARK_DEVICE const abi::Operand& operand(int i) const { return task.operand(first_operand + i); }
+  ARK_DEVICE bool known_vector(int i) const { return (vectors >> (i & 31) & 1) != 0; }
 };
 
 /// Elements of S that one access of a vector of V moves: how many must be contiguous and aligned.
@@ -186,7 +194,9 @@ ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i32 (&x)
     out.v[0] = load_element(p);
   } else {
     const i64 stride = o.stride[kDims - 1];
-    if (o.vector >= kTogether<S, V>) {
+    if (c.known_vector(number)) {
+      load_vector(p, out);
+    } else if (o.vector >= kTogether<S, V>) {
       load_vector(p, out);
     } else if (stride == 0) {
       const S s = load_element(p);
@@ -371,6 +381,26 @@ ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)
       ARK_EACH if (i == first) out[i] = sum[0] * scale;
     }
   }
+}
+
+/// Sums v[i] over the warp; lane l gets the sum of value l / (32 / kCount). A fixed tree. Destroys v.
+template <int kCount>
+ARK_DEVICE float transpose_sum(float (&v)[kCount], int lane) {
+  int mask = 16;
+#pragma unroll
+  for (int count = kCount; count > 1; count /= 2, mask /= 2) {
+    const bool upper = lane & mask;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (i < count / 2) {
+        const float keep = upper ? v[i + count / 2] : v[i], give = upper ? v[i] : v[i + count / 2];
+        v[i] = keep + __shfl_xor_sync(~0u, give, mask);
+      }
+    }
+  }
+#pragma unroll 1
+  for (; mask > 0; mask /= 2) v[0] += __shfl_xor_sync(~0u, v[0], mask);
+  return v[0];
 }
 
 template <int kPass>

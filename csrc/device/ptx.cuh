@@ -19,6 +19,12 @@ ARK_DEVICE int element_bytes(int dtype) { return static_cast<int>(0x8422842111ul
 
 ARK_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
+/// Cycles of this SM; wraps.
+ARK_DEVICE u32 clock_cycles() {
+  u32 t;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(t)::"memory");
+  return t;
+}
 ARK_DEVICE u64 global_time_ns() {
   u64 t;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
@@ -535,5 +541,55 @@ ARK_DEVICE u32 opaque(u32 x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+
+// ---- between the GPUs of a host: scope .sys, memory of a peer mapped here
+
+ARK_DEVICE u32 load_acquire_system(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+ARK_DEVICE u32 load_relaxed_system(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+ARK_DEVICE void store_relaxed_system(u32* p, u32 v) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+/// acq_rel at system scope: one of it stands before any number of relaxed flag stores.
+ARK_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+/// 16 bytes in one access. Each half of 8 bytes arrives as a whole; packets rely on no more than that.
+ARK_DEVICE void store_packet(void* p, const u32 (&w)[4]) {
+  asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+               "r"(w[3])
+               : "memory");
+}
+ARK_DEVICE void load_packet(u32 (&w)[4], const void* p) {
+  asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "l"(p)
+               : "memory");
+}
+
+/// Shared -> global (here or at a peer), contiguous, addresses and size multiples of 16; part of this thread's current
+/// group of bulk stores.
+ARK_DEVICE void bulk_store(void* global, u32 shared, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
+               : "memory");
+}
+ARK_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until at most `kPending` of this thread's groups are unfinished: their writes are done, a fence and a flag may
+/// follow.
+template <int kPending>
+ARK_DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Programmatic dependent launch: until the kernel before this one in the stream has ended (at once without one).
+ARK_DEVICE void grid_wait_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// The next kernel of the stream may be brought in while this one runs.
+ARK_DEVICE void grid_release_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 }  // namespace ark::device

@@ -54,14 +54,14 @@ struct RowGroup {
 };
 
 /// One walk over the elements of a row, recursively pass by pass: `kept` vectors stay in registers.
-template <class P, int V, bool kCached>
+template <class P, int V, bool kCached, class Group = RowGroup>
 struct RowWalk {
   static constexpr int kChunks = kCached ? P::kCachedChunks : 1;
   static constexpr int kRowDims = P::kReduceDims > 0 ? P::kReduceDims : 1;  // a prologue without a reduction names none
   using Inputs = typename P::template Inputs<V>;
 
   const ProgramContext& c;
-  const RowGroup& group;
+  const Group& group;
   i64 row_size;
   Inputs kept[kChunks];
 

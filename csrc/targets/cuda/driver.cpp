@@ -57,6 +57,23 @@ Loaded load() {
   get("cuStreamDestroy_v2", api.stream_destroy);
   get("cuStreamGetCaptureInfo_v2", api.stream_capture_info);
   get("cuThreadExchangeStreamCaptureMode", api.exchange_capture_mode);
+  get("cuMemGetAllocationGranularity", api.mem_granularity);
+  get("cuMemCreate", api.mem_create);
+  get("cuMemRelease", api.mem_release);
+  get("cuMemAddressReserve", api.mem_reserve);
+  get("cuMemAddressFree", api.mem_unreserve);
+  get("cuMemMap", api.mem_map);
+  get("cuMemUnmap", api.mem_unmap);
+  get("cuMemSetAccess", api.mem_set_access);
+  get("cuMemExportToShareableHandle", api.mem_export);
+  get("cuMemImportFromShareableHandle", api.mem_import);
+  get("cuMemGetAddressRange_v2", api.mem_address_range);
+  get("cuIpcGetMemHandle", api.ipc_get_handle);
+  get("cuIpcOpenMemHandle_v2", api.ipc_open_handle);
+  get("cuIpcCloseMemHandle", api.ipc_close_handle);
+  get("cuMemcpyDtoHAsync_v2", api.copy_to_host_async);
+  get("cuMemcpyDtoDAsync_v2", api.copy_on_device_async);
+  get("cuStreamCreateWithPriority", api.stream_create_with_priority);
   get("cuTensorMapEncodeTiled", api.tensor_map_encode_tiled);
   if (!result.problem.empty()) return result;
   if (Result status = api.init(0); status != kSuccess) {

@@ -40,13 +40,14 @@ enum class TensorMapSwizzle : int { kNone = 0, k32B, k64B, k128B };
 enum class TensorMapPromotion : int { kNone = 0, k64B, k128B, k256B };
 enum class TensorMapFill : int { kZero = 0 };
 
-enum class LaunchAttributeId : int { kCooperative = 2, kClusterDimension = 4 };
+enum class LaunchAttributeId : int { kCooperative = 2, kClusterDimension = 4, kProgrammaticSerialization = 6 };
 struct LaunchAttribute {
   LaunchAttributeId id;
   char pad[4];
   union {
     char bytes[64];
     int cooperative;
+    int programmatic;
     struct {
       unsigned x, y, z;
     } cluster;
@@ -66,6 +67,30 @@ static_assert(sizeof(LaunchConfig) == 56);
 
 inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
+
+// Memory that other processes can map.
+using MemoryHandle = unsigned long long;
+struct MemoryLocation {
+  int type, id;  // kLocationDevice, ordinal
+};
+struct MemoryProperties {
+  int type, handle_types;  // kMemoryPinned, kHandlePosixFd
+  MemoryLocation location;
+  void* windows_data;
+  unsigned char compression, rdma;
+  unsigned short usage;
+  unsigned char reserved[4];
+};
+static_assert(sizeof(MemoryProperties) == 32);
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags;  // kAccessReadWrite
+};
+struct IpcHandle {
+  char bytes[64];
+};
+inline constexpr int kLocationDevice = 1, kMemoryPinned = 1, kHandlePosixFd = 1, kAccessReadWrite = 3;
+inline constexpr unsigned kIpcLazyPeerAccess = 1;
 
 /// Entry points. Obtain with `driver()`.
 struct Driver {
@@ -99,6 +124,23 @@ struct Driver {
   Result (*stream_destroy)(Stream);
   Result (*stream_capture_info)(Stream, CaptureStatus*, unsigned long long* id, void**, const void**, size_t*);
   Result (*exchange_capture_mode)(CaptureMode*);
+  Result (*mem_granularity)(size_t*, const MemoryProperties*, int option);
+  Result (*mem_create)(MemoryHandle*, size_t, const MemoryProperties*, unsigned long long flags);
+  Result (*mem_release)(MemoryHandle);
+  Result (*mem_reserve)(DevicePtr*, size_t size, size_t alignment, DevicePtr wish, unsigned long long flags);
+  Result (*mem_unreserve)(DevicePtr, size_t);
+  Result (*mem_map)(DevicePtr, size_t size, size_t offset, MemoryHandle, unsigned long long flags);
+  Result (*mem_unmap)(DevicePtr, size_t);
+  Result (*mem_set_access)(DevicePtr, size_t, const MemoryAccess*, size_t count);
+  Result (*mem_export)(void* handle, MemoryHandle, int type, unsigned long long flags);
+  Result (*mem_import)(MemoryHandle*, void* handle, int type);
+  Result (*mem_address_range)(DevicePtr* base, size_t* size, DevicePtr);
+  Result (*ipc_get_handle)(IpcHandle*, DevicePtr);
+  Result (*ipc_open_handle)(DevicePtr*, IpcHandle, unsigned flags);
+  Result (*ipc_close_handle)(DevicePtr);
+  Result (*copy_to_host_async)(void*, DevicePtr, size_t, Stream);
+  Result (*copy_on_device_async)(DevicePtr to, DevicePtr from, size_t, Stream);
+  Result (*stream_create_with_priority)(Stream*, unsigned flags, int priority);
   Result (*tensor_map_encode_tiled)(TensorMap*, TensorMapType, unsigned rank, void* address, const uint64_t* sizes,
                                     const uint64_t* strides, const unsigned* box, const unsigned* element_strides,
                                     TensorMapInterleave, TensorMapSwizzle, TensorMapPromotion, TensorMapFill);

@@ -65,6 +65,11 @@ bool Nvrtc::open(const std::string& folder, std::string& tried) {
 
 Nvrtc::Nvrtc(const std::vector<std::string>& folders) {
   std::string tried;
+  if (const std::string only = env::text("ARK_NVRTC", ""); !only.empty()) {
+    if (open(only, tried)) return;
+    problem_ = cat("no usable NVRTC in ARK_NVRTC=", only);
+    return;
+  }
   for (const std::string& folder : folders)
     if (open(folder, tried)) return;
   for (const std::string& folder : toolkit_folders())

@@ -1,0 +1,518 @@
+#include "bindings/cuda_group.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "bindings/c10d_store.h"
+#include "bindings/tensor_args.h"
+
+namespace ark::bindings {
+namespace {
+
+constexpr int kAsyncStream =
+    -1;  // key of the stream of asynchronous collectives; sends and receives have 2 peer + 0, 1
+
+bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (op == c10d::ReduceOp::PREMUL_SUM || op == c10d::ReduceOp::UNUSED) return false;
+  if (tensor.is_complex()) return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
+  switch (tensor.scalar_type()) {
+    case at::kBool:
+      return op != c10d::ReduceOp::AVG;
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+      return true;
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+      return op != c10d::ReduceOp::BAND && op != c10d::ReduceOp::BOR && op != c10d::ReduceOp::BXOR;
+    default:
+      return false;
+  }
+}
+
+abi::ExchangePart part(const void* source, void* destination, uint64_t send_bytes, uint64_t receive_bytes) {
+  return {static_cast<const unsigned char*>(source), static_cast<unsigned char*>(destination), send_bytes,
+          receive_bytes};
+}
+
+}  // namespace
+
+CudaGroup::CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name,
+                     std::chrono::milliseconds timeout, std::shared_ptr<cuda::Toolchain> toolchain,
+                     const comm::CudaCollectivesOptions& options)
+    : store_(std::make_unique<C10dStore>(std::move(store))),
+      rank_(rank),
+      size_(size),
+      name_(std::move(name)),
+      timeout_(timeout),
+      toolchain_(std::move(toolchain)),
+      options_(options) {
+  if (size > abi::kMaxRanks) unusable_ = cat("it has more than ", abi::kMaxRanks, " ranks");
+}
+
+CudaGroup::~CudaGroup() = default;
+
+bool CudaGroup::usable(c10::Device device) {
+  std::lock_guard lock(creation_mutex_);
+  if (!unusable_.empty() || size_ < 2) return false;
+  if (!collectives_) {
+    try {
+      collectives_ = std::make_shared<Collectives>(*store_, comm::GroupInfo{rank_, size_, name_}, device.index(),
+                                                   toolchain_, options_);
+    } catch (const UnsupportedError& error) {
+      unusable_ = error.what();
+      log::warn("process group ", name_, ": CUDA tensors go to NCCL: ", unusable_);
+      return false;
+    }
+  }
+  TORCH_CHECK(collectives_->device() == device.index(), "ark process group ", name_,
+              ": its memory is on cuda:", collectives_->device(), " (where the first tensor was), got a tensor on ",
+              device);
+  return true;
+}
+
+c10::Stream CudaGroup::own_stream(int key) {
+  if (auto found = streams_.find(key); found != streams_.end()) return found->second;
+  constexpr int kHighest = -5;  // clamped to what the device has: communication goes first
+  cuda::Stream raw = nullptr;
+  cuda::RelaxedCaptureScope relaxed;
+  cuda::check_result(cuda::driver().stream_create_with_priority(&raw, cuda::kStreamNonBlocking, kHighest),
+                     "cuStreamCreateWithPriority");
+  c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(collectives_->device()));
+  c10::Stream stream(c10::Stream::UNSAFE, device, static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(raw)));
+  return streams_.emplace(key, stream).first->second;  // lives as long as the process: torch may still name it
+}
+
+/// Collectives of a group run one after the other, whatever their streams.
+void CudaGroup::follow(c10::Stream stream) {
+  if (last_ && *last_ != stream && is_capturing(raw_stream(*last_)) == is_capturing(raw_stream(stream))) {
+    c10::Event end(c10::DeviceType::CUDA);
+    end.record(*last_);
+    end.block(stream);
+  }
+  last_ = stream;
+}
+
+CudaGroup::WorkPtr CudaGroup::submit(Plan plan, const Body& body, c10::Device device) {
+  std::lock_guard lock(mutex_);
+  c10::DeviceGuard guard(device);
+  c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  c10::Stream stream = plan.async ? own_stream(kAsyncStream) : current;
+  if (plan.async) {
+    // The fork first: a captured group stream has to belong to the capture before it follows anything.
+    c10::Event begin(c10::DeviceType::CUDA);
+    begin.record(current);
+    begin.block(stream);
+  }
+  follow(stream);
+  return submit_on(stream, plan, body, plan.async);
+}
+
+CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork) {
+  auto timeout = plan.timeout;
+  if (timeout == c10d::kUnsetTimeout || timeout.count() <= 0) timeout = timeout_;
+  const uint64_t number = (*sequence_)++;
+  Call call{raw_stream(stream), number,
+            static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count())};
+  {
+    c10::StreamGuard on(stream);
+    body(*collectives_, call);
+  }
+  if (fork) {
+    c10::impl::VirtualGuardImpl impl(stream.device_type());
+    for (const Tensors* list : {&plan.results, &plan.inputs})
+      for (const at::Tensor& t : *list)
+        if (t.is_cuda()) impl.recordDataPtrOnStream(t.storage().data_ptr(), stream);
+  }
+  return c10::make_intrusive<CudaWork>(rank_, plan.type, number, std::move(plan.results), stream, collectives_,
+                                       plan.blocks_host);
+}
+
+CudaGroup::WorkPtr CudaGroup::allreduce(Tensors& tensors, const c10d::ReduceOp& op, bool async,
+                                        std::chrono::milliseconds timeout) {
+  for (const at::Tensor& t : tensors)
+    if (t.layout() != at::kStrided || !reducible(t, op)) return nullptr;
+  if (tensors.empty() || !usable(tensors[0].device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::ALLREDUCE, .results = tensors, .async = async, .timeout = timeout},
+      [&](Collectives& collectives, const Call& call) {
+        for (const at::Tensor& t : tensors) {
+          Staged staged(as_real(t, op));
+          collectives.all_reduce(staged.ptr(), staged.ptr(), staged.data.numel(),
+                                 reducible_type(staged.data.scalar_type()), reduction(op), -1, call);
+          staged.finish();
+        }
+      },
+      tensors[0].device());
+}
+
+CudaGroup::WorkPtr CudaGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  check_root(opts.rootRank, size_, "reduce");
+  const at::Tensor& tensor = single(tensors, "reduce");
+  if (!reducible(tensor, opts.reduceOp) || !usable(tensor.device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::REDUCE, .results = tensors, .async = opts.asyncOp, .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        Staged staged(as_real(tensor, opts.reduceOp));
+        collectives.all_reduce(staged.ptr(), staged.ptr(), staged.data.numel(),
+                               reducible_type(staged.data.scalar_type()), reduction(opts.reduceOp),
+                               static_cast<int>(opts.rootRank), call);
+        if (rank_ == opts.rootRank) staged.finish();
+      },
+      tensor.device());
+}
+
+void CudaGroup::run_exchange(Collectives& collectives, comm::ExchangeKind kind,
+                             const std::vector<abi::ExchangePart>& parts, int root, uint64_t bytes, const Call& call) {
+  collectives.exchange(kind, parts, root, bytes, call);
+}
+
+CudaGroup::WorkPtr CudaGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  check_root(opts.rootRank, size_, "broadcast");
+  const at::Tensor& tensor = single(tensors, "broadcast");
+  if (!usable(tensor.device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::BROADCAST, .results = tensors, .async = opts.asyncOp, .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        Staged staged(tensor);
+        const int root = static_cast<int>(opts.rootRank);
+        std::vector<abi::ExchangePart> parts(size_, part(nullptr, nullptr, 0, 0));
+        if (rank_ == root) {
+          for (int r = 0; r < size_; ++r)
+            if (r != root) parts[r] = part(staged.ptr(), nullptr, staged.bytes(), 0);
+        } else {
+          parts[root] = part(nullptr, staged.ptr(), 0, staged.bytes());
+        }
+        run_exchange(collectives, comm::ExchangeKind::kBroadcast, parts, root, staged.bytes(), call);
+        if (rank_ != root) staged.finish();
+      },
+      tensor.device());
+}
+
+void CudaGroup::gather_parts(Collectives& collectives, const at::Tensor& input, const Tensors& outputs,
+                             const Call& call) {
+  Staged in(input);
+  std::vector<Staged> out;
+  std::vector<abi::ExchangePart> parts;
+  bool even = true;
+  for (const at::Tensor& t : outputs) {
+    out.emplace_back(t);
+    even = even && t.nbytes() == input.nbytes();
+    parts.push_back(part(in.ptr(), out.back().ptr(), in.bytes(), out.back().bytes()));
+  }
+  TORCH_CHECK(outputs[rank_].nbytes() == input.nbytes(), "ark process group, all_gather: expected ", input.nbytes(),
+              " bytes for this rank's own part, got ", outputs[rank_].nbytes());
+  run_exchange(collectives, comm::ExchangeKind::kAllGather, parts, -1, even ? in.bytes() : 0, call);
+  for (Staged& s : out) s.finish();
+}
+
+CudaGroup::WorkPtr CudaGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                        const c10d::AllgatherOptions& opts) {
+  if (inputs.empty() || !usable(inputs[0].device())) return nullptr;
+  Tensors results;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(inputs[i], "all_gather");
+    check_gathered(outputs[i], size_, inputs[i]);
+    results.insert(results.end(), outputs[i].begin(), outputs[i].end());
+  }
+  return submit(
+      {.type = c10d::OpType::ALLGATHER,
+       .results = results,
+       .inputs = inputs,
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        for (size_t i = 0; i < inputs.size(); ++i) gather_parts(collectives, inputs[i], outputs[i], call);
+      },
+      inputs[0].device());
+}
+
+CudaGroup::WorkPtr CudaGroup::allgather_into(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  if (inputs.empty() || !usable(inputs[0].device())) return nullptr;
+  TORCH_CHECK(outputs.size() == inputs.size(),
+              "ark process group, all_gather_into_tensor: expected as many outputs as "
+              "inputs, got ",
+              outputs.size(), " and ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(inputs[i], "all_gather_into_tensor");
+    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].scalar_type() == inputs[i].scalar_type(),
+                "ark process group, all_gather_into_tensor: expected an output of ", inputs[i].numel() * size_,
+                " elements of ", inputs[i].scalar_type(), ", got ", outputs[i].numel(), " of ",
+                outputs[i].scalar_type());
+  }
+  return submit(
+      {.type = c10d::OpType::_ALLGATHER_BASE,
+       .results = outputs,
+       .inputs = inputs,
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          Staged in(inputs[i]), out(outputs[i]);
+          std::vector<abi::ExchangePart> parts;
+          for (int r = 0; r < size_; ++r)
+            parts.push_back(part(in.ptr(), static_cast<char*>(out.ptr()) + r * in.bytes(), in.bytes(), in.bytes()));
+          run_exchange(collectives, comm::ExchangeKind::kAllGather, parts, -1, in.bytes(), call);
+          out.finish();
+        }
+      },
+      inputs[0].device());
+}
+
+CudaGroup::WorkPtr CudaGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  check_root(opts.rootRank, size_, "gather");
+  const at::Tensor& input = single(inputs, "gather");
+  const bool is_root = rank_ == opts.rootRank;
+  TORCH_CHECK(outputs.size() == (is_root ? 1u : 0u), "ark process group, gather: expected ",
+              is_root ? "one list" : "no list", " of outputs on rank ", rank_, ", got ", outputs.size());
+  if (is_root) check_parts(outputs[0], size_, input, "gather");
+  if (!usable(input.device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::GATHER,
+       .results = is_root ? outputs[0] : Tensors{},
+       .inputs = inputs,
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        Staged in(input);
+        const int root = static_cast<int>(opts.rootRank);
+        std::vector<abi::ExchangePart> parts(size_, part(nullptr, nullptr, 0, 0));
+        std::vector<Staged> out;
+        if (is_root)
+          for (const at::Tensor& t : outputs[0]) out.emplace_back(t);
+        for (size_t r = 0; r < out.size(); ++r) parts[r] = part(nullptr, out[r].ptr(), 0, out[r].bytes());
+        parts[root].source = static_cast<const unsigned char*>(in.ptr());
+        parts[root].send_bytes = in.bytes();
+        run_exchange(collectives, comm::ExchangeKind::kGather, parts, root, in.bytes(), call);
+        for (Staged& s : out) s.finish();
+      },
+      input.device());
+}
+
+CudaGroup::WorkPtr CudaGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                      const c10d::ScatterOptions& opts) {
+  check_root(opts.rootRank, size_, "scatter");
+  const at::Tensor& output = single(outputs, "scatter");
+  const bool is_root = rank_ == opts.rootRank;
+  TORCH_CHECK(inputs.size() == (is_root ? 1u : 0u), "ark process group, scatter: expected ",
+              is_root ? "one list" : "no list", " of inputs on rank ", rank_, ", got ", inputs.size());
+  if (is_root) check_parts(inputs[0], size_, output, "scatter");
+  if (!usable(output.device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::SCATTER,
+       .results = outputs,
+       .inputs = is_root ? inputs[0] : Tensors{},
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        Staged out(output);
+        const int root = static_cast<int>(opts.rootRank);
+        std::vector<abi::ExchangePart> parts(size_, part(nullptr, nullptr, 0, 0));
+        std::vector<Staged> in;
+        if (is_root)
+          for (const at::Tensor& t : inputs[0]) in.emplace_back(t);
+        for (size_t r = 0; r < in.size(); ++r) parts[r] = part(in[r].ptr(), nullptr, in[r].bytes(), 0);
+        parts[root].destination = static_cast<unsigned char*>(out.ptr());
+        parts[root].receive_bytes = out.bytes();
+        run_exchange(collectives, comm::ExchangeKind::kScatter, parts, root, out.bytes(), call);
+        out.finish();
+      },
+      output.device());
+}
+
+CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                             const c10d::ReduceScatterOptions& opts) {
+  const at::Tensor& output = single(outputs, "reduce_scatter");
+  TORCH_CHECK(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
+              "ark process group, reduce_scatter: expected one list of ", size_, " inputs");
+  if (!reducible(output, opts.reduceOp) || output.is_complex() || !usable(output.device())) return nullptr;
+  bool even = true;
+  for (const at::Tensor& t : inputs[0]) even = even && t.numel() == output.numel();
+  TORCH_CHECK(inputs[0][rank_].numel() == output.numel(), "ark process group, reduce_scatter: expected ",
+              output.numel(), " elements for this rank, got ", inputs[0][rank_].numel());
+  return submit(
+      {.type = c10d::OpType::REDUCE_SCATTER,
+       .results = outputs,
+       .inputs = inputs[0],
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        at::Tensor joined = flat(inputs[0]);
+        const DType type = reducible_type(output.scalar_type());
+        if (even) {
+          Staged out(output);
+          collectives.reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, reduction(opts.reduceOp),
+                                     call);
+          return out.finish();
+        }
+        collectives.all_reduce(joined.data_ptr(), joined.data_ptr(), joined.numel(), type, reduction(opts.reduceOp), -1,
+                               call);
+        int64_t before = 0;
+        for (int r = 0; r < rank_; ++r) before += inputs[0][r].numel();
+        unflatten(joined.narrow(0, before, output.numel()), {output});
+      },
+      output.device());
+}
+
+CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inputs,
+                                                  const c10d::ReduceScatterOptions& opts) {
+  TORCH_CHECK(outputs.size() == inputs.size(),
+              "ark process group, reduce_scatter_tensor: expected as many outputs as "
+              "inputs, got ",
+              outputs.size(), " and ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].layout() != at::kStrided || inputs[i].is_complex() || !reducible(inputs[i], opts.reduceOp))
+      return nullptr;
+    TORCH_CHECK(inputs[i].numel() == outputs[i].numel() * size_ && inputs[i].scalar_type() == outputs[i].scalar_type(),
+                "ark process group, reduce_scatter_tensor: expected an input of ", outputs[i].numel() * size_,
+                " elements of ", outputs[i].scalar_type(), ", got ", inputs[i].numel(), " of ",
+                inputs[i].scalar_type());
+  }
+  if (inputs.empty() || !usable(inputs[0].device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::_REDUCE_SCATTER_BASE,
+       .results = outputs,
+       .inputs = inputs,
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          Staged in(inputs[i]), out(outputs[i]);
+          collectives.reduce_scatter(in.ptr(), out.ptr(), out.data.numel(), reducible_type(out.data.scalar_type()),
+                                     reduction(opts.reduceOp), call);
+          out.finish();
+        }
+      },
+      inputs[0].device());
+}
+
+CudaGroup::WorkPtr CudaGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  TORCH_CHECK(input.scalar_type() == output.scalar_type(), "ark process group, all_to_all: expected an output of ",
+              input.scalar_type(), ", got ", output.scalar_type());
+  auto to = split_bytes(input_splits, input, size_, "input"),
+       from = split_bytes(output_splits, output, size_, "output");
+  TORCH_CHECK(to[rank_] == from[rank_], "ark process group, all_to_all: rank ", rank_, " sends ", to[rank_],
+              " bytes to itself and expects ", from[rank_]);
+  if (!usable(output.device())) return nullptr;
+  const uint64_t same = input_splits.empty() && output_splits.empty() ? input.nbytes() : 0;
+  return submit(
+      {.type = c10d::OpType::ALLTOALL_BASE,
+       .results = {output},
+       .inputs = {input},
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        Staged in(input), out(output);
+        std::vector<abi::ExchangePart> parts;
+        uint64_t sent = 0, got = 0;
+        for (int r = 0; r < size_; ++r) {
+          parts.push_back(
+              part(static_cast<char*>(in.ptr()) + sent, static_cast<char*>(out.ptr()) + got, to[r], from[r]));
+          sent += to[r];
+          got += from[r];
+        }
+        run_exchange(collectives, comm::ExchangeKind::kAllToAll, parts, -1, same, call);
+        out.finish();
+      },
+      output.device());
+}
+
+CudaGroup::WorkPtr CudaGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  TORCH_CHECK(static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
+              "ark process group, all_to_all: expected ", size_, " inputs and outputs, got ", inputs.size(), " and ",
+              outputs.size());
+  TORCH_CHECK(inputs[rank_].nbytes() == outputs[rank_].nbytes(), "ark process group, all_to_all: rank ", rank_,
+              " sends ", inputs[rank_].nbytes(), " bytes to itself and expects ", outputs[rank_].nbytes());
+  if (!usable(inputs[0].device())) return nullptr;
+  return submit(
+      {.type = c10d::OpType::ALLTOALL,
+       .results = outputs,
+       .inputs = inputs,
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
+      [&](Collectives& collectives, const Call& call) {
+        std::vector<Staged> in, out;
+        std::vector<abi::ExchangePart> parts;
+        for (int r = 0; r < size_; ++r) {
+          in.emplace_back(inputs[r]);
+          out.emplace_back(outputs[r]);
+          parts.push_back(part(in[r].ptr(), out[r].ptr(), in[r].bytes(), out[r].bytes()));
+        }
+        run_exchange(collectives, comm::ExchangeKind::kAllToAll, parts, -1, 0, call);
+        for (Staged& s : out) s.finish();
+      },
+      inputs[0].device());
+}
+
+CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tensor, const Body& body) {
+  std::lock_guard lock(mutex_);
+  c10::DeviceGuard guard(tensor.device());
+  c10::Stream current = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  const int key = 2 * peer + (sends ? 1 : 0);
+  c10::Stream stream = own_stream(key);
+  c10::Event begin(c10::DeviceType::CUDA);
+  begin.record(current);
+  begin.block(stream);
+  Plan plan{.type = sends ? c10d::OpType::SEND : c10d::OpType::RECV, .results = {tensor}};
+  uint64_t* all = std::exchange(sequence_, &points_[key]);  // a pair counts its own messages
+  WorkPtr work = submit_on(stream, plan, body, true);
+  sequence_ = all;
+  return work;
+}
+
+CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
+  check_root(destination, size_, "send");
+  TORCH_CHECK(destination != rank_, "ark process group, send: rank ", destination, " cannot send to itself");
+  const at::Tensor& tensor = single(tensors, "send");
+  if (!usable(tensor.device())) return nullptr;
+  return point(destination, true, tensor, [&](Collectives& collectives, const Call& call) {
+    at::Tensor data = tensor.contiguous();
+    collectives.send(data.data_ptr(), data.nbytes(), destination, call);
+  });
+}
+
+CudaGroup::WorkPtr CudaGroup::recv(Tensors& tensors, int source) {
+  check_root(source, size_, "recv");
+  TORCH_CHECK(source != rank_, "ark process group, recv: rank ", source, " cannot receive from itself");
+  const at::Tensor& tensor = single(tensors, "recv");
+  if (!usable(tensor.device())) return nullptr;
+  return point(source, false, tensor, [&](Collectives& collectives, const Call& call) {
+    Staged out(tensor);
+    collectives.receive(out.ptr(), out.bytes(), source, call);
+    out.finish();
+  });
+}
+
+CudaGroup::WorkPtr CudaGroup::barrier(const c10d::BarrierOptions& opts, c10::Device device) {
+  if (!usable(device)) return nullptr;
+  return submit(
+      {.type = c10d::OpType::BARRIER,
+       .results = {},
+       .async = opts.asyncOp,
+       .timeout = opts.timeout,
+       .blocks_host = true},
+      [&](Collectives& collectives, const Call& call) { collectives.barrier(call); }, device);
+}
+
+void CudaGroup::abort() {
+  if (collectives_) collectives_->abort();
+}
+
+void CudaGroup::poll() {
+  if (collectives_) collectives_->poll();
+}
+
+void CudaGroup::force_algorithm(int algorithm) {
+  TORCH_CHECK(collectives_, "ark process group ", name_, ": no CUDA collective has run yet");
+  collectives_->force_algorithm(algorithm);
+}
+
+}  // namespace ark::bindings

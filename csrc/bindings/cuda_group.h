@@ -1,0 +1,92 @@
+// The CUDA side of a process group: takes torch's tensors and options, puts the kernels of csrc/comm into a stream.
+//
+// A synchronous call goes into the caller's stream. An asynchronous one goes into a stream of the group that waits for
+// the caller's, so that computation goes on beside it; sends and receives have a stream per peer and direction. Each
+// operation returns null when ark does not do it; the process group then hands it to NCCL.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "bindings/cuda_work.h"
+
+namespace ark::bindings {
+
+class CudaGroup {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name,
+            std::chrono::milliseconds timeout, std::shared_ptr<cuda::Toolchain> toolchain,
+            const comm::CudaCollectivesOptions& options);
+  ~CudaGroup();
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  /// Numbers the calls; shared with the CPU side.
+  void set_sequence(uint64_t* sequence) { sequence_ = sequence; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts);
+  WorkPtr allreduce(Tensors& tensors, const c10d::ReduceOp& op, bool async, std::chrono::milliseconds timeout);
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts);
+  /// outputs[i][r] gets rank r's inputs[i].
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts);
+  WorkPtr allgather_into(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts);
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts);
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts);
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts);
+  WorkPtr reduce_scatter_from(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts);
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts);
+  WorkPtr send(Tensors& tensors, int destination);
+  WorkPtr recv(Tensors& tensors, int source);
+  WorkPtr barrier(const c10d::BarrierOptions& opts, c10::Device device);
+
+  void abort();
+  /// Throws if a kernel of the group has failed.
+  void poll();
+  /// Kernels launched so far.
+  uint64_t launches() const { return collectives_ ? collectives_->launches() : 0; }
+  void force_algorithm(int algorithm);
+
+ private:
+  using Collectives = comm::CudaCollectives;
+  using Call = Collectives::Call;
+  using Body = std::function<void(Collectives&, const Call&)>;
+  struct Plan {
+    c10d::OpType type;
+    Tensors results;
+    Tensors inputs = {};
+    bool async = true;
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    bool blocks_host = false;
+  };
+  bool usable(c10::Device device);
+  WorkPtr submit(Plan plan, const Body& body, c10::Device device);
+  WorkPtr submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork);
+  WorkPtr point(int peer, bool sends, const at::Tensor& tensor, const Body& body);
+  c10::Stream own_stream(int key);
+  void follow(c10::Stream stream);
+  void gather_parts(Collectives& collectives, const at::Tensor& input, const Tensors& parts, const Call& call);
+  void run_exchange(Collectives& collectives, comm::ExchangeKind kind, const std::vector<abi::ExchangePart>& parts,
+                    int root, uint64_t bytes, const Call& call);
+
+  std::unique_ptr<comm::Store> store_;
+  int rank_, size_;
+  std::string name_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::shared_ptr<cuda::Toolchain> toolchain_;
+  comm::CudaCollectivesOptions options_;
+  uint64_t* sequence_ = nullptr;
+  std::map<int, uint64_t> points_;
+  std::shared_ptr<Collectives> collectives_;
+  std::string unusable_;
+  std::mutex creation_mutex_, mutex_;
+  std::map<int, c10::Stream> streams_;
+  std::optional<c10::Stream> last_;  // where the last collective of the group is
+};
+
+}  // namespace ark::bindings

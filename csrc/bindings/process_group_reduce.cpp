@@ -1,0 +1,140 @@
+#include <ATen/Functions.h>
+
+#include "bindings/process_group.h"
+#include "bindings/tensor_args.h"
+
+namespace ark::bindings {
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (on_cuda(tensors, "all_reduce")) {
+    return on_gpu(
+        "all_reduce", [&](CudaGroup& g) { return g.allreduce(tensors, opts.reduceOp, opts.asyncOp, opts.timeout); },
+        [&](c10d::Backend& b) { return b.allreduce(tensors, opts); });
+  }
+  at::Tensor tensor = as_real(single(tensors, "all_reduce"), opts.reduceOp);
+  DType type = reducible_type(tensor.scalar_type());
+  return submit(c10d::OpType::ALLREDUCE, tensors, opts.timeout,
+                [this, tensor, type, op = reduction(opts.reduceOp)](const Call& call) {
+                  Staged staged(tensor);
+                  collectives_->all_reduce(staged.ptr(), tensor.numel(), type, op, call);
+                  staged.finish();
+                });
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
+                                                              const c10d::AllreduceCoalescedOptions& opts) {
+  if (on_cuda(tensors, "all_reduce_coalesced")) {
+    return on_gpu(
+        "all_reduce_coalesced",
+        [&](CudaGroup& g) { return g.allreduce(tensors, opts.reduceOp, opts.asyncOp, opts.timeout); },
+        [&](c10d::Backend& b) { return b.allreduce_coalesced(tensors, opts); });
+  }
+  TORCH_CHECK(!tensors.empty(), "ark process group, all_reduce_coalesced: expected at least one tensor");
+  Tensors parts;
+  for (const at::Tensor& t : tensors) {
+    check_dense(t, "all_reduce_coalesced");
+    TORCH_CHECK(t.scalar_type() == tensors[0].scalar_type(),
+                "ark process group, all_reduce_coalesced: expected one type, got ", tensors[0].scalar_type(), " and ",
+                t.scalar_type());
+    parts.push_back(as_real(t, opts.reduceOp));
+  }
+  DType type = reducible_type(parts[0].scalar_type());
+  return submit(c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
+                [this, parts, type, op = reduction(opts.reduceOp)](const Call& call) {
+                  at::Tensor joined = flat(parts);
+                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, op, call);
+                  unflatten(joined, parts);
+                });
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  if (on_cuda(tensors, "reduce")) {
+    return on_gpu(
+        "reduce", [&](CudaGroup& g) { return g.reduce(tensors, opts); },
+        [&](c10d::Backend& b) { return b.reduce(tensors, opts); });
+  }
+  check_root(opts.rootRank, getSize(), "reduce");
+  at::Tensor tensor = as_real(single(tensors, "reduce"), opts.reduceOp);
+  DType type = reducible_type(tensor.scalar_type());
+  auto root = static_cast<int>(opts.rootRank);
+  return submit(c10d::OpType::REDUCE, tensors, opts.timeout,
+                [this, tensor, type, root, op = reduction(opts.reduceOp)](const Call& call) {
+                  Staged staged(tensor);
+                  collectives_->reduce(staged.ptr(), tensor.numel(), type, op, root, call);
+                  staged.finish();
+                });
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                         const c10d::ReduceScatterOptions& opts) {
+  if (on_cuda(outputs, "reduce_scatter")) {
+    return on_gpu(
+        "reduce_scatter", [&](CudaGroup& g) { return g.reduce_scatter(outputs, inputs, opts); },
+        [&](c10d::Backend& b) { return b.reduce_scatter(outputs, inputs, opts); });
+  }
+  at::Tensor output = single(outputs, "reduce_scatter");
+  TORCH_CHECK(inputs.size() == 1, "ark process group, reduce_scatter: expected one list of inputs, got ",
+              inputs.size());
+  TORCH_CHECK(static_cast<int>(inputs[0].size()) == getSize(), "ark process group, reduce_scatter: expected ",
+              getSize(), " inputs, got ", inputs[0].size());
+  Tensors parts = inputs[0];
+  DType type = reducible_type(output.scalar_type());
+  bool even = true;
+  for (const at::Tensor& part : parts) even = even && part.numel() == output.numel();
+  return submit(c10d::OpType::REDUCE_SCATTER, outputs, opts.timeout,
+                [this, output, parts, type, even, op = reduction(opts.reduceOp)](const Call& call) {
+                  at::Tensor joined = flat(parts);
+                  if (even) {
+                    Staged out(output);
+                    collectives_->reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, op, call);
+                    return out.finish();
+                  }
+                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, op, call);
+                  int64_t before = 0;
+                  for (int r = 0; r < getRank(); ++r) before += parts[r].numel();
+                  unflatten(joined.narrow(0, before, output.numel()), {output});
+                });
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                               const c10d::ReduceScatterOptions& opts) {
+  if (on_cuda({input, output}, "reduce_scatter_tensor")) {
+    Tensors outs{output}, ins{input};
+    return on_gpu(
+        "reduce_scatter_tensor", [&](CudaGroup& g) { return g.reduce_scatter_from(outs, ins, opts); },
+        [&](c10d::Backend& b) { return b._reduce_scatter_base(output, input, opts); });
+  }
+  Tensors outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                          const c10d::ReduceScatterOptions& opts) {
+  if (on_cuda(inputs, "reduce_scatter_tensor_coalesced")) {
+    return on_gpu(
+        "reduce_scatter_tensor_coalesced", [&](CudaGroup& g) { return g.reduce_scatter_from(outputs, inputs, opts); },
+        [&](c10d::Backend& b) { return b.reduce_scatter_tensor_coalesced(outputs, inputs, opts); });
+  }
+  TORCH_CHECK(outputs.size() == inputs.size() && !inputs.empty(),
+              "ark process group, reduce_scatter_tensor: expected as many outputs as inputs, got ", outputs.size(),
+              " and ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(inputs[i], "reduce_scatter_tensor");
+    reducible_type(inputs[i].scalar_type());
+    TORCH_CHECK(
+        inputs[i].numel() == outputs[i].numel() * getSize() && inputs[i].scalar_type() == outputs[i].scalar_type(),
+        "ark process group, reduce_scatter_tensor: expected an input of ", outputs[i].numel() * getSize(),
+        " elements of ", outputs[i].scalar_type(), ", got ", inputs[i].numel(), " of ", inputs[i].scalar_type());
+  }
+  return submit(c10d::OpType::_REDUCE_SCATTER_BASE, outputs, opts.timeout,
+                [this, inputs, outputs, op = reduction(opts.reduceOp)](const Call& call) {
+                  for (size_t i = 0; i < inputs.size(); ++i) {
+                    Staged in(inputs[i]), out(outputs[i]);
+                    collectives_->reduce_scatter(in.ptr(), out.ptr(), out.data.numel(),
+                                                 reducible_type(out.data.scalar_type()), op, call);
+                    out.finish();
+                  }
+                });
+}
+
+}  // namespace ark::bindings

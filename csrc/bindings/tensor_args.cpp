@@ -1,0 +1,141 @@
+#include "bindings/tensor_args.h"
+
+#include <ATen/Functions.h>
+
+#include "base/check.h"
+
+namespace ark::bindings {
+
+DType reducible_type(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return DType::kBool;
+    case at::kByte:
+      return DType::kU8;
+    case at::kChar:
+      return DType::kI8;
+    case at::kShort:
+      return DType::kI16;
+    case at::kInt:
+      return DType::kI32;
+    case at::kLong:
+      return DType::kI64;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kFloat:
+      return DType::kF32;
+    case at::kDouble:
+      return DType::kF64;
+    default:
+      TORCH_CHECK(false, "ark process group: expected a real or boolean type to reduce, got ", type);
+  }
+}
+
+comm::Reduction reduction(const c10d::ReduceOp& op) {
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+      return comm::Reduction::kSum;
+    case c10d::ReduceOp::AVG:
+      return comm::Reduction::kAverage;
+    case c10d::ReduceOp::PRODUCT:
+      return comm::Reduction::kProduct;
+    case c10d::ReduceOp::MIN:
+      return comm::Reduction::kMin;
+    case c10d::ReduceOp::MAX:
+      return comm::Reduction::kMax;
+    case c10d::ReduceOp::BAND:
+      return comm::Reduction::kBitAnd;
+    case c10d::ReduceOp::BOR:
+      return comm::Reduction::kBitOr;
+    case c10d::ReduceOp::BXOR:
+      return comm::Reduction::kBitXor;
+    default:
+      TORCH_CHECK(false, "ark process group: expected sum, avg, product, min, max or a bit operation, got reduce op ",
+                  static_cast<int>(op.op_));
+  }
+}
+
+void check_dense(const at::Tensor& tensor, const char* operation) {
+  TORCH_CHECK(tensor.layout() == at::kStrided, "ark process group, ", operation,
+              ": expected a dense tensor, got layout ", tensor.layout());
+}
+
+const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* operation) {
+  TORCH_CHECK(tensors.size() == 1, "ark process group, ", operation, ": expected one tensor, got ", tensors.size());
+  check_dense(tensors[0], operation);
+  return tensors[0];
+}
+
+void check_root(int64_t root, int size, const char* operation) {
+  TORCH_CHECK(root >= 0 && root < size, "ark process group, ", operation, ": expected a root in [0, ", size, "), got ",
+              root);
+}
+
+at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (!tensor.is_complex()) return tensor;
+  TORCH_CHECK(op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG, "ark process group: all_reduce does not support ",
+              static_cast<int>(op.op_), " on complex tensors: expected sum or avg");
+  return at::view_as_real(tensor);
+}
+
+at::Tensor flat(const std::vector<at::Tensor>& parts) {
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& part : parts) pieces.push_back(part.reshape(-1));
+  return at::cat(pieces);
+}
+
+void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts) {
+  at::NoGradGuard no_grad;
+  int64_t at = 0;
+  for (const at::Tensor& part : parts) {
+    part.copy_(joined.narrow(0, at, part.numel()).view(part.sizes()));
+    at += part.numel();
+  }
+}
+
+void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tensor& like, const char* operation) {
+  TORCH_CHECK(static_cast<int>(parts.size()) == size, "ark process group, ", operation, ": expected ", size,
+              " tensors, got ", parts.size());
+  for (const at::Tensor& part : parts) {
+    check_dense(part, operation);
+    TORCH_CHECK(part.numel() == like.numel() && part.scalar_type() == like.scalar_type(), "ark process group, ",
+                operation, ": expected ", like.numel(), " elements of ", like.scalar_type(), " from every rank, got ",
+                part.numel(), " of ", part.scalar_type());
+  }
+}
+
+void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input) {
+  TORCH_CHECK(static_cast<int>(parts.size()) == size, "ark process group, all_gather: expected ", size,
+              " outputs, got ", parts.size());
+  for (const at::Tensor& part : parts) {
+    check_dense(part, "all_gather");
+    TORCH_CHECK(part.scalar_type() == input.scalar_type(), "ark process group, all_gather: expected outputs of ",
+                input.scalar_type(), ", got ", part.scalar_type());
+  }
+}
+
+std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
+                                  const char* which) {
+  const int64_t rows = tensor.dim() ? tensor.size(0) : 1;
+  const int64_t row_bytes = rows ? static_cast<int64_t>(tensor.nbytes()) / rows : 0;
+  if (splits.empty()) {
+    TORCH_CHECK(rows % size == 0, "ark process group, all_to_all: expected the first dimension of the ", which,
+                " to be a multiple of ", size, ", got ", rows);
+    return std::vector<uint64_t>(size, rows / size * row_bytes);
+  }
+  TORCH_CHECK(static_cast<int>(splits.size()) == size, "ark process group, all_to_all: expected ", size, " ", which,
+              " splits, got ", splits.size());
+  int64_t sum = 0;
+  std::vector<uint64_t> bytes;
+  for (int64_t s : splits) {
+    sum += s;
+    bytes.push_back(static_cast<uint64_t>(s) * row_bytes);
+  }
+  TORCH_CHECK(sum == rows, "ark process group, all_to_all: expected ", which, " splits that sum to ", rows, ", got ",
+              sum);
+  return bytes;
+}
+
+}  // namespace ark::bindings

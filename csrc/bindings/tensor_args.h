@@ -1,0 +1,44 @@
+// Arguments of the process group: what torch passes, checked and in the terms of csrc/comm. Errors are torch's own
+// (RuntimeError) and name the operation, what was expected and what came.
+#pragma once
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "comm/reduce.h"
+
+namespace ark::bindings {
+
+DType reducible_type(at::ScalarType type);
+comm::Reduction reduction(const c10d::ReduceOp& op);
+void check_dense(const at::Tensor& tensor, const char* operation);
+/// The only tensor of a list.
+const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* operation);
+void check_root(int64_t root, int size, const char* operation);
+/// A tensor to reduce: complex numbers are pairs of real ones (sums and averages only).
+at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op);
+
+/// Contiguous storage to work on; written back by `finish` when it is a copy.
+struct Staged {
+  at::Tensor user, data;
+  explicit Staged(at::Tensor tensor) : user(std::move(tensor)), data(user.is_contiguous() ? user : user.contiguous()) {}
+  void* ptr() const { return data.data_ptr(); }
+  size_t bytes() const { return data.nbytes(); }
+  void finish() const {
+    if (!data.is_same(user)) {
+      at::NoGradGuard no_grad;
+      user.copy_(data);
+    }
+  }
+};
+
+at::Tensor flat(const std::vector<at::Tensor>& parts);
+void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts);
+/// As many parts as ranks, each like `like`.
+void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tensor& like, const char* operation);
+/// The same, of any sizes.
+void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input);
+/// Bytes to or from every rank of an all-to-all.
+std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
+                                  const char* which);
+
+}  // namespace ark::bindings

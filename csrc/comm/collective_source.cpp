@@ -1,0 +1,47 @@
+#include "comm/collective_source.h"
+
+#include "base/check.h"
+#include "device/collective_abi.h"
+
+namespace ark::comm {
+namespace {
+
+constexpr int kStageBytes = abi::kMessageBytes;
+// Sizes of the structs in csrc/device/collective_ring.cuh and collective_kernel.cuh, which the source asserts.
+constexpr int kRingSharedBytes = (6 + 4 + 3) * kStageBytes + 1024;
+constexpr int kExchangeSharedBytes = 12 * kStageBytes;
+constexpr int kPointSharedBytes = 6 * kStageBytes;
+
+}  // namespace
+
+KernelSource collective_source(const KernelKey& key) {
+  KernelSource source;
+  std::string body, checks;
+  switch (key.family) {
+    case KernelFamily::kPackets:
+      source = {.text = {}, .entry = "ark_packets", .threads = 288, .shared_bytes = 0};
+      body = cat("packet_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
+      break;
+    case KernelFamily::kRing:
+      source = {.text = {}, .entry = "ark_ring", .threads = 384, .shared_bytes = kRingSharedBytes};
+      body = cat("ring_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
+      checks = cat("static_assert(sizeof(ark::device::RingShared) <= ", kRingSharedBytes, ");\n");
+      break;
+    case KernelFamily::kExchange:
+      source = {.text = {}, .entry = "ark_exchange", .threads = 384, .shared_bytes = kExchangeSharedBytes};
+      body = cat("exchange_kernel<", key.world, ">(p)");
+      checks = cat("static_assert(sizeof(ark::device::ExchangeShared) <= ", kExchangeSharedBytes, ");\n");
+      break;
+    case KernelFamily::kPoint:
+      source = {.text = {}, .entry = "ark_point", .threads = 32, .shared_bytes = kPointSharedBytes};
+      body = "point_kernel(p)";
+      break;
+  }
+  source.text = cat("#include \"device/collective_kernel.cuh\"\n", checks,
+                    "extern \"C\" __global__ void __launch_bounds__(", source.threads, ", 1) ", source.entry,
+                    "(const __grid_constant__ ark::abi::CollectiveParams p) {\n  using namespace ark::device;\n  ",
+                    body, ";\n}\n");
+  return source;
+}
+
+}  // namespace ark::comm

@@ -1,0 +1,36 @@
+// Which algorithm for which size: data, measured by benchmarks/collectives.py on H200 (2 and 4 GPUs; 8 by extrapolation
+// of the bytes that cross the link).
+#pragma once
+#include <cstdint>
+
+namespace ark::comm {
+
+struct CollectiveTuning {
+  int world;                      // up to this size
+  uint64_t one_shot_bytes;        // all-reduce: at most this many in one hop
+  uint64_t two_shot_bytes;        // more than that, up to here, in two
+  uint64_t reduce_scatter_bytes;  // whole input: by packets up to here
+  uint64_t pair_bytes;            // exchange: of one pair, by packets up to here
+};
+
+// Above two_shot_bytes the rings win: packets are polled and cleared, rings are not. Of two ranks one hop sends no more
+// than two hops do.
+inline constexpr CollectiveTuning kCollectiveTuning[] = {
+    {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10},
+    {4, 192 << 10, 4 << 20, 4 << 20, 128 << 10},
+    {8, 64 << 10, 4 << 20, 4 << 20, 64 << 10},
+};
+
+inline constexpr uint64_t kPacketSetBytes = 8 << 20;  // of each of two sets: 4 MB in two hops of 16-byte packets
+inline constexpr int kPacketThreads = 256;
+/// CTAs of a kernel by packets: two such kernels of two groups fit on the GPU together, so that groups whose ranks call
+/// in different orders do not keep each other out.
+inline constexpr int kMaxPacketWorkers = 64;
+
+inline const CollectiveTuning& tuning_for(int world) {
+  for (const CollectiveTuning& t : kCollectiveTuning)
+    if (world <= t.world) return t;
+  return kCollectiveTuning[2];
+}
+
+}  // namespace ark::comm

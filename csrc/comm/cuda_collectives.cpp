@@ -1,0 +1,343 @@
+#include "comm/cuda_collectives.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace ark::comm {
+namespace {
+
+using namespace ark::cuda;
+using abi::CollectiveKind;
+using abi::CollectiveParams;
+
+abi::ArenaLayout lay_out(int world) {
+  abi::ArenaLayout layout{};
+  uint64_t at = 0;
+  auto take = [&](uint64_t bytes) {
+    uint64_t begin = at;
+    at = (at + bytes + 4095) / 4096 * 4096;
+    return begin;
+  };
+  constexpr uint64_t kRings = static_cast<uint64_t>(abi::Ring::kCount);
+  constexpr uint64_t kFlags = kRings * abi::kMaxRingWorkers * abi::kMaxRanks * abi::kFlagBytes;
+  layout.calls = take(2 * abi::kMaxRanks * 16);
+  layout.aborts = take(abi::kMaxRanks * 4);
+  layout.arrived = take(kFlags);
+  layout.credits = take(kFlags);
+  layout.packet_set_bytes = kPacketSetBytes;
+  layout.packets = take(2 * kPacketSetBytes);
+  const uint64_t full = static_cast<uint64_t>(abi::kMaxRingWorkers) * world,
+                 point = static_cast<uint64_t>(abi::kMaxPointWorkers) * world;
+  layout.rings = take((2 * full + point) * abi::kRingSlots * abi::kMessageBytes);
+  layout.size_bytes = at;
+  return layout;
+}
+
+bool has_16_byte_packets(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
+
+/// What the kernels do: bool is or and and.
+abi::ReduceOp device_op(DType dtype, Reduction op) {
+  if (dtype == DType::kBool) {
+    check<UnsupportedError>(op != Reduction::kAverage, "reduction average of bool: expected a number type");
+    if (op == Reduction::kSum || op == Reduction::kMax) return abi::ReduceOp::kBitOr;
+    if (op == Reduction::kProduct || op == Reduction::kMin) return abi::ReduceOp::kBitAnd;
+  }
+  check<UnsupportedError>(!is_float(dtype) || op < Reduction::kBitAnd, "reduction ", name(op), " of ", name(dtype),
+                          ": expected an integer or bool type");
+  return static_cast<abi::ReduceOp>(op);
+}
+
+const unsigned char* bytes_of(const void* p) { return static_cast<const unsigned char*>(p); }
+
+constexpr int kBarrierType = 15;  // stands for bytes in packed calls
+
+}  // namespace
+
+CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int device, std::shared_ptr<Toolchain> toolchain,
+                                 const CudaCollectivesOptions& options)
+    : group_(group),
+      gpu_(open_gpu(device)),
+      toolchain_(std::move(toolchain)),
+      options_(options),
+      layout_(lay_out(group.world)),
+      error_(gpu_.context, sizeof(abi::CollectiveError)) {
+  check<UnsupportedError>(group.world >= 2 && group.world <= abi::kMaxRanks, "CUDA collectives of a host join 2 to ",
+                          abi::kMaxRanks, " ranks, got ", group.world);
+  arena_ = std::make_unique<SymmetricMemory>(store, group, gpu_, "cuda", layout_.size_bytes);
+  // Cleared packets are all ones; flags start at the number of messages of the past.
+  fill_and_wait(gpu_, arena_->own() + layout_.calls, 0xff, 2 * abi::kMaxRanks * 16);
+  fill_and_wait(gpu_, arena_->own() + layout_.packets, 0xff, 2 * layout_.packet_set_bytes);
+  state_ = DeviceMemory(gpu_.context, sizeof(abi::CollectiveState));
+  auto state = std::make_unique<abi::CollectiveState>();
+  std::memset(state.get(), 0, sizeof *state);
+  state->epoch = options.first_epoch;
+  std::fill_n(&state->sent[0][0][0], sizeof state->sent / 4, options.first_message);
+  std::fill_n(&state->received[0][0][0], sizeof state->received / 4, options.first_message);
+  state_.upload(0, state.get(), sizeof *state);
+  if (options.first_message) {
+    DeviceMemory view;  // uploads go through DeviceMemory's stream: write the flags by 32-bit values
+    std::vector<uint32_t> flags((layout_.packets - layout_.arrived) / 4, options.first_message);
+    ContextScope scope(gpu_.context);
+    RelaxedCaptureScope relaxed;
+    Stream stream = nullptr;
+    check_result(driver().stream_create(&stream, kStreamNonBlocking), "cuStreamCreate");
+    check_result(driver().copy_to_device_async(arena_->own() + layout_.arrived, flags.data(), flags.size() * 4, stream),
+                 "cuMemcpyHtoDAsync");
+    check_result(driver().stream_synchronize(stream), "cuStreamSynchronize");
+    driver().stream_destroy(stream);
+  }
+  arena_->offer();
+}
+
+CudaCollectives::~CudaCollectives() = default;
+
+void CudaCollectives::connect(Clock::time_point deadline) {
+  if (connected_) return;
+  for (int step = 1; step < group_.world; ++step) arena_->of((group_.rank + step) % group_.world, deadline);
+  connected_ = true;
+}
+
+Clock::time_point CudaCollectives::deadline(const Call& call) const {
+  return Clock::now() + std::chrono::nanoseconds(call.timeout_ns);
+}
+
+CollectiveParams CudaCollectives::make_params(CollectiveKind kind, const Call& call) const {
+  CollectiveParams p{};
+  for (int r = 0; r < group_.world; ++r) p.base[r] = reinterpret_cast<unsigned char*>(arena_->mapped(r));
+  p.layout = layout_;
+  p.state = reinterpret_cast<abi::CollectiveState*>(state_.address());
+  p.error = reinterpret_cast<abi::CollectiveError*>(error_.device());
+  p.deadline_ns = call.timeout_ns;
+  p.sequence = call.sequence;
+  p.rank = group_.rank;
+  p.world = group_.world;
+  p.root = -1;
+  p.kind = kind;
+  return p;
+}
+
+abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
+  const CollectiveTuning& tuning = tuning_for(group_.world);
+  // Flagged packets carry half: they fill the boxes, and the link, twice as fast.
+  const uint64_t weight = has_16_byte_packets(dtype) ? 1 : 2;
+  const uint64_t one_shot_room = kPacketSetBytes / group_.world, two_shot_room = kPacketSetBytes / 2 - 4096;
+  const bool fits_one = bytes * weight <= one_shot_room, fits_two = bytes * weight <= two_shot_room;
+  if (forced_ == static_cast<int>(abi::Algorithm::kOneShot) && fits_one) return abi::Algorithm::kOneShot;
+  if (forced_ == static_cast<int>(abi::Algorithm::kTwoShot) && fits_two) return abi::Algorithm::kTwoShot;
+  if (forced_ >= 0) return abi::Algorithm::kRing;
+  if (bytes * weight <= tuning.one_shot_bytes && fits_one) return abi::Algorithm::kOneShot;
+  if (bytes * weight <= tuning.two_shot_bytes && fits_two) return abi::Algorithm::kTwoShot;
+  return abi::Algorithm::kRing;
+}
+
+void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DType dtype, Reduction op, int root,
+                                 const Call& call) {
+  connect(deadline(call));
+  const auto kind = root < 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduce;
+  CollectiveParams p = make_params(kind, call);
+  p.in = bytes_of(in);
+  p.out = static_cast<unsigned char*>(out);
+  p.count = count;
+  p.root = root;
+  p.op = device_op(dtype, op);
+  p.call = abi::pack_call(kind, static_cast<int>(dtype), p.op, root, count);
+  const uint64_t bytes = count * size_bytes(dtype);
+  p.algorithm = choose(bytes, dtype);
+  if (p.algorithm == abi::Algorithm::kRing) {
+    const uint64_t messages = (bytes + abi::kMessageBytes - 1) / abi::kMessageBytes;
+    const uint64_t slice = (messages + group_.world - 1) / group_.world * abi::kMessageBytes;
+    return launch({KernelFamily::kRing, dtype, group_.world},
+                  std::max(1, abi::ring_workers(slice, abi::kMaxRingWorkers)), true, p, call);
+  }
+  const uint64_t packet = has_16_byte_packets(dtype) ? 16 : 8;
+  uint64_t packets = (bytes + packet - 1) / packet;
+  if (p.algorithm == abi::Algorithm::kTwoShot) packets = (packets + group_.world - 1) / group_.world;
+  const int grid =
+      static_cast<int>(std::clamp<uint64_t>((packets + kPacketThreads - 1) / kPacketThreads, 1, kMaxPacketWorkers));
+  launch({KernelFamily::kPackets, dtype, group_.world}, grid, false, p, call);
+}
+
+void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, DType dtype, Reduction op,
+                                     const Call& call) {
+  connect(deadline(call));
+  CollectiveParams p = make_params(CollectiveKind::kReduceScatter, call);
+  p.in = bytes_of(in);
+  p.out = static_cast<unsigned char*>(out);
+  p.count = count;
+  p.op = device_op(dtype, op);
+  p.call = abi::pack_call(p.kind, static_cast<int>(dtype), p.op, -1, count);
+  const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
+  const uint64_t room = kPacketSetBytes / 2 / group_.world - 16;
+  const bool small =
+      bytes * weight <= room && bytes * group_.world * weight <= tuning_for(group_.world).reduce_scatter_bytes;
+  if (small && forced_ != static_cast<int>(abi::Algorithm::kRing)) {
+    p.algorithm = abi::Algorithm::kTwoShot;
+    const uint64_t packet = has_16_byte_packets(dtype) ? 16 : 8, packets = (bytes + packet - 1) / packet;
+    const int grid =
+        static_cast<int>(std::clamp<uint64_t>((packets + kPacketThreads - 1) / kPacketThreads, 1, kMaxPacketWorkers));
+    return launch({KernelFamily::kPackets, dtype, group_.world}, grid, false, p, call);
+  }
+  p.algorithm = abi::Algorithm::kRing;
+  launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, abi::kMaxRingWorkers)), true,
+         p, call);
+}
+
+void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes,
+                               const Call& call) {
+  check(static_cast<int>(parts.size()) == group_.world, "an exchange with ", parts.size(), " parts in a group of ",
+        group_.world);
+  connect(deadline(call));
+  CollectiveParams p = make_params(CollectiveKind::kExchange, call);
+  p.call = abi::pack_call(p.kind, kBarrierType, static_cast<abi::ReduceOp>(kind), root, bytes);
+  p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
+  uint64_t small = 0, big = 0;
+  for (int r = 0; r < group_.world; ++r) {
+    p.parts[r] = parts[r];
+    if (r == group_.rank) continue;
+    for (uint64_t size : {parts[r].send_bytes, parts[r].receive_bytes}) {
+      if (size <= p.packet_limit)
+        small = std::max(small, size);
+      else
+        big = std::max(big, size);
+    }
+  }
+  constexpr uint64_t kBytesPerWorker = kPacketThreads * 8;
+  uint64_t grid = std::max<uint64_t>(1, (small + kBytesPerWorker - 1) / kBytesPerWorker);
+  const abi::ExchangePart& own = parts[group_.rank];
+  if (own.source != own.destination) grid = std::max<uint64_t>(grid, own.send_bytes / (4 * 16 * kPacketThreads));
+  grid = std::max<uint64_t>(std::min<uint64_t>(grid, big ? abi::kMaxRingWorkers : kMaxPacketWorkers),
+                            abi::ring_workers(big, abi::kMaxRingWorkers));
+  launch({KernelFamily::kExchange, DType::kU8, group_.world}, static_cast<int>(grid), big > 0, p, call);
+}
+
+void CudaCollectives::barrier(const Call& call) {
+  const abi::ExchangePart nothing[abi::kMaxRanks] = {};
+  exchange(ExchangeKind::kBarrier, std::span(nothing, group_.world), -1, 0, call);
+}
+
+void CudaCollectives::point(CollectiveKind kind, int peer, uint64_t bytes, CollectiveParams& p, const Call& call) {
+  p.peer = peer;
+  p.call = abi::pack_call(kind, kBarrierType, abi::ReduceOp::kSum, peer, bytes);
+  launch({KernelFamily::kPoint, DType::kU8, 0}, std::max(1, abi::ring_workers(bytes, abi::kMaxPointWorkers)), true, p,
+         call);
+}
+
+void CudaCollectives::send(const void* data, uint64_t bytes, int to, const Call& call) {
+  arena_->of(to, deadline(call));
+  CollectiveParams p = make_params(CollectiveKind::kSend, call);
+  p.parts[to].source = bytes_of(data);
+  p.parts[to].send_bytes = bytes;
+  point(CollectiveKind::kSend, to, bytes, p, call);
+}
+
+void CudaCollectives::receive(void* data, uint64_t bytes, int from, const Call& call) {
+  arena_->of(from, deadline(call));
+  CollectiveParams p = make_params(CollectiveKind::kReceive, call);
+  p.parts[from].destination = static_cast<unsigned char*>(data);
+  p.parts[from].receive_bytes = bytes;
+  point(CollectiveKind::kReceive, from, bytes, p, call);
+}
+
+void CudaCollectives::launch(const KernelKey& key, int grid, bool with_shared, CollectiveParams& params,
+                             const Call& call) {
+  poll();
+  Kernel* kernel = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    kernel = &kernels_[key];
+    if (!kernel->module) {
+      kernel->source = collective_source(key);
+      CompileOutcome outcome = toolchain_->compiler.compile(kernel->source.text, gpu_.arch);
+      kernel->module = toolchain_->modules.get(gpu_, *outcome.cubin, kernel->source.entry, kernel->source.shared_bytes);
+    }
+    ++launches_;
+  }
+  LaunchAttribute attribute{};
+  attribute.id = LaunchAttributeId::kProgrammaticSerialization;
+  attribute.value.programmatic = 1;
+  LaunchConfig config{};
+  config.grid_x = static_cast<unsigned>(grid);
+  config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
+  config.block_x = static_cast<unsigned>(kernel->source.threads);
+  config.shared_bytes = with_shared ? static_cast<unsigned>(kernel->source.shared_bytes) : 0;
+  config.stream = call.stream;
+  params.early = options_.early_launch && key.family != KernelFamily::kPoint;
+  if (params.early) {
+    config.attributes = &attribute;
+    config.num_attributes = 1;
+  }
+  void* pointers[] = {&params};
+  ContextScope scope(gpu_.context);
+  check_result(driver().launch_kernel(&config, kernel->module->function(), pointers, nullptr), "cuLaunchKernelEx");
+}
+
+void CudaCollectives::poll() {
+  auto* record = static_cast<abi::CollectiveError*>(error_.host());
+  if (std::atomic_ref<abi::u32>(record->set).load(std::memory_order_acquire) == 0) [[likely]]
+    return;
+  std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = describe(*record);
+  throw DeviceError(failure_);
+}
+
+void CudaCollectives::abort() {
+  // Into the own abort flags: the kernels of this rank see it, and tell the peers.
+  const uint32_t one = 1;
+  ContextScope scope(gpu_.context);
+  RelaxedCaptureScope relaxed;
+  Stream stream = nullptr;
+  check_result(driver().stream_create(&stream, kStreamNonBlocking), "cuStreamCreate");
+  driver().copy_to_device_async(arena_->own() + layout_.aborts + group_.rank * 4, &one, sizeof one, stream);
+  driver().stream_synchronize(stream);
+  driver().stream_destroy(stream);
+}
+
+namespace {
+
+std::string call_text(uint64_t call) {
+  const auto kind = static_cast<CollectiveKind>(call & 15);
+  const auto dtype = static_cast<int>(call >> 4 & 15), op = static_cast<int>(call >> 8 & 15);
+  const int root = static_cast<int>(call >> 12 & 15) - 1;
+  const uint64_t count = call >> 16;
+  static constexpr const char* kExchanges[] = {"barrier", "all_gather", "broadcast", "gather", "scatter", "all_to_all"};
+  std::string to = root < 0 ? "" : cat(", root ", root);
+  switch (kind) {
+    case CollectiveKind::kExchange:
+      return cat(op < 6 ? kExchanges[op] : "?", " of ", count, " bytes", to);
+    case CollectiveKind::kSend:
+      return cat("send of ", count, " bytes to rank ", root);
+    case CollectiveKind::kReceive:
+      return cat("receive of ", count, " bytes from rank ", root);
+    default:
+      break;
+  }
+  const char* what = kind == CollectiveKind::kAllReduce       ? "all_reduce"
+                     : kind == CollectiveKind::kReduce        ? "reduce"
+                     : kind == CollectiveKind::kReduceScatter ? "reduce_scatter"
+                                                              : "?";
+  return cat(what, " (", op < 8 ? name(static_cast<Reduction>(op)) : "?", ") of ", count, " elements of ",
+             dtype < kNumDTypes ? name(static_cast<DType>(dtype)) : "?", to);
+}
+
+}  // namespace
+
+std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
+  std::string where = cat("group ", group_.name, ", rank ", group_.rank, ", collective number ", e.sequence, ", ",
+                          call_text(e.own_call), ": ");
+  switch (static_cast<abi::CollectiveWait>(e.wait)) {
+    case abi::CollectiveWait::kMismatch:
+      return cat(where, "the ranks disagree: rank ", e.peer, " called ", call_text(e.peer_call));
+    case abi::CollectiveWait::kPeerAbort:
+      return cat(where, e.peer == group_.rank ? "the group was aborted" : cat("rank ", e.peer, " has failed"));
+    default:
+      break;
+  }
+  static constexpr const char* kWaits[] = {"call", "packet", "message", "free slot", "tile", "copy"};
+  return cat(where, "rank ", e.peer, " did not arrive within the time-out (worker ", e.worker, " waited for a ",
+             e.wait < 6 ? kWaits[e.wait] : "?", ", expected ", e.expected, ", saw ", e.seen, ", epoch ", e.epoch, ")");
+}
+
+}  // namespace ark::comm

@@ -1,0 +1,96 @@
+// The collectives of torch.distributed between the GPUs of one host: kernels of csrc/device, launched on the caller's
+// stream. Calls return when the kernel is in the stream; they may be captured into a CUDA graph.
+//
+// Every rank calls the same collectives in the same order (send and receive: both ends of a pair in the same order).
+// Errors of the device (a rank that did not come, ranks that disagree) appear as DeviceError at the next call or
+// poll(); the group is broken from then on.
+#pragma once
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "comm/collective_source.h"
+#include "comm/collective_tuning.h"
+#include "comm/reduce.h"
+#include "comm/symmetric_memory.h"
+#include "device/collective_abi.h"
+#include "targets/cuda/toolchain.h"
+
+namespace ark::comm {
+
+/// What an exchange is for: compared over the ranks, and the text of errors.
+enum class ExchangeKind : uint8_t { kBarrier, kAllGather, kBroadcast, kGather, kScatter, kAllToAll };
+
+struct CudaCollectivesOptions {
+  uint32_t first_epoch = 2;  // tests start epochs and message counts close to a wrap
+  uint32_t first_message = 0;
+  bool early_launch = true;  // programmatic dependent launch
+};
+
+class CudaCollectives {
+ public:
+  struct Call {
+    cuda::Stream stream = nullptr;
+    uint64_t sequence = 0;
+    uint64_t timeout_ns = 0;
+  };
+  /// Waits for nobody. `store` outlives this.
+  CudaCollectives(Store& store, const GroupInfo& group, int device, std::shared_ptr<cuda::Toolchain> toolchain,
+                  const CudaCollectivesOptions& options);
+  ~CudaCollectives();
+
+  /// Maps the memory of all ranks; waits for them until `deadline`. Collectives do this by themselves.
+  void connect(Clock::time_point deadline);
+
+  /// root < 0: all ranks get the result.
+  void all_reduce(const void* in, void* out, uint64_t count, DType dtype, Reduction op, int root, const Call& call);
+  /// in holds world * count elements.
+  void reduce_scatter(const void* in, void* out, uint64_t count, DType dtype, Reduction op, const Call& call);
+  /// One part per rank. `bytes` goes into the comparison of the calls: what all ranks must agree on (0: nothing).
+  void exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes,
+                const Call& call);
+  void barrier(const Call& call);
+  void send(const void* data, uint64_t bytes, int to, const Call& call);
+  void receive(void* data, uint64_t bytes, int from, const Call& call);
+
+  /// Throws DeviceError if a launch has failed. Never blocks.
+  void poll();
+  /// Ends the waits of all kernels of this rank, and of the peers.
+  void abort();
+
+  int device() const { return gpu_.device; }
+  uint64_t launches() const { return launches_; }
+  /// For tests and benchmarks: forces an algorithm (where it fits) from now on; -1: by size.
+  void force_algorithm(int algorithm) { forced_ = algorithm; }
+
+ private:
+  abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
+  void launch(const KernelKey& key, int grid, bool with_shared, abi::CollectiveParams& params, const Call& call);
+  void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
+  abi::Algorithm choose(uint64_t bytes, DType dtype) const;
+  Clock::time_point deadline(const Call& call) const;
+  std::string describe(const abi::CollectiveError& e) const;
+
+  GroupInfo group_;
+  cuda::GpuInfo gpu_;
+  std::shared_ptr<cuda::Toolchain> toolchain_;
+  CudaCollectivesOptions options_;
+  abi::ArenaLayout layout_;
+  std::unique_ptr<SymmetricMemory> arena_;
+  cuda::DeviceMemory state_;
+  cuda::PinnedMemory error_;
+  bool connected_ = false;
+  int forced_ = -1;
+  uint64_t launches_ = 0;
+  std::string failure_;
+  std::mutex mutex_;
+  struct Kernel {
+    std::shared_ptr<cuda::LoadedModule> module;
+    KernelSource source;
+  };
+  std::map<KernelKey, Kernel> kernels_;
+};
+
+}  // namespace ark::comm

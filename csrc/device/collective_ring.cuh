@@ -1,0 +1,224 @@
+// Reductions at the rate of the link, through the rings. Per CTA (a worker of the collective): one warp sends the
+// slices to their owners, eight warps reduce what has come for the own slice, one warp sends the results on, one warp
+// takes in the results of the others. They meet at the rings and at the tiles only.
+#pragma once
+#include "device/collective_mover.cuh"
+
+namespace ark::device {
+
+inline constexpr int kSendStages = 6, kTakeStages = 4, kTiles = 3;
+inline constexpr int kReduceThreads = 256;
+
+/// Slices of an all-reduce or reduce; parts of a reduce-scatter.
+struct Slices {
+  const CollectiveParams& p;
+  unsigned char* data;
+  u64 slice_bytes, size_bytes;  // of the whole
+  int workers;
+
+  ARK_DEVICE Slices(const CollectiveParams& params, const unsigned char* data_, int element_bytes)
+      : p(params), data(const_cast<unsigned char*>(data_)) {
+    const u64 bytes = params.count * element_bytes;
+    if (params.kind == CollectiveKind::kReduceScatter) {
+      slice_bytes = bytes;
+      size_bytes = bytes * params.world;
+    } else {
+      const u64 messages = (bytes + abi::kMessageBytes - 1) / abi::kMessageBytes;
+      slice_bytes = (messages + params.world - 1) / params.world * abi::kMessageBytes;
+      size_bytes = bytes;
+    }
+    workers = abi::ring_workers(slice_bytes, abi::kMaxRingWorkers);
+  }
+  ARK_DEVICE Segment operator()(int r) const {
+    const u64 begin = slice_bytes * r;
+    return {data + begin, begin >= size_bytes ? 0 : min(slice_bytes, size_bytes - begin), workers};
+  }
+};
+
+/// The slices whose results come to this rank, and go from it.
+struct ResultSlices {
+  Slices slices;
+  ARK_DEVICE Segment operator()(int r) const {
+    Segment s = slices(r);
+    if (slices.p.root >= 0 && slices.p.root != slices.p.rank) s.size_bytes = 0;
+    return s;
+  }
+};
+
+struct RingShared {
+  MoverShared<kSendStages> send;
+  MoverShared<kTakeStages> take;
+  unsigned char tiles[kTiles][abi::kMessageBytes];
+  MoverState<kSendStages> send_state;
+  MoverState<kTakeStages> take_state;
+  u64 full[kTiles], empty[kTiles];  // mbarriers
+  u32 failed;
+};
+
+/// The own slice: reduces message after message into the tiles.
+template <class E, int kWorld>
+struct Reducer {
+  const CollectiveParams& p;
+  RingShared& shared;
+  Segment in, out;
+  RingFlags flags;
+
+  ARK_DEVICE const u32* received() const { return p.state->received[static_cast<int>(Ring::kReduce)][flags.worker]; }
+
+  /// kReduceThreads threads, numbered from 0.
+  ARK_DEVICE void run(int thread) const {
+    const u32 messages = in.messages_of(flags.worker);
+    u32 base[kWorld];
+#pragma unroll
+    for (int r = 0; r < kWorld; r++) base[r] = received()[r];
+    const u32 first = thread < kWorld ? received()[thread] : 0;
+    u32 seen = first;
+    for (u32 i = 0; i < messages; i++) {
+      const int tile = i % kTiles;
+      bool ok = true;
+      if (thread < kWorld && thread != p.rank) ok = wait_arrival(thread, seen, first + i + 1);
+      if (thread == 32 && i >= kTiles) ok = wait_tile(tile, i);
+      if (!ok) *static_cast<volatile u32*>(&shared.failed) = 1;
+      named_barrier_sync(1, kReduceThreads);
+      if (*static_cast<volatile u32*>(&shared.failed) != 0) return;
+      reduce_message(i, tile, base, thread);
+      fence_proxy_async_shared();
+      mbarrier_arrive(&shared.full[tile]);
+    }
+  }
+
+ private:
+  ARK_DEVICE bool wait_arrival(int from, u32& seen, u32 target) const {
+    Patience patience;
+    while (!reached(seen, target)) {
+      seen = load_acquire_system(flags.arrived(p.rank, from));
+      if (!reached(seen, target) && !patience.again(p, {CollectiveWait::kArrival, from}, target, seen)) return false;
+    }
+    return true;
+  }
+  ARK_DEVICE bool wait_tile(int tile, u32 i) const {
+    Patience patience;
+    while (!mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1))
+      if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) return false;
+    return true;
+  }
+
+  ARK_DEVICE void reduce_message(u32 i, int tile, const u32 (&base)[kWorld], int thread) const {
+    const u64 at = in.index(flags.worker, i) * abi::kMessageBytes;
+    const u64 bytes = min(static_cast<u64>(abi::kMessageBytes), in.size_bytes - at);
+    const Span<E::kBytes> own(in.data + at, bytes), direct(out.data + at, bytes);
+    const bool by_engine = direct.aligned && (bytes & 15) == 0;
+    const u64 blocks = own.template blocks<4>();
+    for (u64 block = thread; block < blocks; block += 2 * kReduceThreads) {
+      u32 w[2][kWorld][4];
+#pragma unroll
+      for (int u = 0; u < 2; u++)
+        if (block + u * kReduceThreads < blocks)
+#pragma unroll
+          for (int r = 0; r < kWorld; r++) {
+            if (r == p.rank)
+              own.load(w[u][r], block + u * kReduceThreads);
+            else
+              load_packet(w[u][r], flags.slot(p.rank, r, base[r] + i) + (block + u * kReduceThreads) * 16);
+          }
+#pragma unroll
+      for (int u = 0; u < 2; u++) {
+        if (block + u * kReduceThreads >= blocks) continue;
+        u32 result[4];
+        reduce_words<E>(result, w[u], p.op);
+        auto* to = reinterpret_cast<uint4*>(shared.tiles[tile]) + block + u * kReduceThreads;
+        *to = make_uint4(result[0], result[1], result[2], result[3]);
+        if (!by_engine && (p.root < 0 || p.root == p.rank)) direct.store(result, block + u * kReduceThreads);
+      }
+    }
+  }
+};
+
+/// Sends reduced tiles to those who want them, and gives the rings' slots back.
+struct ResultSender {
+  const CollectiveParams& p;
+  RingShared& shared;
+  Segment out;
+  RingFlags reduce, gather;
+  u32 num_sent = 0, num_retired = 0;
+
+  ARK_DEVICE bool sends_to(int r) const {
+    return r != p.rank && p.kind != CollectiveKind::kReduceScatter && (p.root < 0 || p.root == r);
+  }
+
+  /// One thread.
+  ARK_DEVICE void run() {
+    const u32 messages = out.messages_of(reduce.worker);
+    u32* sent = p.state->sent[static_cast<int>(Ring::kGather)][reduce.worker];
+    u32* received = p.state->received[static_cast<int>(Ring::kReduce)][reduce.worker];
+    u32 base[abi::kMaxRanks], taken[abi::kMaxRanks];
+    for (int r = 0; r < p.world; r++) base[r] = sent[r];
+    for (int r = 0; r < p.world; r++) taken[r] = received[r];
+    for (u32 i = 0; i < messages; i++) {
+      const int tile = i % kTiles;
+      if (!wait_full(tile, i, base)) return;
+      // Everybody has read the slots of this message (arrivals at the tile's barrier).
+      for (int r = 0; r < p.world; r++)
+        if (r != p.rank) store_relaxed_system(reduce.credit(r, p.rank), taken[r] + i + 1);
+      if (!send(i, tile, base)) return;
+      ++num_sent;
+      if (num_sent - num_retired >= kTiles) {
+        bulk_wait<1>();
+        retire(num_sent - 1, base);
+      }
+    }
+    bulk_wait<0>();
+    retire(num_sent, base);
+    for (int r = 0; r < p.world; r++)
+      if (sends_to(r)) sent[r] = base[r] + messages;
+    for (int r = 0; r < p.world; r++)
+      if (r != p.rank) received[r] = taken[r] + messages;
+  }
+
+ private:
+  ARK_DEVICE bool wait_full(int tile, u32 i, const u32 (&base)[abi::kMaxRanks]) {
+    Patience patience;
+    while (!mbarrier_try_wait(&shared.full[tile], i / kTiles & 1)) {
+      if (num_sent != num_retired) {
+        bulk_wait<0>();
+        retire(num_sent, base);
+        continue;
+      }
+      if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) return false;
+    }
+    return true;
+  }
+
+  ARK_DEVICE bool send(u32 i, int tile, const u32 (&base)[abi::kMaxRanks]) {
+    const u64 at = out.index(reduce.worker, i) * abi::kMessageBytes;
+    const Message m{out.data + at, static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), out.size_bytes - at)),
+                    p.rank, i};
+    const u32 from = shared_address(shared.tiles[tile]);
+    for (int k = 1; k < p.world; k++) {
+      const int r = (p.rank + k) % p.world;
+      if (!sends_to(r)) continue;
+      const u32 target = base[r] + i + 1 - abi::kRingSlots;
+      Patience patience;
+      u32 seen = load_acquire_system(gather.credit(p.rank, r));
+      while (!reached(seen, target)) {
+        if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
+        seen = load_acquire_system(gather.credit(p.rank, r));
+      }
+      fence_proxy_async();
+      bulk_store(gather.slot(r, p.rank, base[r] + i), from, m.padded());
+    }
+    if (m.whole() && (p.root < 0 || p.root == p.rank)) bulk_store(m.user, from, m.padded());
+    bulk_commit();
+    return true;
+  }
+
+  /// The writes of all messages before number `end` are done.
+  ARK_DEVICE void retire(u32 end, const u32 (&base)[abi::kMaxRanks]) {
+    fence_system();
+    for (int r = 0; r < p.world; r++)
+      if (sends_to(r)) store_relaxed_system(gather.arrived(r, p.rank), base[r] + end);
+    for (; num_retired != end; ++num_retired) mbarrier_arrive(&shared.empty[num_retired % kTiles]);
+  }
+};
+
+}  // namespace ark::device

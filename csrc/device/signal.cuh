@@ -1,0 +1,122 @@
+// Waiting for peers. Every wait has a deadline and looks at the abort flags of its own rank and of the peers; the first
+// one that gives up says why and tells everybody.
+#pragma once
+#include "device/collective_abi.h"
+#include "device/ptx.cuh"
+
+namespace ark::device {
+
+using abi::CollectiveKind;
+using abi::CollectiveParams;
+using abi::CollectiveWait;
+using abi::Ring;
+
+/// What a wait is for.
+struct SignalName {
+  CollectiveWait wait;
+  int peer;
+};
+
+/// Marks the group as failed: the waits of all ranks end. The first caller fills in the error record.
+ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen,
+                           u64 peer_call = 0) {
+  if (atomic_exchange_relaxed(&p.state->abort, 1) != 0) return;
+  abi::CollectiveError* e = p.error;
+  e->wait = static_cast<i32>(name.wait);
+  e->peer = name.peer;
+  e->worker = static_cast<i32>(blockIdx.x);
+  e->own_call = p.call;
+  e->peer_call = peer_call;
+  e->expected = expected;
+  e->seen = seen;
+  e->epoch = p.state->epoch;
+  e->sequence = p.sequence;
+  store_release_system(&e->set, 1);
+  for (int r = 0; r < p.world; r++)
+    if (r != p.rank && p.base[r])  // a pair that talks alone has mapped nobody else
+      store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, 1);
+}
+
+/// The slow part of a polling loop.
+struct Patience {
+  u32 polls = 0;
+  u64 start = 0;
+
+  /// False when the wait has to end unfulfilled. To be called after every poll that said no.
+  ARK_DEVICE bool again(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
+    if ((++polls & 127) != 0) return true;
+    if (load_relaxed(&p.state->abort) != 0) return false;
+    const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
+    for (int r = 0; r < p.world; r++)
+      if (load_relaxed_system(aborts + r) != 0) {
+        fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, 1);
+        return false;
+      }
+    const u64 now = global_time_ns();
+    if (start == 0) start = now;
+    if (now - start < p.deadline_ns) return true;
+    fail_group(p, name, expected, seen);
+    return false;
+  }
+};
+
+/// Flags of the rings. They count messages, only grow, and may wrap.
+struct RingFlags {
+  const CollectiveParams& p;
+  Ring ring;
+  int worker;
+
+  ARK_DEVICE u64 offset(int from) const {
+    return ((static_cast<u64>(ring) * abi::kMaxRingWorkers + worker) * abi::kMaxRanks + from) * abi::kFlagBytes;
+  }
+  /// In the segment of `owner`: messages that `from` has put into the ring.
+  ARK_DEVICE u32* arrived(int owner, int from) const {
+    return reinterpret_cast<u32*>(p.base[owner] + p.layout.arrived + offset(from));
+  }
+  /// In the segment of `owner`: messages that `from` has taken out.
+  ARK_DEVICE u32* credit(int owner, int from) const {
+    return reinterpret_cast<u32*>(p.base[owner] + p.layout.credits + offset(from));
+  }
+  /// In the segment of `owner`: where message `sequence` of `from` lies.
+  ARK_DEVICE unsigned char* slot(int owner, int from, u32 sequence) const {
+    const u64 ring_begin = static_cast<u64>(ring) * abi::kMaxRingWorkers * p.world;
+    const u64 index = ring_begin + static_cast<u64>(worker) * p.world + from;
+    return p.base[owner] + p.layout.rings +
+           (index * abi::kRingSlots + sequence % abi::kRingSlots) * static_cast<u64>(abi::kMessageBytes);
+  }
+};
+
+ARK_DEVICE bool reached(u32 seen, u32 target) { return static_cast<i32>(seen - target) >= 0; }
+
+/// Epochs skip the values of cleared memory; their parity alternates.
+ARK_DEVICE u32 next_epoch(u32 epoch) { return epoch == 0xfffffffdu ? 2u : epoch + 1; }
+
+/// The call packets: tells every peer what this launch does, before the CTA's barrier...
+ARK_DEVICE void announce_call(const CollectiveParams& p, u32 epoch, int lane) {
+  if (blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+  const u32 words[4] = {static_cast<u32>(p.call), epoch, static_cast<u32>(p.call >> 32), epoch};
+  store_packet(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, words);
+}
+
+/// ... and hears of theirs. The last CTA that comes here (every thread of a CTA has read the epoch before) moves the
+/// epoch on.
+ARK_DEVICE void finish_call(const CollectiveParams& p, u32 epoch, int lane) {
+  if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == gridDim.x - 1) {
+    store_relaxed(&p.state->entered, 0);
+    store_relaxed(&p.state->epoch, next_epoch(epoch));
+  }
+  if (blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+  const unsigned char* slot = p.base[p.rank] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + lane) * 16;
+  Patience patience;
+  u32 w[4];
+  do {
+    load_packet(w, slot);
+    if (w[1] == epoch && w[3] == epoch) {
+      const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+      if (theirs != p.call) fail_group(p, {CollectiveWait::kMismatch, lane}, 0, 0, theirs);
+      return;
+    }
+  } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+}
+
+}  // namespace ark::device
