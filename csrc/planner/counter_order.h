@@ -38,6 +38,13 @@ CounterRange counters_of(const Map& map, const abi::OpRecord& record, int64_t ti
   return {static_cast<int32_t>(map.counter + begin / map.div), static_cast<int32_t>(map.counter + (end - 1) / map.div)};
 }
 
+/// All tiles of the op fall on the same counters.
+template <class Map>
+bool is_uniform(const Map& map, const abi::OpRecord& record) {
+  return (map.coef[0] == 0 || record.grid[0] == 1) && (map.coef[1] == 0 || record.grid[1] == 1) &&
+         (map.coef[2] == 0 || record.grid[2] == 1);
+}
+
 /// Tiles of an op that wait for the same counters.
 struct WaitClasses {
   std::vector<int32_t> of_tile;

@@ -39,13 +39,14 @@ Interval row_blocks(int64_t row, int64_t extent, int64_t div, int64_t limit) {
 bool count_arrivals(const abi::OpRecord& record, CounterGroup& group) {
   const Axis& axis = group.axis;
   group.num_blocks = static_cast<int32_t>(ceil_div(axis.total, group.block));
-  group.tile_blocks.assign(num_tiles(record), {});
+  auto tile_blocks = std::make_shared<std::vector<Interval>>(num_tiles(record));
   std::vector<uint32_t> arrivals(group.num_blocks, 0);
   for_each_tile(record, [&](int64_t tile, const int* c) {
     const Interval blocks = row_blocks(position(axis.step, c), axis.extent, group.block, axis.total);
-    group.tile_blocks[tile] = blocks;
+    (*tile_blocks)[tile] = blocks;
     for (int64_t b = blocks.begin; b < blocks.end; ++b) ++arrivals[b];
   });
+  group.tile_blocks = std::move(tile_blocks);
   group.target = arrivals.front();
   group.last_target = arrivals.back();
   return std::all_of(arrivals.begin(), arrivals.end() - 1, [&](uint32_t n) { return n == group.target && n > 0; }) &&
@@ -71,7 +72,7 @@ bool make_arrive(const abi::OpRecord& record, CounterGroup& group) {
     map.limit = static_cast<int>(ceil_div(axis.total, unit));
     bool exact = true;
     for_each_tile(record, [&](int64_t tile, const int* c) {
-      const Interval blocks = blocks_of(map, c), &wanted = group.tile_blocks[tile];
+      const Interval blocks = blocks_of(map, c), &wanted = (*group.tile_blocks)[tile];
       exact = exact && blocks.begin == wanted.begin && blocks.end == wanted.end;
     });
     if (exact) return true;
@@ -85,7 +86,6 @@ CounterGroup whole_group(const abi::OpRecord& record) {
   CounterGroup group;
   group.target = group.last_target = static_cast<uint32_t>(num_tiles(record));
   group.arrive = {0, 0, {0, 0, 0}, 1, 1, 1};
-  if (num_tiles(record) <= kMaxTilesForFine) group.tile_blocks.assign(num_tiles(record), {0, 1});
   return group;
 }
 
@@ -141,7 +141,7 @@ std::optional<Scale> scale_of(const CounterGroup& group, const abi::OpRecord& re
     if (own.granule > 0) last = first;  // a unit's columns lie in the granule of its first one
     const Interval blocks{floor_div(first - scale.origin, scale.block),
                           floor_div(last - scale.origin, scale.block) + 1};
-    inside = group.tile_blocks[tile].contains(blocks);
+    inside = (*group.tile_blocks)[tile].contains(blocks);
   });
   if (!inside) return std::nullopt;
   return scale;
@@ -204,6 +204,32 @@ std::vector<Interval> blocks_per_tile(const abi::Wait& wait, const abi::OpRecord
   std::vector<Interval> result(num_tiles(record));
   for_each_tile(record, [&](int64_t tile, const int* c) { result[tile] = blocks_of(wait, c); });
   return result;
+}
+
+const std::vector<CounterGroup>& CounterMemo::groups(const abi::OpRecord& record, const Axis& axis,
+                                                     int64_t reader_extent) {
+  const auto [found, added] = groups_.try_emplace({record.grid[0], record.grid[1], record.grid[2], axis.step[0],
+                                                   axis.step[1], axis.step[2], axis.extent, axis.total, reader_extent});
+  if (added) found->second = fine_groups(record, axis, reader_extent);
+  return found->second;
+}
+
+std::optional<Scale> CounterMemo::scale(const CounterGroup& group, const abi::OpRecord& record, const Footprint& own) {
+  const Axis& axis = group.axis;
+  const auto [found, added] =
+      scales_.try_emplace({record.grid[0], record.grid[1], record.grid[2], axis.step[0], axis.step[1], axis.step[2],
+                           axis.extent, axis.total, group.block, own.base, own.step[0], own.step[1], own.step[2],
+                           own.extent, own.first, own.last, own.granule});
+  if (added) found->second = scale_of(group, record, own);
+  return found->second;
+}
+
+Blocks CounterMemo::blocks(const abi::Wait& wait, const abi::OpRecord& record) {
+  const auto [found, added] =
+      blocks_.try_emplace({wait.base, wait.coef[0], wait.coef[1], wait.coef[2], wait.extent, wait.div, wait.limit,
+                           record.grid[0], record.grid[1], record.grid[2]});
+  if (added) found->second = std::make_shared<const std::vector<Interval>>(blocks_per_tile(wait, record));
+  return found->second;
 }
 
 }  // namespace ark::planner

@@ -4,6 +4,9 @@
 // fine group cuts an axis on which the op's tiles lie, the element numbers of one of its operands (for a few-row
 // matmul: its units), into blocks of equal length, one counter per block.
 #pragma once
+#include <array>
+#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -16,6 +19,9 @@ struct Interval {
   bool empty() const { return begin >= end; }
   bool contains(const Interval& other) const { return other.empty() || (begin <= other.begin && other.end <= end); }
 };
+
+/// Per tile of an op: the blocks that it arrives on, or waits for. Shared, since layers are alike.
+using Blocks = std::shared_ptr<const std::vector<Interval>>;
 
 /// Where tiles lie on an axis of `total` positions: tile c covers [sum c[i] * step[i], ... + extent).
 struct Axis {
@@ -30,7 +36,7 @@ struct CounterGroup {
   uint32_t target = 1, last_target = 1;
   int32_t counter = -1;  // first one; -1: not used
   abi::Arrive arrive{};
-  std::vector<Interval> tile_blocks;  // per tile: the blocks that it arrives on
+  Blocks tile_blocks;  // fine groups only
 };
 
 /// One counter for all tiles.
@@ -59,6 +65,19 @@ Interval blocks_of(const abi::Wait& wait, const int c[3]);
 Interval blocks_of(const abi::Arrive& arrive, const int c[3]);
 /// The same for all tiles of a grid.
 std::vector<Interval> blocks_per_tile(const abi::Wait& wait, const abi::OpRecord& record);
+
+/// The functions above that look at every tile, remembered by their arguments: equal layers ask the same again.
+class CounterMemo {
+ public:
+  const std::vector<CounterGroup>& groups(const abi::OpRecord& record, const Axis& axis, int64_t reader_extent);
+  std::optional<Scale> scale(const CounterGroup& group, const abi::OpRecord& record, const Footprint& own);
+  Blocks blocks(const abi::Wait& wait, const abi::OpRecord& record);
+
+ private:
+  std::map<std::array<int64_t, 9>, std::vector<CounterGroup>> groups_;
+  std::map<std::array<int64_t, 17>, std::optional<Scale>> scales_;
+  std::map<std::array<int64_t, 10>, Blocks> blocks_;
+};
 
 /// Ops with more tiles than this have a whole group only, so that planning time stays bounded.
 inline constexpr int64_t kMaxTilesForFine = 16384;

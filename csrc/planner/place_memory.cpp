@@ -59,12 +59,15 @@ class Arena {
   enum class Standing : uint8_t { kDead, kCheap, kAlive };
 
   Standing standing(StorageId old, StorageId now) const;
+  bool is_open(int op, int writer) const { return op >= writer || !finished_.before[writer].has(op); }
+  bool all_finished(StorageId old, int writer) const;
   std::vector<int> open_uses(StorageId old, int writer) const;
   std::vector<int> waits_for(StorageId now, int64_t begin, int64_t end) const;
   bool have_room(int writer, const std::vector<int>& waits) const;
   int64_t lowest_gap(int64_t size, const std::vector<Standing>& standings) const;
   bool free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const;
   int64_t place_with_waits(StorageId storage, int64_t size, const std::vector<Standing>& standings);
+  void move_in(const Tenant& added);
 
   Draft& draft_;
   const Options& options_;
@@ -72,26 +75,32 @@ class Arena {
   Sync& sync_;
   std::vector<Use> uses_;
   Finished finished_;
-  std::vector<Tenant> tenants_;  // by begin
+  std::vector<Tenant> tenants_;  // by begin; each byte's latest
   int64_t size_ = 0;
 };
+
+bool Arena::all_finished(StorageId old, int writer) const {
+  const std::vector<int>& ops = uses_[old].ops;  // the latest is the most likely to be open
+  return std::none_of(ops.rbegin(), ops.rend(), [&](int op) { return is_open(op, writer); });
+}
 
 std::vector<int> Arena::open_uses(StorageId old, int writer) const {
   std::vector<int> open;
   for (int op : uses_[old].ops) {
-    if (op >= writer || !finished_.before[writer].has(op)) open.push_back(op);
+    if (is_open(op, writer)) open.push_back(op);
   }
   return open;
 }
 
 Arena::Standing Arena::standing(StorageId old, StorageId now) const {
   const std::vector<int>& writers = uses_[now].writers;
-  const bool dead = std::all_of(writers.begin(), writers.end(), [&](int w) { return open_uses(old, w).empty(); });
+  const bool dead = std::all_of(writers.begin(), writers.end(), [&](int w) { return all_finished(old, w); });
   if (dead) return Standing::kDead;
   // By the schedule's clock the waits find their counters long reached: twenty hops, for what the clock does not know.
   constexpr double kMargin = 20 * kHopSeconds;
   if (writers.size() != 1) return Standing::kAlive;
-  for (int op : open_uses(old, writers.front())) {
+  for (int op : uses_[old].ops) {
+    if (!is_open(op, writers.front())) continue;
     if (op >= writers.front() || timeline_.finish[op] + kMargin > timeline_.start[writers.front()]) {
       return Standing::kAlive;
     }
@@ -180,11 +189,30 @@ int64_t Arena::place(StorageId storage, int64_t size_bytes) {
       if (inside >= 0) at = inside;
     }
   }
-  const auto position = std::upper_bound(tenants_.begin(), tenants_.end(), at,
-                                         [](int64_t begin, const Tenant& tenant) { return begin < tenant.begin; });
-  tenants_.insert(position, Tenant{storage, at, at + size});
+  move_in({storage, at, at + size});
   size_ = std::max(size_, at + size);
   return at;
+}
+
+/// Takes the bytes away from whoever had them: who comes after the new tenant comes after all that its writers waited
+/// for, so the old ones need not be asked again.
+void Arena::move_in(const Tenant& added) {
+  std::vector<Tenant> left;
+  left.reserve(tenants_.size() + 2);
+  bool placed = false;
+  auto keep = [&](StorageId storage, int64_t begin, int64_t end) {
+    if (begin < end) left.push_back({storage, begin, end});
+  };
+  for (const Tenant& t : tenants_) {
+    keep(t.storage, t.begin, std::min(t.end, added.begin));
+    if (!placed && t.end > added.begin) {
+      left.push_back(added);
+      placed = true;
+    }
+    keep(t.storage, std::max(t.begin, added.end), t.end);
+  }
+  if (!placed) left.push_back(added);
+  tenants_ = std::move(left);
 }
 
 void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of) {

@@ -32,7 +32,7 @@ struct Candidate {
   int before = -1;
   bool fine = false;
   abi::Wait wait{};
-  std::vector<Interval> blocks{};  // per tile of the waiting op; empty: every tile waits for everything
+  Blocks blocks{};  // per tile of the waiting op; null: every tile waits for everything
   bool full = false, some = false, together = false;  // as in WaitSource
 
   WaitSource source() const { return {before, full, some, together}; }
@@ -75,7 +75,7 @@ class Synchronizer {
   Need need_of(const Dependence& dep) const;
   void choose_fine_group(int op);
   Axis axis_of(int op, const Footprint& own) const;
-  double score_of(int op, const CounterGroup& group) const;
+  double score_of(int op, const CounterGroup& group);
   Candidate candidate(int op, const Need& need);
   Candidate full_candidate(int op, int before);
   void add_candidate(std::vector<Candidate>& candidates, Candidate candidate) const;
@@ -90,6 +90,7 @@ class Synchronizer {
   const Options& options_;
   std::vector<std::vector<Need>> needs_, readers_;  // by waiting op; by op that is waited for
   std::vector<Groups> groups_;
+  CounterMemo memo_;
   std::vector<std::vector<Candidate>> kept_;
   Finished finished_;
   std::map<std::pair<int, int>, std::vector<Interval>>
@@ -175,23 +176,22 @@ void Synchronizer::choose_fine_group(int op) {
   }
   for (const Need& need : readers_[op]) {
     if (need.dep.before_operand != best || need.anywhere) continue;
-    std::vector<CounterGroup> groups = fine_groups(record(op), axis_of(op, need.own), extent);
     double best_score = 1e30;
-    for (CounterGroup& group : groups) {
+    for (const CounterGroup& group : memo_.groups(record(op), axis_of(op, need.own), extent)) {
       const double score = score_of(op, group);
-      if (score < best_score) best_score = score, groups_[op].fine = std::move(group);
+      if (score < best_score) best_score = score, groups_[op].fine = group;
     }
     return;
   }
 }
 
 /// How well a group serves the readers: positions waited for per position wanted, and what polling a counter costs.
-double Synchronizer::score_of(int op, const CounterGroup& group) const {
+double Synchronizer::score_of(int op, const CounterGroup& group) {
   constexpr double kPollCost = 0.02;  // of reading too much once; 32 lanes poll together
   double score = 0;
   for (const Need& need : readers_[op]) {
     if (need.anywhere || !small(need.dep.op) || covers_most(need.reads, need.own)) continue;
-    const std::optional<Scale> scale = scale_of(group, record(op), need.own);
+    const std::optional<Scale> scale = memo_.scale(group, record(op), need.own);
     const std::optional<abi::Wait> wait =
         scale ? make_wait(group, *scale, need.reads, record(need.dep.op)) : std::nullopt;
     if (!wait) {
@@ -199,7 +199,7 @@ double Synchronizer::score_of(int op, const CounterGroup& group) const {
       continue;
     }
     int64_t blocks = 0;
-    const std::vector<Interval> per_tile = blocks_per_tile(*wait, record(need.dep.op));
+    const std::vector<Interval>& per_tile = *memo_.blocks(*wait, record(need.dep.op));
     for (const Interval& interval : per_tile) blocks += interval.end - interval.begin;
     const double mean = static_cast<double>(blocks) / static_cast<double>(std::max<size_t>(1, per_tile.size()));
     score += mean * static_cast<double>(scale->block) / static_cast<double>(need.reads.extent) + kPollCost * mean;
@@ -215,7 +215,7 @@ Candidate Synchronizer::full_candidate(int op, int before) {
   if (groups.fine && groups.fine->num_blocks <= kFewBlocks && !groups.whole) {
     c.fine = true;
     c.wait = wait_for_all(*groups.fine);
-    if (small(op)) c.blocks = blocks_per_tile(c.wait, record(op));
+    if (small(op)) c.blocks = memo_.blocks(c.wait, record(op));
     return c;
   }
   if (!groups.whole) groups.whole = whole_group(record(before));
@@ -227,16 +227,16 @@ Candidate Synchronizer::candidate(int op, const Need& need) {
   const int before = need.dep.before;
   const std::optional<CounterGroup>& fine = groups_[before].fine;
   if (!fine || need.anywhere || !small(op) || covers_most(need.reads, need.own)) return full_candidate(op, before);
-  const std::optional<Scale> scale = scale_of(*fine, record(before), need.own);
+  const std::optional<Scale> scale = memo_.scale(*fine, record(before), need.own);
   const std::optional<abi::Wait> wait = scale ? make_wait(*fine, *scale, need.reads, record(op)) : std::nullopt;
   if (!wait) return full_candidate(op, before);
   Candidate c{.before = before, .fine = true, .wait = *wait};
   c.wait.role = static_cast<int>(need.role);
-  c.blocks = blocks_per_tile(*wait, record(op));
+  c.blocks = memo_.blocks(*wait, record(op));
   Interval all;
   bool full = true;
   c.some = true;
-  for (const Interval& blocks : c.blocks) {
+  for (const Interval& blocks : *c.blocks) {
     join(all, blocks);
     c.some = c.some && !blocks.empty();
     full = full && blocks.begin == 0 && blocks.end == fine->num_blocks;
@@ -255,8 +255,9 @@ void Synchronizer::add_candidate(std::vector<Candidate>& candidates, Candidate a
     if (small.wait.role == 0 && big.wait.role != 0) return false;  // kFresh does not hold everyone back
     if (big.full) return true;
     if (small.full || !small.fine || !big.fine) return false;
-    for (size_t t = 0; t < small.blocks.size(); ++t) {
-      if (!big.blocks[t].contains(small.blocks[t])) return false;
+    if (small.blocks == big.blocks || !small.blocks) return true;
+    for (size_t t = 0; t < small.blocks->size(); ++t) {
+      if (!(*big.blocks)[t].contains((*small.blocks)[t])) return false;
     }
     return true;
   };
@@ -275,7 +276,7 @@ std::vector<Interval> Synchronizer::cover_through(int op, const std::vector<Cand
     if (c.before < target || c.wait.role != static_cast<int>(WaitRole::kAll)) continue;
     if (c.before == target) {
       for (size_t t = 0; t < result.size(); ++t) {
-        join(result[t], c.full ? Interval{0, groups_[target].fine->num_blocks} : c.blocks[t]);
+        join(result[t], c.full ? Interval{0, groups_[target].fine->num_blocks} : (*c.blocks)[t]);
       }
       continue;
     }
@@ -290,10 +291,12 @@ std::vector<Interval> Synchronizer::cover_through(int op, const std::vector<Cand
     const CounterGroup& group = *groups_[c.before].fine;
     std::vector<Interval> of_block(group.num_blocks);
     for (size_t t = 0; t < earlier.size(); ++t) {
-      for (int64_t b = group.tile_blocks[t].begin; b < group.tile_blocks[t].end; ++b) join(of_block[b], earlier[t]);
+      const Interval& own = (*group.tile_blocks)[t];
+      for (int64_t b = own.begin; b < own.end; ++b) join(of_block[b], earlier[t]);
     }
     for (size_t t = 0; t < result.size(); ++t) {
-      for (int64_t b = c.blocks[t].begin; b < c.blocks[t].end; ++b) join(result[t], of_block[b]);
+      const Interval& own = (*c.blocks)[t];
+      for (int64_t b = own.begin; b < own.end; ++b) join(result[t], of_block[b]);
     }
   }
   return result;
@@ -319,14 +322,14 @@ bool Synchronizer::implied(int op, const Candidate& wanted, const std::vector<Ca
     if (c.some && finished_.before[c.before].has(wanted.before)) return true;
   }
   constexpr int kDepth = 5;  // ops between a value and its second reader: a residual skips about as many
-  if (!wanted.fine || wanted.blocks.empty() || !small(op)) return false;
+  if (!wanted.fine || !wanted.blocks || !small(op)) return false;
   std::vector<Candidate> others;
   for (const Candidate& c : kept) {
     if (c.before != wanted.before) others.push_back(c);
   }
   const std::vector<Interval> have = cover_through(op, others, wanted.before, kDepth);
   for (size_t t = 0; t < have.size(); ++t) {
-    if (!have[t].contains(wanted.blocks[t])) return false;
+    if (!have[t].contains((*wanted.blocks)[t])) return false;
   }
   return true;
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -20,14 +21,17 @@ std::vector<Arrivals> arrivals_of(const Plan& plan) {
   std::vector<Arrivals> arrivals(static_cast<size_t>(plan.num_counters));
   for (size_t op = 0; op < plan.ops.size(); ++op) {
     const abi::OpRecord& r = plan.ops[op].record;
-    for (int64_t t = 0; t < tiles_of(r); ++t)
-      for (int a = 0; a < r.num_arrivals; ++a) {
+    for (int a = 0; a < r.num_arrivals; ++a) {
+      const bool uniform = is_uniform(r.arrive[a], r);
+      const auto weight = static_cast<uint32_t>(uniform ? tiles_of(r) : 1);
+      for (int64_t t = 0, end = uniform ? std::min<int64_t>(1, tiles_of(r)) : tiles_of(r); t < end; ++t) {
         CounterRange range = counters_of(r.arrive[a], r, t);
         for (int32_t k = range.first; k <= range.last; ++k) {
-          ++arrivals[static_cast<size_t>(k)].count;
+          arrivals[static_cast<size_t>(k)].count += weight;
           arrivals[static_cast<size_t>(k)].last_op = static_cast<int32_t>(op);
         }
       }
+    }
   }
   return arrivals;
 }
@@ -45,7 +49,8 @@ void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
     for (int w = 0; w < r.num_waits; ++w) {
       std::set<std::pair<int32_t, int32_t>> seen;
       CounterRange previous{-1, -1};
-      for (int64_t t = 0; t < tiles_of(r); ++t) {
+      const int64_t tiles = is_uniform(r.wait[w], r) ? std::min<int64_t>(1, tiles_of(r)) : tiles_of(r);
+      for (int64_t t = 0; t < tiles; ++t) {
         CounterRange range = counters_of(r.wait[w], r, t);
         if (range == previous || !seen.emplace(range.first, range.last).second) continue;
         previous = range;
@@ -93,8 +98,10 @@ class Walk {
     uint32_t expected = 0;
   };
 
-  bool ready(Worker& worker, const abi::OpRecord& r, int64_t tile) {
+  /// `first`: of its item; later tiles need not look at what is the same for all.
+  bool ready(Worker& worker, const abi::OpRecord& r, int64_t tile, bool first) {
     for (int w = 0; w < r.num_waits; ++w) {
+      if (!first && is_uniform(r.wait[w], r)) continue;
       CounterRange range = counters_of(r.wait[w], r, tile);
       for (int32_t k = range.first; k <= range.last; ++k) {
         worker.expected = target_of(r.wait[w], k);
@@ -106,11 +113,18 @@ class Walk {
     return true;
   }
 
-  void arrive(const abi::OpRecord& r, int64_t tile) {
+  void arrive(const abi::OpRecord& r, const abi::WorkItem& item) {
     for (int a = 0; a < r.num_arrivals; ++a) {
-      CounterRange range = counters_of(r.arrive[a], r, tile);
-      for (int32_t k = range.first; k <= range.last; ++k) ++counters_[static_cast<size_t>(k)];
+      const bool uniform = is_uniform(r.arrive[a], r);
+      for (int32_t t = 0; t < (uniform ? 1 : item.count); ++t) {
+        CounterRange range = counters_of(r.arrive[a], r, item.first + t);
+        for (int32_t k = range.first; k <= range.last; ++k)
+          counters_[static_cast<size_t>(k)] += static_cast<uint32_t>(uniform ? item.count : 1);
+      }
     }
+  }
+  static bool all_uniform(const abi::OpRecord& r) {
+    return std::all_of(r.wait, r.wait + r.num_waits, [&](const abi::Wait& wait) { return is_uniform(wait, r); });
   }
 
   bool advance(size_t index) {
@@ -121,9 +135,10 @@ class Walk {
       const abi::WorkItem& item = list[worker.item];
       const abi::OpRecord& r = plan_.ops[static_cast<size_t>(item.op)].record;
       if (worker.counter >= 0 && counters_[static_cast<size_t>(worker.counter)] < worker.expected) return moved;
-      for (; worker.tiles_ready < item.count; ++worker.tiles_ready)
-        if (!ready(worker, r, item.first + worker.tiles_ready)) return moved;
-      for (int32_t t = 0; t < item.count; ++t) arrive(r, item.first + t);
+      const int32_t to_ask = all_uniform(r) ? 1 : item.count;
+      for (; worker.tiles_ready < to_ask; ++worker.tiles_ready)
+        if (!ready(worker, r, item.first + worker.tiles_ready, worker.tiles_ready == 0)) return moved;
+      arrive(r, item);
     }
     return moved;
   }

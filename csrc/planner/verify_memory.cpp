@@ -92,7 +92,7 @@ class MemoryVerifier {
       const Buffer& buffer = plan_.buffers[use.slot];
       use.place = buffer.kind == BufferKind::kArena ? buffer.arena_offset : 0;
       fill_boxes(op, operand[i], buffer.size_bytes, use);
-      if (!use.boxes.empty()) uses.push_back(std::move(use));
+      if (use.low < use.high) uses.push_back(std::move(use));
     }
     return uses;
   }
@@ -116,17 +116,21 @@ class MemoryVerifier {
 
   void fill_boxes(const plan::Op& op, const OperandUse& operand, int64_t buffer_bytes, Use& use) const {
     std::vector<Box> boxes;
-    bool merge = can_merge(op, use);
+    const bool hull_only = !written_.contains(memory_of(use.slot)), merge = !hull_only && can_merge(op, use);
+    use.low = std::numeric_limits<int64_t>::max(), use.high = std::numeric_limits<int64_t>::min();
     for (int64_t t = 0; t < tiles_of(op.record); ++t) {
       boxes.clear();
       tile_region(op, plan_.programs, use.operand, operand, t, buffer_bytes, boxes);
       for (const Box& box : boxes) {
         auto tile = static_cast<int32_t>(t);
+        if (hull_only) {  // nobody writes it: its bounds are all that matters
+          use.low = std::min(use.low, box.begin + use.place), use.high = std::max(use.high, box.end() + use.place);
+          continue;
+        }
         if (merge && !use.boxes.empty() && alike(use, use.boxes.back(), box, tile)) continue;
         use.boxes.push_back({box, box.end(), tile});
       }
     }
-    use.low = std::numeric_limits<int64_t>::max(), use.high = std::numeric_limits<int64_t>::min();
     for (const TileBox& b : use.boxes) {
       use.low = std::min(use.low, b.box.begin + use.place);
       use.high = std::max(use.high, b.end + use.place);
