@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 import ark_torch.segment
 from ark_torch.records import REGISTRY
 from tests.reference_eval import ReferenceGraph
+
+os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of each structure
 
 
 def has_extension() -> bool:

@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/env.h"
+#include "planner/structure_key.h"
+#include "planner/verify_plan.h"
 #include "runtime/dump.h"
 
 namespace ark::runtime {
@@ -30,6 +33,11 @@ std::vector<bool> find_written_inputs(const ir::Graph& graph) {
 }
 
 }  // namespace
+
+Verification verification_from_environment() {
+  constexpr std::string_view kChoices[] = {"once", "full", "structure"};
+  return static_cast<Verification>(env::choice("ARK_VERIFY", kChoices, static_cast<int>(Verification::kOnce)));
+}
 
 CompiledGraph::CompiledGraph(ir::Graph graph, TargetKind target, Options options, double parse_seconds)
     : graph_(std::move(graph)), target_(target), options_(std::move(options)) {
@@ -64,6 +72,18 @@ std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, bool t
   return targets::make_cuda(std::move(plan), cuda);
 }
 
+plan::Plan CompiledGraph::make_verified_plan(const ir::Graph& bound) {
+  planner::Options options = options_.planner;
+  options.verify_races = options_.verification == Verification::kFull;
+  plan::Plan plan = planner::make_plan(bound, options);
+  if (options_.verification != Verification::kOnce) return plan;
+  const uint64_t key = planner::structure_key(plan);
+  if (proved_.contains(key)) return plan;
+  planner::verify_plan(plan, planner::VerifyLevel::kFull);
+  proved_.insert(key);
+  return plan;
+}
+
 std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols) {
   auto instance = std::make_shared<Instance>();
   instance->symbols.assign(symbols.begin(), symbols.end());
@@ -71,8 +91,8 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   instance->bound = ir::bind(graph_, symbols);
   double bind_seconds = seconds_since(begin);
   begin = Clock::now();
-  plan::Plan plan = options_.saved_plan.empty() ? planner::make_plan(instance->bound, options_.planner)
-                                                : plan::from_json(options_.saved_plan);
+  plan::Plan plan =
+      options_.saved_plan.empty() ? make_verified_plan(instance->bound) : plan::from_json(options_.saved_plan);
   double plan_seconds = seconds_since(begin);
   instance->executable = make(std::move(plan), /*trace=*/false);
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);

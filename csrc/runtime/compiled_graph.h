@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,8 +19,18 @@ namespace ark::runtime {
 
 enum class TargetKind : uint8_t { kCuda, kHost };
 
+/// Which plans are verified in full (planner/verify_plan.h); all are verified in their structure.
+enum class Verification : uint8_t {
+  kOnce,       // the first of each structure (planner/structure_key.h): other sizes of it are planned in milliseconds
+  kFull,       // every one
+  kStructure,  // none
+};
+/// ARK_VERIFY: once (the default), full or structure.
+Verification verification_from_environment();
+
 struct Options {
   planner::Options planner;
+  Verification verification = verification_from_environment();
   targets::CudaOptions cuda;
   targets::HostOptions host;
   size_t max_executables = 64;  // the least recently used goes first
@@ -71,6 +82,7 @@ class CompiledGraph {
   std::shared_ptr<Instance> last() const;
 
  private:
+  plan::Plan make_verified_plan(const ir::Graph& bound);
   std::shared_ptr<Instance> build(std::span<const int64_t> symbols);
   std::unique_ptr<targets::Executable> make(plan::Plan plan, bool trace) const;
   void keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds);
@@ -80,8 +92,9 @@ class CompiledGraph {
   Options options_;
   std::vector<bool> written_inputs_;
 
-  std::mutex build_mutex_;    // held while one instance is made
-  mutable std::mutex mutex_;  // of everything below; held briefly
+  std::mutex build_mutex_;     // held while one instance is made
+  std::set<uint64_t> proved_;  // structures of plans that were verified in full; under build_mutex_
+  mutable std::mutex mutex_;   // of everything below; held briefly
   std::map<std::vector<int64_t>, std::shared_ptr<Instance>> instances_;
   std::shared_ptr<Instance> last_;
   Seconds seconds_;
