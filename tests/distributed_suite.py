@@ -1,19 +1,23 @@
 """PyTorch's own tests of torch.distributed, unedited, on the backend `ark` (needs the package expecttest).
 
-    WORLD_SIZE=2 python -m pytest tests/distributed_suite.py                    # all of it
+    WORLD_SIZE=2 python -m pytest tests/distributed_suite.py                    # all of it, new processes for each test
     WORLD_SIZE=2 python -m pytest tests/distributed_suite.py -k all_reduce_sum  # a part
 
-Not collected by `make test`, which runs the fixed part named in test_distributed_suite.py.
+Not collected by `make test`, which runs the part named in test_distributed_suite.py, in two processes for all of it.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 
 os.environ.setdefault("BACKEND", "ark")
 os.environ.setdefault("WORLD_SIZE", "2")
-os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ark-suite-"))
+if "TEMP_DIR" not in os.environ:  # the module of the tests wants a folder when it is imported; the ranks inherit it
+    os.environ["TEMP_DIR"] = tempfile.mkdtemp(prefix="ark-suite-")
+    atexit.register(shutil.rmtree, os.environ["TEMP_DIR"], ignore_errors=True)
 
 import torch
 from torch.testing._internal.common_distributed import DistTestCases

@@ -1,0 +1,101 @@
+"""PyTorch's own tests of torch.distributed on the backend `ark`: two processes of this host run all that the suite
+offers for CPU tensors (90 tests pass; most of the rest skip themselves for want of GPUs)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import has_extension
+
+pytest.importorskip("expecttest", reason="torch.testing's distributed tests need it")
+pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+
+ROOT = Path(__file__).resolve().parent.parent
+WORLD = 2
+LIMIT_S = 170
+
+NEEDS_GPUS = "looks up the GPU of its rank although it sends no CUDA tensor"
+OTHER_BACKEND = "is about another backend"
+LEFT_OUT = {
+    "test_SyncBatchNorm_process_group": "needs torchvision",
+    "test_accumulate_gradients_no_sync": NEEDS_GPUS,
+    "test_accumulate_gradients_no_sync_allreduce_hook": NEEDS_GPUS,
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook": NEEDS_GPUS,
+    "test_accumulate_gradients_no_sync_grad_is_view": NEEDS_GPUS,
+    "test_barrier_timeout_full_group": "asks for Gloo's words in the error; tests/test_process_group.py has ark's",
+    "test_barrier_timeout_global": "asks for Gloo's words in the error; tests/test_process_group.py has ark's",
+    "test_barrier_timeout_group": "asks for Gloo's words in the error; tests/test_process_group.py has ark's",
+    "test_batch_isend_irecv_mixed_backend_err": "makes an NCCL group, which this torch may lack",
+    "test_batch_isend_irecv_op_err": NEEDS_GPUS,
+    "test_batch_isend_irecv_op_list_err": "leaves the ranks at different places after its error",
+    "test_ddp_create_graph": "leaves the ranks at different places after its error",
+    "test_ddp_logging_data_cpu": "compares the backend's name with gloo",
+    "test_new_subgroups_with_group_param": "names ranks up to 3 and does not check the world's size",
+    "test_sparse_all_reduce_sum": "sparse tensors, which ark refuses by name",
+}
+# Families: a part of the name, and why.
+LEFT_OUT_FAMILIES = {
+    "cuda": "CUDA tensors; tests/gpu and the suite on a machine with two GPUs",
+    "nccl": OTHER_BACKEND,
+    "monitored_barrier": "only Gloo has monitored barriers",
+}
+
+
+def names() -> list[str]:
+    code = "from tests.distributed_suite import TestArk as T; print(*[n for n in dir(T) if n.startswith('test_')])"
+    out = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    return out.stdout.split()
+
+
+def environment() -> dict[str, str]:
+    own = {"BACKEND": "ark", "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    return os.environ | own | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+
+
+def run_ranks(folder: Path, tests: list[str]) -> list[list[dict]]:
+    """The outcomes by rank; ranks that have not ended after LIMIT_S are killed and their lines are what there is."""
+    logs = [open(folder / f"{rank}.log", "w") for rank in range(WORLD)]
+    command = [sys.executable, "-m", "tests.distributed_ranks"]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder), *tests], env=environment(), cwd=ROOT, stdout=log, stderr=log
+        )
+        for rank, log in enumerate(logs)
+    ]
+    end = time.monotonic() + LIMIT_S
+    for process in ranks:
+        try:
+            process.wait(max(1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    [log.close() for log in logs]
+    files = [folder / f"{rank}.jsonl" for rank in range(WORLD)]
+    return [[json.loads(line) for line in f.read_text().splitlines()] if f.exists() else [] for f in files]
+
+
+def test_the_suite_passes(tmp_path):
+    everything = names()
+    assert set(LEFT_OUT) <= set(everything), "a test that is left out is gone from the suite"
+    chosen = [n for n in everything if n not in LEFT_OUT and not any(part in n for part in LEFT_OUT_FAMILIES)]
+    outcomes = run_ranks(tmp_path, chosen)
+    wrong = [line for lines in outcomes for line in lines if line["outcome"] == "failed"]
+    assert not wrong, "\n\n".join(f"{line['test']}: {line['text']}" for line in wrong)
+    logs = [(tmp_path / f"{rank}.log").read_text()[-3000:] for rank in range(WORLD)]
+    assert all(len(lines) == len(chosen) for lines in outcomes), f"a rank ended early: {logs}"
+    passed = [a["test"] for a, *rest in zip(*outcomes) if all(x["outcome"] == "passed" for x in (a, *rest))]
+    reasons: dict[str, int] = {}
+    for line in outcomes[0]:
+        if line["outcome"] == "skipped":
+            reasons[line["text"]] = reasons.get(line["text"], 0) + 1
+    print(f"{len(passed)} passed, skipped by the suite itself: {reasons}")
+    assert len(passed) >= 85
+    for collective in ("all_reduce_sum", "all_gather", "broadcast", "reduce_sum", "scatter", "gather", "all_to_all"):
+        assert f"test_{collective}" in passed
