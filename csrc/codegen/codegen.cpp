@@ -10,6 +10,7 @@
 #include "base/embedded.h"
 #include "codegen/program_source.h"
 #include "device/launch.h"
+#include "planner/rows_form.h"
 
 namespace ark::codegen {
 namespace {
@@ -61,16 +62,12 @@ constexpr Family kFamilies[] = {
 struct Needs {
   std::set<TaskKind> kinds;
   std::array<std::set<int>, kNumUses> programs;
-  std::map<int, std::vector<std::string>> users;  // program -> names of the ops
-  std::set<int> rows_m;                           // few-row matmuls: padded numbers of rows
-  std::set<DType> rows_types;
+  std::map<int, std::vector<std::string>> users;         // program -> names of the ops
   std::set<int> long_rows;                               // row programs of rows that registers do not hold
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
 };
-
-int padded_rows(int m) { return m <= 1 ? 1 : m <= 2 ? 2 : m <= 4 ? 4 : 8; }
 
 void note_program(const plan::Plan& plan, const plan::Op& op, Use use, int program, Needs& needs) {
   check(program >= 0 && program < static_cast<int>(plan.programs.size()), "op '", op.name, "': program ", program,
@@ -86,8 +83,6 @@ void note_rows(const plan::Plan& plan, const plan::Op& op, Needs& needs) {
   for (int s = 0; s < p.num_segments; ++s) note_program(plan, op, kEpilogueRows, p.segment[s].program, needs);
   check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
   note_program(plan, op, kPrologueRows, p.prologue, needs);
-  needs.rows_m.insert(padded_rows(p.m));
-  needs.rows_types.insert(static_cast<DType>(p.dtype));
 }
 
 /// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul_tile.cuh.
@@ -169,12 +164,37 @@ std::string programs_text(const plan::Plan& plan, const Needs& needs) {
   return text;
 }
 
-std::string dispatch_text(const Needs& needs) {
+/// One type per form of few-row product: parameters and programs.
+std::string forms_text(const plan::RowsForms& forms) {
+  std::string text;
+  for (size_t i = 0; i < forms.forms.size(); ++i) {
+    const auto& [p, vectors] = forms.forms[i];
+    text += cat("struct RowsForm", i, " {\n  static constexpr ark::abi::MatmulRowsParams params() {\n    return {");
+    for (int value : {p.m, p.k, p.num_units, p.num_segments, p.lanes, p.pair_distance, p.gated, p.prologue,
+                      p.prologue_operand, p.weights_immutable, p.dtype, p.form})
+      text += cat(value, ", ");
+    text += "{";
+    for (int s = 0; s < p.num_segments; ++s) {
+      const abi::Segment& g = p.segment[s];
+      text += cat(s > 0 ? ", {" : "{", g.first_unit, ", ", g.num_units, ", ", g.column, ", ", g.weight, ", ", g.weight2,
+                  ", ", g.program, ", ", g.first_operand, ", 0}");
+    }
+    text += cat("}};\n  }\n  static constexpr u32 kVectorOperands = ", vectors, "u;\n  using Prologue = Program",
+                p.prologue, ";\n");
+    for (int s = 0; s < p.num_segments; ++s)
+      text += cat("  static Program", p.segment[s].program, " epilogue(Number<", s, ">);\n");
+    text += "};\n";
+  }
+  return text;
+}
+
+std::string dispatch_text(const Needs& needs, const plan::RowsForms& forms) {
   std::string text;
   for (int use = 0; use < kNumUses; ++use) {
     const bool called = std::any_of(std::begin(kFamilies), std::end(kFamilies),
                                     [&](const Family& f) { return f.reach == Reach::kCallPerUse && f.use == use; });
-    if (called || needs.programs[use].empty()) continue;
+    const bool by_form = use == kEpilogueRows || use == kPrologueRows;
+    if (called || by_form || needs.programs[use].empty()) continue;
     text += cat("  template <class F>\n  static ARK_DEVICE void ", kUseNames[use], "(int program, F&& f) {\n");
     if (needs.programs[use].size() == 1) {
       text += cat("    f(Program", *needs.programs[use].begin(), "{});\n  }\n");
@@ -185,17 +205,11 @@ std::string dispatch_text(const Needs& needs) {
       text += cat("      case ", number, ":\n        return f(Program", number, "{});\n");
     text += "    }\n  }\n";
   }
-  const auto has = [&](DType t) { return needs.rows_types.contains(t) ? "true" : "false"; };
-  if (needs.kinds.contains(TaskKind::kMatmulRows)) {
-    text += "  // Few-row matmuls: element types, and numbers of rows (padded to 1, 2, 4, 8), that occur.\n";
-    const bool other =
-        needs.rows_types.size() > needs.rows_types.count(DType::kBF16) + needs.rows_types.count(DType::kF16);
-    text += cat("  static constexpr bool kRowsBF16 = ", has(DType::kBF16), ", kRowsF16 = ", has(DType::kF16),
-                ", kRowsOther = ", other ? "true" : "false", ";\n");
-    text += cat("  static constexpr bool kRows1 = ", needs.rows_m.contains(1) ? "true" : "false",
-                ", kRows2 = ", needs.rows_m.contains(2) ? "true" : "false",
-                ", kRows4 = ", needs.rows_m.contains(4) ? "true" : "false",
-                ", kRows8 = ", needs.rows_m.contains(8) ? "true" : "false", ";\n");
+  if (!forms.forms.empty()) {
+    text += "  template <class F>\n  static ARK_DEVICE void rows_form(int form, F&& f) {\n    switch (form) {\n";
+    for (size_t i = 0; i < forms.forms.size(); ++i)
+      text += cat("      case ", i, ":\n        return f(RowsForm", i, "{});\n");
+    text += "    }\n  }\n";
   }
   if (needs.matmul_variants != 0)
     text += cat("  static constexpr u32 kMatmulVariants = ", needs.matmul_variants, ";\n");
@@ -296,6 +310,7 @@ constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
 
 Source generate(const plan::Plan& plan, const SourceOptions& options) {
   const Needs needs = analyse(plan);
+  const plan::RowsForms forms = plan::rows_forms(plan);
   const bool maps = !plan.maps.empty();
   // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
   // cores and attention's backward need the consumers' 224.
@@ -308,8 +323,8 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
                          {"title", cat("The loop kernel of ", plan.name.empty() ? "a plan" : plan.name, ".")},
                          {"trace", options.trace ? "1" : "0"},
                          {"includes", includes_text(needs, maps)},
-                         {"programs", programs_text(plan, needs)},
-                         {"dispatch", dispatch_text(needs)},
+                         {"programs", programs_text(plan, needs) + forms_text(forms)},
+                         {"dispatch", dispatch_text(needs, forms)},
                          {"service_registers", rows ? "72" : "56"},
                          {"consumer_registers", rows ? "216" : "224"},
                          {"load_immutable", loader_cases(needs, "load_immutable")},

@@ -74,13 +74,14 @@ struct AttentionDecode {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
-    if (p.fresh_operand >= 0) DecodeKeys(task, 0);  // the position comes closer while the worker waits
+    // the position may be read before the wait
+    const DecodeKeys keys(task, task.first - small_divide(task.first, task.record->grid[2]) * task.record->grid[2]);
     consumer.wait_for_item(task);
     consumer.stamp(1);
     if constexpr (Programs::kDecodeBF16)
-      if (p.dtype == 7) consume_type<MmaType::kBF16, bf16>(consumer, task);
+      if (p.dtype == 7) consume_type<MmaType::kBF16, bf16>(consumer, task, keys);
     if constexpr (Programs::kDecodeF16)
-      if (p.dtype == 6) consume_type<MmaType::kF16, f16>(consumer, task);
+      if (p.dtype == 6) consume_type<MmaType::kF16, f16>(consumer, task, keys);
   }
 
  private:
@@ -126,22 +127,23 @@ struct AttentionDecode {
   }
 
   template <MmaType kType, class S>
-  static ARK_DEVICE void consume_type(Consumer& consumer, const Task& task) {
+  static ARK_DEVICE void consume_type(Consumer& consumer, const Task& task, DecodeKeys keys) {
     const abi::AttentionParams& p = task.record->params.attention;
-    const int rows = p.heads / p.kv_heads * p.queries;
+    const int rows = small_divide(p.heads, p.kv_heads) * p.queries;
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t) {
+      if (t != task.first) keys = DecodeKeys(task, t % task.record->grid[2]);
       if constexpr (Programs::kDecode64) {
         if constexpr (Programs::kDecodeRows4)
-          if (p.head_dim == 64 && rows <= 4) Tile<kType, S, 64, 4>(consumer, task, t).run();
+          if (p.head_dim == 64 && rows <= 4) Tile<kType, S, 64, 4>(consumer, task, t).run(keys);
         if constexpr (Programs::kDecodeRows16)
-          if (p.head_dim == 64 && rows > 4) Tile<kType, S, 64, 16>(consumer, task, t).run();
+          if (p.head_dim == 64 && rows > 4) Tile<kType, S, 64, 16>(consumer, task, t).run(keys);
       }
       if constexpr (Programs::kDecode128) {
         if constexpr (Programs::kDecodeRows4)
-          if (p.head_dim == 128 && rows <= 4) Tile<kType, S, 128, 4>(consumer, task, t).run();
+          if (p.head_dim == 128 && rows <= 4) Tile<kType, S, 128, 4>(consumer, task, t).run(keys);
         if constexpr (Programs::kDecodeRows16)
-          if (p.head_dim == 128 && rows > 4) Tile<kType, S, 128, 16>(consumer, task, t).run();
+          if (p.head_dim == 128 && rows > 4) Tile<kType, S, 128, 16>(consumer, task, t).run(keys);
       }
     }
   }
@@ -163,9 +165,9 @@ struct AttentionDecode {
     const abi::AttentionParams& p;
     int part, kv_head, batch, rows, group;
     int thread, lane, warp;
-    u32 q[kSteps][4];                 // A fragments
-    float m[kHalves], l[kHalves];     // of rows lane / 4 and lane / 4 + 8, base 2
-    float acc[kRows][kColumns];       // this lane's value columns
+    u32 q[kSteps][4];                         // A fragments
+    float m[kHalves], l[kHalves];             // of rows lane / 4 and lane / 4 + 8, base 2
+    float acc[kRows][kColumns];               // this lane's value columns
     using Masks = u32[kBlocks][2 * kHalves];  // as they lie in memory: key 0 and 1 of row lane / 4, of row lane / 4 + 8
 
     // scratch: a page of direct keys and values | probabilities and rescaling per warp
@@ -177,7 +179,12 @@ struct AttentionDecode {
     static_assert(kPageBytes + 8 * kProbabilityBytes <= kScratchBytes);
 
     ARK_DEVICE Tile(Consumer& c, const Task& t, int tile)
-        : consumer(c), task(t), p(t.record->params.attention), thread(c.thread()), lane(thread & 31), warp(thread >> 5) {
+        : consumer(c),
+          task(t),
+          p(t.record->params.attention),
+          thread(c.thread()),
+          lane(thread & 31),
+          warp(thread >> 5) {
       const int rest = small_divide(tile, t.record->grid[2]);
       part = tile - rest * t.record->grid[2];
       batch = small_divide(rest, t.record->grid[1]);
@@ -196,8 +203,7 @@ struct AttentionDecode {
     }
 
     /// Everything that comes from memory is asked for before anything is used: one latency, not four.
-    ARK_DEVICE void run() {
-      const DecodeKeys keys(task, part);
+    ARK_DEVICE void run(const DecodeKeys& keys) {
       const int pages = (keys.count() + kPerPage - 1) / kPerPage;
       int i = (consumer.group() - static_cast<int>(consumer.page)) & 1;
       const int mine = (warp & 3) * kPerWarp;

@@ -36,8 +36,8 @@
 //     template <class F> static ARK_DEVICE void pointwise(int program, F&& f);
 //     template <class F> static ARK_DEVICE void row(int program, F&& f);
 //     template <class F> static ARK_DEVICE void column(int program, F&& f);
-//     template <class F> static ARK_DEVICE void rows_form(int form, F&& f);             // f(RowsForm<n>{}): rows_form.cuh
-//     template <class F> static ARK_DEVICE void epilogue_tile(int program, F&& f);     // kMatmulTile
+//     template <class F> static ARK_DEVICE void rows_form(int form, F&& f);             // f(RowsForm<n>{}):
+//     rows_form.cuh template <class F> static ARK_DEVICE void epilogue_tile(int program, F&& f);     // kMatmulTile
 //     template <class F> static ARK_DEVICE void epilogue_simple(int program, F&& f);   // kMatmulSimple
 //   };
 // An epilogue program offers
@@ -207,8 +207,7 @@ struct Fetcher {
       const Counters c(w, r, item.first);
       simple_wait = c.single() && (fixed(w) || item.count == 1);
       t.wait_counter[lane] = w.counter + c.low;
-      t.wait_target[lane] =
-          (worker.epoch + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
+      t.wait_target[lane] = (worker.epoch + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
     } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
       const abi::Arrive& a = r.arrive[lane - 16];
       const Counters c(a, r, item.first);

@@ -115,9 +115,8 @@ struct RowsTask {
     }
     // the sums lie behind the activation if there is room, else over it
     int total_slots = 0;
-    for_each_segment<Form>(task, [&](auto, const auto& range, int, int slot) __attribute__((always_inline)) {
-      total_slots = slot + R::slots(range.count);
-    });
+    for_each_segment<Form>(task, [&](auto, const auto& range, int, int slot)
+                                     __attribute__((always_inline)) { total_slots = slot + R::slots(range.count); });
     float* sums = reinterpret_cast<float*>(scratch + kStagedBytes);
     const bool behind = kStagedBytes + total_slots * Pages::kSlotWords * 4 <= kActivationBytes;
     if (!behind) {
@@ -146,11 +145,10 @@ struct RowsTask {
     int done = 0;
     for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int slot) __attribute__((always_inline)) {
       if (range.count > 0)
-        done += finish<decltype(segment)>(
-            consumer, task, range.first, range.count,
-            [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
-              return Pages::total(sums, slot + R::slot_of(unit, unit_lane), m);
-            });
+        done += finish<decltype(segment)>(consumer, task, range.first, range.count,
+                                          [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
+                                            return Pages::total(sums, slot + R::slot_of(unit, unit_lane), m);
+                                          });
     });
     if constexpr (kM == 1) consumer.arrive_warp(task, done);
   }
@@ -229,11 +227,10 @@ struct RowsTask {
     int row = 0;
     for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
       if (range.count > 0)
-        finish<decltype(segment)>(
-            consumer, task, range.first, range.count,
-            [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
-              return sums[(row + unit * R::kLanes + unit_lane) * 8 + m];
-            });
+        finish<decltype(segment)>(consumer, task, range.first, range.count,
+                                  [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
+                                    return sums[(row + unit * R::kLanes + unit_lane) * 8 + m];
+                                  });
       row += range.count * R::kLanes;
     });
   }

@@ -24,7 +24,7 @@ inline constexpr int kConsumerWarps = 8;
 inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
-inline constexpr int kTaskSlots = 4;  // as many records as the ring of records holds
+inline constexpr int kTaskSlots = 4;               // as many records as the ring of records holds
 inline constexpr int kPagesInFlight =
     4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
 
@@ -35,8 +35,8 @@ struct TaskSlot {
   i32 record_bytes;
   i32 item_index;  // in the launch's `items`
   // What the item waits for and where it reports, when every wait falls on one counter (single_waits >= 0) and every
-  // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides between
-  // an op and the next. -1: not so simple, the record is asked.
+  // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
+  // between an op and the next. -1: not so simple, the record is asked.
   i32 single_waits, single_arrivals;
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
@@ -132,9 +132,8 @@ __device__ __noinline__ void wait_for_tiles_called(Shared* shared, const abi::La
 ARK_DEVICE void wait_for_counters(const Worker& worker, const Task& task) {
   const int lane = thread_index() & 31;
   if (lane < task.slot->single_waits)
-    worker.waiter.wait_counter(
-        worker.counter(task.slot->wait_counter[lane]), task.slot->wait_target[lane],
-        WaitName{task.record->op, task.first, static_cast<i32>(task.slot->wait_counter[lane])});
+    worker.waiter.wait_counter(worker.counter(task.slot->wait_counter[lane]), task.slot->wait_target[lane],
+                               WaitName{task.record->op, task.first, static_cast<i32>(task.slot->wait_counter[lane])});
   __syncwarp();
 }
 

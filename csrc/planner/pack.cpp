@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "planner/plan.h"
+#include "planner/rows_form.h"
 
 namespace ark::plan {
 namespace {
@@ -44,6 +45,7 @@ void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {
 Packed pack(const Plan& plan) {
   Packed packed;
   std::vector<int32_t> position(plan.ops.size());
+  const RowsForms forms = rows_forms(plan);
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     check_limits(plan, i);
     const Op& op = plan.ops[i];
@@ -54,6 +56,7 @@ Packed pack(const Plan& plan) {
     record.op = static_cast<int32_t>(i);
     record.num_operands = static_cast<int32_t>(op.operands.size());
     record.record_bytes = static_cast<int32_t>(bytes);
+    if (forms.of_op[i] >= 0) record.params.rows.form = forms.of_op[i];
     packed.records.resize(begin + (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment);
     std::memcpy(&packed.records[begin], &record, sizeof(record));
     if (operand_bytes > 0) std::memcpy(&packed.records[begin + sizeof(record)], op.operands.data(), operand_bytes);

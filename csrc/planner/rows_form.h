@@ -1,0 +1,24 @@
+// The forms of few-row products. Weights have fixed shapes, so the parameters of a few-row product are structure, not
+// sizes: layers share them. Code is generated per form, with the parameters as constants (a third of the instructions
+// between the pages of one op and the next went into reading and dividing them); a record names its form.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "planner/plan.h"
+
+namespace ark::plan {
+
+struct RowsForm {
+  abi::MatmulRowsParams params{};  // `form` is its place in the list
+  uint32_t vector_operands = 0;    // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
+};
+
+struct RowsForms {
+  std::vector<RowsForm> forms;  // in the order of their first ops
+  std::vector<int> of_op;       // per op: its form, or -1
+};
+
+RowsForms rows_forms(const Plan& plan);
+
+}  // namespace ark::plan
