@@ -203,3 +203,149 @@ def test_decoder_families(executor, name):
     assert_as_good_as_eager([mine], [eager], [exact], slack=2)
     assert not any(r.internal_errors for r in records)
     assert sum(sum(r.fallbacks.values()) for r in records) <= 4, [r.fallbacks for r in records]
+
+
+def t5():
+    sizes = dict(d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, vocab_size=100, decoder_start_token_id=0)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, dropout_rate=0.0))
+    ids = torch.randint(1, 100, (2, 11))
+    return model, {"input_ids": ids, "labels": ids[:, :7].contiguous()}
+
+
+def bart():
+    layers = dict(encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4)
+    sizes = dict(d_model=48, encoder_ffn_dim=96, decoder_ffn_dim=96, vocab_size=100, max_position_embeddings=64)
+    no_dropout = dict(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
+    model = transformers.BartForConditionalGeneration(transformers.BartConfig(**layers, **sizes, **no_dropout))
+    ids = torch.randint(3, 100, (2, 11))
+    return model, {"input_ids": ids, "labels": ids[:, :7].contiguous()}
+
+
+def decoder(name: str, **changes):
+    sizes = dict(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=100,
+        pad_token_id=0,
+    )
+    config = getattr(transformers, f"{name}Config")(**sizes | changes)
+    ids = torch.randint(1, 100, (2, 12))
+    return getattr(transformers, f"{name}ForCausalLM")(config), {"input_ids": ids, "labels": ids}
+
+
+def mixtral():
+    return decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2)
+
+
+def vit():
+    sizes = dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3)
+    no_dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = transformers.ViTConfig(**sizes, **no_dropout, image_size=32, patch_size=8, num_labels=5)
+    batch = {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 4])}
+    return transformers.ViTForImageClassification(config), batch
+
+
+class Bottleneck(torch.nn.Module):
+    """The residual block of ResNet-50."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int, stride: int):
+        super().__init__()
+        nn = torch.nn
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, inner, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(inner, inner, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(inner, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.skip(x))
+
+
+class ResNet(torch.nn.Module):
+    """ResNet in small; returns an object with `loss` and `logits` as the classes of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        nn = torch.nn
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
+        self.stages = nn.Sequential(Bottleneck(8, 8, 16, 1), Bottleneck(16, 8, 32, 2))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, pixel_values, labels):
+        features = torch.nn.functional.adaptive_avg_pool2d(self.stages(self.stem(pixel_values)), 1).flatten(1)
+        logits = self.head(features)
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        return transformers.modeling_outputs.ImageClassifierOutput(loss=loss, logits=logits)
+
+
+def resnet():
+    return ResNet(), {"pixel_values": torch.randn(4, 3, 32, 32), "labels": torch.tensor([1, 4, 0, 2])}
+
+
+# Model and the ops that are known to run through ATen, forward and backward.
+CONVOLUTIONS = {"convolution", "convolution_backward", "max_pool2d_with_indices", "max_pool2d_with_indices_backward"}
+LOOKUPS = {"embedding_dense_backward", "index_put with accumulate"}
+ZOO = {
+    "T5": (t5, LOOKUPS),
+    "BART": (bart, LOOKUPS),
+    "Qwen2": (lambda: decoder("Qwen2"), LOOKUPS),
+    "Mistral": (lambda: decoder("Mistral", head_dim=16), LOOKUPS),
+    "Llama": (lambda: decoder("Llama", head_dim=16), LOOKUPS),
+    "Mixtral": (mixtral, LOOKUPS | {"topk", "sort", "histc", "grouped_mm_fallback", "scatter of several"}),
+    "ViT": (vit, CONVOLUTIONS),
+    "ResNet": (resnet, CONVOLUTIONS),
+}
+
+
+def to_double(batch: dict) -> dict:
+    return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_training_step(executor, name):
+    """Loss and gradients; buffers that the step writes (running statistics) are eager's."""
+    make, known = ZOO[name]
+    torch.manual_seed(0)
+    model, batch = make()
+    model.train()
+    theirs, exact_model = copy.deepcopy(model), copy.deepcopy(model).double()
+    if name == "Mixtral":
+        exact_model.set_experts_implementation("eager")  # ATen's grouped products know no fp64
+    eager = train(theirs, theirs, batch, False)
+    exact = train(exact_model, exact_model, to_double(batch), False)
+    with recording() as records:
+        mine = train(model, torch.compile(model, backend=ark), batch, False)
+    assert_as_good_as_eager(mine, eager, exact, slack=2)
+    for mine_buffer, their_buffer in zip(model.buffers(), theirs.buffers()):
+        torch.testing.assert_close(mine_buffer, their_buffer)
+    causes = {cause for r in records for cause in r.fallbacks}
+    assert not any(r.internal_errors for r in records)
+    assert all(any(part in cause for part in known) for cause in causes), causes
+
+
+@pytest.mark.parametrize("name", ["GPT2", "T5"])
+def test_generate(executor, name):
+    torch.manual_seed(0)
+    if name == "GPT2":
+        config = transformers.GPT2Config(
+            n_embd=48, n_layer=2, n_head=3, vocab_size=100, n_positions=64, eos_token_id=99
+        )
+        model = transformers.GPT2LMHeadModel(config).eval()
+    else:
+        model = t5()[0].eval()
+    prompt = torch.randint(1, 99, (2, 5))
+    options = dict(max_new_tokens=5, do_sample=False, pad_token_id=0)
+    wanted = model.generate(prompt, **options)
+    model.forward = torch.compile(model.forward, backend=ark)
+    assert torch.equal(model.generate(prompt, **options), wanted)
