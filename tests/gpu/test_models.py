@@ -128,3 +128,70 @@ def test_two_forwards_then_two_backwards():
     together = [p.grad for p in model.parameters() if p.grad is not None]
     for both, a, b in zip(together, separate[0][1:], separate[1][1:]):
         torch.testing.assert_close(both, a + b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [[1], [37, 129], [513, 1024]])
+def test_rand_is_philox_over_the_linear_index(sizes):
+    from ark_torch import _C
+    from tests.graph_builder import GraphBuilder
+    from tests.reference_eval import philox_uniform
+
+    g = GraphBuilder("noise")
+    inputs = [g.input(name, [], torch.int64) for name in ("seed", "stream")]
+    graph = _C.CompiledGraph(g.returns(g.node("rand", inputs, g.value("noise", sizes))), "cuda", 0, {})
+    for seed, stream in ((0, 0), (2**62 + 123, 5), (-7, 2**40)):
+        (noise,) = graph([torch.tensor(seed, device="cuda"), torch.tensor(stream, device="cuda")])
+        assert torch.equal(noise.flatten().cpu(), philox_uniform(seed, stream, noise.numel()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_dropout_has_one_mask_for_both_passes(dtype, p):
+    torch._dynamo.reset()
+    x = torch.full((1000, 333), 2.0, device="cuda", dtype=dtype, requires_grad=True)
+    call = torch.compile(lambda x: torch.nn.functional.dropout(x, p), backend="ark")
+    torch.manual_seed(4)
+    out = call(x)
+    kept = out != 0
+    assert abs(kept.double().mean() - (1 - p)) < 5 * (p * (1 - p) / x.numel()) ** 0.5
+    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 2 / (1 - p)), rtol=1e-2, atol=0)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient != 0, kept)
+    torch.testing.assert_close(gradient[kept], torch.full_like(out[kept], 1 / (1 - p)), rtol=1e-2, atol=0)
+    torch.manual_seed(4)
+    assert torch.equal(call(x), out) and not torch.equal(call(x), out)
+
+
+def test_bert_with_dropout_trains():
+    """Attention with dropout is ATen's; the rest of the step stays in plans. The seed reproduces the step."""
+    torch._dynamo.reset()
+    model, batch = bert(0.1, layers=2), bert_batch(4, 128)
+    call = torch.compile(model, backend="ark")
+    torch.manual_seed(2)
+    first = gradients(model, call, batch)
+    torch.manual_seed(2)
+    for mine, again in zip(first, gradients(model, call, batch)):
+        torch.testing.assert_close(mine, again, rtol=2e-2, atol=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+    losses = []
+    for _ in range(10):
+        losses.append(gradients(model, call, batch)[0].item())
+        optimizer.step()
+    assert losses[-1] < losses[0] and all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_multihead_layers_keep_attention_whole():
+    from ark_torch.records import recording
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 512, dropout=0.0, batch_first=True).to("cuda", torch.bfloat16)
+    x = torch.randn(3, 129, 256, device="cuda", dtype=torch.bfloat16)
+    exact = copy.deepcopy(layer).double()(x.double())
+    for train in (True, False):
+        layer.train(train)
+        with torch.set_grad_enabled(train), recording() as records:
+            mine, eager = torch.compile(layer, backend="ark")(x), layer(x)
+        assert error(mine, exact) <= 1.5 * error(eager, exact)
+        ops = [str(n.target) for r in records for s in r.segments for n in s.nodes]
+        assert "ark.attention.default" in ops and not any(r.fallbacks for r in records)
