@@ -68,7 +68,8 @@ class Printer {
       check(in.op != Opcode::kReduce || row_ || column_, "program instruction ", i, ": reduce outside a row or column");
       check(in.op != Opcode::kRoot || program_.kind == ProgramKind::kEpilogue, "program instruction ", i,
             ": root outside an epilogue");
-      if (in.op == Opcode::kLoad || in.op == Opcode::kStore || in.op == Opcode::kLoadParts)
+      if (in.op == Opcode::kLoad || in.op == Opcode::kStore || in.op == Opcode::kLoadParts ||
+          in.op == Opcode::kParameter)
         check(in.operand >= 0 && in.operand < program_.num_operands, "program instruction ", i, ": operand ",
               in.operand, " of ", program_.num_operands);
     }
@@ -86,7 +87,7 @@ class Printer {
         info.pass = std::max(info.pass, info_[input].pass + (instr(input).op == Opcode::kReduce ? 1 : 0));
       }
       info.plain_load = in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c < 0;
-      info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce ||
+      info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce || in.op == Opcode::kParameter ||
                     (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar);
     }
     num_passes_ = 1;
@@ -295,6 +296,8 @@ class Printer {
         return declare(i, constant(in));
       case Opcode::kIndex:
         return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + i"));
+      case Opcode::kParameter:
+        return declare(i, cat("c.operand(", in.operand, ").stride[", in.aux, "]"));
       case Opcode::kLoad:
         return print_load(i, preloaded);
       case Opcode::kLoadParts:

@@ -6,15 +6,16 @@ namespace ark {
 
 const char* name(Opcode op) {
   constexpr const char* kNames[] = {
-      "const",      "index",   "load",      "root",   "store",     "yield",       "reduce",     "cast",        "neg",
-      "abs",        "exp",     "exp2",      "expm1",  "log",       "log2",        "log1p",      "sqrt",        "rsqrt",
-      "reciprocal", "sin",     "cos",       "tan",    "tanh",      "sigmoid",     "erf",        "floor",       "ceil",
-      "round",      "trunc",   "sign",      "is_nan", "is_inf",    "logical_not", "bit_not",    "relu",        "asin",
-      "acos",       "atan",    "sinh",      "cosh",   "asinh",     "acosh",       "atanh",      "erfc",        "lgamma",
-      "add",        "sub",     "mul",       "div",    "div_floor", "div_trunc",   "remainder",  "fmod",        "pow",
-      "maximum",    "minimum", "atan2",     "eq",     "ne",        "lt",          "le",         "gt",          "ge",
-      "and",        "or",      "xor",       "shl",    "shr",       "logical_and", "logical_or", "logical_xor", "where",
-      "fma",        "rand",    "load_parts"};
+      "const",       "index",     "load",       "root",      "store",       "yield",      "reduce",      "cast",
+      "neg",         "abs",       "exp",        "exp2",      "expm1",       "log",        "log2",        "log1p",
+      "sqrt",        "rsqrt",     "reciprocal", "sin",       "cos",         "tan",        "tanh",        "sigmoid",
+      "erf",         "floor",     "ceil",       "round",     "trunc",       "sign",       "is_nan",      "is_inf",
+      "logical_not", "bit_not",   "relu",       "asin",      "acos",        "atan",       "sinh",        "cosh",
+      "asinh",       "acosh",     "atanh",      "erfc",      "lgamma",      "add",        "sub",         "mul",
+      "div",         "div_floor", "div_trunc",  "remainder", "fmod",        "pow",        "maximum",     "minimum",
+      "atan2",       "eq",        "ne",         "lt",        "le",          "gt",         "ge",          "and",
+      "or",          "xor",       "shl",        "shr",       "logical_and", "logical_or", "logical_xor", "where",
+      "fma",         "rand",      "load_parts", "parameter"};
   static_assert(std::size(kNames) == kNumOpcodes);
   return kNames[static_cast<int>(op)];
 }
@@ -31,7 +32,9 @@ const char* name(ProgramKind kind) {
 }
 
 int arity(Opcode op) {
-  if (op == Opcode::kConst || op == Opcode::kIndex || op == Opcode::kLoad || op == Opcode::kRoot) return 0;
+  if (op == Opcode::kConst || op == Opcode::kIndex || op == Opcode::kLoad || op == Opcode::kRoot ||
+      op == Opcode::kParameter)
+    return 0;
   if (op == Opcode::kWhere || op == Opcode::kFma || op == Opcode::kRand) return 3;
   return op >= Opcode::kAdd ? 2 : 1;
 }
@@ -45,6 +48,8 @@ std::string arguments(const Instr& i) {
       return is_float(i.dtype) ? cat(' ', i.imm) : cat(' ', i.imm_int);
     case Opcode::kIndex:
       return cat(" dim ", i.aux);
+    case Opcode::kParameter:
+      return cat(" op", i.operand, '.', i.aux);
     case Opcode::kRoot:
       return cat(' ', i.aux, i.delta_sign > 0 ? " +pair" : i.delta_sign < 0 ? " -pair" : "");
     case Opcode::kReduce:

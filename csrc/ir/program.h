@@ -116,6 +116,9 @@ enum class Opcode : uint8_t {
   // over used parts, result = sum o[p] * exp2(m[p] - M) / sum l[p] * exp2(m[p] - M) over p < used (0 when the
   // denominator is 0). Result f32.
   kLoadParts,
+  // A number of the record instead of the program, so that equal layers share code (planner/share_programs.h): i64,
+  // stride[aux] of operand `operand`, which has no slot.
+  kParameter,
 };
 
 /// Sum is ordered (fixed tree), so that runs are bitwise reproducible. Arg* yield the first index, NaN wins as in ATen.
@@ -150,7 +153,7 @@ std::string to_string(const Program& program);
 const char* name(Opcode op);
 const char* name(ReduceOp op);
 const char* name(ProgramKind kind);
-inline constexpr int kNumOpcodes = static_cast<int>(Opcode::kLoadParts) + 1;
+inline constexpr int kNumOpcodes = static_cast<int>(Opcode::kParameter) + 1;
 inline constexpr int kNumReduceOps = static_cast<int>(ReduceOp::kArgMin) + 1;
 /// Scalar arguments that the opcode takes (registers a, b, c); 0 for const, index and root.
 int arity(Opcode op);

@@ -7,6 +7,7 @@
 #include "planner/order.h"
 #include "planner/place_memory.h"
 #include "planner/schedule.h"
+#include "planner/share_programs.h"
 #include "planner/synchronize.h"
 #include "planner/tile.h"
 #include "planner/verify_plan.h"
@@ -42,6 +43,7 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   draft.graph = std::move(fused);
   plan::Plan plan;
   tile(draft, options);
+  share_programs(draft.graph);
   order_ops(draft, options);
   Sync sync = synchronize(draft, options);
   const Timeline timeline = schedule(draft, options);

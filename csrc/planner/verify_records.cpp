@@ -23,7 +23,9 @@ void check_instr(const Plan& plan, size_t number, const Program& program, size_t
   where(static_cast<int>(i.dtype) < kNumDTypes, "unknown type");
   const int16_t args[4] = {i.a, i.b, i.c, i.d};
   for (int16_t arg : args) where(arg >= -1 && arg < static_cast<int>(at), "uses a later instruction");
-  bool memory = i.op == Opcode::kLoad || i.op == Opcode::kStore || i.op == Opcode::kLoadParts;
+  bool parameter = i.op == Opcode::kParameter;
+  bool memory = i.op == Opcode::kLoad || i.op == Opcode::kStore || i.op == Opcode::kLoadParts || parameter;
+  where(!parameter || (i.aux >= 0 && i.aux < abi::kMaxDims), "names a parameter that is not there");
   int needed = i.op == Opcode::kStore ? 1 : arity(i.op);
   for (int k = 0; k < needed; ++k) where(args[k] >= 0, "lacks an argument");
   int entries = i.op == Opcode::kLoadParts ? 4 : 1;
@@ -99,6 +101,9 @@ class RecordCheck {
     bool fits = first >= 0 && static_cast<size_t>(first + p.num_operands) <= op_.operands.size();
     need(fits, "program ", number, " has operands ", first, " + ", p.num_operands, " of ", op_.operands.size());
     for (const Instr& i : p.instrs) {
+      if (i.op == Opcode::kParameter)
+        need(op_.operands[static_cast<size_t>(first + i.operand)].slot == abi::kNoSlot, "operand ", first + i.operand,
+             " holds parameters and has a slot");
       bool load = i.op == Opcode::kLoad && (i.a >= 0 || i.b >= 0),
            store = i.op == Opcode::kStore && (i.b >= 0 || i.c >= 0);
       if (load || store)

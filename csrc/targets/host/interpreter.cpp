@@ -202,6 +202,10 @@ class Interpreter {
         return run_load_parts(step, block);
       case StepKind::kIndex:
         return run_index(step, block);
+      case StepKind::kParameter:
+        std::fill_n(lanes<int64_t>(step.out), count(step, block),
+                    program_.operands[step.instr.operand].stride[step.instr.aux]);
+        return;
       case StepKind::kRoot:
         return run_root(step, block);
       case StepKind::kYield:

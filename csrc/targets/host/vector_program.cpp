@@ -74,8 +74,8 @@ class Compiler {
   void check_instr(int i) const {
     for (const int input : inputs_of(instr(i)))
       check(input < i, "program instruction ", i, ": argument ", input, " is not an earlier instruction");
-    const bool loads =
-        instr(i).op == Opcode::kLoad || instr(i).op == Opcode::kStore || instr(i).op == Opcode::kLoadParts;
+    const bool loads = instr(i).op == Opcode::kLoad || instr(i).op == Opcode::kStore ||
+                       instr(i).op == Opcode::kLoadParts || instr(i).op == Opcode::kParameter;
     check(!loads || (instr(i).operand >= 0 && instr(i).operand < program_.num_operands), "program instruction ", i,
           ": operand ", instr(i).operand, " of ", program_.num_operands);
   }
@@ -108,7 +108,7 @@ class Compiler {
       if (column)
         info.uniform = info.from_reduce;
       else if (row_like_)
-        info.uniform = in.op == Opcode::kReduce || in.op == Opcode::kConst ||
+        info.uniform = in.op == Opcode::kReduce || in.op == Opcode::kConst || in.op == Opcode::kParameter ||
                        (in.op == Opcode::kIndex ? in.aux < program_.num_dims - program_.reduce_dims
                                                 : in.op != Opcode::kLoad && in.op != Opcode::kLoadParts && all_uniform);
       info.stores_uniform =
@@ -281,6 +281,9 @@ class Compiler {
       case Opcode::kIndex:
         check(in.aux >= 0 && in.aux < program_.num_dims, "program instruction ", i, ": dimension ", in.aux);
         step.kind = StepKind::kIndex;
+        break;
+      case Opcode::kParameter:
+        step.kind = StepKind::kParameter;
         break;
       case Opcode::kRoot:
         check<UnsupportedError>(!uniform, "host target: Root in the uniform part of a program");

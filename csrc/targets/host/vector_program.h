@@ -34,7 +34,8 @@ enum class StepKind : uint8_t {
   kUnary,
   kBinary,
   kTernary,
-  kLoadParts
+  kLoadParts,
+  kParameter
 };
 
 struct Step {
