@@ -51,7 +51,7 @@ struct AttentionSimple {
       for (int key0 = begin; key0 < end; key0 += 32) {
         T score = score_of<T>(key0 + lane, end), highest = score;
         for (int m = 16; m > 0; m >>= 1) highest = fmax(highest, __shfl_xor_sync(~0u, highest, m));
-        if (highest == -infinity<T>()) continue;
+        if (highest == -infinity<T>() && !__any_sync(~0u, score != score)) continue;  // fmax passes over NaN
         highest = fmax(highest, max);
         const T correction = ::exp(max - highest), weight = ::exp(score - highest);
         max = highest;
@@ -110,7 +110,7 @@ struct AttentionSimple {
     template <class T>
     ARK_DEVICE void write(int column, T max, T sum, const T (&out)[kPerLane]) const {
       const abi::Operand& o = task.operand(kOut);
-      const T inverse = sum > 0 ? 1 / sum : 0;  // a query that sees no key gets zeros and -inf
+      const T inverse = sum == 0 ? 0 : 1 / sum;  // a query that sees no key gets zeros and -inf; NaN stays
 #pragma unroll
       for (int c = 0; c < kPerLane; ++c) {
         const int d = column + c * 32 + lane;
@@ -121,7 +121,7 @@ struct AttentionSimple {
       if (column == 0 && lane == 0 && task.has(kLogSumExp)) {
         const abi::Operand& l = task.operand(kLogSumExp);
         store_as(l, batch * l.stride[0] + head * l.stride[1] + query * l.stride[2],
-                 sum > 0 ? max + ::log(sum) : -infinity<T>());
+                 sum == 0 ? -infinity<T>() : max + ::log(sum));
       }
     }
     template <class T>
