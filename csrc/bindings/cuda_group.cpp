@@ -132,7 +132,7 @@ CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Bo
         if (t.is_cuda()) impl.recordDataPtrOnStream(t.storage().data_ptr(), stream);
   }
   return c10::make_intrusive<CudaWork>(rank_, plan.type, number, std::move(plan.results), stream, collectives_,
-                                       plan.blocks_host);
+                                       plan.blocks_host, fork);
 }
 
 CudaGroup::WorkPtr CudaGroup::allreduce(Tensors& tensors, const c10d::ReduceOp& op, bool async,

@@ -47,21 +47,30 @@ c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<c10::Devic
 }  // namespace
 
 CudaWork::CudaWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results, c10::Stream stream,
-                   std::shared_ptr<comm::CudaCollectives> collectives, bool blocks_host)
+                   std::shared_ptr<comm::CudaCollectives> collectives, bool blocks_host, bool own_stream)
     : c10d::Work(rank, type),
       results_(std::move(results)),
       sequence_(sequence),
       stream_(stream),
-      end_(c10::DeviceType::CUDA),
-      captured_(is_capturing(raw_stream(stream))),
       blocks_host_(blocks_host),
       collectives_(std::move(collectives)) {
-  end_.record(stream_);
+  if (own_stream) end();
+}
+
+c10::Event& CudaWork::end() {
+  std::lock_guard lock(mutex_);
+  if (!end_) {
+    captured_ = is_capturing(raw_stream(stream_));
+    end_.emplace(c10::DeviceType::CUDA);
+    end_->record(stream_);
+  }
+  return *end_;
 }
 
 bool CudaWork::isCompleted() {
   collectives_->poll();
-  return captured_ || end_.query();
+  c10::Event& event = end();
+  return captured_ || event.query();
 }
 
 bool CudaWork::isSuccess() const { return true; }  // poll() has thrown otherwise
@@ -69,23 +78,20 @@ bool CudaWork::isSuccess() const { return true; }  // poll() has thrown otherwis
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
   collectives_->poll();
   c10::Stream current = current_stream(stream_.device());
-  if (current != stream_) end_.block(current);
-  if (blocks_host_ && !captured_) {
-    // Not an event's wait: a rank that fails must be heard of.
-    while (!end_.query()) {
-      collectives_->poll();
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+  if (current != stream_) end().block(current);
+  const bool limited = timeout != kNoTimeout;
+  if (!blocks_host_ && !limited) return true;
+  c10::Event& event = end();
+  if (captured_) return true;
+  // Not an event's wait: a rank that fails must be heard of.
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!event.query()) {
     collectives_->poll();
-  } else if (timeout != kNoTimeout && !captured_) {
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    while (!end_.query()) {
-      collectives_->poll();
-      TORCH_CHECK(std::chrono::steady_clock::now() < deadline, "ark process group: collective number ", sequence_,
-                  " did not end within ", timeout.count(), " ms");
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
+    TORCH_CHECK(!limited || std::chrono::steady_clock::now() < deadline, "ark process group: collective number ",
+                sequence_, " did not end within ", timeout.count(), " ms");
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+  collectives_->poll();
   return true;
 }
 

@@ -27,6 +27,9 @@ inline constexpr int kPacketThreads = 256;
 /// in different orders do not keep each other out.
 inline constexpr int kMaxPacketWorkers = 64;
 
+/// CTAs of a launch that may be brought in while the one before it runs: two launches of two groups fit together.
+inline constexpr int kMaxEarlyWorkers = 32;
+
 inline const CollectiveTuning& tuning_for(int world) {
   for (const CollectiveTuning& t : kCollectiveTuning)
     if (world <= t.world) return t;

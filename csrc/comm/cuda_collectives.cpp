@@ -104,6 +104,11 @@ Clock::time_point CudaCollectives::deadline(const Call& call) const {
   return Clock::now() + std::chrono::nanoseconds(call.timeout_ns);
 }
 
+CollectiveParams CudaCollectives::params_for_kernels(Clock::time_point deadline, uint64_t timeout_ns) {
+  connect(deadline);
+  return make_params(CollectiveKind::kAllReduce, {.timeout_ns = timeout_ns});
+}
+
 CollectiveParams CudaCollectives::make_params(CollectiveKind kind, const Call& call) const {
   CollectiveParams p{};
   for (int r = 0; r < group_.world; ++r) p.base[r] = reinterpret_cast<unsigned char*>(arena_->mapped(r));
@@ -210,6 +215,7 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   if (own.source != own.destination) grid = std::max<uint64_t>(grid, own.send_bytes / (4 * 16 * kPacketThreads));
   grid = std::max<uint64_t>(std::min<uint64_t>(grid, big ? abi::kMaxRingWorkers : kMaxPacketWorkers),
                             abi::ring_workers(big, abi::kMaxRingWorkers));
+  p.uses_rings = big > 0;
   launch({KernelFamily::kExchange, DType::kU8, group_.world}, static_cast<int>(grid), big > 0, p, call);
 }
 
@@ -264,7 +270,7 @@ void CudaCollectives::launch(const KernelKey& key, int grid, bool with_shared, C
   config.block_x = static_cast<unsigned>(kernel->source.threads);
   config.shared_bytes = with_shared ? static_cast<unsigned>(kernel->source.shared_bytes) : 0;
   config.stream = call.stream;
-  params.early = options_.early_launch && key.family != KernelFamily::kPoint;
+  params.early = options_.early_launch && !with_shared && grid <= kMaxEarlyWorkers;
   if (params.early) {
     config.attributes = &attribute;
     config.num_attributes = 1;

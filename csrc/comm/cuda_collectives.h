@@ -55,6 +55,10 @@ class CudaCollectives {
   void send(const void* data, uint64_t bytes, int to, const Call& call);
   void receive(void* data, uint64_t bytes, int from, const Call& call);
 
+  /// For kernels that call the device collectives themselves: all fields that do not depend on the operation. Waits for
+  /// all ranks until `deadline`.
+  abi::CollectiveParams params_for_kernels(Clock::time_point deadline, uint64_t timeout_ns);
+
   /// Throws DeviceError if a launch has failed. Never blocks.
   void poll();
   /// Ends the waits of all kernels of this rank, and of the peers.

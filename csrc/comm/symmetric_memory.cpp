@@ -1,25 +1,56 @@
 #include "comm/symmetric_memory.h"
 
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <sstream>
+
 #include "base/check.h"
 
 namespace ark::comm {
+namespace {
+
+/// Names this process among all of the host.
+const std::string& process_token() {
+  static const std::string token = [] {
+    uint64_t random = 0;
+    check<DeviceError>(getrandom(&random, sizeof random, 0) == sizeof random, "getrandom failed");
+    return cat(::getpid(), '.', random);
+  }();
+  return token;
+}
+
+std::string place_key(const GroupInfo& group, const std::string& tag, int rank) {
+  return cat("ark/", group.name, "/", tag, "/place/", rank);
+}
+
+}  // namespace
 
 SymmetricMemory::SymmetricMemory(Store& store, const GroupInfo& group, const cuda::GpuInfo& gpu, const std::string& tag,
                                  size_t size_bytes)
-    : store_(store), group_(group), gpu_(gpu), tag_(tag), segments_(group.world) {
+    : store_(store), group_(group), gpu_(gpu), tag_(tag), segments_(group.world), addresses_(group.world, 0) {
   segments_[group.rank] = CudaSegment(gpu, size_bytes);
   size_bytes_ = segments_[group.rank].size_bytes();
+  addresses_[group.rank] = segments_[group.rank].address();
 }
 
 void SymmetricMemory::offer() {
-  if (!server_) server_ = std::make_unique<FdServer>(store_, group_, tag_, segments_[group_.rank].export_fd());
+  if (server_) return;
+  store_.set(place_key(group_, tag_, group_.rank), cat(process_token(), ' ', gpu_.device, ' ', own()));
+  server_ = std::make_unique<FdServer>(store_, group_, tag_, segments_[group_.rank].export_fd());
 }
 
 cuda::DevicePtr SymmetricMemory::of(int rank, Clock::time_point deadline) {
   check(rank >= 0 && rank < group_.world, "symmetric memory of rank ", rank, " in a group of ", group_.world);
-  CudaSegment& segment = segments_[rank];
-  if (!segment.address()) segment = CudaSegment(gpu_, request_fd(store_, group_, tag_, rank, deadline), size_bytes_);
-  return segment.address();
+  if (addresses_[rank]) return addresses_[rank];
+  std::istringstream place(store_.get(place_key(group_, tag_, rank), deadline));
+  std::string process;
+  cuda::Device device = -1;
+  cuda::DevicePtr address = 0;
+  place >> process >> device >> address;
+  if (process == process_token() && device == gpu_.device) return addresses_[rank] = address;
+  segments_[rank] = CudaSegment(gpu_, request_fd(store_, group_, tag_, rank, deadline), size_bytes_);
+  return addresses_[rank] = segments_[rank].address();
 }
 
 }  // namespace ark::comm

@@ -1,7 +1,8 @@
 // The same amount of device memory on every rank of a group, mapped by all of them.
 //
 // A rank makes its segment and offers it; peers map it when they need it. So making one waits for nobody, and a pair of
-// ranks can talk before the others have come.
+// ranks can talk before the others have come. Ranks that are threads of one process on one GPU share the address: the
+// same memory under two addresses of a device is not coherent within a kernel.
 #pragma once
 #include <memory>
 #include <vector>
@@ -23,7 +24,7 @@ class SymmetricMemory {
   /// Maps on the first call: waits for the rank to offer its segment, until `deadline`.
   cuda::DevicePtr of(int rank, Clock::time_point deadline);
   /// Zero while not mapped.
-  cuda::DevicePtr mapped(int rank) const { return segments_[rank].address(); }
+  cuda::DevicePtr mapped(int rank) const { return addresses_[rank]; }
 
  private:
   Store& store_;
@@ -32,6 +33,7 @@ class SymmetricMemory {
   std::string tag_;
   size_t size_bytes_;
   std::vector<CudaSegment> segments_;
+  std::vector<cuda::DevicePtr> addresses_;  // of own and mapped segments
   std::unique_ptr<FdServer> server_;
 };
 

@@ -97,8 +97,10 @@ struct CollectiveParams {
   CollectiveKind kind;
   Algorithm algorithm;
   ReduceOp op;
-  i32 early;  // launched with programmatic dependence
-  i32 peer;   // kSend, kReceive
+  i32 early;       // launched with programmatic dependence
+  i32 peer;        // kSend, kReceive
+  i32 uses_rings;  // kExchange: some pair is larger than packet_limit
+  i32 pad;
   u64 count;  // elements of the whole (all-reduce, reduce), of one part (reduce-scatter)
   const unsigned char* in;
   unsigned char* out;

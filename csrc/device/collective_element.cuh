@@ -193,6 +193,28 @@ struct Span {
       }
     }
   }
+  /// Several blocks, some of which may lie behind the end (zeros). The loads of whole blocks are issued together and
+  /// under no condition: the compiler waits at the end of each conditional one (measured: 0.7 us for each).
+  template <int kWords, int kCount>
+  ARK_DEVICE void load_many(u32 (&w)[kCount][kWords], u64 block, u64 stride) const {
+    const u64 whole = size_bytes / (kWords * 4);
+    if (!aligned || whole == 0) {
+#pragma unroll
+      for (int u = 0; u < kCount; u++) load(w[u], block + u * stride);
+      return;
+    }
+    Raw<kWords * 4> raw[kCount];
+#pragma unroll
+    for (int u = 0; u < kCount; u++)
+      raw[u] = load_global<kWords * 4>(data + min(block + u * stride, whole - 1) * (kWords * 4));
+#pragma unroll
+    for (int u = 0; u < kCount; u++)
+#pragma unroll
+      for (int i = 0; i < kWords; i++) w[u][i] = raw[u].w[i];
+#pragma unroll
+    for (int u = 0; u < kCount; u++)
+      if (block + u * stride >= whole) load(w[u], block + u * stride);
+  }
   template <int kWords>
   ARK_DEVICE void store(const u32 (&w)[kWords], u64 block) const {
     const u64 at = block * (kWords * 4);

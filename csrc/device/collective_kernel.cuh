@@ -7,49 +7,63 @@
 namespace ark::device {
 
 inline constexpr int kPacketThreads = 256;  // and a warp for the call
-inline constexpr int kRingThreads = 384;
+inline constexpr int kRingThreads = 128 + kTiles * kGroupThreads;
+inline constexpr int kExchangeThreads = 384;
 
 ARK_DEVICE void begin_launch(const CollectiveParams& p) {
   if (!p.early) return;
-  grid_release_next();
   grid_wait_previous();
+  grid_release_next();  // only now: at most one launch waits on the GPU, and takes no room that others need
+}
+
+/// One algorithm of collective_packet.cuh, all chunks. The last warp of the CTA exchanges the calls.
+template <class Algorithm>
+ARK_DEVICE void run_packets(const CollectiveParams& p, u32 epoch, int thread) {
+  const u32 workers = gridDim.x * kPacketThreads;
+  u32 t = blockIdx.x * kPacketThreads + thread;
+  const bool clerk = thread >= kPacketThreads;
+  const Algorithm algorithm(p, epoch, workers);
+  typename Algorithm::Own own;
+  if (clerk)
+    announce_call(p, epoch, thread & 31);
+  else if (t < algorithm.limit)
+    algorithm.send(t, own);
+  __syncthreads();
+  if (clerk) return finish_call(p, epoch, thread & 31);
+  const u32 worker = t, step = Algorithm::kCount * workers;
+  for (; t < algorithm.limit; t += step) {
+    typename Algorithm::Own next;
+    if (t + step < algorithm.limit) algorithm.send(t + step, next);
+    if (!algorithm.receive(t, own)) return;
+#pragma unroll
+    for (int u = 0; u < Algorithm::kCount; u++)
+#pragma unroll
+      for (int i = 0; i < Algorithm::P::kWords; i++) own[u][i] = next[u][i];
+  }
+  algorithm.finish(worker);
 }
 
 /// All-reduce, reduce and reduce-scatter by packets. kPacketThreads + 32 threads, any number of CTAs.
 template <class E, int kWorld>
 ARK_DEVICE void packet_kernel(const CollectiveParams& p) {
   begin_launch(p);
-  const int thread = thread_index(), lane = thread & 31;
-  const bool clerk = thread >= kPacketThreads;
+  const int thread = thread_index();
   const u32 epoch = load_relaxed(&p.state->epoch);
-  const u64 worker = static_cast<u64>(blockIdx.x) * kPacketThreads + thread;
-  const u64 workers = static_cast<u64>(gridDim.x) * kPacketThreads;
   constexpr int kMany = kWorld == 2   ? 4
                         : kWorld <= 4 ? 2
                                       : 1;  // packets of a thread at a time: registers are the limit
-  auto run = [&](const auto& algorithm) {
-    if (clerk)
-      announce_call(p, epoch, lane);
-    else
-      algorithm.send(worker, workers);
-    __syncthreads();
-    if (clerk)
-      finish_call(p, epoch, lane);
-    else
-      algorithm.receive(worker, workers);
-  };
-  const bool slices = p.algorithm == abi::Algorithm::kTwoShot && p.kind != CollectiveKind::kReduceScatter;
-  const bool few = p.count * E::kBytes <= workers * (PacketOf<E>::Type::kWords * 4) * (slices ? kWorld : 1);
+  const u64 room = static_cast<u64>(gridDim.x) * kPacketThreads * (PacketOf<E>::Type::kWords * 4);
   if (p.algorithm == abi::Algorithm::kOneShot) {
-    if (few)
-      run(OneShot<E, kWorld, 1>(p, epoch));
+    if (p.count * E::kBytes <= room)
+      run_packets<OneShot<E, kWorld, 1>>(p, epoch, thread);
     else
-      run(OneShot<E, kWorld, kMany>(p, epoch));
+      run_packets<OneShot<E, kWorld, kMany>>(p, epoch, thread);
   } else {
-    if (few)
-      run(TwoShot<E, kWorld, 1>(p, epoch));
+    const u64 slices = p.kind == CollectiveKind::kReduceScatter ? 1 : kWorld;
+    if (p.count * E::kBytes <= room * slices)
+      run_packets<TwoShot<E, kWorld, 1>>(p, epoch, thread);
     else
-      run(TwoShot<E, kWorld, kMany>(p, epoch));
+      run_packets<TwoShot<E, kWorld, kMany>>(p, epoch, thread);
   }
 }
 
@@ -68,29 +82,56 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   if (p.kind == CollectiveKind::kReduceScatter) own_out.data = p.out;
   using Send = Mover<true, kSendStages, Slices>;
   using Take = Mover<false, kTakeStages, ResultSlices>;
-  if (thread == 0) {
+  Send send(p, Ring::kReduce, worker, in, shared.send, shared.send_state);
+  Take take(p, Ring::kGather, worker, results, shared.take, shared.take_state);
+  const RingFlags reduce{p, Ring::kReduce, worker}, gather{p, Ring::kGather, worker};
+  if (warp == 0) send.prepare(lane);
+  if (warp == 1) take.prepare(lane);
+  if (warp == 2 && lane < abi::kMaxRanks) {
+    shared.arrivals.seen[lane] = p.state->received[static_cast<int>(Ring::kReduce)][worker][lane];
+    shared.gather_credits.seen[lane] = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane] - abi::kRingSlots;
+  }
+  if (warp == 2) announce_call(p, epoch, lane);
+  if (thread == 3 * 32) {
     Send::init(shared.send_state);
     Take::init(shared.take_state);
     for (int i = 0; i < kTiles; i++) {
-      mbarrier_init(&shared.full[i], kReduceThreads);
+      mbarrier_init(&shared.full[i], kGroupThreads);
       mbarrier_init(&shared.empty[i], 1);
+      shared.failed[i][0] = shared.failed[i][1] = 0;
     }
-    shared.failed = 0;
+    shared.finished = 0;
     fence_mbarrier_init();
   }
-  if (warp == 3) announce_call(p, epoch, lane);
   __syncthreads();
   if (warp == 0) {
-    Send(p, Ring::kReduce, worker, in, shared.send, shared.send_state).run(lane);
+    send.run(lane);
+    if (lane == 0) atomicAdd(&shared.finished, 1);
   } else if (warp == 1) {
-    if (p.kind != CollectiveKind::kReduceScatter)
-      Take(p, Ring::kGather, worker, results, shared.take, shared.take_state).run(lane);
+    if (p.kind != CollectiveKind::kReduceScatter) take.run(lane);
+    if (lane == 0) atomicAdd(&shared.finished, 1);
   } else if (warp == 2) {
-    if (lane == 0) ResultSender{p, shared, own_out, {p, Ring::kReduce, worker}, {p, Ring::kGather, worker}}.run();
-  } else if (warp == 3) {
+    // The calls come with the first messages or before. The sender ends after the reducers' last message, or has
+    // failed.
     finish_call(p, epoch, lane);
+    __syncwarp();
+    if (lane == 0) {
+      ResultSender{p, shared, own_out, reduce, gather}.run();
+      atomicAdd(&shared.finished, 1);
+    }
+  } else if (warp == 3) {
+    const int r = lane % abi::kMaxRanks;
+    const bool peer = r < p.world && r != p.rank;
+    const u32* const sources[4] = {send.flag(r), take.flag(r), reduce.arrived(p.rank, r), gather.credit(p.rank, r)};
+    u32* const seen[4] = {&shared.send_state.flags.seen[r], &shared.take_state.flags.seen[r], &shared.arrivals.seen[r],
+                          &shared.gather_credits.seen[r]};
+    const int set = lane / abi::kMaxRanks;
+    const u32* source = set == 0 ? sources[0] : set == 1 ? sources[1] : set == 2 ? sources[2] : sources[3];
+    u32* target = set == 0 ? seen[0] : set == 1 ? seen[1] : set == 2 ? seen[2] : seen[3];
+    watch_flags(peer ? source : nullptr, target, &shared.finished, 3);
   } else {
-    Reducer<E, kWorld>{p, shared, in(p.rank), own_out, {p, Ring::kReduce, worker}}.run(thread - 128);
+    const int reducer = thread - 128;
+    Reducer<E, kWorld>{p, shared, in(p.rank), own_out, reduce}.run(reducer / kGroupThreads, reducer % kGroupThreads);
   }
 }
 
@@ -113,6 +154,7 @@ struct ExchangeShared {
 };
 struct ExchangeStates {
   MoverState<kSendStages> send, take;
+  u32 finished;
 };
 
 /// The own part of an exchange.
@@ -123,17 +165,15 @@ ARK_DEVICE void copy_own_part(const CollectiveParams& p, u64 worker, u64 num_wor
   const u64 blocks = from.blocks<4>();
   for (u64 t = worker; t < blocks; t += 4 * num_workers) {
     u32 w[4][4];
-#pragma unroll
-    for (int u = 0; u < 4; u++)
-      if (t + u * num_workers < blocks) from.load(w[u], t + u * num_workers);
+    from.load_many(w, t, num_workers);
 #pragma unroll
     for (int u = 0; u < 4; u++)
       if (t + u * num_workers < blocks) to.store(w[u], t + u * num_workers);
   }
 }
 
-/// All-gather, broadcast, gather, scatter, all-to-all, barrier: every rank has a part for every rank. kRingThreads
-/// threads; shared memory only when a pair is too large for packets.
+/// All-gather, broadcast, gather, scatter, all-to-all, barrier: every rank has a part for every rank.
+/// kExchangeThreads threads; dynamic shared memory only when a pair is too large for packets.
 template <int kWorld>
 ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
@@ -146,26 +186,42 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   const BigParts outgoing{p, true}, incoming{p, false};
   using Send = Mover<true, kSendStages, BigParts>;
   using Take = Mover<false, kSendStages, BigParts>;
-  if (thread == 0) {
+  Send send(p, Ring::kGather, worker, outgoing, shared.send, states.send);
+  Take take(p, Ring::kGather, worker, incoming, shared.take, states.take);
+  const bool rings = p.uses_rings && worker < abi::kMaxRingWorkers;
+  const Boxes boxes(p, epoch, 0, 1);
+  const u32 index = blockIdx.x * (kExchangeThreads - 128) + (thread - 128);
+  const u32 count = gridDim.x * (kExchangeThreads - 128);
+  if (warp >= 4) send_small_parts<kWorld>(p, boxes, index, count);
+  if (rings && warp == 0) send.prepare(lane);
+  if (rings && warp == 1) take.prepare(lane);
+  if (thread == 3 * 32) {
     Send::init(states.send);
     Take::init(states.take);
+    states.finished = 0;
     fence_mbarrier_init();
   }
-  const Boxes boxes(p, epoch, 0, 1);
-  const u64 index = static_cast<u64>(blockIdx.x) * (kRingThreads - 128) + (thread - 128);
-  const u64 count = static_cast<u64>(gridDim.x) * (kRingThreads - 128);
-  if (warp >= 4) send_small_parts<kWorld>(p, boxes, index, count);
-  if (warp == 3) announce_call(p, epoch, lane);
+  if (warp == 2) announce_call(p, epoch, lane);
   __syncthreads();
-  if (warp == 0) {
-    if (worker < abi::kMaxRingWorkers) Send(p, Ring::kGather, worker, outgoing, shared.send, states.send).run(lane);
-  } else if (warp == 1) {
-    if (worker < abi::kMaxRingWorkers) Take(p, Ring::kGather, worker, incoming, shared.take, states.take).run(lane);
-  } else if (warp == 3) {
-    finish_call(p, epoch, lane);
-  } else if (warp >= 4) {
+  if (warp >= 4) {
     receive_small_parts<kWorld>(p, boxes, index, count);
     copy_own_part(p, index, count);
+  } else if (warp == 2) {
+    finish_call(p, epoch, lane);
+  } else if (rings && warp == 0) {
+    send.run(lane);
+    if (lane == 0) atomicAdd(&states.finished, 1);
+  } else if (rings && warp == 1) {
+    take.run(lane);
+    if (lane == 0) atomicAdd(&states.finished, 1);
+  } else if (rings && warp == 3) {
+    const int r = lane % abi::kMaxRanks;
+    const bool peer = r < p.world && r != p.rank && lane < 2 * abi::kMaxRanks;
+    const bool first = lane < abi::kMaxRanks;
+    watch_flags(!peer   ? nullptr
+                : first ? send.flag(r)
+                        : take.flag(r),
+                first ? &states.send.flags.seen[r] : &states.take.flags.seen[r], &states.finished, 2);
   }
 }
 
@@ -182,23 +238,38 @@ struct PointPart {
   }
 };
 
-/// Send or receive: one warp; the ring of the pair is its only order.
+template <bool kOutgoing>
+ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& shared, MoverState<kSendStages>& state,
+                          u32& finished) {
+  const int thread = thread_index(), lane = thread & 31;
+  const PointPart part{p};
+  using Move = Mover<kOutgoing, kSendStages, PointPart>;
+  Move move(p, Ring::kPoint, static_cast<int>(blockIdx.x), part, shared, state);
+  if (thread < 32) move.prepare(lane);
+  if (thread == 32) {
+    Move::init(state);
+    finished = 0;
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (thread < 32) {
+    move.run(lane);
+    if (lane == 0) atomicAdd(&finished, 1);
+  } else {
+    watch_flags(lane == p.peer ? move.flag(lane) : nullptr, &state.flags.seen[lane % abi::kMaxRanks], &finished, 1);
+  }
+}
+
+/// Send or receive: two warps; the ring of the pair is its only order.
 ARK_DEVICE void point_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   __shared__ MoverState<kSendStages> state;
+  __shared__ u32 finished;
   auto& shared = *reinterpret_cast<MoverShared<kSendStages>*>(dynamic_shared);
-  const int lane = thread_index();
-  const PointPart part{p};
-  if (lane == 0) {
-    Mover<true, kSendStages, PointPart>::init(state);
-    fence_mbarrier_init();
-  }
-  __syncwarp();
-  const int worker = static_cast<int>(blockIdx.x);
   if (p.kind == CollectiveKind::kSend)
-    Mover<true, kSendStages, PointPart>(p, Ring::kPoint, worker, part, shared, state).run(lane);
+    run_point<true>(p, shared, state, finished);
   else
-    Mover<false, kSendStages, PointPart>(p, Ring::kPoint, worker, part, shared, state).run(lane);
+    run_point<false>(p, shared, state, finished);
 }
 
 }  // namespace ark::device

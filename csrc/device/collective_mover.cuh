@@ -25,11 +25,27 @@ struct Message {
   unsigned char* user;
   u32 bytes;
   int peer;
-  u32 i;  // number among the messages of this peer and worker in this launch
+  u32 sequence;  // in the ring
 
   /// The engine moves multiples of 16 bytes between addresses that are.
   ARK_DEVICE bool whole() const { return (bytes & 15) == 0 && (reinterpret_cast<u64>(user) & 15) == 0; }
   ARK_DEVICE u32 padded() const { return (bytes + 15) & ~15u; }
+};
+
+/// Flags of up to kMaxRanks peers as last seen. A warp that does nothing else polls them (0.7 us each time), so that
+/// the threads that move data look at shared memory only.
+struct Watched {
+  u32 seen[abi::kMaxRanks];
+};
+
+/// What is left to move to or from a peer.
+struct PeerQueue {
+  unsigned char* next;
+  u32 remaining;   // messages
+  u32 last_bytes;  // of the last one
+  u32 sequence;    // of the next one
+  u32 pad;
+  u64 stride;
 };
 
 template <int kStages>
@@ -39,55 +55,10 @@ struct MoverShared {
 /// What a mover keeps beside its data.
 template <int kStages>
 struct MoverState {
-  u64 loaded[kStages];       // mbarriers
-  u32 base[abi::kMaxRanks];  // messages of earlier launches, per peer
-  u32 seen[abi::kMaxRanks];  // last value read of the flag that is waited for
-  Message slow;
-};
-
-/// Messages in the order (i, peer): in every round one to or from each peer that has as many. The senders go round
-/// upwards and the receivers downwards, so that all pairs move at the same time, and nobody waits in a circle: what a
-/// receiver waits for is never behind anything of a later round.
-template <class Segments>
-struct Cursor {
-  const Segments& segments;
-  const CollectiveParams& p;
-  int worker;
-  bool outgoing;
-  bool done = false;
-  Message message{};
-
-  ARK_DEVICE Cursor(const Segments& s, const CollectiveParams& params, int worker_, bool outgoing_)
-      : segments(s), p(params), worker(worker_), outgoing(outgoing_) {
-    next();
-  }
-  ARK_DEVICE void next() {
-    for (++step_;; ++step_) {
-      if (step_ >= p.world) {
-        if (!in_round_) {
-          done = true;
-          return;
-        }
-        in_round_ = false;
-        step_ = 0;
-        ++round_;
-        continue;
-      }
-      const int peer = (p.rank + (outgoing ? step_ : p.world - step_)) % p.world;
-      const Segment s = segments(peer);
-      if (!s.has(worker, round_)) continue;
-      const u64 at = s.index(worker, round_) * abi::kMessageBytes;
-      message = {s.data + at, static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), s.size_bytes - at)), peer,
-                 round_};
-      in_round_ = true;
-      return;
-    }
-  }
-
- private:
-  int step_ = 0;
-  u32 round_ = 0;
-  bool in_round_ = false;
+  u64 loaded[kStages];  // mbarriers
+  PeerQueue queues[abi::kMaxRanks];
+  Message messages[kStages];
+  Watched flags;
 };
 
 /// Copies by a whole warp, for pieces that the engine does not take. One side lies in shared memory.
@@ -100,8 +71,18 @@ ARK_DEVICE void copy_by_warp(unsigned char* to, const unsigned char* from, u32 b
   for (u32 i = num_words * 4 + lane; i < bytes; i += 32) to[i] = from[i];
 }
 
+/// Polls flags for the threads of the CTA that move data, one lane per flag, until all of them have finished.
+ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32 roles) {
+  while (*static_cast<volatile const u32*>(finished) != roles)
+    if (flag) shared_store_release(seen, load_acquire_system(flag));
+}
+
 /// Moves all messages of `segments` that are this worker's. One whole warp. kOutgoing: user memory -> rings of the
-/// peers; else own rings -> user memory. False when a wait failed.
+/// peers; else own rings -> user memory. run() is false when a wait failed.
+///
+/// Order: round after round one message to or from each peer that has as many; the senders go round upwards and the
+/// receivers downwards, so that all pairs move at the same time, and nobody waits in a circle: what a receiver waits
+/// for is never behind anything of a later round.
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
   static constexpr int kPending = 4;  // messages whose writes are under way before the oldest is waited for
@@ -110,26 +91,43 @@ struct Mover {
   const Segments& segments;
   MoverShared<kStages>& shared;
   MoverState<kStages>& state;
-  Cursor<Segments> loading, storing, retiring;
-  u32 num_loading = 0, num_storing = 0, num_retiring = 0;  // messages behind each cursor
+  // Messages that have been loaded into a stage, stored, and whose writes are done.
+  u32 num_loading = 0, num_storing = 0, num_retiring = 0;
+  static constexpr int kIdlePolls = 32;  // then the peers are told of what they have, though the pipeline drains
+  int step = 0, idle = 0;
+  bool has_next = false;
+  Message following{};
   Patience patience;
 
   enum Action : int { kDone, kFailed, kSlowLoad, kSlowStore };
 
   ARK_DEVICE Mover(const CollectiveParams& params, Ring ring, int worker, const Segments& s,
                    MoverShared<kStages>& shared_, MoverState<kStages>& state_)
-      : p(params),
-        flags{params, ring, worker},
-        segments(s),
-        shared(shared_),
-        state(state_),
-        loading(s, params, worker, kOutgoing),
-        storing(loading),
-        retiring(loading) {}
+      : p(params), flags{params, ring, worker}, segments(s), shared(shared_), state(state_) {}
 
-  /// The barriers, by one thread, before the CTA meets.
+  /// Before the CTA meets, by one thread.
   ARK_DEVICE static void init(MoverState<kStages>& state) {
     for (int i = 0; i < kStages; i++) mbarrier_init(&state.loaded[i], 1);
+  }
+  /// Before the CTA meets, by a warp.
+  ARK_DEVICE void prepare(int lane) {
+    if (lane >= p.world) return;
+    const Segment s = segments(lane);
+    const u32 count = counts()[lane], messages = lane == p.rank ? 0 : s.messages_of(flags.worker);
+    PeerQueue& q = state.queues[lane];
+    q.remaining = messages;
+    q.sequence = count;
+    q.next = s.data + static_cast<u64>(flags.worker) * abi::kMessageBytes;
+    q.stride = static_cast<u64>(s.workers) * abi::kMessageBytes;
+    if (messages > 0) {
+      const u64 last = s.index(flags.worker, messages - 1) * abi::kMessageBytes;
+      q.last_bytes = static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), s.size_bytes - last));
+    }
+    state.flags.seen[lane] = count - (kOutgoing ? abi::kRingSlots : 0);
+  }
+  /// The flag that says when messages to or from `peer` may go on.
+  ARK_DEVICE const u32* flag(int peer) const {
+    return kOutgoing ? flags.credit(p.rank, peer) : flags.arrived(p.rank, peer);
   }
 
   ARK_DEVICE u32* counts() const {
@@ -138,11 +136,7 @@ struct Mover {
   }
 
   ARK_DEVICE bool run(int lane) {
-    if (lane < abi::kMaxRanks) {
-      state.base[lane] = counts()[lane];
-      state.seen[lane] = state.base[lane] - (kOutgoing ? abi::kRingSlots : 0);
-    }
-    __syncwarp();
+    if (lane == 0) next();
     while (true) {
       int action = kDone;
       if (lane == 0) action = advance();
@@ -151,86 +145,96 @@ struct Mover {
       if (action == kFailed) return false;
       slow_copy(action, lane);
     }
-    if (lane < p.world && lane != p.rank) counts()[lane] = state.base[lane] + segments(lane).messages_of(flags.worker);
+    __syncwarp();
+    if (lane < p.world && lane != p.rank) counts()[lane] = state.queues[lane].sequence;
     return true;
   }
 
  private:
-  ARK_DEVICE u32 sequence(const Message& m) const { return state.base[m.peer] + m.i; }
+  ARK_DEVICE void next() {
+    has_next = false;
+    for (int tried = 1; tried < p.world; ++tried) {
+      if (++step >= p.world) step = 1;
+      int peer = kOutgoing ? p.rank + step : p.rank - step + p.world;
+      if (peer >= p.world) peer -= p.world;
+      PeerQueue& q = state.queues[peer];
+      if (q.remaining == 0) continue;
+      following = {q.next, q.remaining == 1 ? q.last_bytes : static_cast<u32>(abi::kMessageBytes), peer, q.sequence};
+      q.next += q.stride;
+      --q.remaining;
+      ++q.sequence;
+      has_next = true;
+      return;
+    }
+  }
 
   /// Outgoing: the peer's slot is free. Incoming: the message has arrived.
-  ARK_DEVICE bool ready(const Message& m) {
-    const u32 target = sequence(m) + 1 - (kOutgoing ? abi::kRingSlots : 0);
-    if (reached(state.seen[m.peer], target)) return true;
-    const u32* flag = kOutgoing ? flags.credit(p.rank, m.peer) : flags.arrived(p.rank, m.peer);
-    const u32 now = load_acquire_system(flag);
-    if (!reached(now, target)) return false;
-    state.seen[m.peer] = now;
+  ARK_DEVICE bool ready(const Message& m) const {
+    const u32 target = m.sequence + 1 - (kOutgoing ? abi::kRingSlots : 0);
+    if (!reached(shared_load_acquire(&state.flags.seen[m.peer]), target)) return false;
     fence_proxy_async();
     return true;
   }
 
   ARK_DEVICE Action advance() {
-    while (!retiring.done) {
+    while (has_next || num_retiring != num_loading) {
       bool progress = false;
-      while (!loading.done && num_loading - num_retiring < kStages) {
-        const Message& m = loading.message;
-        if (!kOutgoing && !ready(m)) break;
-        const int stage = num_loading % kStages;
+      if (has_next && num_loading - num_retiring < kStages && (kOutgoing || ready(following))) {
         progress = true;
-        if (kOutgoing && !m.whole()) {
-          state.slow = m;
-          return kSlowLoad;
-        }
-        load(m, stage);
-        ++num_loading;
-        loading.next();
+        state.messages[num_loading % kStages] = following;
+        if (kOutgoing && !following.whole()) return kSlowLoad;
+        load(following, num_loading % kStages);
+        loaded();
       }
-      while (num_storing != num_loading) {
-        const Message& m = storing.message;
+      if (num_storing != num_loading) {
         const int stage = num_storing % kStages;
-        if (kOutgoing && !ready(m)) break;
-        if (!mbarrier_try_wait(&state.loaded[stage], num_storing / kStages & 1)) break;
-        progress = true;
-        if (!kOutgoing) store_relaxed_system(flags.credit(m.peer, p.rank), sequence(m) + 1);
-        if (!kOutgoing && !m.whole()) {
-          state.slow = m;
-          return kSlowStore;
+        const Message m = state.messages[stage];
+        if ((!kOutgoing || ready(m)) && mbarrier_try_wait(&state.loaded[stage], num_storing / kStages & 1)) {
+          progress = true;
+          if (!kOutgoing) store_relaxed_system(flags.credit(m.peer, p.rank), m.sequence + 1);
+          if (!kOutgoing && !m.whole()) return kSlowStore;
+          store(m, stage);
+          stored();
         }
-        store(m, stage);
-        stored();
       }
-      if (!progress && num_storing != num_retiring) {
+      idle = progress ? 0 : idle + 1;
+      const bool drained = !has_next && num_storing == num_loading;
+      if (progress) {
+        patience = Patience();
+      } else if (num_storing != num_retiring && (drained || idle >= kIdlePolls)) {
         bulk_wait<0>();
         retire(num_storing);
-        progress = true;
-      }
-      if (progress)
-        patience = Patience();
-      else if (!patience.again(p, blocked_on(), sequence(blocked()) + 1, state.seen[blocked().peer]))
+        idle = 0;
+      } else if (!patience.again(p, blocked_on(), blocked().sequence + 1, state.flags.seen[blocked().peer])) {
         return kFailed;
+      }
     }
     return kDone;
   }
 
-  ARK_DEVICE const Message& blocked() const { return storing.done ? retiring.message : storing.message; }
+  ARK_DEVICE Message blocked() const {
+    return num_storing != num_loading ? state.messages[num_storing % kStages] : following;
+  }
   ARK_DEVICE SignalName blocked_on() const {
     return {kOutgoing ? CollectiveWait::kCredit : CollectiveWait::kArrival, blocked().peer};
   }
 
   ARK_DEVICE void load(const Message& m, int stage) {
-    const unsigned char* from = kOutgoing ? m.user : flags.slot(p.rank, m.peer, sequence(m));
+    const unsigned char* from = kOutgoing ? m.user : flags.slot(p.rank, m.peer, m.sequence);
     mbarrier_arrive_expect(&state.loaded[stage], m.padded());
     bulk_load(shared_address(shared.data[stage]), from, m.padded(), &state.loaded[stage]);
   }
+  ARK_DEVICE void loaded() {
+    ++num_loading;
+    next();
+  }
   ARK_DEVICE void store(const Message& m, int stage) {
-    unsigned char* to = kOutgoing ? flags.slot(m.peer, p.rank, sequence(m)) : m.user;
+    unsigned char* to = kOutgoing ? flags.slot(m.peer, p.rank, m.sequence) : m.user;
     bulk_store(to, shared_address(shared.data[stage]), m.padded());
     bulk_commit();
   }
   ARK_DEVICE void stored() {
     ++num_storing;
-    storing.next();
     if (num_storing - num_retiring >= kPending) {
       bulk_wait<kPending / 2>();
       retire(num_storing - kPending / 2);
@@ -238,18 +242,20 @@ struct Mover {
   }
   /// The writes of all messages before number `end` are done.
   ARK_DEVICE void retire(u32 end) {
-    if (kOutgoing) fence_system();
-    for (; num_retiring != end; ++num_retiring) {
-      const Message& m = retiring.message;
-      if (kOutgoing) store_relaxed_system(flags.arrived(m.peer, p.rank), sequence(m) + 1);
-      retiring.next();
+    if (kOutgoing) {
+      fence_system();
+      for (u32 i = num_retiring; i != end; ++i) {
+        const Message& m = state.messages[i % kStages];
+        store_relaxed_system(flags.arrived(m.peer, p.rank), m.sequence + 1);
+      }
     }
+    num_retiring = end;
   }
 
   ARK_DEVICE void slow_copy(int action, int lane) {
     __syncwarp();
-    const Message m = state.slow;
     const int stage = __shfl_sync(0xffffffffu, (action == kSlowLoad ? num_loading : num_storing) % kStages, 0);
+    const Message m = state.messages[stage];
     if (action == kSlowLoad)
       copy_by_warp(shared.data[stage], m.user, m.bytes, lane);
     else
@@ -259,8 +265,7 @@ struct Mover {
     if (lane != 0) return;
     if (action == kSlowLoad) {
       mbarrier_arrive(&state.loaded[stage]);
-      ++num_loading;
-      loading.next();
+      loaded();
     } else {
       bulk_commit();  // an empty group keeps the count of groups and messages the same
       stored();

@@ -73,127 +73,133 @@ struct Boxes {
   }
 };
 
-/// Receives packets `index + u * stride` (u < kCount) of the ranks for which wanted(r, u): all loads are issued before
-/// the first is looked at (polling one peer after the other costs 4x with 8 ranks). Clears the boxes.
-template <class P, int kWorld, int kCount, class Wanted>
-ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes& boxes, u64 index, u64 stride,
-                                Wanted wanted) {
-  const int rank = boxes.p.rank;
+/// Receives packet index[u] of every rank whose bit is set in wanted[u]. The boxes of all ranks are read, in one go and
+/// under no condition, before the first is looked at: polling one peer after the other costs a latency for each, and so
+/// does every conditional load. Every index must lie inside the areas. Clears the boxes that were wanted.
+template <class P, int kWorld, int kCount>
+ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes& boxes, const u32 (&index)[kCount],
+                                const u32 (&wanted)[kCount]) {
+  unsigned char* own = boxes.box(boxes.p.rank, 0, 0);
   u32 raw[kCount][kWorld][4];
   Patience patience;
   while (true) {
-    int missing = -1;
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
-      for (int r = 0; r < kWorld; r++)
-        if (wanted(r, u)) load_packet(raw[u][r], boxes.box(rank, r, index + u * stride));
+      for (int r = 0; r < kWorld; r++) load_packet(raw[u][r], own + r * boxes.area_bytes + index[u] * 16ull);
+    u32 missing = 0;
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
-      for (int r = 0; r < kWorld; r++)
-        if (wanted(r, u) && !P::arrived(raw[u][r], boxes.epoch)) missing = r;
-    if (missing < 0) break;
-    if (!patience.again(boxes.p, {CollectiveWait::kPacket, missing}, boxes.epoch, 0)) return false;
+      for (int r = 0; r < kWorld; r++) missing |= P::arrived(raw[u][r], boxes.epoch) ? 0 : wanted[u] & 1u << r;
+    if (missing == 0) break;
+    if (!patience.again(boxes.p, {CollectiveWait::kPacket, __ffs(missing) - 1}, boxes.epoch, 0)) return false;
   }
   const u32 cleared[4] = {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu};
 #pragma unroll
   for (int u = 0; u < kCount; u++)
 #pragma unroll
-    for (int r = 0; r < kWorld; r++)
-      if (wanted(r, u)) {
-        P::unpack(w[u][r], raw[u][r]);
-        store_packet(boxes.box(rank, r, index + u * stride), cleared);
-      }
+    for (int r = 0; r < kWorld; r++) {
+      P::unpack(w[u][r], raw[u][r]);
+      if (wanted[u] >> r & 1) store_packet(own + r * boxes.area_bytes + index[u] * 16ull, cleared);
+    }
   return true;
 }
 
 /// Whether rank r gets the result.
 ARK_DEVICE bool takes_result(const CollectiveParams& p, int r) { return p.root < 0 || p.root == r; }
 
+/// w[rank] = own, with indices that the compiler knows.
+template <int kWorld, int kWords>
+ARK_DEVICE void place_own(u32 (&w)[kWorld][kWords], const u32 (&own)[kWords], int rank) {
+#pragma unroll
+  for (int r = 0; r < kWorld; r++)
+#pragma unroll
+    for (int i = 0; i < kWords; i++) w[r][i] = r == rank ? own[i] : w[r][i];
+}
+
+// The algorithms below work in chunks of kCount packets per worker: send(t, own) sends packets t, t + workers, ... and
+// keeps what is this rank's own; receive(t, own) takes in the same packets of the others. A worker sends a chunk ahead
+// of the one it receives, so that the link does not idle; finish() is what comes after all chunks.
+
 /// All-reduce or reduce in one hop: everybody sends everything and reduces everything.
-template <class E, int kWorld, int kCount>
+template <class E, int kWorld, int kCount_>
 struct OneShot {
   using P = typename PacketOf<E>::Type;
   using Memory = Span<E::kBytes>;
+  static constexpr int kCount = kCount_;
+  using Own = u32[kCount][P::kWords];
   const CollectiveParams& p;
   Boxes boxes;
   Memory in, out;
-  u64 limit;
+  u32 limit, workers;
 
-  ARK_DEVICE OneShot(const CollectiveParams& params, u32 epoch)
+  ARK_DEVICE OneShot(const CollectiveParams& params, u32 epoch, u32 num_workers)
       : p(params),
         boxes(params, epoch, 0, 1),
         in(params.in, params.count * E::kBytes),
         out(params.out, params.count * E::kBytes),
-        limit(in.template blocks<P::kWords>()) {}
+        limit(static_cast<u32>(in.template blocks<P::kWords>())),
+        workers(num_workers) {}
 
-  ARK_DEVICE void send(u64 worker, u64 num_workers) const {
-    for (u64 t = worker; t < limit; t += kCount * num_workers) {
-      u32 own[kCount][P::kWords];
+  ARK_DEVICE void send(u32 t, Own& own) const {
+    in.load_many(own, t, workers);
+#pragma unroll
+    for (int k = 1; k < kWorld; k++) {
+      const int r = (p.rank + k) % kWorld;
+      unsigned char* box = boxes.box(r, p.rank, t);
 #pragma unroll
       for (int u = 0; u < kCount; u++)
-        if (t + u * num_workers < limit) in.load(own[u], t + u * num_workers);
-#pragma unroll
-      for (int u = 0; u < kCount; u++)
-        if (t + u * num_workers < limit)
-#pragma unroll
-          for (int k = 1; k < kWorld; k++) {
-            const int r = (p.rank + k) % kWorld;
-            if (takes_result(p, r)) P::send(boxes.box(r, p.rank, t + u * num_workers), own[u], boxes.epoch);
-          }
+        if (t + u * workers < limit && takes_result(p, r)) P::send(box + u * workers * 16ull, own[u], boxes.epoch);
     }
   }
-  ARK_DEVICE void receive(u64 worker, u64 num_workers) const {
-    if (!takes_result(p, p.rank)) return;
-    for (u64 t = worker; t < limit; t += kCount * num_workers) {
-      u32 w[kCount][kWorld][P::kWords];
-      u32 own[kCount][P::kWords];
+  ARK_DEVICE bool receive(u32 t, const Own& own) const {
+    if (!takes_result(p, p.rank)) return true;
+    u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
-      for (int u = 0; u < kCount; u++)
-        if (t + u * num_workers < limit) in.load(own[u], t + u * num_workers);
-      if (!receive_packets<P, kWorld, kCount>(w, boxes, t, num_workers,
-                                              [&](int r, int u) { return r != p.rank && t + u * num_workers < limit; }))
-        return;
-#pragma unroll
-      for (int u = 0; u < kCount; u++) {
-        if (t + u * num_workers >= limit) continue;
-        place_own(w[u], own[u], p.rank);
-        u32 result[P::kWords];
-        reduce_words<E>(result, w[u], p.op);
-        out.store(result, t + u * num_workers);
-      }
+    for (int u = 0; u < kCount; u++) {
+      index[u] = min(t + u * workers, limit - 1);
+      wanted[u] = t + u * workers < limit ? ((1u << kWorld) - 1) & ~(1u << p.rank) : 0;
     }
-  }
-  /// w[rank] = own, with indices that the compiler knows.
-  ARK_DEVICE static void place_own(u32 (&w)[kWorld][P::kWords], const u32 (&own)[P::kWords], int rank) {
+    if (!receive_packets<P, kWorld, kCount>(w, boxes, index, wanted)) return false;
 #pragma unroll
-    for (int r = 0; r < kWorld; r++)
-#pragma unroll
-      for (int i = 0; i < P::kWords; i++)
-        if (r == rank) w[r][i] = own[i];
+    for (int u = 0; u < kCount; u++) {
+      if (wanted[u] == 0) continue;
+      place_own(w[u], own[u], p.rank);
+      u32 result[P::kWords];
+      reduce_words<E>(result, w[u], p.op);
+      out.store(result, index[u]);
+    }
+    return true;
   }
+  ARK_DEVICE void finish(u32) const {}
 };
 
 /// All-reduce or reduce in two hops, and reduce-scatter, its first half: the owner of a slice reduces it and sends the
 /// result to all.
-template <class E, int kWorld, int kCount>
+template <class E, int kWorld, int kCount_>
 struct TwoShot {
   using P = typename PacketOf<E>::Type;
   using Memory = Span<E::kBytes>;
+  static constexpr int kCount = kCount_;
+  static constexpr u32 kBlock = P::kWords * 4;
+  using Own = u32[kCount][P::kWords];
   const CollectiveParams& p;
   Boxes scattered, gathered;
   bool scatter_only;
   u64 slice_bytes;
+  u32 limit, own_limit, workers;
 
-  ARK_DEVICE TwoShot(const CollectiveParams& params, u32 epoch)
+  ARK_DEVICE TwoShot(const CollectiveParams& params, u32 epoch, u32 num_workers)
       : p(params),
         scattered(params, epoch, 0, 2),
         gathered(params, epoch, 1, 2),
-        scatter_only(params.kind == CollectiveKind::kReduceScatter) {
-    constexpr u64 kBlock = P::kWords * 4;
+        scatter_only(params.kind == CollectiveKind::kReduceScatter),
+        workers(num_workers) {
     const u64 bytes = p.count * E::kBytes;
     slice_bytes = scatter_only ? bytes : ((bytes + kBlock - 1) / kBlock + kWorld - 1) / kWorld * kBlock;
+    limit = static_cast<u32>((slice_bytes + kBlock - 1) / kBlock);
+    own_limit = blocks_of(p.rank);
   }
   /// Slice r of the tensor at `address`.
   ARK_DEVICE Memory slice(const unsigned char* address, int r) const {
@@ -201,115 +207,123 @@ struct TwoShot {
     if (scatter_only) return Memory(address + begin, slice_bytes);
     return Memory(address + begin, begin >= bytes ? 0 : min(slice_bytes, bytes - begin));
   }
-  ARK_DEVICE u64 blocks_of(int r) const { return slice(p.in, r).template blocks<P::kWords>(); }
+  ARK_DEVICE u32 blocks_of(int r) const { return static_cast<u32>(slice(p.in, r).template blocks<P::kWords>()); }
 
-  ARK_DEVICE void send(u64 worker, u64 num_workers) const {
-    const u64 limit = (slice_bytes + P::kWords * 4 - 1) / (P::kWords * 4);
-    for (u64 t = worker; t < limit; t += kCount * num_workers) {
-      u32 w[kCount][kWorld][P::kWords];
+  ARK_DEVICE void send(u32 t, Own& own) const {
+    u32 w[kWorld][kCount][P::kWords];
+#pragma unroll
+    for (int k = 0; k < kWorld; k++) slice(p.in, (p.rank + k) % kWorld).load_many(w[k], t, workers);
+#pragma unroll
+    for (int k = 1; k < kWorld; k++) {
+      const int r = (p.rank + k) % kWorld;
+      const u32 blocks = blocks_of(r);
+      unsigned char* box = scattered.box(r, p.rank, t);
 #pragma unroll
       for (int u = 0; u < kCount; u++)
-#pragma unroll
-        for (int k = 1; k < kWorld; k++) {
-          const int r = (p.rank + k) % kWorld;
-          const Memory from = slice(p.in, r);
-          if (t + u * num_workers < from.template blocks<P::kWords>()) from.load(w[u][k], t + u * num_workers);
-        }
-#pragma unroll
-      for (int u = 0; u < kCount; u++)
-#pragma unroll
-        for (int k = 1; k < kWorld; k++) {
-          const int r = (p.rank + k) % kWorld;
-          if (t + u * num_workers < blocks_of(r))
-            P::send(scattered.box(r, p.rank, t + u * num_workers), w[u][k], scattered.epoch);
-        }
+        if (t + u * workers < blocks) P::send(box + u * workers * 16ull, w[k][u], scattered.epoch);
     }
+#pragma unroll
+    for (int u = 0; u < kCount; u++)
+#pragma unroll
+      for (int i = 0; i < P::kWords; i++) own[u][i] = w[0][u][i];
   }
 
-  ARK_DEVICE void receive(u64 worker, u64 num_workers) const {
-    if (reduce_own(worker, num_workers) && !scatter_only && takes_result(p, p.rank)) gather(worker, num_workers);
-  }
-
-  ARK_DEVICE bool reduce_own(u64 worker, u64 num_workers) const {
-    const Memory in = slice(p.in, p.rank);
+  ARK_DEVICE bool receive(u32 t, const Own& own) const {
     const Memory out = scatter_only ? Memory(p.out, slice_bytes) : slice(p.out, p.rank);
-    const u64 limit = in.template blocks<P::kWords>();
-    for (u64 t = worker; t < limit; t += kCount * num_workers) {
-      u32 w[kCount][kWorld][P::kWords];
-      u32 own[kCount][P::kWords];
+    u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
-      for (int u = 0; u < kCount; u++)
-        if (t + u * num_workers < limit) in.load(own[u], t + u * num_workers);
-      if (!receive_packets<P, kWorld, kCount>(w, scattered, t, num_workers,
-                                              [&](int r, int u) { return r != p.rank && t + u * num_workers < limit; }))
-        return false;
+    for (int u = 0; u < kCount; u++) {
+      index[u] = min(t + u * workers, limit - 1);
+      wanted[u] = t + u * workers < own_limit ? ((1u << kWorld) - 1) & ~(1u << p.rank) : 0;
+    }
+    if (!receive_packets<P, kWorld, kCount>(w, scattered, index, wanted)) return false;
 #pragma unroll
-      for (int u = 0; u < kCount; u++) {
-        const u64 block = t + u * num_workers;
-        if (block >= limit) continue;
-        OneShot<E, kWorld, 1>::place_own(w[u], own[u], p.rank);
-        u32 result[P::kWords];
-        reduce_words<E>(result, w[u], p.op);
-        if (!scatter_only)
+    for (int u = 0; u < kCount; u++) {
+      if (wanted[u] == 0) continue;
+      place_own(w[u], own[u], p.rank);
+      u32 result[P::kWords];
+      reduce_words<E>(result, w[u], p.op);
+      if (!scatter_only)
 #pragma unroll
-          for (int k = 1; k < kWorld; k++) {
-            const int r = (p.rank + k) % kWorld;
-            if (takes_result(p, r)) P::send(gathered.box(r, p.rank, block), result, gathered.epoch);
-          }
-        if (scatter_only || takes_result(p, p.rank)) out.store(result, block);
-      }
+        for (int k = 1; k < kWorld; k++) {
+          const int r = (p.rank + k) % kWorld;
+          if (takes_result(p, r)) P::send(gathered.box(r, p.rank, index[u]), result, gathered.epoch);
+        }
+      if (scatter_only || takes_result(p, p.rank)) out.store(result, index[u]);
     }
     return true;
   }
 
-  ARK_DEVICE void gather(u64 worker, u64 num_workers) const {
-    const u64 limit = slice_bytes / (P::kWords * 4);
-    for (u64 t = worker; t < limit; t += kCount * num_workers) {
-      u32 w[kCount][kWorld][P::kWords];
-      auto wanted = [&](int r, int u) { return r != p.rank && t + u * num_workers < blocks_of(r); };
-      if (!receive_packets<P, kWorld, kCount>(w, gathered, t, num_workers, wanted)) return;
+  ARK_DEVICE void finish(u32 worker) const {
+    if (scatter_only || !takes_result(p, p.rank)) return;
+    for (u32 t = worker; t < limit; t += kCount * workers) {
+      u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
+#pragma unroll
+      for (int u = 0; u < kCount; u++) {
+        index[u] = min(t + u * workers, limit - 1);
+        wanted[u] = 0;
+#pragma unroll
+        for (int r = 0; r < kWorld; r++)
+          if (r != p.rank && t + u * workers < blocks_of(r)) wanted[u] |= 1u << r;
+      }
+      if (!receive_packets<P, kWorld, kCount>(w, gathered, index, wanted)) return;
 #pragma unroll
       for (int u = 0; u < kCount; u++)
 #pragma unroll
         for (int r = 0; r < kWorld; r++)
-          if (wanted(r, u)) slice(p.out, r).store(w[u][r], t + u * num_workers);
+          if (wanted[u] >> r & 1) slice(p.out, r).store(w[u][r], index[u]);
     }
   }
 };
 
 /// The pairs of an exchange that are small enough: bytes, any alignment.
 template <int kWorld>
-ARK_DEVICE void send_small_parts(const CollectiveParams& p, const Boxes& boxes, u64 worker, u64 num_workers) {
+ARK_DEVICE void send_small_parts(const CollectiveParams& p, const Boxes& boxes, u32 worker, u32 workers) {
   using P = FlaggedPacket;
+  constexpr int kCount = 4;
 #pragma unroll
   for (int k = 1; k < kWorld; k++) {
     const int r = (p.rank + k) % kWorld;
     if (p.parts[r].send_bytes > p.packet_limit) continue;
     const Span<1> part(p.parts[r].source, p.parts[r].send_bytes);
-    for (u64 t = worker; t < part.template blocks<P::kWords>(); t += num_workers) {
-      u32 w[P::kWords];
-      part.load(w, t);
-      P::send(boxes.box(r, p.rank, t), w, boxes.epoch);
+    const u32 limit = static_cast<u32>(part.template blocks<P::kWords>());
+    for (u32 t = worker; t < limit; t += kCount * workers) {
+      u32 w[kCount][P::kWords];
+      part.load_many(w, t, workers);
+#pragma unroll
+      for (int u = 0; u < kCount; u++)
+        if (t + u * workers < limit) P::send(boxes.box(r, p.rank, t + u * workers), w[u], boxes.epoch);
     }
   }
 }
 
 template <int kWorld>
-ARK_DEVICE void receive_small_parts(const CollectiveParams& p, const Boxes& boxes, u64 worker, u64 num_workers) {
+ARK_DEVICE void receive_small_parts(const CollectiveParams& p, const Boxes& boxes, u32 worker, u32 workers) {
   using P = FlaggedPacket;
-  auto blocks = [&](int r) {
-    return r == p.rank || p.parts[r].receive_bytes > p.packet_limit ? 0 : (p.parts[r].receive_bytes + 7) / 8;
-  };
-  u64 limit = 0;
+  constexpr int kCount = kWorld <= 4 ? 2 : 1;
+  u32 blocks[kWorld], limit = 0;
 #pragma unroll
-  for (int r = 0; r < kWorld; r++) limit = max(limit, blocks(r));
-  for (u64 t = worker; t < limit; t += num_workers) {
-    u32 w[1][kWorld][P::kWords];
-    auto wanted = [&](int r, int) { return t < blocks(r); };
-    if (!receive_packets<P, kWorld, 1>(w, boxes, t, num_workers, wanted)) return;
+  for (int r = 0; r < kWorld; r++) {
+    const u64 bytes = r == p.rank ? 0 : p.parts[r].receive_bytes;
+    blocks[r] = bytes > p.packet_limit ? 0 : static_cast<u32>((bytes + 7) / 8);
+    limit = max(limit, blocks[r]);
+  }
+  for (u32 t = worker; t < limit; t += kCount * workers) {
+    u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
-    for (int r = 0; r < kWorld; r++)
-      if (wanted(r, 0)) Span<1>(p.parts[r].destination, p.parts[r].receive_bytes).store(w[0][r], t);
+    for (int u = 0; u < kCount; u++) {
+      index[u] = min(t + u * workers, limit - 1);
+      wanted[u] = 0;
+#pragma unroll
+      for (int r = 0; r < kWorld; r++)
+        if (t + u * workers < blocks[r]) wanted[u] |= 1u << r;
+    }
+    if (!receive_packets<P, kWorld, kCount>(w, boxes, index, wanted)) return;
+#pragma unroll
+    for (int u = 0; u < kCount; u++)
+#pragma unroll
+      for (int r = 0; r < kWorld; r++)
+        if (wanted[u] >> r & 1) Span<1>(p.parts[r].destination, p.parts[r].receive_bytes).store(w[u][r], index[u]);
   }
 }
 

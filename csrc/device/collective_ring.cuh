@@ -6,8 +6,9 @@
 
 namespace ark::device {
 
-inline constexpr int kSendStages = 6, kTakeStages = 4, kTiles = 3;
-inline constexpr int kReduceThreads = 256;
+inline constexpr int kSendStages = 6, kTakeStages = 4;
+// Reducers work in groups, one per tile, on messages in turn: one message is a chain of latencies, several hide it.
+inline constexpr int kTiles = 3, kGroupThreads = 128;
 
 /// Slices of an all-reduce or reduce; parts of a reduce-scatter.
 struct Slices {
@@ -51,36 +52,34 @@ struct RingShared {
   unsigned char tiles[kTiles][abi::kMessageBytes];
   MoverState<kSendStages> send_state;
   MoverState<kTakeStages> take_state;
+  Watched arrivals, gather_credits;
   u64 full[kTiles], empty[kTiles];  // mbarriers
-  u32 failed;
+  u32 failed[kTiles][2];            // by group and parity of its turn: nobody is about to read what is being set
+  u32 finished;
 };
 
 /// The own slice: reduces message after message into the tiles.
 template <class E, int kWorld>
 struct Reducer {
+  // Blocks of a thread at a time: registers are the limit.
+  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? 4 : kWorld <= 4 ? 2 : 1;
   const CollectiveParams& p;
   RingShared& shared;
   Segment in, out;
   RingFlags flags;
 
-  ARK_DEVICE const u32* received() const { return p.state->received[static_cast<int>(Ring::kReduce)][flags.worker]; }
-
-  /// kReduceThreads threads, numbered from 0.
-  ARK_DEVICE void run(int thread) const {
+  /// Group `tile` of kTiles, threads numbered from 0.
+  ARK_DEVICE void run(int tile, int thread) const {
     const u32 messages = in.messages_of(flags.worker);
+    const u32* received = p.state->received[static_cast<int>(Ring::kReduce)][flags.worker];
     u32 base[kWorld];
 #pragma unroll
-    for (int r = 0; r < kWorld; r++) base[r] = received()[r];
-    const u32 first = thread < kWorld ? received()[thread] : 0;
-    u32 seen = first;
-    for (u32 i = 0; i < messages; i++) {
-      const int tile = i % kTiles;
-      bool ok = true;
-      if (thread < kWorld && thread != p.rank) ok = wait_arrival(thread, seen, first + i + 1);
-      if (thread == 32 && i >= kTiles) ok = wait_tile(tile, i);
-      if (!ok) *static_cast<volatile u32*>(&shared.failed) = 1;
-      named_barrier_sync(1, kReduceThreads);
-      if (*static_cast<volatile u32*>(&shared.failed) != 0) return;
+    for (int r = 0; r < kWorld; r++) base[r] = received[r];
+    for (u32 i = tile; i < messages; i += kTiles) {
+      volatile u32& failed = shared.failed[tile][i / kTiles & 1];
+      if (thread < 32 && !wait(i, tile, received, thread)) failed = 1;
+      named_barrier_sync(1 + tile, kGroupThreads);
+      if (failed != 0) return;
       reduce_message(i, tile, base, thread);
       fence_proxy_async_shared();
       mbarrier_arrive(&shared.full[tile]);
@@ -88,18 +87,18 @@ struct Reducer {
   }
 
  private:
-  ARK_DEVICE bool wait_arrival(int from, u32& seen, u32 target) const {
+  /// Lane r: the message of rank r is here; lane 31: the tile is free.
+  ARK_DEVICE bool wait(u32 i, int tile, const u32* received, int lane) const {
     Patience patience;
-    while (!reached(seen, target)) {
-      seen = load_acquire_system(flags.arrived(p.rank, from));
-      if (!reached(seen, target) && !patience.again(p, {CollectiveWait::kArrival, from}, target, seen)) return false;
+    if (lane < kWorld && lane != p.rank) {
+      const u32 target = received[lane] + i + 1;
+      u32 seen;
+      while (!reached(seen = shared_load_acquire(&shared.arrivals.seen[lane]), target))
+        if (!patience.again(p, {CollectiveWait::kArrival, lane}, target, seen)) return false;
     }
-    return true;
-  }
-  ARK_DEVICE bool wait_tile(int tile, u32 i) const {
-    Patience patience;
-    while (!mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1))
-      if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) return false;
+    if (lane == 31 && i >= kTiles)
+      while (!mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1))
+        if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) return false;
     return true;
   }
 
@@ -107,28 +106,30 @@ struct Reducer {
     const u64 at = in.index(flags.worker, i) * abi::kMessageBytes;
     const u64 bytes = min(static_cast<u64>(abi::kMessageBytes), in.size_bytes - at);
     const Span<E::kBytes> own(in.data + at, bytes), direct(out.data + at, bytes);
-    const bool by_engine = direct.aligned && (bytes & 15) == 0;
-    const u64 blocks = own.template blocks<4>();
-    for (u64 block = thread; block < blocks; block += 2 * kReduceThreads) {
-      u32 w[2][kWorld][4];
+    const bool direct_store = (!direct.aligned || (bytes & 15) != 0) && (p.root < 0 || p.root == p.rank);
+    const u32 blocks = static_cast<u32>(own.template blocks<4>());
+    for (u32 block = thread; block < blocks; block += kCount * kGroupThreads) {
+      u32 mine[kCount][4], w[kCount][kWorld][4];
+      own.load_many(mine, block, kGroupThreads);
+      // Slots are whole messages: reading behind the end of this one, or the slot of this rank, does no harm.
 #pragma unroll
-      for (int u = 0; u < 2; u++)
-        if (block + u * kReduceThreads < blocks)
+      for (int r = 0; r < kWorld; r++) {
+        const unsigned char* slot = flags.slot(p.rank, r, base[r] + i) + block * 16;
 #pragma unroll
-          for (int r = 0; r < kWorld; r++) {
-            if (r == p.rank)
-              own.load(w[u][r], block + u * kReduceThreads);
-            else
-              load_packet(w[u][r], flags.slot(p.rank, r, base[r] + i) + (block + u * kReduceThreads) * 16);
-          }
+        for (int u = 0; u < kCount; u++) load_packet(w[u][r], slot + u * kGroupThreads * 16);
+      }
 #pragma unroll
-      for (int u = 0; u < 2; u++) {
-        if (block + u * kReduceThreads >= blocks) continue;
+      for (int u = 0; u < kCount; u++) {
+        if (block + u * kGroupThreads >= blocks) continue;
+#pragma unroll
+        for (int r = 0; r < kWorld; r++)
+#pragma unroll
+          for (int k = 0; k < 4; k++) w[u][r][k] = r == p.rank ? mine[u][k] : w[u][r][k];
         u32 result[4];
         reduce_words<E>(result, w[u], p.op);
-        auto* to = reinterpret_cast<uint4*>(shared.tiles[tile]) + block + u * kReduceThreads;
+        auto* to = reinterpret_cast<uint4*>(shared.tiles[tile]) + block + u * kGroupThreads;
         *to = make_uint4(result[0], result[1], result[2], result[3]);
-        if (!by_engine && (p.root < 0 || p.root == p.rank)) direct.store(result, block + u * kReduceThreads);
+        if (direct_store) direct.store(result, block + u * kGroupThreads);
       }
     }
   }
@@ -152,14 +153,18 @@ struct ResultSender {
     u32* sent = p.state->sent[static_cast<int>(Ring::kGather)][reduce.worker];
     u32* received = p.state->received[static_cast<int>(Ring::kReduce)][reduce.worker];
     u32 base[abi::kMaxRanks], taken[abi::kMaxRanks];
-    for (int r = 0; r < p.world; r++) base[r] = sent[r];
-    for (int r = 0; r < p.world; r++) taken[r] = received[r];
+#pragma unroll
+    for (int r = 0; r < abi::kMaxRanks; r++) {
+      base[r] = sent[r];
+      taken[r] = received[r];
+    }
     for (u32 i = 0; i < messages; i++) {
       const int tile = i % kTiles;
       if (!wait_full(tile, i, base)) return;
       // Everybody has read the slots of this message (arrivals at the tile's barrier).
-      for (int r = 0; r < p.world; r++)
-        if (r != p.rank) store_relaxed_system(reduce.credit(r, p.rank), taken[r] + i + 1);
+#pragma unroll
+      for (int r = 0; r < abi::kMaxRanks; r++)
+        if (r < p.world && r != p.rank) store_relaxed_system(reduce.credit(r, p.rank), taken[r] + i + 1);
       if (!send(i, tile, base)) return;
       ++num_sent;
       if (num_sent - num_retired >= kTiles) {
@@ -169,10 +174,12 @@ struct ResultSender {
     }
     bulk_wait<0>();
     retire(num_sent, base);
-    for (int r = 0; r < p.world; r++)
+#pragma unroll
+    for (int r = 0; r < abi::kMaxRanks; r++) {
+      if (r >= p.world || r == p.rank) continue;
       if (sends_to(r)) sent[r] = base[r] + messages;
-    for (int r = 0; r < p.world; r++)
-      if (r != p.rank) received[r] = taken[r] + messages;
+      received[r] = taken[r] + messages;
+    }
   }
 
  private:
@@ -194,16 +201,14 @@ struct ResultSender {
     const Message m{out.data + at, static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), out.size_bytes - at)),
                     p.rank, i};
     const u32 from = shared_address(shared.tiles[tile]);
-    for (int k = 1; k < p.world; k++) {
-      const int r = (p.rank + k) % p.world;
-      if (!sends_to(r)) continue;
+#pragma unroll
+    for (int r = 0; r < abi::kMaxRanks; r++) {
+      if (r >= p.world || !sends_to(r)) continue;
       const u32 target = base[r] + i + 1 - abi::kRingSlots;
       Patience patience;
-      u32 seen = load_acquire_system(gather.credit(p.rank, r));
-      while (!reached(seen, target)) {
+      u32 seen;
+      while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
         if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
-        seen = load_acquire_system(gather.credit(p.rank, r));
-      }
       fence_proxy_async();
       bulk_store(gather.slot(r, p.rank, base[r] + i), from, m.padded());
     }
@@ -214,9 +219,10 @@ struct ResultSender {
 
   /// The writes of all messages before number `end` are done.
   ARK_DEVICE void retire(u32 end, const u32 (&base)[abi::kMaxRanks]) {
-    fence_system();
-    for (int r = 0; r < p.world; r++)
-      if (sends_to(r)) store_relaxed_system(gather.arrived(r, p.rank), base[r] + end);
+    if (p.kind != CollectiveKind::kReduceScatter) fence_system();
+#pragma unroll
+    for (int r = 0; r < abi::kMaxRanks; r++)
+      if (r < p.world && sends_to(r)) store_relaxed_system(gather.arrived(r, p.rank), base[r] + end);
     for (; num_retired != end; ++num_retired) mbarrier_arrive(&shared.empty[num_retired % kTiles]);
   }
 };

@@ -203,7 +203,7 @@ def subgroups(rank: int, world: int) -> None:
         assert (a == sum(range(world))).all() and (b == sum(r + 1 for r in range(world))).all()
 
 
-def stress(rank: int, world: int, rounds: int = 2000) -> str:
+def stress(rank: int, world: int, rounds: int = 10_000) -> str:
     """The same random calls on every rank; every result checked; the same bits on all ranks."""
     import ark_torch.distributed as ark
 
