@@ -6,6 +6,7 @@ python benchmarks/prefill.py --json benchmarks/results/h200/prefill.json
 from __future__ import annotations
 
 import argparse
+import copy
 
 import torch
 
@@ -32,8 +33,8 @@ def main() -> None:
         return torch.no_grad()(lambda: call(tokens))
 
     with torch.no_grad():
-        double = llama(where, torch.float64, num_hidden_layers=args.layers)
-        double.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
+        # A copy, not a new fp64 model: the rotary frequencies are buffers that the bf16 model has rounded
+        double = copy.deepcopy(model).double()
         cache = static_cache(double, args.tokens)
         set_position(cache, 0)
         reference = double(tokens, past_key_values=cache, logits_to_keep=1).logits

@@ -95,7 +95,9 @@ def test_a_damaged_kernel_is_compiled_again(children, damage):
     kernel.write_bytes({"empty": b"", "cut": data[:middle], "other bytes": data[:-9] + b"123456789"}[damage])
     code, line, errors = finish(start(ARK_CACHE_DIR=str(folder)))
     assert code == 0 and line.startswith("OK 1 0"), (line, errors)
-    assert "damaged kernel" in errors and kernel.read_bytes() == data
+    assert "damaged kernel" in errors, errors
+    code, line, errors = finish(start(ARK_CACHE_DIR=str(folder)))
+    assert code == 0 and line.startswith("OK 0 1") and not errors.count("damaged"), (line, errors)
 
 
 @pytest.fixture
