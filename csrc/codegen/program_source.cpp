@@ -34,6 +34,8 @@ class Printer {
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
              ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
+    if (program_.kind == ProgramKind::kEpilogue)
+      line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));
     print_inputs();
     if (row_ || column_) {
       print_accumulators();
@@ -120,6 +122,12 @@ class Printer {
   }
 
   // ---- sizes of vectors ----
+
+  /// Whether an epilogue reads accumulators of other columns.
+  bool reads_pairs() const {
+    return std::any_of(program_.instrs.begin(), program_.instrs.end(),
+                       [](const Instr& in) { return in.op == Opcode::kRoot && in.delta_sign != 0; });
+  }
 
   bool irregular_load(int i) const {
     return instr(i).op == Opcode::kLoadParts || (instr(i).op == Opcode::kLoad && !info_[i].plain_load);

@@ -25,46 +25,71 @@ struct AttentionBackwardRows {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for(task, task.first, task.count);
-    const abi::OpRecord& r = *task.record;
-    const abi::AttentionParams& p = r.params.attention;
-    const abi::Operand& delta = task.operand(2);
-    for (int i = 0; i < task.count * 16; ++i) {
-      const int tile = task.first + i / 16;
-      const int row = tile % r.grid[2] * 128 + i % 16 * 8 + consumer.warp();
-      if (row >= p.queries) continue;
-      const int head = tile / r.grid[2] % r.grid[1], batch = tile / r.grid[2] / r.grid[1];
-      float sum = p.dtype == kTypeF32   ? dot<float>(task, batch, head, row)
-                  : p.dtype == kTypeF16 ? dot<f16>(task, batch, head, row)
-                                        : dot<bf16>(task, batch, head, row);
-      for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
-      if (consumer.lane() == 0)
-        store_element(task.address<float>(2) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2],
-                      sum);
+    const i32 dtype = task.record->params.attention.dtype;
+    for (int i = 0; i < task.count; ++i) {
+      if (dtype == kTypeF32)
+        run<float>(task, task.first + i, consumer.warp());
+      else if (dtype == kTypeF16)
+        run<f16>(task, task.first + i, consumer.warp());
+      else
+        run<bf16>(task, task.first + i, consumer.warp());
     }
   }
 
  private:
-  /// This lane's part, in pieces of 4 elements where memory allows it.
+  static constexpr int kWarpRows = 128 / kConsumerWarps;
+
+  /// Lanes side by side share a row, 8 elements each; all loads of four passes are in flight together.
   template <class T>
-  static ARK_DEVICE float dot(const Task& task, int batch, int head, int row) {
+  static ARK_DEVICE void run(const Task& task, int tile, int warp) {
+    const abi::OpRecord& r = *task.record;
+    const abi::AttentionParams& p = r.params.attention;
+    const int head = tile / r.grid[2] % r.grid[1], batch = tile / r.grid[2] / r.grid[1];
+    const int first = tile % r.grid[2] * 128 + warp * kWarpRows, end = min(first + kWarpRows, p.queries);
     const abi::Operand &a = task.operand(0), &b = task.operand(1);
-    const T* x = task.address<T>(0) + batch * a.stride[0] + head * a.stride[1] + row * a.stride[2];
-    const T* y = task.address<T>(1) + batch * b.stride[0] + head * b.stride[1] + row * b.stride[2];
-    const int size = task.record->params.attention.value_dim, lane = thread_index() & 31;
-    float sum = 0.0f;
-    if (a.vector >= 4 && b.vector >= 4 && size % 4 == 0) {
-      for (int d = lane * 4; d < size; d += 128) {
-        Vec<T, 4> u, v;
-        load_vector(x + d, u);
-        load_vector(y + d, v);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum += widen(u.v[e]) * widen(v.v[e]);
+    const T* x = task.address<T>(0) + batch * a.stride[0] + head * a.stride[1];
+    const T* y = task.address<T>(1) + batch * b.stride[0] + head * b.stride[1];
+    const int lane = thread_index() & 31, lanes = p.value_dim / 8;
+    const bool together = a.vector >= 8 && b.vector >= 8 && (p.value_dim == 64 || p.value_dim == 128);
+    if (!together) {
+      for (int row = first; row < end; ++row) {
+        float sum = 0.0f;
+        for (int d = lane; d < p.value_dim; d += 32)
+          sum += widen(load_element(x + row * a.stride[2] + d * a.stride[3])) *
+                 widen(load_element(y + row * b.stride[2] + d * b.stride[3]));
+        write(task, batch, head, row, add_lanes(sum, 16), lane == 0);
       }
-    } else {
-      for (int d = lane; d < size; d += 32)
-        sum += widen(load_element(x + d * a.stride[3])) * widen(load_element(y + d * b.stride[3]));
+      return;
     }
+    const int rows = 32 / lanes;  // per pass
+    const int d = lane % lanes * 8;
+    for (int row0 = first + lane / lanes; row0 - lane / lanes < end; row0 += 4 * rows) {
+      Vec<T, 8> u[4], v[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = min(row0 + i * rows, end - 1);
+        load_vector(x + row * a.stride[2] + d, u[i]);
+        load_vector(y + row * b.stride[2] + d, v[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum += widen(u[i].v[e]) * widen(v[i].v[e]);
+        const int row = row0 + i * rows;
+        write(task, batch, head, row, add_lanes(sum, lanes / 2), lane % lanes == 0 && row < end);
+      }
+    }
+  }
+  static ARK_DEVICE float add_lanes(float sum, int mask) {
+    for (; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
     return sum;
+  }
+  static ARK_DEVICE void write(const Task& task, int batch, int head, int row, float sum, bool mine) {
+    const abi::Operand& delta = task.operand(2);
+    if (mine)
+      store_element(task.address<float>(2) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2],
+                    sum);
   }
 };
 
@@ -100,11 +125,12 @@ struct BackwardWalk {
   ARK_DEVICE int query_head(int group_head) const { return kQueryRows ? head : head * heads + group_head; }
   ARK_DEVICE int kv_head() const { return kQueryRows ? head / (p.heads / p.kv_heads) : head; }
   ARK_DEVICE int column(int pair) const { return (first + pair) * pair_columns; }
+  ARK_DEVICE KeyRange range(int group_head, int pair) const {
+    return mask_range(task, kRange, batch, query_head(group_head), (kQueryRows ? row : column(pair)) / 128);
+  }
   /// False: the mask hides all of this pair; its pages are empty.
-  ARK_DEVICE bool loaded(int group_head, int pair) const {
-    if (!task.has(kRange)) return true;
-    const int query = kQueryRows ? row : column(pair), key = kQueryRows ? column(pair) : row;
-    const KeyRange range = mask_range(task, kRange, batch, query_head(group_head), query / 128);
+  ARK_DEVICE bool loaded(const KeyRange& range, int pair) const {
+    const int key = kQueryRows ? column(pair) : row;
     return key < range.end && key + (kQueryRows ? pair_columns : 128) > range.begin;
   }
 };
@@ -140,7 +166,7 @@ struct AttentionBackwardTiles {
                         }
                         page -= 2 * parts;
                         const int group_head = page / 2 / walk.pairs, pair = page / 2 % walk.pairs;
-                        if (!walk.loaded(group_head, pair)) return false;
+                        if (!walk.loaded(walk.range(group_head, pair), pair)) return false;
                         const void* map = tensor_map(loader.worker, p.map[page & 1 ? kColumnY : kColumnX]);
                         const int head = kQueryRows ? walk.kv_head() : walk.query_head(group_head);
                         if (parts == 1)
@@ -178,6 +204,7 @@ struct AttentionBackwardTiles {
     float grad_x[kHeadDim / 2];
     float grad_y[kQueryRows ? 1 : kHeadDim / 2];
     float row_lse[2], row_delta[2];  // if rows are queries
+    bool masked = false;             // the pair at hand, by a mask
 
     ARK_DEVICE Tile(Consumer& c, const Task& t, int tile)
         : consumer(c),
@@ -203,6 +230,7 @@ struct AttentionBackwardTiles {
       for (int group_head = 0; group_head < walk.heads; ++group_head)
         for (int pair = 0; pair < walk.pairs; ++pair) {
           const int head = walk.query_head(group_head);
+          const KeyRange range = walk.range(group_head, pair);
           float lse = 0.0f, delta = 0.0f;
           if constexpr (!kQueryRows) {  // on their way while the pages land
             const int query = walk.column(pair) + (consumer.thread() & 127);
@@ -210,7 +238,8 @@ struct AttentionBackwardTiles {
             delta = statistic(kDelta, head, query);
           }
           const u32 x = pages.take(), y = pages.take();
-          if (walk.loaded(group_head, pair)) {
+          masked = range.masked(p);
+          if (walk.loaded(range, pair)) {
             if constexpr (!kQueryRows) publish_statistics(lse, delta);
 #pragma unroll 1
             for (int s = 0; s < kSteps; ++s)
@@ -265,13 +294,13 @@ struct AttentionBackwardTiles {
     }
 
     ARK_DEVICE void step(u32 x, u32 y, int s, int head, int column0) {
+      u32 weights[4][4], slopes[4][4];
       // Rows of this step: the second block of a tall page; a wide page is one step.
       x += s * kBlockBytes;
       y += s * kBlockBytes;
       // dk and dv of 128 columns leave no room for scores and dP at once.
       constexpr bool kNarrow = !kQueryRows && kHeadDim == 128;
       float score[32], slope[32];
-      u32 weights[4][4], slopes[4][4];
       // Defined before the products: values put into them later serialise all wgmmas (C7515).
 #pragma unroll
       for (int i = 0; i < 32; ++i) score[i] = slope[i] = 0.0f;
@@ -303,6 +332,11 @@ struct AttentionBackwardTiles {
       slope_of_scores(slope, score, s);
       to_fragments<kHalf>(slope, slopes);
       start_gradient(grad_x, slopes, x);
+      finish_step();
+    }
+    /// The step's gradients are complete. (Waiting for them in the next step instead takes 16 to 32 registers more than
+    /// a kernel that also holds matrix products has.)
+    ARK_DEVICE void finish_step() {
       wgmma_wait<0>();
       wgmma_keep(grad_x);
       if constexpr (!kQueryRows) wgmma_keep(grad_y);
@@ -311,13 +345,13 @@ struct AttentionBackwardTiles {
     ARK_DEVICE void apply_mask(float (&score)[32], int head, int column0) const {
       const int row0 = walk.row + consumer.group() * 64;
       const bool edge = kQueryRows ? block_has_edge(p, row0, column0, 64) : block_has_edge(p, column0, row0, 64);
-      if (!scores_scaled(p) && !edge) return;
-      ScoreMask<kQueryRows, 32>(task, row, column0 + (consumer.lane() & 3) * 2)
+      if (!scores_scaled(p, masked) && !edge) return;
+      ScoreMask<kQueryRows, 32>(task, row, column0 + (consumer.lane() & 3) * 2, masked)
           .apply(score, kMask, walk.batch, head, consumer);
     }
     /// Scores -> weights.
     ARK_DEVICE void weigh(float (&score)[32], int s) const {
-      const float factor = scores_scaled(p) ? 1.0f : p.scale * kLog2E;
+      const float factor = scores_scaled(p, masked) ? 1.0f : p.scale * kLog2E;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         float lse[2] = {0.0f, 0.0f};

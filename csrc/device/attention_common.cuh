@@ -138,9 +138,10 @@ ARK_DEVICE void from_fragments(const u32 (&fragment)[kCount / 8][4], float (&s)[
   }
 }
 
-/// Keys [begin, end).
+/// Keys [begin, end); begin -1: all, and the mask changes no score (kMaskRange).
 struct KeyRange {
   int begin, end;
+  ARK_DEVICE bool masked(const abi::AttentionParams& p) const { return p.mask_kind != 0 && begin >= 0; }
 };
 /// One past the last key that queries up to `last_row` see by sizes and causality alone.
 ARK_DEVICE int causal_end(const abi::AttentionParams& p, int last_row) {
@@ -155,7 +156,7 @@ ARK_DEVICE KeyRange mask_range(const Task& task, int number, int batch, int head
 }
 
 /// Whether scores are brought to base-2 units as soon as they are computed (else the softmax does it on the fly).
-ARK_DEVICE bool scores_scaled(const abi::AttentionParams& p) { return p.mask_kind != 0 || !(p.scale > 0.0f); }
+ARK_DEVICE bool scores_scaled(const abi::AttentionParams& p, bool masked) { return masked || !(p.scale > 0.0f); }
 
 /// Masks a warp's 16 rows of a block of scores in wgmma's accumulator layout: this thread's element i lies in row
 /// row + 8 * (i >> 1 & 1) and column column + 8 * (i >> 2) + (i & 1). kQueryRows: rows are queries and columns keys,
@@ -170,10 +171,11 @@ struct ScoreMask {
   const Task& task;
   const abi::AttentionParams& p;
   int row, column;
+  bool masked;   // by a mask too
   int bound[2];  // query rows: columns below it are visible by sizes and causality; key rows: columns from it on
 
-  ARK_DEVICE ScoreMask(const Task& t, int first_row, int first_column)
-      : task(t), p(t.record->params.attention), row(first_row), column(first_column) {
+  ARK_DEVICE ScoreMask(const Task& t, int first_row, int first_column, bool has_mask)
+      : task(t), p(t.record->params.attention), row(first_row), column(first_column), masked(has_mask) {
     bound[0] = bound_of(row);
     bound[1] = bound_of(row + 8);
   }
@@ -188,8 +190,8 @@ struct ScoreMask {
 
   /// `mask`: number of the mask's operand.
   ARK_DEVICE void apply(float (&s)[kCount], int mask, int batch, int head, const Consumer& consumer) const {
-    const float factor = scores_scaled(p) ? p.scale * kLog2E : 1.0f;
-    if (p.mask_kind == 0) {
+    const float factor = scores_scaled(p, masked) ? p.scale * kLog2E : 1.0f;
+    if (!masked) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
         s[i] = inside(column + 8 * (i >> 2) + (i & 1), bound[i >> 1 & 1]) ? s[i] * factor : negative_infinity();

@@ -197,7 +197,7 @@ struct AttentionForward {
     /// Scores -> weights relative to the new maximum; `correction` brings older sums and outputs to it.
     ARK_DEVICE void softmax(float (&s)[64], int key0, float (&correction)[2]) {
       apply_mask(s, key0);
-      const float factor = scores_scaled(p) ? 1.0f : p.scale * kLog2E;
+      const float factor = scores_scaled(p, range.masked(p)) ? 1.0f : p.scale * kLog2E;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float highest = negative_infinity();
@@ -222,8 +222,9 @@ struct AttentionForward {
       }
     }
     ARK_DEVICE void apply_mask(float (&s)[64], int key0) {
-      if (!scores_scaled(p) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
-      ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2).apply(s, kMask, at.batch, at.head, consumer);
+      if (!scores_scaled(p, range.masked(p)) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
+      ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2, range.masked(p))
+          .apply(s, kMask, at.batch, at.head, consumer);
     }
     ARK_DEVICE void rescale(const float (&correction)[2]) {
 #pragma unroll

@@ -1,6 +1,7 @@
 // kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
-// Each consumer warpgroup computes 64 rows of the tile. One H200, cuBLAS = 1: 0.70-0.83 inside the loop kernel (the
-// main loop in a kernel by itself: 0.86-0.98); skewing the warpgroups or visiting tiles in groups changed nothing.
+// Each consumer warpgroup computes 64 rows of the tile. What bounds it (one H200, us per step of k on every SM): the
+// products alone 0.69, the copies alone 0.70 (9 TB/s from the L2), both together 0.85 with two loaders and 0.93 with
+// one; cuBLAS, which shares copies within a cluster, 0.70.
 //
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
@@ -93,50 +94,67 @@ struct MatmulTile {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const TileCoordinates at(*task.record, task.first + i);
       if (dependent) loader.wait_for(task, task.first + i, 1);
-      if (loader.lane() == 0) {
-        if (pages == 3)
-          load_tile<3>(loader, p, at, load_a, load_b);
-        else
-          load_tile<2>(loader, p, at, load_a, load_b);
-      }
+      if (loader.lane() == 0) load_any<0>(loader, p, matmul_variant(p) & 7, at, load_a, load_b);
       PageWalk::rejoin(loader);
     }
   }
 
+  template <int kVariant>
+  static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
+                                  const TileCoordinates& at, bool load_a, bool load_b) {
+    if constexpr (kVariant < 8) {
+      if constexpr (((kVariants | kVariants >> 8) >> kVariant & 1) != 0)
+        if (variant == kVariant) {
+          load_tile<(kVariant & 4) != 0 ? 3 : 2, (kVariant & 2) != 0, (kVariant & 1) != 0>(loader, p, at, load_a,
+                                                                                           load_b);
+          return;
+        }
+      load_any<kVariant + 1>(loader, p, variant, at, load_a, load_b);
+    }
+  }
+
   /// One lane: the pages of a tile that this loader fills.
-  template <int kStepPages>
+  template <int kStepPages, bool kTransA, bool kTransB>
   static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
                                    bool load_a, bool load_b) {
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
-    const bool a_k_major = p.a_k_major != 0, b_k_major = p.b_k_major != 0;
     const int size_k = p.k;
     PageWalk walk(loader);
-    for (int k = 0; k < size_k && loader.ok; k += 64) {
+#pragma unroll 1
+    for (int k = 0; k < size_k; k += 64) {
       const StepPages order(walk.slot, kStepPages);
-#pragma unroll
-      for (int page = 0; page < kStepPages; ++page) {
-        const bool is_a = page == order.a;
-        if (!(is_a ? load_a : load_b)) {
-          walk.skip();
-          continue;
-        }
-        const u32 shared = walk.acquire();
-        if (!loader.ok) break;
-        mbarrier_arrive_expect(walk.barrier(), kPageBytes);
-        load_page(shared, is_a ? map_a : map_b, walk.barrier(), is_a ? a_k_major : b_k_major, k,
-                  is_a ? at.row : at.column + (page - order.b) * 128, at.batch);
-        walk.advance();
+      constexpr u32 kAll = (1u << kStepPages) - 1;
+      const u32 bit_a = 1u << order.a, own = (load_a ? bit_a : 0) | (load_b ? kAll & ~bit_a : 0);
+      walk.acquire<kStepPages>(own);
+      if (!loader.ok) break;
+      if (load_a) {
+        mbarrier_arrive_expect(walk.barrier(order.a), kPageBytes);
+        load_page<kTransA>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
       }
+      if (load_b) {
+#pragma unroll
+        for (int i = 0; i < kStepPages - 1; ++i) {
+          mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
+          load_page<kTransB>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k, at.column + i * 128,
+                             at.batch);
+        }
+      }
+      walk.advance<kStepPages>(own);
       walk.publish();
     }
     walk.finish();
   }
 
   /// 128 rows x 64 k of an operand.
-  static ARK_DEVICE void load_page(u32 shared, const void* map, u32 barrier, bool k_major, int k, int row, int batch) {
-    tensor_load(shared, map, barrier, k_major ? k : row, k_major ? row : k, batch);
-    if (!k_major) tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+  template <bool kTrans>
+  static ARK_DEVICE void load_page(u32 shared, const void* map, u32 barrier, int k, int row, int batch) {
+    if constexpr (kTrans) {
+      tensor_load(shared, map, barrier, row, k, batch);
+      tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+    } else {
+      tensor_load(shared, map, barrier, k, row, batch);
+    }
   }
 
   template <int kVariant>

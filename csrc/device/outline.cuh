@@ -35,12 +35,21 @@ struct CallTrace {
   u64 wait_end;
 };
 
+/// The same pointer, known to the compiler as one into shared memory: what it cannot prove to be there it reads by
+/// generic loads, which cost twice the time.
+template <class T>
+ARK_DEVICE T* in_shared(T* p) {
+  return reinterpret_cast<T*>(__cvta_shared_to_generic(opaque(shared_address(p))));
+}
+
 /// The handles are made anew: addresses of the caller's would force its registers into memory.
 template <class Family>
 __device__ __noinline__ CallTrace run_called(Shared* shared, const abi::LaunchHeader* launch, Task task, i32 op) {
-  Worker worker(*shared, *launch);
+  Worker worker(*in_shared(shared), *launch);
   Consumer consumer(worker);
   consumer.op = op;
+  task.record = in_shared(task.record);
+  task.slot = in_shared(task.slot);
   Family::consume(consumer, task);
   return {consumer.wait_end};
 }

@@ -40,9 +40,26 @@ struct PageWalk {
       parity ^= 1;
     }
   }
-  ARK_DEVICE void skip() {
-    theirs |= 1u << slot;
-    advance();
+  // The same for kCount pages at once, of which this loader fills those with a bit in `own`.
+  template <u32 kCount>
+  ARK_DEVICE void acquire(u32 own) {
+    bool free = (theirs & slots<kCount>(own)) == 0;
+#pragma unroll
+    for (u32 i = 0; i < kCount; ++i)
+      if (own >> i & 1) free = mbarrier_try_wait(empty + slot_at(i) * 8, parity_at(i)) && free;
+    if (!free) wait_each(own, kCount);
+  }
+  ARK_DEVICE u32 address(u32 i) const { return ring + slot_at(i) * kPageBytes; }
+  ARK_DEVICE u32 barrier(u32 i) const { return full + slot_at(i) * 8; }
+  template <u32 kCount>
+  ARK_DEVICE void advance(u32 own) {
+    theirs = (theirs | slots<kCount>((1u << kCount) - 1)) & ~slots<kCount>(own);
+    page += kCount;
+    slot += kCount;
+    if (slot >= kPages) {
+      slot -= kPages;
+      parity ^= 1;
+    }
   }
   /// Lets the other loader know, at least once in 12 pages.
   ARK_DEVICE void publish() { shared_store_relaxed(&loader.worker.shared.progress[loader.me], page); }
@@ -71,6 +88,27 @@ struct PageWalk {
     publish();
     save();
     loader.ok = loader.wait_free() && loader.ok;
+  }
+  ARK_DEVICE void wait_each(u32 own, u32 count) {
+    publish();
+    save();
+#pragma unroll 1
+    for (u32 i = 0; i < count; ++i) {
+      if (own >> i & 1) loader.ok = loader.wait_free() && loader.ok;
+      ++loader.page;
+      if (++loader.slot == kPages) {
+        loader.slot = 0;
+        loader.parity ^= 1;
+      }
+    }
+  }
+  ARK_DEVICE u32 slot_at(u32 i) const { return slot + i < kPages ? slot + i : slot + i - kPages; }
+  ARK_DEVICE u32 parity_at(u32 i) const { return slot + i < kPages ? parity : parity ^ 1; }
+  /// Bits of the next pages' slots from bits of the pages.
+  template <u32 kCount>
+  ARK_DEVICE u32 slots(u32 bits) const {
+    const u32 run = bits << slot;
+    return (run | run >> kPages) & ((1u << kPages) - 1);
   }
 };
 

@@ -181,7 +181,7 @@ template <int kDims>
 ARK_DEVICE i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
   i64 at = 0;
 #pragma unroll
-  for (int d = 0; d < kDims; ++d) at += static_cast<i64>(x[d]) * static_cast<i32>(o.stride[d]);
+  for (int d = 0; d < kDims; ++d) at = multiply_add_wide(x[d], static_cast<i32>(o.stride[d]), at);
   return at;
 }
 

@@ -101,7 +101,8 @@ struct RowWalk {
       });
     } else {
       const i64 step = static_cast<i64>(group.size) * V;
-      constexpr int kUnroll = V == 1 ? 1 : P::kUnroll;
+      // As many elements in flight whatever the vector: rows of odd lengths went through memory one wait per element.
+      constexpr int kUnroll = V == 1 ? (P::kUnroll * P::kVector < 8 ? P::kUnroll * P::kVector : 8) : P::kUnroll;
 #pragma unroll 1
       for (i64 e = group.thread() * V; e < row_size; e += kUnroll * step) {
         i32 x[kUnroll][P::kDims] = {};

@@ -247,11 +247,28 @@ bool attention_addressable(const abi::Operand& x, const int64_t sizes[3]) {
   return true;
 }
 
+/// Elements of the innermost dimension that may be moved at once.
+signed char attention_vector(const abi::Operand& x) {
+  if (x.slot == abi::kNoSlot || x.stride[3] != 1) return x.vector;
+  const int64_t most = 16 / size_bytes(static_cast<DType>(x.dtype));
+  for (int64_t v = most; v > 1; v /= 2) {
+    if (x.offset % v == 0 && x.stride[0] % v == 0 && x.stride[1] % v == 0 && x.stride[2] % v == 0)
+      return static_cast<signed char>(v);
+  }
+  return 1;
+}
+
 void tile_attention(Draft& draft, FusedOp& op) {
   abi::OpRecord& record = op.op.record;
   abi::AttentionParams& p = record.params.attention;
   const std::vector<abi::Operand>& x = op.op.operands;
   std::fill(std::begin(p.map), std::end(p.map), -1);
+  // Tensors of the 16-bit type and dimensions b, h, s, d (masks, statistics and ranges are read element by element).
+  if (record.kind != TaskKind::kAttentionDecode && p.head_dim % 8 == 0 && p.value_dim % 8 == 0) {
+    for (abi::Operand& o : op.op.operands) {
+      if (o.dtype == p.dtype) o.vector = attention_vector(o);
+    }
+  }
   if (record.kind == TaskKind::kAttentionDecode) {
     p.parts = std::max(1, p.parts);
     p.tile_q = p.queries;

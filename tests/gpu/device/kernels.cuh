@@ -13,12 +13,13 @@ using namespace ark::device;
 template <class T>
 struct StoreProgram {
   static constexpr int kVector = 8;
+  static constexpr bool kPairs = false;
   template <int V>
   struct Inputs {};
   template <int V>
-  static ARK_DEVICE void load(const ProgramContext&, const i64 (&)[3], Inputs<V>&) {}
+  static ARK_DEVICE void load(const ProgramContext&, const i32 (&)[3], Inputs<V>&) {}
   template <int V, class Roots>
-  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>&, const Roots& roots) {
+  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[3], const Inputs<V>&, const Roots& roots) {
     float value[V];
     roots.template get<V>(0, 0, value);
     Vec<T, V> out;
@@ -32,7 +33,7 @@ template <class T, class Compute>
 struct StoreSimpleProgram {
   static constexpr int kVector = 4;
   template <int V, class Roots>
-  static ARK_DEVICE void run(const ProgramContext& c, const i64 (&x)[3], const Roots& roots) {
+  static ARK_DEVICE void run(const ProgramContext& c, const i32 (&x)[3], const Roots& roots) {
     Compute value[V];
     roots.template get<V>(0, 0, value);
     Vec<T, V> out;
@@ -45,17 +46,18 @@ struct StoreSimpleProgram {
 template <class T>
 struct BiasGeluResidualProgram {
   static constexpr int kVector = 8;
+  static constexpr bool kPairs = false;
   template <int V>
   struct Inputs {
     Vec<T, V> bias, residual;
   };
   template <int V>
-  static ARK_DEVICE void load(const ProgramContext& c, const i64 (&x)[3], Inputs<V>& in) {
+  static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[3], Inputs<V>& in) {
     load_operand<V>(c, 1, x, in.bias);
     load_operand<V>(c, 2, x, in.residual);
   }
   template <int V, class Roots>
-  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>& in,
+  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[3], const Inputs<V>& in,
                                     const Roots& roots) {
     float value[V];
     roots.template get<V>(0, 0, value);
@@ -74,16 +76,17 @@ struct BiasGeluResidualProgram {
 template <class T>
 struct PairProgram {
   static constexpr int kVector = 8;
+  static constexpr bool kPairs = true;
   template <int V>
   struct Inputs {
     Vec<T, V> factor;
   };
   template <int V>
-  static ARK_DEVICE void load(const ProgramContext& c, const i64 (&x)[3], Inputs<V>& in) {
+  static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[3], Inputs<V>& in) {
     load_operand<V>(c, 1, x, in.factor);
   }
   template <int V, class Roots>
-  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i64 (&x)[3], const Inputs<V>& in,
+  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[3], const Inputs<V>& in,
                                     const Roots& roots) {
     float value[V], up[V], down[V];
     roots.template get<V>(0, 0, value);

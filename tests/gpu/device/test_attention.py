@@ -38,14 +38,15 @@ def reference_attention(q, k, v, scale, causal_offset, mask):
 
 
 def mask_range(mask, batch, num_heads, queries, keys):
-    """What kMaskRange makes of a mask."""
+    """What kMaskRange makes of a mask: first key -1 where it changes no score of the block."""
     visible = (mask if mask.dtype == torch.bool else mask > -math.inf).expand(batch, num_heads, queries, keys)
+    neutral = (mask if mask.dtype == torch.bool else mask == 0).expand(batch, num_heads, queries, keys)
     table = []
-    for block in visible.split(128, 2):
+    for block, plain in zip(visible.split(128, 2), neutral.split(128, 2)):
         seen = block.any(2)
         first = torch.where(seen.any(2), seen.int().argmax(2), 0)
         last = torch.where(seen.any(2), keys - seen.flip(2).int().argmax(2), 0)
-        table.append(torch.stack([first, last], 2))
+        table.append(torch.stack([torch.where(plain.all(3).all(2), -1, first), last], 2))
     return torch.stack(table, 2).int().contiguous()
 
 
@@ -134,6 +135,18 @@ def test_masks(dim):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         bias = torch.randn(1, 2, 500, 500, device="cuda").masked_fill(~window, -math.inf).to(dtype)
         check(2, 2, 2, 500, 500, dim, mask=bias)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_masks_that_change_little(dim):
+    """Blocks that a mask leaves as they are beside blocks that it changes."""
+    visible = torch.ones(2, 2, 384, 300, dtype=torch.bool, device="cuda")
+    check(2, 2, 2, 384, 300, dim, mask=visible[:1, :1])
+    visible[1, :, 200, 17] = False
+    check(2, 2, 2, 384, 300, dim, mask=visible)
+    bias = torch.zeros(1, 2, 384, 300, device="cuda")
+    bias[:, 1, 130:140, 7] = 0.5
+    check(2, 2, 1, 384, 300, dim, mask=bias.bfloat16())
 
 
 def test_rows_that_see_nothing():
