@@ -10,6 +10,7 @@ import torch
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
+from tests.conftest import EXECUTORS
 
 transformers = pytest.importorskip("transformers")
 
@@ -312,6 +313,7 @@ def to_double(batch: dict) -> dict:
     return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
 
 
+@pytest.mark.parametrize("executor", EXECUTORS[1:], indirect=True)
 @pytest.mark.parametrize("name", ZOO)
 def test_training_step(executor, name):
     """Loss and gradients; buffers that the step writes (running statistics) are eager's."""
@@ -334,6 +336,7 @@ def test_training_step(executor, name):
     assert all(any(part in cause for part in known) for cause in causes), causes
 
 
+@pytest.mark.parametrize("executor", EXECUTORS[1:], indirect=True)
 @pytest.mark.parametrize("name", ["GPT2", "T5"])
 def test_generate(executor, name):
     torch.manual_seed(0)

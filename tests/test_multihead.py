@@ -11,6 +11,7 @@ from torch import nn
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
+from tests.conftest import EXECUTORS
 
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(10)
 PADDING = torch.arange(10) >= torch.tensor([[10], [6], [1]])
@@ -83,6 +84,7 @@ def test_weights_that_nobody_reads_cost_nothing(executor):
     assert "ark.attention.default" in ops_of(records) and "aten.bmm.default" not in ops_of(records)
 
 
+@pytest.mark.parametrize("executor", EXECUTORS[1:], indirect=True)
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("norm_first, activation", [(False, F.relu), (True, F.gelu)])
 @pytest.mark.parametrize(
