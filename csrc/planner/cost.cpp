@@ -5,34 +5,57 @@
 namespace ark::planner {
 namespace {
 
-bool on_tensor_cores(abi::TaskKind kind) {
+using abi::TaskKind;
+
+/// What a kind reaches of the machine's bandwidth and of its arithmetic (tensor cores or not), every worker at it.
+/// Measured per item on an H200: Llama-3.2-1B decode and BERT-Large training, docs/PERFORMANCE.md.
+struct Share {
+  double bytes, flops;
+  bool tensor_cores;
+};
+Share share_of(TaskKind kind) {
   switch (kind) {
-    case abi::TaskKind::kMatmulTile:
-    case abi::TaskKind::kMatmulRows:
-    case abi::TaskKind::kAttentionForward:
-    case abi::TaskKind::kAttentionBackward:
-    case abi::TaskKind::kAttentionBackwardQuery:
-    case abi::TaskKind::kAttentionDecode:
-      return true;
+    case TaskKind::kPointwise:
+      return {0.45, 0.5, false};
+    case TaskKind::kRow:
+      return {0.20, 0.5, false};
+    case TaskKind::kColumn:
+      return {0.35, 0.5, false};
+    case TaskKind::kMatmulRows:
+      return {1.0, 0.5, true};
+    case TaskKind::kMatmulTile:
+      return {0.5, 0.48, true};
+    case TaskKind::kMatmulSimple:
+      return {0.3, 0.3, false};
+    case TaskKind::kAttentionDecode:
+      return {0.28, 0.3, true};
+    case TaskKind::kAttentionForward:
+      return {0.3, 0.037, true};
+    case TaskKind::kAttentionBackwardRows:
+      return {0.035, 0.5, false};
+    case TaskKind::kAttentionBackward:
+      return {0.3, 0.062, true};
+    case TaskKind::kAttentionBackwardQuery:
+      return {0.3, 0.058, true};
     default:
-      return false;
+      return {0.3, 0.3, false};
   }
 }
 
 }  // namespace
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
-  const double rate = on_tensor_cores(op.record.kind) ? machine.tensor_flops : machine.simple_flops;
+  const double rate = share_of(op.record.kind).tensor_cores ? machine.tensor_flops : machine.simple_flops;
   return std::max(static_cast<double>(op.bytes) / machine.read_bytes_per_second, static_cast<double>(op.flops) / rate);
 }
 
 double tile_seconds(const plan::Op& op, const Machine& machine) {
+  const Share share = share_of(op.record.kind);
+  const double rate = share.tensor_cores ? machine.tensor_flops : machine.simple_flops;
+  const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * share.bytes),
+                                  static_cast<double>(op.flops) / (rate * share.flops));
   const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));
-  const double share = machine.num_workers / tiles;  // one worker has 1 / num_workers of the machine
-  // Attention's two matmuls per block leave the tensor cores idle during the softmax: about 0.6 of the rate.
-  const bool attention =
-      op.record.kind >= abi::TaskKind::kAttentionDecode && op.record.kind != abi::TaskKind::kMaskRange;
-  return floor_seconds(op, machine) * share / (attention ? 0.6 : 0.85) + kTileSeconds;
+  return seconds * machine.num_workers / tiles + kTileSeconds;  // one worker has 1 / num_workers of the machine
 }
 
 }  // namespace ark::planner
