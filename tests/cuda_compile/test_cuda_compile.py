@@ -24,7 +24,7 @@ def sources(tmp_path_factory):
     tool = folder / "write_sources"
     here = Path(__file__).parent
     command = ["g++", "-std=c++20", "-O0", f"-I{CSRC}", f"-I{ROOT / 'tests'}", "-o", tool]
-    subprocess.run([*command, *UNITS, embedded, here / "plans.cpp", here / "write_sources.cpp"], check=True)
+    subprocess.run([*command, *UNITS, embedded, *sorted(here.glob("*.cpp"))], check=True)
     output = subprocess.run([tool, folder], check=True, capture_output=True, text=True).stdout
     return {Path(line).stem: Path(line) for line in output.split()}
 
@@ -41,7 +41,9 @@ def compile_source(path: Path) -> str:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize("name", ["pointwise", "row", "row_trace", "column", "rows", "decode"])
+@pytest.mark.parametrize(
+    "name", ["pointwise", "row", "row_trace", "column", "rows", "decode", "training_forward", "training_backward"]
+)
 def test_compiles_without_spills(sources, name):
     report = compile_source(sources[name])
     assert not FORBIDDEN.search(report), report

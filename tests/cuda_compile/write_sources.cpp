@@ -11,7 +11,9 @@ int main(int argc, char** argv) {
     std::cerr << "usage: write_sources FOLDER\n";
     return 2;
   }
-  for (const ark::cuda_compile::NamedPlan& named : ark::cuda_compile::plans()) {
+  std::vector<ark::cuda_compile::NamedPlan> plans = ark::cuda_compile::plans();
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::training_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {
       const ark::codegen::Source source = ark::codegen::generate(named.plan, {.trace = trace});
       ark::check(source.text == ark::codegen::generate(named.plan, {.trace = trace}).text, named.name,
