@@ -13,12 +13,12 @@ struct CollectiveTuning {
   uint64_t pair_bytes;            // exchange: of one pair, by packets up to here
 };
 
-// Above two_shot_bytes the rings win: packets are polled and cleared, rings are not. Of two ranks one hop sends no more
+// Of more than two ranks packets go up to what one packet per thread holds. Above two_shot_bytes the rings win: packets are polled and cleared, rings are not. Of two ranks one hop sends no more
 // than two hops do.
 inline constexpr CollectiveTuning kCollectiveTuning[] = {
     {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10},
-    {4, 192 << 10, 4 << 20, 4 << 20, 128 << 10},
-    {8, 64 << 10, 4 << 20, 4 << 20, 64 << 10},
+    {4, 192 << 10, 1 << 20, 1 << 20, 128 << 10},
+    {8, 64 << 10, 2 << 20, 2 << 20, 64 << 10},
 };
 
 inline constexpr uint64_t kPacketSetBytes = 8 << 20;  // of each of two sets: 4 MB in two hops of 16-byte packets

@@ -128,8 +128,12 @@ abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
   const CollectiveTuning& tuning = tuning_for(group_.world);
   // Flagged packets carry half: they fill the boxes, and the link, twice as fast.
   const uint64_t weight = has_16_byte_packets(dtype) ? 1 : 2;
-  const uint64_t one_shot_room = kPacketSetBytes / group_.world, two_shot_room = kPacketSetBytes / 2 - 4096;
-  const bool fits_one = bytes * weight <= one_shot_room, fits_two = bytes * weight <= two_shot_room;
+  // Of more than two ranks a thread sends and receives one packet per peer: see kMaxPacketWorkers.
+  const uint64_t one_pass = static_cast<uint64_t>(kMaxPacketWorkers) * kPacketThreads * 16;
+  const uint64_t slice = (bytes * weight + group_.world - 1) / group_.world + 16;
+  const uint64_t one_shot_room = group_.world == 2 ? kPacketSetBytes / 2 : one_pass;
+  const uint64_t two_shot_room = group_.world == 2 ? kPacketSetBytes / 4 : one_pass + 16;
+  const bool fits_one = bytes * weight <= one_shot_room, fits_two = slice <= two_shot_room;
   if (forced_ == static_cast<int>(abi::Algorithm::kOneShot) && fits_one) return abi::Algorithm::kOneShot;
   if (forced_ == static_cast<int>(abi::Algorithm::kTwoShot) && fits_two) return abi::Algorithm::kTwoShot;
   if (forced_ >= 0) return abi::Algorithm::kRing;
@@ -175,7 +179,8 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
   p.op = device_op(dtype, op);
   p.call = abi::pack_call(p.kind, static_cast<int>(dtype), p.op, -1, count);
   const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
-  const uint64_t room = kPacketSetBytes / 2 / group_.world - 16;
+  const uint64_t one_pass = static_cast<uint64_t>(kMaxPacketWorkers) * kPacketThreads * 16;
+  const uint64_t room = group_.world == 2 ? kPacketSetBytes / 4 - 16 : one_pass;
   const bool small =
       bytes * weight <= room && bytes * group_.world * weight <= tuning_for(group_.world).reduce_scatter_bytes;
   if (small && forced_ != static_cast<int>(abi::Algorithm::kRing)) {

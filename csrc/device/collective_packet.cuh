@@ -144,6 +144,20 @@ struct OneShot {
 
   ARK_DEVICE void send(u32 t, Own& own) const {
     in.load_many(own, t, workers);
+    push(t, own);
+  }
+  ARK_DEVICE bool receive(u32 t, const Own& own) const {
+    if (!takes_result(p, p.rank)) return true;
+    Own result;
+    if (!take(t, own, result)) return false;
+#pragma unroll
+    for (int u = 0; u < kCount; u++)
+      if (t + u * workers < limit) out.store(result[u], t + u * workers);
+    return true;
+  }
+
+  /// The same with the data in registers: what is sent...
+  ARK_DEVICE void push(u32 t, const Own& own) const {
 #pragma unroll
     for (int k = 1; k < kWorld; k++) {
       const int r = (p.rank + k) % kWorld;
@@ -153,22 +167,19 @@ struct OneShot {
         if (t + u * workers < limit && takes_result(p, r)) P::send(box + u * workers * 16ull, own[u], boxes.epoch);
     }
   }
-  ARK_DEVICE bool receive(u32 t, const Own& own) const {
-    if (!takes_result(p, p.rank)) return true;
+  /// ... and the result.
+  ARK_DEVICE bool take(u32 t, const Own& own, Own& result) const {
     u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
     for (int u = 0; u < kCount; u++) {
-      index[u] = min(t + u * workers, limit - 1);
+      index[u] = t + u * workers < limit ? t + u * workers : t;  // unwanted: no place that others poll
       wanted[u] = t + u * workers < limit ? ((1u << kWorld) - 1) & ~(1u << p.rank) : 0;
     }
     if (!receive_packets<P, kWorld, kCount>(w, boxes, index, wanted)) return false;
 #pragma unroll
     for (int u = 0; u < kCount; u++) {
-      if (wanted[u] == 0) continue;
       place_own(w[u], own[u], p.rank);
-      u32 result[P::kWords];
-      reduce_words<E>(result, w[u], p.op);
-      out.store(result, index[u]);
+      reduce_words<E>(result[u], w[u], p.op);
     }
     return true;
   }
@@ -233,7 +244,7 @@ struct TwoShot {
     u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
     for (int u = 0; u < kCount; u++) {
-      index[u] = min(t + u * workers, limit - 1);
+      index[u] = t + u * workers < limit ? t + u * workers : t;  // unwanted: no place that others poll
       wanted[u] = t + u * workers < own_limit ? ((1u << kWorld) - 1) & ~(1u << p.rank) : 0;
     }
     if (!receive_packets<P, kWorld, kCount>(w, scattered, index, wanted)) return false;
@@ -260,7 +271,7 @@ struct TwoShot {
       u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
       for (int u = 0; u < kCount; u++) {
-        index[u] = min(t + u * workers, limit - 1);
+        index[u] = t + u * workers < limit ? t + u * workers : t;  // unwanted: no place that others poll
         wanted[u] = 0;
 #pragma unroll
         for (int r = 0; r < kWorld; r++)
@@ -312,7 +323,7 @@ ARK_DEVICE void receive_small_parts(const CollectiveParams& p, const Boxes& boxe
     u32 w[kCount][kWorld][P::kWords], index[kCount], wanted[kCount];
 #pragma unroll
     for (int u = 0; u < kCount; u++) {
-      index[u] = min(t + u * workers, limit - 1);
+      index[u] = t + u * workers < limit ? t + u * workers : t;  // unwanted: no place that others poll
       wanted[u] = 0;
 #pragma unroll
       for (int r = 0; r < kWorld; r++)

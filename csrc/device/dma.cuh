@@ -6,7 +6,8 @@
 
 namespace ark::device {
 
-inline constexpr int kDmaStages = 8, kDmaStageBytes = 8192;
+// In flight per SM: 16 SMs of 176 KB each cover the link's latency at its rate.
+inline constexpr int kDmaStages = 22, kDmaStageBytes = 8192;
 
 /// In shared memory, 128-byte aligned.
 struct DmaShared {
@@ -15,26 +16,30 @@ struct DmaShared {
   abi::SendRequest ends[kDmaStages];  // the request whose last message lies here, else 0
   unsigned char* to[kDmaStages];
   u32 bytes[kDmaStages];
+  abi::DmaBuffer buffers[abi::kMaxDmaBuffers];
 };
 
 /// One thread constructs, submits and flushes. Requests complete in order.
 class DmaEngine {
  public:
-  ARK_DEVICE DmaEngine(DmaShared& shared, const abi::DmaBuffer* buffers, u32* sent)
-      : shared_(shared), buffers_(buffers), sent_(sent) {
+  ARK_DEVICE DmaEngine(DmaShared& shared, const abi::DmaBuffer* buffers, int num_buffers, u32* sent)
+      : shared_(shared), sent_(sent) {
+    for (int i = 0; i < num_buffers; i++) shared_.buffers[i] = buffers[i];
     for (int i = 0; i < kDmaStages; i++) mbarrier_init(&shared_.loaded[i], 1);
     fence_mbarrier_init();
   }
 
   /// Starts a request; returns when its last message has a stage, which waits for older ones only.
   ARK_DEVICE void submit(abi::SendRequest request) {
-    const abi::DmaBuffer& source = buffers_[source_of(request)];
-    const abi::DmaBuffer& destination = buffers_[destination_of(request)];
+    const abi::DmaBuffer& source = shared_.buffers[source_of(request)];
+    const abi::DmaBuffer& destination = shared_.buffers[destination_of(request)];
     const u64 offset = offset_of(request);
     const u32 length = length_of(request);
     if (length == 0) {  // flags alone: after everything before
       flush();
-      return raise(request);
+      fence_system();
+      if (raise(request)) atomicAdd(sent_, 1u);
+      return;
     }
     for (u32 at = 0; at < length; at += kDmaStageBytes) {
       while (num_loading_ - num_done_ >= kDmaStages) advance();
@@ -46,8 +51,7 @@ class DmaEngine {
       mbarrier_arrive_expect(&shared_.loaded[stage], bytes);
       bulk_load(shared_address(shared_.data[stage]), source.address + offset + at, bytes, &shared_.loaded[stage]);
       ++num_loading_;
-      // Keep some loads ahead of the stores.
-      if (num_loading_ - num_storing_ > kDmaStages / 2) store_one();
+      if (num_loading_ - num_storing_ > kAhead) store_one();
     }
   }
 
@@ -79,22 +83,26 @@ class DmaEngine {
   /// The writes of all messages before number `end` are done: raises the flags of the requests that ended with them.
   ARK_DEVICE void complete(u32 end) {
     bool fenced = false;
+    u32 num_sent = 0;
     for (; num_done_ != end; ++num_done_) {
       const abi::SendRequest request = shared_.ends[num_done_ % kDmaStages];
       if (flags_of(request) == 0) continue;
       if (!fenced) fence_system();
       fenced = true;
-      raise(request);
+      num_sent += raise(request);
     }
+    if (num_sent) atomicAdd(sent_, num_sent);
   }
-  ARK_DEVICE void raise(abi::SendRequest request) {
-    if (flags_of(request) & abi::kDmaNotifyReceiver) atomicAdd_system(buffers_[destination_of(request)].received, 1u);
-    if (flags_of(request) & abi::kDmaNotifySender) atomicAdd(sent_, 1u);
+  /// Tells the receiver; 1 if the sender is to be told.
+  ARK_DEVICE u32 raise(abi::SendRequest request) {
+    if (flags_of(request) & abi::kDmaNotifyReceiver)
+      atomicAdd_system(shared_.buffers[destination_of(request)].received, 1u);
+    return flags_of(request) & abi::kDmaNotifySender ? 1 : 0;
   }
 
-  static constexpr u32 kPending = 6;
+  static constexpr u32 kPending = 16;  // messages under way to the peer before the oldest half is waited for
+  static constexpr u32 kAhead = 6;     // messages being loaded ahead of the one to store
   DmaShared& shared_;
-  const abi::DmaBuffer* buffers_;
   u32* sent_;
   u32 num_loading_ = 0, num_storing_ = 0, num_done_ = 0;
 };

@@ -324,16 +324,20 @@ void check_missing(int world) {
   for (auto& t : threads) t.join();
 }
 
+/// Bytes of 16-byte packets that fit.
+uint64_t one_shot_room(int world) { return world == 2 ? 4 << 20 : 256 << 10; }
+uint64_t two_shot_room(int world) { return world == 2 ? 4 << 20 : world * (256ull << 10); }
+
 void check_all(int world) {
   const std::vector<DType> types = {DType::kBF16, DType::kF32, DType::kI32, DType::kU8, DType::kF64};
   for (int algorithm : {0, 1, 2})
     for (DType dtype : types) {
       bool ok = run_ranks(world, cat("reductions, algorithm ", algorithm, ", ", name(dtype)), {}, [&](Rank& rank) {
         int round = 0;
-        for (size_t count : {1, 7, 1000, 4099, 100'003, 1'000'000}) {
+        for (size_t count : {1, 7, 1000, 4099, 30'001, 100'003, 1'000'000}) {
           if (count * size_bytes(dtype) * (is_float(dtype) && dtype != DType::kF64 ? 1 : 2) >
-              (algorithm == 0   ? kPacketSetBytes / world
-               : algorithm == 1 ? kPacketSetBytes / 2 - 4096
+              (algorithm == 0   ? one_shot_room(world)
+               : algorithm == 1 ? two_shot_room(world)
                                 : kBuffer))
             continue;
           check_reductions(rank, dtype, Reduction::kSum, count, algorithm, 0, false, -1, ++round);
@@ -392,9 +396,7 @@ void time_all(int world) {
     auto* out = in + (1ull << 30);
     for (uint64_t bytes = 1024; bytes <= (1ull << 30); bytes *= bytes < (1 << 20) ? 2 : 4)
       for (int algorithm : {0, 1, 2}) {
-        if (bytes > (algorithm == 0   ? kPacketSetBytes / world
-                     : algorithm == 1 ? kPacketSetBytes / 2 - 4096
-                                      : 1ull << 30))
+        if (bytes > (algorithm == 0 ? one_shot_room(world) : algorithm == 1 ? two_shot_room(world) : 1ull << 30))
           continue;
         if (algorithm == 2 && bytes < (64 << 10)) continue;
         rank.collectives.force_algorithm(algorithm);
@@ -452,21 +454,24 @@ extern "C" __global__ void ping(const __grid_constant__ CollectiveParams p, int 
 extern "C" __global__ void __launch_bounds__(256) loop(const __grid_constant__ CollectiveParams p, int n, u64* ns) {
   const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
   const u64 begin = global_time_ns();
+  using AllReduce = OneShot<ElementOf<7>, WORLD, 1>;
+  AllReduce::Own own;
+  AllReduce(p, 2, threads).in.load_many(own, thread, threads);
   for (int i = 0; i < n; i++) {
-    const OneShot<ElementOf<7>, WORLD, 1> all_reduce(p, 2 + i, threads);
-    decltype(all_reduce)::Own own;
+    const AllReduce all_reduce(p, 2 + i, threads);
     if (thread < all_reduce.limit) {
-      all_reduce.send(thread, own);
-      if (!all_reduce.receive(thread, own)) return;
+      all_reduce.push(thread, own);
+      if (!all_reduce.take(thread, own, own)) return;
     }
   }
+  if (thread < AllReduce(p, 2, threads).limit) AllReduce(p, 2, threads).out.store(own[0], thread);
   if (thread == 0) *ns = global_time_ns() - begin;
 }
 
 // One thread per CTA sends `n` requests of `bytes`, CTA by CTA through buffer 0 -> 1; the last tells the receiver.
 extern "C" __global__ void dma(const ark::abi::DmaBuffer* buffers, u32 bytes, int n, u32* sent) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
-  DmaEngine engine(*reinterpret_cast<DmaShared*>(dynamic_shared), buffers, sent);
+  DmaEngine engine(*reinterpret_cast<DmaShared*>(dynamic_shared), buffers, 2, sent);
   for (int i = 0; i < n; i++)
     engine.submit(ark::abi::make_request(0, 1, i * gridDim.x + blockIdx.x, bytes / 16, i + 1 == n ? 3 : 2));
   engine.flush();
@@ -483,7 +488,7 @@ struct DeviceKernels {
     for (auto [name, to] : {std::pair{"ping", &ping}, {"loop", &loop}, {"dma", &dma}})
       cuda::check_result(cuda::driver().module_get_function(to, module, name), name);
     cuda::check_result(
-        cuda::driver().function_set_attribute(dma, cuda::FunctionAttribute::kMaxDynamicSharedSizeBytes, 80 << 10),
+        cuda::driver().function_set_attribute(dma, cuda::FunctionAttribute::kMaxDynamicSharedSizeBytes, 200 << 10),
         "shared");
   }
   cuda::Module module = nullptr;
@@ -572,7 +577,7 @@ void measure_device(int world) {
         for (int repeat = 0; repeat < 2; ++repeat) {
           rank.sync();
           auto begin = Clock::now();
-          launch(rank, kernels.dma, ctas, 1, 80 << 10, {&buffers, &bytes, &count, &sent});
+          launch(rank, kernels.dma, ctas, 1, 200 << 10, {&buffers, &bytes, &count, &sent});
           rank.sync();
           double s = std::chrono::duration<double>(Clock::now() - begin).count();
           if (repeat)
