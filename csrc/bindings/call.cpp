@@ -16,7 +16,6 @@
 
 #include "base/check.h"
 #include "device/abi.h"
-#include "runtime/task_names.h"
 
 namespace py = pybind11;
 
@@ -231,7 +230,7 @@ py::list records_of(const at::Tensor& trace, const plan::Plan& plan) {
     row["op"] = record.op;
     row["name"] = op.name;
     row["module"] = op.module;
-    row["kind"] = runtime::task_name(op.record.kind);
+    row["kind"] = plan::name(op.record.kind);
     row["first"] = record.first;
     row["count"] = record.count;
     row["worker"] = record.worker;

@@ -14,7 +14,6 @@
 #include "bindings/options.h"
 #include "codegen/codegen.h"
 #include "runtime/compiled_graph.h"
-#include "runtime/task_names.h"
 #include "targets/cuda/driver.h"
 #include "targets/cuda/toolchain.h"
 
@@ -111,7 +110,7 @@ class PyGraph {
     std::map<std::string, int> tasks;
     int64_t num_tiles = 0;
     for (const plan::Op& op : plan.ops) {
-      ++tasks[runtime::task_name(op.record.kind)];
+      ++tasks[plan::name(op.record.kind)];
       num_tiles += int64_t{op.record.grid[0]} * op.record.grid[1] * op.record.grid[2];
     }
     const targets::BuildInfo& info = instance.executable->build_info();

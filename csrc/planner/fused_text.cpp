@@ -6,24 +6,6 @@
 namespace ark::planner {
 namespace {
 
-const char* name_of(abi::TaskKind kind) {
-  constexpr const char* kNames[] = {"pointwise",
-                                    "row",
-                                    "column",
-                                    "matmul_rows",
-                                    "matmul_tile",
-                                    "matmul_simple",
-                                    "attention_decode",
-                                    "attention_forward",
-                                    "attention_backward_rows",
-                                    "attention_backward",
-                                    "attention_simple",
-                                    "mask_range",
-                                    "attention_backward_query"};
-  static_assert(std::size(kNames) == static_cast<size_t>(abi::TaskKind::kCount));
-  return kNames[static_cast<int>(kind)];
-}
-
 void print_list(std::ostream& out, const int64_t* first, size_t count) {
   out << '[';
   for (size_t i = 0; i < count; ++i) out << (i > 0 ? ", " : "") << first[i];
@@ -65,7 +47,7 @@ std::string to_string(const FusedGraph& graph) {
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const FusedOp& op = graph.ops[i];
     const abi::OpRecord& record = op.op.record;
-    out << "op " << i << ' ' << name_of(record.kind) << ' ';
+    out << "op " << i << ' ' << plan::name(record.kind) << ' ';
     const std::vector<int64_t> sizes(record.size, record.size + abi::kMaxDims);
     print_list(out, sizes.data(), sizes.size());
     out << " programs";
