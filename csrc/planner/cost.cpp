@@ -18,25 +18,25 @@ Share share_of(TaskKind kind) {
     case TaskKind::kPointwise:
       return {0.45, 0.5, false};
     case TaskKind::kRow:
-      return {0.20, 0.5, false};
+      return {0.22, 0.5, false};
     case TaskKind::kColumn:
       return {0.35, 0.5, false};
     case TaskKind::kMatmulRows:
       return {1.0, 0.5, true};
     case TaskKind::kMatmulTile:
-      return {0.5, 0.48, true};
+      return {0.5, 0.52, true};
     case TaskKind::kMatmulSimple:
       return {0.3, 0.3, false};
     case TaskKind::kAttentionDecode:
       return {0.28, 0.3, true};
     case TaskKind::kAttentionForward:
-      return {0.3, 0.037, true};
+      return {0.3, 0.25, true};
     case TaskKind::kAttentionBackwardRows:
-      return {0.035, 0.5, false};
+      return {0.26, 0.5, false};
     case TaskKind::kAttentionBackward:
-      return {0.3, 0.062, true};
+      return {0.3, 0.33, true};
     case TaskKind::kAttentionBackwardQuery:
-      return {0.3, 0.058, true};
+      return {0.3, 0.30, true};
     default:
       return {0.3, 0.3, false};
   }
