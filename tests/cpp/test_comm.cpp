@@ -1,5 +1,8 @@
 // Collectives between ranks that are threads of this process: every operation, random sizes, counters that wrap,
 // failures.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -12,6 +15,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "comm/fd_exchange.h"
 #include "comm/host_collectives.h"
 
 using namespace ark;
@@ -220,7 +224,38 @@ void test_types() {
 
 }  // namespace
 
+/// Descriptors offered whenever the peers come: in a ring, each rank asks its right neighbour first and late.
+void test_fd_server() {
+  MapStore store;
+  constexpr int kWorld = 3;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kWorld; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        GroupInfo group{rank, kWorld, "offers"};
+        UniqueFd own(::memfd_create("test", MFD_CLOEXEC));
+        const char mark = static_cast<char>('a' + rank);
+        expect(::pwrite(own.get(), &mark, 1, 0) == 1, "pwrite");
+        std::this_thread::sleep_for(std::chrono::milliseconds(30 * rank));
+        FdServer server(store, group, "t", std::move(own));
+        for (int step = 1; step < kWorld; ++step) {
+          const int from = (rank + step) % kWorld;
+          UniqueFd fd = request_fd(store, group, "t", from, in(10));
+          char seen = 0;
+          expect(::pread(fd.get(), &seen, 1, 0) == 1 && seen == 'a' + from, cat("descriptor of rank ", from));
+        }
+        store.set(cat("done/", rank), "1");
+        for (int peer = 0; peer < kWorld; ++peer) store.get(cat("done/", peer), in(10));
+      } catch (const std::exception& error) {
+        expect(false, cat("rank ", rank, ": ", error.what()));
+      }
+    });
+  for (auto& t : threads) t.join();
+  FdServer alone(store, GroupInfo{0, 2, "nobody"}, "t", UniqueFd(::memfd_create("test", MFD_CLOEXEC)));
+}
+
 int main() {
+  test_fd_server();
   test_types();
   test_all(false, 0);
   test_all(false, (uint64_t{1} << 32) - 7);

@@ -608,7 +608,7 @@ void measure_device(int world) {
 void compile_all(int only) {
   std::vector<KernelKey> keys{{KernelFamily::kPoint}};
   for (int world : {2, 3, 4}) {
-    if (only && world != only) continue;
+    if (only ? world != only : world != 2) continue;  // the others take a minute: on request
     keys.push_back({KernelFamily::kExchange, DType::kU8, world});
     for (DType t : {DType::kBF16, DType::kF32, DType::kI32, DType::kU8, DType::kF64}) {
       keys.push_back({KernelFamily::kPackets, t, world});
