@@ -151,7 +151,7 @@ Needs analyse(const plan::Plan& plan) {
   return needs;
 }
 
-std::string programs_text(const plan::Plan& plan, const Needs& needs) {
+std::string programs_text(const plan::Plan& plan, const Needs& needs, const std::set<int>& flagged) {
   std::set<int> all;
   for (const std::set<int>& programs : needs.programs) all.insert(programs.begin(), programs.end());
   std::string text;
@@ -160,15 +160,34 @@ std::string programs_text(const plan::Plan& plan, const Needs& needs) {
     for (const std::string& user : needs.users.at(number)) comment += cat("// ", user, "\n");
     std::string source = program_source(plan.programs[number], number, comment);
     text += source + "\n";
+    if (flagged.contains(number)) text += flagged_program_source(plan.programs[number], number) + "\n";
   }
   return text;
+}
+
+/// A program of a few-row product; with flagged operands it is a template over which of them are.
+std::string program_type(const plan::RowsForm& form, int program, int first_operand) {
+  const uint32_t flagged = first_operand < 32 ? form.flagged_operands >> first_operand : 0;
+  return flagged == 0 ? cat("Program", program) : cat("FlaggedProgram", program, "<", flagged, "u>");
+}
+/// Programs that some form needs with flagged operands.
+std::set<int> flagged_programs(const plan::RowsForms& forms) {
+  std::set<int> result;
+  for (const plan::RowsForm& form : forms.forms) {
+    const abi::MatmulRowsParams& p = form.params;
+    if (form.flagged_operands >> p.prologue_operand != 0) result.insert(p.prologue);
+    for (int s = 0; s < p.num_segments; ++s)
+      if (form.flagged_operands >> p.segment[s].first_operand != 0) result.insert(p.segment[s].program);
+  }
+  return result;
 }
 
 /// One type per form of few-row product: parameters and programs.
 std::string forms_text(const plan::RowsForms& forms) {
   std::string text;
   for (size_t i = 0; i < forms.forms.size(); ++i) {
-    const auto& [p, vectors] = forms.forms[i];
+    const plan::RowsForm& form = forms.forms[i];
+    const abi::MatmulRowsParams& p = form.params;
     text += cat("struct RowsForm", i, " {\n  static constexpr ark::abi::MatmulRowsParams params() {\n    return {");
     for (int value : {p.m, p.k, p.num_units, p.num_segments, p.lanes, p.pair_distance, p.gated, p.prologue,
                       p.prologue_operand, p.weights_immutable, p.dtype, p.form})
@@ -179,10 +198,13 @@ std::string forms_text(const plan::RowsForms& forms) {
       text += cat(s > 0 ? ", {" : "{", g.first_unit, ", ", g.num_units, ", ", g.column, ", ", g.weight, ", ", g.weight2,
                   ", ", g.program, ", ", g.first_operand, ", 0}");
     }
-    text += cat("}};\n  }\n  static constexpr u32 kVectorOperands = ", vectors, "u;\n  using Prologue = Program",
-                p.prologue, ";\n");
+    text += cat("}};\n  }\n  static constexpr u32 kVectorOperands = ", form.vector_operands,
+                "u, kFlaggedOperands = ", form.flagged_operands,
+                "u;\n  static constexpr bool kEarlyPrologue = ", form.early_prologue ? "true" : "false",
+                ";\n  using Prologue = ", program_type(form, p.prologue, p.prologue_operand), ";\n");
     for (int s = 0; s < p.num_segments; ++s)
-      text += cat("  static Program", p.segment[s].program, " epilogue(Number<", s, ">);\n");
+      text += cat("  static ", program_type(form, p.segment[s].program, p.segment[s].first_operand),
+                  " epilogue(Number<", s, ">);\n");
     text += "};\n";
   }
   return text;
@@ -310,7 +332,7 @@ constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
 
 Source generate(const plan::Plan& plan, const SourceOptions& options) {
   const Needs needs = analyse(plan);
-  const plan::RowsForms forms = plan::rows_forms(plan);
+  const plan::RowsForms forms = plan::rows_forms(plan, planner::flag_words(plan));
   const bool maps = !plan.maps.empty();
   // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
   // cores and attention's backward need the consumers' 224.
@@ -323,7 +345,7 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
                          {"title", cat("The loop kernel of ", plan.name.empty() ? "a plan" : plan.name, ".")},
                          {"trace", options.trace ? "1" : "0"},
                          {"includes", includes_text(needs, maps)},
-                         {"programs", programs_text(plan, needs) + forms_text(forms)},
+                         {"programs", programs_text(plan, needs, flagged_programs(forms)) + forms_text(forms)},
                          {"dispatch", dispatch_text(needs, forms)},
                          {"service_registers", rows ? "72" : "56"},
                          {"consumer_registers", rows ? "216" : "224"},

@@ -28,15 +28,19 @@ class Printer {
     classify();
   }
 
-  std::string text(int number, const std::string& comment) {
+  std::string text(int number, const std::string& comment, bool flagged = false) {
     out_ = comment;
-    line(cat("struct Program", number, " {"));
+    flagged_ = flagged;
+    line(flagged ? cat("template <u32 kFlags>\nstruct FlaggedProgram", number, " {")
+                 : cat("struct Program", number, " {"));
+    line(cat("  static constexpr bool kFlagged = ", flagged ? "true;" : "false;"));
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
              ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));
     print_inputs();
+    if (flagged_) print_ready();
     if (row_ || column_) {
       print_accumulators();
       for (int pass = 0; pass < num_passes_; ++pass) print_element(pass);
@@ -138,6 +142,7 @@ class Printer {
     bool doubles = false;
     for (int i = 0; i < count_; ++i) {
       const Instr& in = instr(i);
+      if (in.op == Opcode::kLoadParts) narrowest = std::min(narrowest, 2);  // f32 parts of a 16-bit result
       if (in.op != Opcode::kLoad && in.op != Opcode::kStore) continue;
       doubles |= in.dtype == DType::kF64;
       narrowest = std::min(narrowest, size_bytes(in.dtype));
@@ -217,10 +222,30 @@ class Printer {
       line(cat("    ", type, " r", i, "[V]; ARK_EACH r", i, "[i] = ", value, ";"));
   }
 
+  bool may_be_flagged(const Instr& in) const {
+    return flagged_ && (in.dtype == DType::kBF16 || in.dtype == DType::kF16);
+  }
+  std::string flag_of(const Instr& in) const { return cat("(kFlags >> ", in.operand, " & 1) != 0"); }
+  std::string input_type(const Instr& in) const {
+    const char* type = storage_type(in.dtype);
+    return may_be_flagged(in) ? cat("typename Stored<", type, ", ", flag_of(in), ">::type") : type;
+  }
+
+  void print_ready() {
+    line("  template <int V>");
+    line("  static ARK_DEVICE bool ready(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) {");
+    line("    bool all = true;");
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load && may_be_flagged(instr(i)))
+        line(cat("    all = ready_operand<V>(c, ", instr(i).operand, ", x, in.r", i, ") && all;"));
+    line("    return all;");
+    line("  }");
+  }
+
   void print_inputs() {
     line("  template <int V> struct Inputs {");
     for (int i = 0; i < count_; ++i)
-      if (info_[i].plain_load) line(cat("    Vec<", storage_type(instr(i).dtype), ", V> r", i, ";"));
+      if (info_[i].plain_load) line(cat("    Vec<", input_type(instr(i)), ", V> r", i, ";"));
     line("  };");
     line(
         "  template <int V> static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) "
@@ -290,6 +315,8 @@ class Printer {
     const char* type = storage_type(in.dtype);
     line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
              converted(in.a, compute_type(in.dtype)), ");"));
+    if (in.b < 0 && in.c < 0 && in.d < 0 && may_be_flagged(in))
+      return line(cat("    store_flagged<V, ", flag_of(in), ">(c, ", in.operand, ", x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));
     const std::string arguments = irregular_arguments(i, in.b, in.c, in.d);
     const int indices = in.b < 0 ? 0 : in.c < 0 ? 1 : 2;
@@ -347,6 +374,7 @@ class Printer {
     line("  static ARK_DEVICE void run(const ProgramContext& c, const i32 (&x)[kDims], const Roots& roots) {");
     line("    Inputs<V> in;");
     line("    load<V>(c, x, in);");
+    if (flagged_) line("    wait_until_ready(c, [&] { return ready<V>(c, x, in); });");
     line("    run_loaded<V>(c, x, in, roots);");
     line("  }");
   }
@@ -465,7 +493,7 @@ class Printer {
 
   const Program& program_;
   int count_;
-  bool row_ = false, column_ = false, stop_at_reduce_ = false;
+  bool row_ = false, column_ = false, stop_at_reduce_ = false, flagged_ = false;
   int num_passes_ = 1;
   std::vector<Info> info_;
   std::string out_;
@@ -475,6 +503,10 @@ class Printer {
 
 std::string program_source(const Program& program, int number, const std::string& comment) {
   return Printer(program).text(number, comment);
+}
+
+std::string flagged_program_source(const Program& program, int number) {
+  return Printer(program).text(number, "", true);
 }
 
 int row_elements_per_thread(const Program& program) { return Printer(program).elements_per_thread(); }

@@ -15,6 +15,11 @@ namespace ark::codegen {
 /// and UnsupportedError for an opcode that the device does not know in this kind of program.
 std::string program_source(const Program& program, int number, const std::string& comment);
 
+/// The same as `template <u32 kFlags> struct FlaggedProgram<number>`: bit i of kFlags says that plain accesses of
+/// operand i are flagged words (device/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of `in`
+/// are there; those that are not are asked for again.
+std::string flagged_program_source(const Program& program, int number);
+
 /// Row programs and prologues: elements of a row that one thread keeps in registers (kCachedChunks * kVector).
 int row_elements_per_thread(const Program& program);
 

@@ -228,7 +228,9 @@ struct Fetcher {
       abi::OpRecord* r = reinterpret_cast<abi::OpRecord*>(s.records + offset);
       abi::Operand* operands = reinterpret_cast<abi::Operand*>(r + 1);
       for (int i = lane; i < r->num_operands; i += 32)
-        if (operands[i].slot != abi::kNoSlot)
+        if (operands[i].slot == abi::kFlagSlot)
+          operands[i].offset = reinterpret_cast<i64>(worker.launch.counters + operands[i].offset);
+        else if (operands[i].slot != abi::kNoSlot)
           operands[i].offset =
               static_cast<i64>(slots[operands[i].slot]) + operands[i].offset * element_bytes(operands[i].dtype);
     }

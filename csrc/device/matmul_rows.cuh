@@ -77,6 +77,11 @@ struct RowsTask {
       row[P::kDims - 2] = m;
       typename P::Uniform u{};
       walk.load(row);
+      if constexpr (Form::kEarlyPrologue) {
+        // the waits are for the epilogue: their latency passes while the words come; the stage ends with a barrier
+        if (consumer.warp() == kPollWarp && (kWhole || begin == 0)) consumer.wait_for_item_alone(task);
+      }
+      if constexpr (P::kFlagged && kCached) walk.wait_until_ready(row);
       walk.template run<0>(row, u, reduction, ActivationSink<S>{to + m * (end - begin), begin, end});
     }
   }
@@ -101,7 +106,7 @@ struct RowsTask {
     if (kWhole && consumer.staged == consumer.op) {
       Pages::template load_fragments<kWhole>(b, scratch, 0, kK, at);
     } else {
-      consumer.wait_for_item(task);
+      if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
       consumer.stamp(1);
 #pragma unroll 1
       for (int begin = 0; begin < kK; begin += kWindow) {

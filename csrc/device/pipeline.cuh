@@ -320,15 +320,17 @@ struct Consumer {
   /// All consumers: the whole item may read everything it needs.
   ARK_DEVICE void wait_for_item(const Task& task) {
     if (task.record->num_waits != 0) {
-      if (warp() == kPollWarp) {
-        if (task.slot->single_waits >= 0)
-          wait_for_counters(worker, task);
-        else
-          wait_for_tiles_called(&worker.shared, &worker.launch, task);
-      }
+      if (warp() == kPollWarp) wait_for_item_alone(task);
       sync();
     }
     if constexpr (kTrace) wait_end = global_time_ns();
+  }
+  /// The same by one warp; the others learn of it at the next barrier.
+  ARK_DEVICE void wait_for_item_alone(const Task& task) const {
+    if (task.slot->single_waits >= 0)
+      wait_for_counters(worker, task);
+    else
+      wait_for_tiles_called(&worker.shared, &worker.launch, task);
   }
   /// One warp of several reports `count` tiles that it has finished alone, without waiting for the others; each warp of
   /// the item calls this once and the counts add up to the item's tiles. Does nothing (the loop reports then) where

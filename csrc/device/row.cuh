@@ -1,6 +1,7 @@
 // kRow: a row program over blocks of `tile` rows. A row is handled by a warp, a warpgroup or all consumers, whichever
 // first holds it in registers (kCachedChunks vectors a thread); longer rows are read again in every pass.
 #pragma once
+#include "device/flag_words.cuh"
 #include "device/program_support.cuh"
 
 namespace ark::device {
@@ -86,6 +87,22 @@ struct RowWalk {
     }
   }
 
+  /// Programs with flagged operands: until all words of the row's vectors are there.
+  ARK_DEVICE void wait_until_ready(const i32 (&row)[P::kDims]) {
+    device::wait_until_ready(c, [&] {
+      bool all = true;
+      unrolled<kChunks>([&](auto k) __attribute__((always_inline)) {
+        const int at = element_of(k.value);
+        if (k.value * group.size * V < row_size && at < row_size) {
+          i32 x[P::kDims] = {};
+          coordinates(at, row, x);
+          all = P::template ready<V>(c, x, kept[k.value]) && all;
+        }
+      });
+      return all;
+    });
+  }
+
   template <int kPass, class Sink>
   ARK_DEVICE void run(const i32 (&row)[P::kDims], typename P::Uniform& u, unsigned char* buffer, const Sink& sink) {
     auto acc = P::accumulator(Pass<kPass>{});
@@ -111,6 +128,8 @@ struct RowWalk {
           if (e + k.value * step < row_size) {
             coordinates(e + k.value * step, row, x[k.value]);
             P::template load<V>(c, x[k.value], in[k.value]);
+            if constexpr (P::kFlagged)
+              device::wait_until_ready(c, [&] { return P::template ready<V>(c, x[k.value], in[k.value]); });
           }
         });
         unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {

@@ -87,7 +87,8 @@ struct RowsPages {
     for (int i = (at.group - static_cast<int>(first)) & 1; i < pages; i += 2) {
       const u32 data = shared_address(consumer.wait_page(first + i));
       if constexpr (R::kPairs) {
-        constexpr int kAtOnce = 8 / kSteps, kNumPairs = (R::kRowsPerPage + 1) / 2;  // pairs of rows in 8 fragments
+        // pairs of rows in registers: 8 fragments, fewer beside eight rows of sums
+        constexpr int kAtOnce = kRows == 8 ? 1 : 8 / kSteps, kNumPairs = (R::kRowsPerPage + 1) / 2;
         const u32 address = data + (lower * kK + element) * 2;
 #pragma unroll 1
         for (int pair = 0; pair < kNumPairs; pair += kAtOnce) {

@@ -1,7 +1,9 @@
 // plan::pack: records one behind the other at multiples of 64 bytes, lists one behind the other with end marks.
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "planner/flag_words.h"
 #include "planner/plan.h"
 #include "planner/rows_form.h"
 
@@ -40,12 +42,29 @@ void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {
         ", which has ", tiles);
 }
 
+/// Flagged operands lie behind the counters.
+void use_flags(const Plan& plan, const planner::FlagWords& flags, size_t op, std::vector<abi::Operand>& operands) {
+  for (size_t i = 0; i < operands.size() && i < 32; ++i) {
+    if ((flags.ops[op].operands >> i & 1) == 0) continue;
+    operands[i].offset += int64_t{plan.num_counters} * abi::kCounterStride + flags.first_word[operands[i].slot];
+    operands[i].slot = abi::kFlagSlot;
+    operands[i].vector = 1;
+  }
+}
+void use_flags(const planner::FlagWords::Op& flags, abi::OpRecord& record) {
+  record.num_waits = static_cast<int32_t>(flags.waits.size());
+  record.num_arrivals = static_cast<int32_t>(flags.arrivals.size());
+  std::copy(flags.waits.begin(), flags.waits.end(), record.wait);
+  std::copy(flags.arrivals.begin(), flags.arrivals.end(), record.arrive);
+}
+
 }  // namespace
 
 Packed pack(const Plan& plan) {
   Packed packed;
   std::vector<int32_t> position(plan.ops.size());
-  const RowsForms forms = rows_forms(plan);
+  const planner::FlagWords flags = planner::flag_words(plan);
+  const RowsForms forms = rows_forms(plan, flags);
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     check_limits(plan, i);
     const Op& op = plan.ops[i];
@@ -57,9 +76,12 @@ Packed pack(const Plan& plan) {
     record.num_operands = static_cast<int32_t>(op.operands.size());
     record.record_bytes = static_cast<int32_t>(bytes);
     if (forms.of_op[i] >= 0) record.params.rows.form = forms.of_op[i];
+    if (!flags.ops.empty()) use_flags(flags.ops[i], record);
     packed.records.resize(begin + (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment);
     std::memcpy(&packed.records[begin], &record, sizeof(record));
-    if (operand_bytes > 0) std::memcpy(&packed.records[begin + sizeof(record)], op.operands.data(), operand_bytes);
+    std::vector<abi::Operand> operands = op.operands;
+    if (!flags.ops.empty()) use_flags(plan, flags, i, operands);
+    if (operand_bytes > 0) std::memcpy(&packed.records[begin + sizeof(record)], operands.data(), operand_bytes);
   }
   for (size_t w = 0; w < plan.lists.size(); ++w) {
     packed.list_begin.push_back(static_cast<int32_t>(packed.items.size()));

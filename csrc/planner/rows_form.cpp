@@ -8,7 +8,8 @@ namespace ark::plan {
 namespace {
 
 bool same(const RowsForm& a, const RowsForm& b) {
-  return a.vector_operands == b.vector_operands && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
+  return a.vector_operands == b.vector_operands && a.flagged_operands == b.flagged_operands &&
+         a.early_prologue == b.early_prologue && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
 }
 
 uint32_t vector_operands(const Op& op) {
@@ -21,15 +22,31 @@ uint32_t vector_operands(const Op& op) {
   return mask;
 }
 
+bool early_prologue(const Plan& plan, const Op& op, uint32_t flagged) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  bool some = false;
+  for (int i = p.prologue_operand; i < p.segment[0].first_operand; ++i) {
+    const abi::Operand& o = op.operands[static_cast<size_t>(i)];
+    if ((flagged >> i & 1) != 0)
+      some = true;
+    else if (o.slot != abi::kNoSlot && !plan.buffers[o.slot].immutable)
+      return false;
+  }
+  return some;
+}
+
 }  // namespace
 
-RowsForms rows_forms(const Plan& plan) {
+RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
   RowsForms result;
-  for (const Op& op : plan.ops) {
+  for (size_t i = 0; i < plan.ops.size(); ++i) {
+    const Op& op = plan.ops[i];
     result.of_op.push_back(-1);
     if (op.record.kind != abi::TaskKind::kMatmulRows) continue;
     RowsForm form{op.record.params.rows, vector_operands(op)};
     form.params.form = 0;
+    if (!flags.ops.empty()) form.flagged_operands = flags.ops[i].operands;
+    form.early_prologue = early_prologue(plan, op, form.flagged_operands);
     size_t at = 0;
     while (at < result.forms.size() && !same(result.forms[at], form)) ++at;
     if (at == result.forms.size()) result.forms.push_back(form);

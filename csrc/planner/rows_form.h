@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/flag_words.h"
 #include "planner/plan.h"
 
 namespace ark::plan {
@@ -12,6 +13,8 @@ namespace ark::plan {
 struct RowsForm {
   abi::MatmulRowsParams params{};  // `form` is its place in the list
   uint32_t vector_operands = 0;    // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
+  uint32_t flagged_operands = 0;   // bit i: operand i comes in flagged words (flag_words.h)
+  bool early_prologue = false;     // the prologue reads flagged and immutable operands only: it needs no wait
 };
 
 struct RowsForms {
@@ -19,6 +22,6 @@ struct RowsForms {
   std::vector<int> of_op;       // per op: its form, or -1
 };
 
-RowsForms rows_forms(const Plan& plan);
+RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags);
 
 }  // namespace ark::plan

@@ -184,26 +184,44 @@ NamedPlan rows_plan(bool every_size) {
     residual.store(1, DType::kBF16, residual.op(Opcode::kAdd, residual.load(0, DType::kBF16), y));
   }
   const int programs[3] = {add_program(p, rotary), add_program(p, gate), add_program(p, residual)};
-  const auto add = [&](const char* name, int m, DType type, int prologue, std::vector<int> epilogues) {
+  struct Shape {
+    int m, k, lanes, pair, gated;
+    DType type;
+  };
+  const auto add = [&](const char* name, const Shape& shape, int prologue, std::vector<int> epilogues) {
     plan::Op op;
     op.name = name;
     op.record.kind = TaskKind::kMatmulRows;
     abi::MatmulRowsParams& rows = op.record.params.rows;
-    rows.m = m;
-    rows.dtype = static_cast<int>(type);
+    rows.m = shape.m;
+    rows.k = shape.k;
+    rows.lanes = shape.lanes;
+    rows.pair_distance = shape.pair;
+    rows.gated = shape.gated;
+    rows.weights_immutable = 1;
+    rows.dtype = static_cast<int>(shape.type);
     rows.prologue = prologue;
     rows.num_segments = static_cast<int>(epilogues.size());
-    for (size_t s = 0; s < epilogues.size(); ++s) rows.segment[s].program = epilogues[s];
+    for (size_t s = 0; s < epilogues.size(); ++s) {
+      abi::Segment& segment = rows.segment[s];
+      segment.program = epilogues[s];
+      segment.first_unit = rows.num_units;
+      segment.num_units = 256;
+      rows.num_units += segment.num_units;
+    }
     p.ops.push_back(op);
   };
-  add("q, k, v", 1, DType::kBF16, norm, {programs[0], programs[0], programs[2]});
-  add("gate, up", 1, DType::kBF16, norm, {programs[1]});
-  add("out", 1, DType::kBF16, from_parts, {programs[2]});
-  add("down", 1, DType::kBF16, copy, {programs[2]});
+  const DType b = DType::kBF16;
+  add("q, k, v", {1, 2048, 2, 32, 0, b}, norm, {programs[0], programs[0], programs[2]});
+  add("gate, up", {1, 2048, 2, 0, 1, b}, norm, {programs[1]});
+  add("out", {1, 2048, 1, 0, 0, b}, from_parts, {programs[2]});
+  add("down", {1, 8192, 1, 0, 0, b}, copy, {programs[2]});
   if (every_size) {
-    for (const int m : {2, 3, 8}) add("rows", m, DType::kBF16, norm, {programs[1]});
-    add("half", 1, DType::kF16, copy, {programs[2]});
-    add("float", 2, DType::kF32, copy, {programs[2]});
+    for (const auto& [m, k] : {std::pair{2, 8192}, {3, 4096}, {8, 2048}})
+      add("rows", {m, k, 2, 0, 1, b}, norm, {programs[1]});
+    for (const int k : {40, 1000, 4096, 5000, 14336}) add("sizes", {1, k, 1, 0, 0, b}, copy, {programs[2]});
+    add("half", {1, 768, 1, 0, 0, DType::kF16}, copy, {programs[2]});
+    add("float", {2, 768, 1, 0, 0, DType::kF32}, copy, {programs[2]});
   }
   return {every_size ? "rows" : "rows_one", p};
 }

@@ -13,7 +13,11 @@ CSRC = ROOT / "csrc"
 NVCC = shutil.which("nvcc")
 # ignored setmaxnreg, serialised wgmma (calls, divergence, missing waits, undefined accumulators)
 FORBIDDEN = re.compile(r"C75(04|08|09|10|12|15|20)")
-UNITS = [*sorted((CSRC / "codegen").glob("*.cpp")), CSRC / "ir" / "program.cpp", CSRC / "planner" / "rows_form.cpp"]
+UNITS = [
+    *sorted((CSRC / "codegen").glob("*.cpp")),
+    CSRC / "ir" / "program.cpp",
+    *(CSRC / "planner" / f"{name}.cpp" for name in ("rows_form", "flag_words", "regions", "box")),
+]
 
 
 @pytest.fixture(scope="module")

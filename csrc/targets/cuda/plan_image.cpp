@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "planner/flag_words.h"
 
 namespace ark::cuda {
 namespace {
@@ -47,7 +48,7 @@ PlanImage lay_out(const plan::Plan& plan) {
 }
 
 size_t state_maps_offset(const plan::Plan& plan) {
-  size_t counters = static_cast<size_t>(plan.num_counters) * abi::kCounterStride * sizeof(abi::u32);
+  size_t counters = static_cast<size_t>(planner::counter_lines(plan)) * abi::kCounterStride * sizeof(abi::u32);
   return aligned(sizeof(abi::RunState) + counters);
 }
 
