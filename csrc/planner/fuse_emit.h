@@ -7,6 +7,9 @@
 
 namespace ark::planner {
 
+/// Operands that fit a record.
+inline constexpr size_t kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
+
 class Emitter {
  public:
   Emitter(State& state, FusedGraph& result) : state_(state), result_(result) {}
@@ -18,15 +21,16 @@ class Emitter {
   void emit_group(int g);
   void program_group(int g);
   Coords source_place(int node) const;
+  void outputs();
+  StorageId add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                        const std::string& name);
+  // fuse_emit_free.cpp
   void free_value_ops(int position);
   bool depends_on(int value, const std::vector<int>& others) const;
   bool share_leaf(int a, int b) const;
   void free_op(const std::vector<int>& values);
   void copies();
   void copy_op(const std::vector<int>& nodes);
-  void outputs();
-  StorageId add_storage(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                        const std::string& name);
   // fuse_emit_matmul.cpp
   void matmul_group(int g);
   void tile_matmul(int g);

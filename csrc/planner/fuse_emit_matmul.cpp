@@ -9,8 +9,6 @@ namespace {
 
 using ir::Node;
 
-constexpr size_t kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
-
 abi::Operand matrix_operand(const Place& place, const StridedSource& source, const Tensor& owner, DType dtype) {
   check(place.storage >= 0, "the operand of a matrix product has no storage");
   check<UnsupportedError>(place.strides == owner.strides, "the operand of a matrix product lies elsewhere");

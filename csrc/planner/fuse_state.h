@@ -115,6 +115,10 @@ void find_in_place(State& state);
 void pad_rows(State& state);
 /// fuse_groups.cpp: group_of, place, groups.
 void make_groups(State& state);
+/// fuse_reduce_domain.cpp: where the result of a reduction lies when its operand lies at `x_place`;
+Coords kept_place(const ir::Node& node, const Coords& x_place);
+/// kind, dims, reduce_dims and x_... of the group of a reduction of `x`.
+void set_reduce_domain(const Tensor& x, const ir::Node& node, Group& group);
 /// fuse_cuts.cpp: stored.
 void choose_stored(State& state);
 /// fuse_emit.cpp: ops, storages, programs. Returns the owners that turned out to need memory; the result is good when
