@@ -62,8 +62,9 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     Environment (for diagnostics and installation; every one optional):
       ARK_DUMP       folder that every graph's stages are written to (default: nothing is written)
       ARK_CACHE_DIR  folder of the compiled kernels, or "off" (default: $XDG_CACHE_HOME/ark, else ~/.cache/ark)
-      ARK_NVRTC      folder to take NVRTC from, and from nowhere else (default: the Python packages nvidia-cuda-nvrtc and
+      ARK_NVRTC      folder to take NVRTC from, and from nowhere else (default: the Python packages nvidia-cuda-nvrtc,
                      torch, $CUDA_HOME, $CUDA_PATH, /usr/local/cuda, the loader's path)
+      ARK_VERIFY     plans proved free of races: once (default: the first of each structure), full, or structure
       ARK_LOG        lines of the extension's log: error, warn (default), info or debug
     """
     parsed = parse_options(mode, options)
