@@ -148,14 +148,12 @@ struct BigParts {
   }
 };
 
-inline constexpr int kExchangeSendStages = 9, kExchangeTakeStages = 4, kPointStages = 9;
 struct ExchangeShared {
-  MoverShared<kExchangeSendStages> send;
-  MoverShared<kExchangeTakeStages> take;
+  MoverShared<kSendStages> send;
+  MoverShared<kSendStages> take;
 };
 struct ExchangeStates {
-  MoverState<kExchangeSendStages> send;
-  MoverState<kExchangeTakeStages> take;
+  MoverState<kSendStages> send, take;
   u32 finished;
 };
 
@@ -186,8 +184,8 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   const int worker = static_cast<int>(blockIdx.x);
   const u32 epoch = load_relaxed(&p.state->epoch);
   const BigParts outgoing{p, true}, incoming{p, false};
-  using Send = Mover<true, kExchangeSendStages, BigParts>;
-  using Take = Mover<false, kExchangeTakeStages, BigParts>;
+  using Send = Mover<true, kSendStages, BigParts>;
+  using Take = Mover<false, kSendStages, BigParts>;
   Send send(p, Ring::kGather, worker, outgoing, shared.send, states.send);
   Take take(p, Ring::kGather, worker, incoming, shared.take, states.take);
   const bool rings = p.uses_rings && worker < abi::kMaxRingWorkers;
@@ -241,11 +239,11 @@ struct PointPart {
 };
 
 template <bool kOutgoing>
-ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kPointStages>& shared, MoverState<kPointStages>& state,
+ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& shared, MoverState<kSendStages>& state,
                           u32& finished) {
   const int thread = thread_index(), lane = thread & 31;
   const PointPart part{p};
-  using Move = Mover<kOutgoing, kPointStages, PointPart>;
+  using Move = Mover<kOutgoing, kSendStages, PointPart>;
   Move move(p, Ring::kPoint, static_cast<int>(blockIdx.x), part, shared, state);
   if (thread < 32) move.prepare(lane);
   if (thread == 32) {
@@ -265,9 +263,9 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kPointStages>& 
 /// Send or receive: two warps; the ring of the pair is its only order.
 ARK_DEVICE void point_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
-  __shared__ MoverState<kPointStages> state;
+  __shared__ MoverState<kSendStages> state;
   __shared__ u32 finished;
-  auto& shared = *reinterpret_cast<MoverShared<kPointStages>*>(dynamic_shared);
+  auto& shared = *reinterpret_cast<MoverShared<kSendStages>*>(dynamic_shared);
   if (p.kind == CollectiveKind::kSend)
     run_point<true>(p, shared, state, finished);
   else

@@ -85,9 +85,7 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 /// for is never behind anything of a later round.
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
-  // Messages whose writes are under way before the oldest half is waited for. A bulk copy to a peer is complete after
-  // 5-6 us on a busy link (8 CTAs with 96 KB each under way: 134 GB/s), so depth is rate.
-  static constexpr int kPending = kOutgoing ? kStages - 2 : kStages - 1;
+  static constexpr int kPending = 4;  // messages whose writes are under way before the oldest is waited for
   const CollectiveParams& p;
   RingFlags flags;
   const Segments& segments;

@@ -6,7 +6,7 @@
 
 namespace ark::device {
 
-inline constexpr int kSendStages = 7, kTakeStages = 3;
+inline constexpr int kSendStages = 6, kTakeStages = 4;
 // Reducers work in groups, one per tile, on messages in turn: one message is a chain of latencies, several hide it.
 inline constexpr int kTiles = 3, kGroupThreads = 128;
 
