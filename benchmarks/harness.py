@@ -55,7 +55,7 @@ class Timer:
     """Times one call on the device of the benchmark: CUDA events around the call, or the wall clock on the CPU.
 
     On CUDA 256 MB are read before each call, so that no contestant finds its weights in the L2 cache (50-60 MB). Read,
-    not written: dirty lines would be written back during the timed call (0.04 ms of a decode step).
+    not written: dirty lines would be written back during the timed call.
     """
 
     def __init__(self, device: str, flush_l2: bool = True):
