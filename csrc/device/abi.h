@@ -28,7 +28,7 @@ inline constexpr int kMaxRowsPerItem =
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (planner/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address
-inline constexpr int kCounterStride = 32;  // u32 words between counters: one 128-byte line each
+inline constexpr int kCounterStride = 32;      // u32 words between counters: one 128-byte line each
 
 /// What a tile does. A generated kernel contains the kinds (and programs) that its plan needs, nothing else.
 enum class TaskKind : i32 {

@@ -8,8 +8,8 @@ namespace ark::planner {
 
 /// One producer -> consumer hop through a counter, under load (measured 1.3-1.4 us quiet, 2.4-2.8 us under load).
 inline constexpr double kHopSeconds = 2.6e-6;
-/// Fetching an item, starting its loads, draining its last stage: with the hop, the 4.1 us that a stage of a decode step
-/// takes beyond its bytes.
+/// Fetching an item, starting its loads, draining its last stage: with the hop, the 4.1 us that a stage of a decode
+/// step takes beyond its bytes.
 inline constexpr double kItemSeconds = 1.2e-6;
 /// Per tile beyond the first of an item.
 inline constexpr double kTileSeconds = 0.1e-6;
