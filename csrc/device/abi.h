@@ -25,6 +25,9 @@ inline constexpr int kMaxSegments = 3;
 inline constexpr int kMaxRecordBytes = 2048;
 inline constexpr int kMaxRowsPerItem =
     128;  // kMatmulRows: weight rows (units * lanes) of one item: its sums wait in shared memory
+// kMatmulRows: a page of short rows is not filled: sums are kept for all rows of a page, whether the item has them or
+// not
+inline constexpr int kMaxRowsPerPage = kMaxRowsPerItem / 2;
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (planner/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address

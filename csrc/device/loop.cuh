@@ -201,11 +201,12 @@ struct Fetcher {
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
-    bool simple_wait = true, simple_arrival = true;
+    bool simple_wait = true, simple_arrival = true, alike = true;
     if (lane < r.num_waits) {
       const abi::Wait& w = r.wait[lane];
       const Counters c(w, r, item.first);
-      simple_wait = c.single() && (fixed(w) || item.count == 1);
+      alike = fixed(w);
+      simple_wait = c.single() && (alike || item.count == 1);
       t.wait_counter[lane] = w.counter + c.low;
       t.wait_target[lane] = (worker.epoch + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
     } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
@@ -214,9 +215,11 @@ struct Fetcher {
       simple_arrival = c.single() && (fixed(a) || item.count == 1);
       t.arrive_counter[lane - 16] = a.counter + c.low;
     }
+    alike = __all_sync(~0u, alike);
     simple_wait = __all_sync(~0u, simple_wait);
     simple_arrival = __all_sync(~0u, simple_arrival);
     if (lane == 0) {
+      t.waits_alike = alike;
       t.single_waits = simple_wait ? r.num_waits : -1;
       t.single_arrivals = simple_arrival ? r.num_arrivals : -1;
     }

@@ -63,7 +63,9 @@ struct RowsTask {
   static ARK_DEVICE void stage(Consumer& consumer, const Task& task, S* to, int begin, int end,
                                unsigned char* reduction) {
     using P = typename Form::Prologue;
-    constexpr int V = P::kVector, kPerThread = P::kCachedChunks * V;
+    // fp32 weights have rows of whole 16 bytes, four elements; the activation may be made of narrower ones
+    constexpr int V = kK % P::kVector == 0 ? P::kVector : 4, kPerThread = P::kCachedChunks * V;
+    static_assert(kK % V == 0);
     constexpr bool kCached = kK <= kPerThread * kConsumerThreads;
     constexpr int kSize = kCached && kM >= 8 && kK <= kPerThread * 32    ? 32
                           : kCached && kM >= 2 && kK <= kPerThread * 128 ? 128
@@ -103,7 +105,7 @@ struct RowsTask {
 
     // ---- the activation, in windows that fit the scratch memory, into registers
     typename Pages::Fragments b = {};
-    if (kWhole && consumer.staged == consumer.op) {
+    if (kWhole && consumer.staged == consumer.op && task.slot->waits_alike) {  // what it waits for has been waited for
       Pages::template load_fragments<kWhole>(b, scratch, 0, kK, at);
     } else {
       if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
@@ -119,6 +121,7 @@ struct RowsTask {
       }
     }
     // the sums lie behind the activation if there is room, else over it
+    static_assert((abi::kMaxRowsPerItem * R::kChunks + R::kRowsPerPage) * Pages::kSlotWords * 4 <= kScratchBytes);
     int total_slots = 0;
     for_each_segment<Form>(task, [&](auto, const auto& range, int, int slot)
                                      __attribute__((always_inline)) { total_slots = slot + R::slots(range.count); });
@@ -208,7 +211,7 @@ struct RowsTask {
     float* sums = reinterpret_cast<float*>(consumer.scratch());  // [row of the item][8]
     float* activation = reinterpret_cast<float*>(consumer.scratch() + kSumBytes);
     unsigned char* reduction = consumer.scratch() + kScratchBytes - 512;
-    constexpr int kFloats = kFloatBytes / 4 / kM / 4 * 4, kFloatWindow = kK < kFloats ? kK : kFloats;
+    constexpr int kFloats = kFloatBytes / 4 / kM / 8 * 8, kFloatWindow = kK < kFloats ? kK : kFloats;
     consumer.wait_for_item(task);
     consumer.staged = -1;
 #pragma unroll 1

@@ -25,7 +25,10 @@ struct Rows {
 
   static constexpr bool kStreams = kDtype == 6 || kDtype == 7;  // 16-bit weights: through the ring
   static constexpr bool kPairs = kK * 2 <= kPageElements;       // two rows of a page share a fragment
-  static constexpr int kUnitsPerPage = kPairs ? kPageElements / (kK * kLanes) : 0;
+  static constexpr int kMostUnits = abi::kMaxRowsPerPage / kLanes;
+  static constexpr int kUnitsPerPage = !kPairs                                      ? 0
+                                       : kPageElements / (kK * kLanes) < kMostUnits ? kPageElements / (kK * kLanes)
+                                                                                    : kMostUnits;
   static constexpr int kRowsPerPage = kPairs ? kUnitsPerPage * kLanes : 1;              // weight rows
   static constexpr int kChunks = kK > kPageElements ? 2 : 1;                            // pages per row (not pairs)
   static constexpr int kChunkK = kChunks == 1 ? kK : ((kK + 1) / 2 + 127) / 128 * 128;  // k elements of the first

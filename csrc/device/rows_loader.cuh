@@ -18,7 +18,7 @@ struct RowsShape {
     constexpr int kPageElements = kPageBytes / 2;
     streams = element_bytes(p.dtype) == 2;
     pairs = k * 2 <= kPageElements;
-    units_per_page = pairs ? small_divide(kPageElements, k * lanes) : 0;
+    units_per_page = pairs ? min(small_divide(kPageElements, k * lanes), abi::kMaxRowsPerPage >> (lanes - 1)) : 0;
     rows_per_page = pairs ? units_per_page * lanes : 1;
     chunks = k > kPageElements ? 2 : 1;
     chunk_k = chunks == 1 ? k : ((k + 1) / 2 + 127) / 128 * 128;

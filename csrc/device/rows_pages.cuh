@@ -6,10 +6,10 @@
 // sums per piece. Each of the 4 warps of a group takes every fourth step. Measured against CUDA cores: 0.15 us against
 // 0.36 us per page.
 //
-// Pages. k <= 4096 (kPairs): a page holds 8192 / k rows; the two halves of a fragment are two rows. Longer rows: a page
-// holds one row or half of one (k > 8192); the halves of a fragment are the halves of its k range. Page p of the
-// sequence belongs to consumer group p % 2: the number of slots is even, so a group's slots are its own and no phase
-// can be missed.
+// Pages. k <= 4096 (kPairs): a page holds 8192 / k rows, at most 64; the two halves of a fragment are two rows. Longer
+// rows: a page holds one row or half of one (k > 8192); the halves of a fragment are the halves of its k range. Page p
+// of the sequence belongs to consumer group p % 2: the number of slots is even, so a group's slots are its own and no
+// phase can be missed.
 #pragma once
 #include "device/rows_form.cuh"
 

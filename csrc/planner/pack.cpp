@@ -25,8 +25,10 @@ void check_limits(const Plan& plan, size_t index) {
   for (int64_t size : r.size)
     check<UnsupportedError>(narrow(size), where(), "expected dimensions below 2^31 elements, got ", size);
   for (const abi::Operand& operand : op.operands) {
+    // entries without a slot hold numbers of a program or of an index, which the kernel reads as 64 bits
     for (int64_t stride : operand.stride)
-      check<UnsupportedError>(narrow(stride), where(), "expected strides below 2^31 elements, got ", stride);
+      check<UnsupportedError>(operand.slot == abi::kNoSlot || narrow(stride), where(),
+                              "expected strides below 2^31 elements, got ", stride);
     bool known = operand.slot == abi::kNoSlot || operand.slot < plan.buffers.size();
     check(known, where(), "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
   }

@@ -158,6 +158,7 @@ class CudaExecutable final : public Executable {
     if (!maps_.empty()) std::memcpy(image.bytes.data() + image.maps, maps_.data(), maps_.size() * sizeof(TensorMap));
     image_memory_.upload(0, image.bytes.data(), image.bytes.size());
     num_items_ = image.num_items;
+    maps_offset_ = state_maps_offset(plan_);
     header_.records = reinterpret_cast<const unsigned char*>(base + image.records);
     header_.items = reinterpret_cast<const abi::WorkItem*>(base + image.items);
     header_.list_begin = reinterpret_cast<const abi::i32*>(base + image.list_begin);
@@ -179,7 +180,7 @@ class CudaExecutable final : public Executable {
     auto* state = static_cast<unsigned char*>(args.run_state);
     header.state = reinterpret_cast<abi::RunState*>(state);
     header.counters = reinterpret_cast<abi::u32*>(state + sizeof(abi::RunState));
-    header.maps = plan_.maps.empty() ? nullptr : state + state_maps_offset(plan_);
+    header.maps = plan_.maps.empty() ? nullptr : state + maps_offset_;
     header.trace = static_cast<abi::TraceRecord*>(args.trace);
     std::memcpy(params, &header, sizeof header);
     unsigned char* slots = params + sizeof header;
@@ -207,10 +208,10 @@ class CudaExecutable final : public Executable {
 
   /// What a wait that is not for a counter was for: see WaitName in device/sync.cuh.
   static std::string awaited(const abi::ErrorRecord& e) {
-    static constexpr const char* kOther[] = {"a loaded page", "a free page", "a record", "tensor maps",
-                                             "the other loader"};
+    static constexpr const char* kOther[] = {"a loaded page", "a free page",      "a record",
+                                             "tensor maps",   "the other loader", "flagged words"};
     if (e.counter >= 0) return cat("counter ", e.counter);
-    return e.counter >= -5 ? kOther[-1 - e.counter] : "?";
+    return e.counter >= -6 ? kOther[-1 - e.counter] : "?";
   }
 
   std::string describe(const abi::ErrorRecord& e) const {
@@ -228,6 +229,7 @@ class CudaExecutable final : public Executable {
   BuildInfo info_;
   int slot_capacity_ = 0;
   size_t num_items_ = 0;
+  size_t maps_offset_ = 0;  // in a run state; worked out once (it takes a walk over the plan)
   std::shared_ptr<LoadedModule> module_;
   DeviceMemory image_memory_;
   std::vector<TensorMap> maps_;

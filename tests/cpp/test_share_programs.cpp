@@ -43,6 +43,7 @@ void added_numbers_are_parameters() {
   const std::string source = codegen::generate(plan, {}).text;
   expect(source.find("c.operand(2).stride[0]") != std::string::npos, "share: the source reads the record");
   expect(source.find("1099511627776") == std::string::npos, "share: no number is in the source");
+  expect(!plan::pack(plan).records.empty(), "share: numbers of 64 bits fit the records");
 
   std::vector<std::vector<int64_t>> memory;
   for (const plan::Buffer& b : plan.buffers) memory.emplace_back(static_cast<size_t>(b.size_bytes / 8));

@@ -222,6 +222,7 @@ NamedPlan rows_plan(bool every_size) {
     for (const int k : {40, 1000, 4096, 5000, 14336}) add("sizes", {1, k, 1, 0, 0, b}, copy, {programs[2]});
     add("half", {1, 768, 1, 0, 0, DType::kF16}, copy, {programs[2]});
     add("float", {2, 768, 1, 0, 0, DType::kF32}, copy, {programs[2]});
+    add("float of half", {3, 2012, 1, 0, 0, DType::kF32}, copy, {programs[2]});
   }
   return {every_size ? "rows" : "rows_one", p};
 }
