@@ -26,6 +26,14 @@ def temporary_folders(folder: Path, index: int) -> None:
         (folder / str(index) / name).mkdir(parents=True, exist_ok=True)
 
 
+def wait_for_the_others(store: Path, rank: int, world: int) -> None:
+    """A rank that skips a test must not leave while another still connects: Gloo's helper group would fail there."""
+    (store.parent / f"ended.{rank}").touch()
+    end = time.monotonic() + SECONDS_PER_COLLECTIVE
+    while time.monotonic() < end and not all((store.parent / f"ended.{r}").exists() for r in range(world)):
+        time.sleep(0.002)
+
+
 def run(case, rank: int, store: Path) -> tuple[str, str]:
     """Outcome of one test on this rank."""
     import torch.distributed as dist
@@ -38,8 +46,8 @@ def run(case, rank: int, store: Path) -> tuple[str, str]:
     case.rank, case.file_name = rank, str(store)
     timeout = timedelta(seconds=SECONDS_PER_COLLECTIVE)
     world = int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("ark", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
     try:
+        dist.init_process_group("ark", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
         common_utils.set_rng_seed()
         getattr(case, case._testMethodName)()
         case._barrier()
@@ -51,6 +59,7 @@ def run(case, rank: int, store: Path) -> tuple[str, str]:
     except Exception:
         return "failed", traceback.format_exc()
     finally:
+        wait_for_the_others(store, rank, world)
         if dist.is_initialized():
             dist.destroy_process_group()
 
