@@ -49,10 +49,9 @@ ARK_DEVICE void packet_kernel(const CollectiveParams& p) {
   begin_launch(p);
   const int thread = thread_index();
   const u32 epoch = load_relaxed(&p.state->epoch);
-  constexpr int kMany = kWorld == 2   ? 4
-                        : kWorld <= 4 ? 2
-                                      : 1;  // packets of a thread at a time: registers are the limit
-  const u64 room = static_cast<u64>(gridDim.x) * kPacketThreads * (PacketOf<E>::Type::kWords * 4);
+  // Packets of a thread at a time, 8 words of each peer for two ranks, 4 for more: registers are the limit.
+  constexpr int kWords = PacketOf<E>::Type::kWords, kMany = kWorld == 2 ? 8 / kWords : kWorld <= 4 ? 4 / kWords : 1;
+  const u64 room = static_cast<u64>(gridDim.x) * kPacketThreads * (kWords * 4);
   if (p.algorithm == abi::Algorithm::kOneShot) {
     if (p.count * E::kBytes <= room)
       run_packets<OneShot<E, kWorld, 1>>(p, epoch, thread);

@@ -40,19 +40,21 @@ struct ClearedPacket {
   }
 };
 
-/// The packet that a reduction of this element type uses.
-template <class E>
-struct PacketOf {
+/// The packet that a reduction of this element type uses; the host counts boxes by the same rule. By the traits of E,
+/// not by its type: ElementOf<...> only derives from the types that have them.
+template <bool kClears>
+struct PacketIf {
   using Type = FlaggedPacket;
 };
-template <bool kHalf>
-struct PacketOf<ShortFloat<kHalf>> {
-  using Type = ClearedPacket;
-};
 template <>
-struct PacketOf<PlainElement<float>> {
+struct PacketIf<true> {
   using Type = ClearedPacket;
 };
+template <class E>
+struct PacketOf : PacketIf<E::kFloat && E::kBytes <= 4> {};
+static_assert(PacketOf<ElementOf<6>>::Type::kWords == 4 && PacketOf<ElementOf<7>>::Type::kWords == 4 &&
+              PacketOf<ElementOf<8>>::Type::kWords == 4);
+static_assert(PacketOf<ElementOf<4>>::Type::kWords == 2 && PacketOf<ElementOf<9>>::Type::kWords == 2);
 
 /// The boxes of one launch. In every rank's segment and set: an area per sending rank.
 struct Boxes {
