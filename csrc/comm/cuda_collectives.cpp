@@ -36,7 +36,10 @@ abi::ArenaLayout lay_out(int world) {
   return layout;
 }
 
-bool has_16_byte_packets(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
+/// As PacketOf of csrc/device/collective_packet.cuh.
+bool has_16_byte_packets(DType t) {
+  return abi::kClearedPackets && (t == DType::kF32 || t == DType::kF16 || t == DType::kBF16);
+}
 
 /// What the kernels do: bool is or and and.
 abi::ReduceOp device_op(DType dtype, Reduction op) {

@@ -51,9 +51,11 @@ struct PacketIf<true> {
   using Type = ClearedPacket;
 };
 template <class E>
-struct PacketOf : PacketIf<E::kFloat && E::kBytes <= 4> {};
-static_assert(PacketOf<ElementOf<6>>::Type::kWords == 4 && PacketOf<ElementOf<7>>::Type::kWords == 4 &&
-              PacketOf<ElementOf<8>>::Type::kWords == 4);
+struct PacketOf : PacketIf<abi::kClearedPackets && E::kFloat && E::kBytes <= 4> {};
+inline constexpr int kFloatPacketWords = abi::kClearedPackets ? 4 : 2;
+static_assert(PacketOf<ElementOf<6>>::Type::kWords == kFloatPacketWords &&
+              PacketOf<ElementOf<7>>::Type::kWords == kFloatPacketWords &&
+              PacketOf<ElementOf<8>>::Type::kWords == kFloatPacketWords);
 static_assert(PacketOf<ElementOf<4>>::Type::kWords == 2 && PacketOf<ElementOf<9>>::Type::kWords == 2);
 
 /// The boxes of one launch. In every rank's segment and set: an area per sending rank.
