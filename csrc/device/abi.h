@@ -156,7 +156,8 @@ struct AttentionParams {
   i32 pad[2];
 };
 
-/// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 2].
+/// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 2]: first visible key and one
+/// past the last; first -1: every key is visible and nothing is added, attention need not read the mask.
 struct MaskRangeParams {
   i32 batch, heads, queries, keys, block, mask_kind, dtype, pad;
 };

@@ -124,6 +124,7 @@ class Finder {
 
   // ---- waits
 
+  /// Who arrives on each counter.
   void find_counters() {
     arriving_.resize(static_cast<size_t>(plan_.num_counters));
     for (size_t op = 0; op < size(); ++op)
