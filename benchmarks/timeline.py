@@ -2,6 +2,7 @@
 and which products begin before the product in front of them has ended.
 
 python benchmarks/timeline.py decode --out build/timeline
+python benchmarks/timeline.py training --json benchmarks/results/h200/timeline.json
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 import ark_torch
 from ark_torch.profile import Profile
-from harness import compiled, device
+from harness import compiled, device, write_json
 from models import bert_batch, bert_large, llama, set_position, static_cache
 
 
@@ -55,12 +56,31 @@ def overlaps(run) -> list[str]:
     return lines
 
 
+def feed_forward_rows(run) -> list[dict]:
+    """One row per layer of the forward: how long before the end of the feed-forward's first product its second begins
+    to compute (an op that waited for the whole of the one before it would have at most 0)."""
+    products = {t.module: t for t in run.op_times() if t.kind == "matmul_tile" and t.module}
+    rows = []
+    for module, first in products.items():
+        second = products.get(module.removesuffix("intermediate.dense") + "output.dense")
+        if not module.endswith(".intermediate.dense") or second is None:
+            continue
+        early = (first.end_ms - second.start_ms) * 1e3
+        case = f"{second.module} begins before {module} ends"
+        row = {"case": case, "unit": "us", "better": "higher", "ark": {"median": early, "p10": early, "p90": early}}
+        spans = {"first_us": [first.start_ms * 1e3, first.end_ms * 1e3]}
+        spans["second_us"] = [second.start_ms * 1e3, second.end_ms * 1e3]
+        rows.append(row | {"rivals": {}, "floor": None, "must": 0.0, "errors": {}} | spans)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["decode", "training"])
     parser.add_argument("--layers", type=int)
     parser.add_argument("--position", type=int, default=96)
     parser.add_argument("--out", default="build/timeline")
+    parser.add_argument("--json", help="of a training step: by how much the feed-forward's products overlap")
     args = parser.parse_args()
     step = {"decode": decode, "training": training}[args.what](args, device())
     for _ in range(3):
@@ -78,6 +98,8 @@ def main() -> None:
         text = "\n".join([Profile([run]).table(), "", *overlaps(run)])
         (out / f"{stem}.txt").write_text(text + "\n")
         print(text[:6000])
+    if args.json:
+        write_json(args.json, [row for run in profile.runs for row in feed_forward_rows(run)])
 
 
 if __name__ == "__main__":
