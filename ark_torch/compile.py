@@ -13,11 +13,13 @@ from torch import fx
 
 from ark_torch import (  # noqa: F401 - they fill the table
     lower_attention,
+    lower_create,
     lower_foreach,
     lower_index,
     lower_matmul,
     lower_pointwise,
     lower_reduce,
+    lower_select,
     lower_view,
 )
 from ark_torch._compat import size_expr
@@ -28,7 +30,6 @@ from ark_torch.records import REGISTRY, GraphRecord, log
 from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment, probe
 from ark_torch.sizes import to_python
 
-RULE_FAMILIES = (lower_attention, lower_index, lower_matmul, lower_pointwise, lower_reduce, lower_view)  # fill RULES
 MAX_RETRIES = 64  # nodes that the planner may decline, one after the other, before the segment goes to ATen as a whole
 # Assertions on sizes: they run on the host and are no fallback.
 HOST_OPS = {

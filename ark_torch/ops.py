@@ -7,7 +7,9 @@ from ark_torch.lowering import RULES
 
 BEGIN, END = "<!-- ops: begin -->", "<!-- ops: end -->"
 _FAMILIES = {
-    "lower_pointwise": "elementwise, constants, random numbers",
+    "lower_pointwise": "elementwise arithmetic",
+    "lower_select": "comparisons, choices, casts",
+    "lower_create": "constants, random numbers",
     "lower_reduce": "reductions",
     "lower_matmul": "matrix products",
     "lower_attention": "attention",
