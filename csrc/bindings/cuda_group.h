@@ -71,8 +71,6 @@ class CudaGroup {
   c10::Stream own_stream(int key);
   void follow(c10::Stream stream);
   void gather_parts(Collectives& collectives, const at::Tensor& input, const Tensors& parts, const Call& call);
-  void run_exchange(Collectives& collectives, comm::ExchangeKind kind, const std::vector<abi::ExchangePart>& parts,
-                    int root, uint64_t bytes, const Call& call);
 
   std::unique_ptr<comm::Store> store_;
   int rank_, size_;
