@@ -185,18 +185,35 @@ ARK_DEVICE i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
   return at;
 }
 
+/// The same where the last dimension is contiguous: the place along it is an addition that folds into the address.
+template <int kDims>
+ARK_DEVICE i64 vector_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
+  i64 at = 0;
+#pragma unroll
+  for (int d = 0; d + 1 < kDims; ++d) at = multiply_add_wide(x[d], static_cast<i32>(o.stride[d]), at);
+  return at + x[kDims - 1];
+}
+
+/// Elements between the operand's element at x, its last dimension contiguous, and the next address that divides by V
+/// elements.
+template <int V, class S, int kDims>
+ARK_DEVICE int elements_until_aligned(const ProgramContext& c, int number, const i32 (&x)[kDims]) {
+  const abi::Operand& o = c.operand(number);
+  const i64 place = o.offset / static_cast<i64>(sizeof(S)) + element_offset(o, x);
+  return static_cast<int>(-place & (V - 1));
+}
+
 /// V elements of operand `number` at x.
 template <int V, class S, int kDims>
 ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
   const abi::Operand& o = c.operand(number);
+  if (c.known_vector(number)) return load_vector(reinterpret_cast<const S*>(o.offset) + vector_offset(o, x), out);
   const S* p = reinterpret_cast<const S*>(o.offset) + element_offset(o, x);
   if constexpr (V == 1) {
     out.v[0] = load_element(p);
   } else {
     const i64 stride = o.stride[kDims - 1];
-    if (c.known_vector(number)) {
-      load_vector(p, out);
-    } else if (o.vector >= kTogether<S, V>) {
+    if (o.vector >= kTogether<S, V>) {
       load_vector(p, out);
     } else if (stride == 0) {
       const S s = load_element(p);
@@ -209,6 +226,7 @@ ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i32 (&x)
 template <int V, class S, int kDims>
 ARK_DEVICE void store_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
   const abi::Operand& o = c.operand(number);
+  if (c.known_vector(number)) return store_vector(reinterpret_cast<S*>(o.offset) + vector_offset(o, x), in);
   S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x);
   if constexpr (V == 1) {
     store_element(p, in.v[0]);
@@ -291,6 +309,23 @@ ARK_DEVICE void load_irregular(const ProgramContext& c, int number, const i32 (&
         c.worker.report_index_error(c.task.record->op);
       }
     }
+  }
+}
+/// The same with one index and predicate for all of them.
+template <int V, int kIndices, class S, int kDims>
+ARK_DEVICE void load_gathered(const ProgramContext& c, int number, const i32 (&x)[kDims], i64 a, i64 b, bool predicate,
+                              Vec<S, V>& out) {
+  const abi::Operand& o = c.operand(number);
+  const IndexedOffset at = predicate ? indexed_offset(c, o, a, b, kIndices) : IndexedOffset{0, false};
+  if (at.valid) {
+    const S* p = reinterpret_cast<const S*>(o.offset) + at.offset;
+    if (c.known_vector(number)) return load_vector(p + vector_offset(o, x), out);
+    p += element_offset(o, x);
+    const i64 stride = o.stride[kDims - 1];
+    ARK_EACH out.v[i] = load_element(p + i * stride);
+  } else {
+    ARK_EACH out.v[i] = predicate ? out_of_range_value<S>() : S{};
+    if (predicate) c.worker.report_index_error(c.task.record->op);
   }
 }
 template <int V, int kIndices, class S, int kDims>
