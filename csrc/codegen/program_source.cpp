@@ -264,7 +264,8 @@ class Printer {
       if (loaded_in(i, pass)) registers += vector_registers(i);
     }
     if (is_long()) return 1;
-    const int most = std::clamp(800 / std::max(1, instructions), 2, 16);  // code: so many copies of the pass
+    const int most = std::clamp(800 / std::max(1, instructions), 2,
+                                vector_length() < 4 ? 16 : 8);  // code: so many copies of the pass
     return registers == 0 ? 2 : std::clamp(64 / registers, 1, most);
   }
 
@@ -491,7 +492,7 @@ class Printer {
       case Opcode::kConst:
         return declare(i, constant(in));
       case Opcode::kIndex:
-        return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + i"));
+        return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + c.further + i"));
       case Opcode::kParameter:
         return declare(i, cat("c.operand(", in.operand, ").stride[", in.aux, "]"));
       case Opcode::kLoad:

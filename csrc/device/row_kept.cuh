@@ -21,9 +21,10 @@ struct KeptRow {
   ARK_DEVICE void run(typename P::Uniform& u, unsigned char* buffer, const Sink& sink) {
     auto acc = P::accumulator(Pass<kPass>{});
     acc.start();
-    each_vector([&](auto k, int at, const i32(&x)[P::kDims]) __attribute__((always_inline)) {
-      P::template element<V>(Pass<kPass>{}, c, x, at, kept[k.value], u, acc, sink.at(at));
-    });
+    each_vector([&](auto k, const ProgramContext& at_k, int at, const i32(&x)[P::kDims])
+                    __attribute__((always_inline)) {
+                      P::template element<V>(Pass<kPass>{}, at_k, x, at, kept[k.value], u, acc, sink.at(at));
+                    });
     if constexpr (kPass + 1 < P::kPasses) load<kPass + 1>(u);
     group.reduce(acc, buffer);
     P::finish(acc, u);
@@ -33,21 +34,22 @@ struct KeptRow {
  private:
   template <int kPass>
   ARK_DEVICE void load(const typename P::Uniform& u) {
-    each_vector([&](auto k, int, const i32(&x)[P::kDims]) __attribute__((always_inline)) {
-      P::template load_more<V>(Pass<kPass>{}, c, x, u, kept[k.value]);
+    each_vector([&](auto k, const ProgramContext& at_k, int, const i32(&x)[P::kDims]) __attribute__((always_inline)) {
+      P::template load_more<V>(Pass<kPass>{}, at_k, x, u, kept[k.value]);
     });
   }
 
-  /// f(chunk, first element, its coordinates) for the thread's vectors. kFull: every thread has all of them, so that
-  /// nothing is conditional and the compiler keeps what passes have in common.
+  /// f(chunk, context, first element, coordinates) for the thread's vectors. kFull: every thread has all of them, so
+  /// that nothing is conditional and the compiler keeps what passes have in common.
   template <class F>
   ARK_DEVICE void each_vector(F&& f) const {
+    const int first = group.thread() * V;
     unrolled<P::kChunks>([&](auto k) __attribute__((always_inline)) {
-      const int at = (k.value * P::kThreads + group.thread()) * V;
-      if (!P::kFull && at >= row_size) return;
-      i32 x[P::kDims];
-      row_coordinates<P>(c, row, at, x);
-      f(k, at, x);
+      constexpr int kFurther = k.value * P::kThreads * V;
+      if (!P::kFull && first + kFurther >= row_size) return;
+      at_element<P, kFurther>(c, row, first,
+                              [&](const ProgramContext& place, const i32(&x)[P::kDims])
+                                  __attribute__((always_inline)) { f(k, place, first + kFurther, x); });
     });
   }
 };
