@@ -86,14 +86,24 @@ class Printer {
       all += more;
       most = std::max(most, more + (pass == 0 ? 0 : form_->vector * kept_values()));
     }
-    // functions of many instructions have intermediate values of several vectors at once
-    return (full ? std::min(all, most) : all) + (num_passes_ > 1 && calls_functions() ? 3 * form_->vector : 0);
+    return (full ? std::min(all, most) : all) + function_registers();
   }
-  bool calls_functions() const {
-    return std::any_of(program_.instrs.begin(), program_.instrs.end(), [&](const Instr& in) {
+  int row_ahead_registers() const {
+    int ahead = 0, last = 0;
+    for (int i = 0; i < count_; ++i) {
+      if (loaded_ahead(i)) ahead += vector_registers(i);
+      if (num_passes_ > 1 && loaded_in(i, num_passes_ - 1) && !loaded_before(i, num_passes_ - 1))
+        last += vector_registers(i);
+    }
+    return ahead + last + form_->vector * kept_values() + function_registers();
+  }
+  /// Functions of many instructions have intermediate values of several vectors at once.
+  int function_registers() const {
+    const bool calls = std::any_of(program_.instrs.begin(), program_.instrs.end(), [&](const Instr& in) {
       const int i = static_cast<int>(&in - program_.instrs.data());
       return !info_[i].scalar && info_[i].pass == 0 && in.op >= Opcode::kExp && in.op <= Opcode::kErf;
     });
+    return calls && num_passes_ > 1 ? 2 * form_->vector : 0;
   }
   bool reads_irregularly() const {
     for (int i = 0; i < count_; ++i)
@@ -353,8 +363,8 @@ class Printer {
 
   void print_form() {
     line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks, ";"));
-    line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false",
-             ", kEdges = ", form_->edges ? "true" : "false", ";"));
+    line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
+             form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false", ";"));
     line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands, "u;"));
     line("  /// Elements of a row before its first vector.");
     line("  static ARK_DEVICE int head(const ProgramContext& c, const i32 (&x)[kDims]) {");
@@ -402,7 +412,8 @@ class Printer {
     line("    }");
   }
 
-  /// load: what a pass needs; load_more: what of it no earlier pass does.
+  /// load: what a pass needs; load_more: what of it no earlier pass does, except load_ahead: what comes before the row
+  /// itself.
   void print_row_loads() {
     for (const bool more : {false, true}) {
       for (int pass = 0; pass < num_passes_; ++pass) {
@@ -410,10 +421,15 @@ class Printer {
         line(cat("  static ARK_DEVICE void ", more ? "load_more" : "load", "(Pass<", pass,
                  ">, const ProgramContext& c, const i32 (&x)[kDims], const Uniform& u, Inputs<V>& in) {"));
         for (int i = 0; i < count_; ++i)
-          if (loaded_in(i, pass) && !(more && loaded_before(i, pass))) print_row_load(i);
+          if (loaded_in(i, pass) && !(more && (loaded_before(i, pass) || loaded_ahead(i)))) print_row_load(i);
         line("  }");
       }
     }
+    line("  template <int V>");
+    line("  static ARK_DEVICE void load_ahead(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) {");
+    for (int i = 0; i < count_; ++i)
+      if (loaded_ahead(i)) print_row_load(i);
+    line("  }");
   }
 
   /// Everything that the marked instructions need, themselves included.
@@ -626,6 +642,10 @@ class Printer {
   bool loaded_in(int i, int pass) const {
     return (info_[i].gather || (info_[i].plain_load && !info_[i].scalar)) && needed_in(pass)[i];
   }
+  bool loaded_ahead(int i) const {
+    return info_[i].plain_load && instr(i).operand < 32 && (form_->ahead_operands >> instr(i).operand & 1) != 0 &&
+           loaded_in(i, 0);
+  }
   bool loaded_before(int i, int pass) const {
     for (int p = 0; p < pass; ++p)
       if (loaded_in(i, p)) return true;
@@ -692,6 +712,10 @@ int row_vector_length(const Program& program, const RowForm& form) {
 int row_kept_registers(const Program& program, const RowForm& form, bool full) {
   const Printer printer(program, &form);
   return printer.reads_irregularly() ? INT_MAX : printer.row_kept_registers(full);
+}
+
+int row_ahead_registers(const Program& program, const RowForm& form) {
+  return Printer(program, &form).row_ahead_registers();
 }
 
 uint32_t row_gathers(const Program& program, const RowForm& form) { return Printer(program, &form).gathers(); }

@@ -27,6 +27,9 @@ std::string row_program_source(const Program& program, const RowForm& form, int 
 /// Elements per vector of a row program whose `same_operands` are known.
 int row_vector_length(const Program& program, const RowForm& form);
 
+/// The same where what the first pass reads of the next row comes in beside what is kept of this one.
+int row_ahead_registers(const Program& program, const RowForm& form);
+
 /// Operands that are gathered by indices that are the same for a whole row.
 uint32_t row_gathers(const Program& program, const RowForm& form);
 

@@ -80,6 +80,18 @@ bool off_alike(const plan::Op& op, uint32_t operands, int vector) {
   return first != nullptr;
 }
 
+/// Operands of plain accesses that are not the same for all rows of some op.
+uint32_t differing_operands(const Program& program, const std::vector<const plan::Op*>& ops) {
+  const uint32_t loads = accesses_of(program).loads;
+  uint32_t differ = 0;
+  for (const plan::Op* op : ops)
+    for (int i = 0; i < 32; ++i)
+      if ((loads >> i & 1) != 0)
+        for (int d = 0; d < params_of(*op).num_dims - params_of(*op).reduce_dims; ++d)
+          if (operand_of(*op, i).stride[d] != 0) differ |= 1u << i;
+  return differ;
+}
+
 int narrowest_operand(const plan::Op& op, uint32_t operands) {
   int best = -1;
   for (int i = 0; i < 32; ++i) {
@@ -147,6 +159,8 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
   if (chunks > 16 || chunks * int64_t{row_kept_registers(program, form, full)} > kKeptRegisters) return form;
   form.full = full;
   form.chunks = static_cast<int>(chunks);
+  form.ahead_operands = differing_operands(program, ops);
+  if (!full || chunks * row_ahead_registers(program, form) > kKeptRegisters) form.ahead_operands = 0;
   return form;
 }
 

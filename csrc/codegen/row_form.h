@@ -18,6 +18,7 @@ struct RowForm {
   int threads = 256;      // that share a row: 32, 128 or 256
   int chunks = 0;         // vectors of the row that a thread keeps; 0: streamed
   bool full = false;      // every thread has all of its chunks, in every op
+  uint32_t ahead_operands = 0;  // bit i: what the first pass reads of it is loaded while the row before is worked on
 };
 
 /// `ops`: at least one, all of kind kRow and of this program.

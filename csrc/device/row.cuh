@@ -38,25 +38,28 @@ struct Row {
     const i64 end = min(p.num_rows, (task.first + static_cast<i64>(task.count)) * p.tile);
     i64 n = task.first * p.tile + group.index();
     if (n >= end) return;
-    i32 row[P::kDims] = {};
-    unflatten<0, P::kDims - P::kReduceDims>(r, n, row);
+    Walk walk{c, group, p.row_size};
+    unflatten<0, P::kDims - P::kReduceDims>(r, n, walk.row);
     typename P::Scalars scalars{};
-    P::load_scalars(c, row, scalars);
+    P::load_scalars(c, walk.row, scalars);
+    walk.load_ahead(walk.row);
 #pragma unroll 1
     for (; n < end; n += group.count()) {
       typename P::Uniform u{};
       u.scalars = scalars;
-      Walk walk{c, group, row, p.row_size};
       walk.start(u);
       i32 next[P::kDims] = {};
-      if (n + group.count() < end) {  // asked for while this row is worked on
+      const bool more = n + group.count() < end;
+      if (more) {  // asked for while this row is worked on
         unflatten<0, P::kDims - P::kReduceDims>(r, n + group.count(), next);
         P::load_scalars(c, next, scalars);
       }
-      walk.template run<0>(u, consumer.scratch(), RowNoSink{});
-      if (P::kUniformStores && group.thread() == 0) P::uniform_stores(c, row, u);
+      walk.template run<0>(u, consumer.scratch(), RowNoSink{}, [&] {
+        if (more) walk.load_ahead(next);
+      });
+      if (P::kUniformStores && group.thread() == 0) P::uniform_stores(c, walk.row, u);
 #pragma unroll
-      for (int d = 0; d < P::kDims; ++d) row[d] = next[d];
+      for (int d = 0; d < P::kDims; ++d) walk.row[d] = next[d];
     }
   }
 };

@@ -12,17 +12,18 @@ struct StreamedRow {
 
   const ProgramContext& c;
   const RowGroup& group;
-  const i32 (&row)[P::kDims];
   i64 row_size;
+  i32 row[P::kDims] = {};
   i64 begin = 0, end = 0;  // of the vectors
 
+  ARK_DEVICE void load_ahead(const i32 (&)[P::kDims]) const {}
   ARK_DEVICE void start(const typename P::Uniform&) {
     begin = min(static_cast<i64>(P::head(c, row)), row_size);
     end = begin + (row_size - begin) / V * V;
   }
 
-  template <int kPass, class Sink>
-  ARK_DEVICE void run(typename P::Uniform& u, unsigned char* buffer, const Sink& sink) {
+  template <int kPass, class Sink, class FirstDone>
+  ARK_DEVICE void run(typename P::Uniform& u, unsigned char* buffer, const Sink& sink, const FirstDone& first_done) {
     auto acc = P::accumulator(Pass<kPass>{});
     acc.start();
     constexpr int kMany = P::kInFlight[kPass], kFew = kMany > 1 ? kMany / 2 : 1;
@@ -40,7 +41,7 @@ struct StreamedRow {
     if constexpr (kEdges) edge.template use<kPass>(*this, u, acc, sink);
     group.reduce(acc, buffer);
     P::finish(acc, u);
-    if constexpr (kPass + 1 < P::kPasses) run<kPass + 1>(u, buffer, sink);
+    if constexpr (kPass + 1 < P::kPasses) run<kPass + 1>(u, buffer, sink, first_done);
   }
 
  private:
