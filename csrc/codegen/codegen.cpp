@@ -17,8 +17,6 @@ namespace {
 
 using abi::TaskKind;
 
-constexpr int kConsumerThreads = 256;  // device/pipeline.cuh
-
 /// Where a task meets a program; each is one dispatch function of the generated `Programs`.
 enum Use { kPointwiseUse, kRowUse, kColumnUse, kEpilogueRows, kPrologueRows, kEpilogueTile, kEpilogueSimple, kNumUses };
 constexpr std::array<const char*, kNumUses> kUseNames = {
@@ -63,7 +61,7 @@ struct Needs {
   std::set<TaskKind> kinds;
   std::array<std::set<int>, kNumUses> programs;
   std::map<int, std::vector<std::string>> users;         // program -> names of the ops
-  std::set<int> long_rows;                               // row programs of rows that registers do not hold
+  std::map<int, std::vector<const plan::Op*>> row_ops;   // row program -> ops
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
@@ -118,9 +116,7 @@ Needs analyse(const plan::Plan& plan) {
         break;
       case TaskKind::kRow:
         note_program(plan, op, kRowUse, r.params.program.program, needs);
-        if (r.params.program.row_size >
-            int64_t{row_elements_per_thread(plan.programs[r.params.program.program])} * kConsumerThreads)
-          needs.long_rows.insert(r.params.program.program);
+        needs.row_ops[r.params.program.program].push_back(&op);
         break;
       case TaskKind::kColumn:
         note_program(plan, op, kColumnUse, r.params.program.program, needs);
@@ -158,7 +154,11 @@ std::string programs_text(const plan::Plan& plan, const Needs& needs, const std:
   for (const int number : all) {
     std::string comment;
     for (const std::string& user : needs.users.at(number)) comment += cat("// ", user, "\n");
-    std::string source = program_source(plan.programs[number], number, comment);
+    const Program& program = plan.programs[number];
+    const auto rows = needs.row_ops.find(number);
+    const std::string source = rows == needs.row_ops.end()
+                                   ? program_source(program, number, comment)
+                                   : row_program_source(program, row_form(program, rows->second), number, comment);
     text += source + "\n";
     if (flagged.contains(number)) text += flagged_program_source(plan.programs[number], number) + "\n";
   }
@@ -274,7 +274,7 @@ std::string consumer_cases(const Needs& needs) {
       text += cat("        switch (task.record->params.", family.program, ") {\n");
       for (const int number : needs.programs[family.use])
         text += cat("          case ", number, ":\n            return call<", family.type, "<OneProgram<Program",
-                    number, needs.long_rows.contains(number) ? ", true" : "", ">>>(consumer, task);\n");
+                    number, ">>>(consumer, task);\n");
       text += "        }\n        return;\n";
     }
   }

@@ -1,6 +1,7 @@
 #include "codegen/program_source.h"
 
 #include <algorithm>
+#include <climits>
 #include <vector>
 
 #include "base/check.h"
@@ -21,7 +22,9 @@ std::vector<int> inputs_of(const Instr& instr) {
 /// Prints one program. Analysis in the constructor, one public function per part of the struct.
 class Printer {
  public:
-  explicit Printer(const Program& program) : program_(program), count_(static_cast<int>(program.instrs.size())) {
+  /// `form`: of a row program.
+  explicit Printer(const Program& program, const RowForm* form = nullptr)
+      : program_(program), form_(form), count_(static_cast<int>(program.instrs.size())) {
     row_ = program.kind == ProgramKind::kRow || program.kind == ProgramKind::kPrologue;
     column_ = program.kind == ProgramKind::kColumn;
     check_program();
@@ -37,12 +40,15 @@ class Printer {
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
              ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
+    if (form_ != nullptr) print_form();
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));
     print_inputs();
     if (flagged_) print_ready();
     if (row_ || column_) {
+      if (form_ != nullptr) print_scalars();
       print_accumulators();
+      if (form_ != nullptr) print_row_loads();
       for (int pass = 0; pass < num_passes_; ++pass) print_element(pass);
       print_uniform_stores();
     } else {
@@ -51,7 +57,60 @@ class Printer {
     line("};");
     return std::move(out_);
   }
-  int elements_per_thread() const { return cached_chunks() * vector_length(); }
+  uint32_t gathers() const {
+    uint32_t operands = 0;
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].gather && instr(i).operand < 32) operands |= 1u << instr(i).operand;
+    return operands;
+  }
+  int row_vector_length() const {
+    int narrowest = 8, widest = 0;
+    for (int i = 0; i < count_; ++i) {
+      const Instr& in = instr(i);
+      if ((in.op != Opcode::kLoad && in.op != Opcode::kStore) || uniform_store(i) || info_[i].scalar) continue;
+      narrowest = std::min(narrowest, size_bytes(in.dtype));
+      widest = std::max(widest, in.dtype == DType::kF64 ? 16 : size_bytes(in.dtype));
+    }
+    if (is_long() || widest == 16 || narrowest == 8) return 2;
+    // where types differ, a warp's accesses of either are without gaps
+    return narrowest <= 2 && widest <= 2 ? 8 : 4;
+  }
+  /// Registers of one vector of a kept row, at most: what comes in, or what is kept beside what comes in last. `full`:
+  /// the compiler keeps what later passes have in common with the first instead of what it was made of.
+  int row_kept_registers(bool full) const {
+    int all = 0, most = 0;
+    for (int pass = 0; pass < num_passes_; ++pass) {
+      int more = 0;
+      for (int i = 0; i < count_; ++i)
+        if (loaded_in(i, pass) && !loaded_before(i, pass)) more += vector_registers(i);
+      all += more;
+      most = std::max(most, more + (pass == 0 ? 0 : form_->vector * kept_values()));
+    }
+    return (full ? std::min(all, most) : all) + function_registers();
+  }
+  int row_ahead_registers() const {
+    int ahead = 0, last = 0;
+    for (int i = 0; i < count_; ++i) {
+      if (loaded_ahead(i)) ahead += vector_registers(i);
+      if (num_passes_ > 1 && loaded_in(i, num_passes_ - 1) && !loaded_before(i, num_passes_ - 1))
+        last += vector_registers(i);
+    }
+    return ahead + last + form_->vector * kept_values() + function_registers();
+  }
+  /// Functions of many instructions have intermediate values of several vectors at once.
+  int function_registers() const {
+    const bool calls = std::any_of(program_.instrs.begin(), program_.instrs.end(), [&](const Instr& in) {
+      const int i = static_cast<int>(&in - program_.instrs.data());
+      return !info_[i].scalar && info_[i].pass == 0 && in.op >= Opcode::kExp && in.op <= Opcode::kErf;
+    });
+    return calls && num_passes_ > 1 ? 2 * form_->vector : 0;
+  }
+  bool reads_irregularly() const {
+    for (int i = 0; i < count_; ++i)
+      for (int pass = 0; pass < num_passes_; ++pass)
+        if (irregular_load(i) && needed_in(pass)[i]) return true;
+    return false;
+  }
 
  private:
   struct Info {
@@ -60,6 +119,7 @@ class Printer {
     int pass = 0;         // first pass in which the value can be computed
     bool fast = false;    // only rounded to 16 bits afterwards
     bool plain_load = false;
+    bool gather = false;  // of a row: the same indices and predicate for all of it, so that it loads like a plain one
   };
 
   const Instr& instr(int i) const { return program_.instrs[i]; }
@@ -81,6 +141,12 @@ class Printer {
     }
   }
 
+  /// Plain load of an operand that is the same along the row.
+  bool same_along_row(int i) const {
+    return form_ != nullptr && info_[i].plain_load && instr(i).operand < 32 &&
+           (form_->same_operands >> instr(i).operand & 1) != 0;
+  }
+
   void classify() {
     info_.resize(count_);
     for (int i = 0; i < count_; ++i) {
@@ -93,8 +159,10 @@ class Printer {
         info.pass = std::max(info.pass, info_[input].pass + (instr(input).op == Opcode::kReduce ? 1 : 0));
       }
       info.plain_load = in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c < 0;
+      info.gather = form_ != nullptr && in.op == Opcode::kLoad && !info.plain_load && all_scalar && info.pass == 0;
       info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce || in.op == Opcode::kParameter ||
-                    (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar);
+                    (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar) ||
+                    same_along_row(i);
     }
     num_passes_ = 1;
     for (int i = 0; i < count_; ++i)
@@ -134,10 +202,12 @@ class Printer {
   }
 
   bool irregular_load(int i) const {
-    return instr(i).op == Opcode::kLoadParts || (instr(i).op == Opcode::kLoad && !info_[i].plain_load);
+    return instr(i).op == Opcode::kLoadParts ||
+           (instr(i).op == Opcode::kLoad && !info_[i].plain_load && !info_[i].gather);
   }
 
   int vector_length() const {
+    if (form_ != nullptr) return form_->vector;
     int narrowest = 8;
     bool doubles = false;
     for (int i = 0; i < count_; ++i) {
@@ -189,6 +259,40 @@ class Printer {
     if (registers == 0 || is_long()) return 1;
     const int by_registers = std::clamp(64 / registers, 1, 4);
     return count_ > 60 ? 1 : count_ > 25 ? std::min(2, by_registers) : by_registers;
+  }
+
+  int vector_registers(int i) const { return std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4); }
+
+  /// Vectors of a streamed row that a thread has in flight in a pass.
+  int in_flight(int pass) const {
+    int registers = 0, instructions = 0;
+    const std::vector<bool> needed = needed_in(pass);
+    for (int i = 0; i < count_; ++i) {
+      if (!needed[i]) continue;
+      if (irregular_load(i)) return 1;
+      if (!info_[i].scalar) instructions += vector_length();
+      if (loaded_in(i, pass)) registers += vector_registers(i);
+    }
+    if (is_long()) return 1;
+    const int most = std::clamp(800 / std::max(1, instructions), 2,
+                                vector_length() < 4 ? 16 : 8);  // code: so many copies of the pass
+    return registers == 0 ? 2 : std::clamp(64 / registers, 1, most);
+  }
+
+  /// Values of the first pass of which later ones are made.
+  int kept_values() const {
+    if (num_passes_ == 1) return 0;
+    const std::vector<bool> first = needed_in(0);
+    std::vector<bool> kept(count_);
+    for (int pass = 1; pass < num_passes_; ++pass) {
+      const std::vector<bool> needed = needed_in(pass);
+      for (int i = 0; i < count_; ++i) {
+        if (!needed[i] || first[i] || instr(i).op == Opcode::kReduce) continue;
+        for (const int input : inputs_of(instr(i)))
+          if (first[input] && !info_[input].scalar) kept[input] = true;
+      }
+    }
+    return static_cast<int>(std::count(kept.begin(), kept.end(), true));
   }
 
   /// Vectors of a row that a thread keeps in registers between passes: about 64 registers of raw loads.
@@ -245,8 +349,10 @@ class Printer {
   void print_inputs() {
     line("  template <int V> struct Inputs {");
     for (int i = 0; i < count_; ++i)
-      if (info_[i].plain_load) line(cat("    Vec<", input_type(instr(i)), ", V> r", i, ";"));
+      if ((info_[i].plain_load && !same_along_row(i)) || info_[i].gather)
+        line(cat("    Vec<", input_type(instr(i)), ", V> r", i, ";"));
     line("  };");
+    if (form_ != nullptr) return;  // loads by pass
     line(
         "  template <int V> static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) "
         "{");
@@ -255,11 +361,82 @@ class Printer {
     line("  }");
   }
 
+  void print_form() {
+    line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks, ";"));
+    line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
+             form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false", ";"));
+    line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands, "u;"));
+    line("  /// Elements of a row before its first vector.");
+    line("  static ARK_DEVICE int head(const ProgramContext& c, const i32 (&x)[kDims]) {");
+    const auto of_head = [&](const Instr& in) { return in.operand == form_->head_operand && in.op != Opcode::kConst; };
+    const auto head = std::find_if(program_.instrs.begin(), program_.instrs.end(), of_head);
+    if (form_->head_operand < 0)
+      line("    return 0;");
+    else
+      line(cat("    return elements_until_aligned<kVector, ", storage_type(head->dtype), ">(c, ", form_->head_operand,
+               ", x);"));
+    line("  }");
+    std::string counts;
+    for (int pass = 0; pass < num_passes_; ++pass) counts += cat(pass > 0 ? ", " : "", in_flight(pass));
+    line(cat("  static constexpr int kInFlight[] = {", counts, "};  // vectors of a streamed row, by pass"));
+  }
+
+  /// Values of a row that are loaded once.
+  void print_scalars() {
+    line("  struct Scalars {");
+    for (int i = 0; i < count_; ++i)
+      if (same_along_row(i)) line(cat("    Vec<", storage_type(instr(i).dtype), ", 1> r", i, ";"));
+    line("  };");
+    line("  static ARK_DEVICE void load_scalars(const ProgramContext& c, const i32 (&x)[kDims], Scalars& s) {");
+    for (int i = 0; i < count_; ++i)
+      if (same_along_row(i)) line(cat("    load_operand<1>(c, ", instr(i).operand, ", x, s.r", i, ");"));
+    line("  }");
+  }
+
+  void print_row_load(int i) {
+    const Instr& in = instr(i);
+    if (!info_[i].gather) return line(cat("    load_operand<V>(c, ", in.operand, ", x, in.r", i, ");"));
+    std::vector<bool> wanted(count_);
+    for (const int input : inputs_of(in)) wanted[input] = true;
+    const std::vector<bool> needed = needed_by(wanted);
+    line("    {");
+    for (int k = 0; k < i; ++k)
+      if (needed[k]) print_instruction(k, true);
+    line(cat("    load_gathered<V, ",
+             in.a < 0   ? 0
+             : in.b < 0 ? 1
+                        : 2,
+             ">(c, ", in.operand, ", x, ", in.a < 0 ? "0" : converted(in.a, DType::kI64), ", ",
+             in.b < 0 ? "0" : converted(in.b, DType::kI64), ", ", in.c < 0 ? "true" : converted(in.c, DType::kBool),
+             ", in.r", i, ");"));
+    line("    }");
+  }
+
+  /// load: what a pass needs; load_more: what of it no earlier pass does, except load_ahead: what comes before the row
+  /// itself.
+  void print_row_loads() {
+    for (const bool more : {false, true}) {
+      for (int pass = 0; pass < num_passes_; ++pass) {
+        line("  template <int V>");
+        line(cat("  static ARK_DEVICE void ", more ? "load_more" : "load", "(Pass<", pass,
+                 ">, const ProgramContext& c, const i32 (&x)[kDims], const Uniform& u, Inputs<V>& in) {"));
+        for (int i = 0; i < count_; ++i)
+          if (loaded_in(i, pass) && !(more && (loaded_before(i, pass) || loaded_ahead(i)))) print_row_load(i);
+        line("  }");
+      }
+    }
+    line("  template <int V>");
+    line("  static ARK_DEVICE void load_ahead(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) {");
+    for (int i = 0; i < count_; ++i)
+      if (loaded_ahead(i)) print_row_load(i);
+    line("  }");
+  }
+
   /// Everything that the marked instructions need, themselves included.
-  std::vector<bool> needed_by(std::vector<bool> wanted) const {
+  std::vector<bool> needed_by(std::vector<bool> wanted, bool stop_at_reduce = false) const {
     for (int i = count_ - 1; i >= 0; --i) {
       if (!wanted[i]) continue;
-      if (instr(i).op == Opcode::kReduce && stop_at_reduce_) continue;
+      if (instr(i).op == Opcode::kReduce && stop_at_reduce) continue;
       for (const int input : inputs_of(instr(i))) wanted[input] = true;
     }
     return wanted;
@@ -298,7 +475,8 @@ class Printer {
 
   void print_load(int i, bool preloaded) {
     const Instr& in = instr(i);
-    if (info_[i].plain_load && preloaded) return declare(i, cat("widen(in.r", i, ".v[i])"));
+    if (same_along_row(i)) return declare(i, cat("widen(u.scalars.r", i, ".v[0])"));
+    if ((info_[i].plain_load || info_[i].gather) && preloaded) return declare(i, cat("widen(in.r", i, ".v[i])"));
     line(cat("    Vec<", storage_type(in.dtype), ", V> m", i, ";"));
     if (info_[i].plain_load) {
       line(cat("    load_operand<V>(c, ", in.operand, ", x, m", i, ");"));
@@ -330,7 +508,7 @@ class Printer {
       case Opcode::kConst:
         return declare(i, constant(in));
       case Opcode::kIndex:
-        return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + i"));
+        return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + c.further + i"));
       case Opcode::kParameter:
         return declare(i, cat("c.operand(", in.operand, ").stride[", in.aux, "]"));
       case Opcode::kLoad:
@@ -426,6 +604,7 @@ class Printer {
 
   void print_accumulators() {
     line("  struct Uniform {");
+    if (form_ != nullptr) line("    Scalars scalars;");
     for (int i = 0; i < count_; ++i)
       if (instr(i).op == Opcode::kReduce) line(cat("    ", register_type(info_[i].type), " r", i, ";"));
     line("  };");
@@ -450,19 +629,32 @@ class Printer {
     }
   }
 
-  /// The work of one pass over the elements: reductions of that pass and, in the last one, stores and yields.
-  void print_element(int pass) {
-    stop_at_reduce_ = true;
-    std::vector<bool> wanted(count_), adds(count_);
+  /// What pass `pass` over the elements computes: for reductions of that pass and, in the last one, stores and yields.
+  std::vector<bool> needed_in(int pass) const {
+    std::vector<bool> wanted(count_);
     for (int i = 0; i < count_; ++i) {
       const Instr& in = instr(i);
-      if (in.op == Opcode::kReduce && reduce_pass(i) == pass) {
-        wanted[in.a] = true;
-        adds[i] = true;
-      }
+      if (in.op == Opcode::kReduce && reduce_pass(i) == pass) wanted[in.a] = true;
       if (is_sink(in.op) && !uniform_store(i) && pass == num_passes_ - 1) wanted[i] = true;
     }
-    const std::vector<bool> needed = needed_by(wanted);
+    return needed_by(wanted, true);
+  }
+  bool loaded_in(int i, int pass) const {
+    return (info_[i].gather || (info_[i].plain_load && !info_[i].scalar)) && needed_in(pass)[i];
+  }
+  bool loaded_ahead(int i) const {
+    return info_[i].plain_load && instr(i).operand < 32 && (form_->ahead_operands >> instr(i).operand & 1) != 0 &&
+           loaded_in(i, 0);
+  }
+  bool loaded_before(int i, int pass) const {
+    for (int p = 0; p < pass; ++p)
+      if (loaded_in(i, p)) return true;
+    return false;
+  }
+
+  /// The work of one pass over the elements.
+  void print_element(int pass) {
+    const std::vector<bool> needed = needed_in(pass);
     line("  template <int V, class Sink>");
     line(cat("  static ARK_DEVICE void element(Pass<", pass,
              ">, const ProgramContext& c, const i32 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
@@ -470,7 +662,7 @@ class Printer {
              ", const Sink& sink) {"));
     for (int i = 0; i < count_; ++i) {
       if (needed[i]) print_instruction(i, true);
-      if (adds[i])
+      if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
         line(cat("    ARK_EACH acc", column_ ? "[i]" : "", ".r", i, ".add(", converted(instr(i).a, accumulated_type(i)),
                  column_ ? ", row_index);" : ", row_index + i);"));
     }
@@ -478,11 +670,10 @@ class Printer {
   }
 
   void print_uniform_stores() {
-    stop_at_reduce_ = true;
     std::vector<bool> wanted(count_);
     bool any = false;
     for (int i = 0; i < count_; ++i) any |= wanted[i] = uniform_store(i);
-    const std::vector<bool> needed = needed_by(wanted);
+    const std::vector<bool> needed = needed_by(wanted, true);
     line(cat("  static constexpr bool kUniformStores = ", any ? "true" : "false", ";"));
     line("  static ARK_DEVICE void uniform_stores(const ProgramContext& c, const i32 (&x)[kDims], const Uniform& u) {");
     line("    constexpr int V = 1;");
@@ -492,8 +683,9 @@ class Printer {
   }
 
   const Program& program_;
+  const RowForm* form_;
   int count_;
-  bool row_ = false, column_ = false, stop_at_reduce_ = false, flagged_ = false;
+  bool row_ = false, column_ = false, flagged_ = false;
   int num_passes_ = 1;
   std::vector<Info> info_;
   std::string out_;
@@ -509,6 +701,23 @@ std::string flagged_program_source(const Program& program, int number) {
   return Printer(program).text(number, "", true);
 }
 
-int row_elements_per_thread(const Program& program) { return Printer(program).elements_per_thread(); }
+std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment) {
+  return Printer(program, &form).text(number, comment);
+}
+
+int row_vector_length(const Program& program, const RowForm& form) {
+  return Printer(program, &form).row_vector_length();
+}
+
+int row_kept_registers(const Program& program, const RowForm& form, bool full) {
+  const Printer printer(program, &form);
+  return printer.reads_irregularly() ? INT_MAX : printer.row_kept_registers(full);
+}
+
+int row_ahead_registers(const Program& program, const RowForm& form) {
+  return Printer(program, &form).row_ahead_registers();
+}
+
+uint32_t row_gathers(const Program& program, const RowForm& form) { return Printer(program, &form).gathers(); }
 
 }  // namespace ark::codegen

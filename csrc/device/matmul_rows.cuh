@@ -7,7 +7,7 @@
 //
 // Weights of other types (fp32) are read by the consumers themselves and multiplied on the CUDA cores; no pages.
 #pragma once
-#include "device/row.cuh"
+#include "device/row_walk.cuh"
 #include "device/rows_loader.cuh"
 #include "device/rows_pages.cuh"
 

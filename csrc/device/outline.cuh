@@ -7,11 +7,9 @@
 
 namespace ark::device {
 
-/// `Programs` with one program in it, whatever its number. kLong: a row program that meets rows longer than what
-/// registers hold.
-template <class P, bool kLong = false>
+/// `Programs` with one program in it, whatever its number.
+template <class P>
 struct OneProgram {
-  static constexpr bool kLongRows = kLong;
   template <class F>
   static ARK_DEVICE void pointwise(int, F&& f) {
     f(P{});

@@ -138,18 +138,27 @@ void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Opt
   set_flat_grid(op, joint, params.tile);
 }
 
+/// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
+int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
+  const bool is_long = params.row_size > kLongRow;
+  const int64_t least = is_long ? 1 : kConsumerWarps,
+                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, 4 * kMaxElements / params.row_size));
+  const int64_t tile_cost = is_long ? 0 : 4;  // in rows
+  int64_t best = least, best_cost = INT64_MAX;
+  for (int64_t rows = least; rows <= most; rows *= 2) {
+    const int64_t cost = ceil_div(ceil_div(params.num_rows, rows), workers) * (rows + tile_cost);
+    if (cost <= best_cost) best = rows, best_cost = cost;
+  }
+  return best;
+}
+
 void tile_row(FusedOp& op, const Options& options) {
   abi::ProgramParams& params = op.op.record.params.program;
   const int outer = params.num_dims - params.reduce_dims;
   params.num_rows = params.row_size = 1;
   for (int d = 0; d < outer; ++d) params.num_rows *= op.op.record.size[d];
   for (int d = outer; d < params.num_dims; ++d) params.row_size *= op.op.record.size[d];
-  const int64_t per_worker = params.num_rows / options.machine.num_workers;
-  int64_t target = 1;
-  if (params.row_size <= kLongRow) {
-    target = kConsumerWarps;  // a warp handles a row
-    while (target * 2 <= per_worker && target * 2 * params.row_size <= 4 * kMaxElements && target < 64) target *= 2;
-  }
+  const int64_t target = rows_per_tile(params, options.machine.num_workers);
   const std::vector<Joint> joint = joint_dims(op, 0, outer);
   params.tile = aligned_tile(joint, target, 1);
   params.split = 1;

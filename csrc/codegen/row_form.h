@@ -1,0 +1,27 @@
+// How the rows of a program are walked on the GPU (device/row.cuh): chosen once for all ops of a plan that use the
+// program, from the lengths of their rows and from how their operands lie in memory.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ir/program.h"
+#include "planner/plan.h"
+
+namespace ark::codegen {
+
+struct RowForm {
+  uint32_t same_operands = 0;    // bit i: the same for a whole row in every op, loaded once a row
+  uint32_t vector_operands = 0;  // bit i: contiguous along the row, moved by vectors
+  int vector = 1;                // elements per vector
+  int head_operand = -1;  // the operand that says where the first vector of a row begins; -1: at its first element
+  bool edges = false;     // elements before the first or after the last vector
+  int threads = 256;      // that share a row: 32, 128 or 256
+  int chunks = 0;         // vectors of the row that a thread keeps; 0: streamed
+  bool full = false;      // every thread has all of its chunks, in every op
+  uint32_t ahead_operands = 0;  // bit i: what the first pass reads of it is loaded while the row before is worked on
+};
+
+/// `ops`: at least one, all of kind kRow and of this program.
+RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops);
+
+}  // namespace ark::codegen
