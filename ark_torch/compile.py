@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 from collections import Counter
@@ -112,22 +113,43 @@ class _GraphCompiler:
                 self.causes[node] = reason
                 if reason.startswith("internal error"):
                     self.record.internal_errors.append(reason)
-        self._decline_aliased_writes()
         steps, segments = self._plan()
         self.record.segments = list(segments.values())
         self._note(steps)
         emitter = Emitter(self.gm, self.symbols, self.device)
         return emitter.emit(self.record.name, self.placeholders, steps, segments, self.result)
 
-    def _decline_aliased_writes(self) -> None:
-        """A native write needs every view of its input to be native as well: the plan sees only aliases that it made
-        itself."""
-        for node in self.nodes:
-            if node.target != torch.ops.aten.copy_.default or node in self.causes:
-                continue
-            root = self.owner[node]
-            if any(self.owner[n] is root and n in self.causes for n in self.nodes):
-                self.causes[node] = "copy_ into an input that ATen views"
+    def _own_views(self, steps: list[Step]) -> bool:
+        """A plan sees only the aliases that it makes itself. A native step that writes an input therefore makes its own
+        views of it; where it cannot, the write is declined. Whether that was so anywhere."""
+        declined = False
+        for step in (s for s in steps if s.native):
+            inside, views = set(step.nodes), []
+            writes = [n for n in step.nodes if n.target == torch.ops.aten.copy_.default]
+            for source in (x for n in step.nodes for x in n.all_input_nodes):
+                mine = [n for n in writes if self.owner[n] is self.owner[source]]
+                if not mine or source in inside or source is self.owner[source]:
+                    continue
+                chain = self._view_chain(source)
+                if chain is None:
+                    self.causes.update((n, "copy_ into an input that ATen views") for n in mine)
+                    declined = True
+                else:
+                    views += [n for n in chain if n not in inside]
+                    inside.update(chain)
+            step.nodes[:0] = views
+        return declined
+
+    def _view_chain(self, node: fx.Node) -> list[fx.Node] | None:
+        """The native views that lead from the argument that owns the node's memory to the node; None where there is
+        more than that to it."""
+        chain = []
+        while node is not self.owner[node]:
+            if not is_view(node) or node in self.causes:
+                return None
+            chain.append(node)
+            node = node.args[0]
+        return chain[::-1] if node.op == "placeholder" else None
 
     def _plan(self) -> tuple[list[Step], dict[int, NativeSegment]]:
         """Partition, lower, compile; a node that the planner declines becomes an ATen step and the cut starts again."""
@@ -135,14 +157,17 @@ class _GraphCompiler:
         for attempt in range(MAX_RETRIES + 1):
             steps = partition(self.nodes, lambda n: n not in self.causes, self.owner)
             self._release_small(steps)
+            if self._own_views(steps):
+                continue
             segments, declined = {}, False
             for i, step in enumerate(steps):
                 if not step.native:
                     continue
-                key = tuple(step.nodes)
+                outputs = outputs_of(step, steps, self.result)
+                key = (tuple(step.nodes), tuple(outputs))
                 try:
                     if key not in built:
-                        built[key] = self._native(f"{self.record.name}_{i}", step, steps)
+                        built[key] = self._native(f"{self.record.name}_{i}", step, outputs)
                     segments[i] = built[key]
                 except Unsupported as error:
                     self._decline(step, str(error), whole=attempt == MAX_RETRIES - 1)
@@ -182,8 +207,7 @@ class _GraphCompiler:
         self.record.internal_errors.append(str(error))
         self._decline(step, f"internal error: {error}", whole=True)
 
-    def _native(self, name: str, step: Step, steps: list[Step]) -> NativeSegment:
-        outputs = outputs_of(step, steps, self.result)
+    def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
         lowered = lower_segment(name, step.nodes, outputs, self.device)
         data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
         for symbol in [*lowered.symbols, *data]:
@@ -234,13 +258,14 @@ def _is_tiny(node: fx.Node) -> bool:
 
 
 def outputs_of(step: Step, steps: list[Step], result) -> list[fx.Node]:
-    """Values of the step that later steps or the caller read."""
+    """Values of the step that later steps or the caller read, and that no earlier step has made."""
     inside = set(step.nodes)
+    made = {node for earlier in itertools.takewhile(lambda s: s is not step, steps) for node in earlier.nodes}
     returned = set()
     fx.map_arg(result, returned.add)
     found = []
     for node in step.nodes:
-        if isinstance(node.meta.get("val"), (tuple, list)) or is_symbolic(node):
+        if isinstance(node.meta.get("val"), (tuple, list)) or is_symbolic(node) or node in made:
             continue
         if node in returned or any(u not in inside and u.op != "output" and not is_symbolic(u) for u in node.users):
             found.append(node)

@@ -126,6 +126,26 @@ def test_write_between_fallbacks(executor):
     check(body, torch.randn(9))
 
 
+@pytest.mark.parametrize("view", ["slice", "unbind", "dtype"])
+def test_view_made_before_a_fallback(executor, view):
+    """The write has no other order to the read than that both touch one argument."""
+
+    def body(x, weight):
+        first = torch.sort(weight)[0]
+        part = {"slice": lambda: x[1:], "unbind": lambda: x.view(2, -1, 8).unbind(0)[1], "dtype": lambda: x}[view]()
+        last = first
+        for _ in range(4):
+            last = torch.softmax(last @ weight, -1)
+        if view == "dtype":
+            read = x.view(torch.int32)[1:] * last[:1]
+        else:
+            read = part * last[: part.shape[0]]
+        x.add_(first[0, 0])
+        return read, part.sum()
+
+    check(body, torch.randn(8, 8), torch.randn(8, 8))
+
+
 def test_batch_norm_statistics(executor):
     model, twin = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
     compiled = torch.compile(model, backend=ark)
