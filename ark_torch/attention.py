@@ -203,7 +203,7 @@ def replace_attention(gm: fx.GraphModule) -> int:
         if node.op != "call_function" or node.target is not F.scaled_dot_product_attention:
             continue
         kwargs = dict(zip(_SDPA_ARGUMENTS, node.args)) | dict(node.kwargs)
-        _undo_repeat(kwargs)
+        _undo_repeat(node, kwargs)
         node.target, node.args, node.kwargs = scaled_dot_product_attention, (), kwargs
         count += 1
     if count:  # AOTAutograd drops the unused repeats; fx's own clean-up would drop in-place methods with them
@@ -211,12 +211,48 @@ def replace_attention(gm: fx.GraphModule) -> int:
     return count
 
 
-def _undo_repeat(kwargs: dict) -> None:
+def _undo_repeat(node: fx.Node, kwargs: dict) -> None:
     if kwargs.get("enable_gqa", False):
         return
     key, value = _repeated(kwargs["key"]), _repeated(kwargs["value"])
-    if key is not None and value is not None:
+    if key is None or value is None:
+        return
+    if not _written_since([_first_copy(kwargs["key"]), _first_copy(kwargs["value"])], node):
         kwargs |= {"key": key, "value": value, "enable_gqa": True}
+
+
+_BINARY = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift concat".split()
+_WRITING = {operator.setitem, operator.delitem} | {getattr(operator, f"i{name}") for name in _BINARY}
+
+
+def _may_write(node: fx.Node) -> bool:
+    """In-place operators, methods and functions by their names, torch.ops by their schemas."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(getattr(target, name)._schema.is_mutable for name in target.overloads())
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or target in _WRITING or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+
+
+def _first_copy(repeated: fx.Node) -> fx.Node:
+    """Where a repeat stops seeing what is written to its source."""
+    while _is(repeated.args[0], "reshape", "view", "flatten", "contiguous", "clone"):
+        repeated = repeated.args[0]
+    return repeated
+
+
+def _written_since(nodes: list[fx.Node], last: fx.Node) -> bool:
+    """Whether anything may write memory after the first of the nodes and before `last`."""
+    node, missing = last.prev, set(nodes)
+    while missing and node.op != "root":
+        missing.discard(node)
+        if missing and node.op != "placeholder" and _may_write(node):
+            return True
+        node = node.prev
+    return False
 
 
 def _val(node) -> Tensor | None:

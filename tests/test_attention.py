@@ -133,6 +133,21 @@ def test_repeat_is_undone(executor, repeat):
     torch.testing.assert_close(gradients, torch.autograd.grad(expected.sum(), (q, k, v)))
 
 
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_repeat_before_a_write_is_kept(executor, repeat):
+    """A repeat is a copy: it keeps what was there before."""
+    function = REPEATS[repeat]
+
+    def attend(q, k, v):
+        keys, values = function(k, 4), function(v, 4)
+        k.add_(1)
+        return F.scaled_dot_product_attention(q, keys, values)
+
+    inputs = [torch.randn(2, 8, 5, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)]
+    want = attend(*[x.clone() for x in inputs])
+    torch.testing.assert_close(torch.compile(attend, backend=ark)(*inputs), want)
+
+
 def test_repeat_in_another_order_is_kept(executor):
     """tile order (heads g, g + G, ...) is not grouped attention."""
 
