@@ -7,7 +7,7 @@ import torch
 from ark_torch._compat import sympy
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
-from ark_torch.lowering import Lowering, rule
+from ark_torch.lowering import Lowering, rule, wrap_integer
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -25,12 +25,12 @@ def _common_type(a, b) -> torch.dtype:
 
 
 def _compared(ctx: Lowering, x, common: torch.dtype, dtype: torch.dtype) -> Value:
-    """An operand of a comparison in `dtype`; numbers are rounded to `common` as ATen does."""
+    """An operand of a comparison in `dtype`; numbers are rounded (wrapped) to `common` as ATen does."""
     if isinstance(x, Value):
         return ctx.to_compute(ctx.cast(x, common) if x.dtype != common else x, dtype)
     if isinstance(x, (int, float)) and not isinstance(x, bool) and common.is_floating_point:
         x = torch.tensor(x, dtype=common).item()
-    return ctx.scalar(x, compute_type(dtype))
+    return ctx.scalar(wrap_integer(x, common), compute_type(dtype))
 
 
 def _compare(opcode: str):

@@ -92,7 +92,9 @@ class Lowering:
 
     # ---- the segment ----
     def add_input(self, node: fx.Node) -> Value:
-        val = node.meta["val"]
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            raise Unsupported(f"result of {node.target}, of which no type is known")
         check_meta(val, self.device)
         value = self.graph.add_input(val.dtype, meta_shape(val), meta_strides(val), node.name)
         self.env[node] = value
@@ -177,7 +179,7 @@ class Lowering:
 
     def scalar(self, number: Any, dtype: torch.dtype) -> Value:
         """A rank-0 value of a Python number or a symbolic int."""
-        key = (number, type(number), dtype)
+        key = (repr(number) if isinstance(number, float) else number, type(number), dtype)  # -0.0 == 0.0
         if key not in self._scalars:
             self._scalars[key] = self._make_scalar(number, dtype)
         return self._scalars[key]
@@ -201,7 +203,7 @@ class Lowering:
         """A tensor or number as an operand of an operation that computes in compute_type(dtype)."""
         if isinstance(value, Value):
             return self.to_compute(value, dtype)
-        return self.scalar(value, compute_type(dtype))
+        return self.scalar(wrap_integer(value, dtype), compute_type(dtype))
 
     def view(self, value: Value, shape, strides, shift=0) -> Value:
         return self.graph.add_view(value, tuple(shape), tuple(strides), value.offset + shift)
@@ -266,6 +268,14 @@ def broadcast(*shapes) -> tuple:
             raise Unsupported(f"broadcast of {shapes}")
         result.append(wide[0] if wide else 1)
     return tuple(result)
+
+
+def wrap_integer(number: Any, dtype: torch.dtype) -> Any:
+    """A Python integer as ATen converts it to a narrow integer type; anything else as it is."""
+    if not isinstance(number, int) or isinstance(number, bool) or dtype.is_floating_point or dtype == torch.bool:
+        return number
+    low, span = torch.iinfo(dtype).min, 1 << torch.iinfo(dtype).bits
+    return (number - low) % span + low
 
 
 def canonical_dim(dim: int, rank: int) -> int:

@@ -227,3 +227,44 @@ def test_a_call_that_fails_leaves_the_others_working(device):
             for bad in (torch.randn(3, 9, device=device), torch.randn(3, 8, device=device).long()):
                 with pytest.raises(RuntimeError, match=r"\w+ \w+ \w+"):
                     call(bad)
+
+
+def test_unaligned_and_expanded(device):
+    base = torch.randn(41, device=device)
+    for x in (base[1:9].expand(4, 8), base[1:2].expand(5), base[3:35].as_strided((7, 8), (4, 1), 3)):
+        same(lambda x: (x * 2, x.sum(0)), x)
+
+
+def test_signs_of_zero(device):
+    """0.0 and -0.0 are two constants, in one program and in programs that are otherwise equal."""
+
+    def body(x, y):
+        first, second = torch.where(x > 0, x, 0.0), torch.where(y > 0, y, -0.0)
+        return 1 / first, 1 / second, first.softmax(-1), torch.where(x > 0, 0.0, -0.0), 1 / (x * 0.0 + 0.0)
+
+    for value in same(body, torch.randn(8, 64, device=device), torch.randn(8, 64, device=device))[3:4]:
+        assert value.signbit().any() and not value.signbit().all()
+
+
+def test_checkpoint_with_random_numbers(device):
+    """The backward meets random numbers whose type its graph does not say."""
+
+    def body(x):
+        return torch.utils.checkpoint.checkpoint(lambda x: F.dropout(x, 0.5).sin(), x, use_reentrant=False)
+
+    x = torch.ones(1000, device=device, requires_grad=True)
+    with recording() as records:
+        y = compiled(body)(x)
+        y.sum().backward()
+    assert torch.equal(y == 0, x.grad == 0)
+    assert not any(r.internal_errors for r in records)
+
+
+@pytest.mark.parametrize("rows, columns", [([1, -15], [1, 1]), ([1, 2], [1, -5]), ([20, 1], [1, 1])])
+def test_index_outside_of_two_dimensions(rows, columns):
+    """A negative index counts from the end once, not twice."""
+    x, rows, columns = torch.randn(10, 3), torch.tensor(rows), torch.tensor(columns)
+    for body in (lambda x, i, j: x[i, j], lambda x, i, j: (x * 2)[i, j]):
+        with pytest.raises(IndexError):
+            compiled(body)(x, rows, columns)
+        same(body, x, rows.clamp(-10, 9), columns.clamp(-3, 2))

@@ -130,6 +130,23 @@ def test_unsigned_wraps(executor):
     check(lambda a: (a + a, a * 3, a - 1), a)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_narrow_integers_wrap_between_ops(executor, dtype):
+    """What is read of a result in registers is what would be read of it in memory."""
+    info = torch.iinfo(dtype)
+    a = torch.randint(info.min, info.max, (64,), dtype=dtype)
+    most = info.max
+    check(
+        lambda a: ((a * 3).double(), a * 3 > 0, (a + most) // 3, (-a - 2).abs(), (a + most).sum(), (a + most).amax()), a
+    )
+    check(lambda a: ((a.sum(dtype=dtype) > 0), (a * a).view(8, 8).sum(0, dtype=dtype).long() + 1, (~a).double()), a)
+
+
+def test_numbers_wrap_to_the_type_of_the_tensor(executor):
+    a = torch.arange(256, dtype=torch.uint8)
+    check(lambda a: (a > -1, a == 300, a <= -3, a < 300.5, a // 300, a % 300, a & 300), a)
+
+
 @pytest.mark.parametrize("exponent", [0, 0.5, -0.5, 1, 2, 3, -1, -2, 2.5, 7])
 def test_pow(executor, exponent):
     check(lambda x: x**exponent, f32(40).abs() + 0.5)

@@ -1,5 +1,6 @@
 #include "bindings/call.h"
 
+#include <ATen/DimVector.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided.h>
@@ -10,6 +11,7 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -91,6 +93,16 @@ struct Run {
   Addresses slots;
 };
 
+/// A tensor with the memory layout of `tensor` at an aligned address.
+at::Tensor aligned_copy(const at::Tensor& tensor) {
+  at::DimVector sizes(tensor.sizes());  // of what is stored: an expanded dimension is stored once
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (tensor.stride(static_cast<int64_t>(d)) == 0) sizes[d] = std::min<int64_t>(sizes[d], 1);
+  at::Tensor copy = at::empty_strided(sizes, tensor.strides(), tensor.options());
+  copy.copy_(at::as_strided(tensor, sizes, tensor.strides()));
+  return copy;
+}
+
 void bind_inputs(Run& run, const runtime::CompiledGraph& graph, const CallLayout& layout) {
   const ir::Graph& bound = run.instance->bound;
   run.inputs.resize(bound.inputs.size());
@@ -100,8 +112,7 @@ void bind_inputs(Run& run, const runtime::CompiledGraph& graph, const CallLayout
     check_tensor(bound.values[bound.inputs[i]], position, tensor, run.device);
     void* address = graph.written_inputs()[i] ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
     if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0) [[unlikely]] {
-      at::Tensor copy = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
-      copy.copy_(tensor);
+      at::Tensor copy = aligned_copy(tensor);
       address = copy.mutable_data_ptr();
       run.copies.emplace_back(i, tensor, std::move(copy));
     }

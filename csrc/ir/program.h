@@ -15,8 +15,10 @@
 //    where p is the record's pair distance; a gated pair has Root index 0 and 1 for the two weight matrices.
 //  * matmul prologue (few-row matmul only): a row task over (m, k) that ends in one Yield, the activation.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/types.h"
@@ -134,7 +136,13 @@ struct Instr {
   bool uniform = false;   // Store in a row task: once per row
   double imm = 0;         // Const of float type
   int64_t imm_int = 0;    // Const of integer or bool type
-  friend bool operator==(const Instr&, const Instr&) = default;
+  /// Constants are compared as bits: 0.0 and -0.0 are two numbers, a NaN is one.
+  friend bool operator==(const Instr& x, const Instr& y) {
+    const auto rest = [](const Instr& i) {
+      return std::tie(i.op, i.dtype, i.a, i.b, i.c, i.d, i.operand, i.aux, i.delta_sign, i.uniform, i.imm_int);
+    };
+    return rest(x) == rest(y) && std::bit_cast<uint64_t>(x.imm) == std::bit_cast<uint64_t>(y.imm);
+  }
 };
 
 enum class ProgramKind : uint8_t { kPointwise, kRow, kColumn, kEpilogue, kPrologue };

@@ -1,6 +1,7 @@
 #include "planner/program_builder.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 
@@ -151,7 +152,7 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
   nodes_.insert(t.node);
   switch (node.op) {
     case ir::OpKind::kPointwise:
-      return pointwise(owner, node, coords, pred);
+      return wrapped(pointwise(owner, node, coords, pred), t.dtype);
     case ir::OpKind::kFull:
       return constant(compute_type(t.dtype), node.attrs.imm, node.attrs.imm_int);
     case ir::OpKind::kIota: {
@@ -161,7 +162,7 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
       return is_float(t.dtype) ? cast(reg, t.dtype) : reg;
     }
     case ir::OpKind::kReduce:
-      return reduce(owner, node, coords, pred);
+      return wrapped(reduce(owner, node, coords, pred), t.dtype);
     case ir::OpKind::kMatmul:
       return root(owner, node, coords);
     case ir::OpKind::kAttention:
@@ -360,19 +361,21 @@ int ProgramBuilder::cast(int a, DType type) {
   return emit({.op = Opcode::kCast, .dtype = type, .a = narrow(a)}, meta);
 }
 
+/// Integers narrower than what they are computed in wrap in registers as they would in memory.
+int ProgramBuilder::wrapped(int a, DType type) { return compute_type(type) == DType::kI64 ? cast(a, type) : a; }
+
 int ProgramBuilder::constant(DType type, double number, int64_t integer) {
-  const auto key = std::make_tuple(type, is_float(type) ? number : 0.0, is_float(type) ? int64_t{0} : integer);
-  if (number == number) {  // NaN is no key
-    const auto found = constants_.find(key);
-    if (found != constants_.end()) return found->second;
-  }
+  const auto key = std::make_tuple(type, std::bit_cast<uint64_t>(is_float(type) ? number : 0.0),
+                                   is_float(type) ? int64_t{0} : integer);
+  const auto found = constants_.find(key);
+  if (found != constants_.end()) return found->second;
   Reg meta;
   meta.type = meta.rounded = type;
   Instr instr{.op = Opcode::kConst, .dtype = type};
   instr.imm = is_float(type) ? number : 0.0;
   instr.imm_int = is_float(type) ? 0 : integer;
   const int result = emit(instr, meta);
-  if (number == number) constants_[key] = result;
+  constants_[key] = result;
   return result;
 }
 

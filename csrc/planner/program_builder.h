@@ -58,6 +58,7 @@ class ProgramBuilder {
   void index_store(int node, const Coords& src_coords);
   void yield(int reg);
   int cast(int reg, DType type);
+  int wrapped(int a, DType type);
 
   const Reg& reg(int r) const { return regs_[static_cast<size_t>(r)]; }
   /// Cuts the domain where accesses ask for it, so that they need no index registers. False when there is nothing
@@ -130,7 +131,7 @@ class ProgramBuilder {
   std::vector<abi::Operand> operands_;
   std::vector<Access> access_;
   std::unordered_map<int, std::vector<Memo>> memo_;
-  std::map<std::tuple<DType, double, int64_t>, int> constants_;
+  std::map<std::tuple<DType, uint64_t, int64_t>, int> constants_;  // floats by their bits
   std::vector<std::pair<Expr, int>> expr_regs_;
   std::vector<Bound> bounds_;
   std::vector<std::set<int64_t>> wanted_splits_;  // per given dimension: inner sizes

@@ -72,9 +72,11 @@ int ProgramBuilder::pad(const ir::Node& node, const Coords& coords, int pred) {
   return select(condition, value, constant(type, node.attrs.imm, static_cast<int64_t>(node.attrs.imm)));
 }
 
+/// A negative index counts from the end, once: what is negative even so stays outside, at the other end.
 int ProgramBuilder::wrapped_index(int index, int64_t extent) {
-  const int negative = binary(Opcode::kLt, index, integer(0), DType::kBool);
-  return select(negative, binary(Opcode::kAdd, index, integer(extent), DType::kI64), index);
+  const auto negative = [&](int x) { return binary(Opcode::kLt, x, integer(0), DType::kBool); };
+  const int wrapped = select(negative(index), binary(Opcode::kAdd, index, integer(extent), DType::kI64), index);
+  return select(negative(wrapped), integer(extent), wrapped);
 }
 
 int ProgramBuilder::index_load(int owner, const ir::Node& node, const Coords& coords, int pred) {

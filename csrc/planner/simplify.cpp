@@ -1,6 +1,7 @@
 #include "planner/simplify.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <unordered_map>
@@ -120,7 +121,8 @@ class Simplifier {
     if (is_copy(out, node)) return passes(0) ? node.inputs[0] : -1;
     const Opcode op = node.attrs.opcode;
     if (op == Opcode::kMul || op == Opcode::kAdd || op == Opcode::kSub || op == Opcode::kDiv) {
-      const double neutral = op == Opcode::kMul || op == Opcode::kDiv ? 1 : 0;
+      // Not 0: -0 + 0 is 0.
+      const double neutral = op == Opcode::kMul || op == Opcode::kDiv ? 1 : op == Opcode::kAdd ? -0.0 : 0.0;
       if (passes(0) && is_scalar(out, node.inputs[1], neutral)) return node.inputs[0];
       const bool commutes = op == Opcode::kMul || op == Opcode::kAdd;
       if (commutes && passes(1) && is_scalar(out, node.inputs[0], neutral)) return node.inputs[1];
@@ -132,7 +134,9 @@ class Simplifier {
     const auto found = full_.find(id);
     if (found == full_.end()) return false;
     const Value& v = out.values[static_cast<size_t>(id)];
-    return is_float(v.dtype) ? found->second.first == number : static_cast<double>(found->second.second) == number;
+    const auto [real, integer] = found->second;
+    if (!is_float(v.dtype)) return static_cast<double>(integer) == number;
+    return real == number && std::signbit(real) == std::signbit(number);
   }
 
   bool equal_node(const Graph& out, const Node& node) {
