@@ -90,9 +90,41 @@ ProgramBuilder rms_norm(ProgramKind kind) {
   return b;
 }
 
+/// An operand of a row op: its strides and how many elements move at once.
+struct RowOperand {
+  DType type;
+  std::vector<int64_t> strides;
+  int vector = 1;
+};
+/// How rows are walked follows from their length, their number and the strides of the operands.
+plan::Op row_op(int program, const std::string& name, const std::vector<int64_t>& sizes, int reduce_dims,
+                const std::vector<RowOperand>& operands) {
+  plan::Op op = program_op(TaskKind::kRow, program, name);
+  abi::ProgramParams& p = op.record.params.program;
+  p.num_dims = static_cast<int>(sizes.size());
+  p.reduce_dims = reduce_dims;
+  p.num_rows = p.row_size = 1;
+  for (int d = 0; d < p.num_dims; ++d) {
+    op.record.size[d] = sizes[d];
+    (d < p.num_dims - reduce_dims ? p.num_rows : p.row_size) *= sizes[d];
+  }
+  p.tile = p.row_size > 4096 ? 2 : 32;
+  for (const RowOperand& x : operands) {
+    abi::Operand operand = {};
+    operand.dtype = static_cast<short>(x.type);
+    operand.vector = static_cast<signed char>(x.vector);
+    operand.index_operand = -1;
+    std::copy(x.strides.begin(), x.strides.end(), operand.stride);
+    op.operands.push_back(operand);
+  }
+  return op;
+}
+
 NamedPlan row_plan() {
   plan::Plan p;
-  p.ops.push_back(program_op(TaskKind::kRow, add_program(p, rms_norm(ProgramKind::kRow)), "rms norm"));
+  const int norm = add_program(p, rms_norm(ProgramKind::kRow));
+  p.ops.push_back(row_op(norm, "rms norm", {512, 2048}, 1,
+                         {{DType::kBF16, {2048, 1}, 8}, {DType::kBF16, {0, 1}, 8}, {DType::kBF16, {2048, 1}, 8}}));
   {  // layer norm with statistics
     ProgramBuilder b(ProgramKind::kRow, 3, 1, 6);
     const int x = b.op(Opcode::kAdd, b.load(0, DType::kF32), b.load(1, DType::kBF16));
@@ -104,7 +136,10 @@ NamedPlan row_plan() {
     const int y = b.op(Opcode::kFma, b.op(Opcode::kMul, d, scale), b.load(2, DType::kF32), b.load(3, DType::kF32));
     b.store(4, DType::kF16, y);
     b.store(5, DType::kF32, scale, true);
-    p.ops.push_back(program_op(TaskKind::kRow, add_program(p, b), "layer norm"));
+    const RowOperand row = {DType::kF32, {393216, 1024, 1}, 4}, half = {DType::kBF16, {393216, 1024, 1}, 8};
+    const RowOperand weight = {DType::kF32, {0, 0, 1}, 4}, one = {DType::kF32, {384, 1, 0}};
+    p.ops.push_back(row_op(add_program(p, b), "layer norm", {10, 384, 1024}, 1,
+                           {row, half, weight, weight, {DType::kF16, {393216, 1024, 1}, 8}, one}));
   }
   {  // softmax, argmax, any over two dimensions
     ProgramBuilder b(ProgramKind::kRow, 4, 2, 5);
@@ -116,7 +151,19 @@ NamedPlan row_plan() {
     const int nan = b.op(Opcode::kIsNan, x, -1, -1, DType::kBool);
     b.store(3, DType::kBool, b.reduce(ReduceOp::kAny, nan, DType::kBool), true);
     b.store(4, DType::kF64, b.reduce(ReduceOp::kSum, b.op(Opcode::kCast, x, -1, -1, DType::kF64), DType::kF64), true);
-    p.ops.push_back(program_op(TaskKind::kRow, add_program(p, b), "softmax"));
+    const RowOperand row = {DType::kF32, {900, 300, 30, 1}, 2};
+    const auto one = [](DType type) { return RowOperand{type, {3, 1, 0, 0}}; };
+    p.ops.push_back(row_op(add_program(p, b), "softmax", {20, 3, 10, 30}, 2,
+                           {row, row, one(DType::kI64), one(DType::kBool), one(DType::kF64)}));
+  }
+  {  // rows that start off alignment, a value of the row that is a table's
+    ProgramBuilder b(ProgramKind::kRow, 2, 1, 3);
+    const int x = b.load(0, DType::kBF16), scale = b.load(1, DType::kF32);
+    const int e = b.op(Opcode::kExp, b.op(Opcode::kSub, x, b.reduce(ReduceOp::kMax, x)));
+    const int sum = b.op(Opcode::kMul, b.reduce(ReduceOp::kSum, e), scale);
+    b.store(2, DType::kF32, b.op(Opcode::kDiv, e, sum));
+    p.ops.push_back(row_op(add_program(p, b), "vocabulary", {3840, 30522}, 1,
+                           {{DType::kBF16, {30522, 1}, 2}, {DType::kF32, {1, 0}}, {DType::kF32, {30522, 1}, 2}}));
   }
   plan::Op range;
   range.name = "mask range";
