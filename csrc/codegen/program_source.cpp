@@ -1,6 +1,7 @@
 #include "codegen/program_source.h"
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <vector>
 
@@ -248,8 +249,8 @@ class Printer {
     });
   }
 
-  /// Vectors that a thread of a pointwise task has in flight: 4 need about 64 registers and cost 4 copies of the
-  /// program.
+  /// Vectors that a thread has in flight, each a copy of the program, in about 64 registers. A column keeps nothing
+  /// else between them, and narrow loads need many: a worker's share of the bandwidth wants about 40 KB in flight.
   int unroll() const {
     int registers = 0;
     for (int i = 0; i < count_; ++i) {
@@ -257,8 +258,9 @@ class Printer {
       if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
     }
     if (registers == 0 || is_long()) return 1;
-    const int by_registers = std::clamp(64 / registers, 1, 4);
-    return count_ > 60 ? 1 : count_ > 25 ? std::min(2, by_registers) : by_registers;
+    const int most = count_ > 60 ? 1 : count_ > 25 ? 2 : column_ ? 16 : row_ ? 4 : 8;
+    const int vectors = std::clamp((column_ ? 80 : 64) / registers, 1, most);
+    return column_ ? static_cast<int>(std::bit_floor(static_cast<unsigned>(vectors))) : vectors;  // rows come in 2^n
   }
 
   int vector_registers(int i) const { return std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4); }

@@ -277,7 +277,9 @@ ARK_DEVICE void write_trace(const Consumer& consumer, const Task& task, u64 begi
   t.count = task.count;
   t.worker = static_cast<i32>(blockIdx.x);
   t.begin = begin;
-  t.wait_end = consumer.wait_end < begin ? begin : consumer.wait_end;
+  const u64 waited = max(consumer.wait_end, task.slot->wait_end);
+  const_cast<TaskSlot*>(task.slot)->wait_end = 0;
+  t.wait_end = waited < begin ? begin : waited;
   t.load_end = consumer.load_end < t.wait_end ? t.wait_end : consumer.load_end;
   t.end = global_time_ns();
   for (int i = 0; i < 16; ++i) {
@@ -341,6 +343,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     s.failure.set = load_relaxed(&launch.state->abort);  // an earlier launch failed: leave at once
     s.failure.first = 0;
     *reinterpret_cast<uint4*>(s.zeros) = uint4{0, 0, 0, 0};
+    for (int i = 0; i < kTaskSlots; ++i) s.task[i].wait_end = 0;
     fence_mbarrier_init();
     fence_proxy_async_shared();
   }

@@ -28,11 +28,6 @@ struct OneProgram {
   }
 };
 
-/// What a called family tells the caller's Consumer.
-struct CallTrace {
-  u64 wait_end;
-};
-
 /// The same pointer, known to the compiler as one into shared memory: what it cannot prove to be there it reads by
 /// generic loads, which cost twice the time.
 template <class T>
@@ -42,20 +37,18 @@ ARK_DEVICE T* in_shared(T* p) {
 
 /// The handles are made anew: addresses of the caller's would force its registers into memory.
 template <class Family>
-__device__ __noinline__ CallTrace run_called(Shared* shared, const abi::LaunchHeader* launch, Task task, i32 op) {
+__device__ __noinline__ void run_called(Shared* shared, const abi::LaunchHeader* launch, Task task, i32 op) {
   Worker worker(*in_shared(shared), *launch);
   Consumer consumer(worker);
   consumer.op = op;
   task.record = in_shared(task.record);
   task.slot = in_shared(task.slot);
   Family::consume(consumer, task);
-  return {consumer.wait_end};
 }
 
 template <class Family>
 ARK_DEVICE void call(Consumer& consumer, const Task& task) {
-  const CallTrace trace = run_called<Family>(&consumer.worker.shared, &consumer.worker.launch, task, consumer.op);
-  if constexpr (kTrace) consumer.wait_end = trace.wait_end;
+  run_called<Family>(&consumer.worker.shared, &consumer.worker.launch, task, consumer.op);
 }
 
 }  // namespace ark::device

@@ -41,6 +41,7 @@ struct TaskSlot {
   i32 waits_alike;                                                // every tile of the op waits for the same
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
+  u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 
 struct Shared {
@@ -121,6 +122,13 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
     }
   }
   __syncwarp();
+}
+
+/// The warp that has waited notes when: behind the barrier that follows, the clock may still show the time before it.
+ARK_DEVICE void trace_wait(const Task& task) {
+  if constexpr (kTrace) {
+    if ((thread_index() & 31) == 0) const_cast<TaskSlot*>(task.slot)->wait_end = global_time_ns();
+  }
 }
 
 /// wait_for_tiles of a whole item as a function: the rare case of an item whose waits are not simple, kept out of the
@@ -243,6 +251,7 @@ struct Loader {
   /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
   ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
     wait_for_tiles(worker, task, first, count, fresh);
+    trace_wait(task);
     fence_proxy_async();
     ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
   }
@@ -313,18 +322,22 @@ struct Consumer {
   /// All consumers: tiles [first, first + count) may read everything they need (one warp polls, then a barrier).
   ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
     if (task.record->num_waits != 0) {
-      if (warp() == kPollWarp) wait_for_tiles(worker, task, first, count, fresh);
+      if (warp() == kPollWarp) {
+        wait_for_tiles(worker, task, first, count, fresh);
+        trace_wait(task);
+      }
       sync();
     }
-    if constexpr (kTrace) wait_end = global_time_ns();
   }
   /// All consumers: the whole item may read everything it needs.
   ARK_DEVICE void wait_for_item(const Task& task) {
     if (task.record->num_waits != 0) {
-      if (warp() == kPollWarp) wait_for_item_alone(task);
+      if (warp() == kPollWarp) {
+        wait_for_item_alone(task);
+        trace_wait(task);
+      }
       sync();
     }
-    if constexpr (kTrace) wait_end = global_time_ns();
   }
   /// The same by one warp; the others learn of it at the next barrier.
   ARK_DEVICE void wait_for_item_alone(const Task& task) const {

@@ -14,17 +14,22 @@ struct Pointwise {
     consumer.wait_for(task, task.first, task.count);
     Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
       using P = decltype(program);
-      if (task.record->size[P::kDims - 1] % P::kVector == 0 && task.record->params.program.tile % P::kVector == 0)
-        run_vectors<P, P::kVector>(consumer, task);
+      constexpr int V = P::kVector;
+      constexpr bool kShort = P::kUnroll > 2;  // worth a copy that asks no operand
+      const abi::ProgramParams& p = task.record->params.program;
+      if (task.record->size[P::kDims - 1] % V != 0 || p.tile % V != 0)
+        run_vectors<P, 1>(consumer, task, 0);
+      else if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
+        run_vectors<P, V>(consumer, task, kShort ? ~0u : 0);
       else
-        run_vectors<P, 1>(consumer, task);
+        run_vectors<P, V>(consumer, task, 0);
     });
   }
 
  private:
-  /// P::kUnroll vectors of V elements in flight per thread.
+  /// P::kUnroll vectors of V elements in flight per thread. `known`: see ProgramContext, a constant.
   template <class P, int V>
-  static ARK_DEVICE void run_vectors(Consumer& consumer, const Task& task) {
+  static ARK_DEVICE void run_vectors(Consumer& consumer, const Task& task, u32 known) {
     const abi::OpRecord& r = *task.record;
     i64 total = 1;
 #pragma unroll
@@ -32,7 +37,7 @@ struct Pointwise {
     const i64 tile = r.params.program.tile;
     const i64 begin = task.first * tile;
     const i64 end = min(total, (task.first + static_cast<i64>(task.count)) * tile);
-    const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
+    const ProgramContext c(task, r.params.program.first_operand, consumer.worker, known);
     constexpr int kUnroll = V == 1 ? 1 : P::kUnroll;
     constexpr i64 kStep = kConsumerThreads * V;
 #pragma unroll 1

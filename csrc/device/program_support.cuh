@@ -182,6 +182,17 @@ struct ProgramContext {
 template <class S, int V>
 inline constexpr int kTogether = V * sizeof(S) > 16 ? 16 / sizeof(S) : V;
 
+/// Whether operands [first, first + count) are contiguous and aligned for vectors of V, so that no load need ask.
+template <int V>
+ARK_DEVICE bool all_vectors(const Task& task, int first, int count) {
+  bool all = true;
+  for (int i = first; i < first + count; ++i) {
+    const abi::Operand& o = task.operand(i);
+    if (o.slot != abi::kNoSlot) all = all && o.vector >= min(V, 16 / element_bytes(o.dtype));
+  }
+  return all;
+}
+
 /// Coordinates are 32 bits wide, and so are strides in elements (plan::pack sees to it): one multiply-add each.
 template <int kDims>
 ARK_DEVICE i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims], i32 further = 0) {

@@ -7,55 +7,73 @@ namespace {
 
 using abi::TaskKind;
 
-/// What a kind reaches of the machine's bandwidth and of its arithmetic (tensor cores or not), every worker at it.
-/// Measured per item on an H200: Llama-3.2-1B decode and BERT-Large training, docs/PERFORMANCE.md.
-struct Share {
-  double bytes, flops;
+/// What one tile of a kind takes, the others running beside it: a time of its own (waiting for its first loads, its last
+/// stores, its report), its bytes and its arithmetic at a share of what a worker has of the machine (tensor cores or
+/// not). Measured on an H200: Llama-3.2-1B decode and BERT-Large training, docs/PERFORMANCE.md.
+struct Rates {
+  double seconds, bytes, flops;
   bool tensor_cores;
 };
-Share share_of(TaskKind kind) {
+Rates rates_of(TaskKind kind) {
   switch (kind) {
     case TaskKind::kPointwise:
-      return {0.45, 0.5, false};
+      return {0.6e-6, 0.9, 0.5, false};
     case TaskKind::kRow:
-      return {0.22, 0.5, false};
+      return {8e-6, 0.55, 0.5, false};
     case TaskKind::kColumn:
-      return {0.35, 0.5, false};
+      return {2.5e-6, 0.9, 0.5, false};
     case TaskKind::kMatmulRows:
-      return {1.0, 0.5, true};
-    case TaskKind::kMatmulTile:
-      return {0.5, 0.52, true};
+      return {0.1e-6, 1.0, 0.5, true};
     case TaskKind::kMatmulSimple:
-      return {0.3, 0.3, false};
+      return {3e-6, 0.3, 0.3, false};
     case TaskKind::kAttentionDecode:
-      return {0.28, 0.3, true};
+      return {0.1e-6, 0.28, 0.3, true};
     case TaskKind::kAttentionForward:
-      return {0.3, 0.25, true};
+      return {0.1e-6, 0.3, 0.25, true};
     case TaskKind::kAttentionBackwardRows:
-      return {0.26, 0.5, false};
+      return {0.1e-6, 0.26, 0.5, false};
     case TaskKind::kAttentionBackward:
-      return {0.3, 0.33, true};
+      return {0.1e-6, 0.3, 0.25, true};
     case TaskKind::kAttentionBackwardQuery:
-      return {0.3, 0.30, true};
+      return {0.1e-6, 0.3, 0.23, true};
     default:
-      return {0.3, 0.3, false};
+      return {0.1e-6, 0.3, 0.3, false};
   }
+}
+
+bool is_arithmetic(Opcode op) {
+  return op != Opcode::kRoot && op != Opcode::kConst && op != Opcode::kLoad && op != Opcode::kStore &&
+         op != Opcode::kIndex && op != Opcode::kParameter;
+}
+
+/// Steps of k, then an epilogue that the next tile's products wait for.
+double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& programs) {
+  const abi::MatmulTileParams& p = op.record.params.matmul;
+  const double share = p.tile_n == 256 ? 1.0 : 0.6;  // of a tile of 128 x 256
+  int instructions = 0;
+  for (const Instr& instr : programs[static_cast<size_t>(p.program)].instrs)
+    instructions += is_arithmetic(instr.op);
+  const double steps = static_cast<double>((p.k + p.tile_k - 1) / p.tile_k);
+  return share * (steps * 0.69e-6 + 4.2e-6 + instructions * 0.9e-6);
 }
 
 }  // namespace
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
-  const double rate = share_of(op.record.kind).tensor_cores ? machine.tensor_flops : machine.simple_flops;
+  const double rate = rates_of(op.record.kind).tensor_cores || op.record.kind == TaskKind::kMatmulTile
+                          ? machine.tensor_flops
+                          : machine.simple_flops;
   return std::max(static_cast<double>(op.bytes) / machine.read_bytes_per_second, static_cast<double>(op.flops) / rate);
 }
 
-double tile_seconds(const plan::Op& op, const Machine& machine) {
-  const Share share = share_of(op.record.kind);
-  const double rate = share.tensor_cores ? machine.tensor_flops : machine.simple_flops;
-  const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * share.bytes),
-                                  static_cast<double>(op.flops) / (rate * share.flops));
+double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine) {
+  if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs);
+  const Rates rates = rates_of(op.record.kind);
+  const double flops = rates.tensor_cores ? machine.tensor_flops : machine.simple_flops;
+  const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * rates.bytes),
+                                  static_cast<double>(op.flops) / (flops * rates.flops));
   const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));
-  return seconds * machine.num_workers / tiles + kTileSeconds;  // one worker has 1 / num_workers of the machine
+  return seconds * machine.num_workers / tiles + rates.seconds;  // one worker has 1 / num_workers of the machine
 }
 
 }  // namespace ark::planner

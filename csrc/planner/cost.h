@@ -11,11 +11,8 @@ inline constexpr double kHopSeconds = 2.6e-6;
 /// Fetching an item, starting its loads, draining its last stage: with the hop, the 4.1 us that a stage of a decode
 /// step takes beyond its bytes.
 inline constexpr double kItemSeconds = 1.2e-6;
-/// Per tile beyond the first of an item.
-inline constexpr double kTileSeconds = 0.1e-6;
-
 /// Time that one tile of the op keeps its worker busy, all workers running. Excludes the costs per item.
-double tile_seconds(const plan::Op& op, const Machine& machine);
+double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine);
 
 /// The least time that the op can take on the whole machine: max(bytes / bandwidth, flops / rate).
 double floor_seconds(const plan::Op& op, const Machine& machine);

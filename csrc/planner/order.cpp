@@ -28,7 +28,7 @@ std::vector<Node> make_nodes(const FusedGraph& graph, const Machine& machine) {
     node.before.erase(std::unique(node.before.begin(), node.before.end()), node.before.end());
     node.open = static_cast<int>(node.before.size());
     for (int p : node.before) nodes[p].behind.push_back(static_cast<int>(i));
-    const double tile = tile_seconds(graph.ops[i].op, machine);
+    const double tile = tile_seconds(graph.ops[i].op, graph.programs, machine);
     node.work = tile * static_cast<double>(num_tiles(graph.ops[i].op.record)) / machine.num_workers;
     node.latency = std::max(node.work, tile) + kHopSeconds;
   }
@@ -41,7 +41,11 @@ std::vector<Node> make_nodes(const FusedGraph& graph, const Machine& machine) {
 
 /// Work that can wait fills gaps, but not for ever: BERT-Large's backward held 2.2 GB of gradients for bias sums at its
 /// end.
-constexpr double kPatience = 100e-6;
+constexpr double kPatience = 200e-6;
+
+/// An op's last tile ends later than the model says by as much as the workers' lists are apart: a tile of a matmul or
+/// two. Who waits for that tile holds up its worker, so work that has time comes this much after its inputs.
+constexpr double kSlack = 100e-6;
 
 std::vector<int> place(std::vector<Node>& nodes) {
   std::vector<int> order, ready;
@@ -50,10 +54,17 @@ std::vector<int> place(std::vector<Node>& nodes) {
   }
   double now = 0;  // when the workers have done everything placed so far, if they never idle
   while (!ready.empty()) {
+    double longest = 0;  // path that is left
+    for (int i : ready) longest = std::max(longest, nodes[i].rank);
     auto start = [&](int i) {
       double at = now;
       for (int p : nodes[i].before) at = std::max(at, nodes[p].finish);
       return at;
+    };
+    // when it should start: later than it could where others have a much longer path behind them
+    auto wanted = [&](int i) {
+      const bool has_time = !nodes[i].before.empty() && nodes[i].rank + 4 * kSlack < longest;
+      return has_time ? std::max(now, nodes[i].ready + kSlack) : start(i);
     };
     // What has kept its inputs alive for long; then whatever can start without idling, by rank; else what can start
     // first. Ties: the graph's order.
@@ -61,7 +72,7 @@ std::vector<int> place(std::vector<Node>& nodes) {
     auto better = [&](int a, int b) {
       if (overdue(a) != overdue(b)) return overdue(a);
       if (overdue(a)) return nodes[a].ready != nodes[b].ready ? nodes[a].ready < nodes[b].ready : a < b;
-      const double sa = start(a), sb = start(b);
+      const double sa = wanted(a), sb = wanted(b);
       if (sa != sb) return sa < sb;
       if (nodes[a].rank != nodes[b].rank) return nodes[a].rank > nodes[b].rank;
       return a < b;

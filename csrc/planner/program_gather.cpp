@@ -325,7 +325,9 @@ void ProgramBuilder::set_vectors(BuiltProgram& built) const {
       continue;
     const int64_t element = size_bytes(static_cast<DType>(o.dtype));
     auto fits = [&](int64_t v) {
-      if (v * element > kVectorBytes || built.dims[rank - 1] % v != 0 || o.offset % v != 0) return false;
+      if (v * element > kVectorBytes || o.offset % v != 0) return false;
+      // a column op takes what is left of its columns element by element
+      if (built.dims[rank - 1] % v != 0 && built.program.kind != ProgramKind::kColumn) return false;
       for (size_t d = 0; d + 1 < rank; ++d) {
         if (built.dims[d] > 1 && o.stride[d] % v != 0) return false;
       }

@@ -147,7 +147,7 @@ void Scheduler::place_tiles() {
   for (int w = 0; w < machine_.num_workers; ++w) queue.push({workers_[w].free, w});
   const std::vector<int64_t> order = visiting_order(record());
   const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
-  const double seconds = tile_seconds(op(), machine_);
+  const double seconds = tile_seconds(op(), draft_.graph.programs, machine_);
   for (int64_t i = 0; i < tiles; i += chunk) {
     const int64_t first = order[i], count = std::min(chunk, tiles - i);
     const auto [free, worker] = queue.top();

@@ -106,7 +106,10 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
   set_grid(op.op.record, grid[0], grid[1], grid[2], op.op.name);
 }
 
-constexpr int64_t kMinElements = 2048, kMaxElements = 8192;
+// Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
+constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
+constexpr int64_t kRowElements = 32768;  // of a tile of rows
+constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
 constexpr int kConsumerWarps = 8;
 
@@ -142,7 +145,7 @@ void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Opt
 int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
   const bool is_long = params.row_size > kLongRow;
   const int64_t least = is_long ? 1 : kConsumerWarps,
-                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, 4 * kMaxElements / params.row_size));
+                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / params.row_size));
   const int64_t tile_cost = is_long ? 0 : 4;  // in rows
   int64_t best = least, best_cost = INT64_MAX;
   for (int64_t rows = least; rows <= most; rows *= 2) {
@@ -171,9 +174,13 @@ void tile_column(FusedOp& op, const Options& options) {
   for (int d = 0; d < params.reduce_dims; ++d) params.row_size *= op.op.record.size[d];
   for (int d = params.reduce_dims; d < params.num_dims; ++d) params.num_rows *= op.op.record.size[d];
   params.split = params.row_size;
-  // a tile of 32 columns still reads whole 64- or 128-byte lines; more when there are enough columns
+  // A tile of 32 columns still reads whole 64- or 128-byte lines; more when there are enough columns, and where a tile
+  // would be over before its own cost is earned.
   int64_t target = 32;
-  while (target < 256 && params.num_rows / (target * 2) >= options.machine.num_workers / 2) target *= 2;
+  const int64_t workers = options.machine.num_workers, columns = params.num_rows;
+  auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
+  while (target < 256 && (columns / (target * 2) >= workers / 2 || elements() <= kColumnElements)) target *= 2;
+  while (columns / (target * 2) >= workers && elements() <= 4 * kColumnElements) target *= 2;
   const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
   params.tile = aligned_tile(joint, target, 8);
   set_flat_grid(op, joint, params.tile);
@@ -198,13 +205,14 @@ int add_matmul_map(Draft& draft, const abi::Operand& x, int rows_dim, int k_dim,
   return static_cast<int>(draft.maps.size()) - 1;
 }
 
-/// Time of a grid in units of one 128x256 tile: waves over the workers; a 128x128 tile takes a little over half.
-double waves(const abi::MatmulTileParams& p, int tile_n, int workers) {
+/// Time of a grid in units of one 128x256 tile; a 128x128 tile takes a little over half. In whole waves of the workers
+/// where others wait for it, else what it takes of their time.
+double grid_time(const abi::MatmulTileParams& p, int tile_n, int workers, bool awaited) {
   const double tiles = static_cast<double>(p.batch) * ceil_div(p.m, kMatmulTileM) * ceil_div(p.n, tile_n);
-  return std::ceil(tiles / workers) * (tile_n == 256 ? 1.0 : 0.56);
+  return (awaited ? std::ceil(tiles / workers) : tiles / workers) * (tile_n == 256 ? 1.0 : awaited ? 0.56 : 0.62);
 }
 
-void tile_matmul(Draft& draft, FusedOp& op, const Options& options) {
+void tile_matmul(Draft& draft, FusedOp& op, const Options& options, bool awaited) {
   abi::OpRecord& record = op.op.record;
   abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
@@ -217,7 +225,7 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options) {
   } else {
     const int workers = options.machine.num_workers;
     p.tile_m = kMatmulTileM;
-    p.tile_n = waves(p, 128, workers) < waves(p, 256, workers) ? 128 : 256;
+    p.tile_n = grid_time(p, 128, workers, awaited) < grid_time(p, 256, workers, awaited) ? 128 : 256;
     p.tile_k = kMatmulTileK;
     p.a_k_major = a.stride[2] == 1;
     p.b_k_major = b.stride[1] == 1;
@@ -312,7 +320,7 @@ void tile_attention(Draft& draft, FusedOp& op) {
   set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
 }
 
-void tile_op(Draft& draft, FusedOp& op, const Options& options) {
+void tile_op(Draft& draft, FusedOp& op, const Options& options, bool awaited) {
   abi::OpRecord& record = op.op.record;
   switch (record.kind) {
     case TaskKind::kPointwise:
@@ -323,7 +331,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
       return tile_column(op, options);
     case TaskKind::kMatmulTile:
     case TaskKind::kMatmulSimple:
-      return tile_matmul(draft, op, options);
+      return tile_matmul(draft, op, options, awaited);
     case TaskKind::kMatmulRows:
       return set_grid(record, record.params.rows.num_units, 1, 1, op.op.name);
     case TaskKind::kMaskRange: {
@@ -344,13 +352,39 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options) {
   check(false, "tile: op '", op.op.name, "' has no task kind");
 }
 
+/// Per op, whether the step waits for it: others read what it writes, or there is little else to do meanwhile. Weight
+/// gradients are not awaited.
+std::vector<bool> awaited_ops(const FusedGraph& graph) {
+  constexpr double kMuch = 16;  // times the op's own arithmetic
+  std::vector<bool> read(graph.storages.size(), false);
+  double flops = 0;
+  for (const FusedOp& op : graph.ops) {
+    flops += static_cast<double>(op.op.flops);
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (slot != abi::kNoSlot && op.access[x] != Access::kWrite) read[slot] = true;
+    }
+  }
+  std::vector<bool> awaited;
+  for (const FusedOp& op : graph.ops) {
+    bool is = kMuch * static_cast<double>(op.op.flops) > flops;
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (slot != abi::kNoSlot && op.access[x] != Access::kRead) is = is || read[slot];
+    }
+    awaited.push_back(is);
+  }
+  return awaited;
+}
+
 }  // namespace
 
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
   align_operands(draft, options);
   split_long_k(draft, options);
-  for (FusedOp& op : draft.graph.ops) tile_op(draft, op, options);
+  const std::vector<bool> awaited = awaited_ops(draft.graph);
+  for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, awaited[i]);
 }
 
 }  // namespace ark::planner
