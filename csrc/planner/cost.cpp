@@ -7,21 +7,22 @@ namespace {
 
 using abi::TaskKind;
 
-/// What one tile of a kind takes, the others running beside it: a time of its own (waiting for its first loads, its last
-/// stores, its report), its bytes and its arithmetic at a share of what a worker has of the machine (tensor cores or
-/// not). Measured on an H200: Llama-3.2-1B decode and BERT-Large training, docs/PERFORMANCE.md.
+/// What one tile of a kind takes, the others running beside it: a time of its own (waiting for its first loads, its
+/// last stores, its report), its bytes and its arithmetic at a share of what a worker has of the machine (tensor cores
+/// or not). Measured on an H200: Llama-3.2-1B decode and BERT-Large training, docs/PERFORMANCE.md.
 struct Rates {
   double seconds, bytes, flops;
   bool tensor_cores;
 };
-Rates rates_of(TaskKind kind) {
-  switch (kind) {
+Rates rates_of(const abi::OpRecord& record) {
+  const bool long_row = record.params.program.row_size > 4096;  // of a row task: walked again and again in memory
+  switch (record.kind) {
     case TaskKind::kPointwise:
       return {0.6e-6, 0.9, 0.5, false};
     case TaskKind::kRow:
-      return {8e-6, 0.55, 0.5, false};
+      return long_row ? Rates{6e-6, 0.39, 0.5, false} : Rates{2.5e-6, 0.95, 0.5, false};
     case TaskKind::kColumn:
-      return {2.5e-6, 0.9, 0.5, false};
+      return {3.5e-6, 0.9, 0.5, false};
     case TaskKind::kMatmulRows:
       return {0.1e-6, 1.0, 0.5, true};
     case TaskKind::kMatmulSimple:
@@ -33,9 +34,9 @@ Rates rates_of(TaskKind kind) {
     case TaskKind::kAttentionBackwardRows:
       return {0.1e-6, 0.26, 0.5, false};
     case TaskKind::kAttentionBackward:
-      return {0.1e-6, 0.3, 0.25, true};
+      return {0.1e-6, 0.3, 0.28, true};
     case TaskKind::kAttentionBackwardQuery:
-      return {0.1e-6, 0.3, 0.23, true};
+      return {0.1e-6, 0.3, 0.27, true};
     default:
       return {0.1e-6, 0.3, 0.3, false};
   }
@@ -51,8 +52,7 @@ double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& progr
   const abi::MatmulTileParams& p = op.record.params.matmul;
   const double share = p.tile_n == 256 ? 1.0 : 0.6;  // of a tile of 128 x 256
   int instructions = 0;
-  for (const Instr& instr : programs[static_cast<size_t>(p.program)].instrs)
-    instructions += is_arithmetic(instr.op);
+  for (const Instr& instr : programs[static_cast<size_t>(p.program)].instrs) instructions += is_arithmetic(instr.op);
   const double steps = static_cast<double>((p.k + p.tile_k - 1) / p.tile_k);
   return share * (steps * 0.69e-6 + 4.2e-6 + instructions * 0.9e-6);
 }
@@ -60,7 +60,7 @@ double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& progr
 }  // namespace
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
-  const double rate = rates_of(op.record.kind).tensor_cores || op.record.kind == TaskKind::kMatmulTile
+  const double rate = rates_of(op.record).tensor_cores || op.record.kind == TaskKind::kMatmulTile
                           ? machine.tensor_flops
                           : machine.simple_flops;
   return std::max(static_cast<double>(op.bytes) / machine.read_bytes_per_second, static_cast<double>(op.flops) / rate);
@@ -68,7 +68,7 @@ double floor_seconds(const plan::Op& op, const Machine& machine) {
 
 double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine) {
   if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs);
-  const Rates rates = rates_of(op.record.kind);
+  const Rates rates = rates_of(op.record);
   const double flops = rates.tensor_cores ? machine.tensor_flops : machine.simple_flops;
   const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * rates.bytes),
                                   static_cast<double>(op.flops) / (flops * rates.flops));

@@ -61,4 +61,27 @@ std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph) {
   return result;
 }
 
+std::vector<bool> awaited_ops(const FusedGraph& graph) {
+  constexpr double kMuch = 16;  // times the op's own arithmetic
+  std::vector<bool> read(graph.storages.size(), false);
+  double flops = 0;
+  for (const FusedOp& op : graph.ops) {
+    flops += static_cast<double>(op.op.flops);
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (slot != abi::kNoSlot && op.access[x] != Access::kWrite) read[slot] = true;
+    }
+  }
+  std::vector<bool> awaited;
+  for (const FusedOp& op : graph.ops) {
+    bool is = kMuch * static_cast<double>(op.op.flops) >= flops;
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (slot != abi::kNoSlot && op.access[x] != Access::kRead) is = is || read[slot];
+    }
+    awaited.push_back(is);
+  }
+  return awaited;
+}
+
 }  // namespace ark::planner

@@ -26,4 +26,8 @@ struct Dependence {
 /// must be set.
 std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph);
 
+/// Per op, whether the step waits for it: others read what it writes, or there is little else to do meanwhile. Weight
+/// gradients are not awaited.
+std::vector<bool> awaited_ops(const FusedGraph& graph);
+
 }  // namespace ark::planner

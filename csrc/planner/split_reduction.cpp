@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "planner/depend.h"
 
 namespace ark::planner {
 namespace {
@@ -49,8 +50,12 @@ std::optional<Flow> flow_of(const Program& program) {
   return flow;
 }
 
+/// Bytes of a tile of columns that nobody waits for: the workers' time counts, and a tile costs 4.5 us by itself, as
+/// much as 140 KB.
+constexpr double kPatientBytes = 384 * 1024;
+
 /// Number of parts for the outermost reduced dimension, or 1.
-int64_t num_parts(const FusedOp& op, const Options& options) {
+int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
   const abi::ProgramParams& p = op.op.record.params.program;
   const abi::OpRecord& record = op.op.record;
   const bool column = record.kind == TaskKind::kColumn;
@@ -62,7 +67,11 @@ int64_t num_parts(const FusedOp& op, const Options& options) {
   }
   // Columns: tiles of up to 256 columns; a part of 128 rows lines up with a matmul's row block. Rows: a CTA per row.
   const int64_t tiles = column ? (kept + 255) / 256 : kept;
-  const int64_t least = column ? 64 : 8192;
+  int64_t least = column ? 64 : 8192;
+  if (column && !awaited) {
+    const double row_bytes = static_cast<double>(op.op.bytes) / static_cast<double>(tiles * reduced);
+    least = std::max<int64_t>(least, std::llround(kPatientBytes / row_bytes / 128) * 128);
+  }
   const int64_t workers = options.machine.num_workers;
   if (p.num_dims == abi::kMaxDims || tiles * 2 > workers || reduced < 4 * least) return 1;
   const int64_t size = record.size[outermost], inner = reduced / size;
@@ -325,12 +334,13 @@ void split_reductions(Draft& draft, const Options& options) {
   FusedGraph& graph = draft.graph;
   std::vector<FusedOp> ops;
   std::vector<int> place(graph.ops.size());
+  const std::vector<bool> awaited = awaited_ops(graph);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
     for (int& before : op.after) before = place[before];
     const TaskKind kind = op.op.record.kind;
     if (kind == TaskKind::kColumn || kind == TaskKind::kRow) {
-      const int64_t parts = num_parts(op, options);
+      const int64_t parts = num_parts(op, awaited[i], options);
       std::optional<Flow> flow;
       if (parts > 1) flow = flow_of(graph.programs[op.op.record.params.program.program]);
       if (flow) {

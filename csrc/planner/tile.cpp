@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "planner/align_operands.h"
+#include "planner/depend.h"
 #include "planner/split_k.h"
 #include "planner/split_reduction.h"
 
@@ -108,9 +109,9 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
 
 // Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
 constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
-constexpr int64_t kRowElements = 32768;  // of a tile of rows
+constexpr int64_t kRowElements = 32768;    // of a tile of rows
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
-constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
+constexpr int64_t kLongRow = 4096;         // elements above which a whole CTA, not a warp, handles a row
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
@@ -350,31 +351,6 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, bool awaited) {
       break;
   }
   check(false, "tile: op '", op.op.name, "' has no task kind");
-}
-
-/// Per op, whether the step waits for it: others read what it writes, or there is little else to do meanwhile. Weight
-/// gradients are not awaited.
-std::vector<bool> awaited_ops(const FusedGraph& graph) {
-  constexpr double kMuch = 16;  // times the op's own arithmetic
-  std::vector<bool> read(graph.storages.size(), false);
-  double flops = 0;
-  for (const FusedOp& op : graph.ops) {
-    flops += static_cast<double>(op.op.flops);
-    for (size_t x = 0; x < op.access.size(); ++x) {
-      const uint32_t slot = op.op.operands[x].slot;
-      if (slot != abi::kNoSlot && op.access[x] != Access::kWrite) read[slot] = true;
-    }
-  }
-  std::vector<bool> awaited;
-  for (const FusedOp& op : graph.ops) {
-    bool is = kMuch * static_cast<double>(op.op.flops) > flops;
-    for (size_t x = 0; x < op.access.size(); ++x) {
-      const uint32_t slot = op.op.operands[x].slot;
-      if (slot != abi::kNoSlot && op.access[x] != Access::kRead) is = is || read[slot];
-    }
-    awaited.push_back(is);
-  }
-  return awaited;
 }
 
 }  // namespace

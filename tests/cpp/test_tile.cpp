@@ -67,6 +67,35 @@ void test_weight_gradient() {
   expect(draft.maps.at(p.map_b).box == std::vector<int32_t>{64, 64, 1}, "dw: box");
 }
 
+/// Nothing waits for a weight gradient among many: the worker time counts, not the waves.
+void test_weight_gradient_among_others() {
+  Builder b;
+  auto dy = b.input("dy", {3840, 1024}, false), x = b.input("x", {3840, 1024}, false), z = b.storage("z", {1024, 1024});
+  for (int i = 0; i < 20; ++i) {
+    auto dw = b.storage(cat("dw", i), {1024, 1024});
+    b.output(dw);
+    b.matmul(cat("dw", i), 1, 1024, 1024, 3840, {dy, {0, 1, 1024}}, {x, {0, 1024, 1}}, {dw, {0, 1024, 1}});
+    if (i == 0) {
+      b.output(z);
+      b.matmul("z", 1, 1024, 1024, 1024, {dw, {0, 1024, 1}}, {dw, {0, 1024, 1}}, {z, {0, 1024, 1}});
+    }
+  }
+  for (FusedOp& op : b.graph.ops) op.op.flops = 1'000'000'000;
+  const planner::Draft draft = tiled(b);
+  expect_equal(grid(find(draft, "dw0")), std::string("1 8 8"), "dw0: somebody waits for it");
+  expect_equal(grid(find(draft, "dw1")), std::string("1 8 4"), "dw1: 128 x 256 tiles");
+}
+
+/// Sums of few rows: tiles wide enough to be worth an item.
+void test_narrow_columns() {
+  Builder b;
+  auto parts = b.input("parts", {30, 1024}, false), y = b.storage("y", {1024});
+  b.output(y);
+  b.program_op(TaskKind::kColumn, "sum", {30, 1024}, 1, {{parts, {1024, 1}}}, {{y, {0, 1}}});
+  const planner::Draft draft = tiled(b);
+  expect_equal(grid(find(draft, "sum")), std::string("4 1 1"), "sum: 256 columns a tile");
+}
+
 void test_unaligned_matmul() {
   Builder b;
   auto x = b.input("x", {100, 77}, false), w = b.input("w", {33, 77}), y = b.storage("y", {100, 33});
@@ -343,6 +372,8 @@ void test_split_k(int64_t k, bool pairs, bool splits) {
 int main() {
   test_encoder();
   test_weight_gradient();
+  test_weight_gradient_among_others();
+  test_narrow_columns();
   test_unaligned_matmul();
   test_aligned_copies();
   test_pointwise();
