@@ -268,3 +268,23 @@ def test_index_outside_of_two_dimensions(rows, columns):
         with pytest.raises(IndexError):
             compiled(body)(x, rows, columns)
         same(body, x, rows.clamp(-10, 9), columns.clamp(-3, 2))
+
+
+DECISIONS = {
+    "largest of all": lambda x, y: (x * 0.3 == (x * 0.3).amax()).sum(),
+    "largest of a column": lambda x, y: (x * 0.3 == (x * 0.3).amax(0)).sum(0),
+    "equal": lambda x, y: (x * 0.3 == y, x * 0.3 < y),
+    "constant": lambda x, y: torch.full_like(x, 0.1) == torch.full_like(y, 0.1) * 1,
+    "infinite": lambda x, y: (x * 30000 * 30000 * 1e20 * 1e20).isinf(),
+    "integer": lambda x, y: ((x * 300).long(), (x * 1e-8).bool()),
+    "first of equals": lambda x, y: (x + 100).argmax(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("what", DECISIONS)
+def test_decisions_see_rounded_values(device, what, dtype):
+    """However the ops before are fused."""
+    x = torch.randn(300, 64, device=device).to(dtype)
+    actual = compiled(DECISIONS[what])(x, x * 0.3)
+    torch.testing.assert_close(actual, DECISIONS[what](x, x * 0.3), rtol=0, atol=0)

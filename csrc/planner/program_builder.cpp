@@ -200,12 +200,16 @@ int ProgramBuilder::pointwise(int owner, const ir::Node& node, const Coords& coo
   int args[3] = {-1, -1, -1};
   for (size_t i = 0; i < node.inputs.size(); ++i) args[i] = eval_broadcast(node.inputs[i], t.sizes, coords, pred);
   if (op == Opcode::kCast) {
-    return state_.tensor(node.inputs[0]).dtype == t.dtype ? args[0] : cast(args[0], t.dtype);
+    const DType from = state_.tensor(node.inputs[0]).dtype;
+    if (from == t.dtype) return args[0];
+    return cast(is_float(t.dtype) ? args[0] : as_stored(args[0], from), t.dtype);
   }
   DType type = compute_type(t.dtype), operand_type = type;
   const bool compares = op >= Opcode::kEq && op <= Opcode::kGe;
   if (compares || op == Opcode::kIsNan || op == Opcode::kIsInf) {
     operand_type = DType::kBool;
+    for (int i = 0; i < 2 && args[i] >= 0; ++i)
+      args[i] = as_stored(args[i], state_.tensor(node.inputs[static_cast<size_t>(i)]).dtype);
     for (int i = 0; i < 2 && args[i] >= 0; ++i) operand_type = std::max(operand_type, reg(args[i]).type);
   }
   for (int i = op == Opcode::kWhere ? 1 : 0; i < 3 && args[i] >= 0; ++i) args[i] = cast(args[i], operand_type);
@@ -260,7 +264,9 @@ int ProgramBuilder::reduce(int owner, const ir::Node& node, const Coords& coords
   }
   while (row < first + spec_.reduce_dims && spec_.dims[static_cast<size_t>(row)] == 1) ++row;
   if (row != first + spec_.reduce_dims) throw NeedStored{owner};
-  const int value = eval(x, x_coords, -1);
+  const bool picks = node.attrs.reduce == ReduceOp::kArgMax || node.attrs.reduce == ReduceOp::kArgMin;
+  int value = eval(x, x_coords, -1);
+  if (picks) value = as_stored(value, state_.tensor(x).dtype);
   if (spec_.kind == ProgramKind::kColumn && reg(value).phase > 0) throw NeedStored{owner};
   const DType type = compute_type(state_.tensor(owner).dtype);
   Reg meta;
@@ -363,6 +369,9 @@ int ProgramBuilder::cast(int a, DType type) {
 
 /// Integers narrower than what they are computed in wrap in registers as they would in memory.
 int ProgramBuilder::wrapped(int a, DType type) { return compute_type(type) == DType::kI64 ? cast(a, type) : a; }
+
+/// Rounded as memory would round it: what is decided on a float must not depend on which ops were fused.
+int ProgramBuilder::as_stored(int a, DType type) { return is_float(type) ? cast(a, type) : a; }
 
 int ProgramBuilder::constant(DType type, double number, int64_t integer) {
   const auto key = std::make_tuple(type, std::bit_cast<uint64_t>(is_float(type) ? number : 0.0),

@@ -59,6 +59,7 @@ class ProgramBuilder {
   void yield(int reg);
   int cast(int reg, DType type);
   int wrapped(int a, DType type);
+  int as_stored(int a, DType type);
 
   const Reg& reg(int r) const { return regs_[static_cast<size_t>(r)]; }
   /// Cuts the domain where accesses ask for it, so that they need no index registers. False when there is nothing
