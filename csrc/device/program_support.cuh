@@ -2,12 +2,16 @@
 //
 // A generated program is a struct (see codegen/program_source.h for the exact text):
 //   kDims, kReduceDims, kVector (elements per vector), kPasses (row programs: walks over the row before the last values
-//   are known) Inputs<V>                 raw values of the loads that need nothing but coordinates load<V>(c, x, in)
-//   issues these loads, so that several vectors can be in flight pointwise, epilogue:  run<V>(c, x, roots) and
-//   run_loaded<V>(c, x, in, roots) row, prologue:        Uniform (reduction results), Accumulator<p>, element<p, V>(c,
-//   x, r, in, u, acc, sink), finish<p>(acc, u),
-//                         uniform_stores(c, x, u)
-//   column:               Accumulator<0>, element<0, V>(...) with one accumulator per column, finish<0>, uniform_stores
+//     are known)
+//   Inputs<V>: raw values of the loads that need nothing but coordinates; load<V>(c, x, in) issues these loads, so that
+//     several vectors can be in flight
+//   pointwise, epilogue: run<V>(c, x, roots) and run_loaded<V>(c, x, in, roots)
+//   row, prologue: Uniform (reduction results), Accumulator<p>, element<p, V>(c, x, r, in, u, acc, sink),
+//     finish<p>(acc, u), uniform_stores(c, x, u)
+//   row: its form (codegen/row_form.h) as constants; Scalars, the values that are the same along a row (load_scalars);
+//     load<V>(Pass<p>, c, x, u, in) issues the loads that a pass needs, load_more those of them that no earlier pass
+//     does, without the ones of load_ahead<V>(c, x, in), which may come before the row itself
+//   column: Accumulator<0>, element<0, V>(...) with one accumulator per column, finish<0>, uniform_stores
 // All of them are called with the coordinates x of the first of V elements that are neighbours along the last
 // dimension.
 #pragma once
