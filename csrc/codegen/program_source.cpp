@@ -44,6 +44,9 @@ class Printer {
     if (form_ != nullptr) print_form();
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));
+    if (program_.kind == ProgramKind::kEpilogue)
+      line(cat("  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
+               "u, kStores = ", plain_operands(Opcode::kStore), "u;"));
     print_inputs();
     if (flagged_) print_ready();
     if (row_ || column_) {
@@ -116,9 +119,10 @@ class Printer {
  private:
   struct Info {
     DType type = DType::kF32;
-    bool scalar = false;  // the same for all elements of a vector
-    int pass = 0;         // first pass in which the value can be computed
-    bool fast = false;    // only rounded to 16 bits afterwards
+    bool scalar = false;         // the same for all elements of a vector
+    int pass = 0;                // first pass in which the value can be computed
+    bool fast = false;           // only rounded to 16 bits afterwards
+    bool rounded_later = false;  // the same, perhaps after products and sums
     bool plain_load = false;
     bool gather = false;  // of a row: the same indices and predicate for all of it, so that it loads like a plain one
   };
@@ -170,11 +174,11 @@ class Printer {
       if ((instr(i).op == Opcode::kReduce || (is_sink(instr(i).op) && !uniform_store(i))) && row_)
         num_passes_ = std::max(num_passes_, info_[i].pass + 1);
     for (int i = 0; i < count_; ++i) info_[i].fast = only_rounded(i);
+    for (int i = count_ - 1; i >= 0; --i) info_[i].rounded_later = rounded_later(i);
   }
 
   /// Every use rounds the value to a 16-bit float.
   bool only_rounded(int value) const {
-    const auto is_half = [](DType t) { return t == DType::kBF16 || t == DType::kF16; };
     if (is_half(instr(value).dtype)) return true;
     bool used = false;
     for (int i = value + 1; i < count_; ++i) {
@@ -186,6 +190,37 @@ class Printer {
       if (!rounds) return false;
     }
     return used;
+  }
+
+  /// Every use ends in a rounding to a 16-bit float, on ways that keep relative errors as they are: products, sums
+  /// with what is not a negative constant. Asks for it of later instructions only.
+  bool rounded_later(int value) const {
+    bool used = false;
+    for (int i = value + 1; i < count_; ++i) {
+      const Instr& in = instr(i);
+      const std::vector<int> inputs = inputs_of(in);
+      if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) continue;
+      used = true;
+      const bool rounds = (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
+      const bool keeps = in.op == Opcode::kMul || in.op == Opcode::kDiv || in.op == Opcode::kNeg ||
+                         (in.op == Opcode::kAdd && !negative_constant(in.a) && !negative_constant(in.b));
+      if (!rounds && !(keeps && info_[i].type == DType::kF32 && info_[i].rounded_later)) return false;
+    }
+    return used;
+  }
+  bool negative_constant(int i) const { return instr(i).op == Opcode::kConst && instr(i).imm < 0; }
+  static bool is_half(DType t) { return t == DType::kBF16 || t == DType::kF16; }
+
+  /// erf(x) + 1 (gelu), where a value a little off is rounded to 16 bits later: x, else -1.
+  int erf_plus_one(int i) const {
+    const Instr& in = instr(i);
+    if (in.op != Opcode::kAdd || info_[i].type != DType::kF32 || !info_[i].rounded_later) return -1;
+    const auto erf_of = [&](int value, int other) {
+      const bool matches = instr(value).op == Opcode::kErf && info_[value].type == DType::kF32 &&
+                           instr(other).op == Opcode::kConst && instr(other).imm == 1.0;
+      return matches ? int{instr(value).a} : -1;
+    };
+    return std::max(erf_of(in.a, in.b), erf_of(in.b, in.a));
   }
 
   bool uniform_store(int i) const {
@@ -200,6 +235,20 @@ class Printer {
   bool reads_pairs() const {
     return std::any_of(program_.instrs.begin(), program_.instrs.end(),
                        [](const Instr& in) { return in.op == Opcode::kRoot && in.delta_sign != 0; });
+  }
+
+  bool plain_store(int i) const {
+    const Instr& in = instr(i);
+    return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0;
+  }
+
+  /// Operands that loads or stores (`op`) reach by coordinates alone, as a mask.
+  uint32_t plain_operands(Opcode op) const {
+    uint32_t mask = 0;
+    for (int i = 0; i < count_; ++i)
+      if (instr(i).op == op && (info_[i].plain_load || plain_store(i)) && instr(i).operand < 32)
+        mask |= 1u << instr(i).operand;
+    return mask;
   }
 
   bool irregular_load(int i) const {
@@ -328,6 +377,10 @@ class Printer {
       line(cat("    ", type, " r", i, "[V]; ARK_EACH r", i, "[i] = ", value, ";"));
   }
 
+  // Epilogues of tiles reach their operands through contexts of their own (device/epilogue.cuh).
+  const char* context_parameter() const { return program_.kind == ProgramKind::kEpilogue ? ", class Context" : ""; }
+  const char* context_type() const { return program_.kind == ProgramKind::kEpilogue ? "Context" : "ProgramContext"; }
+
   bool may_be_flagged(const Instr& in) const {
     return flagged_ && (in.dtype == DType::kBF16 || in.dtype == DType::kF16);
   }
@@ -355,9 +408,8 @@ class Printer {
         line(cat("    Vec<", input_type(instr(i)), ", V> r", i, ";"));
     line("  };");
     if (form_ != nullptr) return;  // loads by pass
-    line(
-        "  template <int V> static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) "
-        "{");
+    line(cat("  template <int V", context_parameter(), "> static ARK_DEVICE void load(const ", context_type(),
+             "& c, const i32 (&x)[kDims], Inputs<V>& in) {"));
     for (int i = 0; i < count_; ++i)
       if (info_[i].plain_load) line(cat("    load_operand<V>(c, ", instr(i).operand, ", x, in.r", i, ");"));
     line("  }");
@@ -453,8 +505,11 @@ class Printer {
     if (in.op == Opcode::kPow && in.b >= 0 && instr(in.b).op == Opcode::kConst && info_[i].type == DType::kF32 &&
         (instr(in.b).imm == 2.0 || instr(in.b).imm == 3.0)) {
       text = cat("op::pow", instr(in.b).imm == 2.0 ? 2 : 3, "(", converted(in.a, DType::kF32), ")");
+    } else if (const int argument = erf_plus_one(i); argument >= 0) {
+      text = cat("op::erf_plus_one_fast(", converted(argument, DType::kF32), ")");
     } else {
-      const bool fast = info_[i].fast && info_[i].type == DType::kF32;
+      const bool fast =
+          (info_[i].fast || (in.op == Opcode::kExp && info_[i].rounded_later)) && info_[i].type == DType::kF32;
       text = function(in.op, fast) + "(";
       for (int k = 0; k < call_arity(in.op); ++k) {
         check(arguments[k] >= 0, "program instruction ", i, " (", name(in.op), "): argument ", k, " is missing");
@@ -490,11 +545,28 @@ class Printer {
     declare(i, cat("widen(m", i, ".v[i])"));
   }
 
+  /// Whether rounding `value` to `type` is done two elements at a time.
+  bool by_pairs(int value, DType type) const {
+    return is_half(type) && info_[value].type == DType::kF32 && !info_[value].scalar;
+  }
+
+  /// What a store takes: a cast to the type that it rounds to anyway is left out.
+  int stored_value(const Instr& in) const {
+    const Instr& value = instr(in.a);
+    const bool same = value.op == Opcode::kCast && value.dtype == in.dtype && is_float(in.dtype) &&
+                      info_[value.a].type == info_[in.a].type;
+    return same ? value.a : in.a;
+  }
+
   void print_store(int i) {
     const Instr& in = instr(i);
     const char* type = storage_type(in.dtype);
-    line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
-             converted(in.a, compute_type(in.dtype)), ");"));
+    const int value = stored_value(in);
+    if (by_pairs(value, in.dtype))
+      line(cat("    Vec<", type, ", V> s", i, "; narrow_vector(r", value, ", s", i, ");"));
+    else
+      line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
+               converted(value, compute_type(in.dtype)), ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0 && may_be_flagged(in))
       return line(cat("    store_flagged<V, ", flag_of(in), ">(c, ", in.operand, ", x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));
@@ -533,6 +605,8 @@ class Printer {
       case Opcode::kReduce:
         return declare(i, cat("u.r", i));
       default:
+        if (in.op == Opcode::kCast && !info_[i].scalar && by_pairs(in.a, in.dtype))
+          return line(cat("    float r", i, "[V]; cast_vector<", storage_type(in.dtype), ">(r", in.a, ", r", i, ");"));
         check<UnsupportedError>(call_arity(in.op) > 0, "opcode ", name(in.op), " in a ", int(program_.kind),
                                 " program");
         return declare(i, arithmetic(i));
@@ -540,10 +614,9 @@ class Printer {
   }
 
   void print_run() {
-    line("  template <int V, class Roots>");
-    line(
-        "  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[kDims], const Inputs<V>& in, "
-        "const Roots& roots) {");
+    line(cat("  template <int V, class Roots", context_parameter(), ">"));
+    line(cat("  static ARK_DEVICE void run_loaded(const ", context_type(),
+             "& c, const i32 (&x)[kDims], const Inputs<V>& in, const Roots& roots) {"));
     std::vector<bool> wanted(count_);
     for (int i = 0; i < count_; ++i) wanted[i] = is_sink(instr(i).op);
     const std::vector<bool> needed = needed_by(wanted);

@@ -282,7 +282,7 @@ ARK_DEVICE void write_trace(const Consumer& consumer, const Task& task, u64 begi
   t.wait_end = waited < begin ? begin : waited;
   t.load_end = consumer.load_end < t.wait_end ? t.wait_end : consumer.load_end;
   t.end = global_time_ns();
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < 14; ++i) {  // number 14 is the reporter's
     t.stamp[i] = consumer.worker.shared.stamp[i];
     consumer.worker.shared.stamp[i] = 0;
   }
@@ -312,16 +312,46 @@ ARK_DEVICE void run_consumers(Worker& worker) {
     consumer.stamp(0);
     Tasks::consume(consumer, task);
     consumer.stamp(12);
+    const auto hand_over = [&] {  // the record may be gone afterwards
+      if (consumer.thread() == 0) s.task[n % kTaskSlots].arrived = consumer.arrived;
+      __syncwarp();
+      if (consumer.lane() == 0) mbarrier_arrive(&s.task_done[n % kTaskSlots]);
+    };
+    if constexpr (!kTrace) hand_over();
     next_is_there(n + 1);
     consumer.sync();
     consumer.stamp(13);
-    if (consumer.warp() == 0) {
-      if (consumer.arrived < task.count && !worker.waiter.failed())
-        arrive_for_tiles(worker, task, task.first + consumer.arrived, task.count - consumer.arrived);
-      consumer.stamp(14);
-      if constexpr (kTrace) write_trace(consumer, task, begin);
-      close_task(worker, n);
+    if constexpr (kTrace) {
+      write_trace(consumer, task, begin);
+      hand_over();
     }
+  }
+}
+
+/// Warp 3: reports finished items, so that the fence before a report holds up nobody who computes.
+ARK_DEVICE void run_reporter(Worker& worker) {
+  Shared& s = worker.shared;
+  const int lane = thread_index() & 31;
+  for (u32 n = 0;; ++n) {
+    Task task;
+    if (!open_task(worker, n, task)) return;
+    // The waits of the item itself come first with their deadlines.
+    const bool done =
+        worker.waiter.spin([&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); },
+                           [] { return 0u; }, WaitName{task.record->op, task.first, -7}, 1, 4);
+    if (!__all_sync(~0u, done) || worker.waiter.failed()) return;
+    const int arrived = s.task[n % kTaskSlots].arrived;
+    if (arrived < task.count) {
+      if (arrived == 0 && task.slot->single_arrivals >= 0) {
+        if (lane < task.slot->single_arrivals)
+          red_release_add(const_cast<u32*>(worker.counter(task.slot->arrive_counter[lane])), task.count);
+      } else {
+        arrive_for_tiles(worker, task, task.first + arrived, task.count - arrived);
+      }
+    }
+    if constexpr (kTrace)
+      if (lane == 0 && worker.launch.trace != nullptr) worker.launch.trace[task.item].stamp[14] = clock_cycles();
+    close_task(worker, n);
   }
 }
 
@@ -336,7 +366,8 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     }
     for (int i = 0; i < kTaskSlots; ++i) {
       mbarrier_init(&s.task_full[i], 1);
-      mbarrier_init(&s.task_empty[i], 3);  // two loaders and the consumers
+      mbarrier_init(&s.task_empty[i], 3);  // two loaders and the reporter
+      mbarrier_init(&s.task_done[i], kConsumerWarps);
     }
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
@@ -430,6 +461,8 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
     } else if (warp == 2) {
       Tasks::patch_maps(params.header, params.slots);
       Fetcher(worker, params.slots).run();
+    } else {
+      run_reporter(worker);
     }
   } else {
     registers_increase<Tasks::kConsumerRegisters>();

@@ -71,9 +71,11 @@ struct MatmulTile {
       wgmma_keep(acc);
       multiply_any<0>(consumer, matmul_variant(p), (p.k + 63) / 64, acc);
       consumer.mark_loaded();
+      consumer.stamp(2);
       // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
       if (p.a_immutable && p.b_immutable) consumer.wait_for(task, task.first + i, 1);
-      run_epilogue<Programs>(consumer, task, acc, at.batch, at.row + consumer.group() * 64, at.column, p.tile_n);
+      run_epilogue<Programs>(consumer, task, acc, TilePlace{at.batch, at.row + consumer.group() * 64, at.column},
+                             p.tile_n);
       if (i + 1 < task.count) consumer.arrive(task, 1);
     }
   }

@@ -20,7 +20,7 @@ inline constexpr int kPages = 12;  // 6 pages cost 10 % of a decode step (0.650 
 inline constexpr int kPageBytes = 16384;
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
-// Consumer warps with a second job; warp 0 reports finished tiles, the others must not wait for it.
+// Consumer warps with a second job; warp 0 reports tiles of items that are not finished yet.
 inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
@@ -41,6 +41,7 @@ struct TaskSlot {
   i32 waits_alike;                                                // every tile of the op waits for the same
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
+  i32 arrived;   // tiles that the consumers have reported themselves; written by them
   u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 
@@ -51,6 +52,7 @@ struct Shared {
   u64 full[kPages];                         // 1 arrival (the loader) and the bytes
   u64 empty[kPages];                        // one arrival per consumer warp
   u64 task_full[kTaskSlots], task_empty[kTaskSlots];
+  u64 task_done[kTaskSlots];  // one arrival per consumer warp: its writes of the item have been issued
   TaskSlot task[kTaskSlots];
   u32 progress[2];  // per loader: pages below it are issued or not its own
   u32 leave[2];     // by parity of the item: consumers leave after it
@@ -368,7 +370,7 @@ struct Consumer {
     if constexpr (kTrace) load_end = global_time_ns();
   }
   /// All consumers: reports the next `count` tiles of the item before its end (barrier, then release by one warp).
-  /// Tiles that the family does not report are reported by the loop after consume().
+  /// Tiles that the family does not report are reported by the reporter (loop.cuh) after consume().
   ARK_DEVICE void arrive(const Task& task, int count) {
     sync();
     if (warp() == 0) arrive_for_tiles(worker, task, task.first + arrived, count);

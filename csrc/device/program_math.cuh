@@ -58,6 +58,20 @@ ARK_DEVICE float tanh_fast(float x) {  // exact sign and limits; 1e-6 absolute
 ARK_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + ::expf(-x)); }
 ARK_DEVICE double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }
 ARK_DEVICE float sigmoid_fast(float x) { return divide_approx(1.0f, 1.0f + exp_fast(-x)); }
+/// 1 + erf(x) as erfc(-x), so that nothing cancels where it is small: erfc(t) = 2^(t p(t)), t = |x|, p fitted on
+/// [0, 4.5] to 3.3e-7 absolute and 1e-4 relative error of erfc, whichever is larger; beyond it falls faster than erfc.
+ARK_DEVICE float erf_plus_one_fast(float x) {
+  const float t = fabsf(x);
+  float p = ::fmaf(-6.23599544e-06f, t, 7.82538191e-05f);
+  p = ::fmaf(p, t, -0.000129448614f);
+  p = ::fmaf(p, t, -0.00329246698f);
+  p = ::fmaf(p, t, 0.030701397f);
+  p = ::fmaf(p, t, -0.149688616f);
+  p = ::fmaf(p, t, -0.918150187f);
+  p = ::fmaf(p, t, -1.6279273f);
+  const float e = exp2_approx(p * t);
+  return x < 0.0f ? e : 2.0f - e;
+}
 ARK_DEVICE float reciprocal(float x) { return 1.0f / x; }
 ARK_DEVICE double reciprocal(double x) { return 1.0 / x; }
 ARK_DEVICE float reciprocal_fast(float x) { return divide_approx(1.0f, x); }

@@ -129,6 +129,42 @@ struct alignas(sizeof(S) * V > 16 ? 16 : sizeof(S) * V) Vec {
   S v[V]{};  // zero until loaded: a register that only some paths write would stay alive through the whole kernel
 };
 
+/// Elements rounded to S; 16-bit floats two at a time.
+template <class S, class T, int V>
+ARK_DEVICE void narrow_vector(const T (&from)[V], Vec<S, V>& to) {
+  ARK_EACH to.v[i] = narrow<S>(from[i]);
+}
+template <int V>
+ARK_DEVICE void narrow_vector(const float (&from)[V], Vec<bf16, V>& to) {
+  if constexpr (V % 2 == 0) {
+    u32 words[V / 2];
+#pragma unroll
+    for (int i = 0; i < V / 2; ++i) words[i] = floats_to_bf16x2(from[2 * i], from[2 * i + 1]);
+    __builtin_memcpy(&to, words, sizeof(words));
+  } else {
+    ARK_EACH to.v[i] = narrow<bf16>(from[i]);
+  }
+}
+template <int V>
+ARK_DEVICE void narrow_vector(const float (&from)[V], Vec<f16, V>& to) {
+  if constexpr (V % 2 == 0) {
+    u32 words[V / 2];
+#pragma unroll
+    for (int i = 0; i < V / 2; ++i) words[i] = floats_to_f16x2(from[2 * i], from[2 * i + 1]);
+    __builtin_memcpy(&to, words, sizeof(words));
+  } else {
+    ARK_EACH to.v[i] = narrow<f16>(from[i]);
+  }
+}
+
+/// cast() of a vector.
+template <class S, class T, int V, class R>
+ARK_DEVICE void cast_vector(const T (&from)[V], R (&to)[V]) {
+  Vec<S, V> rounded;
+  narrow_vector(from, rounded);
+  ARK_EACH to[i] = widen(rounded.v[i]);
+}
+
 template <class S>
 ARK_DEVICE S load_element(const S* p) {
   const auto raw = load_global<sizeof(S)>(p);

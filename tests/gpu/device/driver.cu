@@ -151,7 +151,7 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
   const long long b_strides[3] = {strides_b[0], strides_b[2], strides_b[1]};
   job->add_operand(a, type, strides_a, 3, 8);
   job->add_operand(b, type, b_strides, 3, 8);
-  const int vector = n % 8 == 0 ? 8 : 1;
+  const int vector = n % 8 == 0 ? 8 : n % 2 == 0 ? 2 : 1;
   job->add_operand(c, type, c_strides, 3, vector);
   job->add_operand(extra, type, n_strides, 3, vector);
   job->add_operand(residual, type, c_strides, 3, vector);

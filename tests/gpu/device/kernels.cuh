@@ -12,14 +12,15 @@ using namespace ark::device;
 /// operand 0 = product
 template <class T>
 struct StoreProgram {
-  static constexpr int kVector = 8;
+  static constexpr int kVector = 8, kNumOperands = 1;
   static constexpr bool kPairs = false;
+  static constexpr u32 kLoads = 0, kStores = 1;
   template <int V>
   struct Inputs {};
-  template <int V>
-  static ARK_DEVICE void load(const ProgramContext&, const i32 (&)[3], Inputs<V>&) {}
-  template <int V, class Roots>
-  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[3], const Inputs<V>&, const Roots& roots) {
+  template <int V, class Context>
+  static ARK_DEVICE void load(const Context&, const i32 (&)[3], Inputs<V>&) {}
+  template <int V, class Roots, class Context>
+  static ARK_DEVICE void run_loaded(const Context& c, const i32 (&x)[3], const Inputs<V>&, const Roots& roots) {
     float value[V];
     roots.template get<V>(0, 0, value);
     Vec<T, V> out;
@@ -45,20 +46,20 @@ struct StoreSimpleProgram {
 /// operand 0 = gelu(product + operand 1) + operand 2, tanh form
 template <class T>
 struct BiasGeluResidualProgram {
-  static constexpr int kVector = 8;
+  static constexpr int kVector = 8, kNumOperands = 3;
   static constexpr bool kPairs = false;
+  static constexpr u32 kLoads = 6, kStores = 1;
   template <int V>
   struct Inputs {
     Vec<T, V> bias, residual;
   };
-  template <int V>
-  static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[3], Inputs<V>& in) {
+  template <int V, class Context>
+  static ARK_DEVICE void load(const Context& c, const i32 (&x)[3], Inputs<V>& in) {
     load_operand<V>(c, 1, x, in.bias);
     load_operand<V>(c, 2, x, in.residual);
   }
-  template <int V, class Roots>
-  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[3], const Inputs<V>& in,
-                                    const Roots& roots) {
+  template <int V, class Roots, class Context>
+  static ARK_DEVICE void run_loaded(const Context& c, const i32 (&x)[3], const Inputs<V>& in, const Roots& roots) {
     float value[V];
     roots.template get<V>(0, 0, value);
     Vec<T, V> out;
@@ -75,19 +76,19 @@ struct BiasGeluResidualProgram {
 /// half of a pair block.
 template <class T>
 struct PairProgram {
-  static constexpr int kVector = 8;
+  static constexpr int kVector = 8, kNumOperands = 2;
   static constexpr bool kPairs = true;
+  static constexpr u32 kLoads = 2, kStores = 1;
   template <int V>
   struct Inputs {
     Vec<T, V> factor;
   };
-  template <int V>
-  static ARK_DEVICE void load(const ProgramContext& c, const i32 (&x)[3], Inputs<V>& in) {
+  template <int V, class Context>
+  static ARK_DEVICE void load(const Context& c, const i32 (&x)[3], Inputs<V>& in) {
     load_operand<V>(c, 1, x, in.factor);
   }
-  template <int V, class Roots>
-  static ARK_DEVICE void run_loaded(const ProgramContext& c, const i32 (&x)[3], const Inputs<V>& in,
-                                    const Roots& roots) {
+  template <int V, class Roots, class Context>
+  static ARK_DEVICE void run_loaded(const Context& c, const i32 (&x)[3], const Inputs<V>& in, const Roots& roots) {
     float value[V], up[V], down[V];
     roots.template get<V>(0, 0, value);
     roots.template get<V>(0, 1, up);
