@@ -114,10 +114,13 @@ class NativeSegment:
             return self.executable(inputs)
         except Unsupported as error:
             cause = str(error)
-        except ValueError as error:
-            restrided = self._restride(inputs)
+        except ValueError as refused:
+            error, restrided = refused, self._restride(inputs)
             if restrided is not None:
-                return self.executable(restrided)
+                try:
+                    return self.executable(restrided)
+                except ValueError as again:
+                    error = again
             if not all(self.lowered.graph["immutable"]) and "out of range" in str(error):
                 # arguments may have been written: eager's own error cannot be had
                 raise IndexError(str(error)) from error

@@ -288,3 +288,26 @@ def test_decisions_see_rounded_values(device, what, dtype):
     x = torch.randn(300, 64, device=device).to(dtype)
     actual = compiled(DECISIONS[what])(x, x * 0.3)
     torch.testing.assert_close(actual, DECISIONS[what](x, x * 0.3), rtol=0, atol=0)
+
+
+def test_index_out_of_range_in_the_call_with_copies():
+    """The call on copies in the graph's own strides reports an index out of range as the first call would have."""
+    from types import SimpleNamespace
+
+    from ark_torch.segment import NativeSegment
+
+    calls = []
+
+    def executable(inputs):
+        calls.append(inputs[0].stride())
+        raise ValueError("an index is out of range" if len(calls) == 2 else "input 0: expected strides (3, 1)")
+
+    class Segment(NativeSegment):
+        def _restride(self, inputs):
+            return [inputs[0].contiguous()]
+
+    lowered = SimpleNamespace(graph={"immutable": [False]}, symbols=[], extras=[], inputs=[])
+    segment = Segment("segment", lowered, executable, make_fallback=None, where="here")
+    with pytest.raises(IndexError, match="out of range"):
+        segment([torch.zeros(3, 2).t()])
+    assert calls == [(1, 2), (3, 1)]
