@@ -4,7 +4,8 @@
 // Keys. With fresh_operand, cache rows below that scalar (the position) are immutable in this launch: they stream
 // through the ring ahead of every wait, cut into parts of equal length; the rows from there on (appended in this
 // launch) are read directly after the wait, by the last part that is used. Without it, all visible keys are read
-// directly after the wait. A part that gets no keys leaves m = -infinity, l = 0.
+// directly after the wait. Parts beyond those that are used (cache_parts) do nothing at all and are not read; without
+// the scalar all are used, and one that gets no keys leaves m = -infinity, l = 0.
 //
 // A page holds the keys and values of 16384 / (4 * dim) positions and belongs to one consumer group; each of its 4
 // warps takes a quarter of the positions. Scores by mma.m16n8k16 (rows = queries, columns = keys): a lane reads 16-byte
@@ -31,22 +32,20 @@ enum DecodeOperand {
 
 /// The keys of one tile, derived from the record and the position alone where old keys are concerned.
 struct DecodeKeys {
+  int part;
   int position;  // keys below it may be read ahead of the wait
   int parts_used;
   int old_begin, old_end;
 
-  ARK_DEVICE DecodeKeys(const Task& task, int part) {
+  ARK_DEVICE DecodeKeys(const Task& task, int number) : part(number) {
     const abi::AttentionParams& p = task.record->params.attention;
     position = 0;
+    parts_used = p.parts;
     if (p.fresh_operand >= 0) {
-      const abi::Operand& o = task.operand(p.fresh_operand);
-      const i64 value = o.dtype == 5 ? load_element(task.address<i64>(p.fresh_operand))
-                                     : static_cast<i64>(load_element(task.address<int>(p.fresh_operand)));
-      position = static_cast<int>(max(0ll, min(value, static_cast<i64>(p.keys))));
+      position = cache_position(task.operand(p.fresh_operand), p.keys);
+      parts_used = cache_parts(position, p.queries, p.positions_per_part, p.parts);
     }
-    const int per_part = max(1, p.positions_per_part);
-    parts_used = min(max(1, (position + p.queries + per_part - 1) / per_part), max(1, p.parts));
-    const int length = (position + parts_used - 1) / parts_used;
+    const int length = parts_used > 1 ? (position + parts_used - 1) / parts_used : position;
     old_begin = min(position, part * length);
     old_end = part < parts_used ? min(position, old_begin + length) : old_begin;
   }
@@ -76,8 +75,7 @@ struct AttentionDecode {
     const abi::AttentionParams& p = task.record->params.attention;
     // the position may be read before the wait
     const DecodeKeys keys(task, task.first - small_divide(task.first, task.record->grid[2]) * task.record->grid[2]);
-    consumer.wait_for_item(task);
-    consumer.stamp(1);
+    if (task.count == 1 && keys.part >= keys.parts_used) return;
     if constexpr (Programs::kDecodeBF16)
       if (p.dtype == 7) consume_type<MmaType::kBF16, bf16>(consumer, task, keys);
     if constexpr (Programs::kDecodeF16)
@@ -132,18 +130,19 @@ struct AttentionDecode {
     const int rows = small_divide(p.heads, p.kv_heads) * p.queries;
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t) {
-      if (t != task.first) keys = DecodeKeys(task, t % task.record->grid[2]);
+      const bool first = t == task.first;
+      if (!first) keys = DecodeKeys(task, t % task.record->grid[2]);
       if constexpr (Programs::kDecode64) {
         if constexpr (Programs::kDecodeRows4)
-          if (p.head_dim == 64 && rows <= 4) Tile<kType, S, 64, 4>(consumer, task, t).run(keys);
+          if (p.head_dim == 64 && rows <= 4) Tile<kType, S, 64, 4>(consumer, task, t).run(keys, first);
         if constexpr (Programs::kDecodeRows16)
-          if (p.head_dim == 64 && rows > 4) Tile<kType, S, 64, 16>(consumer, task, t).run(keys);
+          if (p.head_dim == 64 && rows > 4) Tile<kType, S, 64, 16>(consumer, task, t).run(keys, first);
       }
       if constexpr (Programs::kDecode128) {
         if constexpr (Programs::kDecodeRows4)
-          if (p.head_dim == 128 && rows <= 4) Tile<kType, S, 128, 4>(consumer, task, t).run(keys);
+          if (p.head_dim == 128 && rows <= 4) Tile<kType, S, 128, 4>(consumer, task, t).run(keys, first);
         if constexpr (Programs::kDecodeRows16)
-          if (p.head_dim == 128 && rows > 4) Tile<kType, S, 128, 16>(consumer, task, t).run(keys);
+          if (p.head_dim == 128 && rows > 4) Tile<kType, S, 128, 16>(consumer, task, t).run(keys, first);
       }
     }
   }
@@ -202,16 +201,63 @@ struct AttentionDecode {
         for (int d = 0; d < kColumns; ++d) acc[r][d] = 0;
     }
 
-    /// Everything that comes from memory is asked for before anything is used: one latency, not four.
-    ARK_DEVICE void run(const DecodeKeys& keys) {
+    /// Where the mask's rows of this lane lie.
+    struct MaskRows {
+      const unsigned char* row[kHalves] = {};  // at this lane's first key of a block; null: no mask
+      int bytes = 0, stride = 0, last = 0;
+
+      ARK_DEVICE explicit MaskRows(const Tile& tile) {
+        if (tile.p.mask_kind == 0 || !tile.task.has(kDecodeMask)) return;
+        const abi::Operand& o = tile.task.operand(kDecodeMask);
+        bytes = element_bytes(o.dtype);
+        stride = static_cast<i32>(o.stride[3]) * bytes;
+        last = tile.p.keys - 1;
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          row[h] = tile.task.template address<unsigned char>(kDecodeMask) +
+                   tile.row_offset(o, min((tile.lane >> 2) + 8 * h, tile.rows - 1)) * bytes;
+      }
+      /// The mask of this lane's keys from `first` on, as it lies in memory: nothing waits for it here.
+      ARK_DEVICE void load(Masks& mask, int first) const {
+        if (bytes == 0) return;
+        const int key = first + (thread_index() & 3) * 2;
+        auto load = [&](auto size) __attribute__((always_inline)) {
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+              for (int e = 0; e < 2; ++e)
+                mask[b][2 * h + e] =
+                    load_global<size.value>(row[h] + static_cast<i64>(min(key + b * 8 + e, last)) * stride).w[0];
+        };
+        if (bytes == 1)
+          load(Number<1>{});
+        else if (bytes == 2)
+          load(Number<2>{});
+        else
+          load(Number<4>{});
+      }
+    };
+
+    /// Addresses are made before the item's wait. Everything that comes from memory is asked for before anything is
+    /// used: one latency, not four.
+    ARK_DEVICE void run(const DecodeKeys& keys, bool waits) {
       const int pages = (keys.count() + kPerPage - 1) / kPerPage;
       int i = (consumer.group() - static_cast<int>(consumer.page)) & 1;
       const int mine = (warp & 3) * kPerWarp;
-      const Raw<16> fresh_row = load_fresh(keys.position);
+      const S* fresh_from = fresh_address(keys.position);
+      const S* query_from[kHalves];
+      query_addresses(query_from);
+      const MaskRows mask_rows(*this);
+      if (waits) consumer.wait_for_item(task);
+      consumer.stamp(1);
+      Raw<16> fresh_row{};
+      if (p.fresh_operand >= 0) fresh_row = load_global<16>(fresh_from);
+      load_queries(query_from);
       Masks mask = {}, fresh_mask = {};
-      load_masks(mask, keys.old_begin + i * kPerPage + mine);
-      load_masks(fresh_mask, keys.position);
-      load_queries();
+      mask_rows.load(mask, keys.old_begin + i * kPerPage + mine);
+      mask_rows.load(fresh_mask, keys.position);
       int begin, end;
       direct_keys(keys, begin, end);
       const bool few = p.fresh_operand >= 0 && end - begin <= kFreshRows;
@@ -221,7 +267,7 @@ struct AttentionDecode {
       for (; i < pages; i += 2) {
         const int first = keys.old_begin + i * kPerPage + mine, count = min(keys.old_end - first, kPerWarp);
         Masks next = {};
-        if (i + 2 < pages) load_masks(next, first + 2 * kPerPage);
+        if (i + 2 < pages) mask_rows.load(next, first + 2 * kPerPage);
         const unsigned char* page = consumer.wait_page(consumer.page + i);
         attend(page, mine, first, count, mask);
         consumer.release_page(consumer.page + i, 2);
@@ -239,7 +285,7 @@ struct AttentionDecode {
         if (warp == (consumer.page & 1) * 4) attend(staging(), 0, begin, end - begin, fresh_mask);
         consumer.sync();
       } else {
-        attend_directly(begin, end);
+        attend_directly(begin, end, mask_rows);
       }
       consumer.stamp(4);
       finish();
@@ -253,20 +299,25 @@ struct AttentionDecode {
       return batch * o.stride[0] + head * o.stride[1] + query * o.stride[2];
     }
 
-    ARK_DEVICE void load_queries() {
-      const abi::Operand& o = task.operand(kDecodeQ);
-      const int t = lane & 3;
+    /// This lane's pieces of rows lane / 4 and lane / 4 + 8; null where the tile has no such row.
+    ARK_DEVICE void query_addresses(const S* (&from)[kHalves]) const {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {  // rows lane / 4 and + 8
+      for (int h = 0; h < kHalves; ++h) {
         const int r = (lane >> 2) + 8 * h;
-        const bool used = h < kHalves && r < rows;
-        const S* from = task.address<S>(kDecodeQ) + (used ? row_offset(o, r) : 0);
+        from[h] =
+            r < rows ? task.address<S>(kDecodeQ) + row_offset(task.operand(kDecodeQ), r) + (lane & 3) * 8 : nullptr;
+      }
+    }
+    ARK_DEVICE void load_queries(const S* const (&from)[kHalves]) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const bool used = h < kHalves && from[h % kHalves] != nullptr;
 #pragma unroll
         for (int half = 0; half < kDim / 64; ++half)
 #pragma unroll
           for (int piece = 0; piece < 2; ++piece) {
             Raw<16> raw{};
-            if (used) raw = load_global<16>(from + half * 64 + (t + 4 * piece) * 8);
+            if (used) raw = load_global<16>(from[h % kHalves] + half * 64 + piece * 32);
 #pragma unroll
             for (int s = 0; s < 4; ++s) q[half * 4 + s][piece * 2 + h] = raw.w[s];
           }
@@ -274,13 +325,12 @@ struct AttentionDecode {
     }
 
     /// This thread's piece of the rows from `position` on: keys by the first 128 threads, values by the others.
-    ARK_DEVICE Raw<16> load_fresh(int position) const {
-      if (p.fresh_operand < 0) return {};
+    ARK_DEVICE const S* fresh_address(int position) const {
       const int number = thread < 128 ? kDecodeK : kDecodeV, piece = thread & 127;
       const int row = min(position + piece / kPieces, p.keys - 1);  // what lies beyond the visible keys is not used
       const abi::Operand& o = task.operand(number);
-      return load_global<16>(task.address<S>(number) + batch * o.stride[0] + kv_head * o.stride[1] + row * o.stride[2] +
-                             piece % kPieces * 8);
+      return task.address<S>(number) + batch * o.stride[0] + kv_head * o.stride[1] + row * o.stride[2] +
+             piece % kPieces * 8;
     }
     ARK_DEVICE void stage_fresh(const Raw<16>& raw) const {
       *reinterpret_cast<Raw<16>*>(staging() + (thread < 128 ? 0 : kPageBytes / 2) + (thread & 127) * 16) = raw;
@@ -321,7 +371,7 @@ struct AttentionDecode {
 
     /// Pages of keys copied into the scratch memory by all consumers; the groups take them in turn quarters: all 8
     /// warps share one.
-    ARK_DEVICE void attend_directly(int begin, int end) {
+    ARK_DEVICE void attend_directly(int begin, int end, const MaskRows& mask_rows) {
 #pragma unroll 1
       for (int first = begin; first < end; first += kPerPage) {
         const int count = min(kPerPage, end - first);
@@ -342,7 +392,7 @@ struct AttentionDecode {
         if (consumer.group() == ((first - begin) / kPerPage & 1)) {
           const int mine = (warp & 3) * kPerWarp;
           Masks mask = {};
-          load_masks(mask, first + mine);
+          mask_rows.load(mask, first + mine);
           attend(staging(), mine, first + mine, min(count - mine, kPerWarp), mask);
         }
       }
@@ -414,33 +464,6 @@ struct AttentionDecode {
       }
     }
 
-    /// The mask of this lane's keys from `first` on, as it lies in memory: nothing waits for it here.
-    ARK_DEVICE void load_masks(Masks& mask, int first) const {
-      if (p.mask_kind == 0 || !task.has(kDecodeMask)) return;
-      const abi::Operand& o = task.operand(kDecodeMask);
-      const int bytes = element_bytes(o.dtype), stride = static_cast<i32>(o.stride[3]) * bytes;
-      const int key = first + (lane & 3) * 2;
-      const unsigned char* base = task.address<unsigned char>(kDecodeMask);
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const int r = min((lane >> 2) + 8 * h, rows - 1);
-        const unsigned char* row = base + row_offset(o, r) * bytes;
-        auto load = [&](auto size) __attribute__((always_inline)) {
-#pragma unroll
-          for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-              mask[b][2 * h + e] =
-                  load_global<size.value>(row + static_cast<i64>(min(key + b * 8 + e, p.keys - 1)) * stride).w[0];
-        };
-        if (bytes == 1)
-          load(Number<1>{});
-        else if (bytes == 2)
-          load(Number<2>{});
-        else
-          load(Number<4>{});
-      }
-    }
     /// What a mask's element adds to a score, in base 2.
     ARK_DEVICE float mask_value(u32 raw) const {
       if (p.mask_kind == 0) return 0.0f;

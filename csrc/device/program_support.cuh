@@ -415,15 +415,31 @@ ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i32 (
   }
 }
 
-/// Roots of programs that have none.
-/// Opcode::kLoadParts for V elements. Parts without a visible key were left with m = -infinity and l = 0, so that all
-/// of them can be read without knowing how many were used.
+/// The scalar below which the rows of a cache of `keys` rows are immutable in this launch (i64 or i32).
+ARK_DEVICE int cache_position(const abi::Operand& o, int keys) {
+  const i64 value = o.dtype == 5 ? load_element(reinterpret_cast<const i64*>(o.offset))
+                                 : static_cast<i64>(load_element(reinterpret_cast<const int*>(o.offset)));
+  return static_cast<int>(max(0ll, min(value, static_cast<i64>(keys))));
+}
+/// How many of at most `parts` parts an attention whose cache is `position` rows full cuts its keys into.
+ARK_DEVICE int cache_parts(int position, int queries, int positions_per_part, int parts) {
+  const int each = max(1, positions_per_part);
+  return min(max(1, (position + queries + each - 1) / each), max(1, parts));
+}
+
+/// Opcode::kLoadParts for V elements. Parts beyond those that are used are not written; of those that are, some may
+/// have seen no key (m = -infinity, l = 0).
 template <int V>
 ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)[V], const i64 (&column)[V],
                            float (&out)[V]) {
   const abi::Operand& parameters = c.operand(number + 3);
   const int parts = static_cast<int>(parameters.stride[0]), rows = static_cast<int>(parameters.stride[1]),
             dim = static_cast<int>(parameters.stride[2]);
+  const abi::Operand& scalar = c.operand(number + 4);
+  int used = parts;  // the first kEach parts are asked for before it is known
+  if (scalar.slot != abi::kNoSlot)
+    used = cache_parts(cache_position(scalar, static_cast<int>(parameters.stride[4])),
+                       static_cast<int>(scalar.stride[5]), static_cast<int>(parameters.stride[3]), parts);
   const float* values = reinterpret_cast<const float*>(c.operand(number).offset);
   const float* max_sum = reinterpret_cast<const float*>(c.operand(number + 1).offset);
   bool together = V > 1 && V <= 8 && (column[0] & 3) == 0;
@@ -443,7 +459,7 @@ ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)
     float m = -op::infinity(), l = 0, sum[V] = {};
     ARK_EACH sum[i] = 0;
 #pragma unroll 1
-    for (int part = 0; part < parts; part += kEach) {
+    for (int part = 0;;) {
       Vec<float, 2> pair[kEach];
       Vec<float, V> value[kEach];
 #pragma unroll
@@ -457,7 +473,7 @@ ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)
       }
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
-        if (part + k >= parts || pair[k].v[1] == 0.0f) continue;  // a part that saw nothing holds no values either
+        if (part + k >= used || pair[k].v[1] == 0.0f) continue;  // a part that saw nothing holds no values either
         const float top = fmaxf(m, pair[k].v[0]), old = exp2_approx(m - top), add = exp2_approx(pair[k].v[0] - top);
         m = top;
         l = l * old + pair[k].v[1] * add;
@@ -467,6 +483,8 @@ ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)
           sum[0] = sum[0] * old + value[k].v[0] * add;
         }
       }
+      part += kEach;
+      if (part >= used) break;
     }
     const float scale = l == 0.0f ? 0.0f : divide_approx(1.0f, l);
     if (together) {

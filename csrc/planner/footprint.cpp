@@ -285,7 +285,7 @@ bool is_indirect(const plan::Op& op, const std::vector<Program>& programs, int o
     if (program < 0) continue;
     for (const Instr& instr : programs[program].instrs) {
       const int number = operand - first - instr.operand;
-      if (instr.op == Opcode::kLoadParts && number >= 0 && number < 3) return true;
+      if (instr.op == Opcode::kLoadParts && number >= 0 && number < 5) return true;
     }
   }
   return false;

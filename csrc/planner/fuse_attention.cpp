@@ -193,6 +193,9 @@ void Emitter::attention_group(int g) {
   if (way == AttentionWay::kDecode) {
     p.parts = static_cast<int>(parts);
     const int64_t rows = int64_t{p.heads / p.kv_heads} * p.queries;
+    int scalar = fresh_scalar(node.inputs[1]);
+    if (scalar >= 0 && fresh_scalar(node.inputs[2]) != scalar) scalar = -1;
+    const StorageId position = scalar < 0 ? -1 : state_.places[static_cast<size_t>(scalar)].storage;
     abi::Operand parts_out = absent_operand(), parts_ml = absent_operand();
     if (parts > 1) {
       auto add = [&](int64_t inner, const char* what) {
@@ -209,6 +212,7 @@ void Emitter::attention_group(int g) {
       State::Parts known;
       known.out = static_cast<StorageId>(parts_out.slot), known.max_sum = static_cast<StorageId>(parts_ml.slot);
       known.range = range.slot == abi::kNoSlot ? -1 : static_cast<StorageId>(range.slot);
+      known.position = position;
       known.parts = parts, known.rows = rows, known.value_dim = p.value_dim,
       known.positions_per_part = p.positions_per_part;
       known.keys = p.keys, known.kv_heads = p.kv_heads, known.queries = p.queries, known.range_stride = range.stride[0];
@@ -219,11 +223,10 @@ void Emitter::attention_group(int g) {
     operands.push_back(parts_ml);
     op.access.push_back(Access::kWrite);
     op.access.push_back(Access::kWrite);
-    const int scalar = fresh_scalar(node.inputs[1]);
-    if (scalar >= 0 && fresh_scalar(node.inputs[2]) == scalar) {
+    if (scalar >= 0) {
       p.fresh_operand = static_cast<int>(operands.size());
       abi::Operand x = absent_operand();
-      x.slot = static_cast<uint32_t>(state_.places[static_cast<size_t>(scalar)].storage);
+      x.slot = static_cast<uint32_t>(position);
       x.dtype = static_cast<short>(DType::kI64);
       operands.push_back(x);
       op.access.push_back(Access::kRead);

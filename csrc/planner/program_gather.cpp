@@ -138,7 +138,9 @@ int ProgramBuilder::random(int owner, const ir::Node& node, const Coords& coords
   return emit(instr, meta);
 }
 
-/// See Opcode::kLoadParts.
+/// See Opcode::kLoadParts. Behind its four operands stands the attention's fresh scalar
+/// (AttentionParams::fresh_operand, kNoSlot: none) with the queries in stride[5]: from it the loop kernel knows how
+/// many parts are used, and the others are neither written nor read; the host knows from the visible keys.
 int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& coords) {
   const int which = state_.parts_of_node[static_cast<size_t>(state_.tensor(owner).node)];
   if (which < 0 || state_.tensor(owner).out_index != 0) throw NeedStored{owner};
@@ -174,8 +176,9 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
     operand(-1, DType::kF32,
             {parts.parts, parts.rows, parts.value_dim, parts.positions_per_part, parts.keys, parts.kv_heads},
             Access::kParameters);
+    operand(parts.position, DType::kI64, {0, 0, 0, 0, 0, parts.queries}, Access::kRead);
     // index_operand >= 0 tells later passes that the strides say nothing about what is touched.
-    for (int i = 0; i < 3; ++i)
+    for (int i : {0, 1, 2, 4})
       operands_[static_cast<size_t>(first + i)].index_operand = static_cast<signed char>(first + 3);
   }
   Reg meta;

@@ -288,10 +288,10 @@ void program_uses(const plan::Op& op, const Program& program, int first, std::ve
     bool parts = instr.op == Opcode::kLoadParts;
     if (instr.op != Opcode::kLoad && instr.op != Opcode::kStore && !parts) continue;
     auto at = static_cast<size_t>(first + instr.operand);
-    check(first + instr.operand >= 0 && at + (parts ? 3 : 0) < uses.size(), "op ", op.name,
+    check(first + instr.operand >= 0 && at + (parts ? 4 : 0) < uses.size(), "op ", op.name,
           ": its program names operand ", at, " of ", uses.size());
     if (parts) {
-      for (size_t k = at; k < at + 3; ++k) uses[k].read = uses[k].anywhere = true;
+      for (size_t k : {at, at + 1, at + 2, at + 4}) uses[k].read = uses[k].anywhere = true;
       continue;
     }
     OperandUse& use = uses[at];

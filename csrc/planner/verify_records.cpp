@@ -28,7 +28,7 @@ void check_instr(const Plan& plan, size_t number, const Program& program, size_t
   where(!parameter || (i.aux >= 0 && i.aux < abi::kMaxDims), "names a parameter that is not there");
   int needed = i.op == Opcode::kStore ? 1 : arity(i.op);
   for (int k = 0; k < needed; ++k) where(args[k] >= 0, "lacks an argument");
-  int entries = i.op == Opcode::kLoadParts ? 4 : 1;
+  int entries = i.op == Opcode::kLoadParts ? 5 : 1;
   where(!memory || (i.operand >= 0 && i.operand + entries <= program.num_operands),
         "names an operand that is not there");
   where(i.op != Opcode::kIndex || (i.aux >= 0 && i.aux < program.num_dims), "names a dimension that is not there");

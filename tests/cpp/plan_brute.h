@@ -139,7 +139,7 @@ class BrutePlan {
       reduced[i] = reduced[i] || instr.op == Opcode::kReduce;
       bool store = instr.op == Opcode::kStore;
       if (instr.op == Opcode::kLoadParts)
-        for (int k = first + instr.operand; k < first + instr.operand + 3; ++k) {
+        for (int k = first + instr.operand; k < first + instr.operand + 5; ++k) {
           uint32_t slot = op.operands[static_cast<size_t>(k)].slot;
           if (slot != abi::kNoSlot) visit(slot, 0, plan_.buffers[slot].size_bytes, false);
         }

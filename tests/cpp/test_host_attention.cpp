@@ -210,18 +210,20 @@ void check_parts(const Case& c, int parts, int positions_per_part) {
   // out[b, s, h, i] over the domain (b, h, s, i): row = b * heads * queries + h * queries + s
   ProgramMaker m;
   m.p.num_dims = 4;
-  m.p.num_operands = 5;
+  m.p.num_operands = 6;
   const DType l = DType::kI64;
   const auto times_plus = [&](int a, int64_t factor, int b) {
     return m.apply(Opcode::kAdd, l, m.apply(Opcode::kMul, l, a, m.constant(l, 0, factor)), b);
   };
   const int row = times_plus(times_plus(m.index(0), c.heads, m.index(1)), c.queries, m.index(2));
-  m.store(4, c.t,
+  m.store(5, c.t,
           m.push({.op = Opcode::kLoadParts, .dtype = f, .a = int16_t(row), .b = int16_t(m.index(3)), .operand = 0}));
   abi::Operand pair = range;
   abi::Operand sizes = operand(abi::kNoSlot, f, {parts, rows, c.dv, positions_per_part, c.keys, c.kv_heads});
   x.p.add(program_op(x.p, m.p, {c.batch, c.heads, c.queries, c.dv},
-                     {operand(sums, f, {}), operand(max_sum, f, {}), pair, sizes, x.q_like(out, c.t, c.dv)}, 50));
+                     {operand(sums, f, {}), operand(max_sum, f, {}), pair, sizes, operand(abi::kNoSlot, l, {}),
+                      x.q_like(out, c.t, c.dv)},
+                     50));
   x.p.run(11);
   compare_forward(x, out, abi::kNoSlot, cat("parts ", parts, " of ", positions_per_part, " ", to_string(c)));
 }

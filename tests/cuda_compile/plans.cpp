@@ -198,7 +198,7 @@ NamedPlan rows_plan(bool every_size) {
   ProgramBuilder plain(ProgramKind::kPrologue, 2, 1, 1);
   plain.op(Opcode::kYield, plain.load(0, DType::kBF16));
   const int copy = add_program(p, plain);
-  ProgramBuilder combine(ProgramKind::kPrologue, 3, 1, 4);
+  ProgramBuilder combine(ProgramKind::kPrologue, 3, 1, 5);
   {
     Instr parts{.op = Opcode::kLoadParts, .dtype = DType::kF32};
     parts.a = combine.index(1), parts.b = combine.index(2), parts.operand = 0;
