@@ -61,16 +61,32 @@ struct Needs {
   std::set<TaskKind> kinds;
   std::array<std::set<int>, kNumUses> programs;
   std::map<int, std::vector<std::string>> users;         // program -> names of the ops
+  std::map<int, uint32_t> broadcast;                     // program -> operands with stride 0 along the last dimension
   std::map<int, std::vector<const plan::Op*>> row_ops;   // row program -> ops
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
 };
 
-void note_program(const plan::Plan& plan, const plan::Op& op, Use use, int program, Needs& needs) {
+/// Operands of a program (the first of them is the record's operand `first`) that do not move along the last dimension.
+uint32_t broadcast_operands(const plan::Op& op, const Program& program, int first) {
+  uint32_t result = 0;
+  for (int i = 0; i < std::min(program.num_operands, 32); ++i) {
+    const auto at = static_cast<size_t>(first + i);
+    if (at < op.operands.size() && op.operands[at].stride[program.num_dims - 1] == 0) result |= 1u << i;
+  }
+  return result;
+}
+
+/// `first_operand` -1: nothing is known of the operands' strides.
+void note_program(const plan::Plan& plan, const plan::Op& op, Use use, int program, int first_operand, Needs& needs) {
   check(program >= 0 && program < static_cast<int>(plan.programs.size()), "op '", op.name, "': program ", program,
         " of ", plan.programs.size());
   needs.programs[use].insert(program);
+  const uint32_t broadcast =
+      first_operand < 0 ? 0 : broadcast_operands(op, plan.programs[static_cast<size_t>(program)], first_operand);
+  const auto known = needs.broadcast.try_emplace(program, broadcast).first;
+  known->second &= broadcast;
   std::vector<std::string>& users = needs.users[program];
   if (users.size() < 4) users.push_back(op.name);
 }
@@ -78,9 +94,9 @@ void note_program(const plan::Plan& plan, const plan::Op& op, Use use, int progr
 void note_rows(const plan::Plan& plan, const plan::Op& op, Needs& needs) {
   const abi::MatmulRowsParams& p = op.record.params.rows;
   check<UnsupportedError>(p.m >= 1 && p.m <= 8, "op '", op.name, "': a few-row matmul has 1 to 8 rows, not ", p.m);
-  for (int s = 0; s < p.num_segments; ++s) note_program(plan, op, kEpilogueRows, p.segment[s].program, needs);
+  for (int s = 0; s < p.num_segments; ++s) note_program(plan, op, kEpilogueRows, p.segment[s].program, -1, needs);
   check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
-  note_program(plan, op, kPrologueRows, p.prologue, needs);
+  note_program(plan, op, kPrologueRows, p.prologue, -1, needs);
 }
 
 /// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul_tile.cuh.
@@ -112,24 +128,24 @@ Needs analyse(const plan::Plan& plan) {
     needs.kinds.insert(r.kind);
     switch (r.kind) {
       case TaskKind::kPointwise:
-        note_program(plan, op, kPointwiseUse, r.params.program.program, needs);
+        note_program(plan, op, kPointwiseUse, r.params.program.program, r.params.program.first_operand, needs);
         break;
       case TaskKind::kRow:
-        note_program(plan, op, kRowUse, r.params.program.program, needs);
+        note_program(plan, op, kRowUse, r.params.program.program, -1, needs);
         needs.row_ops[r.params.program.program].push_back(&op);
         break;
       case TaskKind::kColumn:
-        note_program(plan, op, kColumnUse, r.params.program.program, needs);
+        note_program(plan, op, kColumnUse, r.params.program.program, -1, needs);
         break;
       case TaskKind::kMatmulRows:
         note_rows(plan, op, needs);
         break;
       case TaskKind::kMatmulTile:
-        note_program(plan, op, kEpilogueTile, r.params.matmul.program, needs);
+        note_program(plan, op, kEpilogueTile, r.params.matmul.program, r.params.matmul.first_operand, needs);
         needs.matmul_variants |= matmul_variant(r.params.matmul);
         break;
       case TaskKind::kMatmulSimple:
-        note_program(plan, op, kEpilogueSimple, r.params.matmul.program, needs);
+        note_program(plan, op, kEpilogueSimple, r.params.matmul.program, r.params.matmul.first_operand, needs);
         break;
       case TaskKind::kAttentionDecode:
         note_decode(op, needs);
@@ -157,7 +173,7 @@ std::string programs_text(const plan::Plan& plan, const Needs& needs, const std:
     const Program& program = plan.programs[number];
     const auto rows = needs.row_ops.find(number);
     const std::string source = rows == needs.row_ops.end()
-                                   ? program_source(program, number, comment)
+                                   ? program_source(program, number, comment, needs.broadcast.at(number))
                                    : row_program_source(program, row_form(program, rows->second), number, comment);
     text += source + "\n";
     if (flagged.contains(number)) text += flagged_program_source(plan.programs[number], number) + "\n";

@@ -24,8 +24,8 @@ std::vector<int> inputs_of(const Instr& instr) {
 class Printer {
  public:
   /// `form`: of a row program.
-  explicit Printer(const Program& program, const RowForm* form = nullptr)
-      : program_(program), form_(form), count_(static_cast<int>(program.instrs.size())) {
+  explicit Printer(const Program& program, const RowForm* form = nullptr, uint32_t broadcast = 0)
+      : program_(program), form_(form), count_(static_cast<int>(program.instrs.size())), broadcast_(broadcast) {
     row_ = program.kind == ProgramKind::kRow || program.kind == ProgramKind::kPrologue;
     column_ = program.kind == ProgramKind::kColumn;
     check_program();
@@ -120,11 +120,15 @@ class Printer {
   struct Info {
     DType type = DType::kF32;
     bool scalar = false;         // the same for all elements of a vector
+    bool run = false;            // integers: element i of a vector is the first one plus i
+    bool aligned = false;        // integers: the (first) element is a multiple of the vector's length
     int pass = 0;                // first pass in which the value can be computed
     bool fast = false;           // only rounded to 16 bits afterwards
     bool rounded_later = false;  // the same, perhaps after products and sums
     bool plain_load = false;
     bool gather = false;  // of a row: the same indices and predicate for all of it, so that it loads like a plain one
+    bool known = false;   // made of coordinates and numbers alone
+    bool preloaded = false;  // a load whose address is: it is issued ahead, beside the plain ones
   };
 
   const Instr& instr(int i) const { return program_.instrs[i]; }
@@ -167,7 +171,9 @@ class Printer {
       info.gather = form_ != nullptr && in.op == Opcode::kLoad && !info.plain_load && all_scalar && info.pass == 0;
       info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce || in.op == Opcode::kParameter ||
                     (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar) ||
-                    same_along_row(i);
+                    same_along_row(i) || (info.plain_load && broadcast(in));
+      classify_lanes(in, info);
+      classify_preload(i);
     }
     num_passes_ = 1;
     for (int i = 0; i < count_; ++i)
@@ -175,6 +181,73 @@ class Printer {
         num_passes_ = std::max(num_passes_, info_[i].pass + 1);
     for (int i = 0; i < count_; ++i) info_[i].fast = only_rounded(i);
     for (int i = count_ - 1; i >= 0; --i) info_[i].rounded_later = rounded_later(i);
+  }
+
+  /// A load that has the same address for all elements of a vector.
+  bool broadcast(const Instr& in) const {
+    return !flagged_ && !row_ && !column_ && in.operand >= 0 && in.operand < 32 && (broadcast_ >> in.operand & 1) != 0;
+  }
+
+  void classify_preload(int i) {
+    const Instr& in = instr(i);
+    Info& info = info_[i];
+    const std::vector<int> inputs = inputs_of(in);
+    const bool inputs_known = std::all_of(inputs.begin(), inputs.end(), [&](int input) { return info_[input].known; });
+    info.known = in.op == Opcode::kConst || in.op == Opcode::kIndex || in.op == Opcode::kParameter ||
+                 (call_arity(in.op) > 0 && inputs_known);
+    const bool indexed = in.op == Opcode::kLoad && !info.plain_load && !row_ && !column_ && !flagged_;
+    info.preloaded = info.plain_load || (indexed && inputs_known && !run_arguments(in.a, in.b, in.c).empty());
+  }
+
+  /// How an integer changes along a vector, whose first coordinate is a multiple of its length: indices made of
+  /// coordinates by shifts and masks mostly stay the same or count up, so that one address serves the vector.
+  /// (Vectors of rows and columns may begin anywhere.)
+  void classify_lanes(const Instr& in, Info& info) const {
+    if (row_ || column_) return;
+    const int64_t lanes = vector_length();
+    if (in.op == Opcode::kIndex) info.run = info.aligned = in.aux == last_dim();
+    if (in.op == Opcode::kConst && info.type == DType::kI64) info.aligned = in.imm_int % lanes == 0;
+    if (call_arity(in.op) != 2) return;
+    const Info &a = info_[in.a], &b = info_[in.b];
+    if (a.type != DType::kI64 || b.type != DType::kI64 || (in.dtype != DType::kI64 && info.type != DType::kBool))
+      return;
+    const bool by_constant = instr(in.b).op == Opcode::kConst;
+    const int64_t number = by_constant ? instr(in.b).imm_int : 0;
+    switch (in.op) {
+      case Opcode::kMul:
+        info.aligned = info.scalar && (a.aligned || b.aligned);
+        break;
+      case Opcode::kAdd:
+      case Opcode::kSub:
+        info.run = (a.run && b.scalar) || (in.op == Opcode::kAdd && a.scalar && b.run);
+        info.aligned = (info.run || info.scalar) && a.aligned && b.aligned;
+        break;
+      case Opcode::kAnd:
+        if (!a.run || !a.aligned || !by_constant) break;
+        info.run = info.aligned = (number & (lanes - 1)) == lanes - 1;
+        info.scalar = (number & (lanes - 1)) == 0;
+        break;
+      case Opcode::kShr:
+        info.scalar |=
+            a.run && a.aligned && by_constant && number >= 0 && number < 63 && (int64_t{1} << number) >= lanes;
+        break;
+      case Opcode::kDivFloor:
+      case Opcode::kRemainder:
+        if (!a.run || !a.aligned || !by_constant || number <= 0 || number % lanes != 0) break;
+        (in.op == Opcode::kDivFloor ? info.scalar : info.run) = true;
+        info.aligned = in.op == Opcode::kRemainder;
+        break;
+      case Opcode::kLt:
+      case Opcode::kGe:
+        info.scalar |= a.run && a.aligned && by_constant && number % lanes == 0;
+        break;
+      case Opcode::kLe:
+      case Opcode::kGt:
+        info.scalar |= a.run && a.aligned && by_constant && (number + 1) % lanes == 0;
+        break;
+      default:
+        break;
+    }
   }
 
   /// Every use rounds the value to a 16-bit float.
@@ -253,7 +326,7 @@ class Printer {
 
   bool irregular_load(int i) const {
     return instr(i).op == Opcode::kLoadParts ||
-           (instr(i).op == Opcode::kLoad && !info_[i].plain_load && !info_[i].gather);
+           (instr(i).op == Opcode::kLoad && !info_[i].preloaded && !info_[i].gather);
   }
 
   int vector_length() const {
@@ -304,7 +377,7 @@ class Printer {
     int registers = 0;
     for (int i = 0; i < count_; ++i) {
       if (irregular_load(i)) return 1;
-      if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+      if (info_[i].preloaded) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
     }
     if (registers == 0 || is_long()) return 1;
     const int most = count_ > 60 ? 1 : count_ > 25 ? 2 : column_ ? 16 : row_ ? 4 : 8;
@@ -351,7 +424,7 @@ class Printer {
     int registers = 0;
     for (int i = 0; i < count_; ++i) {
       if (irregular_load(i)) return 1;
-      if (info_[i].plain_load) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+      if (info_[i].preloaded) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
     }
     return std::clamp(registers == 0 ? 4 : 64 / registers, 1, 4);
   }
@@ -360,7 +433,11 @@ class Printer {
 
   void line(const std::string& text) { out_ += text + "\n"; }
 
-  std::string reference(int i) const { return cat("r", i, info_[i].scalar ? "" : "[i]"); }
+  /// Element i of a value; in a value that is printed once per vector, the first element.
+  std::string reference(int i) const {
+    if (info_[i].run) return first_element_ ? cat("r", i) : cat("(r", i, " + i)");
+    return cat("r", i, info_[i].scalar ? "" : "[i]");
+  }
 
   std::string converted(int i, DType type) const {
     if (info_[i].type == type) return reference(i);
@@ -368,10 +445,12 @@ class Printer {
     return cat("static_cast<", register_type(type), ">(", reference(i), ")");
   }
 
-  /// `value` is an expression of element i; declares r<i>.
+  bool once_per_vector(int i) const { return info_[i].scalar || info_[i].run; }
+
+  /// `value` is an expression of element i (of the first element, if it is printed once); declares r<i>.
   void declare(int i, const std::string& value) {
     const char* type = register_type(info_[i].type);
-    if (info_[i].scalar)
+    if (once_per_vector(i))
       line(cat("    const ", type, " r", i, " = ", value, ";"));
     else
       line(cat("    ", type, " r", i, "[V]; ARK_EACH r", i, "[i] = ", value, ";"));
@@ -404,14 +483,24 @@ class Printer {
   void print_inputs() {
     line("  template <int V> struct Inputs {");
     for (int i = 0; i < count_; ++i)
-      if ((info_[i].plain_load && !same_along_row(i)) || info_[i].gather)
-        line(cat("    Vec<", input_type(instr(i)), ", V> r", i, ";"));
+      if ((info_[i].preloaded && !same_along_row(i)) || info_[i].gather)
+        line(cat("    Vec<", input_type(instr(i)), info_[i].scalar ? ", 1> r" : ", V> r", i, ";"));
     line("  };");
     if (form_ != nullptr) return;  // loads by pass
     line(cat("  template <int V", context_parameter(), "> static ARK_DEVICE void load(const ", context_type(),
              "& c, const i32 (&x)[kDims], Inputs<V>& in) {"));
     for (int i = 0; i < count_; ++i)
-      if (info_[i].plain_load) line(cat("    load_operand<V>(c, ", instr(i).operand, ", x, in.r", i, ");"));
+      if (info_[i].plain_load)
+        line(cat("    load_operand<", info_[i].scalar ? "1" : "V", ">(c, ", instr(i).operand, ", x, in.r", i, ");"));
+    std::vector<bool> wanted(count_);
+    for (int i = 0; i < count_; ++i) wanted[i] = info_[i].preloaded && !info_[i].plain_load;
+    const std::vector<bool> needed = needed_by(wanted);
+    for (int i = 0; i < count_; ++i) {
+      if (wanted[i])
+        print_indexed("load", cat("in.r", i), i, instr(i).a, instr(i).b, instr(i).c);
+      else if (needed[i])
+        print_instruction(i, true);
+    }
     line("  }");
   }
 
@@ -491,6 +580,7 @@ class Printer {
     for (int i = count_ - 1; i >= 0; --i) {
       if (!wanted[i]) continue;
       if (instr(i).op == Opcode::kReduce && stop_at_reduce) continue;
+      if (info_[i].preloaded && in_run_) continue;
       for (const int input : inputs_of(instr(i))) wanted[input] = true;
     }
     return wanted;
@@ -530,19 +620,45 @@ class Printer {
     return cat("a", i, ", b", i, ", p", i);
   }
 
+  /// The arguments of an access whose elements lie one constant step apart, or nothing: index registers that stay the
+  /// same or, one of them, count up along the vector.
+  std::string run_arguments(int a, int b, int predicate) {
+    for (const int value : {a, b, predicate})
+      if (value >= 0 && !once_per_vector(value)) return "";
+    const bool run_a = a >= 0 && info_[a].run, run_b = b >= 0 && info_[b].run;
+    if ((run_a && run_b) || (predicate >= 0 && !info_[predicate].scalar)) return "";
+    first_element_ = true;
+    const std::string arguments =
+        cat(a < 0 ? "0" : converted(a, DType::kI64), ", ", b < 0 ? "0" : converted(b, DType::kI64), ", ",
+            predicate < 0 ? "true" : converted(predicate, DType::kBool));
+    first_element_ = false;
+    return cat(run_a ? 0 : run_b ? 1 : -1, "|", arguments);
+  }
+  /// `what`: load or store of vector `values`, with index registers.
+  void print_indexed(const char* what, const std::string& values, int i, int a, int b, int predicate) {
+    const int indices = a < 0 ? 0 : b < 0 ? 1 : 2;
+    if (const std::string run = run_arguments(a, b, predicate); !run.empty()) {
+      const size_t bar = run.find('|');
+      return line(cat("    ", what, "_run<V, ", indices, ", ", run.substr(0, bar), ">(c, ", instr(i).operand, ", x, ",
+                      run.substr(bar + 1), ", ", values, ");"));
+    }
+    const std::string arguments = irregular_arguments(i, a, b, predicate);
+    line(cat("    ", what, "_irregular<V, ", indices, ">(c, ", instr(i).operand, ", x, ", arguments, ", ", values,
+             ");"));
+  }
+
   void print_load(int i, bool preloaded) {
     const Instr& in = instr(i);
     if (same_along_row(i)) return declare(i, cat("widen(u.scalars.r", i, ".v[0])"));
-    if ((info_[i].plain_load || info_[i].gather) && preloaded) return declare(i, cat("widen(in.r", i, ".v[i])"));
-    line(cat("    Vec<", storage_type(in.dtype), ", V> m", i, ";"));
-    if (info_[i].plain_load) {
-      line(cat("    load_operand<V>(c, ", in.operand, ", x, m", i, ");"));
-    } else {
-      const std::string arguments = irregular_arguments(i, in.a, in.b, in.c);
-      const int indices = in.a < 0 ? 0 : in.b < 0 ? 1 : 2;
-      line(cat("    load_irregular<V, ", indices, ">(c, ", in.operand, ", x, ", arguments, ", m", i, ");"));
-    }
-    declare(i, cat("widen(m", i, ".v[i])"));
+    const char* length = info_[i].scalar ? "1" : "V";
+    const char* element = info_[i].scalar ? ".v[0]" : ".v[i]";
+    if ((info_[i].preloaded || info_[i].gather) && preloaded) return declare(i, cat("widen(in.r", i, element, ")"));
+    line(cat("    Vec<", storage_type(in.dtype), ", ", length, "> m", i, ";"));
+    if (info_[i].plain_load)
+      line(cat("    load_operand<", length, ">(c, ", in.operand, ", x, m", i, ");"));
+    else
+      print_indexed("load", cat("m", i), i, in.a, in.b, in.c);
+    declare(i, cat("widen(m", i, element, ")"));
   }
 
   /// Whether rounding `value` to `type` is done two elements at a time.
@@ -570,9 +686,7 @@ class Printer {
     if (in.b < 0 && in.c < 0 && in.d < 0 && may_be_flagged(in))
       return line(cat("    store_flagged<V, ", flag_of(in), ">(c, ", in.operand, ", x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));
-    const std::string arguments = irregular_arguments(i, in.b, in.c, in.d);
-    const int indices = in.b < 0 ? 0 : in.c < 0 ? 1 : 2;
-    line(cat("    store_irregular<V, ", indices, ">(c, ", in.operand, ", x, ", arguments, ", s", i, ");"));
+    print_indexed("store", cat("s", i), i, in.b, in.c, in.d);
   }
 
   /// One instruction of a function body. `preloaded`: plain loads come from Inputs.
@@ -582,7 +696,7 @@ class Printer {
       case Opcode::kConst:
         return declare(i, constant(in));
       case Opcode::kIndex:
-        return declare(i, cat("x[", in.aux, "]", info_[i].scalar ? "" : " + c.further + i"));
+        return declare(i, cat("x[", in.aux, "]", once_per_vector(i) ? "" : " + c.further + i"));
       case Opcode::kParameter:
         return declare(i, cat("c.operand(", in.operand, ").stride[", in.aux, "]"));
       case Opcode::kLoad:
@@ -609,7 +723,10 @@ class Printer {
           return line(cat("    float r", i, "[V]; cast_vector<", storage_type(in.dtype), ">(r", in.a, ", r", i, ");"));
         check<UnsupportedError>(call_arity(in.op) > 0, "opcode ", name(in.op), " in a ", int(program_.kind),
                                 " program");
-        return declare(i, arithmetic(i));
+        first_element_ = once_per_vector(i);
+        declare(i, arithmetic(i));
+        first_element_ = false;
+        return;
     }
   }
 
@@ -619,7 +736,9 @@ class Printer {
              "& c, const i32 (&x)[kDims], const Inputs<V>& in, const Roots& roots) {"));
     std::vector<bool> wanted(count_);
     for (int i = 0; i < count_; ++i) wanted[i] = is_sink(instr(i).op);
+    in_run_ = true;
     const std::vector<bool> needed = needed_by(wanted);
+    in_run_ = false;
     for (int i = 0; i < count_; ++i)
       if (needed[i]) print_instruction(i, true);
     line("  }");
@@ -760,7 +879,10 @@ class Printer {
   const Program& program_;
   const RowForm* form_;
   int count_;
+  uint32_t broadcast_;  // operands whose address is the same for all elements of a vector
   bool row_ = false, column_ = false, flagged_ = false;
+  bool in_run_ = false;         // what is loaded ahead needs no indices
+  bool first_element_ = false;  // while an expression of a vector's first element is printed
   int num_passes_ = 1;
   std::vector<Info> info_;
   std::string out_;
@@ -768,8 +890,9 @@ class Printer {
 
 }  // namespace
 
-std::string program_source(const Program& program, int number, const std::string& comment) {
-  return Printer(program).text(number, comment);
+std::string program_source(const Program& program, int number, const std::string& comment,
+                           uint32_t broadcast_operands) {
+  return Printer(program, nullptr, broadcast_operands).text(number, comment);
 }
 
 std::string flagged_program_source(const Program& program, int number) {

@@ -2,8 +2,8 @@
 // tasks.
 //
 // Values are printed one instruction a line, in order. A value that is the same for all V elements of a vector
-// (constants, outer coordinates, reduction results and what follows from them) is a scalar, every other value an array
-// of V.
+// (constants, outer coordinates, reduction results and what follows from them) is a scalar; so is the first element of
+// an integer that counts up along the vector (the last coordinate); every other value is an array of V.
 #pragma once
 #include <string>
 
@@ -13,8 +13,10 @@
 namespace ark::codegen {
 
 /// `struct Program<number> { ... };`, preceded by `comment` (whole lines). Throws InternalError for a malformed program
-/// and UnsupportedError for an opcode that the device does not know in this kind of program.
-std::string program_source(const Program& program, int number, const std::string& comment);
+/// and UnsupportedError for an opcode that the device does not know in this kind of program. `broadcast_operands`: bit
+/// i says that operand i has stride 0 along the last dimension wherever the program is used.
+std::string program_source(const Program& program, int number, const std::string& comment,
+                           uint32_t broadcast_operands = 0);
 
 /// The same as `template <u32 kFlags> struct FlaggedProgram<number>`: bit i of kFlags says that plain accesses of
 /// operand i are flagged words (device/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of `in`

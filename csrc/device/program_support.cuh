@@ -415,6 +415,88 @@ ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i32 (
   }
 }
 
+/// Where the V elements of an access lie whose index registers stay the same or, number kRun of them, count up along
+/// the vector.
+struct IndexedRun {
+  i64 offset, step;  // of the first element, and to the next
+  bool regular;      // all elements are in range and lie `step` apart
+};
+template <int V, int kIndices, int kRun, int kDims>
+ARK_DEVICE IndexedRun indexed_run(const ProgramContext& c, const abi::Operand& o, const i32 (&x)[kDims], i64 a, i64 b) {
+  IndexedRun run{element_offset(o, x, c.further), o.stride[kDims - 1], true};
+  if (kIndices == 0 || o.index_operand < 0) return run;
+  const abi::Operand& parameters = c.task.operand(o.index_operand);
+  const IndexedOffset first = indexed_offset(c, o, a, b, kIndices);
+  run.offset += first.offset;
+  run.regular = first.valid;
+  if constexpr (kRun >= 0 && V > 1) {
+    run.step += parameters.stride[kRun];
+    const i64 from = kRun == 0 ? a : b, end = from < 0 ? 0 : parameters.stride[2 + kRun];
+    run.regular = run.regular && from + V <= end;
+  }
+  return run;
+}
+template <class S, int V>
+ARK_DEVICE bool moves_together(const S* p, i64 step) {
+  return step == 1 && (reinterpret_cast<unsigned long long>(p) & (sizeof(S) * kTogether<S, V> - 1)) == 0;
+}
+/// load_irregular for such an access: one address instead of V.
+template <int V, int kIndices, int kRun, class S, int kDims>
+ARK_DEVICE void load_run(const ProgramContext& c, int number, const i32 (&x)[kDims], i64 a, i64 b, bool predicate,
+                         Vec<S, V>& out) {
+  if (!predicate) return;
+  const abi::Operand& o = c.operand(number);
+  const IndexedRun run = indexed_run<V, kIndices, kRun>(c, o, x, a, b);
+  const S* p = reinterpret_cast<const S*>(o.offset) + run.offset;
+  if (run.regular) {
+    if (moves_together<S, V>(p, run.step)) {
+      load_vector(p, out);
+    } else {
+      ARK_EACH out.v[i] = load_element(p + i * run.step);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int k = 0; k < V; ++k) {  // an end of the indexed dimension lies within the vector
+    const IndexedOffset at = indexed_offset(c, o, a + (kRun == 0 ? k : 0), b + (kRun == 1 ? k : 0), kIndices);
+    S value = out_of_range_value<S>();
+    if (at.valid)
+      value = load_element(reinterpret_cast<const S*>(o.offset) + element_offset(o, x, c.further) +
+                           k * o.stride[kDims - 1] + at.offset);
+    else
+      c.worker.report_index_error(c.task.record->op);
+    ARK_EACH if (i == k) out.v[i] = value;
+  }
+}
+template <int V, int kIndices, int kRun, class S, int kDims>
+ARK_DEVICE void store_run(const ProgramContext& c, int number, const i32 (&x)[kDims], i64 a, i64 b, bool predicate,
+                          const Vec<S, V>& in) {
+  if (!predicate) return;
+  const abi::Operand& o = c.operand(number);
+  const IndexedRun run = indexed_run<V, kIndices, kRun>(c, o, x, a, b);
+  S* p = reinterpret_cast<S*>(o.offset) + run.offset;
+  if (run.regular) {
+    if (moves_together<S, V>(p, run.step)) {
+      store_vector(p, in);
+    } else {
+      ARK_EACH store_element(p + i * run.step, in.v[i]);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int k = 0; k < V; ++k) {
+    const IndexedOffset at = indexed_offset(c, o, a + (kRun == 0 ? k : 0), b + (kRun == 1 ? k : 0), kIndices);
+    S value = in.v[0];
+    ARK_EACH if (i == k) value = in.v[i];
+    if (at.valid)
+      store_element(
+          reinterpret_cast<S*>(o.offset) + element_offset(o, x, c.further) + k * o.stride[kDims - 1] + at.offset,
+          value);
+    else
+      c.worker.report_index_error(c.task.record->op);
+  }
+}
+
 /// The scalar below which the rows of a cache of `keys` rows are immutable in this launch (i64 or i32).
 ARK_DEVICE int cache_position(const abi::Operand& o, int keys) {
   const i64 value = o.dtype == 5 ? load_element(reinterpret_cast<const i64*>(o.offset))
