@@ -135,7 +135,7 @@ struct MatmulTileParams {
 /// backward query: q, k, v, dout, logsumexp, delta, mask, range, dq, dk, dv: the first writes dk and dv, the second dq;
 /// what is not written or absent has slot kNoSlot. Backward rows: dout, out, delta (f32, dims b, h, s). dims of q, out,
 /// dout, dq: b, h, s, d; of k, v, dk, dv: b, g, t, d; of logsumexp, delta: b, h, s; of mask: b, h, s, t (stride 0 where
-/// it broadcasts); range i32: b, h, query block of 128, 2. Forward, backward and backward query (tensor cores): bf16 or
+/// it broadcasts); range i32: b, h, query block of 128, 4. Forward, backward and backward query (tensor cores): bf16 or
 /// f16, head_dim == value_dim, 64 or 128, tile_q = tile_k = 128; tensor maps of rank 4, innermost first, (d, s or t,
 /// head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first three). Grids: forward, backward
 /// rows, backward query (batch, heads, ceil(queries / 128)); backward (batch, kv_heads, ceil(keys / 128)). Simple: any
@@ -156,8 +156,8 @@ struct AttentionParams {
   i32 pad[2];
 };
 
-/// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 2]: first visible key and one
-/// past the last; first -1: every key is visible and nothing is added, attention need not read the mask.
+/// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 4]: first visible key, one past
+/// the last; [third, fourth): keys whose scores the mask leaves as they are for the whole block, it is not read there.
 struct MaskRangeParams {
   i32 batch, heads, queries, keys, block, mask_kind, dtype, pad;
 };

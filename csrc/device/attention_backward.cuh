@@ -195,16 +195,25 @@ struct AttentionBackwardTiles {
     static constexpr int kParts = kHeadDim / 64;
     static constexpr int kSteps = 2 / kParts;  // of 64 columns per pair of pages
 
+    /// What comes from global memory for a pair, on its way while the pair before is computed, where registers allow.
+    static constexpr bool kFetchAhead = kHeadDim == 64;
+    struct Ahead {
+      KeyRange range;
+      float lse, delta;  // of this thread's column, if columns are queries
+    };
+
     Consumer& consumer;
     const Task& task;
     const abi::AttentionParams& p;
     const Walk walk;
     PageCursor pages;
-    int row;  // this thread's first row; the other is row + 8
+    Ahead ahead;  // read after the first page, which carries the acquire of the tile's waits
+    int row;      // this thread's first row; the other is row + 8
     float grad_x[kHeadDim / 2];
     float grad_y[kQueryRows ? 1 : kHeadDim / 2];
     float row_lse[2], row_delta[2];  // if rows are queries
     bool masked = false;             // the pair at hand, by a mask
+    u32 published = 0;               // buffer of the pair's statistics
 
     ARK_DEVICE Tile(Consumer& c, const Task& t, int tile)
         : consumer(c),
@@ -212,6 +221,7 @@ struct AttentionBackwardTiles {
           p(t.record->params.attention),
           walk(t, tile),
           pages(c, walk.held_pages(), walk.stream_pages()),
+          ahead{kQueryRows ? walk.range(0, 0) : KeyRange{}, 0.0f, 0.0f},
           row(walk.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
 
     ARK_DEVICE void run() {
@@ -223,24 +233,27 @@ struct AttentionBackwardTiles {
       } else {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          row_lse[h] = statistic(kLogSumExp, walk.head, row + h * 8);
+          row_lse[h] = base_two(statistic(kLogSumExp, walk.head, row + h * 8));
           row_delta[h] = statistic(kDelta, walk.head, row + h * 8);
         }
       }
+      if (kFetchAhead && walk.pairs > 0) fetch(0, 0);
       for (int group_head = 0; group_head < walk.heads; ++group_head)
         for (int pair = 0; pair < walk.pairs; ++pair) {
           const int head = walk.query_head(group_head);
-          const KeyRange range = walk.range(group_head, pair);
-          float lse = 0.0f, delta = 0.0f;
-          if constexpr (!kQueryRows) {  // on their way while the pages land
-            const int query = walk.column(pair) + (consumer.thread() & 127);
-            lse = statistic(kLogSumExp, head, query);
-            delta = statistic(kDelta, head, query);
+          if constexpr (!kFetchAhead) fetch(group_head, pair);
+          const Ahead now = ahead;
+          if constexpr (kFetchAhead) {
+            if (pair + 1 < walk.pairs)
+              fetch(group_head, pair + 1);
+            else if (group_head + 1 < walk.heads)
+              fetch(group_head + 1, 0);
           }
           const u32 x = pages.take(), y = pages.take();
-          masked = range.masked(p);
-          if (walk.loaded(range, pair)) {
-            if constexpr (!kQueryRows) publish_statistics(lse, delta);
+          masked = kQueryRows ? now.range.masked(p, walk.column(pair), walk.pair_columns)
+                              : now.range.masked(p, walk.row, 128);
+          if (walk.loaded(now.range, pair)) {
+            if constexpr (!kQueryRows) publish_statistics(now);
 #pragma unroll 1
             for (int s = 0; s < kSteps; ++s)
               step(pages.address(x), pages.address(y), s, head, walk.column(pair) + s * 64);
@@ -253,22 +266,34 @@ struct AttentionBackwardTiles {
     }
 
    private:
-    /// logsumexp in base-2 units (+inf where a query sees nothing or does not exist: its weights become 0), or delta.
-    ARK_DEVICE float statistic(int number, int head, int query) const {
-      if (query >= p.queries) return number == kLogSumExp ? -negative_infinity() : 0.0f;
-      const abi::Operand& o = task.operand(number);
-      const float x = load_element(task.address<float>(number) + walk.batch * o.stride[0] + head * o.stride[1] +
-                                   query * o.stride[2]);
-      if (number == kDelta) return x;
-      return x == negative_infinity() ? -x : x * kLog2E;
+    ARK_DEVICE void fetch(int group_head, int pair) {
+      if constexpr (!kQueryRows) {
+        const int head = walk.query_head(group_head), query = walk.column(pair) + (consumer.thread() & 127);
+        ahead.range = walk.range(group_head, pair);
+        ahead.lse = statistic(kLogSumExp, head, query);
+        ahead.delta = statistic(kDelta, head, query);
+      }
     }
-    /// Two columns' worth of 128 f32 per warpgroup in scratch: logsumexp, then delta.
-    ARK_DEVICE u32 statistics() const { return shared_address(consumer.scratch()) + consumer.group() * 1024; }
-    ARK_DEVICE void publish_statistics(float lse, float delta) const {
-      consumer.sync_group();  // the pair before has been read
+
+    /// logsumexp or delta as it lies in memory; of a query that does not exist -inf or 0.
+    ARK_DEVICE float statistic(int number, int head, int query) const {
+      if (query >= p.queries) return number == kLogSumExp ? negative_infinity() : 0.0f;
+      const abi::Operand& o = task.operand(number);
+      return load_element(task.address<float>(number) + walk.batch * o.stride[0] + head * o.stride[1] +
+                          query * o.stride[2]);
+    }
+    /// logsumexp in base-2 units, +inf where a query sees nothing or does not exist: its weights become 0.
+    static ARK_DEVICE float base_two(float lse) { return lse == negative_infinity() ? -lse : lse * kLog2E; }
+    /// Two columns' worth of 128 f32 per warpgroup in scratch: logsumexp, then delta. Two buffers in turn: whoever
+    /// writes one has passed the barrier behind which the other is read, so nobody reads this one any more.
+    ARK_DEVICE u32 statistics() const {
+      return shared_address(consumer.scratch()) + consumer.group() * 2048 + published;
+    }
+    ARK_DEVICE void publish_statistics(const Ahead& now) {
+      published ^= 1024;
       const u32 at = statistics() + (consumer.thread() & 127) * 4;
-      shared_store_float(at, lse);
-      shared_store_float(at + 512, delta);
+      shared_store_float(at, base_two(now.lse));
+      shared_store_float(at + 512, now.delta);
       consumer.sync_group();
     }
 

@@ -107,6 +107,23 @@ ARK_DEVICE void load_wide_page(u32 shared, const void* map, u32 barrier, int row
   tensor_load(shared + kBlockBytes, map, barrier, 64, row, head, batch);
 }
 
+/// The two consumer warpgroups give products to the tensor cores in turn: while one computes weights, the other's
+/// products run. Both take equally many turns; group 0 begins.
+struct Turns {
+  static constexpr int kBarrier = 4;  // and 5: whose turn it is
+  int group;
+
+  ARK_DEVICE explicit Turns(int own_group) : group(own_group) {
+    if (group == 1) pass();
+  }
+  ARK_DEVICE void wait() const { named_barrier_sync(kBarrier + group, kConsumerThreads); }
+  ARK_DEVICE void pass() const { named_barrier_arrive(kBarrier + 1 - group, kConsumerThreads); }
+  /// After the last turn.
+  ARK_DEVICE void finish() const {
+    if (group == 0) pass();
+  }
+};
+
 /// Descriptor of a k-major operand (rows of 64 k) and of an mn-major one (lines of 64 rows; blocks of 64 rows one after
 /// the other).
 ARK_DEVICE u64 k_major_descriptor(u32 shared) { return matrix_descriptor(shared, 16, 1024); }
@@ -138,10 +155,29 @@ ARK_DEVICE void from_fragments(const u32 (&fragment)[kCount / 8][4], float (&s)[
   }
 }
 
-/// Keys [begin, end); begin -1: all, and the mask changes no score (kMaskRange).
+/// Of a block of queries (kMaskRange): keys [begin, end) are all that any of them sees; the mask changes no score of
+/// keys [neutral_begin, neutral_end).
 struct KeyRange {
-  int begin, end;
-  ARK_DEVICE bool masked(const abi::AttentionParams& p) const { return p.mask_kind != 0 && begin >= 0; }
+  int begin, end, neutral_begin, neutral_end;
+  /// Whether the mask has to be read for keys [key, key + count).
+  ARK_DEVICE bool masked(const abi::AttentionParams& p, int key, int count) const {
+    return p.mask_kind != 0 && (key < neutral_begin || min(key + count, p.keys) > neutral_end);
+  }
+};
+/// The same in blocks of 128 keys, two registers: a kernel that also multiplies matrices has no more.
+struct BlockRange {
+  struct Blocks {
+    u32 begin_end;  // 16 bits each
+    ARK_DEVICE Blocks(int begin, int end) : begin_end(static_cast<u32>(begin) | static_cast<u32>(end) << 16) {}
+    ARK_DEVICE bool contains(int block) const {
+      return block >= static_cast<int>(begin_end & 0xffff) && block < static_cast<int>(begin_end >> 16);
+    }
+  };
+  Blocks seen, neutral;
+  ARK_DEVICE BlockRange(const abi::AttentionParams& p, const KeyRange& keys)
+      : seen(keys.begin / 128, (keys.end + 127) / 128),
+        neutral((keys.neutral_begin + 127) / 128,
+                keys.neutral_end == p.keys ? (p.keys + 127) / 128 : keys.neutral_end / 128) {}
 };
 /// One past the last key that queries up to `last_row` see by sizes and causality alone.
 ARK_DEVICE int causal_end(const abi::AttentionParams& p, int last_row) {
@@ -149,10 +185,11 @@ ARK_DEVICE int causal_end(const abi::AttentionParams& p, int last_row) {
 }
 /// Of kMaskRange's table (operand `number`), or everything.
 ARK_DEVICE KeyRange mask_range(const Task& task, int number, int batch, int head, int query_block) {
-  if (!task.has(number)) return {0, task.record->params.attention.keys};
+  if (!task.has(number)) return {0, task.record->params.attention.keys, 0, 0};
   const abi::Operand& o = task.operand(number);
   const i32* at = task.address<i32>(number) + batch * o.stride[0] + head * o.stride[1] + query_block * o.stride[2];
-  return {load_element(at), load_element(at + o.stride[3])};
+  return {load_element(at), load_element(at + o.stride[3]), load_element(at + 2 * o.stride[3]),
+          load_element(at + 3 * o.stride[3])};
 }
 
 /// Whether scores are brought to base-2 units as soon as they are computed (else the softmax does it on the fly).
@@ -198,6 +235,14 @@ struct ScoreMask {
       return;
     }
     const u32 staging = shared_address(consumer.scratch()) + kStaging + consumer.warp() * 16 * kPitch;
+    if constexpr (kQueryRows) {
+      const abi::Operand& o = task.operand(mask);
+      const unsigned char* origin =
+          reinterpret_cast<const unsigned char*>(o.offset) + batch * o.stride[0] + head * o.stride[1];
+      if (element_bytes(o.dtype) == 1 && o.stride[3] == 1 && (o.stride[2] & 3) == 0 && (p.keys & 3) == 0 &&
+          (reinterpret_cast<unsigned long long>(origin) & 3) == 0)
+        return apply_bytes(s, origin, static_cast<int>(o.stride[2]), staging, factor, consumer.lane());
+    }
     const u32 mine = staging + (consumer.lane() >> 2) * kPitch + (consumer.lane() & 3) * 8;
 #pragma unroll
     for (int part = 0; part < kCount / 16; ++part) {
@@ -216,32 +261,75 @@ struct ScoreMask {
   }
 
  private:
+  /// A mask of bytes that lie side by side: the warp's 16 rows go through shared memory as they are, four bytes a lane,
+  /// eight loads in flight.
+  ARK_DEVICE void apply_bytes(float (&s)[kCount], const unsigned char* origin, int stride, u32 staging, float factor,
+                              int lane) const {
+    constexpr int kLanes = kCount / 2, kRows = 32 / kLanes, kLoads = 16 / kRows;  // a row's lanes; rows at once
+    constexpr int kFlight = 8;
+    static_assert(kCount * 2 <= kPitch);
+    const int row0 = row - (lane >> 2), column0 = column - (lane & 3) * 2;
+    const int key = column0 + lane % kLanes * 4, first = lane / kLanes;
+#pragma unroll 1
+    for (int i0 = 0; i0 < kLoads; i0 += kFlight) {
+      u32 four[kFlight];
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {  // rows that do not exist are read as the last one: nothing is made of them
+        const int r = min(row0 + first + (i0 + i) * kRows, p.queries - 1);
+        const auto* at = reinterpret_cast<const u32*>(origin + static_cast<i64>(r) * stride + key);
+        four[i] = key < p.keys ? load_element(at) : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i)
+        shared_store_word(staging + (first + (i0 + i) * kRows) * kPitch + lane % kLanes * 4, four[i]);
+    }
+    __syncwarp();
+    const u32 mine = staging + (lane >> 2) * kPitch + (lane & 3) * 2;
+#pragma unroll
+    for (int j = 0; j < kCount / 2; ++j) {  // pairs of columns, as they lie in s
+      const u32 two = shared_load_half(mine + (j & 1) * 8 * kPitch + (j >> 1) * 8);
+      const int c = column + (j >> 1) * 8, h = j & 1;
+      s[j * 2] = (two & 0xff) != 0 && inside(c, bound[h]) ? s[j * 2] * factor : negative_infinity();
+      s[j * 2 + 1] = two >> 8 != 0 && inside(c + 1, bound[h]) ? s[j * 2 + 1] * factor : negative_infinity();
+    }
+    __syncwarp();
+  }
+
   /// The warp brings 16 rows by 32 columns of the mask into shared memory, in base-2 units, -inf where nothing is
-  /// visible: loads along the keys, in a rolled loop (written out per accumulator this was 50 KB of code).
+  /// visible: four loads in flight, along the keys (written out per accumulator this was 50 KB of code).
   ARK_DEVICE void stage(u32 staging, const abi::Operand& o, int batch, int head, int column0, int lane) const {
     const int row0 = row - (lane >> 2), first = column - (lane & 3) * 2 + column0;
     const i64 origin = batch * o.stride[0] + head * o.stride[1];
-#pragma unroll 4
-    for (int i = 0; i < 16; ++i) {
-      const int r = kQueryRows ? i : lane & 15, c = kQueryRows ? lane : i * 2 + (lane >> 4);
-      float value = negative_infinity();
-      if (inside(first + c, bound_of(row0 + r))) {
-        const i64 query = kQueryRows ? row0 + r : first + c, key = kQueryRows ? first + c : row0 + r;
-        value = mask_value(o, origin + query * o.stride[2] + key * o.stride[3]);
+    constexpr int kFlight = 4;
+#pragma unroll 1
+    for (int i0 = 0; i0 < 16; i0 += kFlight) {
+      u32 raw[kFlight];
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {
+        const int r = kQueryRows ? i0 + i : lane & 15, c = kQueryRows ? lane : (i0 + i) * 2 + (lane >> 4);
+        const i64 query = min(kQueryRows ? row0 + r : first + c, p.queries - 1),
+                  key = min(kQueryRows ? first + c : row0 + r, p.keys - 1);
+        raw[i] = load_raw(o, origin + query * o.stride[2] + key * o.stride[3]);
       }
-      shared_store_float(staging + r * kPitch + c * 4, value);
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {
+        const int r = kQueryRows ? i0 + i : lane & 15, c = kQueryRows ? lane : (i0 + i) * 2 + (lane >> 4);
+        const bool there = inside(first + c, bound_of(row0 + r));
+        shared_store_float(staging + r * kPitch + c * 4, there ? mask_value(o.dtype, raw[i]) : negative_infinity());
+      }
     }
   }
-  static ARK_DEVICE float mask_value(const abi::Operand& o, i64 offset) {
-    if (element_bytes(o.dtype) == 1)
-      return load_element(reinterpret_cast<const unsigned char*>(o.offset) + offset) != 0 ? 0.0f : negative_infinity();
-    float x;
-    if (o.dtype == kTypeF32) {
-      x = load_element(reinterpret_cast<const float*>(o.offset) + offset);
-    } else {
-      const unsigned short bits = load_element(reinterpret_cast<const unsigned short*>(o.offset) + offset);
-      x = o.dtype == kTypeF16 ? widen(f16{bits}) : widen(bf16{bits});
-    }
+  static ARK_DEVICE u32 load_raw(const abi::Operand& o, i64 offset) {
+    const unsigned char* base = reinterpret_cast<const unsigned char*>(o.offset);
+    const int bytes = element_bytes(o.dtype);
+    if (bytes == 1) return load_element(base + offset);
+    if (bytes == 2) return load_element(reinterpret_cast<const unsigned short*>(base) + offset);
+    return load_element(reinterpret_cast<const u32*>(base) + offset);
+  }
+  static ARK_DEVICE float mask_value(int dtype, u32 raw) {
+    if (element_bytes(dtype) == 1) return raw != 0 ? 0.0f : negative_infinity();
+    const auto half = static_cast<unsigned short>(raw);
+    const float x = dtype == kTypeF32 ? __uint_as_float(raw) : dtype == kTypeF16 ? widen(f16{half}) : widen(bf16{half});
     // The lowest finite value, a usual way to mask, stays finite.
     return x == negative_infinity() ? x : fmaxf(x * kLog2E, -3.0e38f);
   }

@@ -89,8 +89,8 @@ struct AttentionForward {
     const abi::AttentionParams& p;
     QueryTile at;
     PageCursor pages;
-    KeyRange range;
-    int row;  // this thread's first query row; the other is row + 8
+    BlockRange range;  // read after the first page, which carries the acquire of the tile's waits
+    int row;           // this thread's first query row; the other is row + 8
     float out[kHeadDim / 2];
     float max[2], sum[2];  // of rows row and row + 8: in base-2 units; sums of this thread's columns only
 
@@ -100,10 +100,11 @@ struct AttentionForward {
           p(t.record->params.attention),
           at(tile),
           pages(c, kParts, stream_pages(p, tile)),
-          range(mask_range(t, kRange, tile.batch, tile.head, tile.block)),
+          range(p, mask_range(t, kRange, tile.batch, tile.head, tile.block)),
           row(tile.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
 
     ARK_DEVICE void run() {
+      consumer.stamp(2);
       max[0] = max[1] = negative_infinity();
       sum[0] = sum[1] = 0.0f;
 #pragma unroll
@@ -115,6 +116,7 @@ struct AttentionForward {
       if (block < blocks) block = run_loaded(block, blocks);
       for (; block < blocks; ++block) pass_block();
       pages.finish();
+      consumer.stamp(5);
       write();
     }
 
@@ -131,34 +133,46 @@ struct AttentionForward {
       for (int i = 0; i < 64; ++i) s[i] = 0.0f;
       wgmma_keep(s);
       wgmma_keep(out);
+      const Turns turns(consumer.group());
+      take(keys);
+      turns.wait();
       start_scores(s, keys);
+      turns.pass();
+      consumer.stamp(3);
       wgmma_commit();  // an empty group in the place of the output's
       while (true) {
         wgmma_wait<1>();
         wgmma_keep(s);
         release(keys);
         float correction[2];
-        softmax(s, block * 128, correction);
+        softmax(s, block, correction);
         wgmma_wait<0>();
         wgmma_keep(out);
         if (output_pending) release(values);
         rescale(correction);
         to_fragments<kHalf>(s, fragment);
-        for (int i = 0; i < kParts; ++i) values[i] = pages.take();
+        take(values);
         ++block;
         if (block == blocks || !loaded(block)) break;
+        consumer.stamp(4);
+        take(keys);
+        turns.wait();
         start_scores(s, keys);
         start_output(fragment, values);
+        turns.pass();
         output_pending = true;
       }
+      turns.wait();
       start_output(fragment, values);
+      turns.finish();
       wgmma_wait<0>();
       wgmma_keep(out);
       release(values);
       return block;
     }
 
-    ARK_DEVICE bool loaded(int block) const { return block * 128 < range.end && block * 128 + 128 > range.begin; }
+    ARK_DEVICE bool loaded(int block) const { return range.seen.contains(block); }
+    ARK_DEVICE bool masked(int block) const { return p.mask_kind != 0 && !range.neutral.contains(block); }
     ARK_DEVICE void release(const u32 (&numbers)[kParts]) {
 #pragma unroll
       for (int i = 0; i < kParts; ++i) consumer.release_page(numbers[i]);
@@ -167,10 +181,13 @@ struct AttentionForward {
       for (int i = 0; i < 2 * kParts; ++i) consumer.release_page(pages.take());
     }
 
-    /// s = Q K^T of the next key block, committed.
-    ARK_DEVICE void start_scores(float (&s)[64], u32 (&keys)[kParts]) {
+    ARK_DEVICE void take(u32 (&numbers)[kParts]) {
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) keys[i] = pages.take();
+      for (int i = 0; i < kParts; ++i) numbers[i] = pages.take();
+    }
+
+    /// s = Q K^T of a key block, committed.
+    ARK_DEVICE void start_scores(float (&s)[64], const u32 (&keys)[kParts]) {
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
@@ -195,9 +212,9 @@ struct AttentionForward {
     }
 
     /// Scores -> weights relative to the new maximum; `correction` brings older sums and outputs to it.
-    ARK_DEVICE void softmax(float (&s)[64], int key0, float (&correction)[2]) {
-      apply_mask(s, key0);
-      const float factor = scores_scaled(p, range.masked(p)) ? 1.0f : p.scale * kLog2E;
+    ARK_DEVICE void softmax(float (&s)[64], int block, float (&correction)[2]) {
+      apply_mask(s, block);
+      const float factor = scores_scaled(p, masked(block)) ? 1.0f : p.scale * kLog2E;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float highest = negative_infinity();
@@ -221,9 +238,10 @@ struct AttentionForward {
         sum[h] = sum[h] * correction[h] + total;
       }
     }
-    ARK_DEVICE void apply_mask(float (&s)[64], int key0) {
-      if (!scores_scaled(p, range.masked(p)) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
-      ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2, range.masked(p))
+    ARK_DEVICE void apply_mask(float (&s)[64], int block) {
+      const int key0 = block * 128;
+      if (!scores_scaled(p, masked(block)) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
+      ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2, masked(block))
           .apply(s, kMask, at.batch, at.head, consumer);
     }
     ARK_DEVICE void rescale(const float (&correction)[2]) {

@@ -1,6 +1,8 @@
-// kMaskRange: the first and one past the last key that any query of a block may see, so that attention loads nothing
-// else. Tile = (batch, head, query block). A block that sees nothing gets (0, 0); where the mask changes no score of
-// the block (every key visible to every query, nothing added) the first key is -1 and attention does not read the mask.
+// kMaskRange: what a mask does to a block of queries, found once for all layers and heads that share it. Four values:
+// the first and one past the last key that any query of the block sees, so that attention loads nothing else (a block
+// that sees nothing gets 0, 0); then an interval of keys where the mask changes no score of the block (visible to every
+// query, nothing added): attention reads the mask outside of it only. Of causal masks that leaves the diagonal, of
+// padding its edges. Tile = (batch, head, query block).
 #pragma once
 #include "device/program_support.cuh"
 
@@ -13,92 +15,152 @@ struct MaskRange {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for(task, task.first, task.count);
+    const int dtype = task.record->params.mask_range.dtype;
 #pragma unroll 1
-    for (int t = task.first; t < task.first + task.count; ++t) run_tile(consumer, task, t);
-  }
-
-  /// Whether an element of the mask lets a key through: true, or any additive value above -infinity's neighbourhood.
-  static ARK_DEVICE bool visible(const unsigned char* mask, i64 at, int dtype) {
-    // Additive masks hide a key by the lowest finite value of their type as well as by -infinity (Hugging Face does the
-    // former).
-    switch (dtype) {
-      case 7:  // bf16
-        return widen(load_element(reinterpret_cast<const bf16*>(mask) + at)) > -3.3e38f;
-      case 6:  // f16
-        return widen(load_element(reinterpret_cast<const f16*>(mask) + at)) > -65500.0f;
-      case 8:  // f32
-        return load_element(reinterpret_cast<const float*>(mask) + at) > -3.4e38f;
-      case 9:  // f64
-        return load_element(reinterpret_cast<const double*>(mask) + at) > -1.7e308;
-      default:
-        return load_element(mask + at) != 0;
+    for (int t = task.first; t < task.first + task.count; ++t) {
+      switch (dtype) {
+        case kTypeF16:
+          Tile<f16>(consumer, task, t).run();
+          break;
+        case kTypeBF16:
+          Tile<bf16>(consumer, task, t).run();
+          break;
+        case kTypeF32:
+          Tile<float>(consumer, task, t).run();
+          break;
+        case kTypeF64:
+          Tile<double>(consumer, task, t).run();
+          break;
+        default:
+          Tile<boolean>(consumer, task, t).run();
+      }
     }
   }
 
  private:
-  /// Whether an element leaves its score as it is.
-  static ARK_DEVICE bool adds_nothing(const unsigned char* mask, i64 at, int dtype) {
-    switch (dtype) {
-      case 6:
-      case 7:
-        return (load_element(reinterpret_cast<const unsigned short*>(mask) + at) & 0x7fff) == 0;
-      case 8:
-        return load_element(reinterpret_cast<const float*>(mask) + at) == 0.0f;
-      case 9:
-        return load_element(reinterpret_cast<const double*>(mask) + at) == 0.0;
-      default:
-        return load_element(mask + at) != 0;
-    }
+  // Whether an element lets its key through. Additive masks hide a key by the lowest finite value of their type as well
+  // as by -infinity (Hugging Face does the former).
+  static ARK_DEVICE bool visible(boolean x) { return x.bits != 0; }
+  static ARK_DEVICE bool visible(f16 x) { return widen(x) > -65500.0f; }
+  static ARK_DEVICE bool visible(bf16 x) { return widen(x) > -3.3e38f; }
+  static ARK_DEVICE bool visible(float x) { return x > -3.4e38f; }
+  static ARK_DEVICE bool visible(double x) { return x > -1.7e308; }
+  /// Whether it leaves its score as it is.
+  static ARK_DEVICE bool neutral(boolean x) { return x.bits != 0; }
+  template <class S>
+  static ARK_DEVICE bool neutral(S x) {
+    return widen(x) == 0;
   }
 
-  static ARK_DEVICE void run_tile(Consumer& consumer, const Task& task, int tile) {
-    const abi::OpRecord& r = *task.record;
-    const abi::MaskRangeParams& p = r.params.mask_range;
-    const int c2 = tile % r.grid[2], c1 = tile / r.grid[2] % r.grid[1], c0 = tile / r.grid[2] / r.grid[1];
-    const abi::Operand& mask = task.operand(0);
-    const unsigned char* base = task.address<unsigned char>(0);
-    const int first_query = c2 * p.block, queries = min(p.block, p.queries - first_query);
-    int low = p.keys, high = 0;
-    // Decode attention, which has few queries, takes the range as bounds.
-    bool neutral = p.queries > 16;
-    const i64 corner = c0 * mask.stride[0] + c1 * mask.stride[1] + first_query * mask.stride[2];
-    // a mask that is the same for all queries is read once
-    const int distinct = mask.stride[2] == 0 ? 1 : queries;
-    const i64 total = static_cast<i64>(distinct) * p.keys;
+  template <class S>
+  struct Tile {
+    static constexpr int V = 16 / sizeof(S), kUnroll = 8;
+    static constexpr int kFlags = 2048;  // of blocks of keys, in scratch behind the partial results
+
+    const Consumer& consumer;
+    const abi::MaskRangeParams& p;
+    const abi::Operand& mask;
+    const abi::Operand& out;
+    const S* origin;
+    int* to;
+    int rows, block;  // distinct rows of the mask; keys per flag: a power of two, 64 where the flags suffice
+    int low, high = 0;
+
+    ARK_DEVICE Tile(const Consumer& c, const Task& task, int tile)
+        : consumer(c),
+          p(task.record->params.mask_range),
+          mask(task.operand(0)),
+          out(task.operand(1)),
+          block(64),
+          low(p.keys) {
+      const abi::OpRecord& r = *task.record;
+      const int c2 = tile % r.grid[2], c1 = tile / r.grid[2] % r.grid[1], c0 = tile / r.grid[2] / r.grid[1];
+      origin = task.address<S>(0) + c0 * mask.stride[0] + c1 * mask.stride[1] +
+               static_cast<i64>(c2) * p.block * mask.stride[2];
+      to = task.address<int>(1) + c0 * out.stride[0] + c1 * out.stride[1] + c2 * out.stride[2];
+      rows = mask.stride[2] == 0 ? 1 : min(p.block, p.queries - c2 * p.block);
+      while (static_cast<i64>(block) * kFlags < p.keys) block *= 2;
+    }
+
+    ARK_DEVICE void run() {
+      unsigned char* flags = consumer.scratch() + 256;
+      const int blocks = (p.keys + block - 1) / block;
+      for (int i = consumer.thread(); i < blocks; i += kConsumerThreads) flags[i] = 0;
+      consumer.sync();
+      const bool together = mask.stride[3] == 1 && p.keys % V == 0 && mask.stride[2] % V == 0 &&
+                            (reinterpret_cast<unsigned long long>(origin) & 15) == 0;
+      if (together)
+        scan<V>(flags);
+      else
+        scan<1>(flags);
+      finish(flags, blocks);
+    }
+
+   private:
+    /// Every thread a vector of keys (for all V of which one flag stands), several rows of it in flight.
+    template <int kTogether>
+    ARK_DEVICE void scan(unsigned char* flags) {
+      const int vectors = p.keys / kTogether;
+      const int lanes = min(vectors, kConsumerThreads), groups = kConsumerThreads / lanes;
+      const int group = consumer.thread() / lanes;
+      if (group < groups) {
 #pragma unroll 1
-    for (i64 e = consumer.thread(); e < total; e += kConsumerThreads) {
-      const int key = static_cast<int>(e % p.keys);
-      const i64 at = corner + e / p.keys * mask.stride[2] + key * mask.stride[3];
-      neutral = neutral && adds_nothing(base, at, p.dtype);
-      if (visible(base, at, p.dtype)) {
-        low = min(low, key);
-        high = max(high, key + 1);
-      }
-    }
-    low = __reduce_min_sync(~0u, low);
-    high = __reduce_max_sync(~0u, high);
-    neutral = __all_sync(~0u, neutral);
-    int* parts = reinterpret_cast<int*>(consumer.scratch());
-    if (consumer.lane() == 0) {
-      parts[consumer.warp()] = low;
-      parts[kConsumerWarps + consumer.warp()] = high;
-      parts[2 * kConsumerWarps + consumer.warp()] = neutral;
-    }
-    consumer.sync();
-    if (consumer.thread() == 0) {
+        for (int v = consumer.thread() % lanes; v < vectors; v += lanes) {
+          bool seen[kTogether] = {}, plain = true;
+#pragma unroll 1
+          for (int row = group; row < rows; row += kUnroll * groups) {
+            Vec<S, kTogether> x[kUnroll];
 #pragma unroll
-      for (int w = 1; w < kConsumerWarps; ++w) {
-        low = min(low, parts[w]);
-        high = max(high, parts[kConsumerWarps + w]);
-        neutral = neutral && parts[2 * kConsumerWarps + w] != 0;
+            for (int u = 0; u < kUnroll; ++u)
+              load_vector(origin + min(row + u * groups, rows - 1) * mask.stride[2] + v * kTogether * mask.stride[3],
+                          x[u]);
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+              for (int i = 0; i < kTogether; ++i) {
+                seen[i] = seen[i] || visible(x[u].v[i]);
+                plain = plain && neutral(x[u].v[i]);
+              }
+          }
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            const int key = v * kTogether + i;
+            if (seen[i]) low = min(low, key), high = max(high, key + 1);
+          }
+          if (!plain) flags[v * kTogether / block] = 1;
+        }
       }
-      const abi::Operand& out = task.operand(1);
-      int* to = task.address<int>(1) + c0 * out.stride[0] + c1 * out.stride[1] + c2 * out.stride[2];
-      store_element(to, neutral ? -1 : low < high ? low : 0);
-      store_element(to + out.stride[3], low < high ? high : 0);
+      low = __reduce_min_sync(~0u, low);
+      high = __reduce_max_sync(~0u, high);
     }
-    consumer.sync();
-  }
+
+    ARK_DEVICE void finish(const unsigned char* flags, int blocks) {
+      int* parts = reinterpret_cast<int*>(consumer.scratch());
+      if (consumer.lane() == 0) {
+        parts[consumer.warp()] = low;
+        parts[kConsumerWarps + consumer.warp()] = high;
+      }
+      consumer.sync();
+      if (consumer.thread() == 0) {
+#pragma unroll
+        for (int w = 1; w < kConsumerWarps; ++w) {
+          low = min(low, parts[w]);
+          high = max(high, parts[kConsumerWarps + w]);
+        }
+        int first = 0, length = 0;  // the longest run of blocks without a flag
+#pragma unroll 1
+        for (int i = 0, begin = 0; i < blocks; ++i) {
+          if (flags[i] != 0) begin = i + 1;
+          if (i + 1 - begin > length) first = begin, length = i + 1 - begin;
+        }
+        store_element(to, low < high ? low : 0);
+        store_element(to + out.stride[3], low < high ? high : 0);
+        store_element(to + 2 * out.stride[3], first * block);
+        store_element(to + 3 * out.stride[3], min((first + length) * block, p.keys));
+      }
+      consumer.sync();
+    }
+  };
 };
 
 }  // namespace ark::device

@@ -183,6 +183,11 @@ ARK_DEVICE void named_barrier_sync(int id, int threads) {
   __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// Counts towards the barrier without waiting at it.
+ARK_DEVICE void named_barrier_arrive(int id, int threads) {
+  __syncwarp();
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // ---- registers of a warpgroup
 
@@ -546,6 +551,15 @@ ARK_DEVICE void shared_load_two(float (&v)[2], u32 shared) {
 }
 ARK_DEVICE void shared_store_float(u32 shared, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
+}
+ARK_DEVICE void shared_store_word(u32 shared, u32 x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(x) : "memory");
+}
+/// 16 bits.
+ARK_DEVICE u32 shared_load_half(u32 shared) {
+  unsigned short x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(shared) : "memory");
+  return x;
 }
 ARK_DEVICE float shared_load_float(u32 shared) {
   float v;

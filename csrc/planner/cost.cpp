@@ -57,7 +57,37 @@ double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& progr
   return share * (steps * 0.69e-6 + 4.2e-6 + instructions * 0.9e-6);
 }
 
+/// Keys that an average query of block `block` sees, where it sees keys up to its own position.
+int64_t causal_keys(const abi::AttentionParams& p, int64_t block) {
+  const int64_t query = std::min(block * p.tile_q + p.tile_q / 2, int64_t{p.queries});
+  return std::clamp(query + p.causal_offset, int64_t{1}, int64_t{p.keys});
+}
+
 }  // namespace
+
+bool sees_triangle(const plan::Op& op) {
+  const TaskKind kind = op.record.kind;
+  const bool backward = kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery;
+  if (kind != TaskKind::kAttentionForward && !backward) return false;
+  const abi::AttentionParams& p = op.record.params.attention;
+  const size_t mask = backward ? 6 : 5;  // abi::AttentionParams
+  return p.causal != 0 || (p.mask_kind == 1 && op.operands[mask].stride[2] != 0);
+}
+
+double tile_weight(const plan::Op& op, int64_t tile) {
+  if (!sees_triangle(op)) return 1;
+  const abi::AttentionParams& p = op.record.params.attention;
+  const int64_t blocks = op.record.grid[2], block = tile % blocks;
+  double sum = 0, mine = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    // Key blocks of the backward kind: the queries from them on.
+    const bool by_keys = op.record.kind == TaskKind::kAttentionBackward;
+    const auto seen = static_cast<double>(by_keys ? std::max<int64_t>(1, p.queries - b * p.tile_k) : causal_keys(p, b));
+    sum += seen;
+    if (b == block) mine = seen;
+  }
+  return mine * static_cast<double>(blocks) / sum;
+}
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
   const double rate = rates_of(op.record).tensor_cores || op.record.kind == TaskKind::kMatmulTile

@@ -14,6 +14,14 @@ inline constexpr double kItemSeconds = 1.2e-6;
 /// Time that one tile of the op keeps its worker busy, all workers running. Excludes the costs per item.
 double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine);
 
+/// An attention whose queries see keys up to about their own position: causal, or by a mask of booleans that differs
+/// from query to query (what it holds is not known yet: were it anything else, only the balance of workers would
+/// suffer).
+bool sees_triangle(const plan::Op& op);
+
+/// Work of a tile relative to the mean of its op.
+double tile_weight(const plan::Op& op, int64_t tile);
+
 /// The least time that the op can take on the whole machine: max(bytes / bandwidth, flops / rate).
 double floor_seconds(const plan::Op& op, const Machine& machine);
 

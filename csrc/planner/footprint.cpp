@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "planner/mask_range.h"
 
 namespace ark::planner {
 namespace {
@@ -125,7 +126,7 @@ void add_attention_dims(const plan::Op& op, const abi::Operand& x, int operand, 
   const Dim kv_heads = by_keys ? Dim{p.kv_heads, stride_h, 1, 1} : Dim{p.kv_heads, stride_h, 1, 1, group};
   const Dim queries = by_keys ? Dim{p.queries, stride_s} : Dim{p.queries, stride_s, 2, block_q};
   const Dim keys = by_keys ? Dim{p.keys, stride_s, 2, p.tile_k} : Dim{p.keys, stride_s};
-  const Dim qk{p.head_dim, x.stride[3]}, value{p.value_dim, x.stride[3]}, range{2, x.stride[3]};
+  const Dim qk{p.head_dim, x.stride[3]}, value{p.value_dim, x.stride[3]}, range{kMaskRangeValues, x.stride[3]};
   const Dim mask_keys = by_keys ? Dim{p.keys, x.stride[3], 2, p.tile_k} : Dim{p.keys, x.stride[3]};
   const int64_t query_blocks = (p.queries + kRangeBlock - 1) / kRangeBlock;
   const Dim blocks =
@@ -153,7 +154,8 @@ void add_mask_range_dims(const plan::Op& op, const abi::Operand& x, int operand,
   if (operand == 0) {
     layout.dims = {batch, heads, {p.queries, x.stride[2], 2, p.block}, {p.keys, x.stride[3]}};
   } else {
-    layout.dims = {batch, heads, {(p.queries + p.block - 1) / p.block, x.stride[2], 2, 1}, {2, x.stride[3]}};
+    layout.dims = {
+        batch, heads, {(p.queries + p.block - 1) / p.block, x.stride[2], 2, 1}, {kMaskRangeValues, x.stride[3]}};
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "planner/fuse_emit.h"
+#include "planner/mask_range.h"
 
 namespace ark::planner {
 namespace {
@@ -76,7 +77,7 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
     }
   }
   const int64_t blocks = (queries + kRangeBlock - 1) / kRangeBlock;
-  const std::vector<int64_t> range_sizes{info.batch, info.heads, blocks, 2};
+  const std::vector<int64_t> range_sizes{info.batch, info.heads, blocks, kMaskRangeValues};
   info.range = add_storage(DType::kI32, range_sizes, contiguous_strides(range_sizes),
                            "range of " + state_.graph.values[static_cast<size_t>(mask)].name);
   FusedOp op;
@@ -108,7 +109,7 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
   return info;
 }
 
-/// The range over (b, h, query block, 2), stride 0 where the mask broadcasts.
+/// The range over (b, h, query block, values), stride 0 where the mask broadcasts.
 abi::Operand Emitter::range_operand(const MaskInfo& mask) const {
   abi::Operand x = absent_operand();
   if (mask.range < 0) return x;
@@ -116,9 +117,9 @@ abi::Operand Emitter::range_operand(const MaskInfo& mask) const {
   x.dtype = static_cast<short>(DType::kI32);
   const int64_t blocks = (mask.queries + kRangeBlock - 1) / kRangeBlock;
   x.stride[3] = 1;
-  x.stride[2] = 2;
-  x.stride[1] = mask.heads == 1 ? 0 : 2 * blocks;
-  x.stride[0] = mask.batch == 1 ? 0 : 2 * blocks * mask.heads;
+  x.stride[2] = kMaskRangeValues;
+  x.stride[1] = mask.heads == 1 ? 0 : kMaskRangeValues * blocks;
+  x.stride[0] = mask.batch == 1 ? 0 : kMaskRangeValues * blocks * mask.heads;
   return x;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "planner/mask_range.h"
 
 namespace ark::planner {
 namespace {
@@ -263,7 +264,8 @@ void attention_region(const plan::Op& op, const abi::Operand& x, int operand, co
   int64_t first = by_keys ? 0 : c[2] * block / kRangeBlock;
   int64_t end = by_keys ? (p.queries + kRangeBlock - 1) / kRangeBlock
                         : (std::min((c[2] + 1) * block, int64_t{p.queries}) - 1) / kRangeBlock + 1;
-  emitter.box(std::array{batch, heads, Range{first, end - first, x.stride[2]}, Range{0, 2, x.stride[3]}});
+  emitter.box(
+      std::array{batch, heads, Range{first, end - first, x.stride[2]}, Range{0, kMaskRangeValues, x.stride[3]}});
 }
 
 void mask_range_region(const plan::Op& op, const abi::Operand& x, int operand, const std::array<int64_t, 3>& c,
@@ -273,7 +275,7 @@ void mask_range_region(const plan::Op& op, const abi::Operand& x, int operand, c
   if (operand == 0)
     return emitter.box(
         std::array{batch, head, block_of(c[2], p.block, p.queries, x.stride[2]), Range{0, p.keys, x.stride[3]}});
-  emitter.box(std::array{batch, head, Range{c[2], 1, x.stride[2]}, Range{0, 2, x.stride[3]}});
+  emitter.box(std::array{batch, head, Range{c[2], 1, x.stride[2]}, Range{0, kMaskRangeValues, x.stride[3]}});
 }
 
 /// Marks what one program does with the operands from `first` on.

@@ -106,10 +106,27 @@ void Scheduler::put(int worker, int64_t first, int64_t count, double start, doub
   timeline_.finish[op_] = std::max(timeline_.finish[op_], finish);
 }
 
+/// All heads of a block of queries, then the next block: what reads rows of all heads can start with the first blocks.
+/// The longest tiles first where they differ, so that the short ones fill up what is left of the workers' time.
+std::vector<int64_t> by_query_blocks(const plan::Op& op) {
+  const abi::OpRecord& record = op.record;
+  const bool triangle = sees_triangle(op);
+  const int64_t heads = record.grid[1], blocks = record.grid[2];
+  std::vector<int64_t> order;
+  for (int64_t batch = 0; batch < record.grid[0]; ++batch)
+    for (int64_t i = 0; i < blocks; ++i)
+      for (int64_t head = 0; head < heads; ++head)
+        order.push_back((batch * heads + head) * blocks + (triangle ? blocks - 1 - i : i));
+  return order;
+}
+
 /// Tiles of a wide matmul in groups of 16 m blocks: the 132 tiles that run together then read about 16 x 128 rows of A
 /// and 8 x 256 columns of B instead of one block row of A and all of B, which may exceed the L2.
-std::vector<int64_t> visiting_order(const abi::OpRecord& record) {
+std::vector<int64_t> visiting_order(const plan::Op& op) {
   constexpr int kGroup = 16;
+  const abi::OpRecord& record = op.record;
+  if (record.kind == TaskKind::kAttentionForward || record.kind == TaskKind::kAttentionBackwardQuery)
+    return by_query_blocks(op);
   std::vector<int64_t> order(num_tiles(record));
   std::iota(order.begin(), order.end(), int64_t{0});
   if (record.kind != TaskKind::kMatmulTile || record.grid[2] <= kGroup) return order;
@@ -134,6 +151,8 @@ int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
     case TaskKind::kAttentionBackward:
     case TaskKind::kAttentionBackwardQuery:
       return 1;
+    case TaskKind::kAttentionBackwardRows:  // a chain of latencies: as few items as give every worker one
+      return std::max<int64_t>(1, (num_tiles(record) + workers - 1) / workers);
     default:
       break;
   }
@@ -145,7 +164,7 @@ void Scheduler::place_tiles() {
   using Entry = std::pair<double, int>;  // (free from, worker)
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
   for (int w = 0; w < machine_.num_workers; ++w) queue.push({workers_[w].free, w});
-  const std::vector<int64_t> order = visiting_order(record());
+  const std::vector<int64_t> order = visiting_order(op());
   const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
   const double seconds = tile_seconds(op(), draft_.graph.programs, machine_);
   for (int64_t i = 0; i < tiles; i += chunk) {
@@ -153,7 +172,8 @@ void Scheduler::place_tiles() {
     const auto [free, worker] = queue.top();
     queue.pop();
     const double start = std::max(free, ready(first, count));
-    const double finish = start + kItemSeconds + seconds * static_cast<double>(count);
+    const double weight = chunk == 1 ? tile_weight(op(), first) : 1;
+    const double finish = start + kItemSeconds + seconds * weight * static_cast<double>(count);
     put(worker, first, count, start, finish);
     queue.push({finish, worker});
   }

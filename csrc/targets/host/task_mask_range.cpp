@@ -44,6 +44,7 @@ class MaskRangeTask : public Task {
     auto* to = static_cast<int32_t*>(env.slots[out.slot]) + offset;
     to[0] = range[0];
     to[out.stride[3]] = range[1];
+    to[2 * out.stride[3]] = to[3 * out.stride[3]] = 0;  // attention on the host reads every mask
   }
 
   static bool visible(DType dtype, const void* row, int64_t t) {

@@ -268,6 +268,23 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
   return job;
 }
 
+/// kMaskRange of a (batch, heads, queries, keys) mask.
+void* mask_range_job(void* mask, const long long* strides, void* out, const long long* out_strides, const int* sizes,
+                     int dtype) {
+  auto* job = new Job;
+  job->kernel = ark_loop<OneFamily<MaskRange<SimplePrograms>, 56, 224>>;
+  job->add_operand(mask, dtype, strides, 4, 1);
+  job->add_operand(out, 4, out_strides, 4, 1);
+  abi::OpRecord& r = job->record;
+  r.kind = abi::TaskKind::kMaskRange;
+  r.params.mask_range = {sizes[0], sizes[1], sizes[2], sizes[3], 128, dtype == 0 ? 1 : 2, dtype, 0};
+  r.grid[0] = sizes[0];
+  r.grid[1] = sizes[1];
+  r.grid[2] = (sizes[2] + 127) / 128;
+  job->finish(1);
+  return job;
+}
+
 /// On the default stream.
 void job_launch(void* handle) {
   Job* job = static_cast<Job*>(handle);

@@ -32,7 +32,8 @@ def _load() -> ctypes.CDLL:
 
 
 def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    lib.matmul_job.restype = lib.simple_job.restype = lib.attention_job.restype = ctypes.c_void_p
+    for job in (lib.matmul_job, lib.simple_job, lib.attention_job, lib.mask_range_job):
+        job.restype = ctypes.c_void_p
     lib.job_time.restype = ctypes.c_float
     lib.job_launch.argtypes = [ctypes.c_void_p]
     lib.job_time.argtypes = [ctypes.c_void_p, ctypes.c_int]
@@ -116,3 +117,16 @@ def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=N
         *(ctypes.c_int(x) for x in (TYPES[dtype] if kind == 4 else dtype == torch.float16, chunk)),
     )
     return Job(handle, list(tensors))
+
+
+def mask_range(mask, out) -> Job:
+    """kMaskRange of a (batch, heads, queries, keys) mask into i32 (batch, heads, blocks of 128 queries, 4)."""
+    handle = LIB.mask_range_job(
+        _pointer(mask),
+        (ctypes.c_longlong * 4)(*mask.stride()),
+        _pointer(out),
+        (ctypes.c_longlong * 4)(*out.stride()),
+        (ctypes.c_int * 4)(*mask.shape),
+        ctypes.c_int(TYPES[mask.dtype]),
+    )
+    return Job(handle, [mask, out])

@@ -3,6 +3,7 @@
 #include "device/attention_backward.cuh"
 #include "device/attention_forward.cuh"
 #include "device/attention_simple.cuh"
+#include "device/mask_range.cuh"
 #include "device/matmul_simple.cuh"
 #include "device/matmul_tile.cuh"
 

@@ -38,16 +38,23 @@ def reference_attention(q, k, v, scale, causal_offset, mask):
 
 
 def mask_range(mask, batch, num_heads, queries, keys):
-    """What kMaskRange makes of a mask: first key -1 where it changes no score of the block."""
-    visible = (mask if mask.dtype == torch.bool else mask > -math.inf).expand(batch, num_heads, queries, keys)
-    neutral = (mask if mask.dtype == torch.bool else mask == 0).expand(batch, num_heads, queries, keys)
-    table = []
-    for block, plain in zip(visible.split(128, 2), neutral.split(128, 2)):
-        seen = block.any(2)
+    """What kMaskRange makes of a mask, and that it is right: keys that a block sees; keys where the mask changes no
+    score of the block, whole groups of 64 of them if there are such."""
+    mask = mask.expand(batch, num_heads, queries, keys)
+    out = torch.full((batch, num_heads, (queries + 127) // 128, 4), -7, dtype=torch.int32, device="cuda")
+    driver.mask_range(mask, out).run()
+    visible = mask if mask.dtype == torch.bool else mask > -math.inf
+    neutral = mask if mask.dtype == torch.bool else mask == 0
+    for i, (block, plain) in enumerate(zip(visible.split(128, 2), neutral.split(128, 2))):
+        seen, kept = block.any(2), plain.all(2)
         first = torch.where(seen.any(2), seen.int().argmax(2), 0)
         last = torch.where(seen.any(2), keys - seen.flip(2).int().argmax(2), 0)
-        table.append(torch.stack([torch.where(plain.all(3).all(2), -1, first), last], 2))
-    return torch.stack(table, 2).int().contiguous()
+        assert torch.equal(out[:, :, i, 0], first.int()) and torch.equal(out[:, :, i, 1], last.int())
+        for row, (_, _, begin, end) in zip(kept.flatten(0, 1).tolist(), out[:, :, i].flatten(0, 1).tolist()):
+            groups = [all(row[k : k + 64]) for k in range(0, keys, 64)]
+            longest = max(map(len, "".join("x" if group else " " for group in groups).split()), default=0)
+            assert all(row[begin:end]) and (end - begin + 63) // 64 == longest, (begin, end, longest)
+    return out
 
 
 def check(
@@ -173,3 +180,18 @@ def test_simple(dim, dtype):
         exact, lse_exact = reference_attention(q.double(), k.double(), v.double(), 0.125, causal_offset, mask)
         assert error(out, exact) < {torch.float32: 1e-6, torch.float64: 1e-8, torch.bfloat16: 4e-3}[dtype]
         assert (lse.double() - lse_exact).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("keys", [512, 333, 3000])
+def test_mask_ranges(dtype, keys):
+    torch.manual_seed(keys)
+    position = torch.arange(keys, device="cuda")
+    visible = (position <= torch.arange(300, device="cuda")[:, None]) & (position >= 100)
+    visible = visible.expand(2, 3, 300, keys).clone()
+    visible[1, :, 130:] = True
+    visible[1, 2, 200, 70] = False
+    visible[0, 0] = False
+    mask = visible if dtype == torch.bool else torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -math.inf)
+    mask_range(mask, 2, 3, 300, keys)
+    mask_range(mask[:, :1, :1], 2, 3, 300, keys)
