@@ -115,7 +115,8 @@ struct Problem {
     o.record.kind = TaskKind::kMaskRange;
     o.record.params.mask_range = {int(c.batch), 1, int(c.queries), int(c.keys), 128, c.mask, int(mask_type()), 0};
     o.record.grid[0] = int(c.batch), o.record.grid[1] = 1, o.record.grid[2] = int(blocks);
-    o.operands = {mask_operand(), operand(slot, DType::kI32, {blocks * planner::kMaskRangeValues, 0, planner::kMaskRangeValues, 1})};
+    o.operands = {mask_operand(),
+                  operand(slot, DType::kI32, {blocks * planner::kMaskRangeValues, 0, planner::kMaskRangeValues, 1})};
     p.add(o);
     return operand(slot, DType::kI32, {blocks * planner::kMaskRangeValues, 0, planner::kMaskRangeValues, 1});
   }
