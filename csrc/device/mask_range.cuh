@@ -5,6 +5,7 @@
 // padding its edges. Tile = (batch, head, query block).
 #pragma once
 #include "device/program_support.cuh"
+#include "device/tensor_map.cuh"  // numbers of dtypes
 
 namespace ark::device {
 
