@@ -28,9 +28,6 @@ class Step:
 
     def __init__(self, model: torch.nn.Module, mode: str, positions: int, seed_cache):
         self.model, self.cache = model, static_cache(model, positions)
-        for mine, theirs in zip(self.cache.layers, seed_cache.layers):
-            mine.keys.copy_(theirs.keys)
-            mine.values.copy_(theirs.values)
         self.token = torch.full((1, 1), 17, device=model.get_input_embeddings().weight.device)
         self.graph = None
         self.call = compiled(
@@ -38,6 +35,9 @@ class Step:
         )
         if "graph" in mode:
             self.capture()
+        for mine, theirs in zip(self.cache.layers, seed_cache.layers):  # last: capturing has written rows
+            mine.keys.copy_(theirs.keys)
+            mine.values.copy_(theirs.values)
 
     def capture(self) -> None:
         with torch.no_grad():
