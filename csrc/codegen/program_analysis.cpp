@@ -1,0 +1,416 @@
+#include "codegen/program_analysis.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "codegen/expressions.h"
+
+namespace ark::codegen {
+bool is_sink(Opcode op) { return op == Opcode::kStore || op == Opcode::kYield; }
+
+std::vector<int> inputs_of(const Instr& instr) {
+  std::vector<int> inputs;
+  for (const int input : {int{instr.a}, int{instr.b}, int{instr.c}, int{instr.d}})
+    if (input >= 0) inputs.push_back(input);
+  return inputs;
+}
+
+ProgramAnalysis::ProgramAnalysis(const Program& program, const RowForm* form, uint32_t broadcast)
+    : program_(program), form_(form), count_(static_cast<int>(program.instrs.size())), broadcast_(broadcast) {
+  row_ = program.kind == ProgramKind::kRow || program.kind == ProgramKind::kPrologue;
+  column_ = program.kind == ProgramKind::kColumn;
+  check_program();
+  classify();
+}
+
+uint32_t ProgramAnalysis::gathers() const {
+  uint32_t operands = 0;
+  for (int i = 0; i < count_; ++i)
+    if (info_[i].gather && instr(i).operand < 32) operands |= 1u << instr(i).operand;
+  return operands;
+}
+
+int ProgramAnalysis::row_vector_length() const {
+  int narrowest = 8, widest = 0;
+  for (int i = 0; i < count_; ++i) {
+    const Instr& in = instr(i);
+    if ((in.op != Opcode::kLoad && in.op != Opcode::kStore) || uniform_store(i) || info_[i].scalar) continue;
+    narrowest = std::min(narrowest, size_bytes(in.dtype));
+    widest = std::max(widest, in.dtype == DType::kF64 ? 16 : size_bytes(in.dtype));
+  }
+  if (is_long() || widest == 16 || narrowest == 8) return 2;
+  // where types differ, a warp's accesses of either are without gaps
+  return narrowest <= 2 && widest <= 2 ? 8 : 4;
+}
+
+int ProgramAnalysis::row_kept_registers(bool full) const {
+  int all = 0, most = 0;
+  for (int pass = 0; pass < num_passes_; ++pass) {
+    int more = 0;
+    for (int i = 0; i < count_; ++i)
+      if (loaded_in(i, pass) && !loaded_before(i, pass)) more += vector_registers(i);
+    all += more;
+    most = std::max(most, more + (pass == 0 ? 0 : form_->vector * kept_values()));
+  }
+  return (full ? std::min(all, most) : all) + function_registers();
+}
+
+int ProgramAnalysis::row_ahead_registers() const {
+  int ahead = 0, last = 0;
+  for (int i = 0; i < count_; ++i) {
+    if (loaded_ahead(i)) ahead += vector_registers(i);
+    if (num_passes_ > 1 && loaded_in(i, num_passes_ - 1) && !loaded_before(i, num_passes_ - 1))
+      last += vector_registers(i);
+  }
+  return ahead + last + form_->vector * kept_values() + function_registers();
+}
+
+int ProgramAnalysis::function_registers() const {
+  const bool calls = std::any_of(program_.instrs.begin(), program_.instrs.end(), [&](const Instr& in) {
+    const int i = static_cast<int>(&in - program_.instrs.data());
+    return !info_[i].scalar && info_[i].pass == 0 && in.op >= Opcode::kExp && in.op <= Opcode::kErf;
+  });
+  return calls && num_passes_ > 1 ? 2 * form_->vector : 0;
+}
+
+bool ProgramAnalysis::reads_irregularly() const {
+  for (int i = 0; i < count_; ++i)
+    for (int pass = 0; pass < num_passes_; ++pass)
+      if (irregular_load(i) && needed_in(pass)[i]) return true;
+  return false;
+}
+
+void ProgramAnalysis::check_program() const {
+  check(program_.num_dims >= 1 && program_.num_dims <= 6, "program of ", program_.num_dims, " dimensions");
+  for (int i = 0; i < count_; ++i) {
+    const Instr& in = instr(i);
+    for (const int input : inputs_of(in))
+      check(input < i, "program instruction ", i, ": argument ", input, " is not an earlier instruction");
+    check(in.op != Opcode::kReduce || row_ || column_, "program instruction ", i, ": reduce outside a row or column");
+    check(in.op != Opcode::kRoot || program_.kind == ProgramKind::kEpilogue, "program instruction ", i,
+          ": root outside an epilogue");
+    if (in.op == Opcode::kLoad || in.op == Opcode::kStore || in.op == Opcode::kLoadParts || in.op == Opcode::kParameter)
+      check(in.operand >= 0 && in.operand < program_.num_operands, "program instruction ", i, ": operand ", in.operand,
+            " of ", program_.num_operands);
+  }
+}
+
+bool ProgramAnalysis::same_along_row(int i) const {
+  return form_ != nullptr && info_[i].plain_load && instr(i).operand < 32 &&
+         (form_->same_operands >> instr(i).operand & 1) != 0;
+}
+
+void ProgramAnalysis::classify() {
+  info_.resize(count_);
+  for (int i = 0; i < count_; ++i) {
+    const Instr& in = instr(i);
+    Info& info = info_[i];
+    info.type = result_type(in);
+    bool all_scalar = true;
+    for (const int input : inputs_of(in)) {
+      all_scalar &= info_[input].scalar;
+      info.pass = std::max(info.pass, info_[input].pass + (instr(input).op == Opcode::kReduce ? 1 : 0));
+    }
+    info.plain_load = in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c < 0;
+    info.gather = form_ != nullptr && in.op == Opcode::kLoad && !info.plain_load && all_scalar && info.pass == 0;
+    info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce || in.op == Opcode::kParameter ||
+                  (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar) ||
+                  same_along_row(i) || (info.plain_load && broadcast(in));
+    classify_lanes(in, info);
+    classify_preload(i);
+  }
+  num_passes_ = 1;
+  for (int i = 0; i < count_; ++i)
+    if ((instr(i).op == Opcode::kReduce || (is_sink(instr(i).op) && !uniform_store(i))) && row_)
+      num_passes_ = std::max(num_passes_, info_[i].pass + 1);
+  for (int i = 0; i < count_; ++i) info_[i].fast = only_rounded(i);
+  for (int i = count_ - 1; i >= 0; --i) info_[i].rounded_later = rounded_later(i);
+}
+
+bool ProgramAnalysis::broadcast(const Instr& in) const {
+  return !flagged_ && !row_ && !column_ && in.operand >= 0 && in.operand < 32 && (broadcast_ >> in.operand & 1) != 0;
+}
+
+void ProgramAnalysis::classify_preload(int i) {
+  const Instr& in = instr(i);
+  Info& info = info_[i];
+  const std::vector<int> inputs = inputs_of(in);
+  const bool inputs_known = std::all_of(inputs.begin(), inputs.end(), [&](int input) { return info_[input].known; });
+  info.known = in.op == Opcode::kConst || in.op == Opcode::kIndex || in.op == Opcode::kParameter ||
+               (call_arity(in.op) > 0 && inputs_known);
+  const bool indexed = in.op == Opcode::kLoad && !info.plain_load && !row_ && !column_ && !flagged_;
+  info.preloaded = info.plain_load || (indexed && inputs_known && is_run(in.a, in.b, in.c));
+}
+
+void ProgramAnalysis::classify_lanes(const Instr& in, Info& info) const {
+  if (row_ || column_) return;
+  const int64_t lanes = vector_length();
+  if (in.op == Opcode::kIndex) info.run = info.aligned = in.aux == last_dim();
+  if (in.op == Opcode::kConst && info.type == DType::kI64) info.aligned = in.imm_int % lanes == 0;
+  if (call_arity(in.op) != 2) return;
+  const Info &a = info_[in.a], &b = info_[in.b];
+  if (a.type != DType::kI64 || b.type != DType::kI64 || (in.dtype != DType::kI64 && info.type != DType::kBool)) return;
+  const bool by_constant = instr(in.b).op == Opcode::kConst;
+  const int64_t number = by_constant ? instr(in.b).imm_int : 0;
+  switch (in.op) {
+    case Opcode::kMul:
+      info.aligned = info.scalar && (a.aligned || b.aligned);
+      break;
+    case Opcode::kAdd:
+    case Opcode::kSub:
+      info.run = (a.run && b.scalar) || (in.op == Opcode::kAdd && a.scalar && b.run);
+      info.aligned = (info.run || info.scalar) && a.aligned && b.aligned;
+      break;
+    case Opcode::kAnd:
+      if (!a.run || !a.aligned || !by_constant) break;
+      info.run = info.aligned = (number & (lanes - 1)) == lanes - 1;
+      info.scalar = (number & (lanes - 1)) == 0;
+      break;
+    case Opcode::kShr:
+      info.scalar |= a.run && a.aligned && by_constant && number >= 0 && number < 63 && (int64_t{1} << number) >= lanes;
+      break;
+    case Opcode::kDivFloor:
+    case Opcode::kRemainder:
+      if (!a.run || !a.aligned || !by_constant || number <= 0 || number % lanes != 0) break;
+      (in.op == Opcode::kDivFloor ? info.scalar : info.run) = true;
+      info.aligned = in.op == Opcode::kRemainder;
+      break;
+    case Opcode::kLt:
+    case Opcode::kGe:
+      info.scalar |= a.run && a.aligned && by_constant && number % lanes == 0;
+      break;
+    case Opcode::kLe:
+    case Opcode::kGt:
+      info.scalar |= a.run && a.aligned && by_constant && (number + 1) % lanes == 0;
+      break;
+    default:
+      break;
+  }
+}
+
+bool ProgramAnalysis::only_rounded(int value) const {
+  if (is_half(instr(value).dtype)) return true;
+  bool used = false;
+  for (int i = value + 1; i < count_; ++i) {
+    const Instr& in = instr(i);
+    const std::vector<int> inputs = inputs_of(in);
+    if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) continue;
+    used = true;
+    const bool rounds = (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
+    if (!rounds) return false;
+  }
+  return used;
+}
+
+bool ProgramAnalysis::rounded_later(int value) const {
+  bool used = false;
+  for (int i = value + 1; i < count_; ++i) {
+    const Instr& in = instr(i);
+    const std::vector<int> inputs = inputs_of(in);
+    if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) continue;
+    used = true;
+    const bool rounds = (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
+    const bool keeps = in.op == Opcode::kMul || in.op == Opcode::kDiv || in.op == Opcode::kNeg ||
+                       (in.op == Opcode::kAdd && !negative_constant(in.a) && !negative_constant(in.b));
+    if (!rounds && !(keeps && info_[i].type == DType::kF32 && info_[i].rounded_later)) return false;
+  }
+  return used;
+}
+
+int ProgramAnalysis::erf_plus_one(int i) const {
+  const Instr& in = instr(i);
+  if (in.op != Opcode::kAdd || info_[i].type != DType::kF32 || !info_[i].rounded_later) return -1;
+  const auto erf_of = [&](int value, int other) {
+    const bool matches = instr(value).op == Opcode::kErf && info_[value].type == DType::kF32 &&
+                         instr(other).op == Opcode::kConst && instr(other).imm == 1.0;
+    return matches ? int{instr(value).a} : -1;
+  };
+  return std::max(erf_of(in.a, in.b), erf_of(in.b, in.a));
+}
+
+bool ProgramAnalysis::uniform_store(int i) const {
+  if (instr(i).op != Opcode::kStore) return false;
+  if (column_) return true;
+  return row_ && instr(i).uniform;
+}
+
+bool ProgramAnalysis::reads_pairs() const {
+  return std::any_of(program_.instrs.begin(), program_.instrs.end(),
+                     [](const Instr& in) { return in.op == Opcode::kRoot && in.delta_sign != 0; });
+}
+
+bool ProgramAnalysis::plain_store(int i) const {
+  const Instr& in = instr(i);
+  return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0;
+}
+
+uint32_t ProgramAnalysis::plain_operands(Opcode op) const {
+  uint32_t mask = 0;
+  for (int i = 0; i < count_; ++i)
+    if (instr(i).op == op && (info_[i].plain_load || plain_store(i)) && instr(i).operand < 32)
+      mask |= 1u << instr(i).operand;
+  return mask;
+}
+
+bool ProgramAnalysis::irregular_load(int i) const {
+  return instr(i).op == Opcode::kLoadParts || (instr(i).op == Opcode::kLoad && !info_[i].preloaded && !info_[i].gather);
+}
+
+int ProgramAnalysis::vector_length() const {
+  if (form_ != nullptr) return form_->vector;
+  int narrowest = 8;
+  bool doubles = false;
+  for (int i = 0; i < count_; ++i) {
+    const Instr& in = instr(i);
+    if (in.op == Opcode::kLoadParts) narrowest = std::min(narrowest, 2);  // f32 parts of a 16-bit result
+    if (in.op != Opcode::kLoad && in.op != Opcode::kStore) continue;
+    doubles |= in.dtype == DType::kF64;
+    narrowest = std::min(narrowest, size_bytes(in.dtype));
+  }
+  if (is_long()) return 2;
+  // i64 beside narrower types is mostly an index that is the same along the vector
+  return doubles || narrowest == 8 ? 2 : narrowest <= 2 ? 8 : 4;
+}
+
+bool ProgramAnalysis::is_long() const {
+  return std::any_of(program_.instrs.begin(), program_.instrs.end(), [](const Instr& in) {
+    switch (in.op) {
+      case Opcode::kSin:
+      case Opcode::kCos:
+      case Opcode::kTan:
+      case Opcode::kLgamma:
+      case Opcode::kFmod:
+      case Opcode::kRemainder:
+      case Opcode::kDivFloor:
+        return is_float(in.dtype);
+      case Opcode::kPow:
+      case Opcode::kErfc:
+      case Opcode::kAsinh:
+      case Opcode::kAcosh:
+      case Opcode::kAtanh:
+      case Opcode::kSinh:
+      case Opcode::kCosh:
+        return true;
+      default:
+        return is_float(in.dtype) && in.dtype == DType::kF64 && in.op >= Opcode::kExp && in.op <= Opcode::kErf;
+    }
+  });
+}
+
+int ProgramAnalysis::unroll() const {
+  int registers = 0;
+  for (int i = 0; i < count_; ++i) {
+    if (irregular_load(i)) return 1;
+    if (info_[i].preloaded) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+  }
+  if (registers == 0 || is_long()) return 1;
+  const int most = count_ > 60 ? 1 : count_ > 25 ? 2 : column_ ? 16 : row_ ? 4 : 8;
+  const int vectors = std::clamp((column_ ? 80 : 64) / registers, 1, most);
+  return column_ ? static_cast<int>(std::bit_floor(static_cast<unsigned>(vectors))) : vectors;  // rows come in 2^n
+}
+
+int ProgramAnalysis::in_flight(int pass) const {
+  int registers = 0, instructions = 0;
+  const std::vector<bool> needed = needed_in(pass);
+  for (int i = 0; i < count_; ++i) {
+    if (!needed[i]) continue;
+    if (irregular_load(i)) return 1;
+    if (!info_[i].scalar) instructions += vector_length();
+    if (loaded_in(i, pass)) registers += vector_registers(i);
+  }
+  if (is_long()) return 1;
+  const int most = std::clamp(800 / std::max(1, instructions), 2,
+                              vector_length() < 4 ? 16 : 8);  // code: so many copies of the pass
+  return registers == 0 ? 2 : std::clamp(64 / registers, 1, most);
+}
+
+int ProgramAnalysis::kept_values() const {
+  if (num_passes_ == 1) return 0;
+  const std::vector<bool> first = needed_in(0);
+  std::vector<bool> kept(count_);
+  for (int pass = 1; pass < num_passes_; ++pass) {
+    const std::vector<bool> needed = needed_in(pass);
+    for (int i = 0; i < count_; ++i) {
+      if (!needed[i] || first[i] || instr(i).op == Opcode::kReduce) continue;
+      for (const int input : inputs_of(instr(i)))
+        if (first[input] && !info_[input].scalar) kept[input] = true;
+    }
+  }
+  return static_cast<int>(std::count(kept.begin(), kept.end(), true));
+}
+
+int ProgramAnalysis::cached_chunks() const {
+  int registers = 0;
+  for (int i = 0; i < count_; ++i) {
+    if (irregular_load(i)) return 1;
+    if (info_[i].preloaded) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+  }
+  return std::clamp(registers == 0 ? 4 : 64 / registers, 1, 4);
+}
+
+bool ProgramAnalysis::is_run(int a, int b, int predicate) const {
+  for (const int value : {a, b, predicate})
+    if (value >= 0 && !once_per_vector(value)) return false;
+  const bool run_a = a >= 0 && info_[a].run, run_b = b >= 0 && info_[b].run;
+  return !(run_a && run_b) && (predicate < 0 || info_[predicate].scalar);
+}
+
+std::vector<bool> ProgramAnalysis::needed_by(std::vector<bool> wanted, bool stop_at_reduce) const {
+  for (int i = count_ - 1; i >= 0; --i) {
+    if (!wanted[i]) continue;
+    if (instr(i).op == Opcode::kReduce && stop_at_reduce) continue;
+    if (info_[i].preloaded && in_run_) continue;
+    for (const int input : inputs_of(instr(i))) wanted[input] = true;
+  }
+  return wanted;
+}
+
+bool ProgramAnalysis::by_pairs(int value, DType type) const {
+  return is_half(type) && info_[value].type == DType::kF32 && !info_[value].scalar;
+}
+
+int ProgramAnalysis::stored_value(const Instr& in) const {
+  const Instr& value = instr(in.a);
+  const bool same = value.op == Opcode::kCast && value.dtype == in.dtype && is_float(in.dtype) &&
+                    info_[value.a].type == info_[in.a].type;
+  return same ? value.a : in.a;
+}
+
+DType ProgramAnalysis::accumulated_type(int i) const {
+  const Instr& in = instr(i);
+  const auto reduce = static_cast<ReduceOp>(in.aux);
+  const DType source = info_[in.a].type;
+  if (reduce == ReduceOp::kAny || reduce == ReduceOp::kAll) return DType::kBool;
+  if ((reduce == ReduceOp::kMax || reduce == ReduceOp::kMin) && source == DType::kBool) return DType::kBool;
+  if (reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin) return source == DType::kBool ? DType::kI64 : source;
+  if (source == DType::kF64 || info_[i].type == DType::kF64) return DType::kF64;
+  return source == DType::kF32 || info_[i].type == DType::kF32 ? DType::kF32 : DType::kI64;
+}
+
+std::vector<bool> ProgramAnalysis::needed_in(int pass) const {
+  std::vector<bool> wanted(count_);
+  for (int i = 0; i < count_; ++i) {
+    const Instr& in = instr(i);
+    if (in.op == Opcode::kReduce && reduce_pass(i) == pass) wanted[in.a] = true;
+    if (is_sink(in.op) && !uniform_store(i) && pass == num_passes_ - 1) wanted[i] = true;
+  }
+  return needed_by(wanted, true);
+}
+
+bool ProgramAnalysis::loaded_in(int i, int pass) const {
+  return (info_[i].gather || (info_[i].plain_load && !info_[i].scalar)) && needed_in(pass)[i];
+}
+
+bool ProgramAnalysis::loaded_ahead(int i) const {
+  return info_[i].plain_load && instr(i).operand < 32 && (form_->ahead_operands >> instr(i).operand & 1) != 0 &&
+         loaded_in(i, 0);
+}
+
+bool ProgramAnalysis::loaded_before(int i, int pass) const {
+  for (int p = 0; p < pass; ++p)
+    if (loaded_in(i, p)) return true;
+  return false;
+}
+
+}  // namespace ark::codegen
