@@ -90,16 +90,18 @@ struct MaskRange {
       consumer.sync();
       const bool together = mask.stride[3] == 1 && p.keys % V == 0 && mask.stride[2] % V == 0 &&
                             (reinterpret_cast<unsigned long long>(origin) & 15) == 0;
-      if (together)
-        scan<V>(flags);
+      if (!together)
+        scan<1, kUnroll>(flags);
+      else if (rows > 1)
+        scan<V, kUnroll>(flags);
       else
-        scan<1>(flags);
+        scan<V, 1>(flags);  // a mask of one row, as in decode: code that runs once is short
       finish(flags, blocks);
     }
 
    private:
-    /// Every thread a vector of keys (for all V of which one flag stands), several rows of it in flight.
-    template <int kTogether>
+    /// Every thread a vector of keys (for all V of which one flag stands), kRows rows of it in flight.
+    template <int kTogether, int kRows>
     ARK_DEVICE void scan(unsigned char* flags) {
       const int vectors = p.keys / kTogether;
       const int lanes = min(vectors, kConsumerThreads), groups = kConsumerThreads / lanes;
@@ -109,14 +111,14 @@ struct MaskRange {
         for (int v = consumer.thread() % lanes; v < vectors; v += lanes) {
           bool seen[kTogether] = {}, plain = true;
 #pragma unroll 1
-          for (int row = group; row < rows; row += kUnroll * groups) {
-            Vec<S, kTogether> x[kUnroll];
+          for (int row = group; row < rows; row += kRows * groups) {
+            Vec<S, kTogether> x[kRows];
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u)
+            for (int u = 0; u < kRows; ++u)
               load_vector(origin + min(row + u * groups, rows - 1) * mask.stride[2] + v * kTogether * mask.stride[3],
                           x[u]);
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u)
+            for (int u = 0; u < kRows; ++u)
 #pragma unroll
               for (int i = 0; i < kTogether; ++i) {
                 seen[i] = seen[i] || visible(x[u].v[i]);
