@@ -195,9 +195,9 @@ struct AttentionBackwardTiles {
     static constexpr int kParts = kHeadDim / 64;
     static constexpr int kSteps = 2 / kParts;  // of 64 columns per pair of pages
 
-    /// What comes from global memory for a pair, on its way while the pair before is computed, where registers allow.
-    static constexpr bool kFetchAhead = kHeadDim == 64;
-    struct Ahead {
+    /// What comes from global memory for a pair, on its way while the pages land. (A pair ahead: 12 bytes of spills
+    /// where the kinds of a training step share a kernel.)
+    struct Fetched {
       KeyRange range;
       float lse, delta;  // of this thread's column, if columns are queries
     };
@@ -207,8 +207,8 @@ struct AttentionBackwardTiles {
     const abi::AttentionParams& p;
     const Walk walk;
     PageCursor pages;
-    Ahead ahead;  // read after the first page, which carries the acquire of the tile's waits
-    int row;      // this thread's first row; the other is row + 8
+    Fetched fetched;  // read after the first page, which carries the acquire of the tile's waits
+    int row;          // this thread's first row; the other is row + 8
     float grad_x[kHeadDim / 2];
     float grad_y[kQueryRows ? 1 : kHeadDim / 2];
     float row_lse[2], row_delta[2];  // if rows are queries
@@ -221,7 +221,7 @@ struct AttentionBackwardTiles {
           p(t.record->params.attention),
           walk(t, tile),
           pages(c, walk.held_pages(), walk.stream_pages()),
-          ahead{kQueryRows ? walk.range(0, 0) : KeyRange{}, 0.0f, 0.0f},
+          fetched{kQueryRows ? walk.range(0, 0) : KeyRange{}, 0.0f, 0.0f},
           row(walk.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
 
     ARK_DEVICE void run() {
@@ -237,23 +237,15 @@ struct AttentionBackwardTiles {
           row_delta[h] = statistic(kDelta, walk.head, row + h * 8);
         }
       }
-      if (kFetchAhead && walk.pairs > 0) fetch(0, 0);
       for (int group_head = 0; group_head < walk.heads; ++group_head)
         for (int pair = 0; pair < walk.pairs; ++pair) {
           const int head = walk.query_head(group_head);
-          if constexpr (!kFetchAhead) fetch(group_head, pair);
-          const Ahead now = ahead;
-          if constexpr (kFetchAhead) {
-            if (pair + 1 < walk.pairs)
-              fetch(group_head, pair + 1);
-            else if (group_head + 1 < walk.heads)
-              fetch(group_head + 1, 0);
-          }
+          fetch(group_head, pair);
           const u32 x = pages.take(), y = pages.take();
-          masked = kQueryRows ? now.range.masked(p, walk.column(pair), walk.pair_columns)
-                              : now.range.masked(p, walk.row, 128);
-          if (walk.loaded(now.range, pair)) {
-            if constexpr (!kQueryRows) publish_statistics(now);
+          masked = kQueryRows ? fetched.range.masked(p, walk.column(pair), walk.pair_columns)
+                              : fetched.range.masked(p, walk.row, 128);
+          if (walk.loaded(fetched.range, pair)) {
+            if constexpr (!kQueryRows) publish_statistics();
 #pragma unroll 1
             for (int s = 0; s < kSteps; ++s)
               step(pages.address(x), pages.address(y), s, head, walk.column(pair) + s * 64);
@@ -269,9 +261,9 @@ struct AttentionBackwardTiles {
     ARK_DEVICE void fetch(int group_head, int pair) {
       if constexpr (!kQueryRows) {
         const int head = walk.query_head(group_head), query = walk.column(pair) + (consumer.thread() & 127);
-        ahead.range = walk.range(group_head, pair);
-        ahead.lse = statistic(kLogSumExp, head, query);
-        ahead.delta = statistic(kDelta, head, query);
+        fetched.range = walk.range(group_head, pair);
+        fetched.lse = statistic(kLogSumExp, head, query);
+        fetched.delta = statistic(kDelta, head, query);
       }
     }
 
@@ -289,11 +281,11 @@ struct AttentionBackwardTiles {
     ARK_DEVICE u32 statistics() const {
       return shared_address(consumer.scratch()) + consumer.group() * 2048 + published;
     }
-    ARK_DEVICE void publish_statistics(const Ahead& now) {
+    ARK_DEVICE void publish_statistics() {
       published ^= 1024;
       const u32 at = statistics() + (consumer.thread() & 127) * 4;
-      shared_store_float(at, base_two(now.lse));
-      shared_store_float(at + 512, now.delta);
+      shared_store_float(at, base_two(fetched.lse));
+      shared_store_float(at + 512, fetched.delta);
       consumer.sync_group();
     }
 

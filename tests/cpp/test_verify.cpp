@@ -390,7 +390,9 @@ void damage_structure(const plan::Plan& plan) {
   };
   size_t arena = 0, input = 0;
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
-    if (plan.buffers[i].kind == plan::BufferKind::kArena && plan.buffers[i].size_bytes > 0) arena = i;
+    // one without tensor maps, about which the verifier has more to say
+    const bool mapped = std::ranges::any_of(plan.maps, [&](const plan::TensorMap& m) { return m.slot == i; });
+    if (plan.buffers[i].kind == plan::BufferKind::kArena && plan.buffers[i].size_bytes > 0 && !mapped) arena = i;
     if (plan.buffers[i].kind == plan::BufferKind::kInput && plan.buffers[i].immutable) input = i;
   }
   must_fail("of an arena of", [&](plan::Plan& p) { p.arena_bytes = p.buffers[arena].arena_offset; });
