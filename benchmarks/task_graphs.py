@@ -4,6 +4,7 @@ the least time that the machine could need."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tests.graph_builder import GraphBuilder
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from graph_builder import DTYPES, GraphBuilder
 
 BYTES_PER_SECOND = 4.7e12  # measured by reading
 TENSOR_FLOPS = 790e12  # measured, dense bf16
@@ -52,6 +53,14 @@ def computed(flops: float, rate: float = TENSOR_FLOPS) -> float:
 
 def normal(*sizes: int, dtype: torch.dtype = BF16) -> Callable[[str], torch.Tensor]:
     return lambda device: torch.randn(sizes, device=device, dtype=dtype)
+
+
+def random_inputs(graph: str, device: str) -> list[torch.Tensor]:
+    """Tensors that fit a graph of floating-point inputs without symbols."""
+    parsed, dtypes = json.loads(graph), {name: dtype for dtype, name in DTYPES.items()}
+    values = [parsed["values"][number] for number in parsed["inputs"]]
+    empty = [torch.empty_strided(v["sizes"], v["strides"], dtype=dtypes[v["dtype"]], device=device) for v in values]
+    return [tensor.normal_() for tensor in empty]
 
 
 def cast(g: GraphBuilder, x: int, sizes: Sequence[int], dtype: torch.dtype) -> int:
