@@ -68,6 +68,7 @@
 // The addresses of operands are in the records by then (Task::address); the slot table itself is seen by the fetch warp
 // only.
 #pragma once
+#include "device/cache_position.cuh"
 #include "device/pipeline.cuh"
 
 namespace ark::device {
@@ -224,6 +225,12 @@ struct Fetcher {
       t.single_arrivals = simple_arrival ? r.num_arrivals : -1;
     }
   }
+  /// Of decode attention: later in the launch another op may move it on.
+  static ARK_DEVICE int position(const abi::OpRecord& r) {
+    if (r.kind != abi::TaskKind::kAttentionDecode || r.params.attention.fresh_operand < 0) return 0;
+    const abi::Operand* operands = reinterpret_cast<const abi::Operand*>(&r + 1);
+    return cache_position(operands[r.params.attention.fresh_operand], r.params.attention.keys);
+  }
   ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int lane) {
     Shared& s = worker.shared;
     const int slot = pushed % kTaskSlots;
@@ -237,7 +244,12 @@ struct Fetcher {
           operands[i].offset =
               static_cast<i64>(slots[operands[i].slot]) + operands[i].offset * element_bytes(operands[i].dtype);
     }
-    if (item.record != abi::kEnd) resolve(item, *reinterpret_cast<abi::OpRecord*>(s.records + offset), s.task[slot]);
+    if (item.record != abi::kEnd) {
+      __syncwarp();
+      const abi::OpRecord& r = *reinterpret_cast<abi::OpRecord*>(s.records + offset);
+      resolve(item, r, s.task[slot]);
+      s.task[slot].position = position(r);
+    }
     if (lane == 0) {
       TaskSlot& t = s.task[slot];
       t.item = item;

@@ -15,6 +15,7 @@
 // All of them are called with the coordinates x of the first of V elements that are neighbours along the last
 // dimension.
 #pragma once
+#include "device/cache_position.cuh"
 #include "device/pipeline.cuh"
 #include "device/program_math.cuh"
 
@@ -495,18 +496,6 @@ ARK_DEVICE void store_run(const ProgramContext& c, int number, const i32 (&x)[kD
     else
       c.worker.report_index_error(c.task.record->op);
   }
-}
-
-/// The scalar below which the rows of a cache of `keys` rows are immutable in this launch (i64 or i32).
-ARK_DEVICE int cache_position(const abi::Operand& o, int keys) {
-  const i64 value = o.dtype == 5 ? load_element(reinterpret_cast<const i64*>(o.offset))
-                                 : static_cast<i64>(load_element(reinterpret_cast<const int*>(o.offset)));
-  return static_cast<int>(max(0ll, min(value, static_cast<i64>(keys))));
-}
-/// How many of at most `parts` parts an attention whose cache is `position` rows full cuts its keys into.
-ARK_DEVICE int cache_parts(int position, int queries, int positions_per_part, int parts) {
-  const int each = max(1, positions_per_part);
-  return min(max(1, (position + queries + each - 1) / each), max(1, parts));
 }
 
 /// Opcode::kLoadParts for V elements. Parts beyond those that are used are not written; of those that are, some may

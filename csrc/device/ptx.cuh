@@ -227,6 +227,14 @@ ARK_DEVICE void ldmatrix_x4(u32 (&a)[4], u32 shared) {
                : "memory");
 }
 
+/// The same, each matrix transposed: lane i gets elements i / 4 of rows 2 (i % 4) and 2 (i % 4) + 1.
+ARK_DEVICE void ldmatrix_x4_transposed(u32 (&a)[4], u32 shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(shared)
+               : "memory");
+}
+
 // ---- element access in global memory
 // Volatile (never moved over a wait) but without a memory clobber: fields of records stay in registers between them.
 // Plain, cached accesses: what other workers wrote is visible after the acquire of a wait.

@@ -26,6 +26,9 @@ void check(cudaError_t error, int line) {
 #define ALL_VARIANTS(family) \
   {ONE_VARIANT(family, 0), ONE_VARIANT(family, 1), ONE_VARIANT(family, 2), ONE_VARIANT(family, 3)}
 
+#define DECODE(half, dim, rows) ark_loop<OneFamily<AttentionDecode<DecodePrograms<half, dim, rows>>, 72, 216>>
+#define ALL_DECODE(half) {DECODE(half, 64, 4), DECODE(half, 64, 16), DECODE(half, 128, 4), DECODE(half, 128, 16)}
+
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -264,6 +267,41 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
                                static_cast<cuuint64_t>(kv ? p.kv_heads : p.heads), static_cast<cuuint64_t>(p.batch)},
                               {s[2], s[1], s[0]}, {64, 64, 1, 1});
     }
+  job->finish(chunk);
+  return job;
+}
+
+/// Few queries against a cache. tensors and strides (4 each): q, k, v, out, logsumexp (null), mask, range, parts' sums,
+/// parts' maxima, position (null: everything is read after the waits).
+void* decode_job(void* const* tensors, const long long* strides, const int* sizes, float scale, int causal,
+                 int causal_offset, int mask_kind, int mask_type, int half, int parts, int positions_per_part,
+                 int chunk) {
+  auto* job = new Job;
+  void (*const kernels[2][4])(abi::LaunchParams<64>) = {ALL_DECODE(false), ALL_DECODE(true)};
+  const int rows = sizes[1] / sizes[2] * sizes[3];
+  job->kernel = kernels[half][(sizes[5] == 128) * 2 + (rows > 4)];
+  const int type = half ? 6 : 7, types[10] = {type, type, type, type, 8, mask_type, 4, 8, 8, 5};
+  for (int i = 0; i < 10; ++i) job->add_operand(tensors[i], types[i], strides + 4 * i, 4, i < 4 ? 8 : 1);
+  abi::OpRecord& r = job->record;
+  r.kind = abi::TaskKind::kAttentionDecode;
+  abi::AttentionParams& p = r.params.attention;
+  p.batch = sizes[0];
+  p.heads = sizes[1];
+  p.kv_heads = sizes[2];
+  p.queries = sizes[3];
+  p.keys = sizes[4];
+  p.head_dim = p.value_dim = sizes[5];
+  p.causal = causal;
+  p.causal_offset = causal_offset;
+  p.mask_kind = mask_kind;
+  p.parts = parts;
+  p.positions_per_part = positions_per_part;
+  p.fresh_operand = tensors[9] != nullptr ? 9 : -1;
+  p.dtype = type;
+  p.scale = scale;
+  r.grid[0] = p.batch;
+  r.grid[1] = p.kv_heads;
+  r.grid[2] = parts;
   job->finish(chunk);
   return job;
 }

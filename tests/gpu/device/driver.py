@@ -32,7 +32,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    for job in (lib.matmul_job, lib.simple_job, lib.attention_job, lib.mask_range_job):
+    for job in (lib.matmul_job, lib.simple_job, lib.attention_job, lib.decode_job, lib.mask_range_job):
         job.restype = ctypes.c_void_p
     lib.job_time.restype = ctypes.c_float
     lib.job_launch.argtypes = [ctypes.c_void_p]
@@ -115,6 +115,26 @@ def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=N
         ctypes.c_float(scale),
         *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else TYPES[mask.dtype])),
         *(ctypes.c_int(x) for x in (TYPES[dtype] if kind == 4 else dtype == torch.float16, chunk)),
+    )
+    return Job(handle, list(tensors))
+
+
+def decode(tensors, sizes, scale, parts, positions_per_part, causal=False, causal_offset=0, chunk=1) -> Job:
+    """kAttentionDecode; tensors: q, k, v, out, None, mask, range, parts' sums, parts' maxima, position."""
+    pointers = (ctypes.c_void_p * len(tensors))(*(_pointer(t).value for t in tensors))
+    strides = []
+    for t in tensors:
+        own = [] if t is None else list(t.stride())
+        strides += own + [0] * (4 - len(own))
+    mask = tensors[5]
+    mask_kind = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
+    handle = LIB.decode_job(
+        pointers,
+        (ctypes.c_longlong * len(strides))(*strides),
+        (ctypes.c_int * 6)(*sizes),
+        ctypes.c_float(scale),
+        *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else TYPES[mask.dtype])),
+        *(ctypes.c_int(x) for x in (tensors[0].dtype == torch.float16, parts, positions_per_part, chunk)),
     )
     return Job(handle, list(tensors))
 

@@ -1,6 +1,7 @@
 // Loop kernels with one task family each, and the programs that their matmuls end in, written as codegen writes them.
 #pragma once
 #include "device/attention_backward.cuh"
+#include "device/attention_decode.cuh"
 #include "device/attention_forward.cuh"
 #include "device/attention_simple.cuh"
 #include "device/mask_range.cuh"
@@ -146,6 +147,12 @@ struct SimplePrograms {
 template <unsigned kVariants>
 struct AttentionPrograms {
   static constexpr u32 kAttentionVariants = kVariants;
+};
+
+template <bool kHalf, int kDim, int kRows>
+struct DecodePrograms {
+  static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf, kDecode64 = kDim == 64, kDecode128 = kDim == 128;
+  static constexpr bool kDecodeRows4 = kRows == 4, kDecodeRows16 = kRows == 16;
 };
 
 template <class Family, int kService, int kConsumers>

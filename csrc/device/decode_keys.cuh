@@ -1,0 +1,93 @@
+// Which keys a tile of kAttentionDecode reads: those that it may read ahead of every wait, by the position that the
+// fetch warp has read for all roles of the item (TaskSlot::position), and the others, by the mask's range.
+#pragma once
+#include "device/cache_position.cuh"
+#include "device/program_support.cuh"
+
+namespace ark::device {
+
+enum DecodeOperand {
+  kDecodeQ,
+  kDecodeK,
+  kDecodeV,
+  kDecodeOut,
+  kDecodeLse,
+  kDecodeMask,
+  kDecodeRange,
+  kDecodePartsOut,
+  kDecodePartsMl
+};
+
+/// The keys of one tile that come through the ring: [old_begin, old_end).
+struct DecodeKeys {
+  int part;
+  int position;  // keys below it may be read ahead of the wait
+  int parts_used;
+  int old_begin, old_end;
+
+  ARK_DEVICE DecodeKeys(const Task& task, int number) : part(number) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    position = task.slot->position;
+    parts_used = p.parts;
+    if (p.fresh_operand >= 0) parts_used = cache_parts(position, p.queries, p.positions_per_part, p.parts);
+    const int length = parts_used > 1 ? (position + parts_used - 1) / parts_used : position;
+    old_begin = min(position, part * length);
+    old_end = part < parts_used ? min(position, old_begin + length) : old_begin;
+  }
+  ARK_DEVICE int count() const { return old_end - old_begin; }
+  ARK_DEVICE bool used() const { return part < parts_used; }
+};
+
+/// What the mask's table (kMaskRange) says about the query heads of one kv head together.
+struct DecodeRange {
+  int low = 0, high;                      // keys outside of [low, high) are seen by none
+  int neutral_begin = 0, neutral_end = 0;  // of these keys the mask leaves the scores as they are
+
+  ARK_DEVICE DecodeRange(const Task& task, int batch, int kv_head, int group) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    high = p.keys;
+    if (p.mask_kind == 0) neutral_end = p.keys;
+    if (!task.has(kDecodeRange)) return;
+    const abi::Operand& o = task.operand(kDecodeRange);
+    const int* table = task.address<int>(kDecodeRange) + batch * o.stride[0];
+    low = neutral_end = p.keys;
+    high = 0;
+    const int heads = o.stride[1] == 0 ? 1 : group;
+#pragma unroll 1
+    for (int h = 0; h < heads; ++h) {
+      const int* row = table + (kv_head * group + h) * o.stride[1];
+      const int begin = load_element(row), end = load_element(row + 1), neutral = load_element(row + 2);
+      neutral_begin = max(neutral_begin, neutral);
+      neutral_end = min(neutral_end, load_element(row + 3));
+      if (begin < end) {
+        low = min(low, begin);
+        high = max(high, end);
+      }
+    }
+    high = min(high, p.keys);
+  }
+  ARK_DEVICE bool neutral(int first, int count) const { return neutral_begin <= first && first + count <= neutral_end; }
+};
+
+/// Keys that do not come through the ring: from the position on (last used part), or this part's share of everything
+/// visible.
+struct DirectKeys {
+  int begin, end;
+
+  ARK_DEVICE DirectKeys(const abi::AttentionParams& p, const DecodeKeys& keys, const DecodeRange& range) {
+    const int high = p.causal ? min(range.high, p.queries + p.causal_offset) : range.high;
+    if (p.fresh_operand >= 0) {
+      begin = keys.position;
+      end = keys.part == keys.parts_used - 1 ? high : begin;
+      return;
+    }
+    const int seen = max(0, high - range.low), each = max(1, p.positions_per_part);
+    const int used = min(max(1, (seen + each - 1) / each), max(1, p.parts));
+    const int length = (seen + used - 1) / used;
+    begin = range.low + keys.part * length;
+    end = keys.part < used ? min(high, begin + length) : begin;
+  }
+  ARK_DEVICE int count() const { return end - begin; }
+};
+
+}  // namespace ark::device
