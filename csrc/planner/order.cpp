@@ -41,11 +41,11 @@ std::vector<Node> make_nodes(const FusedGraph& graph, const Machine& machine) {
 
 /// Work that can wait fills gaps, but not for ever: BERT-Large's backward held 2.2 GB of gradients for bias sums at its
 /// end.
-constexpr double kPatience = 200e-6;
+constexpr double kPatience = 100e-6;
 
 /// An op's last tile ends later than the model says by as much as the workers' lists are apart: a tile of a matmul or
 /// two. Who waits for that tile holds up its worker, so work that has time comes this much after its inputs.
-constexpr double kSlack = 100e-6;
+constexpr double kSlack = 50e-6;
 
 std::vector<int> place(std::vector<Node>& nodes) {
   std::vector<int> order, ready;
