@@ -9,7 +9,7 @@ import torch
 from ark_torch._compat import sympy
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
-from ark_torch.lowering import Lowering, meta_shape, rule
+from ark_torch.lowering import Lowering, fitting, meta_shape, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -27,7 +27,8 @@ def lower_full(ctx: Lowering, node, *args, **kwargs):
         return ctx.pointwise("cast", [ctx.scalar(number, compute_type(out.dtype))], **ctx.like(out))
     if not isinstance(number, (bool, int, float)):
         raise Unsupported(f"full of {type(number).__name__}")
-    return ctx.full(number, **ctx.like(out))
+    rounds = node.target == aten.scalar_tensor.default and out.dtype in (torch.float16, torch.bfloat16)  # to infinity
+    return ctx.full(number if rounds else fitting(number, out.dtype), **ctx.like(out))
 
 
 @rule(aten.fill.Tensor)

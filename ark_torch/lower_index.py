@@ -7,7 +7,7 @@ import torch
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value
-from ark_torch.lowering import Lowering, broadcast, canonical_dim, meta_shape, rule
+from ark_torch.lowering import Lowering, broadcast, canonical_dim, fitting, meta_shape, rule
 
 aten = torch.ops.aten
 
@@ -15,6 +15,12 @@ aten = torch.ops.aten
 def _check_index(index: Value) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise Unsupported(f"index of {index.dtype}")
+
+
+def _from_zero(ctx: Lowering, index: Value, size) -> Value:
+    """The index of an op that takes no negative ones: out of [0, size) is an error."""
+    limit = ctx.scalar(size, torch.int64)
+    return ctx.graph.add_node("pointwise", [index, limit], index.dtype, index.shape, opcode="check_index")
 
 
 def _load(ctx: Lowering, src: Value, indices: list[Value], mapping: list[int], like: dict) -> Value:
@@ -33,6 +39,7 @@ def lower_embedding(ctx: Lowering, node, weight, indices, padding_idx=-1, scale_
     _check_index(indices)
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])
+    indices = _from_zero(ctx, indices, weight.shape[0])
     return _load(ctx, weight, [ctx.reshape_rank(indices, rank, 1)], [-1, rank - 1], like)
 
 
@@ -45,6 +52,7 @@ def lower_index_select(ctx: Lowering, node, x, dim, index):
         raise Unsupported("index_select of a scalar")
     dim = canonical_dim(dim, rank)
     mapping = [-1 if d == dim else d for d in range(rank)]
+    index = _from_zero(ctx, index, x.shape[dim])
     index = ctx.reshape_rank(index, 1) if not index.shape else index
     return _load(ctx, x, [ctx.reshape_rank(index, rank, rank - 1 - dim)], mapping, like)
 
@@ -59,6 +67,7 @@ def lower_gather(ctx: Lowering, node, x, dim, index, sparse_grad=False):
     if len(x.shape) != rank:
         raise Unsupported("gather of ranks that differ")
     dim = canonical_dim(dim, rank)
+    index = _from_zero(ctx, index, x.shape[dim])
     return _load(ctx, x, [index], [-1 if d == dim else d for d in range(rank)], like)
 
 
@@ -158,8 +167,9 @@ def _scatter(ctx: Lowering, node, x: Value, dim: int, index: Value, value) -> Va
     if not _one_per_row(x, index, dim):
         raise Unsupported("scatter of several elements per row")
     line = ctx.reshape_rank(ctx.iota(x.shape[dim]), rank, rank - 1 - dim)
+    index = _from_zero(ctx, index, x.shape[dim])
     hit = ctx.pointwise("eq", [line, ctx.to_compute(index, torch.int64)], torch.bool)
-    return ctx.pointwise("where", [hit, ctx.operand(value, out.dtype), ctx.to_compute(x, out.dtype)], **like)
+    return ctx.pointwise("where", [hit, ctx.fitting_operand(value, out.dtype), ctx.to_compute(x, out.dtype)], **like)
 
 
 @rule(aten.scatter.value)
@@ -203,7 +213,12 @@ def lower_pad(ctx: Lowering, node, x, pad, value=0):
         raise Unsupported("pad that crops everything")
     if tuple(shape) != x.shape:
         x = ctx.view(x, shape, x.strides, shift)
-    return ctx.graph.add_node("pad", [x], **like, ints=ints, imm=float(value))
+    fill = fitting(value, x.dtype)
+    if x.dtype == torch.uint8 and value < 0:
+        raise Unsupported(f"pad of uint8 with {value}")
+    if isinstance(fill, int) and float(fill) != fill:
+        raise Unsupported(f"pad with {fill}")
+    return ctx.graph.add_node("pad", [x], **like, ints=ints, imm=float(fill))
 
 
 @rule(aten.repeat.default)

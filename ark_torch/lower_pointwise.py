@@ -8,7 +8,7 @@ import torch
 
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
-from ark_torch.lowering import Lowering, rule
+from ark_torch.lowering import Lowering, fitting, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -111,6 +111,7 @@ def _binary(ctx: Lowering, node, opcode: str, a, b):
 def _scaled(ctx: Lowering, value, alpha, dtype: torch.dtype):
     if alpha == 1:
         return value
+    alpha = fitting(alpha, dtype)
     if not isinstance(value, Value):
         return value * alpha
     return ctx.pointwise("mul", [ctx.operand(value, dtype), ctx.operand(alpha, dtype)], compute_type(dtype))
@@ -261,11 +262,11 @@ def lower_clamp(ctx: Lowering, node, x, low=None, high=None):
     _no_bool(out, "clamp")
     x = ctx.to_compute(x, out.dtype)
     if low is not None:
-        low = ctx.operand(low, out.dtype)
+        low = ctx.fitting_operand(low, out.dtype)
         if high is None:
             return ctx.pointwise("maximum", [x, low], **ctx.like(out))
         x = ctx.pointwise("maximum", [x, low], compute_type(out.dtype))
-    return ctx.pointwise("minimum", [x, ctx.operand(high, out.dtype)], **ctx.like(out))
+    return ctx.pointwise("minimum", [x, ctx.fitting_operand(high, out.dtype)], **ctx.like(out))
 
 
 @rule(aten.clamp_min.default, aten.clamp_min.Tensor)

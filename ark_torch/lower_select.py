@@ -7,7 +7,7 @@ import torch
 from ark_torch._compat import sympy
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
-from ark_torch.lowering import Lowering, rule, wrap_integer
+from ark_torch.lowering import Lowering, is_integer, rule, wrap_integer
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -66,14 +66,16 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
 @rule(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar, prims.where.default)
 def lower_where(ctx: Lowering, node, condition, a, b):
     out = ctx.out(node)
-    inputs = [ctx.cast(condition, torch.bool), ctx.operand(a, out.dtype), ctx.operand(b, out.dtype)]
+    operand = ctx.fitting_operand if is_integer(out.dtype) else ctx.operand
+    inputs = [ctx.cast(condition, torch.bool), operand(a, out.dtype), operand(b, out.dtype)]
     return ctx.pointwise("where", inputs, **ctx.like(out))
 
 
 @rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def lower_masked_fill(ctx: Lowering, node, x, mask, value):
     out = ctx.out(node)
-    return ctx.pointwise("where", [mask, ctx.operand(value, out.dtype), ctx.to_compute(x, out.dtype)], **ctx.like(out))
+    value = ctx.fitting_operand(value, out.dtype)
+    return ctx.pointwise("where", [mask, value, ctx.to_compute(x, out.dtype)], **ctx.like(out))
 
 
 # ---- casts and copies ----

@@ -7,6 +7,7 @@ the ir cannot express; the node then runs as an ATen step.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -202,8 +203,14 @@ class Lowering:
     def operand(self, value: Any, dtype: torch.dtype) -> Value:
         """A tensor or number as an operand of an operation that computes in compute_type(dtype)."""
         if isinstance(value, Value):
-            return self.to_compute(value, dtype)
+            # a wider integer (of rank 0: it does not promote) wraps before the operation, not after it
+            narrows = is_integer(dtype) and is_integer(value.dtype) and value.dtype.itemsize > dtype.itemsize
+            return self.cast(value, dtype) if narrows else self.to_compute(value, dtype)
         return self.scalar(wrap_integer(value, dtype), compute_type(dtype))
+
+    def fitting_operand(self, value: Any, dtype: torch.dtype) -> Value:
+        """The same where ATen refuses a number that `dtype` does not hold."""
+        return self.operand(value if isinstance(value, Value) else fitting(value, dtype), dtype)
 
     def view(self, value: Value, shape, strides, shift=0) -> Value:
         return self.graph.add_view(value, tuple(shape), tuple(strides), value.offset + shift)
@@ -268,6 +275,27 @@ def broadcast(*shapes) -> tuple:
             raise Unsupported(f"broadcast of {shapes}")
         result.append(wide[0] if wide else 1)
     return tuple(result)
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
+
+
+def fitting(number: Any, dtype: torch.dtype) -> Any:
+    """The number where ATen converts it to `dtype` without complaint; else the node is left to ATen, which raises.
+    (Negative numbers down to -max may wrap to an unsigned type; infinities fit floats, everything fits bool.)"""
+    if not isinstance(number, (int, float)) or isinstance(number, bool) or dtype == torch.bool:
+        return number
+    if not is_integer(dtype):
+        most = torch.finfo(dtype).max
+        fits = isinstance(number, float) and not math.isfinite(number) or -most <= number <= most
+    else:
+        info = torch.iinfo(dtype)
+        low = -info.max if info.min == 0 and isinstance(number, int) else info.min
+        fits = low <= number <= info.max
+    if not fits:
+        raise Unsupported(f"{number}, which {str(dtype).removeprefix('torch.')} does not hold")
+    return number
 
 
 def wrap_integer(number: Any, dtype: torch.dtype) -> Any:

@@ -55,6 +55,7 @@ UNARY = {
     "lgamma": torch.lgamma,
 }
 BINARY = {
+    "check_index": lambda index, size: check_index(index, size),
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
@@ -90,6 +91,12 @@ REDUCTIONS = {
     "any": lambda x, dims, keep: x.any(dims, keepdim=keep),
     "all": lambda x, dims, keep: x.all(dims, keepdim=keep),
 }
+
+
+def check_index(index: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    if bool(((index < 0) | (index >= size)).any()):
+        raise ValueError(f"an index of {index.tolist()} is out of range for size {size.tolist()}")
+    return index
 
 
 class ReferenceGraph:

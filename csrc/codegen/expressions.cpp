@@ -107,7 +107,7 @@ std::string function(Opcode op, bool fast) {
 
 int call_arity(Opcode op) {
   if (op >= Opcode::kCast && op <= Opcode::kLgamma) return 1;
-  if (op >= Opcode::kAdd && op <= Opcode::kLogicalXor) return 2;
+  if ((op >= Opcode::kAdd && op <= Opcode::kLogicalXor) || op == Opcode::kCheckIndex) return 2;
   if (op == Opcode::kWhere || op == Opcode::kFma || op == Opcode::kRand) return 3;
   return 0;
 }

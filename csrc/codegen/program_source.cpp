@@ -200,8 +200,11 @@ class Printer : public ProgramAnalysis {
     if (in.op == Opcode::kCast) return cat("cast<", storage_type(in.dtype), ">(", reference(in.a), ")");
     const DType a = in.a >= 0 ? info_[in.a].type : DType::kF32, b = in.b >= 0 ? info_[in.b].type : a;
     std::string text;
-    if (in.op == Opcode::kPow && in.b >= 0 && instr(in.b).op == Opcode::kConst && info_[i].type == DType::kF32 &&
-        (instr(in.b).imm == 2.0 || instr(in.b).imm == 3.0)) {
+    if (in.op == Opcode::kCheckIndex) {
+      text = cat("check_index<", in.aux != 0 ? "true" : "false", ">(c, ", converted(in.a, DType::kI64), ", ",
+                 converted(in.b, DType::kI64), ", ", in.c < 0 ? "true" : converted(in.c, DType::kBool), ")");
+    } else if (in.op == Opcode::kPow && in.b >= 0 && instr(in.b).op == Opcode::kConst && info_[i].type == DType::kF32 &&
+               (instr(in.b).imm == 2.0 || instr(in.b).imm == 3.0)) {
       text = cat("op::pow", instr(in.b).imm == 2.0 ? 2 : 3, "(", converted(in.a, DType::kF32), ")");
     } else if (const int argument = erf_plus_one(i); argument >= 0) {
       text = cat("op::erf_plus_one_fast(", converted(argument, DType::kF32), ")");

@@ -221,8 +221,10 @@ struct RunState {
   u32 workers_done;
   u32 abort;        // set by the first wait that passes its deadline; everyone leaves
   u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target (epoch + 1) * workers)
-  u32 index_error;  // op + 1 of a task that met an index out of range
-  u32 pad[27];
+  u32 index_error;  // op + 1 of the task that met an index out of range first, and what it met
+  u32 unused;
+  i64 index_value, index_limit;
+  u32 pad[22];
   // u32 counters[num_counters * kCounterStride] follow
 };
 static_assert(sizeof(RunState) == 128);
@@ -230,9 +232,10 @@ static_assert(sizeof(RunState) == 128);
 /// Written once, into pinned host memory, by the wait that fails first.
 inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2;  // ErrorRecord::set
 struct ErrorRecord {
-  u32 set;  // 0: nothing; kErrorIndex: only rank, worker and op are valid
+  u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid
   i32 rank, worker, op, tile, counter;
   u32 expected, seen;
+  i64 index_value, index_limit;
 };
 
 /// A timestamp record: one per item and role when tracing.

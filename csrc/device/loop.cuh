@@ -421,13 +421,16 @@ ARK_DEVICE void poison_outputs(const abi::LaunchHeader& launch, const u64* slots
   }
 }
 
-/// Tells the host of the last op that met an index out of range, unless it has to hear of something worse.
+/// Tells the host of the first op that met an index out of range, unless it has to hear of something worse.
 ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op) {
   store_relaxed(&launch.state->index_error, 0);
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
+  const volatile abi::RunState* state = launch.state;  // written by other workers
   launch.error->rank = launch.rank;
   launch.error->worker = static_cast<i32>(blockIdx.x);
   launch.error->op = op;
+  launch.error->index_value = state->index_value;
+  launch.error->index_limit = state->index_limit;
   store_release_system(&launch.error->set, abi::kErrorIndex);
 }
 

@@ -90,8 +90,13 @@ struct Worker {
 
   ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header)
       : shared(s), launch(header), waiter{header.state, &s.failure, header.deadline_ns}, epoch(s.epoch) {}
-  /// Out of range in a gather or scatter of this op; the host raises it later.
-  ARK_DEVICE void report_index_error(int op) const { store_relaxed(&launch.state->index_error, op + 1); }
+  /// An index of this op that does not lie in [0, limit); the host raises the first one later.
+  ARK_DEVICE void report_index_error(int op, i64 index, i64 limit) const {
+    abi::RunState* state = launch.state;
+    if (atomicCAS(&state->index_error, 0u, static_cast<u32>(op) + 1) != 0) return;
+    state->index_value = index;
+    state->index_limit = limit;
+  }
   ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
 };
 

@@ -318,6 +318,21 @@ ARK_DEVICE IndexedOffset indexed_offset(const ProgramContext& c, const abi::Oper
   }
   return {offset, valid};
 }
+/// Tells of the index of an access that indexed_offset found out of range.
+ARK_DEVICE void report_index(const ProgramContext& c, const abi::Operand& o, i64 a, i64 b) {
+  const abi::Operand& parameters = c.task.operand(o.index_operand);
+  const i64 limit = parameters.stride[2], place = a < 0 ? a + limit : a;
+  const bool first = place < 0 || place >= limit;
+  c.worker.report_index_error(c.task.record->op, first ? a : b, first ? limit : parameters.stride[3]);
+}
+/// Opcode::kCheckIndex.
+template <bool kWraps>
+ARK_DEVICE i64 check_index(const ProgramContext& c, i64 index, i64 extent, bool wanted) {
+  const i64 place = kWraps && index < 0 ? index + extent : index;
+  if (place >= 0 && place < extent) return place;
+  if (wanted) c.worker.report_index_error(c.task.record->op, index, extent);
+  return extent;
+}
 /// What an out-of-range read gives: NaN, or 0 where there is none.
 template <class S>
 ARK_DEVICE S out_of_range_value() {
@@ -366,7 +381,7 @@ ARK_DEVICE void load_irregular(const ProgramContext& c, int number, const i32 (&
         out.v[i] = load_element(p + i * stride + at.offset);
       } else {
         out.v[i] = out_of_range_value<S>();
-        c.worker.report_index_error(c.task.record->op);
+        report_index(c, o, a[i], b[i]);
       }
     }
   }
@@ -385,7 +400,7 @@ ARK_DEVICE void load_gathered(const ProgramContext& c, int number, const i32 (&x
     ARK_EACH out.v[i] = load_element(p + i * stride);
   } else {
     ARK_EACH out.v[i] = predicate ? out_of_range_value<S>() : S{};
-    if (predicate) c.worker.report_index_error(c.task.record->op);
+    if (predicate) report_index(c, o, a, b);
   }
 }
 template <int V, int kIndices, class S, int kDims>
@@ -411,7 +426,7 @@ ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i32 (
       if (at.valid)
         store_element(p + i * stride + at.offset, in.v[i]);
       else
-        c.worker.report_index_error(c.task.record->op);
+        report_index(c, o, a[i], b[i]);
     }
   }
 }
@@ -465,7 +480,7 @@ ARK_DEVICE void load_run(const ProgramContext& c, int number, const i32 (&x)[kDi
       value = load_element(reinterpret_cast<const S*>(o.offset) + element_offset(o, x, c.further) +
                            k * o.stride[kDims - 1] + at.offset);
     else
-      c.worker.report_index_error(c.task.record->op);
+      report_index(c, o, a + (kRun == 0 ? k : 0), b + (kRun == 1 ? k : 0));
     ARK_EACH if (i == k) out.v[i] = value;
   }
 }
@@ -494,7 +509,7 @@ ARK_DEVICE void store_run(const ProgramContext& c, int number, const i32 (&x)[kD
           reinterpret_cast<S*>(o.offset) + element_offset(o, x, c.further) + k * o.stride[kDims - 1] + at.offset,
           value);
     else
-      c.worker.report_index_error(c.task.record->op);
+      report_index(c, o, a + (kRun == 0 ? k : 0), b + (kRun == 1 ? k : 0));
   }
 }
 

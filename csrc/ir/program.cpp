@@ -15,7 +15,7 @@ const char* name(Opcode op) {
       "div",         "div_floor", "div_trunc",  "remainder", "fmod",        "pow",        "maximum",     "minimum",
       "atan2",       "eq",        "ne",         "lt",        "le",          "gt",         "ge",          "and",
       "or",          "xor",       "shl",        "shr",       "logical_and", "logical_or", "logical_xor", "where",
-      "fma",         "rand",      "load_parts", "parameter"};
+      "fma",         "rand",      "load_parts", "parameter", "check_index"};
   static_assert(std::size(kNames) == kNumOpcodes);
   return kNames[static_cast<int>(op)];
 }
@@ -63,6 +63,8 @@ std::string arguments(const Instr& i) {
       return cat(" op", i.operand, indices, " <- ", reg(i.a), i.d < 0 ? "" : cat(" if ", reg(i.d)),
                  i.uniform ? " uniform" : "");
     }
+    case Opcode::kCheckIndex:
+      return cat(' ', reg(i.a), " < ", reg(i.b), i.aux != 0 ? " wraps" : "", i.c < 0 ? "" : cat(" if ", reg(i.c)));
     default:
       break;
   }

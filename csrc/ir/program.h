@@ -121,6 +121,10 @@ enum class Opcode : uint8_t {
   // A number of the record instead of the program, so that equal layers share code (planner/share_programs.h): i64,
   // stride[aux] of operand `operand`, which has no slot.
   kParameter,
+  // An index (i64) that has to lie in [0, b). aux 1: a negative one counts from the end. The result lies there; where a
+  // does not, it is b, and where c (predicate register or -1: always) holds too, the launch reports an index out of
+  // range with a and b.
+  kCheckIndex,
 };
 
 /// Sum is ordered (fixed tree), so that runs are bitwise reproducible. Arg* yield the first index, NaN wins as in ATen.
@@ -161,7 +165,7 @@ std::string to_string(const Program& program);
 const char* name(Opcode op);
 const char* name(ReduceOp op);
 const char* name(ProgramKind kind);
-inline constexpr int kNumOpcodes = static_cast<int>(Opcode::kParameter) + 1;
+inline constexpr int kNumOpcodes = static_cast<int>(Opcode::kCheckIndex) + 1;
 inline constexpr int kNumReduceOps = static_cast<int>(ReduceOp::kArgMin) + 1;
 /// Scalar arguments that the opcode takes (registers a, b, c); 0 for const, index and root.
 int arity(Opcode op);

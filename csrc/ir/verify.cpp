@@ -190,7 +190,7 @@ class Verifier {
 
   void pointwise() const {
     Opcode op = node_->attrs.opcode;
-    bool known = op >= Opcode::kCast && op <= Opcode::kFma;
+    bool known = (op >= Opcode::kCast && op <= Opcode::kFma) || op == Opcode::kCheckIndex;
     require(known, "opcode ", name(op), " is none of a pointwise node");
     size_t n = static_cast<size_t>(arity(op));
     counts(n, n, 1);
@@ -217,7 +217,7 @@ class Verifier {
       return;
     }
     bool bits = op == Opcode::kBitNot || (op >= Opcode::kAnd && op <= Opcode::kShr);
-    if (bits) expect(!is_float(result));
+    if (bits || op == Opcode::kCheckIndex) expect(!is_float(result));
     if (op == Opcode::kWhere) expect(in(0).dtype == DType::kBool);
     for (size_t i = op == Opcode::kWhere ? 1 : 0; i < n; ++i) expect(computes(i) == compute_type(result));
   }

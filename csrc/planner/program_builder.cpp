@@ -214,6 +214,7 @@ int ProgramBuilder::pointwise(int owner, const ir::Node& node, const Coords& coo
   }
   for (int i = op == Opcode::kWhere ? 1 : 0; i < 3 && args[i] >= 0; ++i) args[i] = cast(args[i], operand_type);
   if (op == Opcode::kWhere) return select(cast(args[0], DType::kBool), args[1], args[2]);
+  if (op == Opcode::kCheckIndex) return check_index(args[0], args[1], false, pred);
   if (op == Opcode::kPow) return power(node, args[0], args[1], type);
   if (args[1] < 0) return unary(op, args[0], type);
   if (args[2] < 0) return binary(op, args[0], args[1], type);
@@ -336,6 +337,18 @@ int ProgramBuilder::emit(Instr instr, Reg meta) {
   instrs_.push_back(instr);
   regs_.push_back(meta);
   return static_cast<int>(instrs_.size()) - 1;
+}
+
+int ProgramBuilder::check_index(int index, int extent, bool wraps, int pred) {
+  Reg meta;
+  meta.type = meta.rounded = DType::kI64;
+  return emit({.op = Opcode::kCheckIndex,
+               .dtype = DType::kI64,
+               .a = narrow(index),
+               .b = narrow(extent),
+               .c = narrow(pred),
+               .aux = static_cast<int16_t>(wraps)},
+              meta);
 }
 
 int ProgramBuilder::unary(Opcode op, int a, DType type) {

@@ -95,10 +95,12 @@ class ProgramBuilder {
   int load_parts(int owner, const ir::Node& node, const Coords& coords);
   int load(int owner, const Expr& linear, DType dtype, StorageId storage, int pred);
   int eval_broadcast(int value, const std::vector<int64_t>& sizes, const Coords& coords, int pred);
-  int wrapped_index(int reg, int64_t extent);
+  int wrapped_index(int reg, int64_t extent, int pred);
+  int keep_check(int value, int index, int64_t extent);
   std::optional<Expr> linear_place(int value, const Coords& coords, StorageId* storage) const;
 
   int emit(Instr instr, Reg meta);
+  int check_index(int index, int extent, bool wraps, int pred);
   int unary(Opcode op, int a, DType type);
   int binary(Opcode op, int a, int b, DType type);
   int select(int condition, int a, int b);
@@ -113,8 +115,9 @@ class ProgramBuilder {
     abi::Operand operand{};
     int index[2] = {-1, -1};
     int64_t index_stride[2] = {0, 0}, index_extent[2] = {0, 0};
+    int pred = -1;  // where the access takes place
   };
-  Address address(const Expr& linear, DType dtype, StorageId storage);
+  Address address(const Expr& linear, DType dtype, StorageId storage, int pred);
   int add_operand(const Address& address, Access access);
   uint32_t expr_dims(const Expr& expr) const;
   void compact(BuiltProgram& built) const;

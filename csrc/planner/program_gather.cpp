@@ -72,11 +72,9 @@ int ProgramBuilder::pad(const ir::Node& node, const Coords& coords, int pred) {
   return select(condition, value, constant(type, node.attrs.imm, static_cast<int64_t>(node.attrs.imm)));
 }
 
-/// A negative index counts from the end, once: what is negative even so stays outside, at the other end.
-int ProgramBuilder::wrapped_index(int index, int64_t extent) {
-  const auto negative = [&](int x) { return binary(Opcode::kLt, x, integer(0), DType::kBool); };
-  const int wrapped = select(negative(index), binary(Opcode::kAdd, index, integer(extent), DType::kI64), index);
-  return select(negative(wrapped), integer(extent), wrapped);
+/// A negative index counts from the end, once; what is outside even so is reported and becomes `extent`.
+int ProgramBuilder::wrapped_index(int index, int64_t extent, int pred) {
+  return check_index(index, integer(extent), true, pred);
 }
 
 int ProgramBuilder::index_load(int owner, const ir::Node& node, const Coords& coords, int pred) {
@@ -85,6 +83,7 @@ int ProgramBuilder::index_load(int owner, const ir::Node& node, const Coords& co
   const Tensor& s = state_.tensor(src);
   const bool loaded = in_memory(s.owner) && strided_source(state_, src).owner >= 0;
   Coords own(s.sizes.size());
+  std::vector<std::pair<int, int64_t>> checked;
   for (size_t d = 0; d < own.size(); ++d) {
     const int32_t from = node.attrs.map[d];
     if (from >= 0) {
@@ -93,10 +92,24 @@ int ProgramBuilder::index_load(int owner, const ir::Node& node, const Coords& co
     }
     int index = eval_broadcast(node.inputs[static_cast<size_t>(1 + ~from)], out.sizes, coords, pred);
     // One register in two dimensions would become one term with one extent, so several indices are wrapped here.
-    if (!loaded || node.inputs.size() > 2) index = wrapped_index(index, s.sizes[d]);
+    if (!loaded || node.inputs.size() > 2 || s.sizes[d] == 1 || s.strides[d] == 0) {
+      index = wrapped_index(index, s.sizes[d], pred);
+      checked.emplace_back(index, s.sizes[d]);
+    }
     own[d] = reg_expr(index, s.sizes[d]);
   }
-  return eval(src, own, pred);
+  int value = eval(src, own, pred);
+  for (const auto& [index, extent] : checked) value = keep_check(value, index, extent);
+  return value;
+}
+
+/// `value`, which depends on the check of an index even where what is read does not depend on the index.
+int ProgramBuilder::keep_check(int value, int index, int64_t extent) {
+  const bool used = std::any_of(instrs_.begin() + index + 1, instrs_.end(), [&](const Instr& i) {
+    return i.a == index || i.b == index || i.c == index || i.d == index;
+  });
+  if (used) return value;
+  return select(in_range(reg_expr(index, extent + 1), 0, extent, -1), value, constant(reg(value).type, 0, 0));
 }
 
 int ProgramBuilder::select_store(const ir::Node& node, const Coords& coords, int pred) {
@@ -116,7 +129,7 @@ int ProgramBuilder::select_store(const ir::Node& node, const Coords& coords, int
     const int32_t to = node.attrs.map[d];
     if (to >= 0) continue;
     const int raw = eval_broadcast(node.inputs[static_cast<size_t>(2 + ~to)], src.sizes, own, inside);
-    const int index = wrapped_index(raw, dst.sizes[d]);
+    const int index = wrapped_index(raw, dst.sizes[d], inside);
     const int equal = binary(Opcode::kEq, expr_register(coords[d]), index, DType::kBool);
     here = here < 0 ? equal : binary(Opcode::kLogicalAnd, here, equal, DType::kBool);
   }

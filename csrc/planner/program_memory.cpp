@@ -19,8 +19,9 @@ void ProgramBuilder::note_split(const Term& term) {
   if (term.mod > 0) wanted_splits_[given].insert(int64_t{term.div} * term.mod * inner_[d]);
 }
 
-ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype, StorageId storage) {
+ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype, StorageId storage, int pred) {
   Address result;
+  result.pred = pred;
   result.operand.slot = static_cast<uint32_t>(storage);
   result.operand.dtype = static_cast<short>(dtype);
   result.operand.vector = 1;
@@ -38,15 +39,14 @@ ProgramBuilder::Address ProgramBuilder::address(const Expr& linear, DType dtype,
       structural.add(t);
     }
   }
-  while (indices.size() + (structural.num_terms > 0 ? 1 : 0) >
-         2) {  // rare: more indices than registers; their bounds are then kept by clamping
+  // Rare: more indices than registers. Those that are added up are checked here; where one is out of range, the access
+  // does not take place.
+  while (indices.size() + (structural.num_terms > 0 ? 1 : 0) > 2) {
     const Term t = indices.back();
     indices.pop_back();
-    const int wrapped = wrapped_index(t.reg, t.extent);
-    const int low = binary(Opcode::kMaximum, wrapped, integer(0), DType::kI64);
-    const int clamped = binary(Opcode::kMinimum, low, integer(t.extent - 1), DType::kI64);
-    Expr index = reg_expr(clamped, t.extent);
-    structural.add(index, t.coef);
+    const int index = wrapped_index(t.reg, t.extent, pred);
+    result.pred = in_range(reg_expr(index, t.extent + 1), 0, t.extent, result.pred);
+    structural.add(reg_expr(index, t.extent), t.coef);
   }
   int count = 0;
   for (const Term& t : indices) {
@@ -115,17 +115,20 @@ int ProgramBuilder::load(int owner, const Expr& linear, DType dtype, StorageId s
   for (const Loaded& l : loaded_) {
     if (l.storage == storage && l.pred == pred && l.dtype == dtype && l.linear == linear) return l.reg;
   }
-  const Address where = address(linear, dtype, storage);
+  const Address where = address(linear, dtype, storage, pred);
   const int operand = add_operand(where, Access::kRead);
   Reg meta;
   meta.type = compute_type(dtype);
   meta.rounded = dtype;
   meta.dims = expr_dims(linear);
-  Instr instr{
-      .op = Opcode::kLoad, .dtype = dtype, .a = narrow(where.index[0]), .b = narrow(where.index[1]), .c = narrow(pred)};
+  Instr instr{.op = Opcode::kLoad,
+              .dtype = dtype,
+              .a = narrow(where.index[0]),
+              .b = narrow(where.index[1]),
+              .c = narrow(where.pred)};
   instr.operand = narrow(operand);
   const int result = emit(instr, meta);
-  if (pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(pred).dims;
+  if (where.pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
   loaded_.push_back({linear, storage, dtype, pred, result});
   return result;
 }
@@ -140,7 +143,7 @@ void ProgramBuilder::copy(int source, const Coords& coords, const Place& place) 
   const Tensor& t = state_.tensor(source);
   const std::optional<Expr> linear = linearize(lifted, place.strides, place.offset);
   check(linear.has_value(), "value %", source, " is stored at too many terms");
-  const Address where = address(*linear, t.dtype, place.storage);
+  const Address where = address(*linear, t.dtype, place.storage, -1);
   const int operand = add_operand(where, Access::kWrite);
   Instr instr{.op = Opcode::kStore,
               .dtype = t.dtype,
@@ -165,25 +168,33 @@ void ProgramBuilder::index_store(int node_number, const Coords& src_coords) {
   nodes_.insert(node_number);
   const int value = eval(src, lifted, -1);
   Coords coords;
+  int pred = -1;
   for (size_t d = 0; d < node.attrs.map.size(); ++d) {
     const int32_t from = node.attrs.map[d];
     if (from >= 0) {
       coords.push_back(lifted[static_cast<size_t>(from)]);
     } else {
-      const int index = eval_broadcast(node.inputs[static_cast<size_t>(2 + ~from)], s.sizes, lifted, -1);
-      coords.push_back(reg_expr(index, state_.tensor(out).sizes[d]));
+      const int64_t extent = state_.tensor(out).sizes[d];
+      int index = eval_broadcast(node.inputs[static_cast<size_t>(2 + ~from)], s.sizes, lifted, -1);
+      if (node.inputs.size() > 3 || extent == 1) {  // see index_load; as a predicate, for joined terms have one bound
+        index = wrapped_index(index, extent, -1);
+        pred = in_range(reg_expr(index, extent + 1), 0, extent, pred);
+      }
+      coords.push_back(reg_expr(index, extent));
     }
   }
   const std::optional<Expr> linear = linearize(coords, place.strides, place.offset);
   check(linear.has_value(), "index store '", node.name, "' has too many terms");
-  const Address where = address(*linear, s.dtype, place.storage);
+  const Address where = address(*linear, s.dtype, place.storage, pred);
   const int operand = add_operand(where, Access::kReadWrite);
   Instr instr{.op = Opcode::kStore,
               .dtype = s.dtype,
               .a = narrow(value),
               .b = narrow(where.index[0]),
-              .c = narrow(where.index[1])};
+              .c = narrow(where.index[1]),
+              .d = narrow(where.pred)};
   instr.operand = narrow(operand);
+  if (where.pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
   stores_.push_back(instr);
 }
 

@@ -202,8 +202,8 @@ class CudaExecutable final : public Executable {
   }
 
   std::string describe_index(const abi::ErrorRecord& e) const {
-    return cat("an index was out of range: graph ", plan_.name, ", op ", e.op, " (", op_name(e.op),
-               "). Such reads gave NaN or 0, such writes were dropped.");
+    return cat("index ", e.index_value, " is out of range for size ", e.index_limit, ": graph ", plan_.name, ", op ",
+               e.op, " (", op_name(e.op), "). Such reads gave NaN or 0, such writes were dropped.");
   }
 
   /// What a wait that is not for a counter was for: see WaitName in device/sync.cuh.

@@ -58,7 +58,8 @@ class HostExecutable : public Executable {
     give_memory(std::move(memory));
     const int failed = static_cast<int>(state->index_error) - 1;
     state->index_error = 0;
-    check<UserError>(failed < 0, "index out of range in op '", failed < 0 ? "" : plan_.ops[failed].name, "'");
+    check<UserError>(failed < 0, "index ", state->index_value, " is out of range for size ", state->index_limit,
+                     " in op '", failed < 0 ? "" : plan_.ops[failed].name, "'");
   }
 
  private:

@@ -204,3 +204,35 @@ def test_wrong_tensors_are_refused_and_the_next_call_works():
         torch.testing.assert_close(graph([a, a])[0], torch.relu(a + a))
     with pytest.raises(ValueError, match="expected 2"):
         graph([a])
+
+
+BAD_INDICES = {
+    "rows": (lambda x, i: x[i], [0, 4], 4),
+    "rows, before the first": (lambda x, i: (x * 2)[i], [0, -5], 4),
+    "two of one register": (lambda x, i: x[i, i], [3, 1], 3),
+    "counting": (lambda x, i: torch.arange(4, device="cuda")[i], [0, -5], 4),
+    "summed": (lambda x, i: x[i].sum(1), [1, 5], 4),
+    "multiplied": (lambda x, i: x[i] @ x.t(), [1, 5], 4),
+    "gather": (lambda x, i: x.gather(0, i[:, None]), [0, -1], 4),
+    "embedding": (lambda x, i: torch.nn.functional.embedding(i, x), [0, 4], 4),
+    "written": (lambda x, i: x.index_put_((i,), torch.ones(2, 3, device="cuda")), [1, -5], 4),
+    "written at two": (lambda x, i: x.index_put_((i, i), torch.ones(2, device="cuda")), [3, 1], 3),
+    "index_copy": (lambda x, i: x.index_copy(0, i, torch.ones(2, 3, device="cuda")), [1, 4], 4),
+    "scatter": (lambda x, i: x.scatter(0, i[:1, None].expand(1, 3), 5.0), [4, 0], 4),
+}
+
+
+@pytest.mark.parametrize("what", BAD_INDICES)
+def test_an_index_out_of_range_is_an_error_of_the_next_call(what):
+    """With index and size; what is out of range is neither read nor written, and the call after that is right."""
+    from ark_torch import _C
+
+    body, bad, size = BAD_INDICES[what]
+    call = torch.compile(body, backend=ark, options={"strict": True})
+    x, good = torch.randn(4, 3, device="cuda"), torch.tensor([0, 2], device="cuda")
+    call(x.clone(), torch.tensor(bad, device="cuda"))
+    torch.cuda.synchronize()
+    wrong = next(i for i in bad if not 0 <= i < size)
+    with pytest.raises(_C.DeviceError, match=f"index {wrong} is out of range for size {size}"):
+        call(x.clone(), good)
+    torch.testing.assert_close(call(x.clone(), good), body(x.clone(), good))

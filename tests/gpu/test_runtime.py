@@ -198,7 +198,7 @@ def test_an_index_out_of_range_is_reported_and_harmless(cuda, _C):
     assert torch.equal(graph([values, good[:, None]])[0], values[good])
     graph([values, torch.tensor([[0], [1], [10], [2]], device="cuda")])
     torch.cuda.synchronize()
-    with pytest.raises(_C.DeviceError, match="out of range: graph lookup, op 0"):
+    with pytest.raises(_C.DeviceError, match="index 10 is out of range for size 10: graph lookup, op 0"):
         graph.poll()
     assert torch.equal(graph([values, good[:, None]])[0], values[good])
     graph.poll()

@@ -52,14 +52,17 @@ void fill_offsets(const Domain& domain, const View& view, Run run, int64_t* offs
 }
 
 /// Adds an index register's contribution; lanes out of range leave `predicate`. Returns whether all were in range.
-bool add_index(const int64_t* index, int64_t stride, int64_t extent, int64_t n, int64_t* offsets, uint8_t* predicate) {
+bool add_index(const int64_t* index, int64_t stride, int64_t extent, int64_t n, const AccessScratch& scratch) {
   bool in_range = true;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t wrapped = index[i] < 0 ? index[i] + extent : index[i];
     const bool valid = wrapped >= 0 && wrapped < extent;
-    in_range &= valid || !predicate[i];
-    predicate[i] &= valid;
-    offsets[i] += valid ? wrapped * stride : 0;
+    if (!valid && scratch.predicate[i]) {
+      in_range = false;
+      *scratch.error = {index[i], extent};
+    }
+    scratch.predicate[i] &= valid;
+    scratch.offsets[i] += valid ? wrapped * stride : 0;
   }
   return in_range;
 }
@@ -83,11 +86,9 @@ Irregular resolve(const Domain& domain, const View& view, Run run, const Lanes& 
     std::fill_n(scratch.predicate, run.n, uint8_t{1});
   Irregular result{scratch.predicate, true};
   if (lanes.index_a)
-    result.in_range &=
-        add_index(lanes.index_a, view.index_stride[0], view.index_extent[0], run.n, scratch.offsets, scratch.predicate);
+    result.in_range &= add_index(lanes.index_a, view.index_stride[0], view.index_extent[0], run.n, scratch);
   if (lanes.index_b)
-    result.in_range &=
-        add_index(lanes.index_b, view.index_stride[1], view.index_extent[1], run.n, scratch.offsets, scratch.predicate);
+    result.in_range &= add_index(lanes.index_b, view.index_stride[1], view.index_extent[1], run.n, scratch);
   return result;
 }
 

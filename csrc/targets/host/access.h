@@ -49,10 +49,16 @@ struct Lanes {
   const uint8_t* predicate = nullptr;
 };
 
+/// An index that did not lie in [0, limit).
+struct IndexError {
+  int64_t value = 0, limit = 0;
+};
+
 /// Scratch of `n` offsets and `n` predicates for the irregular paths.
 struct AccessScratch {
   int64_t* offsets = nullptr;
   uint8_t* predicate = nullptr;
+  IndexError* error = nullptr;  // where the last one is noted
 };
 
 /// Both return false when an index was out of its extent (that lane reads 0, NaN for floats, or writes nothing).

@@ -29,7 +29,8 @@ class Interpreter {
     element_ = env.scratch->get<std::byte>(S::kElementFile, code_.element_bytes * program.element_lanes);
     uniform_ = env.scratch->get<std::byte>(S::kUniformFile, code_.uniform_bytes * program.uniform_lanes);
     const int64_t lanes = std::max(program.element_lanes, program.uniform_lanes);
-    access_ = {env.scratch->get<int64_t>(S::kOffsets, lanes), env.scratch->get<uint8_t>(S::kPredicate, lanes)};
+    access_ = {env.scratch->get<int64_t>(S::kOffsets, lanes), env.scratch->get<uint8_t>(S::kPredicate, lanes),
+               env.index_error};
     accumulators_ = env.scratch->get<int64_t>(S::kAccumulators, 2 * program.uniform_lanes * code_.reductions.size());
     const int64_t elements = std::min(max_lanes, program.element_lanes);
     for (const Step& step : code_.setup) fill_constant(step, step.uniform ? program.uniform_lanes : elements);
@@ -162,6 +163,21 @@ class Interpreter {
     }
   }
 
+  void run_check_index(const Step& step, const Block& block) {
+    const int64_t *index = lanes<int64_t>(step.a), *extent = lanes<int64_t>(step.b), n = count(step, block);
+    const uint8_t* wanted = lanes<uint8_t>(step.predicate);
+    int64_t* out = lanes<int64_t>(step.out);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t place = step.instr.aux != 0 && index[i] < 0 ? index[i] + extent[i] : index[i];
+      const bool valid = place >= 0 && place < extent[i];
+      if (!valid && (wanted == nullptr || wanted[i] != 0)) {
+        in_range = false;
+        *env_.index_error = {index[i], extent[i]};
+      }
+      out[i] = valid ? place : extent[i];
+    }
+  }
+
   void run_load_parts(const Step& step, const Block& block) {
     load_parts(std::span(program_.operands).subspan(step.instr.operand), env_.slots, lanes<int64_t>(step.a),
                lanes<int64_t>(step.b), count(step, block), lanes<float>(step.out));
@@ -200,6 +216,8 @@ class Interpreter {
         return run_memory(step, block);
       case StepKind::kLoadParts:
         return run_load_parts(step, block);
+      case StepKind::kCheckIndex:
+        return run_check_index(step, block);
       case StepKind::kIndex:
         return run_index(step, block);
       case StepKind::kParameter:

@@ -41,6 +41,7 @@ struct Environment {
   const Kernels* kernels = nullptr;
   void* const* slots = nullptr;
   Scratch* scratch = nullptr;
+  IndexError* index_error = nullptr;  // where one is noted
 };
 
 /// All return false when an index was out of range (the access was dropped).

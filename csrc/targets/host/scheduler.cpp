@@ -156,7 +156,7 @@ class Launch {
     if (count == 0) return false;
     if (options_.trace && worker.done == 0) worker.start_ns = now_ns();
     running_.fetch_add(1, std::memory_order_relaxed);
-    if (!tasks_[item.op]->run(env, first, count)) note_index_error(item.op);
+    if (!tasks_[item.op]->run(env, first, count)) note_index_error(item.op, *env.index_error);
     for (int64_t tile = first; tile < first + count; ++tile) arrive(record, tile);
     worker.done += count;
     if (worker.done == item.count) finish_item(worker, index, item);
@@ -179,8 +179,13 @@ class Launch {
     unfinished_.fetch_sub(1, std::memory_order_acq_rel);
   }
 
-  void note_index_error(int op) const {
-    std::atomic_ref<u32>(options_.state->index_error).store(static_cast<u32>(op) + 1, std::memory_order_relaxed);
+  /// The first one stays; read when all threads have left.
+  void note_index_error(int op, const IndexError& error) const {
+    u32 none = 0;
+    std::atomic_ref<u32> noted(options_.state->index_error);
+    if (!noted.compare_exchange_strong(none, static_cast<u32>(op) + 1, std::memory_order_relaxed)) return;
+    options_.state->index_value = error.value;
+    options_.state->index_limit = error.limit;
   }
 
   /// Tries the workers from a random one on; false when none could run.
@@ -201,7 +206,9 @@ class Launch {
   }
 
   void run_thread(int thread) {
+    IndexError index_error;
     TileEnvironment env;
+    env.index_error = &index_error;
     env.kernels = &kernels_;
     env.slots = options_.slots.data();
     env.scratch = &memory_.scratch[thread];

@@ -298,6 +298,12 @@ class Compiler {
         step.a = static_cast<int16_t>(argument(in.a, RegType::kI64, uniform, steps));
         step.b = static_cast<int16_t>(argument(in.b, RegType::kI64, uniform, steps));
         break;
+      case Opcode::kCheckIndex:
+        step.kind = StepKind::kCheckIndex;
+        step.a = static_cast<int16_t>(argument(in.a, RegType::kI64, uniform, steps));
+        step.b = static_cast<int16_t>(argument(in.b, RegType::kI64, uniform, steps));
+        if (in.c >= 0) step.predicate = static_cast<int16_t>(argument(in.c, RegType::kBool, uniform, steps));
+        break;
       case Opcode::kYield:
         step.kind = StepKind::kYield;
         step.a = static_cast<int16_t>(info_[in.a].element_reg);

@@ -35,7 +35,8 @@ enum class StepKind : uint8_t {
   kBinary,
   kTernary,
   kLoadParts,
-  kParameter
+  kParameter,
+  kCheckIndex
 };
 
 struct Step {
@@ -43,7 +44,7 @@ struct Step {
   bool uniform = false;  // runs over the uniform space
   int16_t out = -1;      // registers, -1: none
   int16_t a = -1, b = -1, c = -1;
-  int16_t predicate = -1;  // Load, Store
+  int16_t predicate = -1;  // Load, Store, CheckIndex
   int16_t reduction = -1;  // Reduce, Finish
   Instr instr;
   UnaryFn unary = nullptr;  // also the conversion of a Finish or Yield (null: none)
