@@ -30,30 +30,27 @@ enum class Reach {
 };
 struct Family {
   TaskKind kind;
-  const char* name;  // of the kind's enumerator and of the header
-  const char* header;
-  const char* type;
+  const char* name;    // of the kind's enumerator; without the k, of the device struct
+  const char* header;  // where that is
+  const char* type() const { return name + 1; }
   Reach reach = Reach::kInline;
   Use use = kNumUses;             // kCallPerUse: the programs,
   const char* program = nullptr;  // and where a record says which
 };
 constexpr Family kFamilies[] = {
-    {TaskKind::kPointwise, "kPointwise", "pointwise", "Pointwise", Reach::kCallPerUse, kPointwiseUse,
-     "program.program"},
-    {TaskKind::kRow, "kRow", "row", "Row", Reach::kCallPerUse, kRowUse, "program.program"},
-    {TaskKind::kColumn, "kColumn", "column", "Column", Reach::kCallPerUse, kColumnUse, "program.program"},
-    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", "MatmulRows"},
-    {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile", "MatmulTile"},
-    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", "MatmulSimple", Reach::kCallPerUse, kEpilogueSimple,
-     "matmul.program"},
-    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode", "AttentionDecode"},
-    {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward", "AttentionForward"},
-    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", "AttentionBackwardRows",
-     Reach::kCall},
-    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward", "AttentionBackward"},
-    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward", "AttentionBackwardQuery"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", "AttentionSimple", Reach::kCall},
-    {TaskKind::kMaskRange, "kMaskRange", "mask_range", "MaskRange", Reach::kCall},
+    {TaskKind::kPointwise, "kPointwise", "pointwise", Reach::kCallPerUse, kPointwiseUse, "program.program"},
+    {TaskKind::kRow, "kRow", "row", Reach::kCallPerUse, kRowUse, "program.program"},
+    {TaskKind::kColumn, "kColumn", "column", Reach::kCallPerUse, kColumnUse, "program.program"},
+    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows"},
+    {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile"},
+    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", Reach::kCallPerUse, kEpilogueSimple, "matmul.program"},
+    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode"},
+    {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward"},
+    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", Reach::kCall},
+    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward"},
+    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward"},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall},
+    {TaskKind::kMaskRange, "kMaskRange", "mask_range", Reach::kCall},
 };
 
 /// What the source depends on: the kinds and, per use, the programs. Ordered containers: the text is deterministic.
@@ -271,7 +268,7 @@ std::string loader_cases(const Needs& needs, const char* role) {
   std::string text;
   for (const Family& family : kFamilies)
     if (needs.kinds.contains(family.kind) && family.reach == Reach::kInline)
-      text += cat("      case TaskKind::", family.name, ":\n        return ", family.type, "<Programs>::", role,
+      text += cat("      case TaskKind::", family.name, ":\n        return ", family.type(), "<Programs>::", role,
                   "(loader, task);\n");
   return text;
 }
@@ -283,13 +280,13 @@ std::string consumer_cases(const Needs& needs) {
     if (!needs.kinds.contains(family.kind)) continue;
     text += cat("      case TaskKind::", family.name, ":\n");
     if (family.reach == Reach::kInline) {
-      text += cat("        return ", family.type, "<Programs>::consume(consumer, task);\n");
+      text += cat("        return ", family.type(), "<Programs>::consume(consumer, task);\n");
     } else if (family.reach == Reach::kCall) {
-      text += cat("        return call<", family.type, "<Programs>>(consumer, task);\n");
+      text += cat("        return call<", family.type(), "<Programs>>(consumer, task);\n");
     } else {
       text += cat("        switch (task.record->params.", family.program, ") {\n");
       for (const int number : needs.programs[family.use])
-        text += cat("          case ", number, ":\n            return call<", family.type, "<OneProgram<Program",
+        text += cat("          case ", number, ":\n            return call<", family.type(), "<OneProgram<Program",
                     number, ">>>(consumer, task);\n");
       text += "        }\n        return;\n";
     }

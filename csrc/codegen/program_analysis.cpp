@@ -189,33 +189,35 @@ void ProgramAnalysis::classify_lanes(const Instr& in, Info& info) const {
   }
 }
 
-bool ProgramAnalysis::only_rounded(int value) const {
-  if (is_half(instr(value).dtype)) return true;
+/// Whether the value has uses and all of them are as asked.
+template <class Good>
+bool ProgramAnalysis::all_uses(int value, const Good& good) const {
   bool used = false;
   for (int i = value + 1; i < count_; ++i) {
-    const Instr& in = instr(i);
-    const std::vector<int> inputs = inputs_of(in);
+    const std::vector<int> inputs = inputs_of(instr(i));
     if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) continue;
     used = true;
-    const bool rounds = (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
-    if (!rounds) return false;
+    if (!good(i)) return false;
   }
   return used;
 }
 
+bool ProgramAnalysis::rounds(int use, int value) const {
+  const Instr& in = instr(use);
+  return (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
+}
+
+bool ProgramAnalysis::only_rounded(int value) const {
+  return is_half(instr(value).dtype) || all_uses(value, [&](int use) { return rounds(use, value); });
+}
+
 bool ProgramAnalysis::rounded_later(int value) const {
-  bool used = false;
-  for (int i = value + 1; i < count_; ++i) {
-    const Instr& in = instr(i);
-    const std::vector<int> inputs = inputs_of(in);
-    if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) continue;
-    used = true;
-    const bool rounds = (in.op == Opcode::kCast || (in.op == Opcode::kStore && in.a == value)) && is_half(in.dtype);
+  return all_uses(value, [&](int use) {
+    const Instr& in = instr(use);
     const bool keeps = in.op == Opcode::kMul || in.op == Opcode::kDiv || in.op == Opcode::kNeg ||
                        (in.op == Opcode::kAdd && !negative_constant(in.a) && !negative_constant(in.b));
-    if (!rounds && !(keeps && info_[i].type == DType::kF32 && info_[i].rounded_later)) return false;
-  }
-  return used;
+    return rounds(use, value) || (keeps && info_[use].type == DType::kF32 && info_[use].rounded_later);
+  });
 }
 
 int ProgramAnalysis::erf_plus_one(int i) const {

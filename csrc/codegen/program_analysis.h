@@ -57,7 +57,11 @@ class ProgramAnalysis {
   /// coordinates by shifts and masks mostly stay the same or count up, so that one address serves the vector.
   /// (Vectors of rows and columns may begin anywhere.)
   void classify_lanes(const Instr& in, Info& info) const;
-  /// Every use rounds the value to a 16-bit float.
+  template <class Good>
+  bool all_uses(int value, const Good& good) const;
+  /// Whether that use rounds the value to a 16-bit float.
+  bool rounds(int use, int value) const;
+  /// Every use does.
   bool only_rounded(int value) const;
   /// Every use ends in a rounding to a 16-bit float, on ways that keep relative errors as they are: products, sums
   /// with what is not a negative constant. Asks for it of later instructions only.

@@ -18,6 +18,10 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 
+// Element types: ark::DType (planner/pack.cpp compares).
+inline constexpr i32 kTypeBool = 0, kTypeU8 = 1, kTypeI8 = 2, kTypeI16 = 3, kTypeI32 = 4, kTypeI64 = 5, kTypeF16 = 6,
+                     kTypeBF16 = 7, kTypeF32 = 8, kTypeF64 = 9;
+
 inline constexpr int kMaxDims = 6;
 inline constexpr int kMaxWaits = 6;
 inline constexpr int kMaxArrivals = 2;

@@ -8,7 +8,7 @@ namespace ark::device {
 ARK_DEVICE int cache_position(const abi::Operand& o, int keys) {
   const void* at = reinterpret_cast<const void*>(o.offset);
   i64 value;
-  if (o.dtype == 5) {
+  if (o.dtype == kTypeI64) {
     const Raw<8> raw = load_global<8>(at);
     value = static_cast<i64>(static_cast<u64>(raw.w[1]) << 32 | raw.w[0]);
   } else {

@@ -5,8 +5,6 @@
 
 namespace ark::device {
 
-inline constexpr i32 kTypeI8 = 2, kTypeF16 = 6, kTypeBF16 = 7, kTypeF32 = 8, kTypeF64 = 9;  // ark::DType
-
 /// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
 /// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
 ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* slots, int lane) {

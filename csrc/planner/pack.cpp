@@ -10,6 +10,12 @@
 namespace ark::plan {
 namespace {
 
+static_assert(abi::kTypeBool == int(DType::kBool) && abi::kTypeU8 == int(DType::kU8) &&
+              abi::kTypeI8 == int(DType::kI8) && abi::kTypeI16 == int(DType::kI16) &&
+              abi::kTypeI32 == int(DType::kI32) && abi::kTypeI64 == int(DType::kI64) &&
+              abi::kTypeF16 == int(DType::kF16) && abi::kTypeBF16 == int(DType::kBF16) &&
+              abi::kTypeF32 == int(DType::kF32) && abi::kTypeF64 == int(DType::kF64));
+
 constexpr size_t kRecordAlignment = 64;
 
 void check_limits(const Plan& plan, size_t index) {
