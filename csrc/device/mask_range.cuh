@@ -2,7 +2,8 @@
 // the first and one past the last key that any query of the block sees, so that attention loads nothing else (a block
 // that sees nothing gets 0, 0); then an interval of keys where the mask changes no score of the block (visible to every
 // query, nothing added): attention reads the mask outside of it only. Of causal masks that leaves the diagonal, of
-// padding its edges. Tile = (batch, head, query block).
+// padding its edges. It is whole groups of keys, except where a mask of one row (decode) leaves the scores of all the
+// keys that are seen: then it is these. Tile = (batch, head, query block).
 #pragma once
 #include "device/program_support.cuh"
 #include "device/tensor_map.cuh"  // numbers of dtypes
@@ -66,6 +67,7 @@ struct MaskRange {
     int* to;
     int rows, block;  // distinct rows of the mask; keys per flag: a power of two, 64 where the flags suffice
     int low, high = 0;
+    int kept = 0;  // of one row: how many keys' scores stay as they are
 
     ARK_DEVICE Tile(const Consumer& c, const Task& task, int tile)
         : consumer(c),
@@ -123,6 +125,7 @@ struct MaskRange {
               for (int i = 0; i < kTogether; ++i) {
                 seen[i] = seen[i] || visible(x[u].v[i]);
                 plain = plain && neutral(x[u].v[i]);
+                if (u == 0 && neutral(x[u].v[i])) ++kept;
               }
           }
 #pragma unroll
@@ -135,6 +138,7 @@ struct MaskRange {
       }
       low = __reduce_min_sync(~0u, low);
       high = __reduce_max_sync(~0u, high);
+      kept = __reduce_add_sync(~0u, kept);
     }
 
     ARK_DEVICE void finish(const unsigned char* flags, int blocks) {
@@ -142,6 +146,7 @@ struct MaskRange {
       if (consumer.lane() == 0) {
         parts[consumer.warp()] = low;
         parts[kConsumerWarps + consumer.warp()] = high;
+        parts[2 * kConsumerWarps + consumer.warp()] = kept;
       }
       consumer.sync();
       if (consumer.thread() == 0) {
@@ -149,19 +154,27 @@ struct MaskRange {
         for (int w = 1; w < kConsumerWarps; ++w) {
           low = min(low, parts[w]);
           high = max(high, parts[kConsumerWarps + w]);
-        }
-        int first = 0, length = 0;  // the longest run of blocks without a flag
-#pragma unroll 1
-        for (int i = 0, begin = 0; i < blocks; ++i) {
-          if (flags[i] != 0) begin = i + 1;
-          if (i + 1 - begin > length) first = begin, length = i + 1 - begin;
+          kept += parts[2 * kConsumerWarps + w];
         }
         store_element(to, low < high ? low : 0);
         store_element(to + out.stride[3], low < high ? high : 0);
-        store_element(to + 2 * out.stride[3], first * block);
-        store_element(to + 3 * out.stride[3], min((first + length) * block, p.keys));
+        int begin = low, end = high;
+        if (rows > 1 || low >= high || kept != high - low) longest_run(flags, blocks, begin, end);
+        store_element(to + 2 * out.stride[3], begin);
+        store_element(to + 3 * out.stride[3], end);
       }
       consumer.sync();
+    }
+    /// The keys of the longest run of blocks without a flag.
+    ARK_DEVICE void longest_run(const unsigned char* flags, int blocks, int& begin, int& end) const {
+      int first = 0, length = 0;
+#pragma unroll 1
+      for (int i = 0, run = 0; i < blocks; ++i) {
+        if (flags[i] != 0) run = i + 1;
+        if (i + 1 - run > length) first = run, length = i + 1 - run;
+      }
+      begin = first * block;
+      end = min((first + length) * block, p.keys);
     }
   };
 };
