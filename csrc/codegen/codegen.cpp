@@ -357,6 +357,7 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
                      {
                          {"title", cat("The loop kernel of ", plan.name.empty() ? "a plan" : plan.name, ".")},
                          {"trace", options.trace ? "1" : "0"},
+                         {"called_waits", maps ? "0" : "1"},  // wgmma reads by tensor maps
                          {"includes", includes_text(needs, maps)},
                          {"programs", programs_text(plan, needs, flagged_programs(forms)) + forms_text(forms)},
                          {"dispatch", dispatch_text(needs, forms)},

@@ -22,6 +22,13 @@ struct Failure {
   u32 expected, seen;
 };
 
+// 1: what a wait does when it has to wait for long is a function of its own. There are dozens of waits, each a third of a
+// kilobyte longer with it, and code that runs once a layer comes out of the L2. Not beside wgmma, which tolerates no
+// calls.
+#ifndef ARK_CALLED_WAITS
+#define ARK_CALLED_WAITS 0
+#endif
+
 struct Waiter {
   abi::RunState* state;
   Failure* failure;
@@ -38,28 +45,26 @@ struct Waiter {
     *static_cast<volatile u32*>(&failure->set) = 1;
   }
 
+  static constexpr u64 kGiveUp = ~0ull;
+
+  /// Now and then: whether to go on waiting. `start`: what the last call returned, 0 at first.
+  ARK_DEVICE u64 look_up(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
+    if (failed()) return kGiveUp;
+    if (load_relaxed(&state->abort) != 0) {
+      *static_cast<volatile u32*>(&failure->set) = 1;
+      return kGiveUp;
+    }
+    const u64 now = global_time_ns();
+    if (start == 0) return now;
+    if (now - start <= deadline_ns * patience) return start;
+    fail(name, expected, seen);
+    return kGiveUp;
+  }
+
   /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
   /// then. Page waits get twice the time: the wait that holds them up must be the one that is reported.
   template <class Ready, class Seen>
-  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
-    u64 start = 0;
-#pragma unroll 1
-    for (u32 polls = 0;; ++polls) {
-      if (ready()) return true;
-      if ((polls & 63) != 63) continue;
-      if (failed()) return false;
-      if (load_relaxed(&state->abort) != 0) {
-        *static_cast<volatile u32*>(&failure->set) = 1;
-        return false;
-      }
-      const u64 now = global_time_ns();
-      if (start == 0) start = now;
-      if (now - start > deadline_ns * patience) {
-        fail(name, expected, seen());
-        return false;
-      }
-    }
-  }
+  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const;
 
   /// The phase of `parity` of a barrier in shared memory.
   ARK_DEVICE bool wait_barrier(u64* barrier, u32 parity, const WaitName& name) const {
@@ -77,5 +82,26 @@ struct Waiter {
         [&] { return seen; }, name, target, 1);
   }
 };
+
+/// Waiter::look_up as a function.
+__device__ __noinline__ u64 look_up_called(Waiter waiter, u64 start, WaitName name, u32 expected, u32 seen,
+                                           int patience) {
+  return waiter.look_up(start, name, expected, seen, patience);
+}
+
+template <class Ready, class Seen>
+ARK_DEVICE bool Waiter::spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
+  u64 start = 0;
+#pragma unroll 1
+  for (u32 polls = 0;; ++polls) {
+    if (ready()) return true;
+    if ((polls & 63) != 63) continue;
+    if constexpr (ARK_CALLED_WAITS != 0)
+      start = look_up_called(*this, start, name, expected, seen(), patience);
+    else
+      start = look_up(start, name, expected, seen(), patience);
+    if (start == kGiveUp) return false;
+  }
+}
 
 }  // namespace ark::device
