@@ -43,6 +43,22 @@ bool same_box(const Box& a, const Box& b) {
                     [](const Box::Dim& x, const Box::Dim& y) { return x.count == y.count && x.stride == y.stride; });
 }
 
+/// Runs of few rows that lie far apart (a column of a small batch), one box each: the hull of all of them would meet
+/// those of all other columns.
+void split_far_rows(const Box& box, std::vector<Box>& out) {
+  constexpr int64_t kFew = 8, kFar = 4;
+  if (box.num_dims > 0 && box.dims[0].count <= kFew) {
+    Box row = box;
+    --row.num_dims;
+    std::copy(box.dims + 1, box.dims + box.num_dims, row.dims);
+    if ((row.end() - row.begin) * kFar <= box.dims[0].stride) {
+      for (int64_t i = 0; i < box.dims[0].count; ++i) split_far_rows(moved(row, i * box.dims[0].stride), out);
+      return;
+    }
+  }
+  out.push_back(box);
+}
+
 class MemoryVerifier {
  public:
   MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report), order_(plan) {}
@@ -115,12 +131,14 @@ class MemoryVerifier {
   }
 
   void fill_boxes(const plan::Op& op, const OperandUse& operand, int64_t buffer_bytes, Use& use) const {
-    std::vector<Box> boxes;
+    std::vector<Box> whole, boxes;
     const bool hull_only = !written_.contains(memory_of(use.slot)), merge = !hull_only && can_merge(op, use);
     use.low = std::numeric_limits<int64_t>::max(), use.high = std::numeric_limits<int64_t>::min();
     for (int64_t t = 0; t < tiles_of(op.record); ++t) {
+      whole.clear();
       boxes.clear();
-      tile_region(op, plan_.programs, use.operand, operand, t, buffer_bytes, boxes);
+      tile_region(op, plan_.programs, use.operand, operand, t, buffer_bytes, whole);
+      for (const Box& box : whole) split_far_rows(box, boxes);
       for (const Box& box : boxes) {
         auto tile = static_cast<int32_t>(t);
         if (hull_only) {  // nobody writes it: its bounds are all that matters
