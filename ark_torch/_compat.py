@@ -5,6 +5,7 @@ from __future__ import annotations
 import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import calculate_time_spent
 from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -19,6 +20,7 @@ except ImportError:  # pragma: no cover - the public alias of older versions
 __all__ = [
     "FakeTensor",
     "aot_autograd",
+    "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
     "min_cut_rematerialization_partition",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ark_torch._compat import calculate_time_spent
 from ark_torch.records import REGISTRY, GraphRecord, recording
 
 
@@ -143,11 +144,15 @@ def report() -> Explanation:
 
 
 def compile_times() -> dict[str, float]:
-    """Seconds that ark itself spent since the last reset: `ark` in all, and the extension's stages (parse, bind,
-    plan, source, compile, load)."""
+    """Seconds of compilation. Since the last reset: `ark` in all, and the extension's stages (parse, bind, plan,
+    source, compile, load). Since the process began: `dynamo`, and `backend`, which is AOTAutograd and ark's part inside
+    of it (backward graphs that are compiled at the first backward pass are not)."""
     times: Counter = Counter()
     for record in REGISTRY.graphs:
         times["ark"] += record.seconds
         for stats in _stats(record):
             times.update(stats.get("seconds", {}))
+    spent = calculate_time_spent()
+    times["backend"] = spent.get("backend_compile", 0.0)
+    times["dynamo"] = spent.get("entire_frame_compile", 0.0) - times["backend"]
     return dict(times)

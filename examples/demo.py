@@ -62,11 +62,15 @@ def main() -> None:
     begin = time.perf_counter()
     generate(compiled, prompt, 4)
     compile_seconds = time.perf_counter() - begin
+    times = ark_torch.compile_times()
     actual, ark_seconds = generate(compiled, prompt, args.tokens)
 
     print(f"ark {ark_torch.__version__} on {torch.cuda.get_device_name() if device == 'cuda' else 'the host target'}")
     print(ark_torch.report())
-    print(f"first call, compilation included: {compile_seconds:.2f} s")
+    print(
+        f"first calls: {compile_seconds:.2f} s, of which Dynamo {times['dynamo']:.2f}, "
+        f"AOTAutograd {times['backend'] - times['ark']:.2f}, ark {times['ark']:.2f}"
+    )
     median = lambda values: sorted(values)[len(values) // 2] * 1e3
     print(f"one token: ark {median(ark_seconds):.3f} ms, eager {median(eager_seconds):.3f} ms")
     if not torch.equal(actual, expected):
