@@ -1,0 +1,120 @@
+"""The tables of the README and of docs/PERFORMANCE.md that consist of measured numbers, made from the result files.
+
+    python benchmarks/report.py --write
+
+A table stands between `<!-- measured NAME: begin -->` and `<!-- measured NAME: end -->`; tests/test_report.py compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results/h200"
+INDUCTOR = ("inductor", "reduce-overhead", "max-autotune")
+
+
+def rows_of(name: str) -> list[dict]:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def median(result: dict | None) -> float | None:
+    return result["median"] if result else None
+
+
+def models() -> str:
+    """Whole models: medians, milliseconds."""
+    lines = [
+        "| what (ms) | ark | eager | eager in a CUDA graph | inductor, best mode | floor | goal |",
+        "|" + "---|" * 7,
+    ]
+    for row in rows_of("decode") + rows_of("training") + rows_of("prefill"):
+        rivals = row["rivals"]
+        modes = {name: rivals[name]["median"] for name in INDUCTOR if name in rivals}
+        best = min(modes, key=modes.get) if modes else None
+        cells = [
+            row["case"],
+            number(median(row["ark"])),
+            *(number(median(rivals.get(n))) for n in ("eager", "eager-graph")),
+        ]
+        cells += [f"{number(modes[best])} ({best})" if best else "", number(row["floor"]), number(row["must"])]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def tasks() -> str:
+    """What tasks and dependencies cost; kinds against ceiling and library."""
+    lines = [
+        "| cost (us, one task more of a long chain) | ark | exposed wait | a kernel in a CUDA graph |",
+        "|" + "---|" * 4,
+    ]
+    kinds = ["| kind alone (us) | ark | ceiling | of ceiling | library, its best | of library |", "|" + "---|" * 6]
+    for row in rows_of("tasks"):
+        ark = row["ark"]["median"]
+        if "of_ceiling" not in row:
+            more = row.get("exposed") or row.get("over_equal")
+            note = (
+                f"{more['median']:.2f}" + (" over the mean of equal ones" if "over_equal" in row else "")
+                if more
+                else ""
+            )
+            rival = median(row["rivals"].get("kernels in a CUDA graph"))
+            lines.append(f"| {row['case']} | {ark:.2f} | {note} | {number(rival)} |")
+            continue
+        best = min(row["rivals"], key=lambda name: row["rivals"][name]["median"], default=None)
+        library = f"{row['rivals'][best]['median']:.1f} ({best})" if best else ""
+        of = f"{row['of_library']:.2f}" if best else ""
+        kinds.append(f"| {row['case']} | {ark:.1f} | {row['floor']:.1f} | {row['of_ceiling']:.2f} | {library} | {of} |")
+    return "\n".join([*lines, "", *kinds])
+
+
+def calls() -> str:
+    """The CPU's part of a call."""
+    lines = ["| one call (us of the CPU) | ark | limit |", "|---|---|---|"]
+    lines += [f"| {r['case']} | {r['ark']['median']:.1f} | {number(r['must'])} |" for r in rows_of("call_overhead")]
+    return "\n".join(lines)
+
+
+def timeline() -> str:
+    """Time per SM of traced graphs."""
+    lines = ["| traced graph (ms per SM) | in all | wait | load | compute | idle |", "|" + "---|" * 6]
+    for row in rows_of("timeline"):
+        if split := row.get("per_sm"):
+            parts = " | ".join(f"{split[name]:.3f}" for name in ("wait", "load", "compute", "idle"))
+            lines.append(f"| {row['case']} | {row['ark']['median']:.3f} | {parts} |")
+    return "\n".join(lines)
+
+
+TABLES = {"models": models, "tasks": tasks, "calls": calls, "timeline": timeline}
+PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md"]
+BLOCK = re.compile(r"(<!-- measured (\w+): begin -->\n)(.*?)(<!-- measured \2: end -->)", re.S)
+
+
+def renewed(text: str) -> str:
+    """The page with its tables as the result files have them."""
+    return BLOCK.sub(lambda found: found[1] + TABLES[found[2]]() + "\n" + found[4], text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="into the pages (else printed)")
+    args = parser.parse_args()
+    if not args.write:
+        print("\n\n".join(table() for table in TABLES.values()))
+        return
+    for page in PAGES:
+        page.write_text(renewed(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
