@@ -8,4 +8,4 @@ from ark_torch.profile import profile
 __version__ = "0.1.0"
 __all__ = ["DeviceError", "Explanation", "Unsupported", "compile_times", "distributed", "explain", "profile", "report"]
 
-distributed.register()
+distributed.register_backend()

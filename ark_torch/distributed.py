@@ -67,6 +67,56 @@ def backend_of(group: dist.ProcessGroup | None = None) -> object:
     raise ValueError("the process group has no backend ark")
 
 
+def empty(
+    *size: int,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | int | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """A tensor in memory that all ranks of the group have mapped: collectives on it, or on parts of it, work in place.
+
+    Collective: every rank of the group calls it with the same sizes, and later passes tensors of the same call to a
+    collective. In the default group if `group` is None. Of a device other than CUDA it is ordinary memory.
+    """
+    sizes = list(size[0]) if len(size) == 1 and not isinstance(size[0], int) else list(size)
+    dtype = dtype or torch.get_default_dtype()
+    place = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
+    if place.type != "cuda":
+        return torch.empty(sizes, dtype=dtype, device=place)
+    if place.index is None:
+        place = torch.device("cuda", torch.cuda.current_device())
+    return backend_of(group).empty(sizes, dtype, place)
+
+
+class Registration:
+    """What `register` returns: the tensor's memory stays mapped on all ranks until `close`, or the end of a `with`."""
+
+    def __init__(self, backend: object, number: int) -> None:
+        self._backend, self._number = backend, number
+
+    def close(self) -> None:
+        """Waits for the device. Every rank closes for itself, when its collectives on the memory have ended."""
+        if self._backend is not None:
+            self._backend.deregister(self._number)
+            self._backend = None
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def register(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> Registration:
+    """Maps an existing CUDA tensor on all ranks of the group, so that collectives on it work in place, as of `empty`.
+
+    Collective. The memory has to come from cudaMalloc, as that of torch's allocator does unless it is told to use
+    expandable segments. It is kept alive until the registration is closed.
+    """
+    backend = backend_of(group)
+    return Registration(backend, backend.register(tensor))
+
+
 def check(group: dist.ProcessGroup | None = None) -> None:
     """Raises DeviceError if a CUDA collective of the group has failed (a rank that did not come, ranks that disagree).
 
@@ -76,7 +126,7 @@ def check(group: dist.ProcessGroup | None = None) -> None:
     backend_of(group).poll()
 
 
-def register() -> None:
+def register_backend() -> None:
     """Makes torch.distributed know the backend; idempotent, called when ark_torch is imported."""
     if dist.is_available() and not hasattr(dist.Backend, "ARK"):
         dist.Backend.register_backend("ark", _create, extended_api=True, devices=["cpu", "cuda"])

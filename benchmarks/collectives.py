@@ -5,7 +5,8 @@
 size is that of nccl-tests (all-reduce: of the tensor; all-gather, reduce-scatter, all-to-all: of the whole, over all
 ranks); algbw = size / time, busbw = algbw * 2 (n - 1) / n (all-reduce) or (n - 1) / n. A time is that of one call in a
 chain of calls, the slowest rank's: in a CUDA graph, and eager. Contestants take turns within each round. Every result
-is checked before anything is timed, ark's also for equal bits on all ranks.
+is checked before anything is timed, ark's also for equal bits on all ranks. "ark registered": the
+tensors that are read or written by the peers come from ark_torch.distributed.empty.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from harness import summary, write_json
 SIZES = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30]
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 DTYPE = torch.bfloat16
+REGISTERED = "ark registered"  # tensors of ark_torch.distributed.empty where it makes a difference
+REGISTERED_FROM = 1 << 20
 # us, all-reduce in a graph: (world, bytes) -> what must be reached. From 64 MB on it is NCCL's time in the same run.
 MUST = {
     (2, 8 << 10): 3.5, (2, 64 << 10): 4, (2, 1 << 20): 8.5, (2, 4 << 20): 18,
@@ -62,18 +65,22 @@ def calls_of(op: str, size: int, groups: dict, world: int) -> dict[str, tuple]:
     """Contestant -> (input, call, output)."""
     found = {}
     n = size // DTYPE.itemsize
+    ordinary = lambda k: torch.empty(k, dtype=DTYPE, device="cuda")
     for name, group in groups.items():
+        if name == REGISTERED and size < REGISTERED_FROM:
+            continue
+        make = (lambda k: ark.empty(k, dtype=DTYPE)) if name == REGISTERED else ordinary
         if op == "all_reduce":
-            x = torch.empty(n, dtype=DTYPE, device="cuda")
+            x = make(n)
             found[name] = (x, lambda x=x, g=group: dist.all_reduce(x, group=g), x)
             continue
-        whole, part = (torch.empty(k, dtype=DTYPE, device="cuda") for k in (n, n // world))
+        whole, part = make(n), ordinary(n // world)
         if op == "all_gather":
             found[name] = (part, lambda w=whole, p=part, g=group: dist.all_gather_into_tensor(w, p, group=g), whole)
         elif op == "reduce_scatter":
             found[name] = (whole, lambda w=whole, p=part, g=group: dist.reduce_scatter_tensor(p, w, group=g), part)
         else:
-            out = torch.empty_like(whole)
+            out, whole = whole, ordinary(n)
             found[name] = (whole, lambda w=whole, o=out, g=group: dist.all_to_all_single(o, w, group=g), out)
     if op == "all_reduce" and "nccl" in groups and world > 1:
         try:
@@ -106,7 +113,7 @@ def check(op: str, name: str, case: tuple, rank: int, world: int) -> None:
         wanted = torch.cat([pattern(x.numel(), r).chunk(world)[rank] for r in range(world)])
     if not torch.equal(out, wanted):
         raise AssertionError(f"{name}, {op} of {x.numel()} elements: wrong result on rank {rank}")
-    if name == "ark" and op == "all_reduce":
+    if name.startswith("ark") and op == "all_reduce":
         # Random values: the same bits everywhere.
         x.normal_(generator=torch.Generator("cuda").manual_seed(rank))
         call()
@@ -186,7 +193,8 @@ def measure(op: str, size: int, groups: dict, rounds: int, eager: bool) -> list[
         for result in results.values():
             result["busbw"] = size / result["median"] / 1e3 * factor
         row = {"case": f"{op}, {size} bytes, {world} GPUs, {mode}", "op": op, "bytes": size, "mode": mode, "unit": "us"}
-        row |= {"better": "lower", "ark": results.pop("ark", None), "rivals": results, "floor": None, "must": must}
+        row |= {"better": "lower", "ark": results.pop("ark", None), "registered": results.pop(REGISTERED, None)}
+        row |= {"rivals": results, "floor": None, "must": must}
         row |= {"errors": {}} | ({"failed": failed} if failed else {})
         rows.append(row)
         if rank == 0:
@@ -196,7 +204,7 @@ def measure(op: str, size: int, groups: dict, rounds: int, eager: bool) -> list[
 
 
 def show(row: dict) -> None:
-    columns = {"ark": row["ark"]} | row["rivals"]
+    columns = {"ark": row["ark"], REGISTERED: row["registered"]} | row["rivals"]
     text = " ".join(
         f"| {name} {r['median']:9.2f} us {row['bytes'] / r['median'] / 1e3:7.1f} {r['busbw']:7.1f} GB/s"
         for name, r in columns.items()
@@ -217,7 +225,7 @@ def main() -> None:
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("ark")
-    groups = {"ark": dist.group.WORLD}
+    groups = {"ark": dist.group.WORLD, REGISTERED: dist.group.WORLD}
     if dist.is_nccl_available():
         groups["nccl"] = dist.new_group(backend="nccl")
     rows = []

@@ -1,7 +1,9 @@
-"""Runs functions of the form f(rank, world) in processes that form one group of the backend `ark` (host target)."""
+"""Runs functions of the form f(rank, world) in processes that form one group of the backend `ark`: on the host, or one
+GPU for each rank."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import traceback
@@ -12,16 +14,42 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+# Multicast objects are never made; torch and NCCL are told so too.
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")
 
-def _main(rank: int, world: int, path: str, backend: str, seconds: float, function: Callable, queue) -> None:
-    torch.set_num_threads(1)
+
+@dataclasses.dataclass
+class Job:
+    """What every rank does, and in which group. `options` go to the group (first_step, first_epoch, first_message,
+    early_launch)."""
+
+    function: Callable
+    world: int
+    backend: str
+    seconds: float
+    options: dict
+    path: str = ""
+
+    @property
+    def on_gpus(self) -> bool:
+        return self.backend == "ark"
+
+
+def _main(rank: int, job: Job, queue) -> None:
     try:
-        import ark_torch  # noqa: F401  (registers the backend)
+        if job.on_gpus:
+            torch.cuda.set_device(rank)
+        else:
+            torch.set_num_threads(1)
+        import ark_torch.distributed  # registers the backend
 
-        store = dist.FileStore(path, world)
-        timeout = timedelta(seconds=seconds)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
-        result = function(rank, world)
+        ark_torch.distributed._group_options.update(job.options)
+        store = dist.FileStore(job.path, job.world)
+        timeout = timedelta(seconds=job.seconds)
+        dist.init_process_group(job.backend, store=store, rank=rank, world_size=job.world, timeout=timeout)
+        result = job.function(rank, job.world)
         queue.put((rank, "ok", result))
     except BaseException as error:
         queue.put((rank, "error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
@@ -30,20 +58,18 @@ def _main(rank: int, world: int, path: str, backend: str, seconds: float, functi
             dist.destroy_process_group()
 
 
-def run_ranks(function: Callable, world: int, backend: str = "cpu:ark", seconds: float = 60, expect_missing: int = 0):
-    """Results by rank. Raises with the text of the first rank that failed; kills what is left after `seconds` * 2."""
+def _run(job: Job, expect_missing: int) -> dict:
     context = mp.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "store")
-        arguments = lambda rank: (rank, world, path, backend, seconds, function, queue)
-        processes = [context.Process(target=_main, args=arguments(rank)) for rank in range(world)]
+        job.path = os.path.join(folder, "store")
+        processes = [context.Process(target=_main, args=(rank, job, queue)) for rank in range(job.world)]
         for process in processes:
             process.start()
         results = {}
         try:
-            while len(results) < world - expect_missing:
-                rank, status, value = queue.get(timeout=2 * seconds)
+            while len(results) < job.world - expect_missing:
+                rank, status, value = queue.get(timeout=2 * job.seconds)
                 results[rank] = (status, value)
         finally:
             for process in processes:
@@ -51,6 +77,23 @@ def run_ranks(function: Callable, world: int, backend: str = "cpu:ark", seconds:
                 if process.is_alive():
                     process.kill()
     return results
+
+
+def run_ranks(
+    function: Callable,
+    world: int,
+    backend: str = "cpu:ark",
+    seconds: float = 60,
+    expect_missing: int = 0,
+    **options: int,
+) -> dict:
+    """Results by rank: (status, value). Kills what is left after `seconds` * 2."""
+    return _run(Job(function, world, backend, seconds, options), expect_missing)
+
+
+def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options: int) -> dict:
+    """The same, one GPU for each rank."""
+    return _run(Job(function, world, "ark", seconds, options), expect_missing)
 
 
 def values(results: dict) -> list:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.collective_stress import stress_on_host
 from tests.distributed_worker import run_ranks, values
 
 WORLDS = [2, 3, 4]
@@ -183,6 +184,12 @@ def test_exchanges(world):
 
 def test_subgroups():
     values(run_ranks(subgroups, 3))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_stress(world):
+    """Counts of steps wrap 2^32 on the way."""
+    print(values(run_ranks(stress_on_host, world, first_step=2**32 - 500)))
 
 
 def test_ddp_follows_one_process():

@@ -45,6 +45,12 @@ class CudaGroup {
   WorkPtr recv(Tensors& tensors, int source);
   WorkPtr barrier(const c10d::BarrierOptions& opts, c10::Device device);
 
+  /// A tensor in new memory that all ranks map; its memory goes when the last tensor on it does. Collective.
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device);
+  /// Maps the memory of a contiguous tensor on all ranks and keeps it alive; the number of the registration.
+  int register_tensor(const at::Tensor& tensor);
+  void deregister(int number);
+
   void abort();
   /// Throws if a kernel of the group has failed.
   void poll();
@@ -84,6 +90,7 @@ class CudaGroup {
   std::string unusable_;
   std::mutex creation_mutex_, mutex_;
   std::map<int, c10::Stream> streams_;
+  std::map<int, at::Tensor> registered_;
   std::optional<c10::Stream> last_;  // where the last collective of the group is
 };
 

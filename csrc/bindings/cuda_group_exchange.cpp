@@ -29,7 +29,8 @@ CudaGroup::WorkPtr CudaGroup::broadcast(Tensors& tensors, const c10d::BroadcastO
         } else {
           parts[root] = part(nullptr, staged.ptr(), 0, staged.bytes());
         }
-        collectives.exchange(comm::ExchangeKind::kBroadcast, parts, root, staged.bytes(), call);
+        collectives.exchange(comm::ExchangeKind::kBroadcast, parts, root, staged.bytes(), call,
+                             {staged.ptr(), staged.bytes(), 0});
         if (rank_ != root) staged.finish();
       },
       tensor.device());
@@ -98,7 +99,8 @@ CudaGroup::WorkPtr CudaGroup::allgather_into(Tensors& outputs, Tensors& inputs, 
           std::vector<abi::ExchangePart> parts;
           for (int r = 0; r < size_; ++r)
             parts.push_back(part(in.ptr(), static_cast<char*>(out.ptr()) + r * in.bytes(), in.bytes(), in.bytes()));
-          collectives.exchange(comm::ExchangeKind::kAllGather, parts, -1, in.bytes(), call);
+          collectives.exchange(comm::ExchangeKind::kAllGather, parts, -1, in.bytes(), call,
+                               {out.ptr(), out.bytes(), rank_ * in.bytes()});
           out.finish();
         }
       },
@@ -192,7 +194,9 @@ CudaGroup::WorkPtr CudaGroup::alltoall_base(at::Tensor& output, at::Tensor& inpu
           sent += to[r];
           got += from[r];
         }
-        collectives.exchange(comm::ExchangeKind::kAllToAll, parts, -1, same, call);
+        Collectives::Output whole{};
+        if (same) whole = {out.ptr(), out.bytes(), rank_ * (out.bytes() / size_)};
+        collectives.exchange(comm::ExchangeKind::kAllToAll, parts, -1, same, call, whole);
         out.finish();
       },
       output.device());

@@ -45,7 +45,25 @@ void register_process_group(pybind11::module_& m, std::shared_ptr<cuda::Toolchai
           [](ProcessGroupArk& g, int algorithm) {
             if (g.cuda_group()) g.cuda_group()->force_algorithm(algorithm);
           },
-          py::arg("algorithm"), "For tests: 0 one-shot, 1 two-shot, 2 rings, -1 by size.")
+          py::arg("algorithm"), "For tests: 0 one-shot, 1 two-shot, 2 rings, 3 registered memory, -1 by size.")
+      .def(
+          "empty",
+          [](ProcessGroupArk& g, std::vector<int64_t> sizes, at::ScalarType dtype, c10::Device device) {
+            TORCH_CHECK(g.cuda_group(), "ark process group, empty: the group has no CUDA side");
+            return g.cuda_group()->empty(sizes, dtype, device);
+          },
+          py::arg("sizes"), py::arg("dtype"), py::arg("device"), py::call_guard<py::gil_scoped_release>(),
+          "A CUDA tensor in memory that all ranks of the group map. Collective.")
+      .def(
+          "register",
+          [](ProcessGroupArk& g, const at::Tensor& tensor) {
+            TORCH_CHECK(g.cuda_group(), "ark process group, register: the group has no CUDA side");
+            return g.cuda_group()->register_tensor(tensor);
+          },
+          py::arg("tensor"), py::call_guard<py::gil_scoped_release>(), "Maps a CUDA tensor on all ranks. Collective.")
+      .def(
+          "deregister", [](ProcessGroupArk& g, int number) { g.cuda_group()->deregister(number); }, py::arg("number"),
+          py::call_guard<py::gil_scoped_release>())
       .def("delegated", &ProcessGroupArk::delegated, "Operations handed to the CUDA backend, with counts.");
 }
 

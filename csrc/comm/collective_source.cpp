@@ -19,8 +19,8 @@ KernelSource collective_source(const KernelKey& key) {
   std::string body, checks;
   switch (key.family) {
     case KernelFamily::kPackets:
-      source = {.text = {}, .entry = "ark_packets", .threads = 288, .shared_bytes = 0};
-      body = cat("packet_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
+      source = {.text = {}, .entry = "ark_packets", .threads = 256, .shared_bytes = 0};
+      body = cat("PacketKernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">::run(p)");
       break;
     case KernelFamily::kRing:
       source = {.text = {}, .entry = "ark_ring", .threads = 512, .shared_bytes = kRingSharedBytes};
@@ -36,9 +36,18 @@ KernelSource collective_source(const KernelKey& key) {
       source = {.text = {}, .entry = "ark_point", .threads = 64, .shared_bytes = kPointSharedBytes};
       body = "point_kernel(p)";
       break;
+    case KernelFamily::kDirectReduce:
+      source = {.text = {}, .entry = "ark_direct_reduce", .threads = 512, .shared_bytes = 0};
+      body = cat("direct_reduce_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
+      break;
+    case KernelFamily::kDirectMove:
+      source = {.text = {}, .entry = "ark_direct_move", .threads = 512, .shared_bytes = 0};
+      body = cat("direct_move_kernel<", key.world, ">(p)");
+      break;
   }
-  source.text = cat("#include \"device/collective_kernel.cuh\"\n", checks,
-                    "extern \"C\" __global__ void __launch_bounds__(", source.threads, ", 1) ", source.entry,
+  source.text = cat("#include \"device/collective_kernel.cuh\"\n#include \"device/collective_direct.cuh\"\n", checks,
+                    "extern \"C\" __global__ void __launch_bounds__(", source.threads, ", ",
+                    key.family == KernelFamily::kPackets ? 2 : 1, ") ", source.entry,
                     "(const __grid_constant__ ark::abi::CollectiveParams p) {\n  using namespace ark::device;\n  ",
                     body, ";\n}\n");
   return source;

@@ -7,11 +7,11 @@
 
 namespace ark::comm {
 
-enum class KernelFamily { kPackets, kRing, kExchange, kPoint };
+enum class KernelFamily { kPackets, kRing, kExchange, kPoint, kDirectReduce, kDirectMove };
 
 struct KernelKey {
   KernelFamily family;
-  DType dtype = DType::kU8;  // kPackets, kRing
+  DType dtype = DType::kU8;  // kPackets, kRing, kDirectReduce
   int world = 0;             // all but kPoint
   auto operator<=>(const KernelKey&) const = default;
 };

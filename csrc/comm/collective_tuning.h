@@ -11,26 +11,29 @@ struct CollectiveTuning {
   uint64_t two_shot_bytes;        // more than that, up to here, in two
   uint64_t reduce_scatter_bytes;  // whole input: by packets up to here
   uint64_t pair_bytes;            // exchange: of one pair, by packets up to here
+  // On registered memory, in place from here on: tensor of an all-reduce, input of a reduce-scatter, output of an
+  // exchange.
+  uint64_t direct_reduce_bytes, direct_scatter_bytes, direct_move_bytes;
+  int direct_workers;
 };
 
-// Of more than two ranks packets go up to what one packet per thread holds. (Several passes once lost packets: the
-// device took 8-byte packets for floats where the host counts on 16, and ran over the boxes of the next rank. Not
-// measured again since.) Above two_shot_bytes the rings win: packets are polled and cleared, rings are not. Of two
-// ranks one hop sends no more than two hops do.
+// Of more than two ranks packets go up to what one packet per thread holds (several passes have not been measured
+// there). Above two_shot_bytes the rings win: packets are polled and cleared, rings are not.
 inline constexpr CollectiveTuning kCollectiveTuning[] = {
-    {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10},
-    {4, 192 << 10, 1 << 20, 1 << 20, 128 << 10},
-    {8, 64 << 10, 2 << 20, 2 << 20, 64 << 10},
+    {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10, (4 << 20) + 1, (4 << 20) + 1, 8 << 20, 64},
+    {4, 192 << 10, 1 << 20, 1 << 20, 128 << 10, 4 << 20, 4 << 20, 8 << 20, 64},
+    {8, 64 << 10, 2 << 20, 2 << 20, 64 << 10, 4 << 20, 4 << 20, 8 << 20, 64},
 };
 
 inline constexpr uint64_t kPacketSetBytes = 8 << 20;  // of each of two sets: 4 MB in two hops of 16-byte packets
 inline constexpr int kPacketThreads = 256;
-/// CTAs of a kernel by packets: two such kernels of two groups fit on the GPU together, so that groups whose ranks call
-/// in different orders do not keep each other out.
-inline constexpr int kMaxPacketWorkers = 64;
+/// CTAs of a kernel by packets that move data (one more exchanges the calls). Two of them share an SM, so that two
+/// kernels of two groups fit on the GPU together, and groups whose ranks call in different orders do not keep each
+/// other out.
+inline constexpr int kMaxPacketWorkers = 128;
 
 /// CTAs of a launch that may be brought in while the one before it runs: two launches of two groups fit together.
-inline constexpr int kMaxEarlyWorkers = 32;
+inline constexpr int kMaxEarlyWorkers = 65;
 
 inline const CollectiveTuning& tuning_for(int world) {
   for (const CollectiveTuning& t : kCollectiveTuning)

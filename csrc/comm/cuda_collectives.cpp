@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/collective_tuning.h"
 
 namespace ark::comm {
 namespace {
@@ -28,7 +29,11 @@ abi::ArenaLayout lay_out(int world) {
   layout.arrived = take(kFlags);
   layout.credits = take(kFlags);
   layout.packet_set_bytes = kPacketSetBytes;
+  layout.packet_area_bytes = kPacketSetBytes / world / 32 * 32;
   layout.packets = take(2 * kPacketSetBytes);
+  layout.flagged = take(2 * kPacketSetBytes);
+  layout.places = take(2 * abi::kMaxRanks * 2 * 16);
+  layout.parted = take(static_cast<uint64_t>(abi::kMaxDirectWorkers) * abi::kMaxRanks * abi::kFlagBytes);
   const uint64_t full = static_cast<uint64_t>(abi::kMaxRingWorkers) * world,
                  point = static_cast<uint64_t>(abi::kMaxPointWorkers) * world;
   layout.rings = take((2 * full + point) * abi::kRingSlots * abi::kMessageBytes);
@@ -66,7 +71,8 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
       toolchain_(std::move(toolchain)),
       options_(options),
       layout_(lay_out(group.world)),
-      error_(gpu_.context, sizeof(abi::CollectiveError)) {
+      error_(gpu_.context, sizeof(abi::CollectiveError)),
+      store_(store) {
   check<UnsupportedError>(group.world >= 2 && group.world <= abi::kMaxRanks, "CUDA collectives of a host join 2 to ",
                           abi::kMaxRanks, " ranks, got ", group.world);
   arena_ = std::make_unique<SymmetricMemory>(store, group, gpu_, "cuda", layout_.size_bytes);
@@ -133,7 +139,7 @@ abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
   const uint64_t weight = has_16_byte_packets(dtype) ? 1 : 2;
   // Of more than two ranks a thread sends and receives one packet per peer: see kMaxPacketWorkers.
   const uint64_t one_pass = static_cast<uint64_t>(kMaxPacketWorkers) * kPacketThreads * 16;
-  const uint64_t slice = (bytes * weight + group_.world - 1) / group_.world + 16;
+  const uint64_t slice = ((bytes * weight + 15) / 16 + group_.world - 1) / group_.world * 16;
   const uint64_t one_shot_room = group_.world == 2 ? kPacketSetBytes / 2 : one_pass;
   const uint64_t two_shot_room = group_.world == 2 ? kPacketSetBytes / 4 : one_pass + 16;
   const bool fits_one = bytes * weight <= one_shot_room, fits_two = slice <= two_shot_room;
@@ -157,6 +163,8 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
   p.op = device_op(dtype, op);
   p.call = abi::pack_call(kind, static_cast<int>(dtype), p.op, root, count);
   const uint64_t bytes = count * size_bytes(dtype);
+  if (takes_direct(bytes, tuning_for(group_.world).direct_reduce_bytes) && reduce_direct(p, bytes, bytes, dtype, call))
+    return;
   p.algorithm = choose(bytes, dtype);
   if (p.algorithm == abi::Algorithm::kRing) {
     const uint64_t messages = (bytes + abi::kMessageBytes - 1) / abi::kMessageBytes;
@@ -169,7 +177,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
   if (p.algorithm == abi::Algorithm::kTwoShot) packets = (packets + group_.world - 1) / group_.world;
   const int grid =
       static_cast<int>(std::clamp<uint64_t>((packets + kPacketThreads - 1) / kPacketThreads, 1, kMaxPacketWorkers));
-  launch({KernelFamily::kPackets, dtype, group_.world}, grid, false, p, call);
+  launch({KernelFamily::kPackets, dtype, group_.world}, grid + 1, false, p, call);
 }
 
 void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, DType dtype, Reduction op,
@@ -183,7 +191,10 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
   p.call = abi::pack_call(p.kind, static_cast<int>(dtype), p.op, -1, count);
   const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
   const uint64_t one_pass = static_cast<uint64_t>(kMaxPacketWorkers) * kPacketThreads * 16;
-  const uint64_t room = group_.world == 2 ? kPacketSetBytes / 4 - 16 : one_pass;
+  const uint64_t room = group_.world == 2 ? kPacketSetBytes / 4 : one_pass;
+  if (takes_direct(bytes * group_.world, tuning_for(group_.world).direct_scatter_bytes) &&
+      reduce_direct(p, bytes * group_.world, 0, dtype, call))
+    return;
   const bool small =
       bytes * weight <= room && bytes * group_.world * weight <= tuning_for(group_.world).reduce_scatter_bytes;
   if (small && forced_ != static_cast<int>(abi::Algorithm::kRing)) {
@@ -191,7 +202,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
     const uint64_t packet = has_16_byte_packets(dtype) ? 16 : 8, packets = (bytes + packet - 1) / packet;
     const int grid =
         static_cast<int>(std::clamp<uint64_t>((packets + kPacketThreads - 1) / kPacketThreads, 1, kMaxPacketWorkers));
-    return launch({KernelFamily::kPackets, dtype, group_.world}, grid, false, p, call);
+    return launch({KernelFamily::kPackets, dtype, group_.world}, grid + 1, false, p, call);
   }
   p.algorithm = abi::Algorithm::kRing;
   launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, abi::kMaxRingWorkers)), true,
@@ -199,16 +210,19 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
 }
 
 void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes,
-                               const Call& call) {
+                               const Call& call, const Output& output) {
   check(static_cast<int>(parts.size()) == group_.world, "an exchange with ", parts.size(), " parts in a group of ",
         group_.world);
   connect(deadline(call));
   CollectiveParams p = make_params(CollectiveKind::kExchange, call);
   p.call = abi::pack_call(p.kind, kBarrierType, static_cast<abi::ReduceOp>(kind), root, bytes);
+  for (int r = 0; r < group_.world; ++r) p.parts[r] = parts[r];
+  if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move_bytes) &&
+      move_direct(p, output, call))
+    return;
   p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
   uint64_t small = 0, big = 0;
   for (int r = 0; r < group_.world; ++r) {
-    p.parts[r] = parts[r];
     if (r == group_.rank) continue;
     for (uint64_t size : {parts[r].send_bytes, parts[r].receive_bytes}) {
       if (size <= p.packet_limit)
@@ -278,7 +292,8 @@ void CudaCollectives::launch(const KernelKey& key, int grid, bool with_shared, C
   config.block_x = static_cast<unsigned>(kernel->source.threads);
   config.shared_bytes = with_shared ? static_cast<unsigned>(kernel->source.shared_bytes) : 0;
   config.stream = call.stream;
-  params.early = options_.early_launch && !with_shared && grid <= kMaxEarlyWorkers;
+  const bool direct = params.algorithm == abi::Algorithm::kDirect;
+  params.early = options_.early_launch && !with_shared && !direct && grid <= kMaxEarlyWorkers;
   if (params.early) {
     config.attributes = &attribute;
     config.num_attributes = 1;
@@ -312,12 +327,12 @@ void CudaCollectives::abort() {
 namespace {
 
 std::string call_text(uint64_t call) {
-  const auto kind = static_cast<CollectiveKind>(call & 15);
+  const auto kind = static_cast<CollectiveKind>(call & 7);
   const auto dtype = static_cast<int>(call >> 4 & 15), op = static_cast<int>(call >> 8 & 15);
   const int root = static_cast<int>(call >> 12 & 15) - 1;
   const uint64_t count = call >> 16;
   static constexpr const char* kExchanges[] = {"barrier", "all_gather", "broadcast", "gather", "scatter", "all_to_all"};
-  std::string to = root < 0 ? "" : cat(", root ", root);
+  std::string to = cat(root < 0 ? "" : cat(", root ", root), call & abi::kDirectCall ? ", on registered memory" : "");
   switch (kind) {
     case CollectiveKind::kExchange:
       return cat(op < 6 ? kExchanges[op] : "?", " of ", count, " bytes", to);
@@ -346,6 +361,12 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
       return cat(where, "the ranks disagree: rank ", e.peer, " called ", call_text(e.peer_call));
     case abi::CollectiveWait::kPeerAbort:
       return cat(where, e.peer == group_.rank ? "the group was aborted" : cat("rank ", e.peer, " has failed"));
+    case abi::CollectiveWait::kWindow:
+      return cat(where, "the ranks disagree: rank ", e.peer, " has its tensor in registered memory number ", e.seen,
+                 ", this rank in number ", e.expected, " (all ranks pass tensors of the same empty or register call)");
+    case abi::CollectiveWait::kEnd:
+      return cat(where, "rank ", e.peer, " did not end the collective within the time-out (worker ", e.worker,
+                 ", epoch ", e.epoch, ")");
     default:
       break;
   }

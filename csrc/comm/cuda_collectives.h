@@ -12,9 +12,9 @@
 #include <span>
 
 #include "comm/collective_source.h"
-#include "comm/collective_tuning.h"
 #include "comm/reduce.h"
 #include "comm/symmetric_memory.h"
+#include "comm/window.h"
 #include "device/collective_abi.h"
 #include "targets/cuda/toolchain.h"
 
@@ -48,12 +48,24 @@ class CudaCollectives {
   void all_reduce(const void* in, void* out, uint64_t count, DType dtype, Reduction op, int root, const Call& call);
   /// in holds world * count elements.
   void reduce_scatter(const void* in, void* out, uint64_t count, DType dtype, Reduction op, const Call& call);
+  /// The one output of an exchange, where every rank's part begins at the same place in the outputs of all the others.
+  struct Output {
+    void* data;
+    uint64_t bytes;
+    uint64_t own_part;  // offset of this rank's part
+  };
   /// One part per rank. `bytes` goes into the comparison of the calls: what all ranks must agree on (0: nothing).
-  void exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes,
-                const Call& call);
+  void exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes, const Call& call,
+                const Output& output = {});
   void barrier(const Call& call);
   void send(const void* data, uint64_t bytes, int to, const Call& call);
   void receive(void* data, uint64_t bytes, int from, const Call& call);
+
+  /// Registered memory: collectives whose tensors lie in it move and reduce them in place (from a size on). Collective
+  /// calls. A window lives until it is dropped, which every rank does for itself; collectives on it must have ended.
+  std::shared_ptr<Window> make_window(size_t bytes, Clock::time_point deadline);
+  std::shared_ptr<Window> register_window(void* own, size_t bytes, Clock::time_point deadline);
+  void drop_window(int number);
 
   /// For kernels that call the device collectives themselves: all fields that do not depend on the operation. Waits for
   /// all ranks until `deadline`.
@@ -66,13 +78,21 @@ class CudaCollectives {
 
   int device() const { return gpu_.device; }
   uint64_t launches() const { return launches_; }
-  /// For tests and benchmarks: forces an algorithm (where it fits) from now on; -1: by size.
+  /// For tests and benchmarks: forces an algorithm (where it fits) from now on; -1: by size. 3, registered memory, fits
+  /// only where there is such.
   void force_algorithm(int algorithm) { forced_ = algorithm; }
 
  private:
   abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
   void launch(const KernelKey& key, int grid, bool with_shared, abi::CollectiveParams& params, const Call& call);
   void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
+  std::shared_ptr<Window> window_at(const void* data, uint64_t bytes) const;
+  void keep_window(const std::shared_ptr<Window>& window);
+  bool takes_direct(uint64_t bytes, uint64_t from) const;
+  /// On registered memory, if both tensors lie in it.
+  bool reduce_direct(abi::CollectiveParams& params, uint64_t in_bytes, uint64_t out_bytes, DType dtype,
+                     const Call& call);
+  bool move_direct(abi::CollectiveParams& params, const Output& output, const Call& call);
   abi::Algorithm choose(uint64_t bytes, DType dtype) const;
   Clock::time_point deadline(const Call& call) const;
   std::string describe(const abi::CollectiveError& e) const;
@@ -95,6 +115,10 @@ class CudaCollectives {
     KernelSource source;
   };
   std::map<KernelKey, Kernel> kernels_;
+  Store& store_;
+  int num_windows_ = 0;  // ever made: the numbers of windows begin at 1
+  std::map<cuda::DevicePtr, std::shared_ptr<Window>> windows_;
+  mutable std::mutex windows_mutex_;
 };
 
 }  // namespace ark::comm

@@ -36,7 +36,8 @@ SymmetricMemory::SymmetricMemory(Store& store, const GroupInfo& group, const cud
 
 void SymmetricMemory::offer() {
   if (server_) return;
-  store_.set(place_key(group_, tag_, group_.rank), cat(process_token(), ' ', gpu_.device, ' ', own()));
+  store_.set(place_key(group_, tag_, group_.rank),
+             cat(process_token(), ' ', gpu_.device, ' ', own(), ' ', size_bytes_));
   server_ = std::make_unique<FdServer>(store_, group_, tag_, segments_[group_.rank].export_fd());
 }
 
@@ -47,10 +48,21 @@ cuda::DevicePtr SymmetricMemory::of(int rank, Clock::time_point deadline) {
   std::string process;
   cuda::Device device = -1;
   cuda::DevicePtr address = 0;
-  place >> process >> device >> address;
+  size_t size_bytes = 0;
+  place >> process >> device >> address >> size_bytes;
+  check(size_bytes == size_bytes_, "symmetric memory ", tag_, " of group ", group_.name, ": rank ", group_.rank,
+        " has ", size_bytes_, " bytes, rank ", rank, " has ", size_bytes);
   if (process == process_token() && device == gpu_.device) return addresses_[rank] = address;
   segments_[rank] = CudaSegment(gpu_, request_fd(store_, group_, tag_, rank, deadline), size_bytes_);
   return addresses_[rank] = segments_[rank].address();
+}
+
+void SymmetricMemory::settle(Clock::time_point deadline) {
+  auto key = [&](int rank) { return cat("ark/", group_.name, "/", tag_, "/mapped/", rank); };
+  store_.set(key(group_.rank), "1");
+  for (int r = 0; r < group_.world; ++r)
+    if (r != group_.rank) store_.get(key(r), deadline);
+  server_.reset();
 }
 
 }  // namespace ark::comm

@@ -19,6 +19,9 @@ class SymmetricMemory {
   /// Makes the memory visible to the peers; what was written before is there.
   void offer();
 
+  /// Waits until all ranks have mapped all segments; nobody is let in afterwards. Collective.
+  void settle(Clock::time_point deadline);
+
   size_t size_bytes() const { return size_bytes_; }
   cuda::DevicePtr own() const { return segments_[group_.rank].address(); }
   /// Maps on the first call: waits for the rank to offer its segment, until `deadline`.

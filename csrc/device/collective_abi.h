@@ -19,15 +19,15 @@
 namespace ark::abi {
 
 inline constexpr int kMaxRanks = 8;
-// Reductions of floats may use packets of 16 bytes that are cleared after reading. The kernels used 8-byte packets with
-// flags for every type while the host counted on 16 for floats, and ran over their boxes (2 ranks: from 2 MB on); what
-// was measured are the 8-byte ones. The cleared ones are right in an emulation and have not run on a GPU yet.
-inline constexpr bool kClearedPackets = false;
+// Reductions of floats of up to 32 bits use packets of 16 bytes of data that are cleared after reading; the others use
+// packets of 8 bytes that carry flags.
+inline constexpr bool kClearedPackets = true;
 inline constexpr int kMessageBytes = 16384;  // of one bulk copy; from 8 KB on the link's rate is reached
-inline constexpr int kMaxRingWorkers = 32;   // CTAs; 32 of them with 16 KB messages saturate the link
+inline constexpr int kMaxRingWorkers = 64;   // CTAs: 32 reach 0.7 of the link's rate, 64 all of it
 inline constexpr int kMaxPointWorkers = 8;   // of a send or receive
 inline constexpr int kRingSlots = 8;
-inline constexpr int kFlagBytes = 32;  // distance between flags
+inline constexpr int kFlagBytes = 32;          // distance between flags
+inline constexpr int kMaxDirectWorkers = 132;  // CTAs of a launch on registered memory
 
 /// Rings from every rank to every rank and worker. kRingPoint serves send and receive.
 enum class Ring : i32 { kReduce, kGather, kPoint, kCount };
@@ -35,7 +35,7 @@ enum class Ring : i32 { kReduce, kGather, kPoint, kCount };
 enum class CollectiveKind : i32 { kBarrier, kAllReduce, kReduce, kReduceScatter, kExchange, kSend, kReceive };
 /// Values of comm::Reduction.
 enum class ReduceOp : i32 { kSum, kProduct, kMin, kMax, kAverage, kBitAnd, kBitOr, kBitXor };
-enum class Algorithm : i32 { kOneShot, kTwoShot, kRing };
+enum class Algorithm : i32 { kOneShot, kTwoShot, kRing, kDirect };
 
 /// Offsets within every rank's segment.
 struct ArenaLayout {
@@ -43,10 +43,14 @@ struct ArenaLayout {
   u64 aborts;   // [kMaxRanks] u32: rank r has given up
   u64 arrived;  // [Ring][kMaxRingWorkers][kMaxRanks] flags: messages that r has put into the ring to here
   u64 credits;  // likewise: messages that r has taken out of the ring from here
-  u64 packets;  // [2] sets of packet_set_bytes
+  u64 packets;  // [2] sets of packet_set_bytes: packets that are cleared after reading
+  u64 flagged;  // likewise: packets that carry the epoch
+  u64 places;   // [2][kMaxRanks][2] packets: where the tensors of r lie (collective_direct.cuh)
+  u64 parted;   // [kMaxDirectWorkers][kMaxRanks] flags: the last launch that this worker of r has ended
   u64 rings;    // [Ring][workers][world][kRingSlots] messages
   u64 size_bytes;
   u64 packet_set_bytes;
+  u64 packet_area_bytes;  // of a set: for the packets of one sender, a multiple of 32
 };
 
 /// In the device memory of its rank; lives as long as the group, also across replays of captured launches.
@@ -60,7 +64,18 @@ struct CollectiveState {
 };
 
 /// What a wait was for.
-enum class CollectiveWait : i32 { kCall, kPacket, kArrival, kCredit, kTile, kLoad, kMismatch, kPeerAbort };
+enum class CollectiveWait : i32 {
+  kCall,
+  kPacket,
+  kArrival,
+  kCredit,
+  kTile,
+  kLoad,
+  kMismatch,
+  kPeerAbort,
+  kWindow,
+  kEnd
+};
 
 /// In pinned host memory. `set` is written last.
 struct CollectiveError {
@@ -82,11 +97,18 @@ struct ExchangePart {
   u64 send_bytes, receive_bytes;
 };
 
-/// A call, packed into 64 bits so that one packet carries it: kind, type, operation, root + 1, then the element count.
+/// A call, packed into 64 bits so that one packet carries it: kind and kDirectCall, type, operation, root + 1, then the
+/// element count.
+inline constexpr u64 kDirectCall = 8;  // on registered memory
 ARK_HOST_DEVICE inline constexpr u64 pack_call(CollectiveKind kind, i32 dtype, ReduceOp op, i32 root, u64 count) {
   return static_cast<u64>(kind) | static_cast<u64>(dtype & 15) << 4 | static_cast<u64>(op) << 8 |
          static_cast<u64>((root + 1) & 15) << 12 | count << 16;
 }
+
+/// A place in registered memory: the number of the window and the offset in it, of the same number on all ranks.
+ARK_HOST_DEVICE inline constexpr u64 pack_place(u64 window, u64 offset) { return window << 48 | offset; }
+ARK_HOST_DEVICE inline constexpr u64 window_of(u64 place) { return place >> 48; }
+ARK_HOST_DEVICE inline constexpr u64 offset_of_place(u64 place) { return place & ((1ull << 48) - 1); }
 
 struct CollectiveParams {
   unsigned char* base[kMaxRanks];  // of every rank's segment, as mapped here
@@ -110,6 +132,12 @@ struct CollectiveParams {
   unsigned char* out;
   u64 packet_limit;               // kExchange: pairs of at most this many bytes travel as packets
   ExchangePart parts[kMaxRanks];  // kExchange; [peer] of kSend, kReceive
+  // Registered memory: every rank's window as mapped here, the own tensors' places, and where this rank's part begins
+  // in the outputs of the others. No tensor: window 0, offset 0.
+  unsigned char* window_in[kMaxRanks];
+  unsigned char* window_out[kMaxRanks];
+  u64 place_in, place_out;
+  u64 push_offset;
 };
 
 /// Workers that serve a pair of an exchange: both ends compute the same.

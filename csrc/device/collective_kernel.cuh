@@ -1,37 +1,28 @@
-// The standalone kernels: a launch is one collective. A CTA is a worker; element and message to CTA is a fixed map and
-// CTAs of a launch do not wait for each other, so a grid need not be resident as a whole.
+// The standalone kernels: a launch is one collective. A CTA is a worker; element and message to CTA is a fixed map.
 #pragma once
 #include "device/collective_packet.cuh"
 #include "device/collective_ring.cuh"
 
 namespace ark::device {
 
-inline constexpr int kPacketThreads = 256;  // and a warp for the call
+inline constexpr int kPacketThreads = 256;
 inline constexpr int kRingThreads = 128 + kTiles * kGroupThreads;
 inline constexpr int kExchangeThreads = 384;
-
 ARK_DEVICE void begin_launch(const CollectiveParams& p) {
   if (!p.early) return;
   grid_wait_previous();
   grid_release_next();  // only now: at most one launch waits on the GPU, and takes no room that others need
 }
 
-/// One algorithm of collective_packet.cuh, all chunks. The last warp of the CTA exchanges the calls.
+/// One algorithm of collective_packet.cuh, all chunks. CTA 0 exchanges the calls and moves no data.
 template <class Algorithm>
 ARK_DEVICE void run_packets(const CollectiveParams& p, u32 epoch, int thread) {
-  const u32 workers = gridDim.x * kPacketThreads;
-  u32 t = blockIdx.x * kPacketThreads + thread;
-  const bool clerk = thread >= kPacketThreads;
+  const u32 workers = (gridDim.x - 1) * kPacketThreads;
+  const u32 worker = (blockIdx.x - 1) * kPacketThreads + thread, step = Algorithm::kCount * workers;
   const Algorithm algorithm(p, epoch, workers);
   typename Algorithm::Own own;
-  if (clerk)
-    announce_call(p, epoch, thread & 31);
-  else if (t < algorithm.limit)
-    algorithm.send(t, own);
-  __syncthreads();
-  if (clerk) return finish_call(p, epoch, thread & 31);
-  const u32 worker = t, step = Algorithm::kCount * workers;
-  for (; t < algorithm.limit; t += step) {
+  if (worker < algorithm.limit) algorithm.send(worker, own);
+  for (u32 t = worker; t < algorithm.limit; t += step) {
     typename Algorithm::Own next;
     if (t + step < algorithm.limit) algorithm.send(t + step, next);
     if (!algorithm.receive(t, own)) return;
@@ -43,28 +34,48 @@ ARK_DEVICE void run_packets(const CollectiveParams& p, u32 epoch, int thread) {
   algorithm.finish(worker);
 }
 
-/// All-reduce, reduce and reduce-scatter by packets. kPacketThreads + 32 threads, any number of CTAs.
-template <class E, int kWorld>
-ARK_DEVICE void packet_kernel(const CollectiveParams& p) {
-  begin_launch(p);
-  const int thread = thread_index();
-  const u32 epoch = load_relaxed(&p.state->epoch);
-  // Packets of a thread at a time, 8 words of each peer for two ranks, 4 for more: registers are the limit.
-  constexpr int kWords = PacketOf<E>::Type::kWords, kMany = kWorld == 2 ? 8 / kWords : kWorld <= 4 ? 4 / kWords : 1;
-  const u64 room = static_cast<u64>(gridDim.x) * kPacketThreads * (kWords * 4);
-  if (p.algorithm == abi::Algorithm::kOneShot) {
-    if (p.count * E::kBytes <= room)
-      run_packets<OneShot<E, kWorld, 1>>(p, epoch, thread);
-    else
-      run_packets<OneShot<E, kWorld, kMany>>(p, epoch, thread);
-  } else {
-    const u64 slices = p.kind == CollectiveKind::kReduceScatter ? 1 : kWorld;
-    if (p.count * E::kBytes <= room * slices)
-      run_packets<TwoShot<E, kWorld, 1>>(p, epoch, thread);
-    else
-      run_packets<TwoShot<E, kWorld, kMany>>(p, epoch, thread);
-  }
+/// With as many packets of a thread at a time as it takes for one pass, up to kMany: the fewer the faster.
+template <template <int> class Algorithm, int kMany>
+ARK_DEVICE void run_passes(const CollectiveParams& p, u32 epoch, int thread, u64 packets) {
+  const u64 threads = static_cast<u64>(gridDim.x - 1) * kPacketThreads;
+  if constexpr (kMany > 1)
+    if (packets > threads * (kMany / 2)) return run_packets<Algorithm<kMany>>(p, epoch, thread);
+  if constexpr (kMany > 2)
+    if (packets > threads * (kMany / 4)) return run_packets<Algorithm<kMany / 2>>(p, epoch, thread);
+  run_packets<Algorithm<1>>(p, epoch, thread);
 }
+
+/// All-reduce, reduce and reduce-scatter by packets. kPacketThreads threads, a CTA for the calls and any number for the
+/// data: they are apart so that two CTAs of eight warps, all of whose registers are used, share an SM.
+template <class E, int kWorld>
+struct PacketKernel {
+  template <int kCount>
+  using One = OneShot<E, kWorld, kCount>;
+  template <int kCount>
+  using Two = TwoShot<E, kWorld, kCount>;
+  static constexpr int kWords = PacketOf<E>::Type::kWords;
+  // Packets of a thread at a time: registers are the limit.
+  static constexpr int kMany = kWorld == 2 ? 2 : kWorld <= 4 && E::kBytes > 1 ? 4 / kWords : 1;
+
+  ARK_DEVICE static void run(const CollectiveParams& p) {
+    begin_launch(p);
+    const int thread = thread_index();
+    const u32 epoch = load_relaxed(&p.state->epoch);
+    if (blockIdx.x == 0) {
+      if (thread >= 32) return;
+      announce_call(p, epoch, thread);
+      return finish_call_alone(p, epoch, thread);
+    }
+    __syncthreads();  // all threads have read the epoch
+    if (thread == 0) count_in(p);
+    const u64 slices = p.algorithm == abi::Algorithm::kOneShot || p.kind == CollectiveKind::kReduceScatter ? 1 : kWorld;
+    const u64 packets = p.count * E::kBytes / (kWords * 4 * slices);  // about: what is left over is another pass
+    if (p.algorithm == abi::Algorithm::kOneShot)
+      run_passes<One, kMany>(p, epoch, thread, packets);
+    else
+      run_passes<Two, kMany>(p, epoch, thread, packets);
+  }
+};
 
 /// The same through the rings. kRingThreads threads, at most kMaxRingWorkers CTAs, sizeof(RingShared) of shared memory.
 template <class E, int kWorld>
@@ -188,7 +199,7 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   Send send(p, Ring::kGather, worker, outgoing, shared.send, states.send);
   Take take(p, Ring::kGather, worker, incoming, shared.take, states.take);
   const bool rings = p.uses_rings && worker < abi::kMaxRingWorkers;
-  const Boxes boxes(p, epoch, 0, 1);
+  const Boxes<FlaggedPacket> boxes(p, epoch, 0, 1);
   const u32 index = blockIdx.x * (kExchangeThreads - 128) + (thread - 128);
   const u32 count = gridDim.x * (kExchangeThreads - 128);
   if (warp >= 4) send_small_parts<kWorld>(p, boxes, index, count);

@@ -10,6 +10,7 @@ namespace ark::device {
 /// 8 bytes of data, each half followed by the epoch: any bit pattern.
 struct FlaggedPacket {
   static constexpr int kWords = 2;
+  static constexpr bool kCleared = false;
   ARK_DEVICE static void send(unsigned char* box, const u32 (&w)[2], u32 epoch) {
     const u32 packet[4] = {w[0], epoch, w[1], epoch};
     store_packet(box, packet);
@@ -25,6 +26,7 @@ struct FlaggedPacket {
 /// float type (a pair of them in 16 bits); a sender turns it into another one. Only for floats of up to 32 bits.
 struct ClearedPacket {
   static constexpr int kWords = 4;
+  static constexpr bool kCleared = true;
   ARK_DEVICE static void send(unsigned char* box, const u32 (&w)[4], u32) {
     u32 packet[4];
 #pragma unroll
@@ -58,7 +60,8 @@ static_assert(PacketOf<ElementOf<6>>::Type::kWords == kFloatPacketWords &&
               PacketOf<ElementOf<8>>::Type::kWords == kFloatPacketWords);
 static_assert(PacketOf<ElementOf<4>>::Type::kWords == 2 && PacketOf<ElementOf<9>>::Type::kWords == 2);
 
-/// The boxes of one launch. In every rank's segment and set: an area per sending rank.
+/// The boxes of one launch for packets of type P. In every rank's segment and set: an area per sending rank.
+template <class P>
 struct Boxes {
   const CollectiveParams& p;
   u32 epoch;
@@ -68,9 +71,9 @@ struct Boxes {
   ARK_DEVICE Boxes(const CollectiveParams& params, u32 epoch_, int part, int parts)
       : p(params),
         epoch(epoch_),
-        begin(params.layout.packets + (epoch_ & 1) * params.layout.packet_set_bytes +
-              part * (params.layout.packet_set_bytes / parts)),
-        area_bytes(params.layout.packet_set_bytes / parts / params.world / 16 * 16) {}
+        begin((P::kCleared ? params.layout.packets : params.layout.flagged) +
+              (epoch_ & 1) * params.layout.packet_set_bytes + part * (params.layout.packet_set_bytes / parts)),
+        area_bytes(params.layout.packet_area_bytes / parts) {}
 
   ARK_DEVICE unsigned char* box(int owner, int from, u64 index) const {
     return p.base[owner] + begin + from * area_bytes + index * 16;
@@ -79,18 +82,26 @@ struct Boxes {
 
 /// Receives packet index[u] of every rank whose bit is set in wanted[u]. The boxes of all ranks are read, in one go and
 /// under no condition, before the first is looked at: polling one peer after the other costs a latency for each, and so
-/// does every conditional load. Every index must lie inside the areas. Clears the boxes that were wanted.
+/// does every conditional load. Of two ranks the own box, which nobody fills, is not read: the peer's stands for both.
+/// Every index must lie inside the areas. Clears the boxes that were wanted, if packets are.
 template <class P, int kWorld, int kCount>
-ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes& boxes, const u32 (&index)[kCount],
+ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes<P>& boxes, const u32 (&index)[kCount],
                                 const u32 (&wanted)[kCount]) {
   unsigned char* own = boxes.box(boxes.p.rank, 0, 0);
+  const int only = 1 - boxes.p.rank;  // of two ranks
   u32 raw[kCount][kWorld][4];
   Patience patience;
   while (true) {
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
-      for (int r = 0; r < kWorld; r++) load_packet(raw[u][r], own + r * boxes.area_bytes + index[u] * 16ull);
+      for (int r = 0; r < (kWorld == 2 ? 1 : kWorld); r++)
+        load_packet(raw[u][r], own + (kWorld == 2 ? only : r) * boxes.area_bytes + index[u] * 16ull);
+    if constexpr (kWorld == 2)
+#pragma unroll
+      for (int u = 0; u < kCount; u++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) raw[u][1][i] = raw[u][0][i];
     u32 missing = 0;
 #pragma unroll
     for (int u = 0; u < kCount; u++)
@@ -105,7 +116,7 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
 #pragma unroll
     for (int r = 0; r < kWorld; r++) {
       P::unpack(w[u][r], raw[u][r]);
-      if (wanted[u] >> r & 1) store_packet(own + r * boxes.area_bytes + index[u] * 16ull, cleared);
+      if (P::kCleared && wanted[u] >> r & 1) store_packet(own + r * boxes.area_bytes + index[u] * 16ull, cleared);
     }
   return true;
 }
@@ -127,14 +138,14 @@ ARK_DEVICE void place_own(u32 (&w)[kWorld][kWords], const u32 (&own)[kWords], in
 // of the one it receives, so that the link does not idle; finish() is what comes after all chunks.
 
 /// All-reduce or reduce in one hop: everybody sends everything and reduces everything.
-template <class E, int kWorld, int kCount_>
+template <class E, int kWorld, int kCount_, class P_ = typename PacketOf<E>::Type>
 struct OneShot {
-  using P = typename PacketOf<E>::Type;
+  using P = P_;
   using Memory = Span<E::kBytes>;
   static constexpr int kCount = kCount_;
   using Own = u32[kCount][P::kWords];
   const CollectiveParams& p;
-  Boxes boxes;
+  Boxes<P> boxes;
   Memory in, out;
   u32 limit, workers;
 
@@ -200,7 +211,7 @@ struct TwoShot {
   static constexpr u32 kBlock = P::kWords * 4;
   using Own = u32[kCount][P::kWords];
   const CollectiveParams& p;
-  Boxes scattered, gathered;
+  Boxes<P> scattered, gathered;
   bool scatter_only;
   u64 slice_bytes;
   u32 limit, own_limit, workers;
@@ -293,7 +304,8 @@ struct TwoShot {
 
 /// The pairs of an exchange that are small enough: bytes, any alignment.
 template <int kWorld>
-ARK_DEVICE void send_small_parts(const CollectiveParams& p, const Boxes& boxes, u32 worker, u32 workers) {
+ARK_DEVICE void send_small_parts(const CollectiveParams& p, const Boxes<FlaggedPacket>& boxes, u32 worker,
+                                 u32 workers) {
   using P = FlaggedPacket;
   constexpr int kCount = 4;
 #pragma unroll
@@ -313,7 +325,8 @@ ARK_DEVICE void send_small_parts(const CollectiveParams& p, const Boxes& boxes, 
 }
 
 template <int kWorld>
-ARK_DEVICE void receive_small_parts(const CollectiveParams& p, const Boxes& boxes, u32 worker, u32 workers) {
+ARK_DEVICE void receive_small_parts(const CollectiveParams& p, const Boxes<FlaggedPacket>& boxes, u32 worker,
+                                    u32 workers) {
   using P = FlaggedPacket;
   constexpr int kCount = kWorld <= 4 ? 2 : 1;
   u32 blocks[kWorld], limit = 0;

@@ -384,6 +384,11 @@ template <int kPending>
 ARK_DEVICE void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
+/// Until all but the last kPending groups have read their source.
+template <int kPending>
+ARK_DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 /// Programmatic dependent launch: until the kernel before this one in the stream has ended (at once without one).
 ARK_DEVICE void grid_wait_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

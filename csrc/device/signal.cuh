@@ -98,14 +98,9 @@ ARK_DEVICE void announce_call(const CollectiveParams& p, u32 epoch, int lane) {
   store_packet(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, words);
 }
 
-/// ... and hears of theirs. The last CTA that comes here (every thread of a CTA has read the epoch before) moves the
-/// epoch on.
-ARK_DEVICE void finish_call(const CollectiveParams& p, u32 epoch, int lane) {
-  if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == gridDim.x - 1) {
-    store_relaxed(&p.state->entered, 0);
-    store_relaxed(&p.state->epoch, next_epoch(epoch));
-  }
-  if (blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+/// CTA 0, one warp: hears of the peers' calls.
+ARK_DEVICE void hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
+  if (lane >= p.world || lane == p.rank) return;
   const unsigned char* slot = p.base[p.rank] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + lane) * 16;
   Patience patience;
   u32 w[4];
@@ -117,6 +112,29 @@ ARK_DEVICE void finish_call(const CollectiveParams& p, u32 epoch, int lane) {
       return;
     }
   } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+}
+
+/// ... and hears of theirs. The last CTA that comes here (every thread of a CTA has read the epoch before) moves the
+/// epoch on.
+ARK_DEVICE void finish_call(const CollectiveParams& p, u32 epoch, int lane) {
+  if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == gridDim.x - 1) {
+    store_relaxed(&p.state->entered, 0);
+    store_relaxed(&p.state->epoch, next_epoch(epoch));
+  }
+  if (blockIdx.x == 0) hear_calls(p, epoch, lane);
+}
+
+/// The same where CTA 0 does nothing else: the others only say that all their threads have read the epoch.
+ARK_DEVICE void count_in(const CollectiveParams& p) { red_release_add(&p.state->entered, 1); }
+ARK_DEVICE void finish_call_alone(const CollectiveParams& p, u32 epoch, int lane) {
+  hear_calls(p, epoch, lane);
+  if (lane != 0) return;
+  Patience patience;
+  u32 seen;
+  while ((seen = load_acquire(&p.state->entered)) != gridDim.x - 1)
+    if (!patience.again(p, {CollectiveWait::kCall, p.rank}, gridDim.x - 1, seen)) return;
+  store_relaxed(&p.state->entered, 0);
+  store_relaxed(&p.state->epoch, next_epoch(epoch));
 }
 
 }  // namespace ark::device

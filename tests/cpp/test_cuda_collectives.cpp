@@ -1,199 +1,13 @@
-// CUDA collectives between ranks that are threads of this process, spread over the GPUs that there are (one is enough):
-// every operation, type, algorithm and alignment against the host's reduction, bit for bit; counters that wrap; ranks
-// that disagree or do not come. Without a GPU the kernels are only compiled.
-//   test_cuda_collectives [compile | check | time | device] [world]
-#include <atomic>
-#include <condition_variable>
-#include <cstdio>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <random>
-#include <thread>
-
-#include "base/check.h"
-#include "comm/cuda_collectives.h"
-#include "device/dma_abi.h"
+// CUDA collectives: every operation, type, algorithm and alignment against the host's reduction, bit for bit; counters
+// that wrap; ranks that disagree or do not come. Without a GPU the kernels are only compiled.
+//   test_cuda_collectives [compile | check | time] [world] [type to compile]
+#include "collective_ranks.h"
+#include "collective_values.h"
 
 using namespace ark;
-using namespace ark::comm;
+using namespace ark::test;
 
 namespace {
-
-std::atomic<int> failures{0};
-
-void expect(bool ok, const std::string& what) {
-  if (ok) return;
-  if (failures.fetch_add(1) < 40) std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-}
-
-class MapStore : public Store {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-  }
-  std::string get(const std::string& key, Clock::time_point deadline) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [&] { return values_.count(key) > 0; }))
-      throw DeviceError(cat("the store has no ", key));
-    return values_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-};
-
-constexpr size_t kBuffer = 96u << 20;
-
-/// What a rank works with: its collectives, a stream and buffers.
-class Rank {
- public:
-  Rank(MapStore& store, int rank, int world, int device, std::shared_ptr<cuda::Toolchain> toolchain,
-       const CudaCollectivesOptions& options, const std::string& name)
-      : rank(rank),
-        world(world),
-        gpu(cuda::open_gpu(device)),
-        memory(gpu.context, 2 * kBuffer),
-        collectives(store, GroupInfo{rank, world, name}, device, std::move(toolchain), options) {
-    cuda::ContextScope scope(gpu.context);
-    cuda::check_result(cuda::driver().stream_create(&stream, cuda::kStreamNonBlocking), "stream");
-  }
-  ~Rank() {
-    cuda::ContextScope scope(gpu.context);
-    cuda::driver().stream_destroy(stream);
-  }
-  CudaCollectives::Call call() { return {stream, sequence++, timeout_ns}; }
-  void sync() {
-    cuda::ContextScope scope(gpu.context);
-    cuda::check_result(cuda::driver().stream_synchronize(stream), "stream_synchronize");
-  }
-  void upload(cuda::DevicePtr to, const void* from, size_t bytes) {
-    cuda::ContextScope scope(gpu.context);
-    cuda::check_result(cuda::driver().copy_to_device_async(to, from, bytes, stream), "upload");
-  }
-  std::vector<unsigned char> download(cuda::DevicePtr from, size_t bytes) {
-    sync();  // a copy to pageable memory that waits for a kernel keeps the other ranks of this process from launching
-    std::vector<unsigned char> result(bytes);
-    cuda::ContextScope scope(gpu.context);
-    cuda::check_result(cuda::driver().copy_to_host_async(result.data(), from, bytes, stream), "download");
-    sync();
-    return result;
-  }
-  cuda::DevicePtr in() const { return memory.address(); }
-  cuda::DevicePtr out() const { return memory.address() + kBuffer; }
-
-  int rank, world;
-  uint64_t sequence = 0, timeout_ns = 4'000'000'000;
-  cuda::GpuInfo gpu;
-  cuda::DeviceMemory memory;  // allocated first: an allocation may wait for the kernels of other ranks on this GPU
-  CudaCollectives collectives;
-  cuda::Stream stream = nullptr;
-};
-
-int num_gpus() {
-  int count = 0;
-  if (cuda::driver_problem().empty()) cuda::driver().device_get_count(&count);
-  return count;
-}
-
-std::shared_ptr<cuda::Toolchain> toolchain() {
-  static auto instance = std::make_shared<cuda::Toolchain>(cuda::Compiler::Options{
-      .nvrtc_folders = {std::getenv("ARK_NVRTC") ? std::getenv("ARK_NVRTC") : "/usr/local/cuda/lib64"},
-      .cache_folder = ""});
-  return instance;
-}
-
-bool run_ranks(int world, const std::string& name, const CudaCollectivesOptions& options,
-               const std::function<void(Rank&)>& body) {
-  MapStore store;
-  const int gpus = num_gpus(), before = failures;
-  std::vector<std::unique_ptr<Rank>> ranks;
-  for (int r = 0; r < world; ++r)
-    ranks.push_back(std::make_unique<Rank>(store, r, world, r % gpus, toolchain(), options, name));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < world; ++r)
-    threads.emplace_back([&, r] {
-      try {
-        body(*ranks[r]);
-      } catch (const std::exception& error) {
-        expect(false, cat(name, " rank ", r, ": ", error.what()));
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  std::printf("%s world %d: %s\n", name.c_str(), world, failures == before ? "ok" : "FAILED");
-  std::fflush(stdout);
-  return failures == before;
-}
-
-/// Values that sums and products of a few ranks hold without overflow to infinity; the same on every caller.
-std::vector<unsigned char> data_of(int rank, size_t count, DType dtype, int round) {
-  std::vector<unsigned char> bytes(count * size_bytes(dtype));
-  std::mt19937 random(static_cast<unsigned>(rank * 7919 + round * 31 + static_cast<int>(dtype)));
-  for (size_t i = 0; i < count; ++i) {
-    const int small = static_cast<int>(random() % 201) - 100;
-    unsigned char* at = bytes.data() + i * size_bytes(dtype);
-    auto put = [&](auto v) { std::memcpy(at, &v, sizeof v); };
-    switch (dtype) {
-      case DType::kBool:
-        put(static_cast<unsigned char>(small & 1));
-        break;
-      case DType::kU8:
-        put(static_cast<unsigned char>(small));
-        break;
-      case DType::kI8:
-        put(static_cast<signed char>(small));
-        break;
-      case DType::kI16:
-        put(static_cast<int16_t>(small * 300));
-        break;
-      case DType::kI32:
-        put(small * 20'000'000);
-        break;
-      case DType::kI64:
-        put(static_cast<int64_t>(small) * 90'000'000'000'000'000);
-        break;
-      case DType::kF16:
-        put(static_cast<_Float16>(small / 37.0f));
-        break;
-      case DType::kBF16: {
-        float f = small / 37.0f;
-        uint32_t bits;
-        std::memcpy(&bits, &f, 4);
-        put(static_cast<uint16_t>(bits >> 16));
-        break;
-      }
-      case DType::kF32:
-        put(small / 37.0f);
-        break;
-      case DType::kF64:
-        put(small / 37.0);
-        break;
-    }
-  }
-  return bytes;
-}
-
-std::vector<unsigned char> reduced(int world, size_t first, size_t count, size_t all, DType dtype, Reduction op,
-                                   int round) {
-  std::vector<std::vector<unsigned char>> inputs;
-  std::vector<const void*> sources;
-  for (int r = 0; r < world; ++r) inputs.push_back(data_of(r, all, dtype, round));
-  for (auto& i : inputs) sources.push_back(i.data() + first * size_bytes(dtype));
-  std::vector<unsigned char> result(count * size_bytes(dtype));
-  reduce(result.data(), sources, count, dtype, op);
-  return result;
-}
-
-std::string first_difference(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b, int width) {
-  size_t wrong = 0, first = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i] != b[i] && wrong++ == 0) first = i;
-  return cat(wrong, " wrong bytes, first at element ", first / width, " of ", a.size() / width);
-}
 
 void check_reductions(Rank& rank, DType dtype, Reduction op, size_t count, int algorithm, int shift, bool in_place,
                       int root, int round) {
@@ -223,10 +37,6 @@ void check_reductions(Rank& rank, DType dtype, Reduction op, size_t count, int a
   expect(got == wanted, cat("reduce_scatter of ", what, got == wanted ? "" : first_difference(got, wanted, width)));
 }
 
-unsigned char pattern(int from, int to, size_t i, int round) {
-  return static_cast<unsigned char>(from * 89 + to * 29 + i * 7 + (i >> 8) * 3 + round * 13);
-}
-
 /// bytes(from, to) of every pair.
 void check_exchange(Rank& rank, const std::function<size_t(int, int)>& bytes, int algorithm, int shift, int round) {
   rank.collectives.force_algorithm(algorithm);
@@ -246,6 +56,30 @@ void check_exchange(Rank& rank, const std::function<size_t(int, int)>& bytes, in
   rank.collectives.poll();
   expect(got == wanted, cat("exchange round ", round, " algorithm ", algorithm, " shift ", shift, " rank ", rank.rank,
                             ": ", got == wanted ? "" : first_difference(got, wanted, 1)));
+}
+
+/// All-gather of one output.
+void check_gather(Rank& rank, size_t bytes, int algorithm, int shift, bool in_place, int round) {
+  rank.collectives.force_algorithm(algorithm);
+  std::vector<unsigned char> sent, wanted;
+  for (size_t i = 0; i < bytes; ++i) sent.push_back(pattern(rank.rank, 0, i, round));
+  for (int r = 0; r < rank.world; ++r)
+    for (size_t i = 0; i < bytes; ++i) wanted.push_back(pattern(r, 0, i, round));
+  const cuda::DevicePtr out = rank.out() + shift, own = out + rank.rank * bytes,
+                        in = in_place ? own : rank.in() + shift;
+  rank.upload(in, sent.data(), bytes);
+  rank.sync();
+  std::vector<abi::ExchangePart> parts;
+  for (int r = 0; r < rank.world; ++r)
+    parts.push_back(
+        {reinterpret_cast<unsigned char*>(in), reinterpret_cast<unsigned char*>(out + r * bytes), bytes, bytes});
+  rank.collectives.exchange(ExchangeKind::kAllGather, parts, -1, bytes, rank.call(),
+                            {reinterpret_cast<void*>(out), bytes * rank.world, rank.rank * bytes});
+  auto got = rank.download(out, wanted.size());
+  rank.collectives.poll();
+  expect(got == wanted,
+         cat("all_gather of ", bytes, " algorithm ", algorithm, " shift ", shift, in_place ? " in place" : "", " rank ",
+             rank.rank, ": ", got == wanted ? "" : first_difference(got, wanted, 1)));
 }
 
 void check_points(Rank& rank, size_t bytes, int round) {
@@ -294,6 +128,27 @@ void check_mismatch(int world) {
       std::printf("  rank %d: %s\n", r, text.c_str());
     });
   for (auto& t : threads) t.join();
+}
+
+/// Tensors of different windows.
+void check_other_window(int world) {
+  run_ranks(world, "other window", {}, [&](Rank& rank) {
+    auto deadline = Clock::now() + std::chrono::seconds(10);
+    std::shared_ptr<Window> windows[] = {rank.collectives.make_window(1 << 20, deadline),
+                                         rank.collectives.make_window(1 << 20, deadline)};
+    rank.collectives.force_algorithm(3);
+    auto* data = reinterpret_cast<void*>(windows[rank.rank == 1]->own());
+    std::string text = "no error";
+    try {
+      rank.collectives.all_reduce(data, data, 1000, DType::kF32, Reduction::kSum, -1, rank.call());
+      rank.sync();
+      rank.collectives.poll();
+    } catch (const std::exception& error) {
+      text = error.what();
+    }
+    expect(text.find("disagree") != text.npos || text.find("failed") != text.npos, cat("other window: ", text));
+    std::printf("  rank %d: %s\n", rank.rank, text.c_str());
+  });
 }
 
 void check_missing(int world) {
@@ -350,6 +205,20 @@ void check_all(int world) {
       });
       if (!ok) break;
     }
+  for (DType dtype : types)
+    run_ranks(world, cat("registered memory, ", name(dtype)), {}, [&](Rank& rank) {
+      rank.use_window();
+      int round = 0;
+      for (size_t count : {1, 7, 1000, 4099, 100'003, 1'000'000, 9'000'001}) {
+        check_reductions(rank, dtype, Reduction::kSum, count, 3, 0, false, -1, ++round);
+        check_reductions(rank, dtype, Reduction::kMax, count, 3, 1, true, -1, ++round);
+        check_reductions(rank, dtype, Reduction::kSum, count, 3, 0, false, world - 1, ++round);
+        check_reductions(rank, dtype, Reduction::kAverage, count, -1, 0, true, -1, ++round);  // every algorithm mixed
+        ++round;
+        check_gather(rank, count, 3, static_cast<int>(count) % 3, round % 2 == 0, round);
+        check_gather(rank, count, -1, 0, false, ++round);
+      }
+    });
   for (int algorithm : {-1, 2})
     run_ranks(world, cat("exchanges, algorithm ", algorithm), {}, [&](Rank& rank) {
       int round = 0;
@@ -375,6 +244,7 @@ void check_all(int world) {
     }
   });
   check_mismatch(world);
+  check_other_window(world);
   check_missing(world);
 }
 
@@ -392,13 +262,14 @@ void time_all(int world) {
   run_ranks(world, "times", {}, [&](Rank& rank) {
     cuda::DeviceMemory memory(rank.gpu.context, 2ull << 30);
     for (++ready; ready < world;) std::this_thread::yield();
-    auto* in = reinterpret_cast<unsigned char*>(memory.address());
-    auto* out = in + (1ull << 30);
+    auto window = rank.collectives.make_window(2ull << 30, Clock::now() + std::chrono::seconds(10));
     for (uint64_t bytes = 1024; bytes <= (1ull << 30); bytes *= bytes < (1 << 20) ? 2 : 4)
-      for (int algorithm : {0, 1, 2}) {
+      for (int algorithm : {0, 1, 2, 3}) {
         if (bytes > (algorithm == 0 ? one_shot_room(world) : algorithm == 1 ? two_shot_room(world) : 1ull << 30))
           continue;
-        if (algorithm == 2 && bytes < (64 << 10)) continue;
+        if (algorithm >= 2 && bytes < (64 << 10)) continue;
+        auto* in = reinterpret_cast<unsigned char*>(algorithm == 3 ? window->own() : memory.address());
+        auto* out = in + (1ull << 30);
         rank.collectives.force_algorithm(algorithm);
         const int n = bytes <= (4 << 20) ? 200 : bytes <= (64 << 20) ? 20 : 5;
         double s = seconds_of(rank, n, [&] {
@@ -406,12 +277,14 @@ void time_all(int world) {
         });
         double gather = 0, scatter = 0;
         if (algorithm != 1) {
-          rank.collectives.force_algorithm(algorithm == 2 ? 2 : -1);
+          rank.collectives.force_algorithm(algorithm >= 2 ? algorithm : -1);
           std::vector<abi::ExchangePart> parts;
           for (int r = 0; r < world; ++r)
             parts.push_back({in, out + r * (bytes / world), bytes / world, bytes / world});
-          gather = seconds_of(
-              rank, n, [&] { rank.collectives.exchange(ExchangeKind::kAllGather, parts, -1, bytes, rank.call()); });
+          gather = seconds_of(rank, n, [&] {
+            rank.collectives.exchange(ExchangeKind::kAllGather, parts, -1, bytes, rank.call(),
+                                      {out, bytes, rank.rank * (bytes / world)});
+          });
           scatter = seconds_of(rank, n, [&] {
             rank.collectives.reduce_scatter(in, out, bytes / 2 / world, DType::kBF16, Reduction::kSum, rank.call());
           });
@@ -428,194 +301,22 @@ void time_all(int world) {
   });
 }
 
-/// Kernels that call the device side themselves: what a plan will do.
-const char* kDeviceSource = R"(
-#include "device/collective_kernel.cuh"
-#include "device/dma.cuh"
-using namespace ark::device;
-using ark::abi::CollectiveParams;
-
-// Signals to and fro between ranks 0 and 1.
-extern "C" __global__ void ping(const __grid_constant__ CollectiveParams p, int n, u64* ns) {
-  u32* own = reinterpret_cast<u32*>(p.out);
-  u32* peer = reinterpret_cast<u32*>(const_cast<unsigned char*>(p.in));
-  const u64 begin = global_time_ns();
-  for (int i = 1; i <= n; i++) {
-    if (p.rank == 0) store_relaxed_system(peer, i);
-    Patience patience;
-    while (load_relaxed_system(own) < static_cast<u32>(i))
-      if (!patience.again(p, {CollectiveWait::kArrival, 1 - p.rank}, i, 0)) return;
-    if (p.rank == 1) store_relaxed_system(peer, i);
-  }
-  *ns = global_time_ns() - begin;
-}
-
-// n all-reduces, each of the result of the one before, without leaving the kernel.
-extern "C" __global__ void __launch_bounds__(256) loop(const __grid_constant__ CollectiveParams p, int n, u64* ns) {
-  const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
-  const u64 begin = global_time_ns();
-  using AllReduce = OneShot<ElementOf<7>, WORLD, 1>;
-  AllReduce::Own own;
-  AllReduce(p, 2, threads).in.load_many(own, thread, threads);
-  for (int i = 0; i < n; i++) {
-    const AllReduce all_reduce(p, 2 + i, threads);
-    if (thread < all_reduce.limit) {
-      all_reduce.push(thread, own);
-      if (!all_reduce.take(thread, own, own)) return;
-    }
-  }
-  if (thread < AllReduce(p, 2, threads).limit) AllReduce(p, 2, threads).out.store(own[0], thread);
-  if (thread == 0) *ns = global_time_ns() - begin;
-}
-
-// One thread per CTA sends `n` requests of `bytes`, CTA by CTA through buffer 0 -> 1; the last tells the receiver.
-extern "C" __global__ void dma(const ark::abi::DmaBuffer* buffers, u32 bytes, int n, u32* sent) {
-  extern __shared__ __align__(128) unsigned char dynamic_shared[];
-  DmaEngine engine(*reinterpret_cast<DmaShared*>(dynamic_shared), buffers, 2, sent);
-  for (int i = 0; i < n; i++)
-    engine.submit(ark::abi::make_request(0, 1, i * gridDim.x + blockIdx.x, bytes / 16, i + 1 == n ? 3 : 2));
-  engine.flush();
-}
-)";
-
-struct DeviceKernels {
-  explicit DeviceKernels(const cuda::GpuInfo& gpu, int world) {
-    std::string text = kDeviceSource;
-    text = "#define WORLD " + std::to_string(world) + "\n" + text;
-    auto cubin = toolchain()->compiler.compile(text, gpu.arch).cubin;
-    cuda::ContextScope scope(gpu.context);
-    cuda::check_result(cuda::driver().module_load_data(&module, cubin->bytes.data()), "load");
-    for (auto [name, to] : {std::pair{"ping", &ping}, {"loop", &loop}, {"dma", &dma}})
-      cuda::check_result(cuda::driver().module_get_function(to, module, name), name);
-    cuda::check_result(
-        cuda::driver().function_set_attribute(dma, cuda::FunctionAttribute::kMaxDynamicSharedSizeBytes, 200 << 10),
-        "shared");
-  }
-  cuda::Module module = nullptr;
-  cuda::Function ping = nullptr, loop = nullptr, dma = nullptr;
-};
-
-void launch(Rank& rank, cuda::Function f, int grid, int block, int shared, std::vector<void*> arguments) {
-  cuda::LaunchConfig config{};
-  config.grid_x = grid;
-  config.block_x = block;
-  config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
-  config.shared_bytes = shared;
-  config.stream = rank.stream;
-  cuda::ContextScope scope(rank.gpu.context);
-  cuda::check_result(cuda::driver().launch_kernel(&config, f, arguments.data(), nullptr), "launch");
-}
-
-void measure_device(int world) {
-  std::atomic<int> ready{0}, done{0};
-  std::vector<std::unique_ptr<SymmetricMemory>> shared(world);
-  MapStore store;
-  run_ranks(world, "device side", {}, [&](Rank& rank) {
-    auto deadline = Clock::now() + std::chrono::seconds(20);
-    DeviceKernels kernels(rank.gpu, world);
-    SymmetricMemory memory(store, GroupInfo{rank.rank, world, "device"}, rank.gpu, "probe", (1u << 30) + 4096);
-    memory.offer();
-    const int peer = (rank.rank + 1) % world;
-    auto p = rank.collectives.params_for_kernels(deadline, rank.timeout_ns);
-    cuda::DevicePtr there = memory.of(peer, deadline), here = memory.own(), flags = 1u << 30;
-    for (++ready; ready < world;) std::this_thread::yield();
-    auto time_ns = [&] {
-      auto bytes = rank.download(rank.out(), 8);
-      uint64_t ns;
-      std::memcpy(&ns, bytes.data(), 8);
-      return ns;
-    };
-    cuda::DevicePtr ns = rank.out();
-    int n = 10'000;
-    p.kind = abi::CollectiveKind::kBarrier;
-    p.in = reinterpret_cast<unsigned char*>(there + flags);
-    p.out = reinterpret_cast<unsigned char*>(here + flags);
-    if (rank.rank < 2 && world == 2) {
-      launch(rank, kernels.ping, 1, 1, 0, {&p, &n, &ns});
-      double us = time_ns() / 2e3 / n;
-      if (rank.rank == 0) std::printf("{\"case\": \"signal, one way\", \"gpus\": 2, \"us\": %.3f}\n", us);
-    }
-    // All-reduce inside a running kernel; epochs 2.. of boxes that no launch has used.
-    rank.collectives.barrier(rank.call());
-    rank.sync();
-    p = rank.collectives.params_for_kernels(deadline, rank.timeout_ns);
-    n = 2000;
-    uint32_t first = 0;
-    for (uint64_t bytes : {1024, 8192, 32768, 65536, 131072}) {
-      (void)first;
-      p.count = bytes / 2;
-      p.root = -1;
-      p.in = p.out = reinterpret_cast<unsigned char*>(rank.in());
-      p.op = abi::ReduceOp::kMax;
-      const int threads = static_cast<int>(bytes / 16), block = threads <= 128 * 64 ? 64 : 256,
-                grid = (threads + block - 1) / block;
-      launch(rank, kernels.loop, grid, block, 0, {&p, &n, &ns});
-      double us = time_ns() / 1e3 / n;
-      rank.collectives.poll();
-      if (rank.rank == 0)
-        std::printf("{\"case\": \"all-reduce inside a running kernel\", \"gpus\": %d, \"bytes\": %llu, \"us\": %.3f}\n",
-                    world, static_cast<unsigned long long>(bytes), us);
-      rank.collectives.barrier(rank.call());
-      rank.sync();
-    }
-    // The engine: rank 0 sends to rank 1.
-    if (rank.rank == 0) {
-      std::vector<unsigned char> data(64 << 20);
-      for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<unsigned char>(i * 7 + (i >> 8) + (i >> 16));
-      rank.upload(here, data.data(), data.size());
-      std::vector<abi::DmaBuffer> table{
-          {reinterpret_cast<unsigned char*>(here), 1u << 30, reinterpret_cast<uint32_t*>(here + flags + 64)},
-          {reinterpret_cast<unsigned char*>(there), 1u << 30, reinterpret_cast<uint32_t*>(there + flags + 64)}};
-      rank.upload(rank.in(), table.data(), table.size() * sizeof table[0]);
-      cuda::DevicePtr buffers = rank.in(), sent = rank.in() + 4096;
-      uint32_t zero = 0;
-      rank.upload(sent, &zero, 4);
-      for (auto [ctas, size] : {std::pair{32, 1 << 20}, {1, 8192}, {4, 8192}, {8, 8192}, {16, 8192}, {32, 8192}}) {
-        uint32_t bytes = size;
-        const uint64_t total = ctas == 1 ? 64u << 20 : 512u << 20;
-        int count = static_cast<int>(total / ctas / bytes);
-        for (int repeat = 0; repeat < 2; ++repeat) {
-          rank.sync();
-          auto begin = Clock::now();
-          launch(rank, kernels.dma, ctas, 1, 200 << 10, {&buffers, &bytes, &count, &sent});
-          rank.sync();
-          double s = std::chrono::duration<double>(Clock::now() - begin).count();
-          if (repeat)
-            std::printf("{\"case\": \"send requests\", \"ctas\": %d, \"bytes\": %u, \"GB/s\": %.1f}\n", ctas, bytes,
-                        static_cast<double>(count) * ctas * bytes / s / 1e9);
-        }
-      }
-      std::fflush(stdout);
-      done = 1;
-    } else {
-      while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (rank.rank == 1) {
-        auto got = rank.download(here, 64 << 20);
-        size_t wrong = 0;
-        for (size_t i = 0; i < got.size(); ++i)
-          wrong += got[i] != static_cast<unsigned char>(i * 7 + (i >> 8) + (i >> 16));
-        expect(wrong == 0, cat(wrong, " wrong bytes sent by requests"));
-        auto flag = rank.download(here + flags + 64, 4);
-        uint32_t count;
-        std::memcpy(&count, flag.data(), 4);
-        expect(count == 2 * (32 + 1 + 4 + 8 + 16 + 32), cat("received count ", count));
-      }
-    }
-    for (++done; done < world + 1;) std::this_thread::yield();
-  });
-}
-
-void compile_all(int only) {
+void compile_all(int only, const std::string& type) {
   std::vector<KernelKey> keys{{KernelFamily::kPoint}};
   for (int world : {2, 3, 4}) {
     if (only ? world != only : world != 2) continue;  // the others take a minute: on request
     keys.push_back({KernelFamily::kExchange, DType::kU8, world});
-    for (DType t : {DType::kBF16, DType::kF32, DType::kI32, DType::kU8, DType::kF64}) {
-      keys.push_back({KernelFamily::kPackets, t, world});
-      keys.push_back({KernelFamily::kRing, t, world});
+    keys.push_back({KernelFamily::kDirectMove, DType::kU8, world});
+    for (int t = 0; t < kNumDTypes; ++t) {
+      const DType dtype = static_cast<DType>(t);
+      const bool usual = dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kI32 || dtype == DType::kU8 ||
+                         dtype == DType::kF64;
+      if (type.empty() ? !usual : name(dtype) != type) continue;
+      keys.push_back({KernelFamily::kPackets, dtype, world});
+      keys.push_back({KernelFamily::kRing, dtype, world});
+      keys.push_back({KernelFamily::kDirectReduce, dtype, world});
     }
   }
-  toolchain()->compiler.compile(std::string("#define WORLD 2\n") + kDeviceSource, "sm_90a");
   for (const KernelKey& key : keys) {
     KernelSource source = collective_source(key);
     cuda::CompileOutcome outcome = toolchain()->compiler.compile(source.text, "sm_90a");
@@ -633,11 +334,9 @@ int main(int argc, char** argv) {
   const int world = argc > 2 ? std::atoi(argv[2]) : 2;
   if (mode == "compile" || num_gpus() == 0) {
     if (toolchain()->compiler.nvrtc().problem().empty())
-      compile_all(argc > 2 ? world : 0);
+      compile_all(argc > 2 ? world : 0, argc > 3 ? argv[3] : "");
     else
       std::printf("skipped: no GPU and no NVRTC\n");
-  } else if (mode == "device") {
-    measure_device(world);
   } else if (mode == "time") {
     time_all(world);
   } else {

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
+import traceback
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from tests.multigpu.worker import run_gpus, values
+from tests.collective_reference import reference
+from tests.collective_stress import stress_on_gpus
+from tests.distributed_worker import run_gpus, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 WORLDS = sorted({2, GPUS} - {0, 1})
 DEVICE = "cuda"
-
-
-def reference(base: torch.Tensor, world: int, op) -> torch.Tensor:
-    """In rank order, in fp32 for 16-bit floats: the same bits."""
-    wide = torch.float32 if base.dtype in (torch.bfloat16, torch.float16) else base.dtype
-    parts = [(base + r).to(wide) for r in range(world)]
-    total = parts[0].clone()
-    for part in parts[1:]:
-        if op == dist.ReduceOp.PRODUCT:
-            total = total * part
-        elif op == dist.ReduceOp.MAX:
-            total = torch.maximum(total, part)
-        elif op == dist.ReduceOp.MIN:
-            total = torch.minimum(total, part)
-        else:
-            total = total + part
-    if op == dist.ReduceOp.AVG:
-        total = total / world if wide.is_floating_point else torch.div(total, world, rounding_mode="trunc")
-    return total.to(base.dtype)
 
 
 def collectives(rank: int, world: int) -> dict:
@@ -203,77 +187,54 @@ def subgroups(rank: int, world: int) -> None:
         assert (a == sum(range(world))).all() and (b == sum(r + 1 for r in range(world))).all()
 
 
-def stress(rank: int, world: int, rounds: int = 10_000) -> str:
-    """The same random calls on every rank; every result checked; the same bits on all ranks."""
+def registered(rank: int, world: int) -> None:
+    """Tensors that all ranks have mapped, made by empty and registered, whole and in part, eager and in a graph."""
     import ark_torch.distributed as ark
 
-    rng, own = random.Random(7), random.Random(rank)
-    groups = [dist.group.WORLD, dist.new_group(list(range(world)))]
-    dtypes = (torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.float64)
-    digest = torch.zeros((), dtype=torch.int64, device=DEVICE)
-    wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
-    begin = time.monotonic()
-    for i in range(rounds):
-        kind, dtype = rng.choice(("reduce", "reduce", "gather", "scatter", "broadcast", "to_all")), rng.choice(dtypes)
-        size = int(2 ** rng.uniform(0, 21)) if rng.random() < 0.95 else rng.randrange(1 << 21, 1 << 23)
-        group, asynchronous = rng.choice(groups), rng.random() < 0.3
-        op = rng.choice((dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN))
-        base = (torch.arange(size, device=DEVICE) % (i % 7 + 2)).to(dtype)
-        if own.random() < 0.01:
-            time.sleep(own.random() * 0.01)
-        if own.random() < 0.02:
-            torch.cuda._sleep(int(own.random() * 2_000_000))
-        if kind == "reduce":
-            out, wanted = base + rank, reference(base, world, op)
-            work = dist.all_reduce(out, op=op, group=group, async_op=asynchronous)
-        elif kind == "gather":
-            out, wanted = (
-                torch.empty(size * world, dtype=dtype, device=DEVICE),
-                torch.cat([base + r for r in range(world)]),
-            )
-            work = dist.all_gather_into_tensor(out, base + rank, group=group, async_op=asynchronous)
-        elif kind == "scatter":
-            out, wanted = torch.empty_like(base), reference(base, world, op)
-            work = dist.reduce_scatter_tensor(
-                out, (base + rank).repeat(world), op=op, group=group, async_op=asynchronous
-            )
-        elif kind == "broadcast":
-            root = i % world
-            out, wanted = base + rank, base + root
-            work = dist.broadcast(out, src=root, group=group, async_op=asynchronous)
-        else:
-            out, wanted = (
-                torch.empty(size * world, dtype=dtype, device=DEVICE),
-                torch.cat([base + r + rank for r in range(world)]),
-            )
-            work = dist.all_to_all_single(
-                out, torch.cat([base + rank + r for r in range(world)]), group=group, async_op=asynchronous
-            )
-        if work is not None:
-            work.wait()
-        wrong += (out != wanted).any()
-        if kind == "reduce":
-            digest = digest * 31 + out.view(torch.uint8).sum(dtype=torch.int64)
-        if i % 200 == 199:
-            torch.cuda.synchronize()
-            assert wrong.item() == 0, f"wrong result before round {i}"
-            ark.check()
-    digests = [torch.zeros_like(digest) for _ in range(world)]
-    dist.all_gather(digests, digest)
-    assert all(d.item() == digests[0].item() for d in digests)
-    return f"{rounds} rounds in {time.monotonic() - begin:.1f} s"
-
-
-def disagree(rank: int, world: int) -> str:
-    import ark_torch.distributed as ark
-
-    try:
-        dist.all_reduce(torch.ones(4 if rank else 5, device=DEVICE))
-        torch.cuda.synchronize()
-        ark.check()
-    except RuntimeError as error:
-        return str(error)
-    return "no error"
+    ranks, n = range(world), 3_000_001
+    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+        base = (torch.arange(n, device=DEVICE) % 5 + 1).to(dtype)
+        made, own = ark.empty(n, dtype=dtype), torch.empty(n, dtype=dtype, device=DEVICE)
+        with ark.register(own):
+            for x in (made, own, made[:-8], own[8:], made[1:-1]):
+                for _ in range(3):
+                    x.copy_(base[: len(x)] + rank)
+                    dist.all_reduce(x)
+                    assert torch.equal(x, reference(base[: len(x)], world, dist.ReduceOp.SUM)), (dtype, len(x))
+            gathered = ark.empty(n * world, dtype=dtype)
+            dist.all_gather_into_tensor(gathered, base + rank)
+            assert torch.equal(gathered, torch.cat([base + r for r in ranks]))
+            whole = ark.empty(n * world, dtype=dtype)
+            whole.copy_(torch.cat([base + rank + 2 * k for k in ranks]))
+            dist.reduce_scatter_tensor(own, whole)
+            assert torch.equal(own, reference(base + 2 * rank, world, dist.ReduceOp.SUM))
+            exchanged = ark.empty(n * world, dtype=dtype)
+            dist.all_to_all_single(exchanged, whole)
+            assert torch.equal(exchanged, torch.cat([base + r + 2 * rank for r in ranks]))
+            made.copy_(base + rank)
+            dist.broadcast(made, src=world - 1)
+            assert torch.equal(made, base + world - 1)
+            dist.reduce(own.copy_(base + rank), dst=0)
+            assert rank or torch.equal(own, reference(base, world, dist.ReduceOp.SUM))
+        dist.all_reduce(own.copy_(base + rank))  # as before, but staged
+        assert torch.equal(own, reference(base, world, dist.ReduceOp.SUM))
+    x = ark.empty(1 << 22)
+    dist.all_reduce(x.zero_())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            dist.all_reduce(x)
+    for i in range(20):
+        x.fill_(rank + i)
+        graph.replay()
+        assert (x == world * world * sum(r + i for r in ranks)).all(), i
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    for _ in range(20):
+        ark.empty(64 << 20, dtype=torch.uint8)
+    assert torch.cuda.mem_get_info()[0] > before - (200 << 20)  # what nobody holds is given back
+    ark.check()
 
 
 def die(rank: int, world: int) -> tuple[str, float]:
@@ -292,6 +253,58 @@ def die(rank: int, world: int) -> tuple[str, float]:
     except RuntimeError as error:
         return str(error), time.monotonic() - begin
     return "no error", 0.0
+
+
+def die_in_a_kernel(rank: int, world: int) -> tuple[str, float]:
+    """Rank 1 ends while its own kernels and those of the others are in the middle of a collective."""
+    import ark_torch.distributed as ark
+
+    x = torch.ones(1 << 28, device=DEVICE)
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+    for _ in range(200):  # about 0.5 s of them
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    if rank == 1:
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        torch.cuda.synchronize()
+        ark.check()
+    except RuntimeError as error:
+        return str(error), time.monotonic() - begin
+    return "no error", 0.0
+
+
+def mismatches(rank: int, world: int) -> list[str]:
+    """Disagreements of every kind, each in a group of its own."""
+    import ark_torch.distributed as ark
+
+    ones = lambda n, dtype=torch.float32: torch.ones(n, dtype=dtype, device=DEVICE)
+    odd = rank == 1
+    plain = lambda x, wanted: torch.empty_like(x) if wanted else x
+    calls = {
+        "size": lambda g: dist.all_reduce(ones(100_000 + odd), group=g),
+        "large size": lambda g: dist.all_reduce(ones(10_000_000 + odd), group=g),
+        "dtype": lambda g: dist.all_reduce(ones(64, torch.int32 if odd else torch.float32), group=g),
+        "reduction": lambda g: dist.all_reduce(ones(64), op=dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM, group=g),
+        "root": lambda g: dist.broadcast(ones(64), src=int(odd), group=g),
+        "registration": lambda g: dist.all_reduce([ark.empty(1 << 22, group=g) for _ in range(2)][odd], group=g),
+        "registered or not": lambda g: dist.all_reduce(plain(ark.empty(1 << 22, group=g), odd), group=g),
+        "operation": lambda g: dist.barrier(group=g) if odd else dist.all_reduce(ones(64), group=g),
+    }
+    texts = []
+    for name, call in calls.items():
+        group = dist.new_group(list(range(world)))
+        text = "no error"
+        try:
+            call(group)
+            torch.cuda.synchronize()
+            ark.check(group)
+        except RuntimeError as error:
+            text = str(error)
+        texts.append(f"{name}: {text}")
+    return texts
 
 
 def train(rank: int, world: int) -> list[float]:
@@ -354,52 +367,61 @@ def single_process_losses(world: int) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_collectives(world):
-    for delegated in values(run_gpus(collectives, world)):
+HEALTHY = (collectives, exchanges, streams, graphs, subgroups, registered, train, fully_sharded)
+
+
+def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
+    """All of HEALTHY in one group, one after the other."""
+    results = {}
+    for function in HEALTHY:
+        begin = time.monotonic()
+        try:
+            results[function.__name__] = ("ok", function(rank, world))
+        except Exception:
+            results[function.__name__] = ("error", traceback.format_exc())
+        print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+    return results
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def outcome(request) -> Callable[[Callable], list]:
+    """What a function of HEALTHY returned on every rank; starting processes takes longer than most of them."""
+    ranks = values(run_gpus(together, request.param, seconds=60))
+    return lambda function: values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
+
+
+@pytest.mark.parametrize("function", [exchanges, streams, graphs, subgroups, registered])
+def test_function(outcome, function):
+    outcome(function)
+
+
+def test_collectives(outcome):
+    for delegated in outcome(collectives):
         assert delegated == {}
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_exchanges(world):
-    values(run_gpus(exchanges, world))
-
-
-def test_streams():
-    values(run_gpus(streams, WORLDS[-1]))
-
-
-def test_graphs():
-    values(run_gpus(graphs, WORLDS[-1]))
-
-
-def test_subgroups():
-    values(run_gpus(subgroups, WORLDS[-1]))
+@pytest.mark.parametrize("function", [train, fully_sharded])
+def test_training_follows_one_process(outcome, function):
+    ranks = outcome(function)
+    expected = single_process_losses(len(ranks))
+    for losses in ranks:
+        assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def test_stress():
-    print(values(run_gpus(stress, WORLDS[-1], seconds=60, first_epoch=0xFFFFFF00, first_message=0xFFFFFF00)))
+    """Epochs and counts of messages wrap on the way."""
+    print(values(run_gpus(stress_on_gpus, WORLDS[-1], seconds=100, first_epoch=0xFFFFF000, first_message=0xFFFFF000)))
 
 
-def test_disagreement_raises_on_every_rank():
-    for text in values(run_gpus(disagree, WORLDS[-1])):
-        assert "all_reduce" in text and ("disagree" in text or "failed" in text), text
+def test_every_mismatch_raises_on_every_rank():
+    for texts in values(run_gpus(mismatches, WORLDS[-1], seconds=10)):
+        for text in texts:
+            assert "rank" in text and ("disagree" in text or "failed" in text), text
 
 
-def test_dead_rank_raises_within_the_time_out():
-    results = run_gpus(die, WORLDS[-1], seconds=5, expect_missing=1)
+@pytest.mark.parametrize("function", [die, die_in_a_kernel])
+def test_rank_that_dies(function):
+    results = run_gpus(function, WORLDS[-1], seconds=5, expect_missing=1)
     assert 1 not in results
     for text, seconds in values(results):
         assert "rank" in text and "all_reduce" in text and seconds < 15, text
-
-
-def test_ddp_follows_one_process():
-    expected = single_process_losses(WORLDS[-1])
-    for losses in values(run_gpus(train, WORLDS[-1])):
-        assert losses == pytest.approx(expected, rel=1e-4)
-
-
-def test_fsdp2_follows_one_process():
-    expected = single_process_losses(WORLDS[-1])
-    for losses in values(run_gpus(fully_sharded, WORLDS[-1])):
-        assert losses == pytest.approx(expected, rel=1e-4)

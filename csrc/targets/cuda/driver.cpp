@@ -38,6 +38,7 @@ Loaded load() {
   get("cuCtxGetCurrent", api.context_get_current);
   get("cuCtxPushCurrent_v2", api.context_push);
   get("cuCtxPopCurrent_v2", api.context_pop);
+  get("cuCtxSynchronize", api.context_synchronize);
   get("cuModuleLoadData", api.module_load_data);
   get("cuModuleUnload", api.module_unload);
   get("cuModuleGetFunction", api.module_get_function);

@@ -105,6 +105,7 @@ struct Driver {
   Result (*context_get_current)(Context*);
   Result (*context_push)(Context);
   Result (*context_pop)(Context*);
+  Result (*context_synchronize)();
   Result (*module_load_data)(Module*, const void*);
   Result (*module_unload)(Module);
   Result (*module_get_function)(Function*, Module, const char*);
