@@ -40,7 +40,7 @@ struct DecodeKeys {
 
 /// What the mask's table (kMaskRange) says about the query heads of one kv head together.
 struct DecodeRange {
-  int low = 0, high;                      // keys outside of [low, high) are seen by none
+  int low = 0, high;                       // keys outside of [low, high) are seen by none
   int neutral_begin = 0, neutral_end = 0;  // of these keys the mask leaves the scores as they are
 
   ARK_DEVICE DecodeRange(const Task& task, int batch, int kv_head, int group) {

@@ -22,8 +22,7 @@ struct DecodeMask {
     last = task.record->params.attention.keys - 1;
     additive = task.record->params.attention.mask_kind == 2;
 #pragma unroll
-    for (int h = 0; h < Warp::kHalves; ++h)
-      row[h] = task.address<unsigned char>(kDecodeMask) + offset[h] * bytes;
+    for (int h = 0; h < Warp::kHalves; ++h) row[h] = task.address<unsigned char>(kDecodeMask) + offset[h] * bytes;
   }
 
   /// Of the warp's keys from `first` on: nothing waits for it here.

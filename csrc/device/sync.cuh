@@ -22,8 +22,8 @@ struct Failure {
   u32 expected, seen;
 };
 
-// 1: what a wait does when it has to wait for long is a function of its own. There are dozens of waits, each a third of a
-// kilobyte longer with it, and code that runs once a layer comes out of the L2. Not beside wgmma, which tolerates no
+// 1: what a wait does when it has to wait for long is a function of its own. There are dozens of waits, each a third of
+// a kilobyte longer with it, and code that runs once a layer comes out of the L2. Not beside wgmma, which tolerates no
 // calls.
 #ifndef ARK_CALLED_WAITS
 #define ARK_CALLED_WAITS 0
