@@ -39,7 +39,7 @@ struct TaskSlot {
   // between an op and the next. -1: not so simple, the record is asked.
   i32 single_waits, single_arrivals;
   i32 position;     // decode attention: rows of the cache that are immutable in this launch, read once for all roles
-  i32 waits_alike;                                                // every tile of the op waits for the same
+  i32 waits_alike;  // every tile of the op waits for the same
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
   i32 arrived;   // tiles that the consumers have reported themselves; written by them
