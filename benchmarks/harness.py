@@ -113,7 +113,10 @@ def measure(case: Case, timer: Timer, rounds: int, warmup: int) -> dict:
         shift = round_index % max(1, len(names))
         for name in names[shift:] + names[:shift]:
             prepare(name)
-            samples[name].append(case.scale(timer(alive[name])))
+            try:
+                samples[name].append(case.scale(timer(alive[name])))
+            except Exception as error:  # the timer waits for each call: the error is this contestant's
+                raise RuntimeError(f"{name} failed in timed round {round_index + 1} of {rounds}: {error}") from error
     results = {name: summary(values) for name, values in samples.items()}
     row = {
         "case": case.case,

@@ -36,6 +36,19 @@ def test_a_wrong_result_ends_the_benchmark():
         run({"ark": near(float("nan")), "eager": near(0.01)})
 
 
+def test_who_fails_while_timed_is_named():
+    calls = []
+
+    def fails_later():
+        calls.append(None)
+        if len(calls) > 4:
+            raise ValueError("gone")
+        return near(0.0)()
+
+    with pytest.raises(RuntimeError, match="inductor failed in timed round 3 of 4: gone"):
+        run({"ark": near(0.0), "eager": near(0.0), "inductor": fails_later})
+
+
 def test_without_eager_there_is_no_verdict():
     def fails():
         raise RuntimeError("no memory")
