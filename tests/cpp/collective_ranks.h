@@ -1,15 +1,14 @@
 // Ranks of a CUDA group that are threads of one process, spread over the GPUs that there are (one is enough).
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <thread>
 
 #include "base/check.h"
 #include "comm/cuda_collectives.h"
+#include "map_store.h"
 
 namespace ark::test {
 
@@ -21,26 +20,6 @@ inline void expect(bool ok, const std::string& what) {
   if (ok) return;
   if (failures.fetch_add(1) < 40) std::fprintf(stderr, "FAILED: %s\n", what.c_str());
 }
-
-class MapStore : public Store {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-  }
-  std::string get(const std::string& key, Clock::time_point deadline) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [&] { return values_.count(key) > 0; }))
-      throw DeviceError(cat("the store has no ", key));
-    return values_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-};
 
 inline constexpr size_t kBuffer = 96u << 20;
 

@@ -4,12 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -17,9 +14,11 @@
 #include "base/check.h"
 #include "comm/fd_exchange.h"
 #include "comm/host_collectives.h"
+#include "map_store.h"
 
 using namespace ark;
 using namespace ark::comm;
+using ark::test::MapStore;
 
 namespace {
 
@@ -30,26 +29,6 @@ void expect(bool ok, const std::string& what) {
   failures.fetch_add(1);
   std::fprintf(stderr, "FAILED: %s\n", what.c_str());
 }
-
-class MapStore : public Store {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-  }
-  std::string get(const std::string& key, Clock::time_point deadline) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [&] { return values_.count(key) > 0; }))
-      throw DeviceError(cat("the store has no ", key));
-    return values_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-};
 
 Clock::time_point in(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
