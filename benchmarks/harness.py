@@ -247,6 +247,33 @@ def compiled(function: Callable, mode: str) -> Callable:
     return torch.compile(function, mode=mode)
 
 
+class Captured:
+    """What `call` does, in a CUDA graph. `before` runs (uncaptured) before each warm-up call and before the capture.
+
+    The workspaces of cuBLAS that warming up has left are dropped before the capture, so that the graph holds one of its
+    own: inductor's reduce-overhead drops all that lie outside of graphs, and a graph that used such a one would then
+    write to memory that is unmapped.
+    """
+
+    def __init__(self, call: Callable[[], object], before: Callable[[], None] = lambda: None, warmup: int = 3):
+        stream, self.graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(warmup):
+                before()
+                call()
+            before()
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self.outputs = call()
+        torch._C._cuda_clearCublasWorkspaces()
+
+    def __call__(self) -> object:
+        self.graph.replay()
+        return self.outputs
+
+
 ON_CPU = ("ark", "eager", "inductor")
 
 

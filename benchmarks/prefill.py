@@ -12,30 +12,10 @@ import copy
 
 import torch
 
-from harness import Case, check_against_fp64, compiled, contestants_of, device, run_cases, write_json
+from harness import Captured, Case, check_against_fp64, compiled, contestants_of, device, run_cases, write_json
 from models import llama, set_position, static_cache
 
 INDUCTOR = ("inductor", "reduce-overhead", "max-autotune")
-
-
-@torch.no_grad()
-def captured(call, reset):
-    """The call as a CUDA graph; a function that replays it."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            reset()
-            call()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            output = call()
-
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return output
-
-    return replay
 
 
 def main() -> None:
@@ -55,7 +35,8 @@ def main() -> None:
     def contestant(mode: str):
         call = lambda ids: model(ids, past_key_values=caches[mode], logits_to_keep=1).logits
         if mode == "eager-graph":
-            return captured(lambda: call(tokens), lambda: set_position(caches[mode], 0))
+            with torch.no_grad():
+                return Captured(lambda: call(tokens), lambda: set_position(caches[mode], 0))
         call = compiled(call, mode)
         return torch.no_grad()(lambda: call(tokens))
 

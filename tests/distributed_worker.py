@@ -4,6 +4,7 @@ GPU for each rank."""
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import os
 import tempfile
 import traceback
@@ -18,6 +19,9 @@ import torch.multiprocessing as mp
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")
+
+
+START_SECONDS = 60  # for processes to start: importing torch and making CUDA contexts
 
 
 @dataclasses.dataclass
@@ -38,6 +42,7 @@ class Job:
 
 
 def _main(rank: int, job: Job, queue) -> None:
+    faulthandler.dump_traceback_later(START_SECONDS + 1.5 * job.seconds)  # where a rank that hangs does so
     try:
         if job.on_gpus:
             torch.cuda.set_device(rank)
@@ -69,7 +74,7 @@ def _run(job: Job, expect_missing: int) -> dict:
         results = {}
         try:
             while len(results) < job.world - expect_missing:
-                rank, status, value = queue.get(timeout=2 * job.seconds)
+                rank, status, value = queue.get(timeout=START_SECONDS + 2 * job.seconds)
                 results[rank] = (status, value)
         finally:
             for process in processes:
@@ -87,7 +92,7 @@ def run_ranks(
     expect_missing: int = 0,
     **options: int,
 ) -> dict:
-    """Results by rank: (status, value). Kills what is left after `seconds` * 2."""
+    """Results by rank: (status, value). Kills what is left after START_SECONDS + `seconds` * 2."""
     return _run(Job(function, world, backend, seconds, options), expect_missing)
 
 

@@ -14,15 +14,14 @@ struct CollectiveTuning {
   // On registered memory, in place from here on: tensor of an all-reduce, input of a reduce-scatter, output of an
   // exchange.
   uint64_t direct_reduce_bytes, direct_scatter_bytes, direct_move_bytes;
-  int direct_workers;
+  int direct_workers, ring_workers;  // CTAs
 };
 
-// Of more than two ranks packets go up to what one packet per thread holds (several passes have not been measured
-// there). Above two_shot_bytes the rings win: packets are polled and cleared, rings are not.
+// Above two_shot_bytes, which is what the boxes hold, the rings win: packets are polled and cleared, rings are not.
 inline constexpr CollectiveTuning kCollectiveTuning[] = {
-    {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10, (4 << 20) + 1, (4 << 20) + 1, 8 << 20, 64},
-    {4, 192 << 10, 1 << 20, 1 << 20, 128 << 10, 4 << 20, 4 << 20, 8 << 20, 64},
-    {8, 64 << 10, 2 << 20, 2 << 20, 64 << 10, 4 << 20, 4 << 20, 8 << 20, 64},
+    {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10, (4 << 20) + 1, (4 << 20) + 1, 8 << 20, 64, 64},
+    {4, 256 << 10, 4 << 20, 4 << 20, 128 << 10, (4 << 20) + 1, (4 << 20) + 1, 4 << 20, 64, 64},
+    {8, 64 << 10, 2 << 20, 2 << 20, 64 << 10, 4 << 20, 4 << 20, 8 << 20, 64, 64},
 };
 
 inline constexpr uint64_t kPacketSetBytes = 8 << 20;  // of each of two sets: 4 MB in two hops of 16-byte packets

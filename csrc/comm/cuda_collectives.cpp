@@ -129,6 +129,7 @@ CollectiveParams CudaCollectives::make_params(CollectiveKind kind, const Call& c
   p.rank = group_.rank;
   p.world = group_.world;
   p.root = -1;
+  p.ring_workers = forced_workers_ > 0 ? forced_workers_ : tuning_for(group_.world).ring_workers;
   p.kind = kind;
   return p;
 }
@@ -137,12 +138,8 @@ abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
   const CollectiveTuning& tuning = tuning_for(group_.world);
   // Flagged packets carry half: they fill the boxes, and the link, twice as fast.
   const uint64_t weight = has_16_byte_packets(dtype) ? 1 : 2;
-  // Of more than two ranks a thread sends and receives one packet per peer: see kMaxPacketWorkers.
-  const uint64_t one_pass = static_cast<uint64_t>(kMaxPacketWorkers) * kPacketThreads * 16;
   const uint64_t slice = ((bytes * weight + 15) / 16 + group_.world - 1) / group_.world * 16;
-  const uint64_t one_shot_room = group_.world == 2 ? kPacketSetBytes / 2 : one_pass;
-  const uint64_t two_shot_room = group_.world == 2 ? kPacketSetBytes / 4 : one_pass + 16;
-  const bool fits_one = bytes * weight <= one_shot_room, fits_two = slice <= two_shot_room;
+  const bool fits_one = bytes * weight <= layout_.packet_area_bytes, fits_two = slice <= layout_.packet_area_bytes / 2;
   if (forced_ == static_cast<int>(abi::Algorithm::kOneShot) && fits_one) return abi::Algorithm::kOneShot;
   if (forced_ == static_cast<int>(abi::Algorithm::kTwoShot) && fits_two) return abi::Algorithm::kTwoShot;
   if (forced_ >= 0) return abi::Algorithm::kRing;
@@ -170,7 +167,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
     const uint64_t messages = (bytes + abi::kMessageBytes - 1) / abi::kMessageBytes;
     const uint64_t slice = (messages + group_.world - 1) / group_.world * abi::kMessageBytes;
     return launch({KernelFamily::kRing, dtype, group_.world},
-                  std::max(1, abi::ring_workers(slice, abi::kMaxRingWorkers)), true, p, call);
+                  std::max(1, abi::ring_workers(slice, p.ring_workers)), true, p, call);
   }
   const uint64_t packet = has_16_byte_packets(dtype) ? 16 : 8;
   uint64_t packets = (bytes + packet - 1) / packet;
@@ -190,8 +187,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
   p.op = device_op(dtype, op);
   p.call = abi::pack_call(p.kind, static_cast<int>(dtype), p.op, -1, count);
   const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
-  const uint64_t one_pass = static_cast<uint64_t>(kMaxPacketWorkers) * kPacketThreads * 16;
-  const uint64_t room = group_.world == 2 ? kPacketSetBytes / 4 : one_pass;
+  const uint64_t room = layout_.packet_area_bytes / 2;
   if (takes_direct(bytes * group_.world, tuning_for(group_.world).direct_scatter_bytes) &&
       reduce_direct(p, bytes * group_.world, 0, dtype, call))
     return;
@@ -205,7 +201,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
     return launch({KernelFamily::kPackets, dtype, group_.world}, grid + 1, false, p, call);
   }
   p.algorithm = abi::Algorithm::kRing;
-  launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, abi::kMaxRingWorkers)), true,
+  launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, p.ring_workers)), true,
          p, call);
 }
 
@@ -235,8 +231,8 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   uint64_t grid = std::max<uint64_t>(1, (small + kBytesPerWorker - 1) / kBytesPerWorker);
   const abi::ExchangePart& own = parts[group_.rank];
   if (own.source != own.destination) grid = std::max<uint64_t>(grid, own.send_bytes / (4 * 16 * kPacketThreads));
-  grid = std::max<uint64_t>(std::min<uint64_t>(grid, big ? abi::kMaxRingWorkers : kMaxPacketWorkers),
-                            abi::ring_workers(big, abi::kMaxRingWorkers));
+  grid = std::max<uint64_t>(std::min<uint64_t>(grid, big ? p.ring_workers : kMaxPacketWorkers),
+                            abi::ring_workers(big, p.ring_workers));
   p.uses_rings = big > 0;
   launch({KernelFamily::kExchange, DType::kU8, group_.world}, static_cast<int>(grid), big > 0, p, call);
 }

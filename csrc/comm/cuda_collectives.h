@@ -81,6 +81,8 @@ class CudaCollectives {
   /// For tests and benchmarks: forces an algorithm (where it fits) from now on; -1: by size. 3, registered memory, fits
   /// only where there is such.
   void force_algorithm(int algorithm) { forced_ = algorithm; }
+  /// Likewise the CTAs of the rings, the same on all ranks; 0: as tuned.
+  void force_ring_workers(int workers) { forced_workers_ = workers; }
 
  private:
   abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
@@ -106,7 +108,7 @@ class CudaCollectives {
   cuda::DeviceMemory state_;
   cuda::PinnedMemory error_;
   bool connected_ = false;
-  int forced_ = -1;
+  int forced_ = -1, forced_workers_ = 0;
   uint64_t launches_ = 0;
   std::string failure_;
   std::mutex mutex_;

@@ -23,7 +23,7 @@ inline constexpr int kMaxRanks = 8;
 // packets of 8 bytes that carry flags.
 inline constexpr bool kClearedPackets = true;
 inline constexpr int kMessageBytes = 16384;  // of one bulk copy; from 8 KB on the link's rate is reached
-inline constexpr int kMaxRingWorkers = 64;   // CTAs: 32 reach 0.7 of the link's rate, 64 all of it
+inline constexpr int kMaxRingWorkers = 64;   // CTAs: two launches of two groups fit on the GPU together
 inline constexpr int kMaxPointWorkers = 8;   // of a send or receive
 inline constexpr int kRingSlots = 8;
 inline constexpr int kFlagBytes = 32;          // distance between flags
@@ -126,7 +126,7 @@ struct CollectiveParams {
   i32 early;       // launched with programmatic dependence
   i32 peer;        // kSend, kReceive
   i32 uses_rings;  // kExchange: some pair is larger than packet_limit
-  i32 pad;
+  i32 ring_workers;  // CTAs of the rings, the same on all ranks
   u64 count;  // elements of the whole (all-reduce, reduce), of one part (reduce-scatter)
   const unsigned char* in;
   unsigned char* out;

@@ -77,7 +77,7 @@ struct PacketKernel {
   }
 };
 
-/// The same through the rings. kRingThreads threads, at most kMaxRingWorkers CTAs, sizeof(RingShared) of shared memory.
+/// The same through the rings. kRingThreads threads, at most p.ring_workers CTAs, sizeof(RingShared) of shared memory.
 template <class E, int kWorld>
 ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
@@ -154,7 +154,7 @@ struct BigParts {
     const u64 bytes = outgoing ? part.send_bytes : part.receive_bytes;
     unsigned char* data = outgoing ? const_cast<unsigned char*>(part.source) : part.destination;
     if (r == p.rank || bytes <= p.packet_limit) return {nullptr, 0, 0};
-    return {data, bytes, abi::ring_workers(bytes, abi::kMaxRingWorkers)};
+    return {data, bytes, abi::ring_workers(bytes, p.ring_workers)};
   }
 };
 
@@ -198,7 +198,7 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   using Take = Mover<false, kSendStages, BigParts>;
   Send send(p, Ring::kGather, worker, outgoing, shared.send, states.send);
   Take take(p, Ring::kGather, worker, incoming, shared.take, states.take);
-  const bool rings = p.uses_rings && worker < abi::kMaxRingWorkers;
+  const bool rings = p.uses_rings && worker < p.ring_workers;
   const Boxes<FlaggedPacket> boxes(p, epoch, 0, 1);
   const u32 index = blockIdx.x * (kExchangeThreads - 128) + (thread - 128);
   const u32 count = gridDim.x * (kExchangeThreads - 128);

@@ -52,12 +52,14 @@ template <int kStages>
 struct MoverShared {
   unsigned char data[kStages][abi::kMessageBytes];
 };
+inline constexpr int kUntold = 16;  // a power of two; messages that are loading, storing or not told to their peers
 /// What a mover keeps beside its data.
 template <int kStages>
 struct MoverState {
+  static_assert(kStages < kUntold);
   u64 loaded[kStages];  // mbarriers
   PeerQueue queues[abi::kMaxRanks];
-  Message messages[kStages];
+  Message messages[kUntold];
   Watched flags;
 };
 
@@ -80,21 +82,27 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 /// Moves all messages of `segments` that are this worker's. One whole warp. kOutgoing: user memory -> rings of the
 /// peers; else own rings -> user memory. run() is false when a wait failed.
 ///
+/// A stage is free again when its store has read it, long before the bytes have arrived. Their arrival is waited for
+/// several messages later and for several at a time: the fence before a flag takes as long as several messages.
+///
 /// Order: round after round one message to or from each peer that has as many; the senders go round upwards and the
 /// receivers downwards, so that all pairs move at the same time, and nobody waits in a circle: what a receiver waits
 /// for is never behind anything of a later round.
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
-  static constexpr int kPending = 4;  // messages whose writes are under way before the oldest is waited for
+  static constexpr u32 kReading = 1;  // stores that may still be reading their stages
+  static constexpr u32 kTold = 4;     // messages that peers are told of at a time; as many more are under way
+  static_assert(kStages + 2 * kTold <= kUntold);
   const CollectiveParams& p;
   RingFlags flags;
   const Segments& segments;
   MoverShared<kStages>& shared;
   MoverState<kStages>& state;
-  // Messages that have been loaded into a stage, stored, and whose writes are done.
-  u32 num_loading = 0, num_storing = 0, num_retiring = 0;
+  // Messages that have been loaded into a stage, stored, whose stage has been read, and that the peers know of.
+  u32 num_loading = 0, num_storing = 0, num_read = 0, num_told = 0;
   static constexpr int kIdlePolls = 32;  // then the peers are told of what they have, though the pipeline drains
-  int step = 0, idle = 0;
+  static constexpr int kTurn = 1;  // messages to or from a peer before it is the next one's turn
+  int step = 0, turn = 0, idle = 0;
   bool has_next = false;
   Message following{};
   Patience patience;
@@ -145,6 +153,7 @@ struct Mover {
       if (action == kFailed) return false;
       slow_copy(action, lane);
     }
+    if (!kOutgoing && lane == 0) bulk_wait<0>();
     __syncwarp();
     if (lane < p.world && lane != p.rank) counts()[lane] = state.queues[lane].sequence;
     return true;
@@ -153,8 +162,11 @@ struct Mover {
  private:
   ARK_DEVICE void next() {
     has_next = false;
-    for (int tried = 1; tried < p.world; ++tried) {
-      if (++step >= p.world) step = 1;
+    for (int tried = 0; tried < p.world; ++tried) {
+      if (tried > 0 || --turn < 0) {
+        if (++step >= p.world) step = 1;
+        turn = kTurn - 1;
+      }
       int peer = kOutgoing ? p.rank + step : p.rank - step + p.world;
       if (peer >= p.world) peer -= p.world;
       PeerQueue& q = state.queues[peer];
@@ -177,18 +189,18 @@ struct Mover {
   }
 
   ARK_DEVICE Action advance() {
-    while (has_next || num_retiring != num_loading) {
+    while (has_next || num_told != num_loading) {
       bool progress = false;
-      if (has_next && num_loading - num_retiring < kStages && (kOutgoing || ready(following))) {
+      if (has_next && num_loading - num_read < kStages && (kOutgoing || ready(following))) {
         progress = true;
-        state.messages[num_loading % kStages] = following;
+        state.messages[num_loading % kUntold] = following;
         if (kOutgoing && !following.whole()) return kSlowLoad;
         load(following, num_loading % kStages);
         loaded();
       }
       if (num_storing != num_loading) {
         const int stage = num_storing % kStages;
-        const Message m = state.messages[stage];
+        const Message m = state.messages[num_storing % kUntold];
         if ((!kOutgoing || ready(m)) && mbarrier_try_wait(&state.loaded[stage], num_storing / kStages & 1)) {
           progress = true;
           if (!kOutgoing) store_relaxed_system(flags.credit(m.peer, p.rank), m.sequence + 1);
@@ -201,9 +213,10 @@ struct Mover {
       const bool drained = !has_next && num_storing == num_loading;
       if (progress) {
         patience = Patience();
-      } else if (num_storing != num_retiring && (drained || idle >= kIdlePolls)) {
+      } else if (num_storing != num_told && (drained || idle >= kIdlePolls)) {
         bulk_wait<0>();
-        retire(num_storing);
+        num_read = num_storing;
+        tell(num_storing);
         idle = 0;
       } else if (!patience.again(p, blocked_on(), blocked().sequence + 1, state.flags.seen[blocked().peer])) {
         return kFailed;
@@ -213,7 +226,7 @@ struct Mover {
   }
 
   ARK_DEVICE Message blocked() const {
-    return num_storing != num_loading ? state.messages[num_storing % kStages] : following;
+    return num_storing != num_loading ? state.messages[num_storing % kUntold] : following;
   }
   ARK_DEVICE SignalName blocked_on() const {
     return {kOutgoing ? CollectiveWait::kCredit : CollectiveWait::kArrival, blocked().peer};
@@ -235,27 +248,29 @@ struct Mover {
   }
   ARK_DEVICE void stored() {
     ++num_storing;
-    if (num_storing - num_retiring >= kPending) {
-      bulk_wait<kPending / 2>();
-      retire(num_storing - kPending / 2);
+    bulk_wait_read<kReading>();
+    if (num_storing > kReading) num_read = num_storing - kReading;
+    if (!kOutgoing) {
+      num_told = num_storing;
+    } else if (num_storing - num_told >= 2 * kTold) {
+      bulk_wait<kTold>();
+      tell(num_storing - kTold);
     }
   }
   /// The writes of all messages before number `end` are done.
-  ARK_DEVICE void retire(u32 end) {
-    if (kOutgoing) {
-      fence_system();
-      for (u32 i = num_retiring; i != end; ++i) {
-        const Message& m = state.messages[i % kStages];
-        store_relaxed_system(flags.arrived(m.peer, p.rank), m.sequence + 1);
-      }
+  ARK_DEVICE void tell(u32 end) {
+    fence_system();
+    for (; num_told != end; ++num_told) {
+      const Message& m = state.messages[num_told % kUntold];
+      store_relaxed_system(flags.arrived(m.peer, p.rank), m.sequence + 1);
     }
-    num_retiring = end;
   }
 
   ARK_DEVICE void slow_copy(int action, int lane) {
     __syncwarp();
-    const int stage = __shfl_sync(0xffffffffu, (action == kSlowLoad ? num_loading : num_storing) % kStages, 0);
-    const Message m = state.messages[stage];
+    const u32 number = __shfl_sync(0xffffffffu, action == kSlowLoad ? num_loading : num_storing, 0);
+    const int stage = number % kStages;
+    const Message m = state.messages[number % kUntold];
     if (action == kSlowLoad)
       copy_by_warp(shared.data[stage], m.user, m.bytes, lane);
     else

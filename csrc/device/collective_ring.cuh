@@ -28,7 +28,7 @@ struct Slices {
       slice_bytes = (messages + params.world - 1) / params.world * abi::kMessageBytes;
       size_bytes = bytes;
     }
-    workers = abi::ring_workers(slice_bytes, abi::kMaxRingWorkers);
+    workers = abi::ring_workers(slice_bytes, params.ring_workers);
   }
   ARK_DEVICE Segment operator()(int r) const {
     const u64 begin = slice_bytes * r;
@@ -141,7 +141,10 @@ struct ResultSender {
   RingShared& shared;
   Segment out;
   RingFlags reduce, gather;
-  u32 num_sent = 0, num_retired = 0;
+  static constexpr u32 kTold = 2;  // tiles that peers are told of at a time; as many more are under way
+  static constexpr u32 kIdlePolls = 32;
+  // Tiles that have been sent, that have been read, and that the peers know of.
+  u32 num_sent = 0, num_read = 0, num_told = 0;
 
   ARK_DEVICE bool sends_to(int r) const {
     return r != p.rank && p.kind != CollectiveKind::kReduceScatter && (p.root < 0 || p.root == r);
@@ -167,13 +170,15 @@ struct ResultSender {
         if (r < p.world && r != p.rank) store_relaxed_system(reduce.credit(r, p.rank), taken[r] + i + 1);
       if (!send(i, tile, base)) return;
       ++num_sent;
-      if (num_sent - num_retired >= kTiles) {
-        bulk_wait<1>();
-        retire(num_sent - 1, base);
+      bulk_wait_read<1>();
+      free_tiles(num_sent - 1);
+      if (num_sent - num_told >= 2 * kTold) {
+        bulk_wait<kTold>();
+        tell(num_sent - kTold, base);
       }
     }
     bulk_wait<0>();
-    retire(num_sent, base);
+    tell(num_sent, base);
 #pragma unroll
     for (int r = 0; r < abi::kMaxRanks; r++) {
       if (r >= p.world || r == p.rank) continue;
@@ -185,13 +190,17 @@ struct ResultSender {
  private:
   ARK_DEVICE bool wait_full(int tile, u32 i, const u32 (&base)[abi::kMaxRanks]) {
     Patience patience;
+    u32 idle = 0;
     while (!mbarrier_try_wait(&shared.full[tile], i / kTiles & 1)) {
-      if (num_sent != num_retired) {
+      if (num_sent != num_read) {
+        bulk_wait_read<0>();
+        free_tiles(num_sent);
+      } else if (num_sent != num_told && ++idle >= kIdlePolls) {
         bulk_wait<0>();
-        retire(num_sent, base);
-        continue;
+        tell(num_sent, base);
+      } else if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) {
+        return false;
       }
-      if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) return false;
     }
     return true;
   }
@@ -217,13 +226,17 @@ struct ResultSender {
     return true;
   }
 
-  /// The writes of all messages before number `end` are done.
-  ARK_DEVICE void retire(u32 end, const u32 (&base)[abi::kMaxRanks]) {
+  /// All tiles before number `end` have been read.
+  ARK_DEVICE void free_tiles(u32 end) {
+    for (; num_read != end; ++num_read) mbarrier_arrive(&shared.empty[num_read % kTiles]);
+  }
+  /// The writes of all tiles before number `end` are done.
+  ARK_DEVICE void tell(u32 end, const u32 (&base)[abi::kMaxRanks]) {
     if (p.kind != CollectiveKind::kReduceScatter) fence_system();
 #pragma unroll
     for (int r = 0; r < abi::kMaxRanks; r++)
       if (r < p.world && sends_to(r)) store_relaxed_system(gather.arrived(r, p.rank), base[r] + end);
-    for (; num_retired != end; ++num_retired) mbarrier_arrive(&shared.empty[num_retired % kTiles]);
+    num_told = end;
   }
 };
 

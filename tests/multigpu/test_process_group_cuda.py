@@ -304,6 +304,7 @@ def mismatches(rank: int, world: int) -> list[str]:
         except RuntimeError as error:
             text = str(error)
         texts.append(f"{name}: {text}")
+        print(f"rank {rank}: {texts[-1]}", flush=True)
     return texts
 
 
@@ -414,7 +415,7 @@ def test_stress():
 
 
 def test_every_mismatch_raises_on_every_rank():
-    for texts in values(run_gpus(mismatches, WORLDS[-1], seconds=10)):
+    for texts in values(run_gpus(mismatches, WORLDS[-1], seconds=8)):
         for text in texts:
             assert "rank" in text and ("disagree" in text or "failed" in text), text
 
