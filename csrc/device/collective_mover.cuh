@@ -91,7 +91,8 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
   static constexpr u32 kReading = 1;  // stores that may still be reading their stages
-  static constexpr u32 kTold = 4;     // messages that peers are told of at a time; as many more are under way
+  // Messages that peers are told of at a time, while as many more are under way; fewer where all go through one ring.
+  static constexpr u32 kTold = 4, kToldOnePeer = 2;
   static_assert(kStages + 2 * kTold <= kUntold);
   const CollectiveParams& p;
   RingFlags flags;
@@ -101,9 +102,8 @@ struct Mover {
   // Messages that have been loaded into a stage, stored, whose stage has been read, and that the peers know of.
   u32 num_loading = 0, num_storing = 0, num_read = 0, num_told = 0;
   static constexpr int kIdlePolls = 32;  // then the peers are told of what they have, though the pipeline drains
-  static constexpr int kTurn = 1;  // messages to or from a peer before it is the next one's turn
-  int step = 0, turn = 0, idle = 0;
-  bool has_next = false;
+  int step = 0, idle = 0;
+  bool has_next = false, one_peer = false;
   Message following{};
   Patience patience;
 
@@ -119,9 +119,11 @@ struct Mover {
   }
   /// Before the CTA meets, by a warp.
   ARK_DEVICE void prepare(int lane) {
+    const Segment s = lane < p.world && lane != p.rank ? segments(lane) : Segment{};
+    const u32 messages = s.messages_of(flags.worker);
+    one_peer = __popc(__ballot_sync(0xffffffffu, messages > 0)) == 1;
     if (lane >= p.world) return;
-    const Segment s = segments(lane);
-    const u32 count = counts()[lane], messages = lane == p.rank ? 0 : s.messages_of(flags.worker);
+    const u32 count = counts()[lane];
     PeerQueue& q = state.queues[lane];
     q.remaining = messages;
     q.sequence = count;
@@ -162,11 +164,8 @@ struct Mover {
  private:
   ARK_DEVICE void next() {
     has_next = false;
-    for (int tried = 0; tried < p.world; ++tried) {
-      if (tried > 0 || --turn < 0) {
-        if (++step >= p.world) step = 1;
-        turn = kTurn - 1;
-      }
+    for (int tried = 1; tried < p.world; ++tried) {
+      if (++step >= p.world) step = 1;
       int peer = kOutgoing ? p.rank + step : p.rank - step + p.world;
       if (peer >= p.world) peer -= p.world;
       PeerQueue& q = state.queues[peer];
@@ -252,10 +251,17 @@ struct Mover {
     if (num_storing > kReading) num_read = num_storing - kReading;
     if (!kOutgoing) {
       num_told = num_storing;
-    } else if (num_storing - num_told >= 2 * kTold) {
-      bulk_wait<kTold>();
-      tell(num_storing - kTold);
+    } else if (one_peer) {
+      tell_some<kToldOnePeer>();
+    } else {
+      tell_some<kTold>();
     }
+  }
+  template <u32 kSome>
+  ARK_DEVICE void tell_some() {
+    if (num_storing - num_told < 2 * kSome) return;
+    bulk_wait<kSome>();
+    tell(num_storing - kSome);
   }
   /// The writes of all messages before number `end` are done.
   ARK_DEVICE void tell(u32 end) {
