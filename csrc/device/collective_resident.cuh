@@ -9,14 +9,14 @@ namespace ark::device {
 template <class E, int kWorld, ReduceOp kOp>
 class ResidentAllReduce {
  public:
-  /// `packet` of the tensor; beyond `limit` a thread only goes along.
-  ARK_DEVICE ResidentAllReduce(const CollectiveParams& p, u32 epoch, u32 packet, u32 limit)
-      : p_(p), epoch_(epoch), rank_(static_cast<int>(opaque(p.rank))), has_packet_(packet < limit) {
+  /// `packet` of the tensor. A thread that does not own it only goes along (and reads what the owner reads).
+  ARK_DEVICE ResidentAllReduce(const CollectiveParams& p, u32 epoch, u32 packet, bool owns)
+      : p_(p), epoch_(epoch), rank_(static_cast<int>(opaque(p.rank))), owns_(owns) {
     const Boxes<FlaggedPacket> boxes(p, epoch, 0, 1);
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) {
-      to_[i] = boxes.box((rank_ + 1 + i) % kWorld, rank_, has_packet_ ? packet : 0);
-      at_[i] = boxes.box(rank_, i + (i >= rank_ ? 1 : 0), has_packet_ ? packet : 0);
+      to_[i] = boxes.box((rank_ + 1 + i) % kWorld, rank_, packet);
+      at_[i] = boxes.box(rank_, i + (i >= rank_ ? 1 : 0), packet);
     }
     const i64 set = static_cast<i64>(p.layout.packet_set_bytes);
     other_set_ = epoch & 1 ? -set : set;
@@ -26,7 +26,7 @@ class ResidentAllReduce {
   ARK_DEVICE bool step(u32 (&own)[2]) {
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) {
-      if (has_packet_) FlaggedPacket::send(to_[i], own, epoch_);
+      if (owns_) FlaggedPacket::send(to_[i], own, epoch_);
       to_[i] += other_set_;
     }
     u32 got[kWorld - 1][2];
@@ -73,7 +73,7 @@ class ResidentAllReduce {
     u32 missing = 0;
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) missing |= FlaggedPacket::arrived(raw[i], epoch_) ? 0 : 1u << i;
-    return has_packet_ ? missing : 0;
+    return owns_ ? missing : 0;
   }
   ARK_DEVICE bool all_arrived(const Raw& raw) const { return __all_sync(~0u, missing_of(raw) == 0); }
   ARK_DEVICE static bool unpack(u32 (&got)[kWorld - 1][2], const Raw& raw) {
@@ -93,7 +93,7 @@ class ResidentAllReduce {
   const CollectiveParams& p_;
   u32 epoch_;
   int rank_;
-  bool has_packet_;
+  bool owns_;
   unsigned char *to_[kWorld - 1], *at_[kWorld - 1];  // the peers' boxes, in turn from here; one's own, by rank
   i64 other_set_;
 };

@@ -28,19 +28,21 @@ extern "C" __global__ void ping(const __grid_constant__ CollectiveParams p, int 
   *ns = global_time_ns() - begin;
 }
 
-// n all-reduces, each of the result of the one before, without leaving the kernel. ns: the slowest CTA, the first one.
+// n all-reduces, each of the result of the one before, without leaving the kernel; `lanes` of a warp have a packet. ns:
+// the slowest CTA, the first one.
 extern "C" __global__ void __launch_bounds__(256, 1) loop(const __grid_constant__ CollectiveParams p, u32 first, int n,
-                                                       u64* ns) {
-  const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;
+                                                          int lanes, u64* ns) {
+  const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   const u64 begin = global_time_ns();
   const Span<2> in(p.in, p.count * 2), out(p.out, p.count * 2);
-  const u32 limit = static_cast<u32>(in.blocks<2>());
-  ResidentAllReduce<ElementOf<7>, WORLD, ReduceOp::kSum> all_reduce(p, first, thread, limit);
+  const u32 packet = warp * lanes + lane % lanes, limit = static_cast<u32>(in.blocks<2>());
+  const bool owns = lane < lanes && packet < limit;
+  ResidentAllReduce<ElementOf<7>, WORLD, ReduceOp::kSum> all_reduce(p, first, min(packet, limit - 1), owns);
   u32 own[1][2];
-  in.load_many(own, thread, 1);
+  in.load_many(own, packet, 1);
   for (int i = 0; i < n; i++)
     if (!all_reduce.step(own[0])) return;
-  if (thread < limit) out.store(own[0], thread);
+  if (owns) out.store(own[0], packet);
   if (threadIdx.x != 0) return;
   const u64 end = global_time_ns();
   atomicMax(reinterpret_cast<unsigned long long*>(ns), end - begin);

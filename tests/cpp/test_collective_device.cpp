@@ -38,15 +38,15 @@ struct DeviceTest {
   }
 
   /// n sums of `count` bf16 in place, each of the result before; {us of the slowest CTA, of the first}.
-  std::pair<double, double> loop(uint64_t count, int n) {
+  std::pair<double, double> loop(uint64_t count, int n, int lanes) {
     const uint64_t zeros[2] = {0, 0};
     cuda::DevicePtr ns = rank.out();
     rank.upload(ns, zeros, sizeof zeros);
     rank.sync();
     p.count = count;
     p.in = p.out = reinterpret_cast<unsigned char*>(rank.in());
-    const int threads = static_cast<int>((count + 3) / 4), block = threads <= 128 * 64 ? 64 : 256;
-    launch(rank, kernels.loop, (threads + block - 1) / block, block, 0, {&p, &first, &n, &ns});
+    const int warps = static_cast<int>((count + 3) / 4 + lanes - 1) / lanes, block = warps <= 128 * 2 ? 64 : 256;
+    launch(rank, kernels.loop, (warps * 32 + block - 1) / block, block, 0, {&p, &first, &n, &lanes, &ns});
     first += n;
     auto got = numbers(ns, 2);
     rank.collectives.poll();
@@ -55,7 +55,7 @@ struct DeviceTest {
   }
 
   /// Small whole numbers, whose sums grow by the number of ranks each time: every step shows in the bits.
-  void check_sums(uint64_t count, int n) {
+  void check_sums(uint64_t count, int n, int lanes) {
     auto value = [](uint64_t i, int r) { return static_cast<float>((i * 7 + r * 3 + i / 64) % 32); };
     auto bf16 = [](float f) {
       uint32_t bits;
@@ -65,7 +65,7 @@ struct DeviceTest {
     std::vector<uint16_t> data(count + 8, 0x1234);
     for (uint64_t i = 0; i < count; ++i) data[i] = bf16(value(i, rank.rank));
     rank.upload(rank.in(), data.data(), data.size() * 2);
-    loop(count, n);
+    loop(count, n, lanes);
     std::memcpy(data.data(), rank.download(rank.in(), data.size() * 2).data(), data.size() * 2);
     size_t wrong = 0;
     for (uint64_t i = 0; i < data.size(); ++i) {
@@ -73,23 +73,25 @@ struct DeviceTest {
       for (int r = 0; r < p.world; ++r) sum += value(i, r);
       wrong += data[i] != (i < count ? bf16(std::ldexp(sum, (n - 1) * (p.world == 2 ? 1 : 2))) : 0x1234);
     }
-    expect(wrong == 0, cat(wrong, " wrong sums of ", count, " after ", n));
+    expect(wrong == 0, cat(wrong, " wrong sums of ", count, " after ", n, ", lanes ", lanes));
   }
 
   void all_reduce() {
     meet();
     for (uint64_t count : {1, 127, 4096, 4098, 16385})
-      for (int n : {1, 2, 41}) check_sums(count, n);
+      for (int n : {1, 2, 41})
+        for (int lanes : {8, 32}) check_sums(count, n, lanes);
     std::vector<unsigned char> zeros(1 << 18);
     rank.upload(rank.in(), zeros.data(), zeros.size());
-    for (uint64_t bytes : {1024, 8192, 32768, 65536, 131072}) {
-      auto [us, us_first] = loop(bytes / 2, 2000);
-      if (rank.rank == 0)
-        std::printf(
-            "{\"case\": \"all-reduce inside a running kernel\", \"gpus\": %d, \"bytes\": %llu, \"us\": %.3f, "
-            "\"us, first CTA\": %.3f}\n",
-            p.world, static_cast<unsigned long long>(bytes), us, us_first);
-    }
+    for (uint64_t bytes : {1024, 8192, 32768, 65536, 131072})
+      for (int lanes : {8, 32}) {
+        auto [us, us_first] = loop(bytes / 2, 2000, lanes);
+        if (rank.rank == 0)
+          std::printf(
+              "{\"case\": \"all-reduce inside a running kernel\", \"gpus\": %d, \"bytes\": %d, \"lanes\": %d, "
+              "\"us\": %.3f, \"us, first CTA\": %.3f}\n",
+              p.world, static_cast<int>(bytes), lanes, us, us_first);
+      }
   }
 };
 
