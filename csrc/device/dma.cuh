@@ -25,7 +25,8 @@ struct DmaShared {
   abi::DmaBuffer buffers[abi::kMaxDmaBuffers];
 };
 
-/// One thread constructs, submits and flushes. Requests complete in order.
+/// One thread constructs, submits and flushes. Requests complete in order. What this SM itself wrote into a source
+/// needs a fence_proxy_async before the request.
 ///
 /// A stage is free again when its store has read it, long before the bytes have arrived; the arrival is waited for only
 /// where a receiver is to be told of it, some messages later and for many at a time, because the fence before a notice
