@@ -32,9 +32,9 @@ ARK_HOST_DEVICE inline constexpr SendRequest make_request(u32 source, u32 destin
 ARK_HOST_DEVICE inline constexpr u32 source_of(SendRequest r) { return static_cast<u32>(r.bits & 255); }
 ARK_HOST_DEVICE inline constexpr u32 destination_of(SendRequest r) { return static_cast<u32>(r.bits >> 8 & 255); }
 ARK_HOST_DEVICE inline constexpr u32 length_of(SendRequest r) { return static_cast<u32>(r.bits >> 36 & 0xfffff) * 16; }
-ARK_HOST_DEVICE inline constexpr u64 offset_of(SendRequest r) {
-  return static_cast<u64>(r.bits >> 16 & 0xfffff) * length_of(r);
-}
+inline constexpr u64 kPieceBits = 0xfffffull << 16;
+ARK_HOST_DEVICE inline constexpr u32 piece_of(SendRequest r) { return static_cast<u32>(r.bits >> 16) & 0xfffff; }
+ARK_HOST_DEVICE inline constexpr u64 offset_of(SendRequest r) { return static_cast<u64>(piece_of(r)) * length_of(r); }
 ARK_HOST_DEVICE inline constexpr u32 flags_of(SendRequest r) { return static_cast<u32>(r.bits >> 56); }
 
 }  // namespace ark::abi

@@ -59,6 +59,9 @@ ARK_DEVICE bool mbarrier_try_wait(u64* barrier, u32 parity) {
 }
 
 // The same by address in the shared window, for inner loops that keep addresses in registers.
+ARK_DEVICE void mbarrier_init(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
 ARK_DEVICE void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -100,6 +103,11 @@ ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrie
                "l"(global), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
+ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
 
 ARK_DEVICE void prefetch_l2(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 
@@ -130,6 +138,9 @@ ARK_DEVICE uint4 load_relaxed4(const u32* p) {
                : "l"(p)
                : "memory");
   return v;
+}
+ARK_DEVICE void red_relaxed_add(u32* p, u32 v) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 ARK_DEVICE void red_release_add(u32* p, u32 v) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -166,6 +177,28 @@ ARK_DEVICE void shared_store_release(u32* p, u32 v) {
 /// Ordered only with this thread's other accesses of shared memory (one SM serves them in order).
 ARK_DEVICE void shared_store_relaxed(u32* p, u32 v) {
   asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
+}
+
+// What one thread keeps there for itself, by address in the shared window.
+ARK_DEVICE void shared_store4(u32 shared, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+ARK_DEVICE uint4 shared_load4(u32 shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+ARK_DEVICE void shared_store_u64(u32 shared, u64 v) {
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(shared), "l"(v) : "memory");
+}
+ARK_DEVICE u64 shared_load_u64(u32 shared) {
+  u64 v;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(shared) : "memory");
+  return v;
 }
 
 // ---- named barriers

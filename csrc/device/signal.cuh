@@ -44,7 +44,10 @@ struct Patience {
 
   /// False when the wait has to end unfulfilled. To be called after every poll that said no.
   ARK_DEVICE bool again(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
-    if ((++polls & 127) != 0) return true;
+    return (++polls & 127) != 0 || look(p, name, expected, seen);
+  }
+  /// Its slow part: aborts and the time.
+  ARK_DEVICE bool look(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
     if (load_relaxed(&p.state->abort) != 0) return false;
     const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
     for (int r = 0; r < p.world; r++)
