@@ -1,0 +1,79 @@
+"""How long does a training step of Megatron-Core take on the process group of ark, and on NCCL?
+
+    python benchmarks/megatron.py --script megatron_step.py --json benchmarks/results/h200/megatron_4.json
+
+`--script` trains one of Megatron-Core's GPT models for some steps and prints a JSON line with `med_ms` (the median step
+of the slowest rank, milliseconds) and `loss` (the first losses); it takes --model, --tp, --mbs, --seq, --steps,
+--warmup and --backend. The package `megatron` has to be importable. Backends take turns; the losses of all runs of a
+case must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+import torch
+
+from harness import ROOT, print_row, summary, write_json
+
+BACKENDS = ("nccl", "ark")
+LOSS_TOLERANCE = 5e-3  # relative; equal weights and batches, sums of bf16 in another order
+
+
+def cases_of(gpus: int) -> dict[str, list[str]]:
+    return {
+        f"Megatron-Core GPT-3 XL, tensor parallel {gpus}": f"--model gpt3-xl --tp {gpus} --mbs 1 --seq 2048".split(),
+        f"Megatron-Core GPT-2 large, data parallel {gpus}": "--model gpt2-large --tp 1 --mbs 4 --seq 1024".split(),
+    }
+
+
+def run(script: str, gpus: int, backend: str, args: list[str]) -> dict:
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={gpus}", script, *args]
+    # NVLink multicast stays off, for every backend.
+    quiet = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | quiet | {"PYTHONPATH": paths}
+    done = subprocess.run(
+        [*command, "--backend", backend], capture_output=True, text=True, timeout=240, env=environment
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{") and "med_ms" in line]
+    if done.returncode != 0 or not found:
+        raise RuntimeError(f"{' '.join(command)} --backend {backend} returned {done.returncode}: {done.stderr[-3000:]}")
+    return found[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json")
+    parser.add_argument("--script", required=True)
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--warmup", type=int, default=10)
+    args = parser.parse_args()
+    rows = []
+    for case, options in cases_of(args.gpus).items():
+        options = [*options, "--steps", str(args.steps), "--warmup", str(args.warmup)]
+        results: dict[str, list[dict]] = {backend: [] for backend in BACKENDS}
+        for repeat in range(args.repeat):
+            for backend in BACKENDS if repeat % 2 == 0 else reversed(BACKENDS):
+                results[backend].append(run(args.script, args.gpus, backend, options))
+        expected = results["nccl"][0]["loss"]
+        for result in (r for found in results.values() for r in found):
+            for mine, theirs in zip(result["loss"], expected):
+                if not abs(mine - theirs) <= LOSS_TOLERANCE * abs(theirs):
+                    raise AssertionError(f"{case}: losses differ: {result['loss']} and {expected}")
+        times = {backend: summary([r["med_ms"] for r in found]) for backend, found in results.items()}
+        row = {"case": case, "unit": "ms", "better": "lower", "ark": times["ark"], "rivals": {"nccl": times["nccl"]}}
+        row |= {"floor": None, "must": times["nccl"]["median"], "errors": {}, "runs": results}
+        rows.append(row)
+        print_row(row)
+    write_json(args.json, rows, multicast=False)
+
+
+if __name__ == "__main__":
+    main()
