@@ -27,7 +27,7 @@ LOSS_TOLERANCE = 5e-3  # relative; equal weights and batches, sums of bf16 in an
 def cases_of(gpus: int) -> dict[str, list[str]]:
     return {
         f"Megatron-Core GPT-3 XL, tensor parallel {gpus}": f"--model gpt3-xl --tp {gpus} --mbs 1 --seq 2048".split(),
-        f"Megatron-Core GPT-2 large, data parallel {gpus}": "--model gpt2-large --tp 1 --mbs 4 --seq 1024".split(),
+        f"Megatron-Core GPT-2 large, data parallel {gpus}": "--model gpt2-large --tp 1 --mbs 4 --seq 384".split(),
     }
 
 

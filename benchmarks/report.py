@@ -95,7 +95,59 @@ def timeline() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"models": models, "tasks": tasks, "calls": calls, "timeline": timeline}
+WORLDS = (4, 2)
+SIZES = {8 << 10: "8 KB", 64 << 10: "64 KB", 1 << 20: "1 MB", 4 << 20: "4 MB", 16 << 20: "16 MB", 64 << 20: "64 MB",
+         256 << 20: "256 MB", 1 << 30: "1 GB"}  # fmt: skip
+
+
+def collective_cells(row: dict | None) -> list[str]:
+    """ark (registered memory in parentheses where it was measured), NCCL, the best of torch's symmetric memory."""
+    if row is None:
+        return ["", "", ""]
+    short = lambda r: f"{r['median']:.1f}" if r["median"] < 100 else f"{r['median']:.0f}"
+    ark = short(row["ark"]) + (f" ({short(row['registered'])})" if row.get("registered") else "")
+    symmetric = [r for name, r in row["rivals"].items() if name.startswith("symm_mem")]
+    best = min(symmetric, key=lambda r: r["median"], default=None)
+    nccl = row["rivals"].get("nccl")
+    return [ark, short(nccl) if nccl else "", short(best) if best else "-"]
+
+
+def collective_table(op: str, mode: str = "graph", sizes: dict[int, str] = SIZES) -> str:
+    heads = [f"{n} GPUs: ark" if i == 0 else name for n in WORLDS for i, name in enumerate(("ark", "NCCL", "symm_mem"))]
+    lines = [f"| {op.replace('_', '-')} (us, {mode}) | " + " | ".join(heads) + " |", "|" + "---|" * (1 + len(heads))]
+    found = {(n, r["bytes"]): r for n in WORLDS for r in rows_of(f"collectives_{n}")
+             if (r["op"], r["mode"]) == (op, mode)}  # fmt: skip
+    for size, text in sizes.items():
+        if any((n, size) in found for n in WORLDS):
+            cells = [cell for n in WORLDS for cell in collective_cells(found.get((n, size)))]
+            lines.append("| " + " | ".join([text, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def allreduce() -> str:
+    """All-reduce calls in CUDA graphs."""
+    return collective_table("all_reduce")
+
+
+def collectives() -> str:
+    """The other collectives, and eager all-reduces."""
+    tables = [collective_table(op) for op in ("all_gather", "reduce_scatter", "all_to_all")]
+    return "\n\n".join([*tables, collective_table("all_reduce", "eager")])
+
+
+def communication() -> str:
+    """Communication inside of kernels, beside computation, in training."""
+    lines = ["| what | unit | ark | NCCL | goal |", "|" + "---|" * 5]
+    names = ["collectives_device_side", "interference_4", "ddp_4", "megatron_4"]
+    for row in (row for name in names for row in rows_of(name)):
+        nccl = median(row["rivals"].get("nccl"))
+        cells = [row["case"], row["unit"], *(number(x) for x in (median(row["ark"]), nccl, row["must"]))]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+TABLES = {"models": models, "tasks": tasks, "calls": calls, "timeline": timeline, "allreduce": allreduce,
+          "collectives": collectives, "communication": communication}  # fmt: skip
 PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md"]
 BLOCK = re.compile(r"(<!-- measured (\w+): begin -->\n)(.*?)(<!-- measured \2: end -->)", re.S)
 
