@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kStageBytes = abi::kMessageBytes;
 // Sizes of the structs in csrc/device/collective_ring.cuh and collective_kernel.cuh, which the source asserts.
-constexpr int kRingSharedBytes = (6 + 4 + 3) * kStageBytes + 4096;
+constexpr int kRingSharedBytes = (6 + 4 + 3) * kStageBytes + 2048;
 constexpr int kExchangeSharedBytes = 12 * kStageBytes;
 constexpr int kPointSharedBytes = 6 * kStageBytes;
 
@@ -23,7 +23,7 @@ KernelSource collective_source(const KernelKey& key) {
       body = cat("PacketKernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">::run(p)");
       break;
     case KernelFamily::kRing:
-      source = {.text = {}, .entry = "ark_ring", .threads = 448, .shared_bytes = kRingSharedBytes};
+      source = {.text = {}, .entry = "ark_ring", .threads = 512, .shared_bytes = kRingSharedBytes};
       body = cat("ring_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
       checks = cat("static_assert(sizeof(ark::device::RingShared) <= ", kRingSharedBytes, ");\n");
       break;
@@ -33,7 +33,7 @@ KernelSource collective_source(const KernelKey& key) {
       checks = cat("static_assert(sizeof(ark::device::ExchangeShared) <= ", kExchangeSharedBytes, ");\n");
       break;
     case KernelFamily::kPoint:
-      source = {.text = {}, .entry = "ark_point", .threads = 96, .shared_bytes = kPointSharedBytes};
+      source = {.text = {}, .entry = "ark_point", .threads = 64, .shared_bytes = kPointSharedBytes};
       body = "point_kernel(p)";
       break;
     case KernelFamily::kDirectReduce:

@@ -6,7 +6,7 @@
 namespace ark::device {
 
 inline constexpr int kPacketThreads = 256;
-inline constexpr int kRingThreads = 160 + kTiles * kGroupThreads;
+inline constexpr int kRingThreads = 128 + kTiles * kGroupThreads;
 inline constexpr int kExchangeThreads = 384;
 ARK_DEVICE void begin_launch(const CollectiveParams& p) {
   if (!p.early) return;
@@ -95,8 +95,6 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   Send send(p, Ring::kReduce, worker, in, shared.send, shared.send_state);
   Take take(p, Ring::kGather, worker, results, shared.take, shared.take_state);
   const RingFlags reduce{p, Ring::kReduce, worker}, gather{p, Ring::kGather, worker};
-  ResultSender sender{p, shared, own_out, reduce, gather};
-  const ResultTeller teller(sender);
   if (warp == 0) send.prepare(lane);
   if (warp == 1) take.prepare(lane);
   if (warp == 2 && lane < abi::kMaxRanks) {
@@ -113,7 +111,6 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
       shared.failed[i][0] = shared.failed[i][1] = 0;
     }
     shared.finished = 0;
-    shared.notices.clear();
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -129,8 +126,7 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     finish_call(p, epoch, lane);
     __syncwarp();
     if (lane == 0) {
-      sender.run();
-      shared.notices.close();
+      ResultSender{p, shared, own_out, reduce, gather}.run();
       atomicAdd(&shared.finished, 1);
     }
   } else if (warp == 3) {
@@ -143,12 +139,8 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     const u32* source = set == 0 ? sources[0] : set == 1 ? sources[1] : set == 2 ? sources[2] : sources[3];
     u32* target = set == 0 ? seen[0] : set == 1 ? seen[1] : set == 2 ? seen[2] : seen[3];
     watch_flags(peer ? source : nullptr, target, &shared.finished, 3);
-  } else if (warp == 4) {
-    if (lane == 0)
-      while (!(tell_news(shared.send_state.notices, [&](u32 i) { send.tell(i); }) & tell_news(shared.notices, teller))) {
-      }
   } else {
-    const int reducer = thread - 160;
+    const int reducer = thread - 128;
     Reducer<E, kWorld>{p, shared, in(p.rank), own_out, reduce}.run(reducer / kGroupThreads, reducer % kGroupThreads);
   }
 }
@@ -226,9 +218,6 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
     copy_own_part(p, index, count);
   } else if (warp == 2) {
     finish_call(p, epoch, lane);
-    if (rings && lane == 0)
-      while (!tell_news(states.send.notices, [&](u32 i) { send.tell(i); })) {
-      }
   } else if (rings && warp == 0) {
     send.run(lane);
     if (lane == 0) atomicAdd(&states.finished, 1);
@@ -276,15 +265,12 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& s
   if (thread < 32) {
     move.run(lane);
     if (lane == 0) atomicAdd(&finished, 1);
-  } else if (thread < 64) {
+  } else {
     watch_flags(lane == p.peer ? move.flag(lane) : nullptr, &state.flags.seen[lane % abi::kMaxRanks], &finished, 1);
-  } else if (kOutgoing && lane == 0) {
-    while (!tell_news(state.notices, [&](u32 i) { move.tell(i); })) {
-    }
   }
 }
 
-/// Send or receive: three warps; the ring of the pair is its only order.
+/// Send or receive: two warps; the ring of the pair is its only order.
 ARK_DEVICE void point_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   __shared__ MoverState<kSendStages> state;

@@ -2,7 +2,7 @@
 // in flight: out of user memory into the rings of the peers, or out of the own rings into user memory.
 #pragma once
 #include "device/collective_element.cuh"
-#include "device/collective_notices.cuh"
+#include "device/signal.cuh"
 
 namespace ark::device {
 
@@ -52,7 +52,7 @@ template <int kStages>
 struct MoverShared {
   unsigned char data[kStages][abi::kMessageBytes];
 };
-inline constexpr int kUntold = 32;  // a power of two; messages that are loading, storing or not told to their peers
+inline constexpr int kUntold = 16;  // a power of two; messages that are loading, storing or not told to their peers
 /// What a mover keeps beside its data.
 template <int kStages>
 struct MoverState {
@@ -61,7 +61,6 @@ struct MoverState {
   PeerQueue queues[abi::kMaxRanks];
   Message messages[kUntold];
   Watched flags;
-  Notices notices;
 };
 
 /// Copies by a whole warp, for pieces that the engine does not take. One side lies in shared memory.
@@ -83,8 +82,8 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 /// Moves all messages of `segments` that are this worker's. One whole warp. kOutgoing: user memory -> rings of the
 /// peers; else own rings -> user memory. run() is false when a wait failed.
 ///
-/// A stage is free again when its store has read it, long before the bytes have arrived; that they have is seen some
-/// messages later, and another warp tells the peers (tell).
+/// A stage is free again when its store has read it, long before the bytes have arrived. Their arrival is waited for
+/// several messages later and for several at a time: the fence before a flag takes as long as several messages.
 ///
 /// Order: round after round one message to or from each peer that has as many; the senders go round upwards and the
 /// receivers downwards, so that all pairs move at the same time, and nobody waits in a circle: what a receiver waits
@@ -92,16 +91,17 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
   static constexpr u32 kReading = 1;  // stores that may still be reading their stages
-  static constexpr u32 kUnderWay = 8, kUnderWayOnePeer = 4;  // stores whose arrival nobody waits for
-  static_assert(kStages + kUnderWay < kUntold);
+  // Messages that peers are told of at a time, while as many more are under way; fewer where all go through one ring.
+  static constexpr u32 kTold = 4, kToldOnePeer = 2;
+  static_assert(kStages + 2 * kTold <= kUntold);
   const CollectiveParams& p;
   RingFlags flags;
   const Segments& segments;
   MoverShared<kStages>& shared;
   MoverState<kStages>& state;
-  // Messages that have been loaded into a stage, stored, whose stage has been read, and whose writes are done.
-  u32 num_loading = 0, num_storing = 0, num_read = 0, num_done = 0;
-  static constexpr int kIdlePolls = 32;  // then all writes are waited for, though the pipeline drains
+  // Messages that have been loaded into a stage, stored, whose stage has been read, and that the peers know of.
+  u32 num_loading = 0, num_storing = 0, num_read = 0, num_told = 0;
+  static constexpr int kIdlePolls = 32;  // then the peers are told of what they have, though the pipeline drains
   int step = 0, idle = 0;
   bool has_next = false, one_peer = false;
   Message following{};
@@ -116,7 +116,6 @@ struct Mover {
   /// Before the CTA meets, by one thread.
   ARK_DEVICE static void init(MoverState<kStages>& state) {
     for (int i = 0; i < kStages; i++) mbarrier_init(&state.loaded[i], 1);
-    state.notices.clear();
   }
   /// Before the CTA meets, by a warp.
   ARK_DEVICE void prepare(int lane) {
@@ -146,12 +145,6 @@ struct Mover {
     return all[static_cast<int>(flags.ring)][flags.worker];
   }
 
-  /// Message number i of this launch has been delivered: for tell_news, outgoing messages only.
-  ARK_DEVICE void tell(u32 i) const {
-    const Message& m = state.messages[i % kUntold];
-    store_relaxed_system(flags.arrived(m.peer, p.rank), m.sequence + 1);
-  }
-
   ARK_DEVICE bool run(int lane) {
     if (lane == 0) next();
     while (true) {
@@ -159,17 +152,10 @@ struct Mover {
       if (lane == 0) action = advance();
       action = __shfl_sync(0xffffffffu, action, 0);
       if (action == kDone) break;
-      if (action == kFailed) {
-        if (lane == 0) state.notices.close();
-        return false;
-      }
+      if (action == kFailed) return false;
       slow_copy(action, lane);
     }
-    if (lane == 0) {
-      bulk_wait<0>();
-      state.notices.deliver(num_storing);
-      state.notices.close();
-    }
+    if (!kOutgoing && lane == 0) bulk_wait<0>();
     __syncwarp();
     if (lane < p.world && lane != p.rank) counts()[lane] = state.queues[lane].sequence;
     return true;
@@ -202,9 +188,9 @@ struct Mover {
   }
 
   ARK_DEVICE Action advance() {
-    while (has_next || num_storing != num_loading) {
+    while (has_next || num_told != num_loading) {
       bool progress = false;
-      if (has_next && has_room() && (kOutgoing || ready(following))) {
+      if (has_next && num_loading - num_read < kStages && (kOutgoing || ready(following))) {
         progress = true;
         state.messages[num_loading % kUntold] = following;
         if (kOutgoing && !following.whole()) return kSlowLoad;
@@ -223,12 +209,13 @@ struct Mover {
         }
       }
       idle = progress ? 0 : idle + 1;
+      const bool drained = !has_next && num_storing == num_loading;
       if (progress) {
         patience = Patience();
-      } else if (kOutgoing && num_storing != num_done && idle >= kIdlePolls) {
+      } else if (num_storing != num_told && (drained || idle >= kIdlePolls)) {
         bulk_wait<0>();
-        num_read = num_done = num_storing;
-        state.notices.deliver(num_done);
+        num_read = num_storing;
+        tell(num_storing);
         idle = 0;
       } else if (!patience.again(p, blocked_on(), blocked().sequence + 1, state.flags.seen[blocked().peer])) {
         return kFailed;
@@ -237,10 +224,6 @@ struct Mover {
     return kDone;
   }
 
-  ARK_DEVICE bool has_room() const {
-    if (num_loading - num_read >= kStages) return false;
-    return !kOutgoing || num_loading - state.notices.num_told() < kUntold;
-  }
   ARK_DEVICE Message blocked() const {
     return num_storing != num_loading ? state.messages[num_storing % kUntold] : following;
   }
@@ -266,18 +249,27 @@ struct Mover {
     ++num_storing;
     bulk_wait_read<kReading>();
     if (num_storing > kReading) num_read = num_storing - kReading;
-    if (!kOutgoing) return;
-    if (one_peer)
-      deliver<kUnderWayOnePeer>();
-    else
-      deliver<kUnderWay>();
+    if (!kOutgoing) {
+      num_told = num_storing;
+    } else if (one_peer) {
+      tell_some<kToldOnePeer>();
+    } else {
+      tell_some<kTold>();
+    }
   }
-  template <u32 kLag>
-  ARK_DEVICE void deliver() {
-    if (num_storing - num_done <= kLag) return;
-    bulk_wait<kLag>();
-    num_done = num_storing - kLag;
-    state.notices.deliver(num_done);
+  template <u32 kSome>
+  ARK_DEVICE void tell_some() {
+    if (num_storing - num_told < 2 * kSome) return;
+    bulk_wait<kSome>();
+    tell(num_storing - kSome);
+  }
+  /// The writes of all messages before number `end` are done.
+  ARK_DEVICE void tell(u32 end) {
+    fence_system();
+    for (; num_told != end; ++num_told) {
+      const Message& m = state.messages[num_told % kUntold];
+      store_relaxed_system(flags.arrived(m.peer, p.rank), m.sequence + 1);
+    }
   }
 
   ARK_DEVICE void slow_copy(int action, int lane) {

@@ -1,7 +1,6 @@
 // Reductions at the rate of the link, through the rings. Per CTA (a worker of the collective): one warp sends the
-// slices to their owners, nine warps reduce what has come for the own slice, one warp sends the results on, one warp
-// takes in the results of the others; one polls the flags of the peers, one raises theirs. They meet at the rings and at
-// the tiles only.
+// slices to their owners, eight warps reduce what has come for the own slice, one warp sends the results on, one warp
+// takes in the results of the others. They meet at the rings and at the tiles only.
 #pragma once
 #include "device/collective_mover.cuh"
 
@@ -9,7 +8,7 @@ namespace ark::device {
 
 inline constexpr int kSendStages = 6, kTakeStages = 4;
 // Reducers work in groups, one per tile, on messages in turn: one message is a chain of latencies, several hide it.
-inline constexpr int kTiles = 3, kGroupThreads = 96;
+inline constexpr int kTiles = 3, kGroupThreads = 128;
 
 /// Slices of an all-reduce or reduce; parts of a reduce-scatter.
 struct Slices {
@@ -54,7 +53,6 @@ struct RingShared {
   MoverState<kSendStages> send_state;
   MoverState<kTakeStages> take_state;
   Watched arrivals, gather_credits;
-  Notices notices;  // of the results
   u64 full[kTiles], empty[kTiles];  // mbarriers
   u32 failed[kTiles][2];            // by group and parity of its turn: nobody is about to read what is being set
   u32 finished;
@@ -64,7 +62,7 @@ struct RingShared {
 template <class E, int kWorld>
 struct Reducer {
   // Blocks of a thread at a time: registers are the limit.
-  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? 3 : kWorld <= 4 ? 2 : 1;
+  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? 4 : kWorld <= 4 ? 2 : 1;
   const CollectiveParams& p;
   RingShared& shared;
   Segment in, out;
@@ -143,10 +141,10 @@ struct ResultSender {
   RingShared& shared;
   Segment out;
   RingFlags reduce, gather;
-  static constexpr u32 kUnderWay = 4;  // tiles whose arrival nobody waits for
+  static constexpr u32 kTold = 2;  // tiles that peers are told of at a time; as many more are under way
   static constexpr u32 kIdlePolls = 32;
-  // Tiles that have been sent, that have been read, and whose writes are done.
-  u32 num_sent = 0, num_read = 0, num_done = 0;
+  // Tiles that have been sent, that have been read, and that the peers know of.
+  u32 num_sent = 0, num_read = 0, num_told = 0;
 
   ARK_DEVICE bool sends_to(int r) const {
     return r != p.rank && p.kind != CollectiveKind::kReduceScatter && (p.root < 0 || p.root == r);
@@ -165,7 +163,7 @@ struct ResultSender {
     }
     for (u32 i = 0; i < messages; i++) {
       const int tile = i % kTiles;
-      if (!wait_full(tile, i)) return;
+      if (!wait_full(tile, i, base)) return;
       // Everybody has read the slots of this message (arrivals at the tile's barrier).
 #pragma unroll
       for (int r = 0; r < abi::kMaxRanks; r++)
@@ -174,13 +172,13 @@ struct ResultSender {
       ++num_sent;
       bulk_wait_read<1>();
       free_tiles(num_sent - 1);
-      if (num_sent - num_done > kUnderWay) {
-        bulk_wait<kUnderWay>();
-        deliver(num_sent - kUnderWay);
+      if (num_sent - num_told >= 2 * kTold) {
+        bulk_wait<kTold>();
+        tell(num_sent - kTold, base);
       }
     }
     bulk_wait<0>();
-    deliver(num_sent);
+    tell(num_sent, base);
 #pragma unroll
     for (int r = 0; r < abi::kMaxRanks; r++) {
       if (r >= p.world || r == p.rank) continue;
@@ -190,16 +188,16 @@ struct ResultSender {
   }
 
  private:
-  ARK_DEVICE bool wait_full(int tile, u32 i) {
+  ARK_DEVICE bool wait_full(int tile, u32 i, const u32 (&base)[abi::kMaxRanks]) {
     Patience patience;
     u32 idle = 0;
     while (!mbarrier_try_wait(&shared.full[tile], i / kTiles & 1)) {
       if (num_sent != num_read) {
         bulk_wait_read<0>();
         free_tiles(num_sent);
-      } else if (num_sent != num_done && ++idle >= kIdlePolls) {
+      } else if (num_sent != num_told && ++idle >= kIdlePolls) {
         bulk_wait<0>();
-        deliver(num_sent);
+        tell(num_sent, base);
       } else if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) {
         return false;
       }
@@ -233,27 +231,12 @@ struct ResultSender {
     for (; num_read != end; ++num_read) mbarrier_arrive(&shared.empty[num_read % kTiles]);
   }
   /// The writes of all tiles before number `end` are done.
-  ARK_DEVICE void deliver(u32 end) {
-    num_done = end;
-    if (p.kind != CollectiveKind::kReduceScatter) shared.notices.deliver(end);
-  }
-};
-
-/// Tells the peers of results that have been delivered, for tell_news. Made before the CTA meets.
-struct ResultTeller {
-  const ResultSender& sender;
-  u32 base[abi::kMaxRanks];
-
-  ARK_DEVICE explicit ResultTeller(const ResultSender& s) : sender(s) {
+  ARK_DEVICE void tell(u32 end, const u32 (&base)[abi::kMaxRanks]) {
+    if (p.kind != CollectiveKind::kReduceScatter) fence_system();
 #pragma unroll
     for (int r = 0; r < abi::kMaxRanks; r++)
-      base[r] = s.p.state->sent[static_cast<int>(Ring::kGather)][s.gather.worker][r];
-  }
-  ARK_DEVICE void operator()(u32 i) const {
-#pragma unroll
-    for (int r = 0; r < abi::kMaxRanks; r++)
-      if (r < sender.p.world && sender.sends_to(r))
-        store_relaxed_system(sender.gather.arrived(r, sender.p.rank), base[r] + i + 1);
+      if (r < p.world && sends_to(r)) store_relaxed_system(gather.arrived(r, p.rank), base[r] + end);
+    num_told = end;
   }
 };
 
