@@ -67,22 +67,6 @@ void test_weight_gradient() {
   expect(draft.maps.at(p.map_b).box == std::vector<int32_t>{64, 64, 1}, "dw: box");
 }
 
-/// Nine products that nobody reads are 2.2 waves of wide tiles: one of them gets narrow ones, for the third wave.
-void test_last_wave() {
-  Builder b;
-  auto dy = b.input("dy", {3840, 1024}, false), x = b.input("x", {3840, 1024}, false);
-  for (int i = 0; i < 9; ++i) {
-    auto dw = b.storage(cat("dw", i), {1024, 1024});
-    b.output(dw);
-    b.matmul(cat("dw", i), 1, 1024, 1024, 3840, {dy, {0, 1, 1024}}, {x, {0, 1024, 1}}, {dw, {0, 1024, 1}});
-  }
-  for (FusedOp& op : b.graph.ops) op.op.flops = 1'000'000'000;
-  const planner::Draft draft = tiled(b);
-  int narrow = 0;
-  for (const FusedOp& op : draft.graph.ops) narrow += op.op.record.params.matmul.tile_n == 128;
-  expect_equal(narrow, 1, "products with narrow tiles");
-}
-
 /// Nothing waits for a weight gradient among many: the worker time counts, not the waves.
 void test_weight_gradient_among_others() {
   Builder b;
@@ -388,7 +372,6 @@ void test_split_k(int64_t k, bool pairs, bool splits) {
 int main() {
   test_encoder();
   test_weight_gradient();
-  test_last_wave();
   test_weight_gradient_among_others();
   test_narrow_columns();
   test_unaligned_matmul();
