@@ -77,7 +77,8 @@ struct PageCursor {
 /// held page i, then of streamed page i - held; it returns false when nothing is to be copied.
 template <class Fill>
 ARK_DEVICE void load_tile_pages(Loader& loader, const TilePages& pages, Fill fill) {
-  if (loader.lane() == 0) {
+  const Elected one = elect_lane();
+  if (one.chosen) {
     PageWalk walk(loader);
     int real = 0;
     for (u32 i = 0; i < pages.total; ++i) {
@@ -91,7 +92,7 @@ ARK_DEVICE void load_tile_pages(Loader& loader, const TilePages& pages, Fill fil
     }
     walk.finish();
   }
-  PageWalk::rejoin(loader);
+  PageWalk::rejoin(loader, one.lane);
 }
 
 /// 128 rows from `row` of 64 columns from `column` of a head.

@@ -1,7 +1,6 @@
 // kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
 // Each consumer warpgroup computes 64 rows of the tile. What bounds it (one H200, us per step of k on every SM): the
-// products alone 0.69, the copies alone 0.70 (9 TB/s from the L2), both together 0.85 with two loaders and 0.93 with
-// one; cuBLAS, which shares copies within a cluster, 0.70.
+// products alone 0.65 (at 1.71 GHz: the power limit; 0.52 at 1.98), the copies alone 0.44 to 0.53, both together 0.67.
 //
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
@@ -96,8 +95,9 @@ struct MatmulTile {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const TileCoordinates at(*task.record, task.first + i);
       if (dependent) loader.wait_for(task, task.first + i, 1);
-      if (loader.lane() == 0) load_any<0>(loader, p, matmul_variant(p) & 7, at, load_a, load_b);
-      PageWalk::rejoin(loader);
+      const Elected one = elect_lane();
+      if (one.chosen) load_any<0>(loader, p, matmul_variant(p) & 7, at, load_a, load_b);
+      PageWalk::rejoin(loader, one.lane);
     }
   }
 

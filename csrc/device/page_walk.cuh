@@ -7,7 +7,7 @@
 namespace ark::device {
 
 /// One lane of a loader, between two points at which the warp is together: construct, walk, finish(); then all lanes
-/// call PageWalk::rejoin(loader).
+/// call PageWalk::rejoin(loader, the lane that walked).
 struct PageWalk {
   Loader& loader;
   u32 ring, full, empty;  // addresses
@@ -68,13 +68,13 @@ struct PageWalk {
     save();
   }
 
-  ARK_DEVICE static void rejoin(Loader& loader) {
+  ARK_DEVICE static void rejoin(Loader& loader, u32 lane) {
     __syncwarp();
-    loader.page = __shfl_sync(~0u, loader.page, 0);
-    loader.slot = __shfl_sync(~0u, loader.slot, 0);
-    loader.parity = __shfl_sync(~0u, loader.parity, 0);
-    loader.mine = __shfl_sync(~0u, loader.mine, 0);
-    loader.ok = __shfl_sync(~0u, static_cast<int>(loader.ok), 0) != 0;
+    loader.page = __shfl_sync(~0u, loader.page, lane);
+    loader.slot = __shfl_sync(~0u, loader.slot, lane);
+    loader.parity = __shfl_sync(~0u, loader.parity, lane);
+    loader.mine = __shfl_sync(~0u, loader.mine, lane);
+    loader.ok = __shfl_sync(~0u, static_cast<int>(loader.ok), lane) != 0;
   }
 
  private:

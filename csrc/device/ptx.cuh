@@ -31,6 +31,18 @@ ARK_DEVICE int thread_index() {
   return t;
 }
 
+/// One lane of a converged warp. The compiler knows that code under `chosen` has one lane: instructions that take their
+/// operands from uniform registers (tensor copies) need no loop over lanes there, which costs 40 to 60 cycles each.
+struct Elected {
+  bool chosen;
+  u32 lane;  // who it is
+};
+ARK_DEVICE Elected elect_lane() {
+  u32 chosen, lane;
+  asm volatile("{.reg .pred p; elect.sync %1|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(chosen), "=r"(lane));
+  return {chosen != 0, lane};
+}
+
 // ---- mbarriers in shared memory
 
 ARK_DEVICE void mbarrier_init(u64* barrier, u32 count) {

@@ -30,7 +30,7 @@ ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {
 ARK_DEVICE void acquire_tensor_maps(Loader& loader, const i32* maps, int count) {
   if (loader.maps_op == loader.op) return;
   loader.maps_op = loader.op;
-  if (loader.lane() == 0)
+  if (elect_lane().chosen)
     for (int i = 0; i < count; ++i) fence_tensormap_acquire(tensor_map(loader.worker, maps[i]));
   __syncwarp();
 }

@@ -61,26 +61,33 @@ std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph) {
   return result;
 }
 
-std::vector<bool> awaited_ops(const FusedGraph& graph) {
-  constexpr double kMuch = 16;  // times the op's own arithmetic
+std::vector<bool> read_ops(const FusedGraph& graph) {
   std::vector<bool> read(graph.storages.size(), false);
-  double flops = 0;
   for (const FusedOp& op : graph.ops) {
-    flops += static_cast<double>(op.op.flops);
     for (size_t x = 0; x < op.access.size(); ++x) {
       const uint32_t slot = op.op.operands[x].slot;
       if (slot != abi::kNoSlot && op.access[x] != Access::kWrite) read[slot] = true;
     }
   }
-  std::vector<bool> awaited;
+  std::vector<bool> result;
   for (const FusedOp& op : graph.ops) {
-    bool is = kMuch * static_cast<double>(op.op.flops) >= flops;
+    bool is = false;
     for (size_t x = 0; x < op.access.size(); ++x) {
       const uint32_t slot = op.op.operands[x].slot;
       if (slot != abi::kNoSlot && op.access[x] != Access::kRead) is = is || read[slot];
     }
-    awaited.push_back(is);
+    result.push_back(is);
   }
+  return result;
+}
+
+std::vector<bool> awaited_ops(const FusedGraph& graph) {
+  constexpr double kMuch = 16;  // times the op's own arithmetic
+  double flops = 0;
+  for (const FusedOp& op : graph.ops) flops += static_cast<double>(op.op.flops);
+  std::vector<bool> awaited = read_ops(graph);
+  for (size_t i = 0; i < awaited.size(); ++i)
+    if (kMuch * static_cast<double>(graph.ops[i].op.flops) >= flops) awaited[i] = true;
   return awaited;
 }
 

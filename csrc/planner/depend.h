@@ -26,6 +26,9 @@ struct Dependence {
 /// must be set.
 std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph);
 
+/// Per op, whether others read what it writes.
+std::vector<bool> read_ops(const FusedGraph& graph);
+
 /// Per op, whether the step waits for it: others read what it writes, or there is little else to do meanwhile. Weight
 /// gradients are not awaited.
 std::vector<bool> awaited_ops(const FusedGraph& graph);

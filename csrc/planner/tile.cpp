@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "planner/align_operands.h"
-#include "planner/depend.h"
 #include "planner/split_k.h"
 #include "planner/split_reduction.h"
+#include "planner/tile_columns.h"
 
 namespace ark::planner {
 namespace {
@@ -206,14 +206,7 @@ int add_matmul_map(Draft& draft, const abi::Operand& x, int rows_dim, int k_dim,
   return static_cast<int>(draft.maps.size()) - 1;
 }
 
-/// Time of a grid in units of one 128x256 tile; a 128x128 tile takes a little over half. In whole waves of the workers
-/// where others wait for it, else what it takes of their time.
-double grid_time(const abi::MatmulTileParams& p, int tile_n, int workers, bool awaited) {
-  const double tiles = static_cast<double>(p.batch) * ceil_div(p.m, kMatmulTileM) * ceil_div(p.n, tile_n);
-  return (awaited ? std::ceil(tiles / workers) : tiles / workers) * (tile_n == 256 ? 1.0 : awaited ? 0.56 : 0.62);
-}
-
-void tile_matmul(Draft& draft, FusedOp& op, const Options& options, bool awaited) {
+void tile_matmul(Draft& draft, FusedOp& op, int columns) {
   abi::OpRecord& record = op.op.record;
   abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
@@ -224,9 +217,8 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, bool awaited
     p.tile_m = p.tile_n = kSimpleTile;
     p.tile_k = 16;
   } else {
-    const int workers = options.machine.num_workers;
     p.tile_m = kMatmulTileM;
-    p.tile_n = grid_time(p, 128, workers, awaited) < grid_time(p, 256, workers, awaited) ? 128 : 256;
+    p.tile_n = columns;
     p.tile_k = kMatmulTileK;
     p.a_k_major = a.stride[2] == 1;
     p.b_k_major = b.stride[1] == 1;
@@ -321,7 +313,7 @@ void tile_attention(Draft& draft, FusedOp& op) {
   set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
 }
 
-void tile_op(Draft& draft, FusedOp& op, const Options& options, bool awaited) {
+void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
   abi::OpRecord& record = op.op.record;
   switch (record.kind) {
     case TaskKind::kPointwise:
@@ -332,7 +324,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, bool awaited) {
       return tile_column(op, options);
     case TaskKind::kMatmulTile:
     case TaskKind::kMatmulSimple:
-      return tile_matmul(draft, op, options, awaited);
+      return tile_matmul(draft, op, columns);
     case TaskKind::kMatmulRows:
       return set_grid(record, record.params.rows.num_units, 1, 1, op.op.name);
     case TaskKind::kMaskRange: {
@@ -359,8 +351,8 @@ void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
   align_operands(draft, options);
   split_long_k(draft, options);
-  const std::vector<bool> awaited = awaited_ops(draft.graph);
-  for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, awaited[i]);
+  const std::vector<int> columns = tile_columns(draft.graph, options);
+  for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, columns[i]);
 }
 
 }  // namespace ark::planner

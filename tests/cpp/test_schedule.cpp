@@ -99,6 +99,25 @@ void test_fill() {
   check_lists(s.draft, "fill: ");
 }
 
+/// Nine products that nobody reads are 2.2 waves of wide tiles: one of them gets narrow ones, for the third wave, and
+/// comes last.
+void test_last_wave() {
+  Builder b;
+  auto dy = b.input("dy", {3840, 1024}, false), x = b.input("x", {3840, 1024}, false);
+  for (int i = 0; i < 9; ++i) {
+    auto dw = b.storage(cat("dw", i), {1024, 1024});
+    b.output(dw);
+    b.matmul(cat("dw", i), 1, 1024, 1024, 3840, {dy, {0, 1, 1024}}, {x, {0, 1024, 1}}, {dw, {0, 1024, 1}});
+  }
+  for (FusedOp& op : b.graph.ops) op.op.flops = 1'000'000'000;
+  const Scheduled s = scheduled(b);
+  std::string columns;
+  for (const FusedOp& op : s.draft.graph.ops) columns += cat(op.op.record.params.matmul.tile_n, " ");
+  expect_equal(columns, std::string("256 256 256 256 256 256 256 256 128 "), "last wave: tiles");
+  const double wide = s.timeline.finish[0] - s.timeline.start[0];
+  expect(s.timeline.end < 2.7 * wide, cat("last wave: ends after ", s.timeline.end / wide, " waves"));
+}
+
 void test_empty() {
   Builder b;
   auto x = b.input("x", {0, 64}, false), y = b.storage("y", {0, 64});
@@ -114,6 +133,7 @@ int main() {
   test_encoder();
   test_decoder();
   test_fill();
+  test_last_wave();
   test_empty();
   return finish("schedule");
 }
