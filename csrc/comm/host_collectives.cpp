@@ -59,7 +59,7 @@ const char* name(Collective kind) {
 }
 
 StepChannel::Scope HostCollectives::scope(Collective kind, const Call& call) const {
-  return {cat(name(kind), " number ", call.sequence, " of group ", channel_.name()), call.deadline};
+  return {cat(name(kind), " number ", call.sequence, " of group ", channel_.name()), call.deadline, call.before};
 }
 
 /// In the first step every rank publishes its descriptor beside its data; all compare all, so all ranks raise the same

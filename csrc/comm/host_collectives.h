@@ -39,6 +39,7 @@ class HostCollectives {
   struct Call {
     uint64_t sequence = 0;
     Clock::time_point deadline;
+    std::optional<CallCounts> before = {};  // collectives only: StepChannel::note_call
   };
 
   void barrier(const Call& call);

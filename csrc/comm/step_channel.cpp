@@ -76,8 +76,29 @@ void StepChannel::check_failures(const Scope& scope) const {
       throw DeviceError(cat(scope.what, ": rank ", peer, " failed: ", control(peer).failure));
 }
 
+CallCounts StepChannel::note_call(bool on_gpu) {
+  ControlBlock& own = control(rank());
+  CallCounts before{own.host_calls.value.load(std::memory_order_relaxed),
+                    own.gpu_calls.value.load(std::memory_order_relaxed)};
+  (on_gpu ? own.gpu_calls : own.host_calls).value.fetch_add(1, std::memory_order_release);
+  return before;
+}
+
+/// A peer may be ahead: what tells is that it has called more on its GPU than this rank, and not this on the host.
+void StepChannel::check_sides(const Scope& scope) const {
+  if (!scope.before) return;
+  for (int peer = 0; peer < world(); ++peer) {
+    const uint64_t gpu = control(peer).gpu_calls.value.load(std::memory_order_acquire);  // first: both only grow
+    const uint64_t host = control(peer).host_calls.value.load(std::memory_order_acquire);
+    if (peer != rank() && gpu > scope.before->gpu && host <= scope.before->host)
+      throw UserError(cat("ranks of group ", name(), " disagree: rank ", rank(), " calls ", scope.what,
+                          " on the host, rank ", peer, " calls a collective on its GPU"));
+  }
+}
+
 void StepChannel::check_wait(const Scope& scope, int peer, const char* what) const {
   check_failures(scope);
+  check_sides(scope);
   auto pid = static_cast<pid_t>(control(peer).pid.value.load(std::memory_order_relaxed));
   if (pid && process_gone(pid))
     throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " (process ", pid, ") has died"));

@@ -12,6 +12,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "comm/host_arena.h"
@@ -25,6 +26,11 @@ struct alignas(128) Counter {
   std::atomic<uint64_t> value;
 };
 
+/// Collectives that a rank has called so far, by where they run.
+struct CallCounts {
+  uint64_t host = 0, gpu = 0;
+};
+
 /// What a rank says of the collective that it is in, compared over the ranks before any data is used.
 struct Descriptor {
   uint64_t sequence;
@@ -36,6 +42,7 @@ struct Descriptor {
 
 struct ControlBlock {
   Counter published, consumed, failed, pid;
+  Counter host_calls, gpu_calls;  // CallCounts
   char failure[768];
   Descriptor descriptor[2];         // by parity of the step
   Counter sent[kMaxHostRanks];      // point to point: pieces sent to each rank (sender's block)
@@ -72,7 +79,12 @@ class StepChannel {
   struct Scope {
     std::string what;  // "all_reduce number 17 of group g"
     Clock::time_point deadline;
+    std::optional<CallCounts> before = {};  // what this rank had called before it
   };
+
+  /// This rank calls a collective, on the host or on its GPU (which does not come here otherwise); what it had called
+  /// before. A rank that waits on the host for one whose call is on the GPU notices by these counts.
+  CallCounts note_call(bool on_gpu);
 
   /// Waits until this step's buffer is free and returns it.
   std::byte* begin_step(const Scope& scope);
@@ -96,13 +108,15 @@ class StepChannel {
   void fail(const std::string& message);
   /// Throws DeviceError if this rank or a peer has failed.
   void check_failures(const Scope& scope) const;
-  /// Throws if the deadline has passed, a peer has failed or a peer's process is gone; called by waits now and then.
+  /// Throws if the deadline has passed, a peer has failed, is gone or calls something on its GPU instead; called by
+  /// waits now and then.
   void check_wait(const Scope& scope, int peer, const char* what) const;
 
  private:
   ControlBlock& control(int rank) const;
   std::byte* buffer(int rank, uint64_t step) const;
   std::byte* box(int from, int to, uint64_t piece) const;
+  void check_sides(const Scope& scope) const;
   void wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope);
 
   GroupInfo group_;

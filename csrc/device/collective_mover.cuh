@@ -45,7 +45,7 @@ struct PeerQueue {
   u32 last_bytes;  // of the last one
   u32 sequence;    // of the next one
   u32 pad;
-  u64 stride;
+  u64 stride;  // 0: nothing to or from this peer
 };
 
 template <int kStages>
@@ -157,7 +157,8 @@ struct Mover {
     }
     if (!kOutgoing && lane == 0) bulk_wait<0>();
     __syncwarp();
-    if (lane < p.world && lane != p.rank) counts()[lane] = state.queues[lane].sequence;
+    // Only of the peers it serves: sends to two peers, or receives from two, may run at the same time.
+    if (lane < p.world && state.queues[lane].stride != 0) counts()[lane] = state.queues[lane].sequence;
     return true;
   }
 

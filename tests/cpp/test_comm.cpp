@@ -181,6 +181,36 @@ void test_missing_rank() {
   expect(raised == 2, cat(raised.load(), " of 2 ranks raised"));
 }
 
+/// Collectives on the host and on GPUs (here only their counts) in the same order on all ranks, some far ahead; then
+/// one rank calls one on its GPU where the others call a barrier.
+void test_sides() {
+  std::atomic<int> raised{0};
+  run_ranks(3, {}, false, [&](StepChannel& channel, HostCollectives& c) {
+    uint64_t number = 0;
+    for (int round = 0; round < 20; ++round) {
+      const uint64_t barrier = number++;
+      const CallCounts before = channel.note_call(false);
+      for (int i = 0; i < round % 4; ++i, ++number) channel.note_call(true);
+      if (round % 3 == channel.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      c.barrier({barrier, in(10), before});
+    }
+    if (channel.rank() == 1) return void(channel.note_call(true));
+    const Clock::time_point begin = Clock::now();
+    try {
+      c.barrier({number, in(10), channel.note_call(false)});
+    } catch (const std::exception& error) {
+      channel.fail(error.what());
+      expect(std::strstr(error.what(), "disagree") &&
+                 std::strstr(error.what(), "rank 1 calls a collective on its GPU") &&
+                 std::strstr(error.what(), cat("barrier number ", number).c_str()),
+             error.what());
+      raised.fetch_add(1);
+    }
+    expect(Clock::now() - begin < std::chrono::seconds(5), "a disagreement is noticed before the time-out");
+  });
+  expect(raised == 2, cat(raised.load(), " of 2 ranks raised"));
+}
+
 void test_types() {
   const uint16_t bf16[2] = {0x3f80, 0x4000};  // 1, 2
   uint16_t sum = 0;
@@ -241,6 +271,7 @@ int main() {
   test_all(true, 0);
   test_disagreement();
   test_missing_rank();
+  test_sides();
   std::printf("%s: %d failures\n", failures ? "FAILED" : "ok", failures.load());
   return failures ? 1 : 0;
 }
