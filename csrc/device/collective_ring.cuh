@@ -62,7 +62,7 @@ struct RingShared {
 template <class E, int kWorld>
 struct Reducer {
   // Blocks of a thread at a time: registers are the limit.
-  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? 4 : kWorld <= 4 ? 2 : 1;
+  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? (E::kBytes == 4 ? 3 : 4) : kWorld <= 4 ? 2 : 1;
   const CollectiveParams& p;
   RingShared& shared;
   Segment in, out;
@@ -111,7 +111,7 @@ struct Reducer {
     for (u32 block = thread; block < blocks; block += kCount * kGroupThreads) {
       u32 mine[kCount][4], w[kCount][kWorld][4];
       own.load_many(mine, block, kGroupThreads);
-      // Slots are whole messages: reading behind the end of this one, or the slot of this rank, does no harm.
+      // Reading behind the end of this message, or the slot of this rank, does no harm: other rings follow this one.
 #pragma unroll
       for (int r = 0; r < kWorld; r++) {
         const unsigned char* slot = flags.slot(p.rank, r, base[r] + i) + block * 16;
