@@ -10,8 +10,8 @@ namespace ark::planner {
 namespace {
 
 constexpr int kWide = 256, kNarrow = 128;
-/// A tile of 128 x 128 in units of one of 128 x 256: 0.61 to 0.68 measured.
-constexpr double kNarrowTime = 0.66;
+/// A tile of 128 x 128 in units of one of 128 x 256: 0.61 to 0.66 measured.
+constexpr double kNarrowTime = 0.64;
 /// Beyond so many waves, what the last one leaves idle does not count.
 constexpr int64_t kMaxWaves = 8;
 
