@@ -1,18 +1,27 @@
 #include "planner/counter_order.h"
 
-#include <map>
-#include <set>
+#include <algorithm>
+#include <numeric>
 
 #include "planner/regions.h"
 
 namespace ark::planner {
 
+bool CounterSet::contains(const CounterSet& other) const {
+  auto at = ranges_.begin();
+  for (const CounterRange& range : other.ranges_) {
+    while (at != ranges_.end() && at->last < range.first) ++at;
+    if (at == ranges_.end() || at->first > range.first || at->last < range.last) return false;
+  }
+  return true;
+}
+
 void CounterSet::add(const CounterSet& other) {
-  if (other.ranges_.empty()) return;
   if (ranges_.empty()) {
     ranges_ = other.ranges_;
     return;
   }
+  if (contains(other)) return;
   std::vector<CounterRange> out;
   out.reserve(ranges_.size() + other.ranges_.size());
   auto a = ranges_.cbegin(), b = other.ranges_.cbegin();
@@ -35,6 +44,17 @@ void CounterSet::add(CounterRange range) {
   add(one);
 }
 
+void CounterSet::keep_common(const CounterSet& other) {
+  std::vector<CounterRange> out;
+  auto a = ranges_.cbegin(), b = other.ranges_.cbegin();
+  while (a != ranges_.cend() && b != other.ranges_.cend()) {
+    const CounterRange both{std::max(a->first, b->first), std::min(a->last, b->last)};
+    if (!both.empty()) out.push_back(both);
+    a->last < b->last ? ++a : ++b;
+  }
+  ranges_ = std::move(out);
+}
+
 bool CounterSet::contains(CounterRange range) const {
   if (range.empty()) return true;
   auto after = std::upper_bound(ranges_.begin(), ranges_.end(), range.first,
@@ -49,51 +69,97 @@ bool CounterSet::meets(CounterRange range) const {
   return after != ranges_.begin() && range.first <= std::prev(after)->last;
 }
 
-CounterOrder::CounterOrder(const plan::Plan& plan) : plan_(plan), before_(static_cast<size_t>(plan.num_counters)) {
-  for (int32_t k = 0; k < plan.num_counters; ++k) before_[static_cast<size_t>(k)].add({k, k});
+CounterOrder::CounterOrder(const plan::Plan& plan) : plan_(plan), before_(static_cast<size_t>(plan.num_counters)) {}
+
+void CounterOrder::Before::add(const CounterSet* set) {
+  if (first == nullptr) first = set;
+  if (first == set || std::find(more.rbegin(), more.rend(), set) != more.rend()) return;
+  more.push_back(set);
 }
 
-CounterSet CounterOrder::complete(CounterRange range) const {
-  CounterSet out;
-  for (int32_t k = range.first; k <= range.last; ++k) out.add(before_[static_cast<size_t>(k)]);
-  return out;
+const CounterSet* CounterOrder::complete(CounterRange range) {
+  if (range.empty()) return &nothing_;
+  const uint64_t key = static_cast<uint64_t>(range.first) << 32 | static_cast<uint32_t>(range.last);
+  auto [found, is_new] = of_range_.try_emplace(key, nullptr);
+  if (!is_new) return found->second;
+  std::vector<const CounterSet*> parts;
+  auto need = [&](const CounterSet* set) {
+    if (set != nullptr && (parts.empty() || parts.back() != set)) parts.push_back(set);
+  };
+  for (int32_t k = range.first; k <= range.last; ++k) {
+    need(before_[static_cast<size_t>(k)].first);
+    for (const CounterSet* set : before_[static_cast<size_t>(k)].more) need(set);
+  }
+  std::sort(parts.begin(), parts.end());
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  CounterSet& out = sets_.emplace_back();
+  for (const CounterSet* part : parts) out.add(*part);
+  out.add(range);
+  return found->second = &out;
+}
+
+/// What the waits of a block (of role kFresh, or of the other) have in common with nobody: their union.
+const CounterSet* CounterOrder::complete(const WaitClasses& classes, size_t block, const abi::OpRecord& record,
+                                         bool fresh) {
+  const CounterSet* one = &nothing_;
+  CounterSet* several = nullptr;
+  for (int w = 0; w < record.num_waits; ++w) {
+    if ((record.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh)) != fresh) continue;
+    const CounterSet* set = complete(classes.waits.of(block)[static_cast<size_t>(w)]);
+    if (one == &nothing_) {
+      one = set;
+      continue;
+    }
+    if (several == nullptr) several = &sets_.emplace_back(*one);
+    several->add(*set);
+  }
+  return several != nullptr ? several : one;
+}
+
+void CounterOrder::number_classes(WaitClasses& classes, const abi::OpRecord& record) {
+  const CounterBlocks& waits = classes.waits;
+  std::vector<size_t> order(waits.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  auto compare = [&](size_t a, size_t b) {
+    return std::lexicographical_compare_three_way(waits.of(a).begin(), waits.of(a).end(), waits.of(b).begin(),
+                                                  waits.of(b).end());
+  };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return compare(a, b) < 0; });
+  classes.of_block.resize(waits.size());
+  bool any_fresh = false;
+  for (int w = 0; w < record.num_waits; ++w)
+    any_fresh |= record.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i == 0 || compare(order[i - 1], order[i]) != 0) {
+      classes.before_start.push_back(complete(classes, order[i], record, false));
+      classes.before_fresh.push_back(classes.before_start.back());
+      if (any_fresh) {
+        CounterSet& all = sets_.emplace_back(*complete(classes, order[i], record, true));
+        all.add(*classes.before_start.back());
+        classes.before_fresh.back() = &all;
+      }
+    }
+    classes.of_block[order[i]] = static_cast<int32_t>(classes.before_start.size()) - 1;
+  }
 }
 
 WaitClasses CounterOrder::next() {
   const abi::OpRecord& r = plan_.ops[op_++].record;
   WaitClasses classes;
-  int64_t tiles = tiles_of(r);
-  std::map<std::vector<int32_t>, int32_t> numbers;  // by the waits' ranges
-  std::map<std::pair<int32_t, int32_t>, CounterSet> known;
-  for (int64_t t = 0; t < tiles; ++t) {
-    std::vector<int32_t> key;
-    for (int w = 0; w < r.num_waits; ++w) {
-      CounterRange range = counters_of(r.wait[w], r, t);
-      key.insert(key.end(), {range.first, range.last});
-    }
-    auto [found, added] = numbers.try_emplace(key, static_cast<int32_t>(numbers.size()));
-    classes.of_tile.push_back(found->second);
-    if (!added) continue;
-    CounterSet start, fresh;
-    for (int w = 0; w < r.num_waits; ++w) {
-      size_t at = 2 * static_cast<size_t>(w);
-      auto [set, is_new] = known.try_emplace({key[at], key[at + 1]});
-      if (is_new) set->second = complete({key[at], key[at + 1]});
-      (r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh) ? fresh : start).add(set->second);
-    }
-    fresh.add(start);
-    classes.before_start.push_back(std::move(start));
-    classes.before_fresh.push_back(std::move(fresh));
-  }
-  std::set<std::pair<int32_t, int32_t>> seen;  // counter and class
-  for (int64_t t = 0; t < tiles; ++t) {
-    int32_t number = classes.of_tile[static_cast<size_t>(t)];
-    for (int a = 0; a < r.num_arrivals; ++a) {
-      CounterRange range = counters_of(r.arrive[a], r, t);
-      for (int32_t k = range.first; k <= range.last; ++k)
-        if (seen.emplace(k, number).second)
-          before_[static_cast<size_t>(k)].add(classes.before_fresh[static_cast<size_t>(number)]);
-    }
+  std::vector<RowMap> maps = wait_maps(r);
+  const size_t num_waits = maps.size();
+  classes.waits = counter_blocks(r, maps);
+  number_classes(classes, r);
+  const std::vector<RowMap> arrivals = arrive_maps(r);
+  maps.insert(maps.end(), arrivals.begin(), arrivals.end());
+  const CounterBlocks both = counter_blocks(r, maps);  // in the order of `waits`' blocks, or finer
+  for (size_t b = 0; b < both.size(); ++b) {
+    const auto ranges = both.of(b);
+    size_t same = 0;
+    if (classes.waits.size() > 1) same = find_block(classes.waits, both.blocks[b]);
+    const CounterSet* set = classes.before_fresh[static_cast<size_t>(classes.of_block[same])];
+    for (const CounterRange& range : ranges.subspan(num_waits))
+      for (int32_t k = range.first; k <= range.last; ++k) before_[static_cast<size_t>(k)].add(set);
   }
   return classes;
 }
