@@ -37,11 +37,12 @@ void CounterSet::add(const CounterSet& other) {
   ranges_ = std::move(out);
 }
 
-void CounterSet::add(CounterRange range) {
-  if (range.empty() || contains(range)) return;
-  CounterSet one;
-  one.ranges_ = {range};
-  add(one);
+void CounterSet::append(CounterRange range) {
+  if (!ranges_.empty() && range.first <= ranges_.back().last + 1) {
+    ranges_.back().last = std::max(ranges_.back().last, range.last);
+  } else {
+    ranges_.push_back(range);
+  }
 }
 
 void CounterSet::keep_common(const CounterSet& other) {
@@ -69,7 +70,19 @@ bool CounterSet::meets(CounterRange range) const {
   return after != ranges_.begin() && range.first <= std::prev(after)->last;
 }
 
-CounterOrder::CounterOrder(const plan::Plan& plan) : plan_(plan), before_(static_cast<size_t>(plan.num_counters)) {}
+CounterOrder::CounterOrder(const plan::Plan& plan, std::vector<int32_t> needed_until)
+    : plan_(plan),
+      needed_until_(std::move(needed_until)),
+      before_(static_cast<size_t>(plan.num_counters)),
+      of_counter_(static_cast<size_t>(plan.num_counters), nullptr) {}
+
+/// What ops from `op` on may ask for.
+void CounterOrder::find_alive(int32_t op) {
+  std::erase_if(groups_, [&](const auto& group) { return group.second < op; });
+  std::sort(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  alive_ = CounterSet{};
+  for (const auto& [range, until] : groups_) alive_.append(range);
+}
 
 void CounterOrder::Before::add(const CounterSet* set) {
   if (first == nullptr) first = set;
@@ -79,9 +92,17 @@ void CounterOrder::Before::add(const CounterSet* set) {
 
 const CounterSet* CounterOrder::complete(CounterRange range) {
   if (range.empty()) return &nothing_;
-  const uint64_t key = static_cast<uint64_t>(range.first) << 32 | static_cast<uint32_t>(range.last);
-  auto [found, is_new] = of_range_.try_emplace(key, nullptr);
-  if (!is_new) return found->second;
+  const CounterSet** known = nullptr;
+  if (range.first == range.last) {
+    known = &of_counter_[static_cast<size_t>(range.first)];
+  } else {
+    known = &of_range_[static_cast<uint64_t>(range.first) << 32 | static_cast<uint32_t>(range.last)];
+  }
+  if (*known == nullptr) *known = &sets_.emplace_back(union_of(range));
+  return *known;
+}
+
+CounterSet CounterOrder::union_of(CounterRange range) const {
   std::vector<const CounterSet*> parts;
   auto need = [&](const CounterSet* set) {
     if (set != nullptr && (parts.empty() || parts.back() != set)) parts.push_back(set);
@@ -92,10 +113,11 @@ const CounterSet* CounterOrder::complete(CounterRange range) {
   }
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
-  CounterSet& out = sets_.emplace_back();
+  CounterSet out;
+  out.append(range);
   for (const CounterSet* part : parts) out.add(*part);
-  out.add(range);
-  return found->second = &out;
+  out.keep_common(alive_);
+  return out;
 }
 
 /// What the waits of a block (of role kFresh, or of the other) have in common with nobody: their union.
@@ -144,7 +166,8 @@ void CounterOrder::number_classes(WaitClasses& classes, const abi::OpRecord& rec
 }
 
 WaitClasses CounterOrder::next() {
-  const abi::OpRecord& r = plan_.ops[op_++].record;
+  const abi::OpRecord& r = plan_.ops[op_].record;
+  find_alive(static_cast<int32_t>(op_));
   WaitClasses classes;
   std::vector<RowMap> maps = wait_maps(r);
   const size_t num_waits = maps.size();
@@ -159,8 +182,15 @@ WaitClasses CounterOrder::next() {
     if (classes.waits.size() > 1) same = find_block(classes.waits, both.blocks[b]);
     const CounterSet* set = classes.before_fresh[static_cast<size_t>(classes.of_block[same])];
     for (const CounterRange& range : ranges.subspan(num_waits))
-      for (int32_t k = range.first; k <= range.last; ++k) before_[static_cast<size_t>(k)].add(set);
+      for (int32_t k = range.first; k <= range.last; ++k)
+        before_[static_cast<size_t>(k)].add(set);
   }
+  for (const RowMap& map : arrivals)
+    if (map.limit > 0 && needed_until_[op_] > static_cast<int32_t>(op_))
+      groups_.emplace_back(CounterRange{static_cast<int32_t>(map.counter),
+                                        static_cast<int32_t>(map.counter) + (map.limit - 1) / map.div},
+                           needed_until_[op_]);
+  ++op_;
   return classes;
 }
 

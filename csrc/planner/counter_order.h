@@ -14,10 +14,11 @@ namespace ark::planner {
 class CounterSet {
  public:
   void add(const CounterSet& other);
-  void add(CounterRange range);
-  bool contains(CounterRange range) const;       // all of it
-  bool meets(CounterRange range) const;          // any of it
-  void keep_common(const CounterSet& other);     // intersection
+  /// A range that begins behind all others do.
+  void append(CounterRange range);
+  bool contains(CounterRange range) const;    // all of it
+  bool meets(CounterRange range) const;       // any of it
+  void keep_common(const CounterSet& other);  // intersection
 
  private:
   bool contains(const CounterSet& other) const;
@@ -37,7 +38,8 @@ struct WaitClasses {
 /// Walks the ops of a plan in order. Waits must be for counters that earlier ops complete (verify_counters).
 class CounterOrder {
  public:
-  explicit CounterOrder(const plan::Plan& plan);
+  /// `needed_until`: per op, the last op that asks for its counters; sets of later ones leave them out.
+  CounterOrder(const plan::Plan& plan, std::vector<int32_t> needed_until);
   /// Classes of op `op`; then its tiles count as run. Call for op 0, 1, 2, ... The sets stay where they are.
   WaitClasses next();
 
@@ -48,15 +50,21 @@ class CounterOrder {
     std::vector<const CounterSet*> more;
     void add(const CounterSet* set);
   };
+  void find_alive(int32_t op);
   const CounterSet* complete(CounterRange range);
+  CounterSet union_of(CounterRange range) const;
   const CounterSet* complete(const WaitClasses& classes, size_t block, const abi::OpRecord& record, bool fresh);
   void number_classes(WaitClasses& classes, const abi::OpRecord& record);
 
   const plan::Plan& plan_;
+  const std::vector<int32_t> needed_until_;
   size_t op_ = 0;
   std::deque<CounterSet> sets_;
-  std::vector<Before> before_;                                  // per counter
-  std::unordered_map<uint64_t, const CounterSet*> of_range_;    // what `complete` has found
+  std::vector<std::pair<CounterRange, int32_t>> groups_;      // of earlier ops that are still needed, and until when
+  CounterSet alive_;                                          // the same counters
+  std::vector<Before> before_;                                // per counter
+  std::vector<const CounterSet*> of_counter_;                 // what `complete` has found: for one counter,
+  std::unordered_map<uint64_t, const CounterSet*> of_range_;  // for several
   const CounterSet nothing_;
 };
 

@@ -3,6 +3,7 @@
 // says that a plan is wrong.
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "planner/counter_order.h"
@@ -24,36 +25,30 @@ struct OpArrivals {
 
 class MemoryVerifier {
  public:
-  MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report), order_(plan) {}
+  MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report) {}
 
   void run() {
-    find_operands();
     find_sharing();
-    of_slot_.resize(plan_.buffers.size());
-    for (size_t op = 0; op < plan_.ops.size(); ++op) {
-      classes_ = order_.next();
-      add_arrivals(op);
-      current_ = uses_of(plan_, op, operands_[op]);
-      for (const Use& use : current_) check_bounds(use);
-      within();
-      against_earlier();
-      for (Use& use : current_)  // what nobody writes had its bounds checked; that was all
-        if (written_[use.slot]) of_slot_[use.slot].push_back(&uses_.emplace_back(std::move(use)));
+    for (size_t op = 0; op < plan_.ops.size(); ++op) find_conflicts(op);
+    order_.emplace(plan_, std::move(needed_until_));
+    for (const std::vector<Conflict>& conflicts : conflicts_) {
+      classes_ = order_->next();
+      add_arrivals(arrivals_.size());
+      for (const auto& [then, now] : conflicts) {
+        if (wholly_before(then->op, now->fresh) || blocks_ordered(*then, *now)) continue;
+        tiles_ordered(*then, *now);
+      }
     }
   }
 
  private:
-  void find_operands() {
-    written_.resize(plan_.buffers.size());
-    for (const plan::Op& op : plan_.ops) {
-      const std::vector<OperandUse>& uses = operands_.emplace_back(operand_uses(op, plan_.programs));
-      for (size_t i = 0; i < uses.size(); ++i)
-        if (uses[i].write) written_[op.operands[i].slot] = true;
-    }
-  }
+  struct Conflict {
+    Use *then, *now;
+  };
 
   /// Slots in the same memory: each slot itself, and buffers that share bytes of the arena.
   void find_sharing() {
+    of_slot_.resize(plan_.buffers.size());
     sharing_.resize(plan_.buffers.size());
     std::vector<uint32_t> arena;
     for (uint32_t slot = 0; slot < plan_.buffers.size(); ++slot) {
@@ -68,9 +63,36 @@ class MemoryVerifier {
       for (size_t k = i + 1; k < arena.size() && begin(arena[k]) < end; ++k) {
         sharing_[arena[i]].push_back(arena[k]);
         sharing_[arena[k]].push_back(arena[i]);
-        written_[arena[i]] = written_[arena[k]] = written_[arena[i]] || written_[arena[k]];
       }
     }
+  }
+
+  /// The pairs of uses of which one has to come first. A use all of whose bytes an op writes anew is asked for no more:
+  /// who touches one of them later comes after the tile that wrote it, and that tile after the use.
+  void find_conflicts(size_t op) {
+    std::vector<Use*> current;
+    for (Use& use : uses_of(plan_, op, operand_uses(plan_.ops[op], plan_.programs)))
+      current.push_back(&uses_.emplace_back(std::move(use)));
+    for (const Use* use : current) check_bounds(*use);
+    within(current);
+    std::vector<Conflict>& conflicts = conflicts_.emplace_back();
+    needed_until_.push_back(static_cast<int32_t>(op));
+    for (Use* now : current)
+      for (const uint32_t slot : sharing_[now->slot])
+        for (Use* then : of_slot_[slot]) {
+          const bool apart = then->high <= now->low || now->high <= then->low;
+          if (apart || !(now->how.write || then->how.write)) continue;
+          ++report_.op_pairs;
+          conflicts.push_back({then, now});
+          needed_until_[static_cast<size_t>(then->op)] = static_cast<int32_t>(op);
+        }
+    for (const Use* now : current) {
+      if (!now->how.write || !now->dense) continue;
+      for (const uint32_t slot : sharing_[now->slot])
+        std::erase_if(of_slot_[slot],
+                      [&](const Use* then) { return now->low <= then->low && then->high <= now->high; });
+    }
+    for (Use* use : current) of_slot_[use->slot].push_back(use);
   }
 
   void check_bounds(const Use& use) const {
@@ -94,8 +116,7 @@ class MemoryVerifier {
       }
     common_[0] = common_[1] = CounterSet{};
     has_common_[0] = has_common_[1] = false;
-    known_[0].assign(plan_.ops.size(), Known::kUnknown);
-    known_[1].assign(plan_.ops.size(), Known::kUnknown);
+    for (auto& known : known_) known.assign(plan_.ops.size(), Known::kUnknown);
   }
 
   const std::vector<const CounterSet*>& done(bool fresh) const {
@@ -121,9 +142,10 @@ class MemoryVerifier {
   }
 
   /// Tiles of one op must not disturb each other. Elements chosen by values are the graph's own business.
-  void within() {
-    for (const Use& a : current_)
-      for (const Use& b : current_) {
+  void within(const std::vector<Use*>& current) {
+    for (const Use* one : current)
+      for (const Use* other : current) {
+        const Use &a = *one, &b = *other;
         if (!a.how.write || a.how.anywhere || b.how.anywhere || a.slot != b.slot) continue;
         if (a.high <= b.low || b.high <= a.low || apart_by_shape(plan_, a, b)) continue;
         meeting(tiles_of(plan_, a), tiles_of(plan_, b), 0, [&](const Piece& x, const Piece& y) {
@@ -135,20 +157,6 @@ class MemoryVerifier {
           return true;
         });
       }
-  }
-
-  void against_earlier() {
-    for (Use& now : current_) {
-      if (!written_[now.slot]) continue;
-      for (uint32_t slot : sharing_[now.slot])
-        for (Use* then : of_slot_[slot]) {
-          bool apart = then->high <= now.low || now.high <= then->low;
-          if (apart || !(now.how.write || then->how.write)) continue;
-          ++report_.op_pairs;
-          if (wholly_before(then->op, now.fresh) || blocks_ordered(*then, now)) continue;
-          tiles_ordered(*then, now);
-        }
-    }
   }
 
   static bool overlapping(const Use& then, const Piece& x, const Use& now, const Piece& y) {
@@ -201,18 +209,17 @@ class MemoryVerifier {
 
   const Plan& plan_;
   VerifyReport& report_;
-  CounterOrder order_;
-  WaitClasses classes_;  // of the current op
+  std::vector<std::vector<uint32_t>> sharing_;  // per slot
+  std::deque<Use> uses_;
+  std::vector<std::vector<Use*>> of_slot_;        // of earlier ops, still to be asked for
+  std::vector<std::vector<Conflict>> conflicts_;  // per later op
+  std::vector<int32_t> needed_until_;             // per op: the last op that it conflicts with
+  std::optional<CounterOrder> order_;
+  std::vector<OpArrivals> arrivals_;
+  WaitClasses classes_;   // of the current op
   CounterSet common_[2];  // what all of them have behind them: before the start, before fresh rows
   bool has_common_[2] = {false, false};
   std::vector<Known> known_[2];  // per op: wholly before the current one
-  std::vector<std::vector<OperandUse>> operands_;
-  std::vector<bool> written_;                    // per slot: it, or what shares its memory
-  std::vector<std::vector<uint32_t>> sharing_;   // per slot
-  std::vector<std::vector<Use*>> of_slot_;       // uses by earlier ops
-  std::deque<Use> uses_;
-  std::vector<Use> current_;
-  std::vector<OpArrivals> arrivals_;
 };
 
 }  // namespace

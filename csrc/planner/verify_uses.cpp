@@ -24,8 +24,10 @@ void split_far_rows(const Box& box, std::vector<Box>& out) {
 
 struct Hull {
   int64_t low = std::numeric_limits<int64_t>::max(), high = std::numeric_limits<int64_t>::min();
+  bool dense = false;
   void add(const std::vector<Box>& boxes) {
     for (const Box& box : boxes) low = std::min(low, box.begin), high = std::max(high, box.end());
+    dense = boxes.size() == 1 && boxes[0].num_dims == 0;
   }
 };
 
@@ -43,6 +45,7 @@ Hull hull_of(const plan::Plan& plan, const Use& use, int64_t bytes) {
     tile_region(op, plan.programs, use.operand, use.how, t, bytes, boxes);
     hull.add(boxes);
   }
+  hull.dense = false;
   return hull;
 }
 
@@ -80,6 +83,7 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
     use.place = buffer.kind == plan::BufferKind::kArena ? buffer.arena_offset : 0;
     const Hull hull = hull_of(plan, use, buffer.size_bytes);
     if (hull.low >= hull.high) continue;
+    use.dense = hull.dense && !use.how.anywhere && !use.how.predicated;
     use.low = hull.low + use.place, use.high = hull.high + use.place;
     uses.push_back(std::move(use));
   }

@@ -29,6 +29,7 @@ struct Use {
   bool fresh = false;         // of rows of a cache that this launch appended
   int64_t place = 0;          // of the buffer in its memory: the arena, or the buffer itself
   int64_t low = 0, high = 0;  // hull, in the memory
+  bool dense = false;         // all bytes of the hull, for certain
   Pieces waiting, arriving;   // per block of tiles that wait, or arrive, alike; made when asked for
 };
 
