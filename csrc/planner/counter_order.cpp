@@ -1,7 +1,6 @@
 #include "planner/counter_order.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "planner/regions.h"
 
@@ -120,78 +119,40 @@ CounterSet CounterOrder::union_of(CounterRange range) const {
   return out;
 }
 
-/// What the waits of a block (of role kFresh, or of the other) have in common with nobody: their union.
-const CounterSet* CounterOrder::complete(const WaitClasses& classes, size_t block, const abi::OpRecord& record,
-                                         bool fresh) {
-  const CounterSet* one = &nothing_;
-  CounterSet* several = nullptr;
-  for (int w = 0; w < record.num_waits; ++w) {
-    if ((record.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh)) != fresh) continue;
-    const CounterSet* set = complete(classes.waits.of(block)[static_cast<size_t>(w)]);
-    if (one == &nothing_) {
-      one = set;
-      continue;
+/// What is behind a counter is what is behind the tiles that arrive on it.
+void CounterOrder::count_as_run(const abi::OpRecord& record, const std::vector<WaitOrder>& waits) {
+  const std::vector<RowMap> arrivals = arrive_maps(record);
+  for (const RowMap& map : arrivals) {
+    if (map.limit == 0) continue;
+    if (needed_until_[op_] > static_cast<int32_t>(op_)) {
+      const auto first = static_cast<int32_t>(map.counter);
+      groups_.emplace_back(CounterRange{first, first + (map.limit - 1) / map.div}, needed_until_[op_]);
     }
-    if (several == nullptr) several = &sets_.emplace_back(*one);
-    several->add(*set);
-  }
-  return several != nullptr ? several : one;
-}
-
-void CounterOrder::number_classes(WaitClasses& classes, const abi::OpRecord& record) {
-  const CounterBlocks& waits = classes.waits;
-  std::vector<size_t> order(waits.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  auto compare = [&](size_t a, size_t b) {
-    return std::lexicographical_compare_three_way(waits.of(a).begin(), waits.of(a).end(), waits.of(b).begin(),
-                                                  waits.of(b).end());
-  };
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return compare(a, b) < 0; });
-  classes.of_block.resize(waits.size());
-  bool any_fresh = false;
-  for (int w = 0; w < record.num_waits; ++w)
-    any_fresh |= record.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (i == 0 || compare(order[i - 1], order[i]) != 0) {
-      classes.before_start.push_back(complete(classes, order[i], record, false));
-      classes.before_fresh.push_back(classes.before_start.back());
-      if (any_fresh) {
-        CounterSet& all = sets_.emplace_back(*complete(classes, order[i], record, true));
-        all.add(*classes.before_start.back());
-        classes.before_fresh.back() = &all;
+    for (size_t w = 0; w < waits.size(); ++w) {
+      const RowMap maps[2] = {map, row_map(record.wait[w])};
+      const CounterBlocks both = counter_blocks(record, maps);
+      for (size_t b = 0; b < both.size(); ++b) {
+        const CounterRange range = both.of(b)[0];
+        const CounterSet* set = complete(both.of(b)[1]);
+        for (int32_t k = range.first; k <= range.last; ++k) before_[static_cast<size_t>(k)].add(set);
       }
     }
-    classes.of_block[order[i]] = static_cast<int32_t>(classes.before_start.size()) - 1;
   }
 }
 
-WaitClasses CounterOrder::next() {
+std::vector<WaitOrder> CounterOrder::next() {
   const abi::OpRecord& r = plan_.ops[op_].record;
   find_alive(static_cast<int32_t>(op_));
-  WaitClasses classes;
-  std::vector<RowMap> maps = wait_maps(r);
-  const size_t num_waits = maps.size();
-  classes.waits = counter_blocks(r, maps);
-  number_classes(classes, r);
-  const std::vector<RowMap> arrivals = arrive_maps(r);
-  maps.insert(maps.end(), arrivals.begin(), arrivals.end());
-  const CounterBlocks both = counter_blocks(r, maps);  // in the order of `waits`' blocks, or finer
-  for (size_t b = 0; b < both.size(); ++b) {
-    const auto ranges = both.of(b);
-    size_t same = 0;
-    if (classes.waits.size() > 1) same = find_block(classes.waits, both.blocks[b]);
-    const CounterSet* set = classes.before_fresh[static_cast<size_t>(classes.of_block[same])];
-    for (const CounterRange& range : ranges.subspan(num_waits))
-      for (int32_t k = range.first; k <= range.last; ++k)
-        before_[static_cast<size_t>(k)].add(set);
+  std::vector<WaitOrder> waits(static_cast<size_t>(r.num_waits));
+  for (size_t w = 0; w < waits.size(); ++w) {
+    const RowMap map = row_map(r.wait[w]);
+    waits[w].fresh = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
+    waits[w].blocks = counter_blocks(r, {&map, 1});
+    for (const CounterRange& range : waits[w].blocks.ranges) waits[w].done.push_back(complete(range));
   }
-  for (const RowMap& map : arrivals)
-    if (map.limit > 0 && needed_until_[op_] > static_cast<int32_t>(op_))
-      groups_.emplace_back(CounterRange{static_cast<int32_t>(map.counter),
-                                        static_cast<int32_t>(map.counter) + (map.limit - 1) / map.div},
-                           needed_until_[op_]);
+  count_as_run(r, waits);
   ++op_;
-  return classes;
+  return waits;
 }
 
 }  // namespace ark::planner

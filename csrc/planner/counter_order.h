@@ -25,14 +25,11 @@ class CounterSet {
   std::vector<CounterRange> ranges_;
 };
 
-/// Tiles of an op that wait for the same counters.
-struct WaitClasses {
-  CounterBlocks waits;
-  std::vector<int32_t> of_block;                 // of `waits`
-  std::vector<const CounterSet*> before_start;   // by waits of every role but kFresh: complete before anything
-                                                 // dependent is read
-  std::vector<const CounterSet*> before_fresh;   // by all waits: complete before appended cache rows are read, and
-                                                 // before the end
+/// One wait of an op: blocks of tiles that wait for the same counters, and what is complete behind them.
+struct WaitOrder {
+  bool fresh = false;    // holds back only what is read of appended cache rows, and the end
+  CounterBlocks blocks;  // of one map
+  std::vector<const CounterSet*> done;
 };
 
 /// Walks the ops of a plan in order. Waits must be for counters that earlier ops complete (verify_counters).
@@ -40,8 +37,9 @@ class CounterOrder {
  public:
   /// `needed_until`: per op, the last op that asks for its counters; sets of later ones leave them out.
   CounterOrder(const plan::Plan& plan, std::vector<int32_t> needed_until);
-  /// Classes of op `op`; then its tiles count as run. Call for op 0, 1, 2, ... The sets stay where they are.
-  WaitClasses next();
+  /// The waits of op `op`; then its tiles count as run. Call for op 0, 1, 2, ... The sets stay where they are. A tile
+  /// has behind it what any of its waits has.
+  std::vector<WaitOrder> next();
 
  private:
   /// The sets of a counter's arrivals: complete when it is, as it is itself.
@@ -53,8 +51,7 @@ class CounterOrder {
   void find_alive(int32_t op);
   const CounterSet* complete(CounterRange range);
   CounterSet union_of(CounterRange range) const;
-  const CounterSet* complete(const WaitClasses& classes, size_t block, const abi::OpRecord& record, bool fresh);
-  void number_classes(WaitClasses& classes, const abi::OpRecord& record);
+  void count_as_run(const abi::OpRecord& record, const std::vector<WaitOrder>& waits);
 
   const plan::Plan& plan_;
   const std::vector<int32_t> needed_until_;

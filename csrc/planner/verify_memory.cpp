@@ -32,10 +32,12 @@ class MemoryVerifier {
     for (size_t op = 0; op < plan_.ops.size(); ++op) find_conflicts(op);
     order_.emplace(plan_, std::move(needed_until_));
     for (const std::vector<Conflict>& conflicts : conflicts_) {
-      classes_ = order_->next();
+      waits_ = order_->next();
+      joint_.reset();
       add_arrivals(arrivals_.size());
       for (const auto& [then, now] : conflicts) {
-        if (wholly_before(then->op, now->fresh) || blocks_ordered(*then, *now)) continue;
+        if (wholly_before(then->op, now->fresh) || ordered_by_one_wait(*then, *now)) continue;
+        if (ordered_by_all_waits(*then, *now)) continue;
         tiles_ordered(*then, *now);
       }
     }
@@ -44,6 +46,11 @@ class MemoryVerifier {
  private:
   struct Conflict {
     Use *then, *now;
+  };
+  /// Bytes [low, high) of a use by an earlier op.
+  struct Part {
+    Use* use;
+    int64_t low, high;
   };
 
   /// Slots in the same memory: each slot itself, and buffers that share bytes of the arena.
@@ -79,20 +86,29 @@ class MemoryVerifier {
     needed_until_.push_back(static_cast<int32_t>(op));
     for (Use* now : current)
       for (const uint32_t slot : sharing_[now->slot])
-        for (Use* then : of_slot_[slot]) {
-          const bool apart = then->high <= now->low || now->high <= then->low;
-          if (apart || !(now->how.write || then->how.write)) continue;
+        for (const Part& then : of_slot_[slot]) {
+          const bool apart = then.high <= now->low || now->high <= then.low;
+          if (apart || !(now->how.write || then.use->how.write)) continue;
+          const bool again = !conflicts.empty() && conflicts.back().then == then.use && conflicts.back().now == now;
+          if (again) continue;
           ++report_.op_pairs;
-          conflicts.push_back({then, now});
-          needed_until_[static_cast<size_t>(then->op)] = static_cast<int32_t>(op);
+          conflicts.push_back({then.use, now});
+          needed_until_[static_cast<size_t>(then.use->op)] = static_cast<int32_t>(op);
         }
-    for (const Use* now : current) {
-      if (!now->how.write || !now->dense) continue;
-      for (const uint32_t slot : sharing_[now->slot])
-        std::erase_if(of_slot_[slot],
-                      [&](const Use* then) { return now->low <= then->low && then->high <= now->high; });
+    for (const Use* now : current)
+      if (now->how.write && now->dense)
+        for (const uint32_t slot : sharing_[now->slot]) take_away(of_slot_[slot], now->low, now->high);
+    for (Use* use : current) of_slot_[use->slot].push_back({use, use->low, use->high});
+  }
+
+  static void take_away(std::vector<Part>& parts, int64_t low, int64_t high) {
+    for (size_t i = 0, count = parts.size(); i < count; ++i) {
+      const Part part = parts[i];
+      if (part.high <= low || high <= part.low) continue;
+      parts[i].high = std::min(part.high, low);
+      if (part.high > high) parts.push_back({part.use, std::max(part.low, high), part.high});
     }
-    for (Use* use : current) of_slot_[use->slot].push_back(use);
+    std::erase_if(parts, [](const Part& part) { return part.low >= part.high; });
   }
 
   void check_bounds(const Use& use) const {
@@ -114,30 +130,33 @@ class MemoryVerifier {
         all = left_out ? CounterRange{} : b == 0 ? range : CounterRange{std::min(all.first, range.first),
                                                                         std::max(all.last, range.last)};
       }
-    common_[0] = common_[1] = CounterSet{};
     has_common_[0] = has_common_[1] = false;
     for (auto& known : known_) known.assign(plan_.ops.size(), Known::kUnknown);
   }
 
-  const std::vector<const CounterSet*>& done(bool fresh) const {
-    return fresh ? classes_.before_fresh : classes_.before_start;
-  }
-  bool all_before(const CounterSet& done, int32_t op) const {
-    const OpArrivals& a = arrivals_[static_cast<size_t>(op)];
-    return std::any_of(std::begin(a.all), std::end(a.all),
-                       [&](const CounterRange& all) { return !all.empty() && done.contains(all); });
+  /// What all tiles of the current op have behind them.
+  const CounterSet& common(bool fresh) {
+    if (has_common_[fresh]) return common_[fresh];
+    has_common_[fresh] = true;
+    common_[fresh] = CounterSet{};
+    for (const WaitOrder& wait : waits_) {
+      if ((wait.fresh && !fresh) || wait.done.empty()) continue;
+      CounterSet of_wait = *wait.done.front();
+      for (const CounterSet* done : wait.done) of_wait.keep_common(*done);
+      common_[fresh].add(of_wait);
+    }
+    return common_[fresh];
   }
   /// All tiles of `op` precede all tiles of the current op.
   bool wholly_before(int32_t op, bool fresh) {
     Known& known = known_[fresh][static_cast<size_t>(op)];
-    if (known != Known::kUnknown) return known == Known::kYes;
-    if (!has_common_[fresh]) {
-      const auto& sets = done(fresh);
-      if (!sets.empty()) common_[fresh] = *sets.front();
-      for (const CounterSet* set : sets) common_[fresh].keep_common(*set);
-      has_common_[fresh] = true;
+    if (known == Known::kUnknown) {
+      const OpArrivals& a = arrivals_[static_cast<size_t>(op)];
+      const bool yes = std::any_of(std::begin(a.all), std::end(a.all), [&](const CounterRange& all) {
+        return !all.empty() && common(fresh).contains(all);
+      });
+      known = yes ? Known::kYes : Known::kNo;
     }
-    known = all_before(common_[fresh], op) ? Known::kYes : Known::kNo;
     return known == Known::kYes;
   }
 
@@ -165,36 +184,65 @@ class MemoryVerifier {
     return overlap(earlier, later) != Overlap::kNo;
   }
 
-  /// Blocks of the current op that wait alike against blocks of the earlier one that arrive alike.
-  bool blocks_ordered(Use& then, Use& now) {
-    const CounterBlocks& arrive = arrivals_[static_cast<size_t>(then.op)].blocks;
-    if (then.arriving.at.empty()) then.arriving = pieces_of(plan_, then, arrive.blocks);
-    if (now.waiting.at.empty()) now.waiting = pieces_of(plan_, now, classes_.waits.blocks);
-    const std::vector<const CounterSet*>& sets = done(now.fresh);
-    std::vector<Known> known(sets.size(), Known::kUnknown);
+  static bool meets_any(const CounterSet& done, std::span<const CounterRange> ranges) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](const CounterRange& range) { return done.meets(range); });
+  }
+  const CounterBlocks& arriving(Use& then) {
+    const CounterBlocks& blocks = arrivals_[static_cast<size_t>(then.op)].blocks;
+    if (then.arriving.at.empty()) then.arriving = pieces_of(plan_, then, blocks.blocks);
+    return blocks;
+  }
+
+  /// Blocks of the current op that wait alike, by one of its waits, against blocks of the earlier one that arrive alike.
+  bool ordered_by_one_wait(Use& then, Use& now) {
+    const CounterBlocks& arrive = arriving(then);
+    now.by_wait.resize(waits_.size());
+    for (size_t w = 0; w < waits_.size(); ++w) {
+      const WaitOrder& wait = waits_[w];
+      if ((wait.fresh && !now.fresh) || wait.done.empty() || !meets_any(*wait.done.back(), arrive.ranges)) continue;
+      Pieces& waiting = now.by_wait[w];
+      if (waiting.at.empty()) waiting = pieces_of(plan_, now, wait.blocks.blocks);
+      const bool all = meeting(then.arriving, waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
+        ++report_.block_pairs;
+        return meets_any(*wait.done[static_cast<size_t>(y.number)], arrive.of(static_cast<size_t>(x.number))) ||
+               !overlapping(then, x, now, y);
+      });
+      if (all) return true;
+    }
+    return false;
+  }
+
+  /// Some wait of the block that holds a tile has one of the counters behind it.
+  bool behind(const TileBlock& tile, bool fresh, std::span<const CounterRange> ranges) const {
+    return std::any_of(waits_.begin(), waits_.end(), [&](const WaitOrder& wait) {
+      return !(wait.fresh && !fresh) && meets_any(*wait.done[find_block(wait.blocks, tile)], ranges);
+    });
+  }
+
+  bool ordered_by_all_waits(Use& then, Use& now) {
+    const CounterBlocks& arrive = arriving(then);
+    if (!joint_) {
+      const abi::OpRecord& r = plan_.ops[static_cast<size_t>(now.op)].record;
+      joint_ = counter_blocks(r, wait_maps(r));
+    }
+    if (now.waiting.at.empty()) now.waiting = pieces_of(plan_, now, joint_->blocks);
     return meeting(then.arriving, now.waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
       ++report_.block_pairs;
-      const auto number = static_cast<size_t>(classes_.of_block[static_cast<size_t>(y.number)]);
-      if (known[number] == Known::kUnknown)
-        known[number] = all_before(*sets[number], then.op) ? Known::kYes : Known::kNo;
-      if (known[number] == Known::kYes) return true;
-      for (const CounterRange& range : arrive.of(static_cast<size_t>(x.number)))
-        if (sets[number]->meets(range)) return true;
-      return !overlapping(then, x, now, y);
+      return behind(joint_->blocks[static_cast<size_t>(y.number)], now.fresh,
+                    arrive.of(static_cast<size_t>(x.number))) ||
+             !overlapping(then, x, now, y);
     });
   }
 
   void tiles_ordered(const Use& then, const Use& now) {
     const abi::OpRecord &earlier = plan_.ops[static_cast<size_t>(then.op)].record,
                         &later = plan_.ops[static_cast<size_t>(now.op)].record;
-    const std::vector<const CounterSet*>& sets = done(now.fresh);
     meeting(tiles_of(plan_, then), tiles_of(plan_, now), now.place - then.place, [&](const Piece& x, const Piece& y) {
       ++report_.tile_pairs;
-      const size_t block = find_block(classes_.waits, block_of_tile(later, y.number));
-      const CounterSet& done = *sets[static_cast<size_t>(classes_.of_block[block])];
-      if (all_before(done, then.op)) return true;
-      for (int a = 0; a < earlier.num_arrivals; ++a)
-        if (done.meets(counters_of(earlier.arrive[a], earlier, x.number))) return true;
+      for (int a = 0; a < earlier.num_arrivals; ++a) {
+        const CounterRange range = counters_of(earlier.arrive[a], earlier, x.number);
+        if (behind(block_of_tile(later, y.number), now.fresh, {&range, 1})) return true;
+      }
       if (!overlapping(then, x, now, y)) return true;
       throw InternalError(cat("plan ", plan_.name, ": race: ", describe(plan_, now.op), ", tile ", y.number,
                               now.how.write ? " writes" : " reads", " bytes ", y.box.begin, " to ", y.end - 1,
@@ -211,13 +259,14 @@ class MemoryVerifier {
   VerifyReport& report_;
   std::vector<std::vector<uint32_t>> sharing_;  // per slot
   std::deque<Use> uses_;
-  std::vector<std::vector<Use*>> of_slot_;        // of earlier ops, still to be asked for
+  std::vector<std::vector<Part>> of_slot_;        // what is still to be asked for
   std::vector<std::vector<Conflict>> conflicts_;  // per later op
   std::vector<int32_t> needed_until_;             // per op: the last op that it conflicts with
   std::optional<CounterOrder> order_;
   std::vector<OpArrivals> arrivals_;
-  WaitClasses classes_;   // of the current op
-  CounterSet common_[2];  // what all of them have behind them: before the start, before fresh rows
+  std::vector<WaitOrder> waits_;        // of the current op
+  std::optional<CounterBlocks> joint_;  // by all of them
+  CounterSet common_[2];                // before the start, before fresh rows
   bool has_common_[2] = {false, false};
   std::vector<Known> known_[2];  // per op: wholly before the current one
 };

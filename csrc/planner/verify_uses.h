@@ -30,7 +30,9 @@ struct Use {
   int64_t place = 0;          // of the buffer in its memory: the arena, or the buffer itself
   int64_t low = 0, high = 0;  // hull, in the memory
   bool dense = false;         // all bytes of the hull, for certain
-  Pieces waiting, arriving;   // per block of tiles that wait, or arrive, alike; made when asked for
+  Pieces arriving;               // per block of tiles that arrive alike; made when asked for, as are the next
+  std::vector<Pieces> by_wait;   // per wait: blocks of tiles that wait alike
+  Pieces waiting;                // blocks of tiles that wait alike in all waits
 };
 
 /// The uses of op `index`, with their hulls. An empty hull is left out.
