@@ -1,59 +1,11 @@
 #include "planner/counter_order.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/regions.h"
 
 namespace ark::planner {
-
-bool CounterSet::contains(const CounterSet& other) const {
-  auto at = ranges_.begin();
-  for (const CounterRange& range : other.ranges_) {
-    while (at != ranges_.end() && at->last < range.first) ++at;
-    if (at == ranges_.end() || at->first > range.first || at->last < range.last) return false;
-  }
-  return true;
-}
-
-void CounterSet::add(const CounterSet& other) {
-  if (ranges_.empty()) {
-    ranges_ = other.ranges_;
-    return;
-  }
-  if (contains(other)) return;
-  std::vector<CounterRange> out;
-  out.reserve(ranges_.size() + other.ranges_.size());
-  auto a = ranges_.cbegin(), b = other.ranges_.cbegin();
-  while (a != ranges_.cend() || b != other.ranges_.cend()) {
-    bool from_a = b == other.ranges_.cend() || (a != ranges_.cend() && a->first <= b->first);
-    const CounterRange next = from_a ? *a++ : *b++;
-    if (!out.empty() && next.first <= out.back().last + 1) {
-      out.back().last = std::max(out.back().last, next.last);
-    } else {
-      out.push_back(next);
-    }
-  }
-  ranges_ = std::move(out);
-}
-
-void CounterSet::append(CounterRange range) {
-  if (!ranges_.empty() && range.first <= ranges_.back().last + 1) {
-    ranges_.back().last = std::max(ranges_.back().last, range.last);
-  } else {
-    ranges_.push_back(range);
-  }
-}
-
-void CounterSet::keep_common(const CounterSet& other) {
-  std::vector<CounterRange> out;
-  auto a = ranges_.cbegin(), b = other.ranges_.cbegin();
-  while (a != ranges_.cend() && b != other.ranges_.cend()) {
-    const CounterRange both{std::max(a->first, b->first), std::min(a->last, b->last)};
-    if (!both.empty()) out.push_back(both);
-    a->last < b->last ? ++a : ++b;
-  }
-  ranges_ = std::move(out);
-}
 
 bool CounterSet::contains(CounterRange range) const {
   if (range.empty()) return true;
@@ -69,54 +21,134 @@ bool CounterSet::meets(CounterRange range) const {
   return after != ranges_.begin() && range.first <= std::prev(after)->last;
 }
 
+namespace {
+
+bool contains_all(std::span<const CounterRange> big, std::span<const CounterRange> small) {
+  auto at = big.begin();
+  for (const CounterRange& range : small) {
+    while (at != big.end() && at->last < range.first) ++at;
+    if (at == big.end() || at->first > range.first || at->last < range.last) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void CounterUnion::append(CounterRange range) {
+  if (!ranges_.empty() && range.first <= ranges_.back().last + 1) {
+    ranges_.back().last = std::max(ranges_.back().last, range.last);
+  } else {
+    ranges_.push_back(range);
+  }
+}
+
+void CounterUnion::add(std::span<const CounterRange> ranges) {
+  if (contains_all(ranges_, ranges)) return;
+  ranges_.swap(old_);
+  ranges_.clear();
+  auto a = old_.begin();
+  auto b = ranges.begin();
+  while (a != old_.end() || b != ranges.end()) {
+    const bool from_a = b == ranges.end() || (a != old_.end() && a->first <= b->first);
+    append(from_a ? *a++ : *b++);
+  }
+}
+
+void CounterUnion::keep_common(std::span<const CounterRange> ranges) {
+  ranges_.swap(old_);
+  ranges_.clear();
+  auto a = old_.begin();
+  auto b = ranges.begin();
+  while (a != old_.end() && b != ranges.end()) {
+    const CounterRange both{std::max(a->first, b->first), std::min(a->last, b->last)};
+    if (!both.empty()) ranges_.push_back(both);
+    a->last < b->last ? (void)++a : (void)++b;
+  }
+}
+
 CounterOrder::CounterOrder(const plan::Plan& plan, std::vector<int32_t> needed_until)
     : plan_(plan),
       needed_until_(std::move(needed_until)),
       before_(static_cast<size_t>(plan.num_counters)),
-      of_counter_(static_cast<size_t>(plan.num_counters), nullptr) {}
+      of_counter_(static_cast<size_t>(plan.num_counters)),
+      depth_(static_cast<size_t>(plan.num_counters) + 1, 0) {}
 
 /// What ops from `op` on may ask for.
 void CounterOrder::find_alive(int32_t op) {
   std::erase_if(groups_, [&](const auto& group) { return group.second < op; });
   std::sort(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  alive_ = CounterSet{};
+  alive_.clear();
   for (const auto& [range, until] : groups_) alive_.append(range);
 }
 
-void CounterOrder::Before::add(const CounterSet* set) {
-  if (first == nullptr) first = set;
-  if (first == set || std::find(more.rbegin(), more.rend(), set) != more.rend()) return;
+void CounterOrder::Before::add(const CounterSet& set) {
+  if (!any) first = set;
+  any = true;
+  auto same = [&](const CounterSet& other) { return other.same(set); };
+  if (same(first) || std::any_of(more.rbegin(), more.rend(), same)) return;
   more.push_back(set);
 }
 
-const CounterSet* CounterOrder::complete(CounterRange range) {
-  if (range.empty()) return &nothing_;
-  const CounterSet** known = nullptr;
-  if (range.first == range.last) {
-    known = &of_counter_[static_cast<size_t>(range.first)];
-  } else {
-    known = &of_range_[static_cast<uint64_t>(range.first) << 32 | static_cast<uint32_t>(range.last)];
-  }
-  if (*known == nullptr) *known = &sets_.emplace_back(union_of(range));
-  return *known;
+CounterSet CounterOrder::keep(std::span<const CounterRange> ranges) {
+  constexpr size_t kChunk = 1 << 14;
+  if (memory_.empty() || memory_.back().size() + ranges.size() > memory_.back().capacity())
+    memory_.emplace_back().reserve(std::max(kChunk, ranges.size()));
+  std::vector<CounterRange>& chunk = memory_.back();
+  chunk.insert(chunk.end(), ranges.begin(), ranges.end());
+  return CounterSet({chunk.data() + chunk.size() - ranges.size(), ranges.size()});
 }
 
-CounterSet CounterOrder::union_of(CounterRange range) const {
-  std::vector<const CounterSet*> parts;
-  auto need = [&](const CounterSet* set) {
-    if (set != nullptr && (parts.empty() || parts.back() != set)) parts.push_back(set);
+CounterSet CounterOrder::complete(CounterRange range) {
+  if (range.empty()) return {};
+  Known& known = range.first == range.last
+                     ? of_counter_[static_cast<size_t>(range.first)]
+                     : of_range_[static_cast<uint64_t>(range.first) << 32 | static_cast<uint32_t>(range.last)];
+  if (!known.known) known = {true, union_of(range)};
+  return known.set;
+}
+
+CounterSet CounterOrder::union_of(CounterRange range) {
+  parts_.clear();
+  auto need = [&](const CounterSet& set) {
+    if (!set.ranges().empty() && (parts_.empty() || !parts_.back().same(set))) parts_.push_back(set);
   };
   for (int32_t k = range.first; k <= range.last; ++k) {
-    need(before_[static_cast<size_t>(k)].first);
-    for (const CounterSet* set : before_[static_cast<size_t>(k)].more) need(set);
+    if (before_[static_cast<size_t>(k)].any) need(before_[static_cast<size_t>(k)].first);
+    for (const CounterSet& set : before_[static_cast<size_t>(k)].more) need(set);
   }
-  std::sort(parts.begin(), parts.end());
-  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
-  CounterSet out;
-  out.append(range);
-  for (const CounterSet* part : parts) out.add(*part);
-  out.keep_common(alive_);
-  return out;
+  auto by_place = [](const CounterSet& a, const CounterSet& b) { return a.ranges().data() < b.ranges().data(); };
+  std::sort(parts_.begin(), parts_.end(), by_place);
+  parts_.erase(std::unique(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) { return a.same(b); }),
+               parts_.end());
+  scratch_.clear();
+  constexpr size_t kMany = 16;
+  if (parts_.size() > kMany) {
+    add_many(parts_);
+  } else {
+    for (const CounterSet& part : parts_) scratch_.add(part.ranges());
+  }
+  scratch_.add({&range, 1});
+  scratch_.keep_common(alive_.ranges());
+  return keep(scratch_.ranges());
+}
+
+/// One pass over the counters instead of one per set.
+void CounterOrder::add_many(const std::vector<CounterSet>& sets) {
+  int32_t low = plan_.num_counters, high = -1;
+  for (const CounterSet& set : sets) {
+    for (const CounterRange& range : set.ranges())
+      ++depth_[static_cast<size_t>(range.first)], --depth_[static_cast<size_t>(range.last) + 1];
+    low = std::min(low, set.ranges().front().first);
+    high = std::max(high, set.ranges().back().last);
+  }
+  int32_t depth = 0, begin = -1;
+  for (int32_t k = low; k <= high + 1; ++k) {
+    const int32_t change = std::exchange(depth_[static_cast<size_t>(k)], 0);
+    if (change == 0) continue;
+    if (depth == 0) begin = k;
+    depth += change;
+    if (depth == 0) scratch_.append({begin, k - 1});
+  }
 }
 
 /// What is behind a counter is what is behind the tiles that arrive on it.
@@ -133,7 +165,7 @@ void CounterOrder::count_as_run(const abi::OpRecord& record, const std::vector<W
       const CounterBlocks both = counter_blocks(record, maps);
       for (size_t b = 0; b < both.size(); ++b) {
         const CounterRange range = both.of(b)[0];
-        const CounterSet* set = complete(both.of(b)[1]);
+        const CounterSet set = complete(both.of(b)[1]);
         for (int32_t k = range.first; k <= range.last; ++k) before_[static_cast<size_t>(k)].add(set);
       }
     }

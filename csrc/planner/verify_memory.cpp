@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "planner/counter_order.h"
@@ -135,17 +136,20 @@ class MemoryVerifier {
   }
 
   /// What all tiles of the current op have behind them.
-  const CounterSet& common(bool fresh) {
-    if (has_common_[fresh]) return common_[fresh];
+  CounterSet common(bool fresh) {
+    if (has_common_[fresh]) return CounterSet(common_[fresh].ranges());
     has_common_[fresh] = true;
-    common_[fresh] = CounterSet{};
+    common_[fresh].clear();
+    CounterUnion of_wait;
     for (const WaitOrder& wait : waits_) {
       if ((wait.fresh && !fresh) || wait.done.empty()) continue;
-      CounterSet of_wait = *wait.done.front();
-      for (const CounterSet* done : wait.done) of_wait.keep_common(*done);
-      common_[fresh].add(of_wait);
+      of_wait.clear();
+      of_wait.add(wait.done.front().ranges());
+      for (size_t i = 1; i < wait.done.size(); ++i)
+        if (!wait.done[i].same(wait.done[i - 1])) of_wait.keep_common(wait.done[i].ranges());
+      common_[fresh].add(of_wait.ranges());
     }
-    return common_[fresh];
+    return CounterSet(common_[fresh].ranges());
   }
   /// All tiles of `op` precede all tiles of the current op.
   bool wholly_before(int32_t op, bool fresh) {
@@ -199,12 +203,12 @@ class MemoryVerifier {
     now.by_wait.resize(waits_.size());
     for (size_t w = 0; w < waits_.size(); ++w) {
       const WaitOrder& wait = waits_[w];
-      if ((wait.fresh && !now.fresh) || wait.done.empty() || !meets_any(*wait.done.back(), arrive.ranges)) continue;
+      if ((wait.fresh && !now.fresh) || wait.done.empty() || !meets_any(wait.done.back(), arrive.ranges)) continue;
       Pieces& waiting = now.by_wait[w];
       if (waiting.at.empty()) waiting = pieces_of(plan_, now, wait.blocks.blocks);
       const bool all = meeting(then.arriving, waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
         ++report_.block_pairs;
-        return meets_any(*wait.done[static_cast<size_t>(y.number)], arrive.of(static_cast<size_t>(x.number))) ||
+        return meets_any(wait.done[static_cast<size_t>(y.number)], arrive.of(static_cast<size_t>(x.number))) ||
                !overlapping(then, x, now, y);
       });
       if (all) return true;
@@ -215,7 +219,7 @@ class MemoryVerifier {
   /// Some wait of the block that holds a tile has one of the counters behind it.
   bool behind(const TileBlock& tile, bool fresh, std::span<const CounterRange> ranges) const {
     return std::any_of(waits_.begin(), waits_.end(), [&](const WaitOrder& wait) {
-      return !(wait.fresh && !fresh) && meets_any(*wait.done[find_block(wait.blocks, tile)], ranges);
+      return !(wait.fresh && !fresh) && meets_any(wait.done[find_block(wait.blocks, tile)], ranges);
     });
   }
 
@@ -266,7 +270,7 @@ class MemoryVerifier {
   std::vector<OpArrivals> arrivals_;
   std::vector<WaitOrder> waits_;        // of the current op
   std::optional<CounterBlocks> joint_;  // by all of them
-  CounterSet common_[2];                // before the start, before fresh rows
+  CounterUnion common_[2];                // before the start, before fresh rows
   bool has_common_[2] = {false, false};
   std::vector<Known> known_[2];  // per op: wholly before the current one
 };
