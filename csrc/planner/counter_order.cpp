@@ -116,20 +116,31 @@ CounterSet CounterOrder::union_of(CounterRange range) {
     if (before_[static_cast<size_t>(k)].any) need(before_[static_cast<size_t>(k)].first);
     for (const CounterSet& set : before_[static_cast<size_t>(k)].more) need(set);
   }
-  auto by_place = [](const CounterSet& a, const CounterSet& b) { return a.ranges().data() < b.ranges().data(); };
-  std::sort(parts_.begin(), parts_.end(), by_place);
-  parts_.erase(std::unique(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) { return a.same(b); }),
-               parts_.end());
-  scratch_.clear();
-  constexpr size_t kMany = 16;
-  if (parts_.size() > kMany) {
-    add_many(parts_);
-  } else {
-    for (const CounterSet& part : parts_) scratch_.add(part.ranges());
-  }
+  unite(parts_);
   scratch_.add({&range, 1});
   scratch_.keep_common(alive_.ranges());
   return keep(scratch_.ranges());
+}
+
+CounterSet CounterOrder::union_of(std::vector<CounterSet> sets) {
+  unite(sets);
+  return keep(scratch_.ranges());
+}
+
+void CounterOrder::unite(std::vector<CounterSet>& sets) {
+  auto by_place = [](const CounterSet& a, const CounterSet& b) { return a.ranges().data() < b.ranges().data(); };
+  std::sort(sets.begin(), sets.end(), by_place);
+  sets.erase(std::unique(sets.begin(), sets.end(), [](const auto& a, const auto& b) { return a.same(b); }),
+             sets.end());
+  std::erase_if(sets, [](const CounterSet& set) { return set.ranges().empty(); });
+  scratch_.clear();
+  size_t ranges = 0;
+  for (const CounterSet& set : sets) ranges += set.ranges().size();
+  if (sets.size() * ranges > before_.size()) {  // one after the other would take longer
+    add_many(sets);
+  } else {
+    for (const CounterSet& part : sets) scratch_.add(part.ranges());
+  }
 }
 
 /// One pass over the counters instead of one per set.
@@ -151,6 +162,16 @@ void CounterOrder::add_many(const std::vector<CounterSet>& sets) {
   }
 }
 
+namespace {
+
+bool depend_on_different(const RowMap& a, const RowMap& b, const abi::OpRecord& record) {
+  for (int i = 0; i < 3; ++i)
+    if (record.grid[i] > 1 && a.coef[i] != 0 && b.coef[i] != 0) return false;
+  return true;
+}
+
+}  // namespace
+
 /// What is behind a counter is what is behind the tiles that arrive on it.
 void CounterOrder::count_as_run(const abi::OpRecord& record, const std::vector<WaitOrder>& waits) {
   const std::vector<RowMap> arrivals = arrive_maps(record);
@@ -161,15 +182,21 @@ void CounterOrder::count_as_run(const abi::OpRecord& record, const std::vector<W
       groups_.emplace_back(CounterRange{first, first + (map.limit - 1) / map.div}, needed_until_[op_]);
     }
     for (size_t w = 0; w < waits.size(); ++w) {
-      const RowMap maps[2] = {map, row_map(record.wait[w])};
-      const CounterBlocks both = counter_blocks(record, maps);
-      for (size_t b = 0; b < both.size(); ++b) {
-        const CounterRange range = both.of(b)[0];
-        const CounterSet set = complete(both.of(b)[1]);
-        for (int32_t k = range.first; k <= range.last; ++k) before_[static_cast<size_t>(k)].add(set);
+      RowMap maps[2] = {map, row_map(record.wait[w])};
+      if (depend_on_different(maps[0], maps[1], record)) {  // every counter has behind it what all the blocks have
+        const CounterSet set = waits[w].done.size() == 1 ? waits[w].done[0] : union_of(waits[w].done);
+        const CounterBlocks arrive = counter_blocks(record, {maps, 1});
+        for (const CounterRange& range : arrive.ranges) add_behind(range, set);
+        continue;
       }
+      const CounterBlocks both = counter_blocks(record, maps);
+      for (size_t b = 0; b < both.size(); ++b) add_behind(both.of(b)[0], complete(both.of(b)[1]));
     }
   }
+}
+
+void CounterOrder::add_behind(CounterRange range, const CounterSet& set) {
+  for (int32_t k = range.first; k <= range.last; ++k) before_[static_cast<size_t>(k)].add(set);
 }
 
 std::vector<WaitOrder> CounterOrder::next() {

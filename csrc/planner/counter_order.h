@@ -65,8 +65,11 @@ class CounterOrder {
   void find_alive(int32_t op);
   CounterSet complete(CounterRange range);
   CounterSet union_of(CounterRange range);
+  CounterSet union_of(std::vector<CounterSet> sets);
+  void unite(std::vector<CounterSet>& sets);
   void add_many(const std::vector<CounterSet>& sets);
   CounterSet keep(std::span<const CounterRange> ranges);
+  void add_behind(CounterRange range, const CounterSet& set);
   void count_as_run(const abi::OpRecord& record, const std::vector<WaitOrder>& waits);
 
   const plan::Plan& plan_;
