@@ -1,5 +1,5 @@
-// Tiles of an op that fall on the same counters, as blocks of its grid: waits and arrivals depend on few coordinates, so
-// that whole rows and planes of a grid are alike.
+// Tiles of an op that fall on the same counters, as blocks of its grid: waits and arrivals depend on few coordinates,
+// so that whole rows and planes of a grid are alike.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -130,8 +130,7 @@ CounterSet CounterOrder::union_of(std::vector<CounterSet> sets) {
 void CounterOrder::unite(std::vector<CounterSet>& sets) {
   auto by_place = [](const CounterSet& a, const CounterSet& b) { return a.ranges().data() < b.ranges().data(); };
   std::sort(sets.begin(), sets.end(), by_place);
-  sets.erase(std::unique(sets.begin(), sets.end(), [](const auto& a, const auto& b) { return a.same(b); }),
-             sets.end());
+  sets.erase(std::unique(sets.begin(), sets.end(), [](const auto& a, const auto& b) { return a.same(b); }), sets.end());
   std::erase_if(sets, [](const CounterSet& set) { return set.ranges().empty(); });
   scratch_.clear();
   size_t ranges = 0;

@@ -83,7 +83,7 @@ class CounterOrder {
     bool known = false;
     CounterSet set;
   };
-  std::vector<Known> of_counter_;                   // what `complete` has found: for one counter,
+  std::vector<Known> of_counter_;                 // what `complete` has found: for one counter,
   std::unordered_map<uint64_t, Known> of_range_;  // for several
   CounterUnion scratch_;
   std::vector<CounterSet> parts_;

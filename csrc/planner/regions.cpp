@@ -265,13 +265,14 @@ void decode_region(const plan::Op& op, const abi::Operand& x, int operand, const
 void attention_region(const plan::Op& op, const abi::Operand& x, int operand, const TileBlock& c, Emitter& emitter) {
   const abi::AttentionParams& p = op.record.params.attention;
   const TaskKind kind = op.record.kind;
-  const bool by_keys = kind == TaskKind::kAttentionBackward;  // tile = key block of a kv head, else query block of a head
+  const bool by_keys =
+      kind == TaskKind::kAttentionBackward;  // tile = key block of a kv head, else query block of a head
   const int64_t group = p.heads / p.kv_heads, block = kind == TaskKind::kAttentionSimple ? 1 : p.tile_q;
   const Range batch{c.first[0], c.count[0], x.stride[0]};
   const int64_t first_kv = by_keys ? c.first[1] : c.first[1] / group;
   const int64_t last_kv = by_keys ? c.last(1) : c.last(1) / group;
-  const Range heads = by_keys ? Range{c.first[1] * group, c.count[1] * group, x.stride[1]}
-                              : Range{c.first[1], c.count[1], x.stride[1]};
+  const Range heads =
+      by_keys ? Range{c.first[1] * group, c.count[1] * group, x.stride[1]} : Range{c.first[1], c.count[1], x.stride[1]};
   const Range kv_head{first_kv, last_kv - first_kv + 1, x.stride[1]};
   auto queries = [&](int64_t stride) {
     return by_keys ? Range{0, p.queries, stride} : blocks_of(c.first[2], c.count[2], block, p.queries, stride);

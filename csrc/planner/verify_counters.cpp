@@ -26,8 +26,7 @@ std::vector<Arrivals> arrivals_of(const Plan& plan) {
         const TileBlock& block = blocks.blocks[b];
         const auto tiles = static_cast<uint32_t>(block.count[0] * block.count[1] * block.count[2]);
         for (int32_t k = blocks.ranges[b].first; k <= blocks.ranges[b].last; ++k)
-          arrivals[static_cast<size_t>(k)] = {arrivals[static_cast<size_t>(k)].count + tiles,
-                                              static_cast<int32_t>(op)};
+          arrivals[static_cast<size_t>(k)] = {arrivals[static_cast<size_t>(k)].count + tiles, static_cast<int32_t>(op)};
       }
     }
   }
@@ -56,8 +55,8 @@ void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
         for (int32_t k = from; k <= range.last; ++k) {
           const Arrivals& a = arrivals[static_cast<size_t>(k)];
           uint32_t target = target_of(r.wait[w], k);
-          require(plan, a.count == target, describe(plan, static_cast<int64_t>(op)), ", wait ", w, ": expects ",
-                  target, " arrivals on counter ", k, ", which gets ", a.count);
+          require(plan, a.count == target, describe(plan, static_cast<int64_t>(op)), ", wait ", w, ": expects ", target,
+                  " arrivals on counter ", k, ", which gets ", a.count);
           require(plan, a.last_op < static_cast<int32_t>(op), describe(plan, static_cast<int64_t>(op)), ", wait ", w,
                   ": counter ", k, " gets arrivals from op ", a.last_op);
         }
@@ -66,8 +65,8 @@ void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
   }
 }
 
-/// Every list goes through the ops in their order. Then nobody is stuck: what waits for earlier ops only (check_targets)
-/// can run once they have, and the earliest op with tiles left has no unfinished one before it.
+/// Every list goes through the ops in their order. Then nobody is stuck: what waits for earlier ops only
+/// (check_targets) can run once they have, and the earliest op with tiles left has no unfinished one before it.
 bool lists_follow_ops(const Plan& plan) {
   return std::all_of(plan.lists.begin(), plan.lists.end(), [](const std::vector<abi::WorkItem>& list) {
     return std::is_sorted(list.begin(), list.end(),

@@ -1,6 +1,6 @@
-// Bounds and races. What whole ops touch is compared first, then blocks of tiles that wait or arrive alike; single tiles
-// only where that does not prove the plan right. Every step errs on the side of looking closer, and only the last one
-// says that a plan is wrong.
+// Bounds and races. What whole ops touch is compared first, then blocks of tiles that wait or arrive alike; single
+// tiles only where that does not prove the plan right. Every step errs on the side of looking closer, and only the last
+// one says that a plan is wrong.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -128,8 +128,9 @@ class MemoryVerifier {
         const CounterRange& range = out.blocks.of(b)[static_cast<size_t>(a)];
         CounterRange& all = out.all[a];
         const bool left_out = range.empty() || (b > 0 && all.empty());
-        all = left_out ? CounterRange{} : b == 0 ? range : CounterRange{std::min(all.first, range.first),
-                                                                        std::max(all.last, range.last)};
+        all = left_out ? CounterRange{}
+              : b == 0 ? range
+                       : CounterRange{std::min(all.first, range.first), std::max(all.last, range.last)};
       }
     has_common_[0] = has_common_[1] = false;
     for (auto& known : known_) known.assign(plan_.ops.size(), Known::kUnknown);
@@ -197,7 +198,8 @@ class MemoryVerifier {
     return blocks;
   }
 
-  /// Blocks of the current op that wait alike, by one of its waits, against blocks of the earlier one that arrive alike.
+  /// Blocks of the current op that wait alike, by one of its waits, against blocks of the earlier one that arrive
+  /// alike.
   bool ordered_by_one_wait(Use& then, Use& now) {
     const CounterBlocks& arrive = arriving(then);
     now.by_wait.resize(waits_.size());
@@ -270,7 +272,7 @@ class MemoryVerifier {
   std::vector<OpArrivals> arrivals_;
   std::vector<WaitOrder> waits_;        // of the current op
   std::optional<CounterBlocks> joint_;  // by all of them
-  CounterUnion common_[2];                // before the start, before fresh rows
+  CounterUnion common_[2];              // before the start, before fresh rows
   bool has_common_[2] = {false, false};
   std::vector<Known> known_[2];  // per op: wholly before the current one
 };

@@ -63,7 +63,9 @@ std::optional<Dims> attention_dims(const abi::OpRecord& r, const abi::Operand& x
   const char letter = std::string_view(attention_operands(r.kind))[static_cast<size_t>(operand)];
   const Dim batch{p.batch, x.stride[0]};
   if (by_keys && (letter == 'k' || letter == 'v'))
-    return Dims{batch, {p.kv_heads, x.stride[1]}, {p.keys, x.stride[2]},
+    return Dims{batch,
+                {p.kv_heads, x.stride[1]},
+                {p.keys, x.stride[2]},
                 {letter == 'k' ? p.head_dim : p.value_dim, x.stride[3]}};
   if (by_keys || (letter != 'q' && letter != 'o' && letter != 'r')) return std::nullopt;
   Dims dims{batch, {p.heads, x.stride[1]}, {p.queries, x.stride[2]}};

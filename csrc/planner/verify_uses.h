@@ -26,13 +26,13 @@ struct Use {
   int32_t op = 0, operand = 0;
   uint32_t slot = 0;
   OperandUse how;
-  bool fresh = false;         // of rows of a cache that this launch appended
-  int64_t place = 0;          // of the buffer in its memory: the arena, or the buffer itself
-  int64_t low = 0, high = 0;  // hull, in the memory
-  bool dense = false;         // all bytes of the hull, for certain
-  Pieces arriving;               // per block of tiles that arrive alike; made when asked for, as are the next
-  std::vector<Pieces> by_wait;   // per wait: blocks of tiles that wait alike
-  Pieces waiting;                // blocks of tiles that wait alike in all waits
+  bool fresh = false;           // of rows of a cache that this launch appended
+  int64_t place = 0;            // of the buffer in its memory: the arena, or the buffer itself
+  int64_t low = 0, high = 0;    // hull, in the memory
+  bool dense = false;           // all bytes of the hull, for certain
+  Pieces arriving;              // per block of tiles that arrive alike; made when asked for, as are the next
+  std::vector<Pieces> by_wait;  // per wait: blocks of tiles that wait alike
+  Pieces waiting;               // blocks of tiles that wait alike in all waits
 };
 
 /// The uses of op `index`, with their hulls. An empty hull is left out.
