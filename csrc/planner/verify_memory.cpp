@@ -29,13 +29,14 @@ class MemoryVerifier {
   MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report) {}
 
   void run() {
-    find_sharing();
+    live_.resize(plan_.buffers.size() + 1);
     for (size_t op = 0; op < plan_.ops.size(); ++op) find_conflicts(op);
-    order_.emplace(plan_, std::move(needed_until_));
+    CounterOrder order(plan_, std::move(needed_until_));
     for (const std::vector<Conflict>& conflicts : conflicts_) {
-      waits_ = order_->next();
+      waits_ = order.next();
       joint_.reset();
-      add_arrivals(arrivals_.size());
+      has_common_[0] = has_common_[1] = false;
+      for (auto& known : known_) known.assign(plan_.ops.size(), Known::kUnknown);
       for (const auto& [then, now] : conflicts) {
         if (wholly_before(then->op, now->fresh) || ordered_by_one_wait(*then, *now)) continue;
         if (ordered_by_all_waits(*then, *now)) continue;
@@ -54,28 +55,12 @@ class MemoryVerifier {
     int64_t low, high;
   };
 
-  /// Slots in the same memory: each slot itself, and buffers that share bytes of the arena.
-  void find_sharing() {
-    of_slot_.resize(plan_.buffers.size());
-    sharing_.resize(plan_.buffers.size());
-    std::vector<uint32_t> arena;
-    for (uint32_t slot = 0; slot < plan_.buffers.size(); ++slot) {
-      sharing_[slot].push_back(slot);
-      const Buffer& b = plan_.buffers[slot];
-      if (b.kind == BufferKind::kArena && b.size_bytes > 0) arena.push_back(slot);
-    }
-    auto begin = [&](uint32_t slot) { return plan_.buffers[slot].arena_offset; };
-    std::sort(arena.begin(), arena.end(), [&](uint32_t a, uint32_t b) { return begin(a) < begin(b); });
-    for (size_t i = 0; i < arena.size(); ++i) {
-      const int64_t end = begin(arena[i]) + plan_.buffers[arena[i]].size_bytes;
-      for (size_t k = i + 1; k < arena.size() && begin(arena[k]) < end; ++k) {
-        sharing_[arena[i]].push_back(arena[k]);
-        sharing_[arena[k]].push_back(arena[i]);
-      }
-    }
+  /// Buffers of the arena are one memory, every other buffer is one of its own.
+  std::vector<Part>& live(uint32_t slot) {
+    return live_[plan_.buffers[slot].kind == BufferKind::kArena ? plan_.buffers.size() : slot];
   }
 
-  /// The pairs of uses of which one has to come first. A use all of whose bytes an op writes anew is asked for no more:
+  /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use all of whose bytes an op writes anew is asked for no more:
   /// who touches one of them later comes after the tile that wrote it, and that tile after the use.
   void find_conflicts(size_t op) {
     std::vector<Use*> current;
@@ -83,23 +68,24 @@ class MemoryVerifier {
       current.push_back(&uses_.emplace_back(std::move(use)));
     for (const Use* use : current) check_bounds(*use);
     within(current);
+    find_maps(op);
     std::vector<Conflict>& conflicts = conflicts_.emplace_back();
     needed_until_.push_back(static_cast<int32_t>(op));
-    for (Use* now : current)
-      for (const uint32_t slot : sharing_[now->slot])
-        for (const Part& then : of_slot_[slot]) {
-          const bool apart = then.high <= now->low || now->high <= then.low;
-          if (apart || !(now->how.write || then.use->how.write)) continue;
-          const bool again = !conflicts.empty() && conflicts.back().then == then.use && conflicts.back().now == now;
-          if (again) continue;
-          ++report_.op_pairs;
-          conflicts.push_back({then.use, now});
-          needed_until_[static_cast<size_t>(then.use->op)] = static_cast<int32_t>(op);
-        }
+    for (Use* now : current) {
+      const Use* last = nullptr;
+      for (const Part& then : live(now->slot)) {
+        const bool apart = then.high <= now->low || now->high <= then.low;
+        if (apart || !(now->how.write || then.use->how.write) || then.use == last) continue;
+        ++report_.op_pairs;
+        last = then.use;
+        if (ordered_directly(*then.use, *now)) continue;
+        conflicts.push_back({then.use, now});
+        needed_until_[static_cast<size_t>(then.use->op)] = static_cast<int32_t>(op);
+      }
+    }
     for (const Use* now : current)
-      if (now->how.write && now->dense)
-        for (const uint32_t slot : sharing_[now->slot]) take_away(of_slot_[slot], now->low, now->high);
-    for (Use* use : current) of_slot_[use->slot].push_back({use, use->low, use->high});
+      if (now->how.write && now->dense) take_away(live(now->slot), now->low, now->high);
+    for (Use* use : current) live(use->slot).push_back({use, use->low, use->high});
   }
 
   static void take_away(std::vector<Part>& parts, int64_t low, int64_t high) {
@@ -119,8 +105,15 @@ class MemoryVerifier {
             " of slot ", use.slot, " (", b.name, "), which has ", b.size_bytes);
   }
 
-  void add_arrivals(size_t index) {
+  /// Arrivals of an op, and the blocks of its waits.
+  void find_maps(size_t index) {
     const abi::OpRecord& r = plan_.ops[index].record;
+    waits_.clear();
+    for (int w = 0; w < r.num_waits; ++w) {
+      const RowMap map = row_map(r.wait[w]);
+      const bool fresh = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
+      waits_.push_back({fresh, counter_blocks(r, {&map, 1}), {}});
+    }
     OpArrivals& out = arrivals_.emplace_back();
     out.blocks = counter_blocks(r, arrive_maps(r));
     for (size_t b = 0; b < out.blocks.size(); ++b)
@@ -132,8 +125,37 @@ class MemoryVerifier {
               : b == 0 ? range
                        : CounterRange{std::min(all.first, range.first), std::max(all.last, range.last)};
       }
-    has_common_[0] = has_common_[1] = false;
-    for (auto& known : known_) known.assign(plan_.ops.size(), Known::kUnknown);
+  }
+
+  static bool meet(CounterRange a, CounterRange b) { return a.first <= b.last && b.first <= a.last; }
+
+  /// A wait of the current op is for counters that the earlier op's tiles arrive on: for all of them, or block by block.
+  bool ordered_directly(Use& then, Use& now) {
+    const OpArrivals& earlier = arrivals_[static_cast<size_t>(then.op)];
+    now.by_wait.resize(waits_.size());
+    for (size_t w = 0; w < waits_.size(); ++w) {
+      const CounterBlocks& blocks = waits_[w].blocks;
+      auto meets = [&](const CounterRange& range) { return meet(range, blocks.ranges.front()); };
+      if ((waits_[w].fresh && !now.fresh) || blocks.size() == 0) continue;
+      auto holds = [&](const CounterRange& all) {
+        return !all.empty() && std::all_of(blocks.ranges.begin(), blocks.ranges.end(), [&](const CounterRange& range) {
+          return range.first <= all.first && all.last <= range.last;
+        });
+      };
+      if (std::any_of(std::begin(earlier.all), std::end(earlier.all), holds)) return true;
+      if (std::none_of(earlier.blocks.ranges.begin(), earlier.blocks.ranges.end(), meets)) continue;
+      const CounterBlocks& arrive = arriving(then);
+      if (now.by_wait[w].at.empty()) now.by_wait[w] = pieces_of(plan_, now, blocks.blocks);
+      if (meeting(then.arriving, now.by_wait[w], now.place - then.place, [&](const Piece& x, const Piece& y) {
+            ++report_.block_pairs;
+            const CounterRange awaited = blocks.ranges[static_cast<size_t>(y.number)];
+            const auto ranges = arrive.of(static_cast<size_t>(x.number));
+            return std::any_of(ranges.begin(), ranges.end(), [&](const CounterRange& r) { return meet(r, awaited); }) ||
+                   !overlapping(then, x, now, y);
+          }))
+        return true;
+    }
+    return false;
   }
 
   /// What all tiles of the current op have behind them.
@@ -263,12 +285,10 @@ class MemoryVerifier {
 
   const Plan& plan_;
   VerifyReport& report_;
-  std::vector<std::vector<uint32_t>> sharing_;  // per slot
   std::deque<Use> uses_;
-  std::vector<std::vector<Part>> of_slot_;        // what is still to be asked for
+  std::vector<std::vector<Part>> live_;           // per memory: what is still to be asked for
   std::vector<std::vector<Conflict>> conflicts_;  // per later op
   std::vector<int32_t> needed_until_;             // per op: the last op that it conflicts with
-  std::optional<CounterOrder> order_;
   std::vector<OpArrivals> arrivals_;
   std::vector<WaitOrder> waits_;        // of the current op
   std::optional<CounterBlocks> joint_;  // by all of them

@@ -73,6 +73,20 @@ std::optional<Dims> attention_dims(const abi::OpRecord& r, const abi::Operand& x
   return dims;
 }
 
+/// What decode attention writes: rows of the output, where no other part writes the same, and parts of them.
+std::optional<Dims> decode_dims(const abi::OpRecord& r, const abi::Operand& x, int operand) {
+  const abi::AttentionParams& p = r.params.attention;
+  const Dim batch{p.batch, x.stride[0]}, heads{p.heads, x.stride[1]}, queries{p.queries, x.stride[2]};
+  const Dim kv_heads{p.kv_heads, x.stride[1]}, parts{p.parts, x.stride[2]};
+  const Dim rows{int64_t{p.heads} / p.kv_heads * p.queries, x.stride[3]};
+  if (operand == p.fresh_operand) return std::nullopt;
+  if (operand == 3 && p.parts == 1) return Dims{batch, heads, queries, {p.value_dim, x.stride[3]}};
+  if (operand == 4 && p.parts == 1) return Dims{batch, heads, queries};
+  if (operand == 7) return Dims{batch, kv_heads, parts, rows, {p.value_dim, x.stride[4]}};
+  if (operand == 8) return Dims{batch, kv_heads, parts, rows, {2, x.stride[4]}};
+  return std::nullopt;
+}
+
 /// The coordinates that an operand's elements belong to, cut by the tiles into parts that do not meet.
 std::optional<Dims> coordinates(const plan::Plan& plan, const Use& use) {
   const plan::Op& op = plan.ops[static_cast<size_t>(use.op)];
@@ -92,6 +106,8 @@ std::optional<Dims> coordinates(const plan::Plan& plan, const Use& use) {
     }
     case TaskKind::kMatmulRows:
       return rows_dims(plan, r, x, use.operand);
+    case TaskKind::kAttentionDecode:
+      return decode_dims(r, x, use.operand);
     case TaskKind::kAttentionForward:
     case TaskKind::kAttentionBackward:
     case TaskKind::kAttentionBackwardRows:
