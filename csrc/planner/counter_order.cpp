@@ -90,6 +90,7 @@ void CounterOrder::Before::add(const CounterSet& set) {
 }
 
 CounterSet CounterOrder::keep(std::span<const CounterRange> ranges) {
+  if (ranges.empty()) return {};
   constexpr size_t kChunk = 1 << 14;
   if (memory_.empty() || memory_.back().size() + ranges.size() > memory_.back().capacity())
     memory_.emplace_back().reserve(std::max(kChunk, ranges.size()));
@@ -99,7 +100,7 @@ CounterSet CounterOrder::keep(std::span<const CounterRange> ranges) {
 }
 
 CounterSet CounterOrder::complete(CounterRange range) {
-  if (range.empty()) return {};
+  if (range.empty() || alive_.ranges().empty()) return {};
   Known& known = range.first == range.last
                      ? of_counter_[static_cast<size_t>(range.first)]
                      : of_range_[static_cast<uint64_t>(range.first) << 32 | static_cast<uint32_t>(range.last)];

@@ -18,7 +18,9 @@ class CounterSet {
   bool contains(CounterRange range) const;  // all of it
   bool meets(CounterRange range) const;     // any of it
   std::span<const CounterRange> ranges() const { return ranges_; }
-  bool same(const CounterSet& other) const { return ranges_.data() == other.ranges_.data(); }
+  bool same(const CounterSet& other) const {
+    return ranges_.data() == other.ranges_.data() && ranges_.size() == other.ranges_.size();
+  }
 
  private:
   std::span<const CounterRange> ranges_;

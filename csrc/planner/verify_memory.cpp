@@ -30,6 +30,7 @@ class MemoryVerifier {
 
   void run() {
     live_.resize(plan_.buffers.size() + 1);
+    arrives_.assign(static_cast<size_t>(plan_.num_counters), -1);
     for (size_t op = 0; op < plan_.ops.size(); ++op) find_conflicts(op);
     CounterOrder order(plan_, std::move(needed_until_));
     for (const std::vector<Conflict>& conflicts : conflicts_) {
@@ -60,8 +61,9 @@ class MemoryVerifier {
     return live_[plan_.buffers[slot].kind == BufferKind::kArena ? plan_.buffers.size() : slot];
   }
 
-  /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use all of whose bytes an op writes anew is asked for no more:
-  /// who touches one of them later comes after the tile that wrote it, and that tile after the use.
+  /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use
+  /// all of whose bytes an op writes anew is asked for no more: who touches one of them later comes after the tile that
+  /// wrote it, and that tile after the use.
   void find_conflicts(size_t op) {
     std::vector<Use*> current;
     for (Use& use : uses_of(plan_, op, operand_uses(plan_.ops[op], plan_.programs)))
@@ -69,6 +71,7 @@ class MemoryVerifier {
     for (const Use* use : current) check_bounds(*use);
     within(current);
     find_maps(op);
+    find_finished(op);
     std::vector<Conflict>& conflicts = conflicts_.emplace_back();
     needed_until_.push_back(static_cast<int32_t>(op));
     for (Use* now : current) {
@@ -127,22 +130,48 @@ class MemoryVerifier {
       }
   }
 
+  /// Ops all of whose tiles every tile of the current op has behind it, as waits say from op to op: the ops that a wait
+  /// is for in full, and what every tile of an op had behind it that every tile waits for a tile of.
+  void find_finished(size_t index) {
+    OpSet& own = finished_.emplace_back((plan_.ops.size() + 63) / 64, 0);
+    for (const WaitOrder& wait : waits_) {
+      const std::vector<CounterRange>& ranges = wait.blocks.ranges;
+      if (wait.fresh || std::any_of(ranges.begin(), ranges.end(), [](const CounterRange& r) { return r.empty(); }))
+        continue;
+      const int32_t op = ranges.empty() ? -1 : arrives_[static_cast<size_t>(ranges.front().first)];
+      if (op < 0 || !all_wait_for(ranges, op)) continue;
+      for (size_t word = 0; word < own.size(); ++word) own[word] |= finished_[static_cast<size_t>(op)][word];
+      for (const CounterRange& all : arrivals_[static_cast<size_t>(op)].all)
+        if (held_by_all(all, ranges)) own[static_cast<size_t>(op) / 64] |= uint64_t{1} << (op % 64);
+    }
+    for (const CounterRange& range : arrivals_[index].blocks.ranges)
+      for (int32_t k = range.first; k <= range.last; ++k)
+        arrives_[static_cast<size_t>(k)] = static_cast<int32_t>(index);
+  }
+  bool all_wait_for(const std::vector<CounterRange>& ranges, int32_t op) const {
+    return std::all_of(ranges.begin(), ranges.end(),
+                       [&](const CounterRange& r) { return arrives_[static_cast<size_t>(r.first)] == op; });
+  }
+  static bool held_by_all(CounterRange all, const std::vector<CounterRange>& ranges) {
+    return !all.empty() && std::all_of(ranges.begin(), ranges.end(), [&](const CounterRange& range) {
+      return range.first <= all.first && all.last <= range.last;
+    });
+  }
+
   static bool meet(CounterRange a, CounterRange b) { return a.first <= b.last && b.first <= a.last; }
 
-  /// A wait of the current op is for counters that the earlier op's tiles arrive on: for all of them, or block by block.
+  /// The earlier op is over, or a wait of the current op is for counters that its tiles arrive on: for all of them, or
+  /// block by block.
   bool ordered_directly(Use& then, Use& now) {
     const OpArrivals& earlier = arrivals_[static_cast<size_t>(then.op)];
+    if (finished_[static_cast<size_t>(now.op)][static_cast<size_t>(then.op) / 64] >> (then.op % 64) & 1) return true;
     now.by_wait.resize(waits_.size());
     for (size_t w = 0; w < waits_.size(); ++w) {
       const CounterBlocks& blocks = waits_[w].blocks;
       auto meets = [&](const CounterRange& range) { return meet(range, blocks.ranges.front()); };
       if ((waits_[w].fresh && !now.fresh) || blocks.size() == 0) continue;
-      auto holds = [&](const CounterRange& all) {
-        return !all.empty() && std::all_of(blocks.ranges.begin(), blocks.ranges.end(), [&](const CounterRange& range) {
-          return range.first <= all.first && all.last <= range.last;
-        });
-      };
-      if (std::any_of(std::begin(earlier.all), std::end(earlier.all), holds)) return true;
+      auto held = [&](const CounterRange& all) { return held_by_all(all, blocks.ranges); };
+      if (std::any_of(std::begin(earlier.all), std::end(earlier.all), held)) return true;
       if (std::none_of(earlier.blocks.ranges.begin(), earlier.blocks.ranges.end(), meets)) continue;
       const CounterBlocks& arrive = arriving(then);
       if (now.by_wait[w].at.empty()) now.by_wait[w] = pieces_of(plan_, now, blocks.blocks);
@@ -290,6 +319,9 @@ class MemoryVerifier {
   std::vector<std::vector<Conflict>> conflicts_;  // per later op
   std::vector<int32_t> needed_until_;             // per op: the last op that it conflicts with
   std::vector<OpArrivals> arrivals_;
+  std::vector<int32_t> arrives_;  // per counter: the last op so far, if any
+  using OpSet = std::vector<uint64_t>;
+  std::vector<OpSet> finished_;         // per op
   std::vector<WaitOrder> waits_;        // of the current op
   std::optional<CounterBlocks> joint_;  // by all of them
   CounterUnion common_[2];              // before the start, before fresh rows
