@@ -25,6 +25,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
 )
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
+from ark_torch.host_scalars import move_host_scalars, on_device
 from ark_torch.lowering import SEED
 from ark_torch.partition import Step, is_constant, is_symbolic, is_view, order_edges, partition, roots
 from ark_torch.records import REGISTRY, GraphRecord, log
@@ -32,8 +33,9 @@ from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower
 from ark_torch.sizes import to_python
 
 MAX_RETRIES = 64  # nodes that the planner may decline, one after the other, before the segment goes to ATen as a whole
-# Assertions on sizes: they run on the host and are no fallback.
+# Assertions on sizes, numbers on their way to the device: they run on the host and are no fallback.
 HOST_OPS = {
+    on_device,
     torch.ops.aten._assert_scalar.default,
     torch.ops.aten.sym_constrain_range.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
@@ -94,6 +96,7 @@ class _GraphCompiler:
         self.gm, self.options, self.record = gm, options, record
         self.device = graph_device(gm)
         self.target = resolve_target(options.target, self.device)
+        move_host_scalars(gm.graph, self.device)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
         self.owner = roots(gm.graph)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 
@@ -70,11 +71,14 @@ def mark(tensors: Iterable[torch.Tensor], *dims: int) -> None:
             torch._dynamo.maybe_mark_dynamic(tensor, dim)
 
 
-def decode_steps(model: torch.nn.Module, where: str) -> Iterator[Step]:
-    """One token for each of several sequences: batch, then position. (Up to 8 sequences take another task kind, whose
-    code knows how many they are.)"""
+MANY = ((16, 96), (24, 96), (40, 96), (40, 1000))
+FEW = ((2, 96), (3, 96), (5, 96), (8, 96), (8, 1000))  # another task kind: products of few rows
+
+
+def decode_steps(model: torch.nn.Module, where: str, batches=MANY) -> Iterator[Step]:
+    """One token for each of several sequences: batch, then position."""
     call = torch.no_grad()(torch.compile(model, backend="ark"))
-    for batch, position in ((16, 96), (24, 96), (40, 96), (40, 1000)):
+    for batch, position in batches:
         cache = static_cache(model, 1024, batch)
         set_position(cache, position)
         tokens = torch.zeros(batch, 1, dtype=torch.long, device=where)
@@ -115,7 +119,7 @@ def training_steps(model: torch.nn.Module, where: str) -> Iterator[Step]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json")
-    parser.add_argument("--cases", default="decode,prefill,training")
+    parser.add_argument("--cases", default="few,decode,prefill,training")
     parser.add_argument("--layers", type=int, help="fewer layers than the models have, to try the benchmark")
     args = parser.parse_args()
     where, rows = device(), []
@@ -126,7 +130,8 @@ def main() -> None:
             rows += measure("BERT-Large", training_steps(model, where))
         else:
             model = llama(where, num_hidden_layers=args.layers or 16)
-            steps = {"decode": decode_steps, "prefill": prefill_steps}[name]
+            few = partial(decode_steps, batches=FEW)
+            steps = {"few": few, "decode": decode_steps, "prefill": prefill_steps}[name]
             rows += measure("Llama-3.2-1B", steps(model, where))
         del model
         write_json(args.json, rows)

@@ -74,7 +74,8 @@ struct RowsTask {
     const RowGroup group{consumer, kSize};
     RowWalk<P, V, kCached> walk{c, group, kK};
 #pragma unroll 1
-    for (int m = kSize == kConsumerThreads ? 0 : group.index(); m < kM; m += kConsumerThreads / kSize) {
+    for (int m = kSize == kConsumerThreads ? 0 : group.index(), rows = R::rows(task); m < rows;
+         m += kConsumerThreads / kSize) {
       i32 row[P::kDims] = {};
       row[P::kDims - 2] = m;
       typename P::Uniform u{};
@@ -100,13 +101,14 @@ struct RowsTask {
   static ARK_DEVICE void consume_halves(Consumer& consumer, const Task& task) {
     using Pages = RowsPages<Form, kType>;
     const RowsPlace at(consumer.thread());
+    const int rows = R::rows(task);
     unsigned char* scratch = consumer.scratch();
     unsigned char* reduction = scratch + kActivationBytes;  // 8 accumulators of a prologue
 
     // ---- the activation, in windows that fit the scratch memory, into registers
     typename Pages::Fragments b = {};
     if (kWhole && consumer.staged == consumer.op && task.slot->waits_alike) {  // what it waits for has been waited for
-      Pages::template load_fragments<kWhole>(b, scratch, 0, kK, at);
+      Pages::template load_fragments<kWhole>(b, scratch, 0, kK, rows, at);
     } else {
       if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
       consumer.stamp(1);
@@ -117,7 +119,7 @@ struct RowsTask {
         stage<S>(consumer, task, reinterpret_cast<S*>(scratch), begin, end, reduction);
         consumer.stamp(2);
         consumer.sync();
-        Pages::template load_fragments<kWhole>(b, scratch, begin, end, at);
+        Pages::template load_fragments<kWhole>(b, scratch, begin, end, rows, at);
       }
     }
     // the sums lie behind the activation if there is room, else over it
@@ -140,7 +142,7 @@ struct RowsTask {
     int pages = 0;
     for_each_segment<Form>(task, [&](auto, const auto& range, int page, int slot) __attribute__((always_inline)) {
       const int here = R::pages(range.count);
-      Pages::run(consumer, b, sums, consumer.page + page, here, slot, at);
+      Pages::run(consumer, b, sums, consumer.page + page, here, slot, rows, at);
       pages = page + here;
     });
     consumer.advance(pages);
@@ -182,7 +184,7 @@ struct RowsTask {
   template <class G, class Total>
   static ARK_DEVICE int finish(Consumer& consumer, const Task& task, int first_unit, int count, const Total& total_of) {
     using P = typename G::Program;
-    const int per_row = count * R::kLanes, elements = per_row * kM;
+    const int per_row = count * R::kLanes, elements = per_row * R::rows(task);
     const int thread = consumer.thread(), warp_lane = thread & 31;
     const ProgramContext c(task, G::kFirstOperand, consumer.worker);
     int done = 0;
@@ -250,7 +252,7 @@ struct RowsTask {
     const int operand = R::kGated && lane == 1 ? G::kWeight2 : G::kWeight;
     const float* weight =
         task.address<float>(operand) + G::column(unit, lane) * task.operand(operand).stride[0] + begin;
-    const int length = end - begin;
+    const int length = end - begin, rows = R::rows(task);
     float acc[8] = {};
 #pragma unroll 4
     for (int e = consumer.lane() * 4; e < length; e += 128) {
@@ -258,13 +260,13 @@ struct RowsTask {
       load_vector(weight + e, w);
 #pragma unroll
       for (int m = 0; m < 8; ++m)
-        if (m < kM) {
+        if (m < rows) {
           const float4 x = *reinterpret_cast<const float4*>(activation + m * length + e);
           acc[m] = ::fmaf(w.v[0], x.x, ::fmaf(w.v[1], x.y, ::fmaf(w.v[2], x.z, ::fmaf(w.v[3], x.w, acc[m]))));
         }
     }
     const float sum = transpose_sum<8>(acc, consumer.lane());
-    if (consumer.lane() % 4 == 0 && consumer.lane() / 4 < kM) {
+    if (consumer.lane() % 4 == 0 && consumer.lane() / 4 < rows) {
       float* to = sums + consumer.lane() / 4;
       *to = begin == 0 ? sum : *to + sum;
     }

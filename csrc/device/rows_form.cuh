@@ -17,7 +17,8 @@ namespace ark::device {
 template <class Form>
 struct Rows {
   static constexpr int kPageElements = kPageBytes / 2;
-  static constexpr int kM = Form::params().m, kK = Form::params().k, kLanes = Form::params().lanes;
+  static constexpr int kM = Form::params().m,  // one, or the most rows that there may be
+      kK = Form::params().k, kLanes = Form::params().lanes;
   static constexpr int kSegments = Form::params().num_segments, kDtype = Form::params().dtype;
   static constexpr int kPrologueOperand = Form::params().prologue_operand;
   static constexpr int kPairDistance = Form::params().pair_distance;
@@ -34,6 +35,11 @@ struct Rows {
   static constexpr int kChunkK = kChunks == 1 ? kK : ((kK + 1) / 2 + 127) / 128 * 128;  // k elements of the first
   static ARK_DEVICE constexpr int chunk_length(int chunk) { return chunk == 0 ? kChunkK : kK - kChunkK; }
 
+  /// Rows of the activation.
+  static ARK_DEVICE int rows(const Task& task) {
+    if constexpr (kM == 1) return 1;
+    return task.record->params.rows.m;
+  }
   /// Pages of `units` units of one segment.
   static ARK_DEVICE int pages(int units) {
     if constexpr (!kStreams) return 0;

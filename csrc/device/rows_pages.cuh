@@ -29,7 +29,7 @@ template <class Form, MmaType kType>
 struct RowsPages {
   using R = Rows<Form>;
   static constexpr int kK = R::kK, kM = R::kM;
-  static constexpr int kRows = kM <= 1 ? 1 : kM <= 2 ? 2 : kM <= 4 ? 4 : 8;  // padded
+  static constexpr int kRows = kM <= 1 ? 1 : kM <= 2 ? 2 : kM <= 4 ? 4 : 8;  // padded; an item has `rows` of them
   static constexpr int kHalves = R::kPairs ? 1 : 2;
   /// Steps that one warp takes of a row (kPairs) or of half a page's row: 2048 elements are 4 of them.
   static constexpr int kStepsPerPage = R::kPairs ? (kK <= 2048 ? 4 : 8) : 8;
@@ -54,7 +54,7 @@ struct RowsPages {
   /// This lane's part of B: word w of a step covers elements 2w and 2w + 1. `staged`: elements [begin, end) of every
   /// row; those outside keep what they had (b starts as zero).
   template <bool kWhole>
-  static ARK_DEVICE void load_fragments(Fragments& b, const unsigned char* staged, int begin, int end,
+  static ARK_DEVICE void load_fragments(Fragments& b, const unsigned char* staged, int begin, int end, int rows,
                                         const RowsPlace& at) {
     const int mine = at.quarter * kRowsStep + at.lane * 2;
     unrolled<kHalves * R::kChunks>([&](auto n) __attribute__((always_inline)) {
@@ -68,7 +68,7 @@ struct RowsPages {
           for (int w = 0; w < 2; ++w) {
             constexpr bool kFull = kWhole && (kLimit - kStart) % (kStepsPerPage * 4 * kRowsStep) == 0;
             const int e = kStart + mine + j * 512 + w * 64;
-            if (kFull || (e < kLimit && (kWhole || (e >= begin && e < end))))
+            if ((kM == 1 || r < rows) && (kFull || (e < kLimit && (kWhole || (e >= begin && e < end)))))
               b[index(r, h, chunk * kStepsPerPage + j, w)] =
                   *reinterpret_cast<const u32*>(staged + (r * (end - begin) + e - begin) * 2);
           }
@@ -78,7 +78,7 @@ struct RowsPages {
   /// This group's pages of one segment: `pages` of them from page number `first` of the sequence on, sums from
   /// `first_slot` on.
   static ARK_DEVICE void run(Consumer& consumer, const Fragments& b, float* sums, u32 first, int pages, int first_slot,
-                             const RowsPlace& at) {
+                             int rows, const RowsPlace& at) {
     const u32 zeros = shared_address(consumer.worker.shared.zeros);
     // the lane's 16 bytes of a fragment: row of the 8 x 8 matrix = piece, matrices 0 and 2: lower and upper 64 elements
     const int piece = (at.lane & 7) * 8 + (at.lane >> 4 & 1) * 64, lower = at.lane >> 3 & 1;
@@ -105,9 +105,10 @@ struct RowsPages {
 #pragma unroll
           for (int q = 0; q < kAtOnce; ++q)
             if (kNumPairs % kAtOnce == 0 || pair + q < kNumPairs) {
-              float c[kRows][4];
+              float c[kRows][4] = {};
 #pragma unroll
-              for (int r = 0; r < kRows; ++r) multiply(c[r], a[q], b, r);
+              for (int r = 0; r < kRows; ++r)
+                if (kRows == 1 || r < rows) multiply(c[r], a[q], b, r);
               const bool two = R::kRowsPerPage % 2 == 0 || pair * 2 + q * 2 + 1 < R::kRowsPerPage;
               store_sums(c, sums, slot + q * 2, two, at);
             }

@@ -9,19 +9,13 @@ namespace {
 
 using ir::Node;
 
+/// Two to eight rows run the same code (rows_form.h), which has room for eight.
 constexpr int64_t kFewRows = 8;
-constexpr int64_t kMaxActivation =
-    16384;  // elements of kMatmulRows' activation, rows rounded up to a power of two (device/matmul_rows.cuh)
-constexpr int64_t kAlignmentBytes = 16;  // TMA and bulk copies
+constexpr int64_t kMaxActivation = 16384;  // elements of kMatmulRows' activation (device/matmul_rows.cuh)
+constexpr int64_t kAlignmentBytes = 16;    // TMA and bulk copies
 constexpr int64_t kMinTileK = 8;
 
 bool aligned(int64_t elements, DType dtype) { return elements * size_bytes(dtype) % kAlignmentBytes == 0; }
-
-int64_t power_of_two(int64_t n) {
-  int64_t power = 1;
-  while (power < n) power *= 2;
-  return power;
-}
 
 /// Strides of a source over (batch, rows, columns) of a matrix operand.
 std::vector<int64_t> with_batch(const std::vector<int64_t>& strides) {
@@ -110,7 +104,7 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   const int64_t a_sizes[3] = {shape.batch, shape.m, shape.k}, b_sizes[3] = {shape.batch, shape.k, shape.n};
   if (rank == 2 && shape.m <= kFewRows && (half || shape.dtype == DType::kF32) && shape.b.strides[1] == 1 &&
       aligned(shape.b.strides[2], shape.dtype) && aligned(shape.b.offset, shape.dtype) && shape.b.strides[2] > 0 &&
-      aligned(shape.k, shape.dtype) && power_of_two(shape.m) * shape.k <= kMaxActivation) {
+      aligned(shape.k, shape.dtype) && (shape.m == 1 ? 1 : kFewRows) * shape.k <= kMaxActivation) {
     shape.way = MatmulWay::kRows;
     return shape;
   }

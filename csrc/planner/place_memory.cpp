@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -62,7 +63,8 @@ class Arena {
   bool is_open(int op, int writer) const { return op >= writer || !finished_.before[writer].has(op); }
   bool all_finished(StorageId old, int writer) const;
   std::vector<int> open_uses(StorageId old, int writer) const;
-  std::vector<int> waits_for(StorageId now, int64_t begin, int64_t end) const;
+  std::optional<std::vector<int>> waits_for(StorageId now, int64_t begin, int64_t end,
+                                            std::vector<std::optional<std::vector<int>>>& open, size_t most) const;
   bool have_room(int writer, const std::vector<int>& waits) const;
   int64_t lowest_gap(int64_t size, const std::vector<Standing>& standings) const;
   bool free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const;
@@ -120,27 +122,36 @@ int64_t Arena::lowest_gap(int64_t size, const std::vector<Standing>& standings) 
 }
 
 bool Arena::free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const {
-  for (size_t i = 0; i < tenants_.size() && tenants_[i].begin < end; ++i) {
+  const auto first =
+      std::partition_point(tenants_.begin(), tenants_.end(), [&](const Tenant& t) { return t.end <= begin; });
+  for (auto i = static_cast<size_t>(first - tenants_.begin()); i < tenants_.size() && tenants_[i].begin < end; ++i) {
     if (tenants_[i].end > begin && standings[i] == Standing::kAlive) return false;
   }
   return true;
 }
 
-/// Ops that the writer of `now` must wait for so that all tenants of [begin, end) are dead.
-std::vector<int> Arena::waits_for(StorageId now, int64_t begin, int64_t end) const {
+/// Ops that the writer of `now` must wait for so that all tenants of [begin, end) are dead. `open`: the open uses of
+/// each tenant, filled when asked for. Fewer than `most`, or none at all is returned.
+std::optional<std::vector<int>> Arena::waits_for(StorageId now, int64_t begin, int64_t end,
+                                                 std::vector<std::optional<std::vector<int>>>& open,
+                                                 size_t most) const {
   const int writer = uses_[now].writers.front();
-  std::vector<int> open;
-  for (const Tenant& tenant : tenants_) {
-    if (tenant.end <= begin || tenant.begin >= end) continue;
-    const std::vector<int> more = open_uses(tenant.storage, writer);
-    open.insert(open.end(), more.begin(), more.end());
+  std::vector<int> all;
+  const auto first =
+      std::partition_point(tenants_.begin(), tenants_.end(), [&](const Tenant& t) { return t.end <= begin; });
+  for (auto tenant = first; tenant != tenants_.end() && tenant->begin < end; ++tenant) {
+    std::optional<std::vector<int>>& more = open[static_cast<size_t>(tenant - tenants_.begin())];
+    if (!more) more = open_uses(tenant->storage, writer);
+    all.insert(all.end(), more->begin(), more->end());
   }
-  std::sort(open.begin(), open.end(), std::greater<>());
-  open.erase(std::unique(open.begin(), open.end()), open.end());
+  std::sort(all.begin(), all.end(), std::greater<>());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   std::vector<int> needed;  // latest first: a later op often finishes after an earlier one by itself
-  for (int op : open) {
+  for (int op : all) {
     const bool follows = std::any_of(needed.begin(), needed.end(), [&](int n) { return finished_.after[n].has(op); });
-    if (!follows) needed.push_back(op);
+    if (follows) continue;
+    needed.push_back(op);
+    if (needed.size() >= most) return std::nullopt;
   }
   return needed;
 }
@@ -160,14 +171,17 @@ int64_t Arena::place_with_waits(StorageId storage, int64_t size, const std::vect
   int64_t best = -1;
   std::vector<int> best_waits;
   int64_t last = -1;
+  std::vector<std::optional<std::vector<int>>> open(tenants_.size());
+  const size_t most = static_cast<size_t>(abi::kMaxWaits - draft_.graph.ops[writer].op.record.num_waits) + 1;
   for (const Tenant& tenant : tenants_) {
     const int64_t at = tenant.begin;
     if (at == last || at + size > size_ || !free_of(at, at + size, standings)) continue;
     last = at;
-    std::vector<int> waits = waits_for(storage, at, at + size);
-    if ((best >= 0 && waits.size() >= best_waits.size()) || !have_room(writer, waits)) continue;
+    std::optional<std::vector<int>> waits =
+        waits_for(storage, at, at + size, open, best >= 0 ? best_waits.size() : most);
+    if (!waits || !have_room(writer, *waits)) continue;
     best = at;
-    best_waits = std::move(waits);
+    best_waits = std::move(*waits);
     if (best_waits.size() == 1) break;
   }
   for (int op : best_waits)

@@ -43,6 +43,24 @@ std::vector<OperandUse> operand_uses(const plan::Op& op, const std::vector<Progr
 void tile_region(const plan::Op& op, const std::vector<Program>& programs, int operand, const OperandUse& use,
                  int64_t tile, int64_t buffer_bytes, std::vector<Box>& boxes);
 
+/// The tiles first[i] <= c[i] < first[i] + count[i] of a grid.
+struct TileBlock {
+  int64_t first[3], count[3];
+  int64_t last(int i) const { return first[i] + count[i] - 1; }
+  bool empty() const { return count[0] <= 0 || count[1] <= 0 || count[2] <= 0; }
+};
+inline TileBlock whole_grid(const abi::OpRecord& r) { return {{0, 0, 0}, {r.grid[0], r.grid[1], r.grid[2]}}; }
+inline TileBlock block_of_tile(const abi::OpRecord& r, int64_t tile) {
+  return {{tile / r.grid[2] / r.grid[1], tile / r.grid[2] % r.grid[1], tile % r.grid[2]}, {1, 1, 1}};
+}
+/// The same for all tiles of a block; between its tiles' boxes it may hold bytes that none of them touches.
+void block_region(const plan::Op& op, const std::vector<Program>& programs, int operand, const OperandUse& use,
+                  const TileBlock& block, int64_t buffer_bytes, std::vector<Box>& boxes);
+
+/// Letters of the operands of attention kinds other than decode. q: b h s d; k: b g t d; v: b g t dv; o: b h s dv;
+/// r: b h s; m: b h s t; x: mask range.
+const char* attention_operands(abi::TaskKind kind);
+
 inline int64_t tiles_of(const abi::OpRecord& record) {
   return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
 }

@@ -1,6 +1,9 @@
 // The forms of few-row products. Weights have fixed shapes, so the parameters of a few-row product are structure, not
 // sizes: layers share them. Code is generated per form, with the parameters as constants (a third of the instructions
 // between the pages of one op and the next went into reading and dividing them); a record names its form.
+//
+// The rows of the activation are sizes where there may be several: a form is for one row or for up to kFewRows of them,
+// and the code of the latter asks the record how many there are.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -11,7 +14,8 @@
 namespace ark::plan {
 
 struct RowsForm {
-  abi::MatmulRowsParams params{};  // `form` is its place in the list
+  static constexpr int kFewRows = 8;
+  abi::MatmulRowsParams params{};  // `form` is its place in the list, `m` 1 or kFewRows
   uint32_t vector_operands = 0;    // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
   uint32_t flagged_operands = 0;   // bit i: operand i comes in flagged words (flag_words.h)
   bool early_prologue = false;     // the prologue reads flagged and immutable operands only: it needs no wait

@@ -1,8 +1,7 @@
 #include <algorithm>
-#include <set>
 #include <vector>
 
-#include "planner/counter_order.h"
+#include "planner/counter_blocks.h"
 #include "planner/regions.h"
 #include "planner/verify_checks.h"
 
@@ -21,15 +20,13 @@ std::vector<Arrivals> arrivals_of(const Plan& plan) {
   std::vector<Arrivals> arrivals(static_cast<size_t>(plan.num_counters));
   for (size_t op = 0; op < plan.ops.size(); ++op) {
     const abi::OpRecord& r = plan.ops[op].record;
-    for (int a = 0; a < r.num_arrivals; ++a) {
-      const bool uniform = is_uniform(r.arrive[a], r);
-      const auto weight = static_cast<uint32_t>(uniform ? tiles_of(r) : 1);
-      for (int64_t t = 0, end = uniform ? std::min<int64_t>(1, tiles_of(r)) : tiles_of(r); t < end; ++t) {
-        CounterRange range = counters_of(r.arrive[a], r, t);
-        for (int32_t k = range.first; k <= range.last; ++k) {
-          arrivals[static_cast<size_t>(k)].count += weight;
-          arrivals[static_cast<size_t>(k)].last_op = static_cast<int32_t>(op);
-        }
+    for (const RowMap& map : arrive_maps(r)) {
+      const CounterBlocks blocks = counter_blocks(r, {&map, 1});
+      for (size_t b = 0; b < blocks.size(); ++b) {
+        const TileBlock& block = blocks.blocks[b];
+        const auto tiles = static_cast<uint32_t>(block.count[0] * block.count[1] * block.count[2]);
+        for (int32_t k = blocks.ranges[b].first; k <= blocks.ranges[b].last; ++k)
+          arrivals[static_cast<size_t>(k)] = {arrivals[static_cast<size_t>(k)].count + tiles, static_cast<int32_t>(op)};
       }
     }
   }
@@ -47,24 +44,41 @@ void check_targets(const Plan& plan, const std::vector<Arrivals>& arrivals) {
   for (size_t op = 0; op < plan.ops.size(); ++op) {
     const abi::OpRecord& r = plan.ops[op].record;
     for (int w = 0; w < r.num_waits; ++w) {
-      std::set<std::pair<int32_t, int32_t>> seen;
-      CounterRange previous{-1, -1};
-      const int64_t tiles = is_uniform(r.wait[w], r) ? std::min<int64_t>(1, tiles_of(r)) : tiles_of(r);
-      for (int64_t t = 0; t < tiles; ++t) {
-        CounterRange range = counters_of(r.wait[w], r, t);
-        if (range == previous || !seen.emplace(range.first, range.last).second) continue;
-        previous = range;
-        for (int32_t k = range.first; k <= range.last; ++k) {
+      const RowMap map = row_map(r.wait[w]);
+      const CounterBlocks blocks = counter_blocks(r, {&map, 1});
+      CounterRange checked{};  // the last range and what it grew from: neighbours overlap
+      for (const CounterRange& range : blocks.ranges) {
+        if (range.empty() || (!checked.empty() && checked.first <= range.first && range.last <= checked.last)) continue;
+        const bool goes_on = !checked.empty() && checked.first <= range.first && range.first <= checked.last + 1;
+        const int32_t from = goes_on ? checked.last + 1 : range.first;
+        checked = goes_on ? CounterRange{checked.first, range.last} : range;
+        for (int32_t k = from; k <= range.last; ++k) {
           const Arrivals& a = arrivals[static_cast<size_t>(k)];
           uint32_t target = target_of(r.wait[w], k);
-          require(plan, a.count == target, describe(plan, static_cast<int64_t>(op)), ", tile ", t, ", wait ", w,
-                  ": expects ", target, " arrivals on counter ", k, ", which gets ", a.count);
-          require(plan, a.last_op < static_cast<int32_t>(op), describe(plan, static_cast<int64_t>(op)), ", tile ", t,
-                  ", wait ", w, ": counter ", k, " gets arrivals from op ", a.last_op);
+          require(plan, a.count == target, describe(plan, static_cast<int64_t>(op)), ", wait ", w, ": expects ", target,
+                  " arrivals on counter ", k, ", which gets ", a.count);
+          require(plan, a.last_op < static_cast<int32_t>(op), describe(plan, static_cast<int64_t>(op)), ", wait ", w,
+                  ": counter ", k, " gets arrivals from op ", a.last_op);
         }
       }
     }
   }
+}
+
+/// Every list goes through the ops in their order. Then nobody is stuck: what waits for earlier ops only
+/// (check_targets) can run once they have, and the earliest op with tiles left has no unfinished one before it.
+bool lists_follow_ops(const Plan& plan) {
+  return std::all_of(plan.lists.begin(), plan.lists.end(), [](const std::vector<abi::WorkItem>& list) {
+    return std::is_sorted(list.begin(), list.end(),
+                          [](const abi::WorkItem& a, const abi::WorkItem& b) { return a.op < b.op; });
+  });
+}
+
+/// All tiles of the op fall on the same counters.
+template <class Map>
+bool is_uniform(const Map& map, const abi::OpRecord& record) {
+  return (map.coef[0] == 0 || record.grid[0] == 1) && (map.coef[1] == 0 || record.grid[1] == 1) &&
+         (map.coef[2] == 0 || record.grid[2] == 1);
 }
 
 /// Walks the lists as the workers do, item by item: a task may wait for all tiles of its item before the first and
@@ -152,7 +166,7 @@ class Walk {
 
 void verify_counters(const Plan& plan) {
   check_targets(plan, arrivals_of(plan));
-  Walk(plan).run();
+  if (!lists_follow_ops(plan)) Walk(plan).run();
 }
 
 }  // namespace ark::planner

@@ -1,11 +1,15 @@
+// Bounds and races. What whole ops touch is compared first, then blocks of tiles that wait or arrive alike; single
+// tiles only where that does not prove the plan right. Every step errs on the side of looking closer, and only the last
+// one says that a plan is wrong.
 #include <algorithm>
-#include <limits>
-#include <map>
+#include <deque>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "planner/counter_order.h"
-#include "planner/regions.h"
 #include "planner/verify_checks.h"
+#include "planner/verify_uses.h"
 
 namespace ark::planner {
 namespace {
@@ -14,148 +18,87 @@ using plan::Buffer;
 using plan::BufferKind;
 using plan::Plan;
 
-/// A box of one tile. Boxes are relative to the buffer; the buffer's place in its memory is added when buffers differ.
-struct TileBox {
-  Box box;
-  int64_t end;
-  int32_t tile;
+/// The counters that an op's tiles arrive on.
+struct OpArrivals {
+  CounterBlocks blocks;
+  CounterRange all[abi::kMaxArrivals];  // of all tiles; empty when some tile is left out
 };
-
-/// All that an op touches through one operand.
-struct Use {
-  int32_t op = 0, operand = 0;
-  uint32_t slot = 0;
-  bool write = false, anywhere = false, fresh = false;
-  int64_t place = 0;           // of the buffer in its memory
-  int64_t low = 0, high = 0;   // hull, in the memory
-  int64_t longest = 0;         // largest hull of one box
-  std::vector<TileBox> boxes;  // by begin
-};
-
-Box moved(Box box, int64_t distance) {
-  box.begin += distance;
-  return box;
-}
-
-bool same_box(const Box& a, const Box& b) {
-  return a.begin == b.begin && a.width == b.width && a.num_dims == b.num_dims &&
-         std::equal(a.dims, a.dims + a.num_dims, b.dims,
-                    [](const Box::Dim& x, const Box::Dim& y) { return x.count == y.count && x.stride == y.stride; });
-}
-
-/// Runs of few rows that lie far apart (a column of a small batch), one box each: the hull of all of them would meet
-/// those of all other columns.
-void split_far_rows(const Box& box, std::vector<Box>& out) {
-  constexpr int64_t kFew = 8, kFar = 4;
-  if (box.num_dims > 0 && box.dims[0].count <= kFew) {
-    Box row = box;
-    --row.num_dims;
-    std::copy(box.dims + 1, box.dims + box.num_dims, row.dims);
-    if ((row.end() - row.begin) * kFar <= box.dims[0].stride) {
-      for (int64_t i = 0; i < box.dims[0].count; ++i) split_far_rows(moved(row, i * box.dims[0].stride), out);
-      return;
-    }
-  }
-  out.push_back(box);
-}
 
 class MemoryVerifier {
  public:
-  MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report), order_(plan) {}
+  MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report) {}
 
   void run() {
-    find_written();
-    for (size_t op = 0; op < plan_.ops.size(); ++op) {
-      classes_ = order_.next();
-      add_arrivals(op);
-      for (Use& use : uses_of(op)) current_.push_back(std::move(use));
-      for (const Use& use : current_) check_bounds(use);
-      within(op);
-      against_earlier(op);
-      for (Use& use : current_)  // what nobody writes had its bounds checked; that was all
-        if (written_.contains(memory_of(use.slot))) memory_[memory_of(use.slot)].push_back(std::move(use));
-      current_.clear();
+    live_.resize(plan_.buffers.size() + 1);
+    arrives_.assign(static_cast<size_t>(plan_.num_counters), -1);
+    for (size_t op = 0; op < plan_.ops.size(); ++op) find_conflicts(op);
+    CounterOrder order(plan_, std::move(needed_until_));
+    for (const std::vector<Conflict>& conflicts : conflicts_) {
+      waits_ = order.next();
+      joint_.reset();
+      has_common_[0] = has_common_[1] = false;
+      for (auto& known : known_) known.assign(plan_.ops.size(), Known::kUnknown);
+      for (const auto& [then, now] : conflicts) {
+        if (wholly_before(then->op, now->fresh) || ordered_by_one_wait(*then, *now)) continue;
+        if (ordered_by_all_waits(*then, *now)) continue;
+        tiles_ordered(*then, *now);
+      }
     }
   }
 
  private:
-  /// -1: the arena; else the slot.
-  int64_t memory_of(uint32_t slot) const {
-    return plan_.buffers[slot].kind == BufferKind::kArena ? -1 : static_cast<int64_t>(slot);
+  struct Conflict {
+    Use *then, *now;
+  };
+  /// Bytes [low, high) of a use by an earlier op.
+  struct Part {
+    Use* use;
+    int64_t low, high;
+  };
+
+  /// Buffers of the arena are one memory, every other buffer is one of its own.
+  std::vector<Part>& live(uint32_t slot) {
+    return live_[plan_.buffers[slot].kind == BufferKind::kArena ? plan_.buffers.size() : slot];
   }
 
-  void find_written() {
-    for (const plan::Op& op : plan_.ops) {
-      std::vector<OperandUse> uses = operand_uses(op, plan_.programs);
-      for (size_t i = 0; i < uses.size(); ++i)
-        if (uses[i].write) written_[memory_of(op.operands[i].slot)] = true;
-    }
-  }
-
-  std::vector<Use> uses_of(size_t index) {
-    const plan::Op& op = plan_.ops[index];
-    std::vector<OperandUse> operand = operand_uses(op, plan_.programs);
-    std::vector<Use> uses;
-    for (size_t i = 0; i < operand.size(); ++i) {
-      if (!operand[i].used()) continue;
-      Use use;
-      use.op = static_cast<int32_t>(index);
-      use.operand = static_cast<int32_t>(i);
-      use.slot = op.operands[i].slot;
-      use.write = operand[i].write;
-      use.anywhere = operand[i].anywhere;
-      use.fresh = op.record.kind == abi::TaskKind::kAttentionDecode && (i == 1 || i == 2);
-      const Buffer& buffer = plan_.buffers[use.slot];
-      use.place = buffer.kind == BufferKind::kArena ? buffer.arena_offset : 0;
-      fill_boxes(op, operand[i], buffer.size_bytes, use);
-      if (use.low < use.high) uses.push_back(std::move(use));
-    }
-    return uses;
-  }
-
-  /// Tiles that read the same box after and before the same counters need one entry only (queries that read all keys).
-  bool can_merge(const plan::Op& op, const Use& use) const {
-    if (use.write) return false;
-    std::vector<OperandUse> uses = operand_uses(op, plan_.programs);
-    for (size_t i = 0; i < uses.size(); ++i)
-      if (uses[i].write && op.operands[i].slot == use.slot) return false;
-    return true;
-  }
-  bool alike(const Use& use, const TileBox& last, const Box& box, int32_t tile) const {
-    if (!same_box(last.box, box)) return false;
-    auto a = static_cast<size_t>(last.tile), b = static_cast<size_t>(tile);
-    if (classes_.of_tile[a] != classes_.of_tile[b]) return false;
-    const OpArrivals& arrivals = arrivals_[static_cast<size_t>(use.op)];
-    return std::all_of(std::begin(arrivals.tiles), std::end(arrivals.tiles),
-                       [&](const std::vector<CounterRange>& tiles) { return tiles.empty() || tiles[a] == tiles[b]; });
-  }
-
-  void fill_boxes(const plan::Op& op, const OperandUse& operand, int64_t buffer_bytes, Use& use) const {
-    std::vector<Box> whole, boxes;
-    const bool hull_only = !written_.contains(memory_of(use.slot)), merge = !hull_only && can_merge(op, use);
-    use.low = std::numeric_limits<int64_t>::max(), use.high = std::numeric_limits<int64_t>::min();
-    for (int64_t t = 0; t < tiles_of(op.record); ++t) {
-      whole.clear();
-      boxes.clear();
-      tile_region(op, plan_.programs, use.operand, operand, t, buffer_bytes, whole);
-      for (const Box& box : whole) split_far_rows(box, boxes);
-      for (const Box& box : boxes) {
-        auto tile = static_cast<int32_t>(t);
-        if (hull_only) {  // nobody writes it: its bounds are all that matters
-          use.low = std::min(use.low, box.begin + use.place), use.high = std::max(use.high, box.end() + use.place);
-          continue;
-        }
-        if (merge && !use.boxes.empty() && alike(use, use.boxes.back(), box, tile)) continue;
-        use.boxes.push_back({box, box.end(), tile});
+  /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use
+  /// all of whose bytes an op writes anew is asked for no more: who touches one of them later comes after the tile that
+  /// wrote it, and that tile after the use.
+  void find_conflicts(size_t op) {
+    std::vector<Use*> current;
+    for (Use& use : uses_of(plan_, op, operand_uses(plan_.ops[op], plan_.programs)))
+      current.push_back(&uses_.emplace_back(std::move(use)));
+    for (const Use* use : current) check_bounds(*use);
+    within(current);
+    find_maps(op);
+    find_finished(op);
+    std::vector<Conflict>& conflicts = conflicts_.emplace_back();
+    needed_until_.push_back(static_cast<int32_t>(op));
+    for (Use* now : current) {
+      const Use* last = nullptr;
+      for (const Part& then : live(now->slot)) {
+        const bool apart = then.high <= now->low || now->high <= then.low;
+        if (apart || !(now->how.write || then.use->how.write) || then.use == last) continue;
+        ++report_.op_pairs;
+        last = then.use;
+        if (ordered_directly(*then.use, *now)) continue;
+        conflicts.push_back({then.use, now});
+        needed_until_[static_cast<size_t>(then.use->op)] = static_cast<int32_t>(op);
       }
     }
-    for (const TileBox& b : use.boxes) {
-      use.low = std::min(use.low, b.box.begin + use.place);
-      use.high = std::max(use.high, b.end + use.place);
-      use.longest = std::max(use.longest, b.end - b.box.begin);
+    for (const Use* now : current)
+      if (now->how.write && now->dense) take_away(live(now->slot), now->low, now->high);
+    for (Use* use : current) live(use->slot).push_back({use, use->low, use->high});
+  }
+
+  static void take_away(std::vector<Part>& parts, int64_t low, int64_t high) {
+    for (size_t i = 0, count = parts.size(); i < count; ++i) {
+      const Part part = parts[i];
+      if (part.high <= low || high <= part.low) continue;
+      parts[i].high = std::min(part.high, low);
+      if (part.high > high) parts.push_back({part.use, std::max(part.low, high), part.high});
     }
-    std::sort(use.boxes.begin(), use.boxes.end(),
-              [](const TileBox& a, const TileBox& b) { return a.box.begin < b.box.begin; });
+    std::erase_if(parts, [](const Part& part) { return part.low >= part.high; });
   }
 
   void check_bounds(const Use& use) const {
@@ -165,112 +108,225 @@ class MemoryVerifier {
             " of slot ", use.slot, " (", b.name, "), which has ", b.size_bytes);
   }
 
-  /// The counters that each tile of an op arrives on, and, per arrival, all of them when no tile is left out.
-  struct OpArrivals {
-    std::vector<CounterRange> tiles[abi::kMaxArrivals];
-    CounterRange all[abi::kMaxArrivals];
-  };
-
-  void add_arrivals(size_t index) {
+  /// Arrivals of an op, and the blocks of its waits.
+  void find_maps(size_t index) {
     const abi::OpRecord& r = plan_.ops[index].record;
-    OpArrivals& out = arrivals_.emplace_back();
-    for (int a = 0; a < r.num_arrivals; ++a) {
-      bool every = true;
-      CounterRange all{std::numeric_limits<int32_t>::max(), -1};
-      for (int64_t t = 0; t < tiles_of(r); ++t) {
-        CounterRange range = counters_of(r.arrive[a], r, t);
-        out.tiles[a].push_back(range);
-        every &= !range.empty();
-        all = {std::min(all.first, range.first), std::max(all.last, range.last)};
-      }
-      if (every) out.all[a] = all;
+    waits_.clear();
+    for (int w = 0; w < r.num_waits; ++w) {
+      const RowMap map = row_map(r.wait[w]);
+      const bool fresh = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
+      waits_.push_back({fresh, counter_blocks(r, {&map, 1}), {}});
     }
+    OpArrivals& out = arrivals_.emplace_back();
+    out.blocks = counter_blocks(r, arrive_maps(r));
+    for (size_t b = 0; b < out.blocks.size(); ++b)
+      for (int a = 0; a < r.num_arrivals; ++a) {
+        const CounterRange& range = out.blocks.of(b)[static_cast<size_t>(a)];
+        CounterRange& all = out.all[a];
+        const bool left_out = range.empty() || (b > 0 && all.empty());
+        all = left_out ? CounterRange{}
+              : b == 0 ? range
+                       : CounterRange{std::min(all.first, range.first), std::max(all.last, range.last)};
+      }
   }
 
-  bool all_before(const CounterSet& done, int32_t op) const {
-    const OpArrivals& a = arrivals_[static_cast<size_t>(op)];
-    return std::any_of(std::begin(a.all), std::end(a.all),
-                       [&](const CounterRange& all) { return !all.empty() && done.contains(all); });
+  /// Ops all of whose tiles every tile of the current op has behind it, as waits say from op to op: the ops that a wait
+  /// is for in full, and what every tile of an op had behind it that every tile waits for a tile of.
+  void find_finished(size_t index) {
+    OpSet& own = finished_.emplace_back((plan_.ops.size() + 63) / 64, 0);
+    for (const WaitOrder& wait : waits_) {
+      const std::vector<CounterRange>& ranges = wait.blocks.ranges;
+      if (wait.fresh || std::any_of(ranges.begin(), ranges.end(), [](const CounterRange& r) { return r.empty(); }))
+        continue;
+      const int32_t op = ranges.empty() ? -1 : arrives_[static_cast<size_t>(ranges.front().first)];
+      if (op < 0 || !all_wait_for(ranges, op)) continue;
+      for (size_t word = 0; word < own.size(); ++word) own[word] |= finished_[static_cast<size_t>(op)][word];
+      for (const CounterRange& all : arrivals_[static_cast<size_t>(op)].all)
+        if (held_by_all(all, ranges)) own[static_cast<size_t>(op) / 64] |= uint64_t{1} << (op % 64);
+    }
+    for (const CounterRange& range : arrivals_[index].blocks.ranges)
+      for (int32_t k = range.first; k <= range.last; ++k)
+        arrives_[static_cast<size_t>(k)] = static_cast<int32_t>(index);
   }
-  bool before(const CounterSet& done, int32_t op, int32_t tile) const {
-    const OpArrivals& a = arrivals_[static_cast<size_t>(op)];
-    return std::any_of(std::begin(a.tiles), std::end(a.tiles), [&](const std::vector<CounterRange>& tiles) {
-      return !tiles.empty() && done.meets(tiles[static_cast<size_t>(tile)]);
+  bool all_wait_for(const std::vector<CounterRange>& ranges, int32_t op) const {
+    return std::all_of(ranges.begin(), ranges.end(),
+                       [&](const CounterRange& r) { return arrives_[static_cast<size_t>(r.first)] == op; });
+  }
+  static bool held_by_all(CounterRange all, const std::vector<CounterRange>& ranges) {
+    return !all.empty() && std::all_of(ranges.begin(), ranges.end(), [&](const CounterRange& range) {
+      return range.first <= all.first && all.last <= range.last;
     });
   }
 
-  /// Calls visit(box of a, box of b) for all pairs whose hulls meet.
-  template <class Visit>
-  void pairs(const Use& a, const Use& b, const Visit& visit) {
-    int64_t shift = b.place - a.place;
-    for (const TileBox& y : b.boxes) {
-      int64_t begin = y.box.begin + shift, end = y.end + shift;
-      auto x = std::lower_bound(a.boxes.begin(), a.boxes.end(), begin - a.longest,
-                                [](const TileBox& box, int64_t at) { return box.box.begin < at; });
-      for (; x != a.boxes.end() && x->box.begin < end; ++x)
-        if (x->end > begin) visit(*x, y);
+  static bool meet(CounterRange a, CounterRange b) { return a.first <= b.last && b.first <= a.last; }
+
+  /// The earlier op is over, or a wait of the current op is for counters that its tiles arrive on: for all of them, or
+  /// block by block.
+  bool ordered_directly(Use& then, Use& now) {
+    const OpArrivals& earlier = arrivals_[static_cast<size_t>(then.op)];
+    if (finished_[static_cast<size_t>(now.op)][static_cast<size_t>(then.op) / 64] >> (then.op % 64) & 1) return true;
+    now.by_wait.resize(waits_.size());
+    for (size_t w = 0; w < waits_.size(); ++w) {
+      const CounterBlocks& blocks = waits_[w].blocks;
+      auto meets = [&](const CounterRange& range) { return meet(range, blocks.ranges.front()); };
+      if ((waits_[w].fresh && !now.fresh) || blocks.size() == 0) continue;
+      auto held = [&](const CounterRange& all) { return held_by_all(all, blocks.ranges); };
+      if (std::any_of(std::begin(earlier.all), std::end(earlier.all), held)) return true;
+      if (std::none_of(earlier.blocks.ranges.begin(), earlier.blocks.ranges.end(), meets)) continue;
+      const CounterBlocks& arrive = arriving(then);
+      if (now.by_wait[w].at.empty()) now.by_wait[w] = pieces_of(plan_, now, blocks.blocks);
+      if (meeting(then.arriving, now.by_wait[w], now.place - then.place, [&](const Piece& x, const Piece& y) {
+            ++report_.block_pairs;
+            const CounterRange awaited = blocks.ranges[static_cast<size_t>(y.number)];
+            const auto ranges = arrive.of(static_cast<size_t>(x.number));
+            return std::any_of(ranges.begin(), ranges.end(), [&](const CounterRange& r) { return meet(r, awaited); }) ||
+                   !overlapping(then, x, now, y);
+          }))
+        return true;
     }
+    return false;
+  }
+
+  /// What all tiles of the current op have behind them.
+  CounterSet common(bool fresh) {
+    if (has_common_[fresh]) return CounterSet(common_[fresh].ranges());
+    has_common_[fresh] = true;
+    common_[fresh].clear();
+    CounterUnion of_wait;
+    for (const WaitOrder& wait : waits_) {
+      if ((wait.fresh && !fresh) || wait.done.empty()) continue;
+      of_wait.clear();
+      of_wait.add(wait.done.front().ranges());
+      for (size_t i = 1; i < wait.done.size(); ++i)
+        if (!wait.done[i].same(wait.done[i - 1])) of_wait.keep_common(wait.done[i].ranges());
+      common_[fresh].add(of_wait.ranges());
+    }
+    return CounterSet(common_[fresh].ranges());
+  }
+  /// All tiles of `op` precede all tiles of the current op.
+  bool wholly_before(int32_t op, bool fresh) {
+    Known& known = known_[fresh][static_cast<size_t>(op)];
+    if (known == Known::kUnknown) {
+      const OpArrivals& a = arrivals_[static_cast<size_t>(op)];
+      const bool yes = std::any_of(std::begin(a.all), std::end(a.all), [&](const CounterRange& all) {
+        return !all.empty() && common(fresh).contains(all);
+      });
+      known = yes ? Known::kYes : Known::kNo;
+    }
+    return known == Known::kYes;
   }
 
   /// Tiles of one op must not disturb each other. Elements chosen by values are the graph's own business.
-  void within(size_t op) {
-    for (const Use& a : current_)
-      for (const Use& b : current_) {
-        if (!a.write || a.anywhere || b.anywhere || a.slot != b.slot) continue;
-        pairs(a, b, [&](const TileBox& x, const TileBox& y) {
-          if (x.tile == y.tile) return;
+  void within(const std::vector<Use*>& current) {
+    for (const Use* one : current)
+      for (const Use* other : current) {
+        const Use &a = *one, &b = *other;
+        if (!a.how.write || a.how.anywhere || b.how.anywhere || a.slot != b.slot) continue;
+        if (a.high <= b.low || b.high <= a.low || apart_by_shape(plan_, a, b)) continue;
+        meeting(tiles_of(plan_, a), tiles_of(plan_, b), 0, [&](const Piece& x, const Piece& y) {
+          if (x.number == y.number) return true;
           ++report_.tile_pairs;
-          require(plan_, overlap(x.box, y.box) != Overlap::kYes, describe(plan_, static_cast<int64_t>(op)), ": tile ",
-                  x.tile, " writes what tile ", y.tile, b.write ? " writes" : " reads", " in slot ", a.slot,
+          require(plan_, overlap(x.box, y.box) != Overlap::kYes, describe(plan_, a.op), ": tile ", x.number,
+                  " writes what tile ", y.number, b.how.write ? " writes" : " reads", " in slot ", a.slot,
                   ", from byte ", std::max(x.box.begin, y.box.begin));
+          return true;
         });
       }
   }
 
-  void against_earlier(size_t op) {
-    std::map<std::pair<int32_t, bool>, std::vector<bool>>
-        covered;  // earlier op and role: classes that all its tiles precede
-    for (const Use& now : current_) {
-      for (const Use& then : memory_[memory_of(now.slot)]) {
-        bool apart = then.high <= now.low || now.high <= then.low;
-        if (apart || !(now.write || then.write)) continue;
-        ++report_.op_pairs;
-        const std::vector<CounterSet>& done = now.fresh ? classes_.before_fresh : classes_.before_start;
-        std::vector<bool>& known = covered[{then.op, now.fresh}];
-        if (known.empty())
-          for (const CounterSet& set : done) known.push_back(all_before(set, then.op));
-        if (std::all_of(known.begin(), known.end(), [](bool x) { return x; })) continue;
-        ordered(then, now, done, known, static_cast<int64_t>(op));
-      }
-    }
+  static bool overlapping(const Use& then, const Piece& x, const Use& now, const Piece& y) {
+    Box earlier = x.box, later = y.box;
+    if (then.slot != now.slot) earlier.begin += then.place, later.begin += now.place;
+    return overlap(earlier, later) != Overlap::kNo;
   }
 
-  void ordered(const Use& then, const Use& now, const std::vector<CounterSet>& done, const std::vector<bool>& known,
-               int64_t op) {
-    pairs(then, now, [&](const TileBox& x, const TileBox& y) {
-      ++report_.tile_pairs;
-      auto number = static_cast<size_t>(classes_.of_tile[static_cast<size_t>(y.tile)]);
-      if (known[number] || before(done[number], then.op, x.tile)) return;
-      Overlap meets =
-          then.slot == now.slot ? overlap(x.box, y.box) : overlap(moved(x.box, then.place), moved(y.box, now.place));
-      if (meets == Overlap::kNo) return;
-      throw InternalError(cat("plan ", plan_.name, ": race: ", describe(plan_, op), ", tile ", y.tile,
-                              now.write ? " writes" : " reads", " bytes ", y.box.begin, " to ", y.end - 1, " of slot ",
-                              now.slot, " (", plan_.buffers[now.slot].name, "); ", describe(plan_, then.op), ", tile ",
-                              x.tile, then.write ? " writes" : " reads", " bytes ", x.box.begin, " to ", x.end - 1,
-                              " of slot ", then.slot, " (", plan_.buffers[then.slot].name,
-                              ") and is not known to be finished"));
+  static bool meets_any(const CounterSet& done, std::span<const CounterRange> ranges) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](const CounterRange& range) { return done.meets(range); });
+  }
+  const CounterBlocks& arriving(Use& then) {
+    const CounterBlocks& blocks = arrivals_[static_cast<size_t>(then.op)].blocks;
+    if (then.arriving.at.empty()) then.arriving = pieces_of(plan_, then, blocks.blocks);
+    return blocks;
+  }
+
+  /// Blocks of the current op that wait alike, by one of its waits, against blocks of the earlier one that arrive
+  /// alike.
+  bool ordered_by_one_wait(Use& then, Use& now) {
+    const CounterBlocks& arrive = arriving(then);
+    now.by_wait.resize(waits_.size());
+    for (size_t w = 0; w < waits_.size(); ++w) {
+      const WaitOrder& wait = waits_[w];
+      if ((wait.fresh && !now.fresh) || wait.done.empty() || !meets_any(wait.done.back(), arrive.ranges)) continue;
+      Pieces& waiting = now.by_wait[w];
+      if (waiting.at.empty()) waiting = pieces_of(plan_, now, wait.blocks.blocks);
+      const bool all = meeting(then.arriving, waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
+        ++report_.block_pairs;
+        return meets_any(wait.done[static_cast<size_t>(y.number)], arrive.of(static_cast<size_t>(x.number))) ||
+               !overlapping(then, x, now, y);
+      });
+      if (all) return true;
+    }
+    return false;
+  }
+
+  /// Some wait of the block that holds a tile has one of the counters behind it.
+  bool behind(const TileBlock& tile, bool fresh, std::span<const CounterRange> ranges) const {
+    return std::any_of(waits_.begin(), waits_.end(), [&](const WaitOrder& wait) {
+      return !(wait.fresh && !fresh) && meets_any(wait.done[find_block(wait.blocks, tile)], ranges);
     });
   }
 
+  bool ordered_by_all_waits(Use& then, Use& now) {
+    const CounterBlocks& arrive = arriving(then);
+    if (!joint_) {
+      const abi::OpRecord& r = plan_.ops[static_cast<size_t>(now.op)].record;
+      joint_ = counter_blocks(r, wait_maps(r));
+    }
+    if (now.waiting.at.empty()) now.waiting = pieces_of(plan_, now, joint_->blocks);
+    return meeting(then.arriving, now.waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
+      ++report_.block_pairs;
+      return behind(joint_->blocks[static_cast<size_t>(y.number)], now.fresh,
+                    arrive.of(static_cast<size_t>(x.number))) ||
+             !overlapping(then, x, now, y);
+    });
+  }
+
+  void tiles_ordered(const Use& then, const Use& now) {
+    const abi::OpRecord &earlier = plan_.ops[static_cast<size_t>(then.op)].record,
+                        &later = plan_.ops[static_cast<size_t>(now.op)].record;
+    meeting(tiles_of(plan_, then), tiles_of(plan_, now), now.place - then.place, [&](const Piece& x, const Piece& y) {
+      ++report_.tile_pairs;
+      for (int a = 0; a < earlier.num_arrivals; ++a) {
+        const CounterRange range = counters_of(earlier.arrive[a], earlier, x.number);
+        if (behind(block_of_tile(later, y.number), now.fresh, {&range, 1})) return true;
+      }
+      if (!overlapping(then, x, now, y)) return true;
+      throw InternalError(cat("plan ", plan_.name, ": race: ", describe(plan_, now.op), ", tile ", y.number,
+                              now.how.write ? " writes" : " reads", " bytes ", y.box.begin, " to ", y.end - 1,
+                              " of slot ", now.slot, " (", plan_.buffers[now.slot].name, "); ",
+                              describe(plan_, then.op), ", tile ", x.number, then.how.write ? " writes" : " reads",
+                              " bytes ", x.box.begin, " to ", x.end - 1, " of slot ", then.slot, " (",
+                              plan_.buffers[then.slot].name, ") and is not known to be finished"));
+    });
+  }
+
+  enum class Known : uint8_t { kUnknown, kYes, kNo };
+
   const Plan& plan_;
   VerifyReport& report_;
-  CounterOrder order_;
-  WaitClasses classes_;
-  std::map<int64_t, bool> written_;
-  std::map<int64_t, std::vector<Use>> memory_;  // uses by earlier ops
-  std::vector<Use> current_;
+  std::deque<Use> uses_;
+  std::vector<std::vector<Part>> live_;           // per memory: what is still to be asked for
+  std::vector<std::vector<Conflict>> conflicts_;  // per later op
+  std::vector<int32_t> needed_until_;             // per op: the last op that it conflicts with
   std::vector<OpArrivals> arrivals_;
+  std::vector<int32_t> arrives_;  // per counter: the last op so far, if any
+  using OpSet = std::vector<uint64_t>;
+  std::vector<OpSet> finished_;         // per op
+  std::vector<WaitOrder> waits_;        // of the current op
+  std::optional<CounterBlocks> joint_;  // by all of them
+  CounterUnion common_[2];              // before the start, before fresh rows
+  bool has_common_[2] = {false, false};
+  std::vector<Known> known_[2];  // per op: wholly before the current one
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ enum class VerifyLevel : uint8_t {
 
 /// What a verification looked at, for tests and statistics.
 struct VerifyReport {
-  int64_t tiles = 0, op_pairs = 0, tile_pairs = 0;
+  int64_t tiles = 0, op_pairs = 0, block_pairs = 0, tile_pairs = 0;
 };
 
 /// Throws InternalError that names ops, tiles and bytes.

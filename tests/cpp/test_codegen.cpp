@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "check.h"
 #include "codegen/codegen.h"
+#include "graph_builder.h"
+#include "planner/planner.h"
 
 using namespace ark;
 using cuda_compile::ProgramBuilder;
@@ -44,6 +46,35 @@ void sizes_are_not_in_the_source() {
                     b = codegen::generate(pointwise_plan(64), {}).text;
   EXPECT(a == b);
   EXPECT(!contains(a, "1237"));
+}
+
+/// Two products with weights, as in a decode step: `m` sequences, rows of `k` elements in the second.
+std::string few_rows_source(int64_t m, int64_t k, DType dtype) {
+  test::GraphBuilder b;
+  const ir::ValueId x = b.input(dtype, {m, 512}), up = b.input(dtype, {512, k}), down = b.input(dtype, {k, 512});
+  for (size_t weight : {1, 2}) {
+    b.graph.immutable[weight] = true;
+    ir::Value& w = b.graph.values[static_cast<size_t>(b.graph.inputs[weight])];  // [n][k], seen as [k][n]
+    w.strides = {test::number(1), w.sizes[0]};
+  }
+  const ir::ValueId h = b.value(dtype, {m, k}), y = b.value(dtype, {m, 512});
+  b.node(ir::OpKind::kMatmul, {x, up}, {h});
+  const ir::ValueId relu = b.pointwise(Opcode::kRelu, {h}, dtype, {m, k});
+  b.node(ir::OpKind::kMatmul, {relu, down}, {y});
+  b.graph.outputs = {y};
+  ir::verify(b.graph);
+  return codegen::generate(planner::make_plan(b.graph, {}), {}).text;
+}
+
+/// How many rows there are is data from two on; one row keeps a form of its own.
+void few_rows_are_sizes() {
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const int64_t k : {1024, 8192}) {  // the second: too long for eight rows
+      const std::string two = few_rows_source(2, k, dtype);
+      EXPECT(contains(two, "RowsForm0"));
+      for (const int64_t m : {3, 4, 5, 7, 8}) EXPECT(few_rows_source(m, k, dtype) == two);
+      EXPECT(few_rows_source(1, k, dtype) != two);
+    }
 }
 
 void only_what_is_needed() {
@@ -92,6 +123,7 @@ void malformed_programs() {
 
 int main() {
   sizes_are_not_in_the_source();
+  few_rows_are_sizes();
   only_what_is_needed();
   accurate_functions_for_fp32();
   slots_choose_the_capacity();
