@@ -13,6 +13,9 @@ CounterBlocks counter_blocks(const abi::OpRecord& record, std::span<const RowMap
     const bool used = std::any_of(maps.begin(), maps.end(), [&](const RowMap& m) { return m.coef[i] != 0; });
     if (used && record.grid[i] > 1) steps[i] = record.grid[i], innermost = i;
   }
+  const auto most = static_cast<size_t>(steps[0] * steps[1] * steps[2]);
+  out.blocks.reserve(most);
+  out.ranges.reserve(most * maps.size());
   std::vector<CounterRange> now(maps.size());
   int64_t c[3];
   for (c[0] = 0; c[0] < steps[0]; ++c[0])

@@ -9,8 +9,7 @@
 // run
 //   tile by tile, come to an end.
 // - races: two tiles that touch a byte, one of them writing it, are ordered by waits. Arena buffers that share bytes
-// count
-//   as the same memory. The order of a worker's list proves nothing: the loaders run ahead of the consumers.
+//   count as the same memory. The order of a worker's list proves nothing: the loaders run ahead of the consumers.
 // - bounds: no tile reaches beyond its buffer (but under a predicate).
 #pragma once
 #include <cstdint>
@@ -22,6 +21,7 @@ namespace ark::planner {
 enum class VerifyLevel : uint8_t {
   kStructure,  // structure and counters: linear in the number of tiles
   kFull,
+  kRaces,  // what the full proof has beyond the structure, which must have been verified
 };
 
 /// What a verification looked at, for tests and statistics.

@@ -53,6 +53,7 @@ template <class Region>
 Pieces pieces(size_t count, const Region& region) {
   std::vector<Box> whole, boxes;
   Pieces out;
+  out.at.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     whole.clear();
     boxes.clear();
