@@ -171,7 +171,9 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tenso
                                              const c10d::ReduceScatterOptions& opts) {
   const at::Tensor& output = single(outputs, "reduce_scatter");
   TORCH_CHECK(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
-              "ark process group, reduce_scatter: expected one list of ", size_, " inputs");
+              "ark process group, reduce_scatter: expected one list of ", size_, " inputs, got ", inputs.size(),
+              " lists, the first of ", inputs.empty() ? 0 : inputs[0].size());
+  check_device(inputs[0], output, "reduce_scatter");
   if (!reducible(output, opts.reduceOp) || output.is_complex() || !usable(output.device())) return nullptr;
   bool even = true;
   for (const at::Tensor& t : inputs[0]) even = even && t.numel() == output.numel();
@@ -207,6 +209,7 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
               "ark process group, reduce_scatter_tensor: expected as many outputs as "
               "inputs, got ",
               outputs.size(), " and ", inputs.size());
+  if (!inputs.empty()) check_device(outputs, inputs[0], "reduce_scatter_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].layout() != at::kStrided || inputs[i].is_complex() || !reducible(inputs[i], opts.reduceOp))
       return nullptr;

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bindings/c10d_store.h"
+#include "bindings/tensor_args.h"
 
 namespace ark::bindings {
 
@@ -58,9 +59,7 @@ WorkQueue& ProcessGroupArk::queue(std::unique_ptr<WorkQueue>& slot) {
 
 bool ProcessGroupArk::on_cuda(const Tensors& tensors, const char* operation) const {
   if (tensors.empty()) return false;
-  for (const at::Tensor& t : tensors)
-    TORCH_CHECK(t.device().type() == tensors[0].device().type(), "ark process group, ", operation,
-                ": expected all tensors on one kind of device, got ", tensors[0].device(), " and ", t.device());
+  check_device(tensors, tensors[0], operation);
   if (tensors[0].is_cuda()) return true;
   TORCH_CHECK(tensors[0].is_cpu(), "ark process group, ", operation, ": expected a CPU or CUDA tensor, got ",
               tensors[0].device());

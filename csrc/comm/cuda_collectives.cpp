@@ -87,7 +87,6 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
   std::fill_n(&state->received[0][0][0], sizeof state->received / 4, options.first_message);
   state_.upload(0, state.get(), sizeof *state);
   if (options.first_message) {
-    DeviceMemory view;  // uploads go through DeviceMemory's stream: write the flags by 32-bit values
     std::vector<uint32_t> flags((layout_.packets - layout_.arrived) / 4, options.first_message);
     ContextScope scope(gpu_.context);
     RelaxedCaptureScope relaxed;
@@ -379,8 +378,9 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
     default:
       break;
   }
+  const std::string who = e.peer < 0 ? "a rank (it is not known which)" : cat("rank ", e.peer);
   static constexpr const char* kWaits[] = {"call", "packet", "message", "free slot", "tile", "copy"};
-  return cat(where, "rank ", e.peer, " did not arrive within the time-out (worker ", e.worker, " waited for a ",
+  return cat(where, who, " did not arrive within the time-out (worker ", e.worker, " waited for a ",
              e.wait < 6 ? kWaits[e.wait] : "?", ", expected ", e.expected, ", saw ", e.seen, ", epoch ", e.epoch, ")");
 }
 
