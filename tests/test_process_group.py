@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -152,6 +154,33 @@ def single_process_losses(world: int) -> list[float]:
     return losses
 
 
+def refused(rank: int, world: int) -> dict[str, str]:
+    """What a rank can see by itself; the group goes on."""
+    mine, lost = torch.ones(4), torch.ones(4, device="meta")
+    several = lambda *last: [torch.ones(4) for _ in range(world - len(last))] + list(last)
+    calls = {
+        "output elsewhere": lambda: dist.all_gather(several(lost), mine),
+        "input elsewhere": lambda: dist.reduce_scatter(mine, several(lost)),
+        "negative": lambda: dist.all_to_all_single(
+            torch.ones(4), mine, [-1, 5] + [0] * (world - 2), [4] + [0] * (world - 1)
+        ),
+        "sum": lambda: dist.all_to_all_single(torch.ones(4), mine, [1] * world, [1] * world),
+        "sizes": lambda: dist.all_gather_into_tensor(torch.ones(5), mine),
+        "sparse": lambda: dist.broadcast(torch.eye(3).to_sparse(), src=0),
+        "itself": lambda: dist.send(mine, dst=rank),
+    }
+    texts = {}
+    for name, call in calls.items():
+        try:
+            call()
+            texts[name] = "no error"
+        except (RuntimeError, ValueError) as error:
+            texts[name] = str(error)
+    dist.all_reduce(mine)
+    assert (mine == world).all()
+    return texts
+
+
 def disagree(rank: int, world: int) -> str:
     try:
         dist.all_reduce(torch.ones(4 if rank else 5))
@@ -170,6 +199,32 @@ def die(rank: int, world: int) -> tuple[str, float]:
     except RuntimeError as error:
         return str(error), time.monotonic() - begin
     return "no error", 0.0
+
+
+def late(rank: int, world: int) -> tuple[str, float]:
+    """A rank that does not come to a barrier."""
+    group = dist.new_group(list(range(world)), backend="cpu:ark", timeout=timedelta(seconds=1))
+    begin = time.monotonic()
+    if rank == 1:
+        time.sleep(2)
+        return "", 0.0
+    try:
+        dist.barrier(group=group)
+    except RuntimeError as error:
+        return str(error), time.monotonic() - begin
+    return "no error", 0.0
+
+
+def die_and_start_again(rank: int, world: int) -> list[float]:
+    """The survivors make a group of their own afterwards."""
+    die(rank, world)
+    dist.destroy_process_group()
+    path = os.path.join(tempfile.gettempdir(), f"ark-survivors-{os.getppid()}")
+    store = dist.FileStore(path, world - 1)
+    dist.init_process_group("cpu:ark", store=store, rank=rank // 2, world_size=world - 1)
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x)
+    return x.tolist()
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -198,6 +253,22 @@ def test_ddp_follows_one_process():
         assert losses == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_bad_arguments_are_refused_by_name(world):
+    words = {
+        "output elsewhere": "got one on meta",
+        "input elsewhere": "got one on meta",
+        "negative": "got -1",
+        "sum": f"got {world}",
+        "sizes": "got 5",
+        "sparse": "Sparse",
+        "itself": "rank",
+    }
+    for texts in values(run_ranks(refused, world)):
+        for name, text in texts.items():
+            assert words[name] in text, (name, text)
+
+
 def test_disagreement_raises_on_every_rank():
     for text in values(run_ranks(disagree, 3)):
         assert "all_reduce" in text and "rank" in text and ("disagree" in text or "failed" in text), text
@@ -209,3 +280,15 @@ def test_dead_rank_raises_soon():
     for text, seconds in values(results):
         assert "rank 1" in text and "died" in text or "failed" in text, text
         assert seconds < 20
+
+
+def test_late_rank_raises_within_the_time_out():
+    results = values(run_ranks(late, 3))
+    for text, seconds in (results[0], results[2]):
+        assert "barrier number 0" in text and "rank 1 did not arrive" in text or "failed" in text, text
+        assert seconds < 5
+
+
+def test_survivors_start_again():
+    results = run_ranks(die_and_start_again, 3, expect_missing=1)
+    assert values(results) == [[2.0], [2.0]]

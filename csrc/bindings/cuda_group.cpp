@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "bindings/c10d_store.h"
 #include "bindings/tensor_args.h"
 
 namespace ark::bindings {
@@ -53,6 +52,11 @@ CudaGroup::CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, 
 }
 
 CudaGroup::~CudaGroup() = default;
+
+void CudaGroup::set_host_side(HostSide host) {
+  host_ = std::move(host);
+  store_->watch(host_.check);
+}
 
 bool CudaGroup::usable(c10::Device device) {
   std::lock_guard lock(creation_mutex_);
@@ -107,13 +111,12 @@ CudaGroup::WorkPtr CudaGroup::submit(Plan plan, const Body& body, c10::Device de
     begin.block(stream);
   }
   follow(stream);
-  return submit_on(stream, plan, body, plan.async);
+  return submit_on(stream, plan, body, plan.async, host_.number());
 }
 
-CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork) {
+CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number) {
   auto timeout = plan.timeout;
   if (timeout == c10d::kUnsetTimeout || timeout.count() <= 0) timeout = timeout_;
-  const uint64_t number = (*sequence_)++;
   Call call{raw_stream(stream), number,
             static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count())};
   {
@@ -168,7 +171,9 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tenso
                                              const c10d::ReduceScatterOptions& opts) {
   const at::Tensor& output = single(outputs, "reduce_scatter");
   TORCH_CHECK(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
-              "ark process group, reduce_scatter: expected one list of ", size_, " inputs");
+              "ark process group, reduce_scatter: expected one list of ", size_, " inputs, got ", inputs.size(),
+              " lists, the first of ", inputs.empty() ? 0 : inputs[0].size());
+  check_device(inputs[0], output, "reduce_scatter");
   if (!reducible(output, opts.reduceOp) || output.is_complex() || !usable(output.device())) return nullptr;
   bool even = true;
   for (const at::Tensor& t : inputs[0]) even = even && t.numel() == output.numel();
@@ -204,6 +209,7 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
               "ark process group, reduce_scatter_tensor: expected as many outputs as "
               "inputs, got ",
               outputs.size(), " and ", inputs.size());
+  if (!inputs.empty()) check_device(outputs, inputs[0], "reduce_scatter_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].layout() != at::kStrided || inputs[i].is_complex() || !reducible(inputs[i], opts.reduceOp))
       return nullptr;
@@ -240,10 +246,7 @@ CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tens
   begin.record(current);
   begin.block(stream);
   Plan plan{.type = sends ? c10d::OpType::SEND : c10d::OpType::RECV, .results = {tensor}};
-  uint64_t* all = std::exchange(sequence_, &points_[key]);  // a pair counts its own messages
-  WorkPtr work = submit_on(stream, plan, body, true);
-  sequence_ = all;
-  return work;
+  return submit_on(stream, plan, body, true, points_[key]++);
 }
 
 CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
@@ -281,7 +284,12 @@ CudaGroup::WorkPtr CudaGroup::barrier(const c10d::BarrierOptions& opts, c10::Dev
 }
 
 void CudaGroup::abort() {
-  if (collectives_) collectives_->abort();
+  std::shared_ptr<Collectives> collectives;
+  {
+    std::lock_guard lock(creation_mutex_);
+    collectives = collectives_;
+  }
+  if (collectives) collectives->abort();
 }
 
 void CudaGroup::poll() {

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "bindings/c10d_store.h"
 #include "bindings/cuda_work.h"
 
 namespace ark::bindings {
@@ -25,8 +26,12 @@ class CudaGroup {
   ~CudaGroup();
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
-  /// Numbers the calls; shared with the CPU side.
-  void set_sequence(uint64_t* sequence) { sequence_ = sequence; }
+  /// What the CPU side of the process group does for this one.
+  struct HostSide {
+    std::function<uint64_t()> number;  // counts a collective; numbers are shared
+    std::function<void()> check;       // throws if a rank has failed there
+  };
+  void set_host_side(HostSide host);
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts);
   WorkPtr allreduce(Tensors& tensors, const c10d::ReduceOp& op, bool async, std::chrono::milliseconds timeout);
@@ -72,20 +77,20 @@ class CudaGroup {
   };
   bool usable(c10::Device device);
   WorkPtr submit(Plan plan, const Body& body, c10::Device device);
-  WorkPtr submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork);
+  WorkPtr submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number);
   WorkPtr point(int peer, bool sends, const at::Tensor& tensor, const Body& body);
   c10::Stream own_stream(int key);
   void follow(c10::Stream stream);
   void gather_parts(Collectives& collectives, const at::Tensor& input, const Tensors& parts, const Call& call);
 
-  std::unique_ptr<comm::Store> store_;
+  std::unique_ptr<C10dStore> store_;
   int rank_, size_;
   std::string name_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::shared_ptr<cuda::Toolchain> toolchain_;
   comm::CudaCollectivesOptions options_;
-  uint64_t* sequence_ = nullptr;
-  std::map<int, uint64_t> points_;
+  HostSide host_;
+  std::map<int, uint64_t> points_;  // messages of each pair and direction
   std::shared_ptr<Collectives> collectives_;
   std::string unusable_;
   std::mutex creation_mutex_, mutex_;

@@ -56,6 +56,8 @@ void CudaGroup::gather_parts(Collectives& collectives, const at::Tensor& input, 
 CudaGroup::WorkPtr CudaGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                         const c10d::AllgatherOptions& opts) {
   if (inputs.empty() || !usable(inputs[0].device())) return nullptr;
+  TORCH_CHECK(outputs.size() == inputs.size(), "ark process group, all_gather: expected ", inputs.size(),
+              " lists of outputs, got ", outputs.size());
   Tensors results;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "all_gather");
@@ -80,6 +82,7 @@ CudaGroup::WorkPtr CudaGroup::allgather_into(Tensors& outputs, Tensors& inputs, 
               "ark process group, all_gather_into_tensor: expected as many outputs as "
               "inputs, got ",
               outputs.size(), " and ", inputs.size());
+  check_device(outputs, inputs[0], "all_gather_into_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "all_gather_into_tensor");
     TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].scalar_type() == inputs[i].scalar_type(),
@@ -206,6 +209,8 @@ CudaGroup::WorkPtr CudaGroup::alltoall(Tensors& outputs, Tensors& inputs, const 
   TORCH_CHECK(static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
               "ark process group, all_to_all: expected ", size_, " inputs and outputs, got ", inputs.size(), " and ",
               outputs.size());
+  check_device(inputs, inputs[0], "all_to_all");
+  check_device(outputs, inputs[0], "all_to_all");
   TORCH_CHECK(inputs[rank_].nbytes() == outputs[rank_].nbytes(), "ark process group, all_to_all: rank ", rank_,
               " sends ", inputs[rank_].nbytes(), " bytes to itself and expects ", outputs[rank_].nbytes());
   if (!usable(inputs[0].device())) return nullptr;

@@ -30,7 +30,8 @@ int CudaGroup::register_tensor(const at::Tensor& tensor) {
               "ark process group, register: expected a dense CUDA tensor, got ", tensor.layout(), " on ",
               tensor.device());
   TORCH_CHECK(tensor.nbytes() > 0, "ark process group, register: the tensor has no elements");
-  TORCH_CHECK(usable(tensor.device()), "ark process group ", name_, ", register: no memory that all ranks map");
+  TORCH_CHECK(usable(tensor.device()), "ark process group ", name_, ", register: no memory that all ranks map",
+              unusable_.empty() ? std::string() : ": " + unusable_);
   auto window = collectives_->register_window(tensor.data_ptr(), tensor.nbytes(), comm::Clock::now() + timeout_.load());
   std::lock_guard lock(mutex_);
   registered_.emplace(window->number(), tensor);

@@ -87,8 +87,8 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!event.query()) {
     collectives_->poll();
-    TORCH_CHECK(!limited || std::chrono::steady_clock::now() < deadline, "ark process group: collective number ",
-                sequence_, " did not end within ", timeout.count(), " ms");
+    TORCH_CHECK(!limited || std::chrono::steady_clock::now() < deadline, "ark process group, rank ", rank_, ": ",
+                c10d::opTypeToString(opType_), " number ", sequence_, " did not end within ", timeout.count(), " ms");
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   collectives_->poll();

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bindings/c10d_store.h"
+#include "bindings/tensor_args.h"
 
 namespace ark::bindings {
 
@@ -17,13 +18,19 @@ ProcessGroupArk::ProcessGroupArk(c10::intrusive_ptr<c10d::Store> store, int rank
       timeout_(timeout),
       cuda_backend_(std::move(cuda_backend)),
       cuda_(std::move(cuda)) {
-  if (cuda_) cuda_->set_sequence(&sequence_);
   C10dStore meeting(std::move(store));
   comm::ChannelOptions options;
   options.first_step = first_step;
   channel_ = std::make_unique<comm::StepChannel>(meeting, comm::GroupInfo{rank, size, name_}, options,
                                                  comm::Clock::now() + timeout);
   collectives_ = std::make_unique<comm::HostCollectives>(*channel_);
+  if (!cuda_) return;
+  cuda_->set_host_side({.number =
+                            [this] {
+                              channel_->note_call(true);
+                              return sequence_++;
+                            },
+                        .check = [this] { channel_->check_failures({cat("group ", name_), {}}); }});
 }
 
 ProcessGroupArk::~ProcessGroupArk() { shutdown(); }
@@ -52,9 +59,7 @@ WorkQueue& ProcessGroupArk::queue(std::unique_ptr<WorkQueue>& slot) {
 
 bool ProcessGroupArk::on_cuda(const Tensors& tensors, const char* operation) const {
   if (tensors.empty()) return false;
-  for (const at::Tensor& t : tensors)
-    TORCH_CHECK(t.device().type() == tensors[0].device().type(), "ark process group, ", operation,
-                ": expected all tensors on one kind of device, got ", tensors[0].device(), " and ", t.device());
+  check_device(tensors, tensors[0], operation);
   if (tensors[0].is_cuda()) return true;
   TORCH_CHECK(tensors[0].is_cpu(), "ark process group, ", operation, ": expected a CPU or CUDA tensor, got ",
               tensors[0].device());
@@ -79,14 +84,16 @@ std::map<std::string, int64_t> ProcessGroupArk::delegated() const {
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::enqueue(WorkQueue& queue, c10d::OpType type, uint64_t sequence,
-                                                  Tensors results, std::chrono::milliseconds timeout, Body body) {
+                                                  Tensors results, std::chrono::milliseconds timeout, Body body,
+                                                  std::optional<comm::CallCounts> before) {
   if (timeout == c10d::kUnsetTimeout || timeout.count() <= 0) timeout = timeout_;
   auto work = c10::make_intrusive<ArkWork>(getRank(), type, sequence, std::move(results));
-  queue.push(work, [this, sequence, timeout, body = std::move(body)] {
+  queue.push(work, [this, sequence, timeout, before, body = std::move(body)] {
     try {
-      body(Call{sequence, comm::Clock::now() + timeout});
+      body(Call{sequence, comm::Clock::now() + timeout, before});
     } catch (const std::exception& error) {
       channel_->fail(error.what());  // the peers raise too
+      if (before) abort_kernels();
       throw;
     }
   });
@@ -96,7 +103,17 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::enqueue(WorkQueue& queue, c10d::OpType
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::submit(c10d::OpType type, Tensors results, std::chrono::milliseconds timeout,
                                                  Body body) {
-  return enqueue(queue(collective_queue_), type, sequence_++, std::move(results), timeout, std::move(body));
+  return enqueue(queue(collective_queue_), type, sequence_++, std::move(results), timeout, std::move(body),
+                 channel_->note_call(false));
+}
+
+/// What this rank and its peers have on their GPUs waits for nobody any more.
+void ProcessGroupArk::abort_kernels() {
+  try {
+    if (cuda_) cuda_->abort();
+  } catch (const std::exception& error) {
+    log::warn("process group ", name_, ": its kernels end at their time-out: ", error.what());
+  }
 }
 
 void ProcessGroupArk::startCoalescing() {
@@ -130,10 +147,20 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::endCoalescing() {
   return work;
 }
 
+/// Torch's dispatcher hands on the numbers of devices, not that they are GPUs. Without a number the barrier is the
+/// host's: which GPU a group will use is not known before its first tensor.
+std::optional<c10::Device> ProcessGroupArk::barrier_gpu(const c10d::BarrierOptions& opts) const {
+  if (opts.device && opts.device->is_cuda()) return opts.device;
+  if (!cuda_ || opts.device) return std::nullopt;
+  if (!opts.device_ids.empty())
+    return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(opts.device_ids[0]));
+  return getBoundDeviceId();
+}
+
 ProcessGroupArk::WorkPtr ProcessGroupArk::barrier(const c10d::BarrierOptions& opts) {
-  if (opts.device && opts.device->is_cuda())
+  if (auto gpu = barrier_gpu(opts); gpu && gpu->is_cuda())
     return on_gpu(
-        "barrier", [&](CudaGroup& g) { return g.barrier(opts, *opts.device); },
+        "barrier", [&](CudaGroup& g) { return g.barrier(opts, *gpu); },
         [&](c10d::Backend& b) { return b.barrier(opts); });
   return submit(c10d::OpType::BARRIER, {}, opts.timeout, [this](const Call& call) { collectives_->barrier(call); });
 }

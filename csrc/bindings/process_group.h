@@ -72,7 +72,9 @@ class ProcessGroupArk : public c10d::Backend {
   using Body = std::function<void(const Call&)>;
   WorkPtr submit(c10d::OpType type, Tensors results, std::chrono::milliseconds timeout, Body body);
   WorkPtr enqueue(WorkQueue& queue, c10d::OpType type, uint64_t sequence, Tensors results,
-                  std::chrono::milliseconds timeout, Body body);
+                  std::chrono::milliseconds timeout, Body body, std::optional<comm::CallCounts> before = {});
+  void abort_kernels();
+  std::optional<c10::Device> barrier_gpu(const c10d::BarrierOptions& opts) const;
   void gather_parts(const at::Tensor& input, const Tensors& parts, const Call& call);
   c10d::Backend& delegate(const char* operation);
   /// The work of ark's own kernels, or else that of the CUDA backend.

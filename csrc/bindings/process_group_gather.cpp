@@ -60,10 +60,13 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather(std::vector<Tensors>& output
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                               const c10d::AllgatherOptions& opts) {
+  for (const Tensors& of_rank : outputs)
+    TORCH_CHECK(of_rank.size() == inputs.size(), "ark process group, all_gather_coalesced: expected ", inputs.size(),
+                " tensors from every rank, got ", of_rank.size());
   if (on_cuda(inputs, "all_gather_coalesced")) {
     std::vector<Tensors> by_input(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i)
-      for (const Tensors& of_rank : outputs) by_input[i].push_back(of_rank.at(i));
+      for (const Tensors& of_rank : outputs) by_input[i].push_back(of_rank[i]);
     return on_gpu(
         "all_gather_coalesced", [&](CudaGroup& g) { return g.allgather(by_input, inputs, opts); },
         [&](c10d::Backend& b) { return b.allgather_coalesced(outputs, inputs, opts); });
@@ -77,8 +80,6 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_coalesced(std::vector<Tensor
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "all_gather_coalesced");
     for (const Tensors& of_rank : outputs) {
-      TORCH_CHECK(of_rank.size() == inputs.size(), "ark process group, all_gather_coalesced: expected ", inputs.size(),
-                  " tensors from every rank, got ", of_rank.size());
       by_input[i].push_back(of_rank[i]);
       results.push_back(of_rank[i]);
     }
@@ -118,6 +119,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_into_tensor_coalesced(Tensor
   TORCH_CHECK(outputs.size() == inputs.size() && !inputs.empty(),
               "ark process group, all_gather_into_tensor_coalesced: expected as many outputs as inputs, got ",
               outputs.size(), " and ", inputs.size());
+  check_device(outputs, inputs[0], "all_gather_into_tensor_coalesced");
   return submit(c10d::OpType::COALESCED, outputs, opts.timeout, [this, inputs, outputs](const Call& call) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       Staged in(inputs[i]), out(outputs[i]);
@@ -204,6 +206,8 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall(Tensors& outputs, Tensors& in
   TORCH_CHECK(static_cast<int>(inputs.size()) == getSize() && static_cast<int>(outputs.size()) == getSize(),
               "ark process group, all_to_all: expected ", getSize(), " inputs and outputs, got ", inputs.size(),
               " and ", outputs.size());
+  check_device(inputs, inputs[0], "all_to_all");
+  check_device(outputs, inputs[0], "all_to_all");
   std::vector<uint64_t> to, from;
   int64_t total = 0;
   for (const at::Tensor& t : inputs) to.push_back(t.nbytes());

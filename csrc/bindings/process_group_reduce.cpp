@@ -78,6 +78,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
   TORCH_CHECK(static_cast<int>(inputs[0].size()) == getSize(), "ark process group, reduce_scatter: expected ",
               getSize(), " inputs, got ", inputs[0].size());
   Tensors parts = inputs[0];
+  check_device(parts, output, "reduce_scatter");
   DType type = reducible_type(output.scalar_type());
   bool even = true;
   for (const at::Tensor& part : parts) even = even && part.numel() == output.numel();
@@ -118,6 +119,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensor
   TORCH_CHECK(outputs.size() == inputs.size() && !inputs.empty(),
               "ark process group, reduce_scatter_tensor: expected as many outputs as inputs, got ", outputs.size(),
               " and ", inputs.size());
+  check_device(outputs, inputs[0], "reduce_scatter_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "reduce_scatter_tensor");
     reducible_type(inputs[i].scalar_type());

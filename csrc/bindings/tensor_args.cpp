@@ -62,6 +62,12 @@ void check_dense(const at::Tensor& tensor, const char* operation) {
               ": expected a dense tensor, got layout ", tensor.layout());
 }
 
+void check_device(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
+  for (const at::Tensor& t : tensors)
+    TORCH_CHECK(t.device() == like.device(), "ark process group, ", operation, ": expected all tensors on ",
+                like.device(), ", got one on ", t.device());
+}
+
 const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* operation) {
   TORCH_CHECK(tensors.size() == 1, "ark process group, ", operation, ": expected one tensor, got ", tensors.size());
   check_dense(tensors[0], operation);
@@ -98,6 +104,7 @@ void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts) {
 void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tensor& like, const char* operation) {
   TORCH_CHECK(static_cast<int>(parts.size()) == size, "ark process group, ", operation, ": expected ", size,
               " tensors, got ", parts.size());
+  check_device(parts, like, operation);
   for (const at::Tensor& part : parts) {
     check_dense(part, operation);
     TORCH_CHECK(part.numel() == like.numel() && part.scalar_type() == like.scalar_type(), "ark process group, ",
@@ -109,6 +116,7 @@ void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tenso
 void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input) {
   TORCH_CHECK(static_cast<int>(parts.size()) == size, "ark process group, all_gather: expected ", size,
               " outputs, got ", parts.size());
+  check_device(parts, input, "all_gather");
   for (const at::Tensor& part : parts) {
     check_dense(part, "all_gather");
     TORCH_CHECK(part.scalar_type() == input.scalar_type(), "ark process group, all_gather: expected outputs of ",
@@ -130,6 +138,7 @@ std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::
   int64_t sum = 0;
   std::vector<uint64_t> bytes;
   for (int64_t s : splits) {
+    TORCH_CHECK(s >= 0, "ark process group, all_to_all: expected ", which, " splits of at least 0, got ", s);
     sum += s;
     bytes.push_back(static_cast<uint64_t>(s) * row_bytes);
   }

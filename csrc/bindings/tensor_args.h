@@ -11,6 +11,8 @@ namespace ark::bindings {
 DType reducible_type(at::ScalarType type);
 comm::Reduction reduction(const c10d::ReduceOp& op);
 void check_dense(const at::Tensor& tensor, const char* operation);
+/// All of `tensors` on the device of `like`.
+void check_device(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation);
 /// The only tensor of a list.
 const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* operation);
 void check_root(int64_t root, int size, const char* operation);
@@ -33,7 +35,7 @@ struct Staged {
 
 at::Tensor flat(const std::vector<at::Tensor>& parts);
 void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts);
-/// As many parts as ranks, each like `like`.
+/// As many parts as ranks, each like `like`, on its device.
 void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tensor& like, const char* operation);
 /// The same, of any sizes.
 void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input);

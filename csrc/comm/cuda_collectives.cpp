@@ -87,7 +87,6 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
   std::fill_n(&state->received[0][0][0], sizeof state->received / 4, options.first_message);
   state_.upload(0, state.get(), sizeof *state);
   if (options.first_message) {
-    DeviceMemory view;  // uploads go through DeviceMemory's stream: write the flags by 32-bit values
     std::vector<uint32_t> flags((layout_.packets - layout_.arrived) / 4, options.first_message);
     ContextScope scope(gpu_.context);
     RelaxedCaptureScope relaxed;
@@ -103,10 +102,20 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
 
 CudaCollectives::~CudaCollectives() = default;
 
-void CudaCollectives::connect(Clock::time_point deadline) {
+void CudaCollectives::connect(Clock::time_point deadline, uint64_t sequence) {
   if (connected_) return;
-  for (int step = 1; step < group_.world; ++step) arena_->of((group_.rank + step) % group_.world, deadline);
+  for (int step = 1; step < group_.world; ++step)
+    reach((group_.rank + step) % group_.world, deadline, cat("collective number ", sequence));
   connected_ = true;
+}
+
+void CudaCollectives::reach(int peer, Clock::time_point deadline, const std::string& what) {
+  try {
+    arena_->of(peer, deadline);
+  } catch (const std::exception& error) {
+    throw DeviceError(cat("group ", group_.name, ", rank ", group_.rank, ", ", what, ": rank ", peer,
+                          " did not offer its memory: ", error.what()));
+  }
 }
 
 Clock::time_point CudaCollectives::deadline(const Call& call) const {
@@ -150,7 +159,7 @@ abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
 
 void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DType dtype, Reduction op, int root,
                                  const Call& call) {
-  connect(deadline(call));
+  connect(deadline(call), call.sequence);
   const auto kind = root < 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduce;
   CollectiveParams p = make_params(kind, call);
   p.in = bytes_of(in);
@@ -166,8 +175,8 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
   if (p.algorithm == abi::Algorithm::kRing) {
     const uint64_t messages = (bytes + abi::kMessageBytes - 1) / abi::kMessageBytes;
     const uint64_t slice = (messages + group_.world - 1) / group_.world * abi::kMessageBytes;
-    return launch({KernelFamily::kRing, dtype, group_.world},
-                  std::max(1, abi::ring_workers(slice, p.ring_workers)), true, p, call);
+    return launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(slice, p.ring_workers)),
+                  true, p, call);
   }
   const uint64_t packet = has_16_byte_packets(dtype) ? 16 : 8;
   uint64_t packets = (bytes + packet - 1) / packet;
@@ -179,7 +188,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
 
 void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, DType dtype, Reduction op,
                                      const Call& call) {
-  connect(deadline(call));
+  connect(deadline(call), call.sequence);
   CollectiveParams p = make_params(CollectiveKind::kReduceScatter, call);
   p.in = bytes_of(in);
   p.out = static_cast<unsigned char*>(out);
@@ -201,15 +210,15 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
     return launch({KernelFamily::kPackets, dtype, group_.world}, grid + 1, false, p, call);
   }
   p.algorithm = abi::Algorithm::kRing;
-  launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, p.ring_workers)), true,
-         p, call);
+  launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, p.ring_workers)), true, p,
+         call);
 }
 
 void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes,
                                const Call& call, const Output& output) {
   check(static_cast<int>(parts.size()) == group_.world, "an exchange with ", parts.size(), " parts in a group of ",
         group_.world);
-  connect(deadline(call));
+  connect(deadline(call), call.sequence);
   CollectiveParams p = make_params(CollectiveKind::kExchange, call);
   p.call = abi::pack_call(p.kind, kBarrierType, static_cast<abi::ReduceOp>(kind), root, bytes);
   for (int r = 0; r < group_.world; ++r) p.parts[r] = parts[r];
@@ -250,7 +259,7 @@ void CudaCollectives::point(CollectiveKind kind, int peer, uint64_t bytes, Colle
 }
 
 void CudaCollectives::send(const void* data, uint64_t bytes, int to, const Call& call) {
-  arena_->of(to, deadline(call));
+  reach(to, deadline(call), cat("send number ", call.sequence));
   CollectiveParams p = make_params(CollectiveKind::kSend, call);
   p.parts[to].source = bytes_of(data);
   p.parts[to].send_bytes = bytes;
@@ -258,7 +267,7 @@ void CudaCollectives::send(const void* data, uint64_t bytes, int to, const Call&
 }
 
 void CudaCollectives::receive(void* data, uint64_t bytes, int from, const Call& call) {
-  arena_->of(from, deadline(call));
+  reach(from, deadline(call), cat("receive number ", call.sequence));
   CollectiveParams p = make_params(CollectiveKind::kReceive, call);
   p.parts[from].destination = static_cast<unsigned char*>(data);
   p.parts[from].receive_bytes = bytes;
@@ -309,13 +318,16 @@ void CudaCollectives::poll() {
 }
 
 void CudaCollectives::abort() {
-  // Into the own abort flags: the kernels of this rank see it, and tell the peers.
+  // Into the flags of this rank and of the peers that it has mapped: it may have no kernel under way that would tell
+  // them.
   const uint32_t one = 1;
   ContextScope scope(gpu_.context);
   RelaxedCaptureScope relaxed;
   Stream stream = nullptr;
   check_result(driver().stream_create(&stream, kStreamNonBlocking), "cuStreamCreate");
-  driver().copy_to_device_async(arena_->own() + layout_.aborts + group_.rank * 4, &one, sizeof one, stream);
+  for (int r = 0; r < group_.world; ++r)
+    if (DevicePtr segment = arena_->mapped(r))
+      driver().copy_to_device_async(segment + layout_.aborts + group_.rank * 4, &one, sizeof one, stream);
   driver().stream_synchronize(stream);
   driver().stream_destroy(stream);
 }
@@ -366,8 +378,9 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
     default:
       break;
   }
+  const std::string who = e.peer < 0 ? "a rank (it is not known which)" : cat("rank ", e.peer);
   static constexpr const char* kWaits[] = {"call", "packet", "message", "free slot", "tile", "copy"};
-  return cat(where, "rank ", e.peer, " did not arrive within the time-out (worker ", e.worker, " waited for a ",
+  return cat(where, who, " did not arrive within the time-out (worker ", e.worker, " waited for a ",
              e.wait < 6 ? kWaits[e.wait] : "?", ", expected ", e.expected, ", saw ", e.seen, ", epoch ", e.epoch, ")");
 }
 

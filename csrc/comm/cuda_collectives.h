@@ -41,8 +41,9 @@ class CudaCollectives {
                   const CudaCollectivesOptions& options);
   ~CudaCollectives();
 
-  /// Maps the memory of all ranks; waits for them until `deadline`. Collectives do this by themselves.
-  void connect(Clock::time_point deadline);
+  /// Maps the memory of all ranks; waits for them until `deadline`. Collectives do this by themselves; `sequence` is
+  /// for the text of errors.
+  void connect(Clock::time_point deadline, uint64_t sequence = 0);
 
   /// root < 0: all ranks get the result.
   void all_reduce(const void* in, void* out, uint64_t count, DType dtype, Reduction op, int root, const Call& call);
@@ -85,6 +86,7 @@ class CudaCollectives {
   void force_ring_workers(int workers) { forced_workers_ = workers; }
 
  private:
+  void reach(int peer, Clock::time_point deadline, const std::string& what);
   abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
   void launch(const KernelKey& key, int grid, bool with_shared, abi::CollectiveParams& params, const Call& call);
   void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
