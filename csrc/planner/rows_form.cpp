@@ -45,7 +45,8 @@ RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
     if (op.record.kind != abi::TaskKind::kMatmulRows) continue;
     RowsForm form{op.record.params.rows, vector_operands(op)};
     form.params.form = 0;
-    if (form.params.m > 1) form.params.m = RowsForm::kFewRows;
+    const bool room = int64_t{RowsForm::kFewRows} * form.params.k <= RowsForm::kMaxActivation;
+    if (form.params.m > 1 && room) form.params.m = RowsForm::kFewRows;
     if (!flags.ops.empty()) form.flagged_operands = flags.ops[i].operands;
     form.early_prologue = early_prologue(plan, op, form.flagged_operands);
     size_t at = 0;

@@ -3,7 +3,8 @@
 // between the pages of one op and the next went into reading and dividing them); a record names its form.
 //
 // The rows of the activation are sizes where there may be several: a form is for one row or for up to kFewRows of them,
-// and the code of the latter asks the record how many there are.
+// and the code of the latter asks the record how many there are. (Rows too long for eight of them,
+// which the planner leaves to other kinds, keep their number.)
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,10 +16,11 @@ namespace ark::plan {
 
 struct RowsForm {
   static constexpr int kFewRows = 8;
-  abi::MatmulRowsParams params{};  // `form` is its place in the list, `m` 1 or kFewRows
-  uint32_t vector_operands = 0;    // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
-  uint32_t flagged_operands = 0;   // bit i: operand i comes in flagged words (flag_words.h)
-  bool early_prologue = false;     // the prologue reads flagged and immutable operands only: it needs no wait
+  static constexpr int64_t kMaxActivation = 16384;  // elements, rows times k (device/matmul_rows.cuh)
+  abi::MatmulRowsParams params{};                   // `form` is its place in the list, `m` 1 or kFewRows
+  uint32_t vector_operands = 0;   // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
+  uint32_t flagged_operands = 0;  // bit i: operand i comes in flagged words (flag_words.h)
+  bool early_prologue = false;    // the prologue reads flagged and immutable operands only: it needs no wait
 };
 
 struct RowsForms {
