@@ -72,7 +72,7 @@ def main() -> None:
         row |= {"floor": None, "must": times["nccl"]["median"], "errors": {}, "runs": results}
         rows.append(row)
         print_row(row)
-    write_json(args.json, rows, multicast=False)
+        write_json(args.json, rows, multicast=False)
 
 
 if __name__ == "__main__":
