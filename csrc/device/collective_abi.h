@@ -29,7 +29,7 @@ inline constexpr int kRingSlots = 8;
 inline constexpr int kFlagBytes = 32;          // distance between flags
 inline constexpr int kMaxDirectWorkers = 132;  // CTAs of a launch on registered memory
 
-/// Rings from every rank to every rank and worker. kRingPoint serves send and receive.
+/// Rings from every rank to every rank and worker. kPoint serves send and receive.
 enum class Ring : i32 { kReduce, kGather, kPoint, kCount };
 
 enum class CollectiveKind : i32 { kBarrier, kAllReduce, kReduce, kReduceScatter, kExchange, kSend, kReceive };
