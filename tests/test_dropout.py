@@ -11,6 +11,7 @@ from torch import nn
 import ark_torch.segment
 from ark_torch.backend import ark
 from tests.conftest import has_extension, use_reference
+from tests.dropout_noise import check_gradients_scatter_as_in_eager
 from tests.graph_builder import GraphBuilder
 from tests.reference_eval import philox_uniform
 from tests.test_models import bert_batch, relative_error, small_bert, train
@@ -139,3 +140,10 @@ def test_bert_with_dropout_equals_the_reference(monkeypatch, autocast, limit):
     for name, mine, theirs in zip(names, *results):
         if not name.endswith("key.bias"):  # zero but for rounding: softmax does not see it
             assert relative_error([mine], [theirs]) <= limit, name
+
+
+def test_gradients_scatter_over_masks_as_in_eager():
+    if not has_extension():
+        pytest.skip("needs the extension")
+    torch._dynamo.reset()
+    check_gradients_scatter_as_in_eager("cpu", layers=2, hidden=128, batch=4, sequence=32)

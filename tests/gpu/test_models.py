@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM, StaticCache
 
+from tests.dropout_noise import check_gradients_scatter_as_in_eager
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -160,6 +162,11 @@ def test_dropout_has_one_mask_for_both_passes(dtype, p):
     torch.testing.assert_close(gradient[kept], torch.full_like(out[kept], 1 / (1 - p)), rtol=1e-2, atol=0)
     torch.manual_seed(4)
     assert torch.equal(call(x), out) and not torch.equal(call(x), out)
+
+
+def test_gradients_scatter_over_masks_as_in_eager():
+    torch._dynamo.reset()
+    check_gradients_scatter_as_in_eager("cuda", layers=2, hidden=1024, batch=10, sequence=384)
 
 
 def test_bert_with_dropout_trains():

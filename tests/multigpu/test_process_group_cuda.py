@@ -302,7 +302,7 @@ def mismatches(rank: int, world: int) -> list[str]:
             call(group)
             torch.cuda.synchronize()
             ark.check(group)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             text = str(error)
         texts.append(f"{name}: {text}")
         print(f"rank {rank}: {texts[-1]}", flush=True)
