@@ -147,3 +147,13 @@ def test_gradients_scatter_over_masks_as_in_eager():
         pytest.skip("needs the extension")
     torch._dynamo.reset()
     check_gradients_scatter_as_in_eager("cpu", layers=2, hidden=128, batch=4, sequence=32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_keep_rate_is_not_rounded_to_the_type(dtype):
+    if not has_extension():
+        pytest.skip("needs the extension")
+    torch._dynamo.reset()
+    p, n = 0.1, 2_000_000
+    out = torch.compile(lambda x: F.dropout(x, p), backend=ark, options=STRICT)(torch.ones(n, dtype=dtype))
+    assert abs((out != 0).double().mean() - (1 - p)) < 5 * (p * (1 - p) / n) ** 0.5
