@@ -123,11 +123,11 @@ struct CollectiveParams {
   CollectiveKind kind;
   Algorithm algorithm;
   ReduceOp op;
-  i32 early;       // launched with programmatic dependence
-  i32 peer;        // kSend, kReceive
-  i32 uses_rings;  // kExchange: some pair is larger than packet_limit
+  i32 early;         // launched with programmatic dependence
+  i32 peer;          // kSend, kReceive
+  i32 uses_rings;    // kExchange: some pair is larger than packet_limit
   i32 ring_workers;  // CTAs of the rings, the same on all ranks
-  u64 count;  // elements of the whole (all-reduce, reduce), of one part (reduce-scatter)
+  u64 count;         // elements of the whole (all-reduce, reduce), of one part (reduce-scatter)
   const unsigned char* in;
   unsigned char* out;
   u64 packet_limit;               // kExchange: pairs of at most this many bytes travel as packets

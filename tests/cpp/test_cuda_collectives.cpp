@@ -363,9 +363,8 @@ void time_workers(int world) {
         const double reduce = seconds_of(rank, n, [&] {
           rank.collectives.all_reduce(in, out, bytes / 2, DType::kBF16, Reduction::kSum, -1, rank.call());
         });
-        const double gather = seconds_of(rank, n, [&] {
-          rank.collectives.exchange(ExchangeKind::kAllGather, parts, -1, bytes, rank.call());
-        });
+        const double gather = seconds_of(
+            rank, n, [&] { rank.collectives.exchange(ExchangeKind::kAllGather, parts, -1, bytes, rank.call()); });
         const double scatter = seconds_of(rank, n, [&] {
           rank.collectives.reduce_scatter(in, out, bytes / 2 / world, DType::kBF16, Reduction::kSum, rank.call());
         });
