@@ -70,7 +70,7 @@ def test_generate_tokens_equal_eager_fp32():
     assert torch.equal(compiled.generate(prompt, **options), expected)
 
 
-def bert(dropout: float, layers: int = 3):
+def bert(dropout: float, layers: int = 3, attention_dropout: float | None = None):
     torch.manual_seed(0)
     config = BertConfig(
         hidden_size=512,
@@ -79,7 +79,7 @@ def bert(dropout: float, layers: int = 3):
         intermediate_size=2048,
         vocab_size=3000,
         hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout if attention_dropout is None else attention_dropout,
     )
     with torch.device("cuda"):
         return BertForPreTraining(config).train()
@@ -109,6 +109,24 @@ def test_bert_training_gradients(shape):
     eager = gradients(model, model, batch)
     ark = gradients(model, torch.compile(model, backend="ark"), batch)
     assert len(ark) == len(eager) == len(exact)
+    worst = max(error(a, x) / (error(e, x) + 1e-7) for a, e, x in zip(ark, eager, exact))
+    total = lambda out: sum((o.double() - x.double()).square().sum().item() for o, x in zip(out, exact)) ** 0.5
+    assert total(ark) <= 1.5 * total(eager), (total(ark), total(eager))
+    assert worst <= 4, worst
+
+
+@pytest.mark.parametrize("hidden, attention", [(1e-9, 0.0), (0.0, 1e-9), (1e-9, 1e-9)])
+def test_dropout_of_next_to_nothing_is_none(hidden, attention):
+    """All that dropout adds to the graphs (masks, attention as products of its own), and no element dropped."""
+    torch._dynamo.reset()
+    model, batch = bert(hidden, attention_dropout=attention), bert_batch(4, 128)
+    ark = gradients(model, torch.compile(model, backend="ark"), batch)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    double = copy.deepcopy(model).double()
+    exact = gradients(double, double, batch, autocast=False)
+    eager = gradients(model, model, batch)
     worst = max(error(a, x) / (error(e, x) + 1e-7) for a, e, x in zip(ark, eager, exact))
     total = lambda out: sum((o.double() - x.double()).square().sum().item() for o, x in zip(out, exact)) ** 0.5
     assert total(ark) <= 1.5 * total(eager), (total(ark), total(eager))
