@@ -1,7 +1,6 @@
 // Whole plans as text, against tests/cpp/golden. After an intended change: ARK_UPDATE_GOLDEN=1 test_golden_plans, and
 // read the diff.
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -12,9 +11,7 @@ using namespace ark::test;
 
 namespace {
 
-std::string golden_path(const std::string& name) {
-  return (std::filesystem::path(__FILE__).parent_path() / "golden" / (name + ".txt")).string();
-}
+std::string golden_path(const std::string& name) { return cat(ARK_CPP_TESTS, "/golden/", name, ".txt"); }
 
 void check_golden(const std::string& name, Builder&& builder, planner::Options options = {}) {
   plan::Plan plan = planner::plan_fused(std::move(builder.graph), options);
