@@ -17,18 +17,23 @@ _known: dict[tuple, torch.Tensor] = {}
 
 
 def on_device(number: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The number on the device. Numbers of a model hardly ever change: each is copied once."""
+    """The number on the device. Numbers of a model hardly ever change: each is copied once.
+
+    A captured graph fills one of its own at every replay: it may outlive what is kept here.
+    """
     value = number.item()
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return torch.full((), value, dtype=number.dtype, device=device)
     key = (device, number.dtype, value.hex() if isinstance(value, float) else value)
     found = _known.get(key)
     if found is not None:
         return found
     made = torch.full((), value, dtype=number.dtype, device=device)
     if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():
-            return made  # filled by every replay
         torch.cuda.current_stream(device).synchronize()  # other streams find it filled
     if len(_known) >= _MOST:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # kernels of any stream may still read them
         _known.clear()
     _known[key] = made
     return made

@@ -4,7 +4,8 @@ python benchmarks/training.py --json benchmarks/results/h200/training.json
 python benchmarks/training.py --unmasked --json benchmarks/results/h200/training_unmasked.json
 
 Where a model without a mask is traced or captured, transformers makes one (all visible, of no effect), and torch then
-takes slower attention than it would without. `--unmasked` keeps that mask from being made, for every contestant.
+composes attention of products where it has one kernel without. `--unmasked` keeps that mask from being made, for every
+contestant.
 """
 
 from __future__ import annotations

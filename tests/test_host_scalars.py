@@ -6,6 +6,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import ark_torch.host_scalars
 import ark_torch.segment
 from ark_torch.compile import CompileOptions, _GraphCompiler
 from ark_torch.host_scalars import on_device
@@ -72,3 +73,15 @@ def test_a_number_is_copied_once():
     assert torch.signbit(on_device(epsilon(-0.0), where)) and not torch.signbit(on_device(epsilon(0.0), where))
     assert on_device(epsilon(float("nan")), where).isnan()
     assert on_device(torch.tensor(7), where).item() == 7
+
+
+def test_a_captured_graph_keeps_numbers_of_its_own(monkeypatch):
+    """What is kept for later calls may be dropped while the graph lives."""
+    device, kept = torch.device("cuda", 0), object()
+    monkeypatch.setattr(ark_torch.host_scalars, "_known", {(device, torch.float64, (0.5).hex()): kept})
+    monkeypatch.setattr(torch, "full", lambda *args, **kwargs: object())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert on_device(epsilon(0.5), device) is kept
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert on_device(epsilon(0.5), device) is not kept
+    assert len(ark_torch.host_scalars._known) == 1
