@@ -123,7 +123,12 @@ ARK_DEVICE void reduce_as(u32 (&out)[kWords], const u32 (&in)[kWorld][kWords]) {
   for (int e = 0; e < kWords * 4 / E::kBytes; e++) {
     typename E::Sum sum = E::get(in[0], e);
 #pragma unroll
-    for (int r = 1; r < kWorld; r++) sum = combine<kOp, E::kFloat>(sum, E::get(in[r], e));
+    for (int r = 1; r < kWorld; r++) {
+      sum = combine<kOp, E::kFloat>(sum, E::get(in[r], e));
+      // Small integers of many ranks: taken apart for instructions on pairs of them, they would not fit into registers.
+      if constexpr (kWorld > 4 && E::kBytes < 4 && !E::kFloat && (kOp == ReduceOp::kMin || kOp == ReduceOp::kMax))
+        sum = static_cast<typename E::Sum>(opaque(static_cast<u32>(sum)));
+    }
     if constexpr (kOp == ReduceOp::kAverage) sum = sum / static_cast<typename E::Sum>(kWorld);
     E::put(out, e, sum);
   }

@@ -55,7 +55,7 @@ struct PacketKernel {
   using Two = TwoShot<E, kWorld, kCount>;
   static constexpr int kWords = PacketOf<E>::Type::kWords;
   // Packets of a thread at a time: registers are the limit.
-  static constexpr int kMany = kWorld == 2 ? 2 : kWorld <= 4 && E::kBytes > 1 ? 4 / kWords : 1;
+  static constexpr int kMany = kWorld == 2 ? 2 : kWorld <= 4 && (E::kFloat || E::kBytes > 2) ? 4 / kWords : 1;
 
   ARK_DEVICE static void run(const CollectiveParams& p) {
     begin_launch(p);

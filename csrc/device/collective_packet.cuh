@@ -124,6 +124,16 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
 /// Whether rank r gets the result.
 ARK_DEVICE bool takes_result(const CollectiveParams& p, int r) { return p.root < 0 || p.root == r; }
 
+/// The rank that comes k after this one. Of many ranks, what follows from it is worked out anew wherever it is needed:
+/// kept for all of them, it would not fit into registers.
+template <int kWorld>
+ARK_DEVICE int peer_after(const CollectiveParams& p, int k) {
+  if constexpr (kWorld > 4)
+    return static_cast<int>((opaque(static_cast<u32>(p.rank)) + k) % kWorld);
+  else
+    return (p.rank + k) % kWorld;
+}
+
 /// w[rank] = own, with indices that the compiler knows.
 template <int kWorld, int kWords>
 ARK_DEVICE void place_own(u32 (&w)[kWorld][kWords], const u32 (&own)[kWords], int rank) {
@@ -175,7 +185,7 @@ struct OneShot {
   ARK_DEVICE void push(u32 t, const Own& own) const {
 #pragma unroll
     for (int k = 1; k < kWorld; k++) {
-      const int r = (p.rank + k) % kWorld;
+      const int r = peer_after<kWorld>(p, k);
       unsigned char* box = boxes.box(r, p.rank, t);
 #pragma unroll
       for (int u = 0; u < kCount; u++)
@@ -229,6 +239,8 @@ struct TwoShot {
   }
   /// Slice r of the tensor at `address`.
   ARK_DEVICE Memory slice(const unsigned char* address, int r) const {
+    // As peer_after.
+    if constexpr (kWorld > 4) r = static_cast<int>(opaque(static_cast<u32>(r)));
     const u64 bytes = p.count * E::kBytes, begin = slice_bytes * r;
     if (scatter_only) return Memory(address + begin, slice_bytes);
     return Memory(address + begin, begin >= bytes ? 0 : min(slice_bytes, bytes - begin));
@@ -238,10 +250,10 @@ struct TwoShot {
   ARK_DEVICE void send(u32 t, Own& own) const {
     u32 w[kWorld][kCount][P::kWords];
 #pragma unroll
-    for (int k = 0; k < kWorld; k++) slice(p.in, (p.rank + k) % kWorld).load_many(w[k], t, workers);
+    for (int k = 0; k < kWorld; k++) slice(p.in, peer_after<kWorld>(p, k)).load_many(w[k], t, workers);
 #pragma unroll
     for (int k = 1; k < kWorld; k++) {
-      const int r = (p.rank + k) % kWorld;
+      const int r = peer_after<kWorld>(p, k);
       const u32 blocks = blocks_of(r);
       unsigned char* box = scattered.box(r, p.rank, t);
 #pragma unroll
@@ -272,7 +284,7 @@ struct TwoShot {
       if (!scatter_only)
 #pragma unroll
         for (int k = 1; k < kWorld; k++) {
-          const int r = (p.rank + k) % kWorld;
+          const int r = peer_after<kWorld>(p, k);
           if (takes_result(p, r)) P::send(gathered.box(r, p.rank, index[u]), result, gathered.epoch);
         }
       if (scatter_only || takes_result(p, p.rank)) out.store(result, index[u]);
