@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tests.collective_reference import reduced
 
-ROUNDS = int(os.environ.get("ARK_STRESS_ROUNDS", "10000"))
+ROUNDS = int(os.environ.get("ARK_STRESS_ROUNDS", "2000"))
 CHECK_EVERY = 200
 OPS = ("all_reduce", "all_reduce", "reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "gather",
        "scatter", "uneven", "send", "barrier")  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # collecting tests never starts CUDA: some fork afterwards
+
 import pytest
 import torch
 

@@ -1,38 +1,150 @@
-"""PyTorch's own tests of torch.distributed, unedited, on the backend `ark` (needs the package expecttest).
+"""PyTorch's own tests of torch.distributed, unedited, on the backend `ark` (needs expecttest; pytest-xdist for -n).
 
-    WORLD_SIZE=2 python -m pytest tests/distributed_suite.py                    # all of it, new processes for each test
-    WORLD_SIZE=2 python -m pytest tests/distributed_suite.py -k all_reduce_sum  # a part
+    python -m tests.distributed_suite_runs                                # all of it: 2 and 8 ranks, CPU and GPUs
+    WORLD_SIZE=8 python -m pytest -rs -n 4 tests/distributed_suite.py     # one of these runs
+    CUDA_VISIBLE_DEVICES= WORLD_SIZE=2 python -m pytest tests/distributed_suite.py -k all_reduce_sum
 
-Not collected by `make test`, which runs the part named in test_distributed_suite.py, in two processes for all of it.
+The ranks of a test fork from a process that has imported everything and never touched CUDA. Tests that run at the same
+time share nothing: a folder for each test, GPUs of their own where there are enough. A test that takes longer than
+DISTRIBUTED_TESTS_DEFAULT_TIMEOUT seconds (100) fails with the stacks of its ranks.
+
+What is left out, and why: tests/distributed_left_out.py; what the suite skips by itself is listed by -rs. Not collected
+by `make test`, which runs the part for CPU tensors (test_distributed_suite.py), in two processes for all of it.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import faulthandler
 import os
 import shutil
+import signal
 import tempfile
+import unittest
+import warnings
+from pathlib import Path
 
 os.environ.setdefault("BACKEND", "ark")
 os.environ.setdefault("WORLD_SIZE", "2")
-if "TEMP_DIR" not in os.environ:  # the module of the tests wants a folder when it is imported; the ranks inherit it
+os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "100")
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting GPUs must not start CUDA: ranks are forked
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # nor may there be threads of OpenMP
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")
+if "TEMP_DIR" not in os.environ:  # the module of the tests wants a folder when it is imported
     os.environ["TEMP_DIR"] = tempfile.mkdtemp(prefix="ark-suite-")
     atexit.register(shutil.rmtree, os.environ["TEMP_DIR"], ignore_errors=True)
 
+# ruff: noqa: E402
 import torch
-from torch.testing._internal.common_distributed import DistTestCases
 
-import ark_torch  # noqa: F401  (registers the backend, in the spawned ranks too)
+WORLD = int(os.environ["WORLD_SIZE"])
 
-# The suite asks per backend what it can do; ark does on CUDA what NCCL does.
-if torch.cuda.is_available():
-    for feature in ("gpu", "cuda", "ddp", "subgroup"):
-        DistTestCases.backend_feature[feature].add("ark")
 
-from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
+def take_gpus() -> None:
+    """With more GPUs than ranks, every worker of pytest-xdist has GPUs of its own, as far as they go."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    count = torch.cuda.device_count()
+    if count < 2 * WORLD:
+        return
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = names or [str(i) for i in range(count)]
+    first = worker % (count // WORLD) * WORLD
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first : first + WORLD])
+
+
+take_gpus()
+
+from torch.testing._internal import common_distributed
+
+import ark_torch  # noqa: F401  (registers the backend)
+from tests.distributed_features import introduce_ark
+from tests.distributed_left_out import why_left_out
+
+ON_GPUS = torch.cuda.device_count() >= WORLD
+LIMIT_S = common_distributed.TIMEOUT_DEFAULT
+common_distributed.TIMEOUT_OVERRIDE.clear()
+
+introduce_ark()
+
+from torch.testing._internal.distributed.distributed_test import Barrier, DistributedTest, TestDistBackend
+
+torch.set_num_threads(1)
+
+
+def can_fork() -> bool:
+    """Whether ranks that are forked from here can use CUDA."""
+    if torch.cuda.is_initialized():
+        return False
+    child = os.fork()
+    if child == 0:
+        os._exit(int(bool(getattr(torch._C, "_cuda_isInBadFork", bool)())))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+FORK = can_fork()
+if not FORK:
+    warnings.warn("CUDA is already in use: every rank imports torch anew, which is slow", stacklevel=1)
+
+
+def end_with(parent: int) -> None:
+    """No rank outlives the process that started it."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class TestArk(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self) -> None:
+        why = why_left_out(self._testMethodName, ON_GPUS, WORLD)
+        if why:
+            self.skipTest(why)
         super().setUp()
-        self._spawn_processes()
+        with warnings.catch_warnings():  # of forking with a thread around: that of xdist waits in a read
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if FORK:
+                self._fork_processes()
+            else:
+                self._spawn_processes()
+
+    def _fork_processes(self) -> None:
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    def _barrier(self, *args, **kwargs) -> None:
+        """Ten seconds, the suite's limit, are short where several tests start CUDA at a time."""
+        Barrier.sync(*args, **{"timeout": LIMIT_S / 2, **kwargs})
+
+    def tearDown(self) -> None:
+        super().tearDown()
+        Path(self.file_name).unlink(missing_ok=True)
+
+    @classmethod
+    def _run(cls, rank: int, test_name: str, file_name: str, pipe, **kwargs) -> None:
+        end_with(os.getppid())
+        faulthandler.dump_traceback_later(LIMIT_S - 2)
+        super()._run(rank, test_name, file_name, pipe, **kwargs)
+
+    def run_test(self, test_name: str, parent_pipe) -> None:
+        """Keeps why a rank skips its test, for the process that reports it."""
+        test = getattr(self, test_name)
+
+        def run() -> None:
+            try:
+                test()
+            except unittest.SkipTest as skip:
+                Path(os.environ["TEMP_DIR"], "skipped").write_text(str(skip))
+                raise
+
+        setattr(self, test_name, run)
+        super().run_test(test_name, parent_pipe)
+
+    def _check_return_codes(self, fn, elapsed_time) -> None:
+        try:
+            super()._check_return_codes(fn, elapsed_time)
+        except unittest.SkipTest:
+            reason = Path(os.environ["TEMP_DIR"], "skipped")
+            if reason.exists():
+                raise unittest.SkipTest(reason.read_text()) from None
+            raise

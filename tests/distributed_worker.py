@@ -21,7 +21,7 @@ os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")
 
 
-START_SECONDS = 60  # for processes to start: importing torch and making CUDA contexts
+START_SECONDS = 90  # for eight processes to start: importing torch and making CUDA contexts
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import has_extension
+from tests.distributed_left_out import LEFT_OUT, LEFT_OUT_ON_CPU, why_left_out
 
 pytest.importorskip("expecttest", reason="torch.testing's distributed tests need it")
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
@@ -20,32 +21,6 @@ pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is no
 ROOT = Path(__file__).resolve().parent.parent
 WORLD = 2
 LIMIT_S = 170
-
-NEEDS_GPUS = "looks up the GPU of its rank although it sends no CUDA tensor"
-OTHER_BACKEND = "is about another backend"
-LEFT_OUT = {
-    "test_SyncBatchNorm_process_group": "needs torchvision",
-    "test_accumulate_gradients_no_sync": NEEDS_GPUS,
-    "test_accumulate_gradients_no_sync_allreduce_hook": NEEDS_GPUS,
-    "test_accumulate_gradients_no_sync_allreduce_with_then_hook": NEEDS_GPUS,
-    "test_accumulate_gradients_no_sync_grad_is_view": NEEDS_GPUS,
-    "test_barrier_timeout_full_group": "asks for Gloo's words in the error; tests/test_process_group.py has ark's",
-    "test_barrier_timeout_global": "asks for Gloo's words in the error; tests/test_process_group.py has ark's",
-    "test_barrier_timeout_group": "asks for Gloo's words in the error; tests/test_process_group.py has ark's",
-    "test_batch_isend_irecv_mixed_backend_err": "makes an NCCL group, which this torch may lack",
-    "test_batch_isend_irecv_op_err": NEEDS_GPUS,
-    "test_batch_isend_irecv_op_list_err": "leaves the ranks at different places after its error",
-    "test_ddp_create_graph": "leaves the ranks at different places after its error",
-    "test_ddp_logging_data_cpu": "compares the backend's name with gloo",
-    "test_new_subgroups_with_group_param": "names ranks up to 3 and does not check the world's size",
-    "test_sparse_all_reduce_sum": "sparse tensors, which ark refuses by name",
-}
-# Families: a part of the name, and why.
-LEFT_OUT_FAMILIES = {
-    "cuda": "CUDA tensors; tests/gpu and the suite on a machine with two GPUs",
-    "nccl": OTHER_BACKEND,
-    "monitored_barrier": "only Gloo has monitored barriers",
-}
 
 
 def names() -> list[str]:
@@ -55,7 +30,13 @@ def names() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    own = {"BACKEND": "ark", "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    own = {
+        "BACKEND": "ark",
+        "WORLD_SIZE": str(WORLD),
+        "MASTER_ADDR": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     return os.environ | own | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
 
 
@@ -83,8 +64,8 @@ def run_ranks(folder: Path, tests: list[str]) -> list[list[dict]]:
 
 def test_the_suite_passes(tmp_path):
     everything = names()
-    assert set(LEFT_OUT) <= set(everything), "a test that is left out is gone from the suite"
-    chosen = [n for n in everything if n not in LEFT_OUT and not any(part in n for part in LEFT_OUT_FAMILIES)]
+    assert set(LEFT_OUT | LEFT_OUT_ON_CPU) <= set(everything), "a test that is left out is gone from the suite"
+    chosen = [name for name in everything if not why_left_out(name, on_gpus=False, world=WORLD)]
     outcomes = run_ranks(tmp_path, chosen)
     wrong = [line for lines in outcomes for line in lines if line["outcome"] == "failed"]
     assert not wrong, "\n\n".join(f"{line['test']}: {line['text']}" for line in wrong)
