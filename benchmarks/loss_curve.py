@@ -8,7 +8,7 @@ in the order of their sums only: the rows of every batch are permuted, which cha
 and nothing else.
 With dropout: at every step the means over the seeds of ark and eager differ by at most LIMIT standard errors of their
 difference (Student's t of two samples of 5, pooled variance; chosen so that equal distributions pass with 99 %
-over all 20 steps).
+over all 20 steps). `--also inductor` trains it on the same seeds and judges it likewise.
 """
 
 from __future__ import annotations
@@ -95,30 +95,35 @@ def without_dropout(where: str, args: argparse.Namespace) -> dict:
 
 
 def with_dropout(where: str, dropout: float, args: argparse.Namespace) -> dict:
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     curves = {}
-    for mode in ("eager", "ark"):
+    for mode in ("eager", "ark", *args.also):
+        torch._dynamo.reset()
         trainer = Trainer(mode, where, dropout, args)
-        curves[mode] = [trainer.curve(seed) for seed in range(args.seeds)]
+        curves[mode] = [trainer.curve(seed) for seed in seeds]
         del trainer
     means = {mode: [statistics.mean(values) for values in zip(*runs)] for mode, runs in curves.items()}
     variances = {mode: [statistics.variance(values) for values in zip(*runs)] for mode, runs in curves.items()}
-    errors = [((a + b) / args.seeds) ** 0.5 for a, b in zip(variances["ark"], variances["eager"])]
-    limits = [LIMIT * error for error in errors]
-    far = distances(means["ark"], means["eager"])
+    far = {mode: distances(means[mode], means["eager"]) for mode in ("ark", *args.also)}
+    errors = {
+        mode: [((a + b) / args.seeds) ** 0.5 for a, b in zip(variances[mode], variances["eager"])] for mode in far
+    }
+    limits = [LIMIT * error for error in errors["ark"]]
     return {
         "case": case_name(args, dropout, f"distance of the mean of {args.seeds} seeds from eager's, over the steps"),
         "unit": "loss",
         "better": "lower",
-        "ark": summary(far),
-        "rivals": {},
+        "ark": summary(far["ark"]),
+        "rivals": {mode: summary(far[mode]) for mode in args.also},
         "floor": None,
         "must": max(limits),
         "errors": {},
+        "seeds": list(seeds),
         "curves": curves,
         "means": means,
         "limits": limits,
-        "standard_errors": [distance / error for distance, error in zip(far, errors)],
-        "within": all(a <= b for a, b in zip(far, limits)),
+        "standard_errors": {mode: [d / error for d, error in zip(far[mode], errors[mode])] for mode in far},
+        "within": all(a <= b for a, b in zip(far["ark"], limits)),
     }
 
 
@@ -133,7 +138,9 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--orders", type=int, default=4, help="eager runs with permuted batches")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--dropouts", default="0,0.1")
+    parser.add_argument("--also", nargs="*", default=[], choices=("inductor",), help="with dropout: beside ark")
     args = parser.parse_args()
     where, rows = device(), []
     for dropout in map(float, args.dropouts.split(",")):

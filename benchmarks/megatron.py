@@ -32,7 +32,7 @@ def cases_of(gpus: int) -> dict[str, list[str]]:
 
 
 def run(script: str, gpus: int, backend: str, args: list[str]) -> dict:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={gpus}", script, *args]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", script, *args]
     # NVLink multicast stays off, for every backend.
     quiet = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -54,9 +54,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
     args = parser.parse_args()
     rows = []
     for case, options in cases_of(args.gpus).items():
+        if args.only not in case:
+            continue
         options = [*options, "--steps", str(args.steps), "--warmup", str(args.warmup)]
         results: dict[str, list[dict]] = {backend: [] for backend in BACKENDS}
         for repeat in range(args.repeat):

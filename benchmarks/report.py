@@ -95,7 +95,7 @@ def timeline() -> str:
     return "\n".join(lines)
 
 
-WORLDS = (4, 2)
+WORLDS = tuple(n for n in (8, 4, 2) if (RESULTS / f"collectives_{n}.json").exists())
 SIZES = {8 << 10: "8 KB", 64 << 10: "64 KB", 1 << 20: "1 MB", 4 << 20: "4 MB", 16 << 20: "16 MB", 64 << 20: "64 MB",
          256 << 20: "256 MB", 1 << 30: "1 GB"}  # fmt: skip
 
@@ -138,7 +138,10 @@ def collectives() -> str:
 def communication() -> str:
     """Communication inside of kernels, beside computation, in training."""
     lines = ["| what | unit | ark | NCCL | goal |", "|" + "---|" * 5]
-    names = ["collectives_device_side", "interference_4", "ddp_4", "megatron_4"]
+    names = [
+        "collectives_device_side",
+        *(f"{what}_{n}" for what in ("interference", "ddp", "megatron") for n in (4, 8)),
+    ]
     for row in (row for name in names for row in rows_of(name)):
         nccl = median(row["rivals"].get("nccl"))
         cells = [row["case"], row["unit"], *(number(x) for x in (median(row["ark"]), nccl, row["must"]))]

@@ -159,6 +159,7 @@ def small_graphs() -> dict[str, str]:
     return found
 
 
+@pytest.mark.timeout(300)  # compiles four kernels, then some 120 deadlines
 def test_every_producer_that_never_signals_is_an_error():
     """Each arrival that is waited for, removed in turn: a deadline fires and says where, outputs are NaN, and a sound
     plan runs as before."""
@@ -202,7 +203,7 @@ def test_wrong_tensors_are_refused_and_the_next_call_works():
         with pytest.raises(ValueError, match="input 1.*expected.*got"):
             graph([a, bad])
         torch.testing.assert_close(graph([a, a])[0], torch.relu(a + a))
-    with pytest.raises(ValueError, match="expected 2"):
+    with pytest.raises(ValueError, match="expected a list of at least 2 inputs, got 1"):
         graph([a])
 
 

@@ -1,0 +1,21 @@
+"""FSDP2, DTensor, checkpoints and DDP on the backend `ark` between processes of the host."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import has_extension
+from tests.distributed_users import USERS, all_users
+from tests.distributed_worker import run_ranks, values
+
+pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request) -> list[dict]:
+    return values(run_ranks(all_users, request.param, seconds=120))
+
+
+@pytest.mark.parametrize("function", USERS, ids=lambda f: f.__name__)
+def test_user(ranks, function):
+    values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
