@@ -77,8 +77,11 @@ def _run(job: Job, expect_missing: int) -> dict:
                 rank, status, value = queue.get(timeout=START_SECONDS + 2 * job.seconds)
                 results[rank] = (status, value)
         finally:
+            last = (
+                START_SECONDS if expect_missing == job.world else 10
+            )  # nobody answers: who dies may still be starting
             for process in processes:
-                process.join(10)
+                process.join(last)
                 if process.is_alive():
                     process.kill()
     return results
