@@ -72,6 +72,14 @@ def resolve_target(wanted: str, device: torch.device) -> str:
     return fitting
 
 
+def check_workers(workers: int | None, target: str, device: torch.device) -> None:
+    """Every worker of the loop kernel has an SM of its own."""
+    if workers and target == "cuda":
+        most = torch.cuda.get_device_properties(device).multi_processor_count
+        if workers > most:
+            raise ValueError(f"option 'workers' is {workers}, expected at most {most}, the SMs of {device}")
+
+
 def compile_graph(gm: fx.GraphModule, options: CompileOptions, record: GraphRecord):
     """The callable: takes a list of arguments, which it clears, and returns a list."""
     compiler = _GraphCompiler(gm, options, record)
@@ -96,6 +104,7 @@ class _GraphCompiler:
         self.gm, self.options, self.record = gm, options, record
         self.device = graph_device(gm)
         self.target = resolve_target(options.target, self.device)
+        check_workers(options.native.get("workers"), self.target, self.device)
         move_host_scalars(gm.graph, self.device)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
