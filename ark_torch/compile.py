@@ -231,7 +231,10 @@ class _GraphCompiler:
             emitter = Emitter(self.gm, self.symbols, self.device)
             return emitter.emit_segment(f"{name}_aten", lowered, step.nodes)
 
-        return NativeSegment(name, lowered, executable, make_fallback, self.record.name, list(step.nodes))
+        counts = self.record.runtime_fallbacks
+        return NativeSegment(
+            name, lowered, executable, make_fallback, self.record.name, counts, self.options.strict, list(step.nodes)
+        )
 
     def _note(self, steps: list[Step]) -> None:
         for step in steps:
