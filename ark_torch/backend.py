@@ -37,7 +37,8 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
       OPTIONS
 
     Environment (for diagnostics and installation; every one optional):
-      ARK_DUMP       folder that every graph's stages are written to (default: nothing is written)
+      ARK_DUMP       folder that every graph's stages are written to, those of failures included, each rank's below
+                     rank<n> (default: nothing is written)
       ARK_CACHE_DIR  folder of the compiled kernels, or "off" (default: $XDG_CACHE_HOME/ark, else ~/.cache/ark)
       ARK_NVRTC      folder to take NVRTC from, and from nowhere else (default: the Python packages nvidia-cuda-nvrtc,
                      torch, $CUDA_HOME, $CUDA_PATH, /usr/local/cuda, the loader's path)

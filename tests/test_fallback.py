@@ -312,3 +312,33 @@ def test_dump(executor, tmp_path, monkeypatch):
     compile_and_check(lambda x: x + 1, torch.randn(3))
     assert any(f.name.endswith(".fx.py") for f in tmp_path.iterdir())
     assert any("def call" in f.read_text() for f in tmp_path.glob("*.call.py"))
+
+
+def test_dump_when_compiling_fails(executor, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    with pytest.raises(Exception, match="aten.sort"):
+        torch.compile(mixed, backend=ark, options={"strict": True})(torch.randn(5, 9))
+    assert [f.name.split("_")[-1] for f in tmp_path.glob("*.py")] == ["inference.fx.py"]
+    if executor == "host":
+        assert list(tmp_path.glob("*/graph.json"))
+
+
+def test_dump_of_several_ranks(executor, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        torch._dynamo.reset()
+        compile_and_check(lambda x: x + 1, torch.randn(3))
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["rank0", "rank1"]
+    for folder in tmp_path.iterdir():
+        assert len(list(folder.glob("*.fx.py"))) == 1
+        assert executor == "reference" or len(list(folder.glob("*/plan.json"))) == 1
+
+
+def test_dump_into_a_folder_that_cannot_be_made(executor, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING, logger="ark"):
+        compile_and_check(lambda x: x + 1, torch.randn(3))
+    assert any("ARK_DUMP" in r.getMessage() for r in caplog.records if r.name == "ark")

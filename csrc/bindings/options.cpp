@@ -68,6 +68,7 @@ const std::map<std::string, Setter>& setters() {
          o.runtime.max_executables = static_cast<size_t>(bounded(v, "max_executables", 1, 1'000'000));
        }},
       {"plan", [](GraphOptions& o, const py::handle& v) { o.runtime.saved_plan = py::cast<std::string>(v); }},
+      {"dump", [](GraphOptions& o, const py::handle& v) { o.runtime.dump_folder = py::cast<std::string>(v); }},
       {"name", [](GraphOptions& o, const py::handle& v) { o.name = py::cast<std::string>(v); }},
   };
   return table;
