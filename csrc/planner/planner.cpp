@@ -50,7 +50,7 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   place_memory(draft, options, timeline, sync, plan);
   plan.predicted_ms = 1e3 * timeline.end;
   finish(std::move(draft), options, plan);
-  verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
+  if (options.verify) verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
   return plan;
 }
 

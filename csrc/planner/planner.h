@@ -26,6 +26,7 @@ struct Options {
   bool reuse_memory = true;
   int max_slots = 3840;      // addresses that a launch can carry (device/launch.h)
   bool verify_races = true;  // verify_plan in full (0.03-0.3 s for whole models); false: structure and counters only
+  bool verify = true;        // false: the plan as the passes made it, to look at
 };
 
 /// Throws UnsupportedError (with the node) for what no task kind can run.

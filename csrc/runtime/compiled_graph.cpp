@@ -42,7 +42,12 @@ Verification verification_from_environment() {
 CompiledGraph::CompiledGraph(ir::Graph graph, TargetKind target, Options options, double parse_seconds)
     : graph_(std::move(graph)), target_(target), options_(std::move(options)) {
   auto begin = Clock::now();
-  ir::verify(graph_);
+  try {
+    ir::verify(graph_);
+  } catch (const std::exception& error) {
+    dump_refused(options_.dump_folder, graph_, error.what());
+    throw;
+  }
   written_inputs_ = find_written_inputs(graph_);
   seconds_.parse = parse_seconds + seconds_since(begin);
 }
@@ -62,7 +67,13 @@ std::shared_ptr<Instance> CompiledGraph::specialise(std::span<const int64_t> sym
   if (auto instance = find(symbols)) return instance;
   std::lock_guard lock(build_mutex_);
   if (auto instance = find(symbols)) return instance;  // another thread was first
-  return build(symbols);
+  dump_graph(options_.dump_folder, graph_, symbols);
+  try {
+    return build(symbols);
+  } catch (const std::exception& error) {
+    dump_failure(options_, target_, graph_, symbols, error.what());
+    throw;
+  }
 }
 
 std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, bool trace) const {
@@ -97,7 +108,7 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   instance->executable = make(std::move(plan), /*trace=*/false);
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
-  dump(graph_, *instance, options_.planner);
+  dump(options_, graph_, *instance);
   keep(instance, bind_seconds, plan_seconds);
   return instance;
 }

@@ -28,6 +28,9 @@ enum class Verification : uint8_t {
 /// ARK_VERIFY: once (the default), full or structure.
 Verification verification_from_environment();
 
+/// ARK_DUMP.
+std::string dump_folder_from_environment();
+
 struct Options {
   planner::Options planner;
   Verification verification = verification_from_environment();
@@ -35,6 +38,7 @@ struct Options {
   targets::HostOptions host;
   size_t max_executables = 64;  // the least recently used goes first
   std::string saved_plan;       // JSON of a plan to run as it is, unverified, instead of planning: tests damage plans
+  std::string dump_folder = dump_folder_from_environment();  // empty: nothing is written (runtime/dump.h)
 };
 
 /// Seconds, summed over the executables of a graph.
