@@ -183,12 +183,13 @@ bool within(const std::set<T>& some, const std::set<T>& all) {
 
 class Maker {
  public:
-  explicit Maker(std::span<const plan::Plan* const> plans) : plans_(plans) {
+  explicit Maker(std::span<const plan::Plan* const> plans, Kernel kernel = {})
+      : plans_(plans), kernel_(std::move(kernel)), is_new_(kernel_.code.empty()) {
     for (const plan::Plan* plan : plans) needs_.push_back(Analysis(*plan).run());
   }
 
   Kernel run() {
-    kernel_.name = plans_.front()->name;
+    if (is_new_) kernel_.name = plans_.front()->name;
     for (size_t p = 0; p < plans_.size(); ++p) add(p);
     return std::move(kernel_);
   }
@@ -200,10 +201,11 @@ class Maker {
     std::vector<int32_t> number;
     for (size_t i = 0; i < plan.programs.size(); ++i) {
       const Needs::Program& need = needs.programs[i];
-      // the first plan keeps its numbers, used or not
-      const int code = p == 0              ? append(plan.programs[i], need, own_form(plan.programs[i], need))
-                       : need.uses.empty() ? -1
-                                           : code_of(plan.programs[i], need);
+      int code = -1;
+      if (is_new_ && p == 0)  // keeps its numbers, used or not
+        code = append(plan.programs[i], need, own_form(plan.programs[i], need));
+      else if (!need.uses.empty())
+        code = code_of(plan.programs[i], need);
       number.push_back(code);
       for (const Use use : need.uses) kernel_.uses[use].insert(code);
     }
@@ -243,10 +245,10 @@ class Maker {
     return append(program, need, general);
   }
 
-  /// Of all plans but the first.
+  /// Of all plans but the one whose own form did not do.
   Ops all_row_ops(const Program& program) const {
     Ops ops;
-    for (size_t p = 1; p < plans_.size(); ++p)
+    for (size_t p = is_new_; p < plans_.size(); ++p)
       for (size_t i = 0; i < plans_[p]->programs.size(); ++i)
         if (const Ops& more = needs_[p].programs[i].row_ops; !more.empty() && plans_[p]->programs[i] == program)
           ops.insert(ops.end(), more.begin(), more.end());
@@ -256,11 +258,17 @@ class Maker {
   std::span<const plan::Plan* const> plans_;
   std::vector<Needs> needs_;
   Kernel kernel_;
+  const bool is_new_;
 };
 
 }  // namespace
 
 Kernel make_kernel(std::span<const plan::Plan* const> plans) { return Maker(plans).run(); }
+
+Kernel extended(Kernel kernel, const plan::Plan& plan) {
+  const plan::Plan* const plans[] = {&plan};
+  return Maker(plans, std::move(kernel)).run();
+}
 
 std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan::Plan& plan) {
   const Needs needs = Analysis(plan).run();

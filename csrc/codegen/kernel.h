@@ -45,6 +45,9 @@ struct Kernel {
 /// of rows does not serve the others, they get one form of their own, for all of them.
 Kernel make_kernel(std::span<const plan::Plan* const> plans);
 
+/// The kernel and what else the plan needs: what the kernel had keeps its numbers.
+Kernel extended(Kernel kernel, const plan::Plan& plan);
+
 /// The plan's code in the kernel, or nothing where the kernel lacks some of it.
 std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan::Plan& plan);
 

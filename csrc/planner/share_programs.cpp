@@ -11,21 +11,27 @@ namespace {
 
 using abi::TaskKind;
 
+/// The extent that an index has to lie in.
+bool is_extent(const Instr& instr, int input) {
+  return instr.op == Opcode::kCheckIndex && instr.b == input && instr.a != input;
+}
+
 /// Whether an instruction takes register `input` as a number that might as well be any other.
-bool takes_freely(const Instr& instr, int input) {
+bool takes_freely(const Instr& instr, int input, bool sizes_vary) {
+  if (sizes_vary && is_extent(instr, input)) return true;
   if (instr.op == Opcode::kRand) return instr.c != input;  // seed or offset
   return instr.op == Opcode::kAdd && compute_type(instr.dtype) == DType::kI64;
 }
 
 /// Instructions whose number may become a parameter: integers that are added, or that number a stream of random
 /// numbers.
-std::vector<int> free_numbers(const Program& program) {
+std::vector<int> free_numbers(const Program& program, bool sizes_vary) {
   std::vector<bool> used(program.instrs.size(), false), freely(program.instrs.size(), true);
   for (const Instr& i : program.instrs)
     for (const int16_t input : {i.a, i.b, i.c, i.d}) {
       if (input < 0) continue;
       used[static_cast<size_t>(input)] = true;
-      if (!takes_freely(i, input)) freely[static_cast<size_t>(input)] = false;
+      if (!takes_freely(i, input, sizes_vary)) freely[static_cast<size_t>(input)] = false;
     }
   std::vector<int> found;
   for (size_t k = 0; k < program.instrs.size(); ++k) {
@@ -62,7 +68,7 @@ std::optional<Place> place_of(abi::OpRecord& record) {
 
 class Sharing {
  public:
-  explicit Sharing(FusedGraph& graph) : graph_(graph), users_(graph.programs.size()) {
+  Sharing(FusedGraph& graph, bool sizes_vary) : graph_(graph), sizes_vary_(sizes_vary), users_(graph.programs.size()) {
     for (size_t op = 0; op < graph.ops.size(); ++op)
       for (const int program : graph.ops[op].op.programs) users_[static_cast<size_t>(program)].push_back(op);
   }
@@ -72,7 +78,7 @@ class Sharing {
     std::map<std::pair<size_t, int>, std::vector<Class>> classes;
     for (size_t p = 0; p < graph_.programs.size(); ++p) {
       const Program& program = graph_.programs[p];
-      std::vector<int> numbers = free_numbers(program);
+      std::vector<int> numbers = free_numbers(program, sizes_vary_);
       if (numbers.empty() || !may_share(p)) continue;
       std::vector<Class>& bucket = classes[{program.instrs.size(), program.num_operands}];
       Program rest = without_numbers(program, numbers);
@@ -105,14 +111,15 @@ class Sharing {
   }
 
   void merge(const Class& c) {
-    if (c.members.size() < 2) return;
+    if (c.members.size() < 2 && !sizes_vary_) return;
     auto number_of = [&](size_t program, int k) {
       return graph_.programs[program].instrs[static_cast<size_t>(k)].imm_int;
     };
     std::vector<int> differing;
     for (const int k : c.numbers)
-      if (std::any_of(c.members.begin(), c.members.end(),
-                      [&](size_t p) { return number_of(p, k) != number_of(c.members.front(), k); }))
+      if ((sizes_vary_ && extent(c.rest, k)) || std::any_of(c.members.begin(), c.members.end(), [&](size_t p) {
+            return number_of(p, k) != number_of(c.members.front(), k);
+          }))
         differing.push_back(k);
     if (differing.empty() || differing.size() > abi::kMaxDims) return;
     for (const size_t program : c.members)
@@ -160,12 +167,18 @@ class Sharing {
     }
   }
 
+  static bool extent(const Program& program, int number) {
+    return std::any_of(program.instrs.begin(), program.instrs.end(),
+                       [&](const Instr& i) { return is_extent(i, number); });
+  }
+
   FusedGraph& graph_;
+  const bool sizes_vary_;
   std::vector<std::vector<size_t>> users_;  // per program: ops
 };
 
 }  // namespace
 
-void share_programs(FusedGraph& graph) { Sharing(graph).run(); }
+void share_programs(FusedGraph& graph, bool sizes_vary) { Sharing(graph, sizes_vary).run(); }
 
 }  // namespace ark::planner

@@ -10,6 +10,7 @@
 
 namespace ark::planner {
 
-void share_programs(FusedGraph& graph);
+/// `sizes_vary`: so do the extents that indices have to lie in, whether they differ or not.
+void share_programs(FusedGraph& graph, bool sizes_vary = false);
 
 }  // namespace ark::planner

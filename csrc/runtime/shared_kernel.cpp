@@ -1,0 +1,99 @@
+#include "runtime/shared_kernel.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+
+namespace ark::runtime {
+namespace {
+
+using Symbols = std::vector<int64_t>;
+
+constexpr int64_t kFewRows = plan::RowsForm::kFewRows;
+constexpr int64_t kMostElements =
+    1 << 16;  // product of the values that differ: planning takes as long as there are tiles
+
+int64_t product_of(std::span<const int64_t> symbols) {
+  int64_t product = 1;
+  for (const int64_t value : std::set<int64_t>(symbols.begin(), symbols.end())) product *= value;
+  return product;
+}
+
+/// Kinds whose code takes registers from the other kinds' main loops (what has no pages is called, device/outline.cuh).
+std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
+  using enum abi::TaskKind;
+  static const std::set<abi::TaskKind> kCalled = {kPointwise,       kRow,      kColumn, kMatmulSimple,
+                                                  kAttentionSimple, kMaskRange};
+  std::set<abi::TaskKind> kinds;
+  for (const plan::Op& op : plan.ops)
+    if (!kCalled.contains(op.record.kind)) kinds.insert(op.record.kind);
+  return kinds;
+}
+
+/// Nothing where the sizes are none that the graph can have.
+std::optional<plan::Plan> plan_of(const ir::Graph& graph, const Symbols& symbols, const planner::Options& options) {
+  try {
+    return planner::make_plan(ir::bind(graph, symbols), options);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::vector<Symbols> probe_sizes(std::span<const int64_t> symbols, bool few_rows) {
+  std::set<Symbols> found;
+  auto add = [&](auto&& change) {
+    Symbols other;
+    for (const int64_t v : symbols)
+      other.push_back(std::max(few_rows && v > kFewRows ? kFewRows + 1 : 2, static_cast<int64_t>(change(v))));
+    if (!std::ranges::equal(other, symbols)) found.insert(std::move(other));
+  };
+  for (const int64_t value : std::set<int64_t>(symbols.begin(), symbols.end())) {
+    for (int shift = 1; shift <= 4; ++shift) add([&](int64_t v) { return v == value ? v >> shift : v; });
+    for (int shift = 1; shift <= 7 && (product_of(symbols) << shift) <= kMostElements; ++shift)
+      add([&](int64_t v) { return v == value ? v << shift : v; });
+  }
+  for (int shift = 1; shift <= 3; ++shift) add([&](int64_t v) { return v >> shift | 1; });
+  return {found.begin(), found.end()};
+}
+
+planner::Options SharedKernel::options() const {
+  planner::Options options = options_;
+  if (kernel_) options.few_rows = options.few_rows && kernel_->kinds.contains(abi::TaskKind::kMatmulRows);
+  return options;
+}
+
+codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64_t> symbols) const {
+  const std::set<abi::TaskKind> kinds = heavy_kinds(plan);
+  planner::Options options = options_;
+  options.verify_races = false;
+  options.few_rows = options.few_rows && kinds.contains(abi::TaskKind::kMatmulRows);
+  std::vector<plan::Plan> others;
+  for (const Symbols& sizes : probe_sizes(symbols, options.few_rows)) {
+    std::optional<plan::Plan> other = plan_of(graph_, sizes, options);
+    // other kinds are another kernel: their code would cost these their registers
+    if (other && std::ranges::includes(kinds, heavy_kinds(*other))) others.push_back(std::move(*other));
+  }
+  std::vector<const plan::Plan*> plans = {&plan};
+  for (const plan::Plan& other : others) plans.push_back(&other);
+  return codegen::make_kernel(plans);
+}
+
+KernelUse SharedKernel::use(const plan::Plan& plan, std::span<const int64_t> symbols) {
+  std::optional<plan::KernelNumbers> numbers;
+  if (kernel_) numbers = codegen::find_numbers(*kernel_, plan);
+  if (!numbers) {
+    codegen::Kernel kernel = kernel_ ? codegen::extended(*kernel_, plan) : make(plan, symbols);
+    kernel_ = std::make_shared<const codegen::Kernel>(std::move(kernel));
+    ++num_made_;
+    numbers = codegen::find_numbers(*kernel_, plan);
+    check(numbers.has_value(), "plan '", plan.name, "' does not find its code in its kernel");
+  }
+  return {kernel_, std::move(*numbers)};
+}
+
+}  // namespace ark::runtime
