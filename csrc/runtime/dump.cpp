@@ -34,9 +34,8 @@ void dump(const ir::Graph& graph, const Instance& instance, const planner::Optio
   write("graph.json", ir::to_json(graph));
   write("graph.txt", ir::to_string(graph));
   write("bound.txt", ir::to_string(instance.bound));
-  write("fused.txt",
-        planner::to_string(planner::fuse(instance.bound, options.tensor_cores, options.machine.num_workers,
-                                        options.few_rows)));
+  write("fused.txt", planner::to_string(planner::fuse(instance.bound, options.tensor_cores, options.machine.num_workers,
+                                                      options.few_rows)));
   write("plan.txt", plan::to_string(instance.plan()));
   write("plan.json", plan::to_json(instance.plan()));
   if (const std::string& source = instance.executable->build_info().source; !source.empty()) write("source.cu", source);

@@ -33,6 +33,15 @@ std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
   return kinds;
 }
 
+bool has_only_few_rows(const plan::Plan& plan) {
+  bool few = false;
+  for (const plan::Op& op : plan.ops) {
+    if (op.record.kind == abi::TaskKind::kMatmulTile && op.record.params.matmul.m > kFewRows) return false;
+    few |= op.record.kind == abi::TaskKind::kMatmulRows;
+  }
+  return few;
+}
+
 /// Nothing where the sizes are none that the graph can have.
 std::optional<plan::Plan> plan_of(const ir::Graph& graph, const Symbols& symbols, const planner::Options& options) {
   try {
@@ -61,17 +70,23 @@ std::vector<Symbols> probe_sizes(std::span<const int64_t> symbols, bool few_rows
   return {found.begin(), found.end()};
 }
 
-planner::Options SharedKernel::options() const {
+SharedKernel::SharedKernel(const ir::Graph& graph, const planner::Options& options) : graph_(graph), options_(options) {
+  options_.sizes_vary = true;
+}
+
+plan::Plan SharedKernel::plan(const ir::Graph& bound, bool verify_races) {
   planner::Options options = options_;
-  if (kernel_) options.few_rows = options.few_rows && kernel_->kinds.contains(abi::TaskKind::kMatmulRows);
-  return options;
+  options.verify_races = verify_races;
+  if (kernel_ || !options.few_rows) return planner::make_plan(bound, options);
+  plan::Plan plan = planner::make_plan(bound, options);
+  options_.few_rows = options.few_rows = has_only_few_rows(plan);
+  return options.few_rows ? plan : planner::make_plan(bound, options);
 }
 
 codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64_t> symbols) const {
   const std::set<abi::TaskKind> kinds = heavy_kinds(plan);
   planner::Options options = options_;
   options.verify_races = false;
-  options.few_rows = options.few_rows && kinds.contains(abi::TaskKind::kMatmulRows);
   std::vector<plan::Plan> others;
   for (const Symbols& sizes : probe_sizes(symbols, options.few_rows)) {
     std::optional<plan::Plan> other = plan_of(graph_, sizes, options);

@@ -26,11 +26,11 @@ struct KernelUse {
 /// Not thread-safe.
 class SharedKernel {
  public:
-  SharedKernel(const ir::Graph& graph, const planner::Options& options) : graph_(graph), options_(options) {}
+  SharedKernel(const ir::Graph& graph, const planner::Options& options);
 
-  /// How further sizes are to be planned: few-row products, whose code takes registers from the main loops beside it,
-  /// only where the first sizes had some.
-  planner::Options options() const;
+  /// Plans sizes as its kernel can run them. Code of few-row products takes registers from the main loops beside it:
+  /// they keep a kind of their own only in graphs that have few rows altogether when they first run.
+  plan::Plan plan(const ir::Graph& bound, bool verify_races);
   /// The kernel for a plan of these sizes, made or extended where there is none that has its code.
   KernelUse use(const plan::Plan& plan, std::span<const int64_t> symbols);
   /// Kernels made and extended so far.
@@ -40,7 +40,7 @@ class SharedKernel {
   codegen::Kernel make(const plan::Plan& plan, std::span<const int64_t> symbols) const;
 
   const ir::Graph& graph_;
-  planner::Options options_;
+  planner::Options options_;  // what of them depends on sizes is decided with the first
   std::shared_ptr<const codegen::Kernel> kernel_;
   int num_made_ = 0;
 };
