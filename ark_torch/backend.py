@@ -18,6 +18,7 @@ _NATIVE_OPTIONS = {
     "workers": int,
     "schedule": str,
     "tensor_cores": bool,
+    "few_rows": bool,
     "reuse_memory": bool,
     "threads": int,
     "seed": int,

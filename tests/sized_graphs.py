@@ -61,6 +61,20 @@ def evaluated(exprs: list[dict], symbols: list[int]) -> list[int]:
     return known
 
 
+def static_text(graph: SizedGraph, symbols: list[int]) -> str:
+    """The graph with these sizes as numbers."""
+    text = json.loads(graph.text)
+    known = evaluated(text.pop("exprs", []), symbols)
+    text.pop("symbols", None)
+
+    def number(item):
+        if isinstance(item, dict):
+            return known[item["expr"]] if item.keys() == {"expr"} else {k: number(v) for k, v in item.items()}
+        return [number(i) for i in item] if isinstance(item, list) else item
+
+    return json.dumps(number(text))
+
+
 class Captured:
     """Stands in for CompiledGraph: notes the symbols and returns tensors of the right shapes."""
 

@@ -10,7 +10,7 @@
 
 namespace ark::planner {
 
-/// `sizes_vary`: so do the extents that indices have to lie in, whether they differ or not.
+/// `sizes_vary`: so do numbers that are sizes (extents of indices, strides of streams), whether they differ or not.
 void share_programs(FusedGraph& graph, bool sizes_vary = false);
 
 }  // namespace ark::planner

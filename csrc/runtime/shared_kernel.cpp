@@ -1,6 +1,7 @@
 #include "runtime/shared_kernel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -15,6 +16,9 @@ using Symbols = std::vector<int64_t>;
 constexpr int64_t kFewRows = plan::RowsForm::kFewRows;
 constexpr int64_t kMostElements =
     1 << 16;  // product of the values that differ: planning takes as long as there are tiles
+
+/// Where other sizes need more code than this, sizes are part of it (divisors of indices): it would serve only them.
+constexpr size_t kMostCode = 2, kMoreCode = 16;
 
 int64_t product_of(std::span<const int64_t> symbols) {
   int64_t product = 1;
@@ -49,6 +53,21 @@ std::optional<plan::Plan> plan_of(const ir::Graph& graph, const Symbols& symbols
   } catch (const std::exception&) {
     return std::nullopt;
   }
+}
+
+/// The first plan, and those of the others whose every program is another's too.
+std::vector<const plan::Plan*> typical(const std::vector<const plan::Plan*>& plans) {
+  auto has = [](const plan::Plan* plan, const Program& program) {
+    return std::ranges::find(plan->programs, program) != plan->programs.end();
+  };
+  auto shared = [&](const plan::Plan* plan) {
+    return std::ranges::all_of(plan->programs, [&](const Program& program) {
+      return std::ranges::any_of(plans, [&](const plan::Plan* other) { return other != plan && has(other, program); });
+    });
+  };
+  std::vector<const plan::Plan*> result = {plans.front()};
+  std::copy_if(plans.begin() + 1, plans.end(), std::back_inserter(result), shared);
+  return result;
 }
 
 }  // namespace
@@ -95,7 +114,12 @@ codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64
   }
   std::vector<const plan::Plan*> plans = {&plan};
   for (const plan::Plan& other : others) plans.push_back(&other);
-  return codegen::make_kernel(plans);
+  codegen::Kernel kernel = codegen::make_kernel(plans);
+  if (kernel.code.size() <= kMostCode * plan.programs.size() + kMoreCode) return kernel;
+  const uint32_t variants = kernel.matmul_variants;
+  kernel = codegen::make_kernel(typical(plans));
+  kernel.matmul_variants = variants;
+  return kernel;
 }
 
 KernelUse SharedKernel::use(const plan::Plan& plan, std::span<const int64_t> symbols) {
