@@ -110,9 +110,10 @@ def capture(steps) -> list[SizedGraph]:
     torch._dynamo.reset()
     try:
         with recording() as records:
+            count = 0
             for i, step in enumerate(steps):
                 step()
-                count = len(records) if i == 0 else count
+                count = count or len(records)
                 assert len(records) == count, f"step {i} was compiled again"
             return [segment.executable.sized for record in records for segment in record.segments]
     finally:
