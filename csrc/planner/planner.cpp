@@ -18,6 +18,7 @@ namespace {
 /// Numbers the records and moves everything into the plan.
 void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.num_workers = options.machine.num_workers;
+  plan.ops.reserve(draft.graph.ops.size());
   for (size_t i = 0; i < draft.graph.ops.size(); ++i) {
     plan::Op& op = draft.graph.ops[i].op;
     op.record.op = static_cast<int>(i);
