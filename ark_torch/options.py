@@ -63,6 +63,7 @@ OPTIONS = {
         ("greedy", "sequential"),
     ),
     "tensor_cores": Option(bool, "True", "tasks on tensor cores, and their shape on the host; False: plain tasks"),
+    "few_rows": Option(bool, "True", "products of few rows by tasks of their own; False: as those of many rows"),
     "reuse_memory": Option(bool, "True", "values share the arena when their lifetimes allow; False: all apart"),
     "trace": Option(
         bool, "False", "builds the kernel that writes time stamps at once (profile() builds it when needed)"

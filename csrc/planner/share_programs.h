@@ -10,6 +10,7 @@
 
 namespace ark::planner {
 
-void share_programs(FusedGraph& graph);
+/// `sizes_vary`: so do numbers that are sizes (extents of indices, strides of streams), whether they differ or not.
+void share_programs(FusedGraph& graph, bool sizes_vary = false);
 
 }  // namespace ark::planner

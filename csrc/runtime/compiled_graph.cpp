@@ -49,6 +49,9 @@ CompiledGraph::CompiledGraph(ir::Graph graph, TargetKind target, Options options
     throw;
   }
   written_inputs_ = find_written_inputs(graph_);
+  options_.planner.sizes_vary = !graph_.symbols.empty();
+  if (target_ == TargetKind::kCuda && options_.planner.sizes_vary && options_.saved_plan.empty())
+    shared_ = std::make_unique<SharedKernel>(graph_, options_.planner);
   seconds_.parse = parse_seconds + seconds_since(begin);
 }
 
@@ -76,17 +79,19 @@ std::shared_ptr<Instance> CompiledGraph::specialise(std::span<const int64_t> sym
   }
 }
 
-std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, bool trace) const {
+std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const KernelUse& kernel, bool trace) const {
   if (target_ == TargetKind::kHost) return targets::make_host(std::move(plan), options_.host);
   targets::CudaOptions cuda = options_.cuda;
   cuda.trace = cuda.trace || trace;
+  cuda.kernel = kernel.kernel;
+  cuda.numbers = kernel.numbers;
   return targets::make_cuda(std::move(plan), cuda);
 }
 
 plan::Plan CompiledGraph::make_verified_plan(const ir::Graph& bound) {
   planner::Options options = options_.planner;
   options.verify_races = options_.verification == Verification::kFull;
-  plan::Plan plan = planner::make_plan(bound, options);
+  plan::Plan plan = shared_ ? shared_->plan(bound, options.verify_races) : planner::make_plan(bound, options);
   if (options_.verification != Verification::kOnce) return plan;
   const uint64_t key = planner::structure_key(plan);
   if (proved_.contains(key)) return plan;
@@ -100,26 +105,30 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   instance->symbols.assign(symbols.begin(), symbols.end());
   auto begin = Clock::now();
   instance->bound = ir::bind(graph_, symbols);
-  double bind_seconds = seconds_since(begin);
+  Seconds seconds;
+  seconds.bind = seconds_since(begin);
   begin = Clock::now();
   plan::Plan plan =
       options_.saved_plan.empty() ? make_verified_plan(instance->bound) : plan::from_json(options_.saved_plan);
-  double plan_seconds = seconds_since(begin);
-  instance->executable = make(std::move(plan), /*trace=*/false);
+  seconds.plan = seconds_since(begin);
+  begin = Clock::now();
+  if (shared_) instance->kernel = shared_->use(plan, symbols);
+  seconds.source = seconds_since(begin);
+  instance->executable = make(std::move(plan), instance->kernel, /*trace=*/false);
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   dump(options_, graph_, *instance);
-  keep(instance, bind_seconds, plan_seconds);
+  keep(instance, seconds);
   return instance;
 }
 
-void CompiledGraph::keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds) {
+void CompiledGraph::keep(std::shared_ptr<Instance> instance, const Seconds& seconds) {
   std::vector<std::shared_ptr<Instance>> evicted;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   const targets::BuildInfo& info = instance->executable->build_info();
-  seconds_.bind += bind_seconds;
-  seconds_.plan += plan_seconds;
-  seconds_.source += info.source_seconds;
+  seconds_.bind += seconds.bind;
+  seconds_.plan += seconds.plan;
+  seconds_.source += seconds.source + info.source_seconds;
   seconds_.compile += info.compile_seconds;
   seconds_.load += info.load_seconds;
   counts_.compiles += info.compiles;
@@ -141,7 +150,7 @@ void CompiledGraph::keep(std::shared_ptr<Instance> instance, double bind_seconds
 
 targets::Executable& CompiledGraph::traced(Instance& instance) const {
   std::lock_guard lock(instance.traced_mutex);
-  if (!instance.traced) instance.traced = make(instance.plan(), /*trace=*/true);
+  if (!instance.traced) instance.traced = make(instance.plan(), instance.kernel, /*trace=*/true);
   return *instance.traced;
 }
 

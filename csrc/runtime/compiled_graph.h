@@ -13,6 +13,7 @@
 #include "ir/graph.h"
 #include "planner/planner.h"
 #include "runtime/run_states.h"
+#include "runtime/shared_kernel.h"
 #include "targets/target.h"
 
 namespace ark::runtime {
@@ -50,6 +51,7 @@ struct Seconds {
 struct Instance {
   std::vector<int64_t> symbols;
   ir::Graph bound;
+  KernelUse kernel;  // cuda, where sizes are symbolic
   std::unique_ptr<targets::Executable> executable;
   std::unique_ptr<targets::Executable> traced;  // made on first use
   std::unique_ptr<RunStates> states, traced_states;
@@ -88,17 +90,18 @@ class CompiledGraph {
  private:
   plan::Plan make_verified_plan(const ir::Graph& bound);
   std::shared_ptr<Instance> build(std::span<const int64_t> symbols);
-  std::unique_ptr<targets::Executable> make(plan::Plan plan, bool trace) const;
-  void keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds);
+  std::unique_ptr<targets::Executable> make(plan::Plan plan, const KernelUse& kernel, bool trace) const;
+  void keep(std::shared_ptr<Instance> instance, const Seconds& seconds);
 
   ir::Graph graph_;
   TargetKind target_;
   Options options_;
   std::vector<bool> written_inputs_;
 
-  std::mutex build_mutex_;     // held while one instance is made
-  std::set<uint64_t> proved_;  // structures of plans that were verified in full; under build_mutex_
-  mutable std::mutex mutex_;   // of everything below; held briefly
+  std::mutex build_mutex_;                // held while one instance is made
+  std::unique_ptr<SharedKernel> shared_;  // of all sizes; cuda, where they are symbolic; under build_mutex_
+  std::set<uint64_t> proved_;             // structures of plans that were verified in full; under build_mutex_
+  mutable std::mutex mutex_;              // of everything below; held briefly
   std::map<std::vector<int64_t>, std::shared_ptr<Instance>> instances_;
   std::shared_ptr<Instance> last_;
   Seconds seconds_;

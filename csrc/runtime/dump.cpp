@@ -62,7 +62,8 @@ class Folder {
   }
   void write_stages(const ir::Graph& bound, const planner::Options& options) const {
     write("bound.txt", ir::to_string(bound));
-    write("fused.txt", planner::to_string(planner::fuse(bound, options.tensor_cores, options.machine.num_workers)));
+    write("fused.txt", planner::to_string(
+                           planner::fuse(bound, options.tensor_cores, options.machine.num_workers, options.few_rows)));
   }
   void write_plan(const plan::Plan& plan) const {
     write("plan.txt", plan::to_string(plan));
