@@ -1,4 +1,7 @@
-"""What collectives must give, computed by every rank for itself, bit for bit."""
+"""What collectives must give, computed by every rank for itself, bit for bit.
+
+Of a number and NaN, minimum and maximum give the number, as NCCL's do; of NaN alone, NaN.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ def reduced(parts: list[torch.Tensor], op) -> torch.Tensor:
         if op == dist.ReduceOp.PRODUCT:
             total = total * part
         elif op == dist.ReduceOp.MAX:
-            total = torch.maximum(total, part)
+            total = torch.fmax(total, part)
         elif op == dist.ReduceOp.MIN:
-            total = torch.minimum(total, part)
+            total = torch.fmin(total, part)
         else:
             total = total + part
     if op == dist.ReduceOp.AVG:
@@ -29,3 +32,26 @@ def reduced(parts: list[torch.Tensor], op) -> torch.Tensor:
 def reference(base: torch.Tensor, world: int, op) -> torch.Tensor:
     """Of ranks that hold base + rank."""
     return reduced([base + r for r in range(world)], op)
+
+
+def check_not_numbers(rank: int, world: int, device: str, sizes: tuple[int, ...]) -> None:
+    """NaN of one rank, of all of them, of all ones; zeros of either sign: every rank gets the same bits."""
+    ops = (dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for size in sizes:
+            parts = [(torch.arange(size, device=device) % 5 - 2).to(dtype) + r for r in range(world)]
+            for r, part in enumerate(parts):
+                part[3 * r :: 17] = float("nan")
+                part[2::19] = float("nan")
+                part[4::23] = -0.0 if r % 2 else 0.0
+                part.view(torch.uint8).view(-1, dtype.itemsize)[5 + r :: 29] = 0xFF
+                part.view(torch.uint8).view(-1, dtype.itemsize)[6::31] = 0xFF
+            for op in ops:
+                out = parts[rank].clone()
+                dist.all_reduce(out, op=op)
+                wanted = reduced(parts, op)
+                assert torch.allclose(out, wanted, rtol=0, atol=0, equal_nan=True), (dtype, size, op)
+                bits = out.view(torch.uint8)
+                every = [torch.empty_like(bits) for _ in range(world)]
+                dist.all_gather(every, bits)
+                assert all(torch.equal(bits, other) for other in every), (dtype, size, op)

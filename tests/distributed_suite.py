@@ -18,8 +18,10 @@ import atexit
 import ctypes
 import faulthandler
 import os
+import re
 import shutil
 import signal
+import sys
 import tempfile
 import unittest
 import warnings
@@ -29,6 +31,8 @@ os.environ.setdefault("BACKEND", "ark")
 os.environ.setdefault("WORLD_SIZE", "2")
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "100")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting GPUs must not start CUDA: ranks are forked
+os.environ.setdefault("NUMBA_DISABLE_CUDA", "1")  # nor may numba, which the suite asks when it is imported
+sys.modules.setdefault("numba", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # nor may there be threads of OpenMP
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
@@ -38,6 +42,7 @@ if "TEMP_DIR" not in os.environ:  # the module of the tests wants a folder when 
     atexit.register(shutil.rmtree, os.environ["TEMP_DIR"], ignore_errors=True)
 
 # ruff: noqa: E402
+import pytest
 import torch
 
 WORLD = int(os.environ["WORLD_SIZE"])
@@ -74,19 +79,24 @@ from torch.testing._internal.distributed.distributed_test import Barrier, Distri
 torch.set_num_threads(1)
 
 
-def can_fork() -> bool:
-    """Whether ranks that are forked from here can use CUDA."""
+def cuda_is_in_use() -> bool:
+    """Whether this process has started CUDA through torch: those that fork from it cannot."""
     if torch.cuda.is_initialized():
-        return False
+        return True
     child = os.fork()
     if child == 0:
         os._exit(int(bool(getattr(torch._C, "_cuda_isInBadFork", bool)())))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
-FORK = can_fork()
+FORK = not cuda_is_in_use()
 if not FORK:
     warnings.warn("CUDA is already in use: every rank imports torch anew, which is slow", stacklevel=1)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """In place of that of conftest.py, which resets torch.compile: this imports inductor, which starts CUDA."""
 
 
 def end_with(parent: int) -> None:
@@ -102,6 +112,7 @@ class TestArk(TestDistBackend, DistributedTest._DistTestBase):
         if why:
             self.skipTest(why)
         super().setUp()
+        assert not FORK or not torch.cuda.is_initialized(), "the process that forks the ranks has started CUDA"
         with warnings.catch_warnings():  # of forking with a thread around: that of xdist waits in a read
             warnings.simplefilter("ignore", DeprecationWarning)
             if FORK:
@@ -141,8 +152,12 @@ class TestArk(TestDistBackend, DistributedTest._DistTestBase):
         super().run_test(test_name, parent_pipe)
 
     def _check_return_codes(self, fn, elapsed_time) -> None:
+        """With reasons for skipping and failing up front."""
         try:
             super()._check_return_codes(fn, elapsed_time)
+        except RuntimeError as error:
+            causes = dict.fromkeys(re.findall(r"^\w[\w.]*(?:Error|Exception)\b.*", str(error), re.MULTILINE))
+            raise RuntimeError(f"{'; '.join(causes)}\n{error}") from None
         except unittest.SkipTest:
             reason = Path(os.environ["TEMP_DIR"], "skipped")
             if reason.exists():

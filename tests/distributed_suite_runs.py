@@ -40,7 +40,7 @@ def run(world: int, device: str, arguments: argparse.Namespace) -> None:
     at_a_time = workers(world, device, arguments.gpus)
     log = Path(arguments.logs) / f"{device}_{world}.txt"
     own = {"WORLD_SIZE": str(world), "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OMP_NUM_THREADS": "1"}
+    own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
     if device == "cpu":
         own["CUDA_VISIBLE_DEVICES"] = ""
     command = [sys.executable, "-m", "pytest", "-q", "-rsfE", "--durations=10", "--tb=short"]
@@ -61,7 +61,7 @@ def summary(title: str, log: Path, seconds: float) -> str:
         if match:
             reasons[match[2]] = reasons.get(match[2], 0) + int(match[1])
     skipped = [f"  {count:4} skipped: {reason}" for reason, count in sorted(reasons.items(), key=lambda x: -x[1])]
-    failed = [f"  {line[:300]}" for line in lines if line.startswith(("FAILED", "ERROR"))]
+    failed = [f"  {line[:400]}" for line in lines if line.startswith(("FAILED", "ERROR"))]
     outcome = lines[-1].strip("= ") if lines else "no output"
     return "\n".join([f"{title}: {outcome} ({seconds:.0f} s, {log})", *failed[:PRINTED_LINES], *skipped])
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.collective_reference import check_not_numbers
 from tests.collective_stress import stress_on_host
 from tests.distributed_worker import run_ranks, values
 
@@ -115,6 +116,10 @@ def exchanges(rank: int, world: int) -> None:
     objects = [None] * world
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": r} for r in ranks]
+
+
+def not_numbers(rank: int, world: int) -> None:
+    check_not_numbers(rank, world, "cpu", (100, 70001))
 
 
 def subgroups(rank: int, world: int) -> None:
@@ -242,6 +247,10 @@ def test_collectives(world):
 @pytest.mark.parametrize("world", WORLDS)
 def test_exchanges(world):
     values(run_ranks(exchanges, world))
+
+
+def test_nan_and_zeros_of_either_sign():
+    values(run_ranks(not_numbers, SEVERAL))
 
 
 def test_subgroups():

@@ -53,6 +53,14 @@ struct F16 {
   static uint16_t store(float v) { return float_to_f16(v); }
 };
 
+template <class T>
+bool is_negative(T v) {
+  if constexpr (std::is_floating_point_v<T>)
+    return std::signbit(v);
+  else
+    return v < 0;
+}
+
 template <Reduction kOp, class T>
 T combine(T a, T b) {
   if constexpr (kOp == Reduction::kSum || kOp == Reduction::kAverage) {
@@ -67,9 +75,10 @@ T combine(T a, T b) {
     else
       return a * b;
   } else if constexpr (kOp == Reduction::kMin) {
-    return a != a || a < b ? a : b;  // NaN wins
+    // As NCCL, and the GPU's instructions: a number wins over NaN, -0 is less than 0.
+    return a < b || b != b || (a == b && is_negative(a)) ? a : b;
   } else if constexpr (kOp == Reduction::kMax) {
-    return a != a || a > b ? a : b;
+    return a > b || b != b || (a == b && !is_negative(a)) ? a : b;
   } else if constexpr (std::is_integral_v<T>) {
     if constexpr (kOp == Reduction::kBitAnd) return a & b;
     if constexpr (kOp == Reduction::kBitOr) return a | b;

@@ -88,6 +88,21 @@ struct ElementOf<8> : PlainElement<float> {};
 template <>
 struct ElementOf<9> : PlainElement<double> {};
 
+/// As NCCL: a number wins over NaN, and NaN remains where all ranks have one (of 32 bits: always the same one, so that
+/// ranks get the same bits although a NaN of all ones changes on its way).
+template <class T>
+ARK_DEVICE T least(T a, T b) {
+  return a < b ? a : b;
+}
+ARK_DEVICE float least(float a, float b) { return fminf(a, b); }
+ARK_DEVICE double least(double a, double b) { return fmin(a, b); }
+template <class T>
+ARK_DEVICE T greatest(T a, T b) {
+  return a > b ? a : b;
+}
+ARK_DEVICE float greatest(float a, float b) { return fmaxf(a, b); }
+ARK_DEVICE double greatest(double a, double b) { return fmax(a, b); }
+
 template <ReduceOp kOp, bool kFloat, class T>
 ARK_DEVICE T combine(T a, T b) {
   if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kAverage) {
@@ -101,9 +116,9 @@ ARK_DEVICE T combine(T a, T b) {
     else
       return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
   } else if constexpr (kOp == ReduceOp::kMin) {
-    return a != a || a < b ? a : b;  // NaN wins
+    return least(a, b);
   } else if constexpr (kOp == ReduceOp::kMax) {
-    return a != a || a > b ? a : b;
+    return greatest(a, b);
   } else if constexpr (!kFloat) {
     if constexpr (kOp == ReduceOp::kBitAnd)
       return a & b;
