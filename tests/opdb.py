@@ -45,11 +45,9 @@ _NOT_COMPARABLE = {
     "nn.functional.fractional_max_pool2d",
     "nn.functional.fractional_max_pool3d",
     "nn.functional.rrelu",
-    "nn.functional.multi_head_attention_forward",
     "pca_lowrank",
     "svd_lowrank",
     "torch.ops.aten._efficient_attention_forward",
-    "nn.functional.scaled_dot_product_attention",
     "rand",
 }
 

@@ -13,6 +13,7 @@ import pytest
 from tests.test_cpp import ROOT, build, programs  # noqa: F401 - a fixture
 
 BUILD = ROOT / "build/tsan"
+pytestmark = pytest.mark.timeout(1800)  # the whole core is built once more
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess:
