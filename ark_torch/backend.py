@@ -57,7 +57,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
       target (str)       "auto", "cuda" or "host"; must fit the tensors' device
       workers (int)      number of workers of the plan (cuda: CTAs; default one per SM)
       schedule (str)     "greedy" or "sequential" (every op waits for the whole op before it)
-      tensor_cores, reuse_memory, trace (bool), deadline_ms, max_executables (int)
+      tensor_cores, few_rows, reuse_memory, trace (bool), deadline_ms, max_executables (int)
       threads, seed (int)  of the host target
 
     Environment (for diagnostics and installation; every one optional):
