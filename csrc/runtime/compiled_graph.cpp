@@ -88,16 +88,18 @@ std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const 
   return targets::make_cuda(std::move(plan), cuda);
 }
 
-plan::Plan CompiledGraph::make_verified_plan(const ir::Graph& bound) {
+plan::Plan CompiledGraph::make_plan(const ir::Graph& bound) {
   planner::Options options = options_.planner;
   options.verify_races = options_.verification == Verification::kFull;
-  plan::Plan plan = shared_ ? shared_->plan(bound, options.verify_races) : planner::make_plan(bound, options);
-  if (options_.verification != Verification::kOnce) return plan;
+  return shared_ ? shared_->plan(bound, options.verify_races) : planner::make_plan(bound, options);
+}
+
+CompiledGraph::Proof CompiledGraph::start_proof(const plan::Plan& plan) const {
+  if (options_.verification != Verification::kOnce || !options_.saved_plan.empty()) return {};
   const uint64_t key = planner::structure_key(plan);
-  if (proved_.contains(key)) return plan;
-  planner::verify_plan(plan, planner::VerifyLevel::kRaces);  // make_plan has verified the structure
-  proved_.insert(key);
-  return plan;
+  if (proved_.contains(key)) return {};
+  auto prove = [plan] { planner::verify_plan(plan, planner::VerifyLevel::kRaces); };
+  return {key, std::async(std::launch::async | std::launch::deferred, std::move(prove))};
 }
 
 std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols) {
@@ -108,13 +110,19 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   Seconds seconds;
   seconds.bind = seconds_since(begin);
   begin = Clock::now();
-  plan::Plan plan =
-      options_.saved_plan.empty() ? make_verified_plan(instance->bound) : plan::from_json(options_.saved_plan);
+  plan::Plan plan = options_.saved_plan.empty() ? make_plan(instance->bound) : plan::from_json(options_.saved_plan);
+  Proof proof = start_proof(plan);
   seconds.plan = seconds_since(begin);
   begin = Clock::now();
   if (shared_) instance->kernel = shared_->use(plan, symbols);
   seconds.source = seconds_since(begin);
   instance->executable = make(std::move(plan), instance->kernel, /*trace=*/false);
+  begin = Clock::now();
+  if (proof.found.valid()) {
+    proof.found.get();
+    proved_.insert(proof.key);
+  }
+  seconds.plan += seconds_since(begin);
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   dump(options_, graph_, *instance);

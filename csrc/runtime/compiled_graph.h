@@ -1,6 +1,7 @@
 // A symbolic graph and its executables, one per set of symbol values.
 #pragma once
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -88,7 +89,13 @@ class CompiledGraph {
   std::shared_ptr<Instance> last() const;
 
  private:
-  plan::Plan make_verified_plan(const ir::Graph& bound);
+  plan::Plan make_plan(const ir::Graph& bound);
+  /// That a plan's tiles do not race, found out on another thread while the executable is made; throws what it finds.
+  struct Proof {
+    uint64_t key = 0;
+    std::future<void> found;  // not valid: nothing is to be proved
+  };
+  Proof start_proof(const plan::Plan& plan) const;
   std::shared_ptr<Instance> build(std::span<const int64_t> symbols);
   std::unique_ptr<targets::Executable> make(plan::Plan plan, const KernelUse& kernel, bool trace) const;
   void keep(std::shared_ptr<Instance> instance, const Seconds& seconds);
