@@ -1,7 +1,8 @@
 """Random collectives, the same on every rank: every result checked bit for bit, and digests compared over the ranks.
 
 Sizes, types, operations, groups, asynchronous calls, delays on the host and on the GPU, stragglers, registered memory,
-replays of captured graphs in between. Results are looked at in bulk, so that calls follow each other closely.
+sends and receives with several peers, replays of captured graphs in between. Results are looked at in bulk, so that
+calls follow each other closely.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.collective_reference import reduced
 ROUNDS = int(os.environ.get("ARK_STRESS_ROUNDS", "2000"))
 CHECK_EVERY = 200
 OPS = ("all_reduce", "all_reduce", "reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "gather",
-       "scatter", "uneven", "send", "barrier")  # fmt: skip
+       "scatter", "uneven", "send", "sends", "barrier")  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8)
 
 
@@ -178,6 +179,21 @@ class Stress:
         for work in works:
             work.wait()
         return out, part(last), None
+
+    def sends(self, group, members, n, me, root, op, part, registered, asynchronous):
+        """Between most pairs at once, of other sizes for each pair and both ways, issued in another order by every
+        rank."""
+        count = lambda r, k: len(part(r)) * ((2 * r + k + len(part(r))) % 4) // 3
+        peers = [(me + step) % n for step in range(1, n)]
+        lists = {k: torch.empty_like(part(k)[: count(k, me)]) for k in peers if count(k, me)}
+        calls = [dist.P2POp(dist.isend, part(me, k)[: count(me, k)], members[k], group) for k in peers if count(me, k)]
+        calls += [dist.P2POp(dist.irecv, data, members[k], group) for k, data in lists.items()]
+        self.own.shuffle(calls)
+        for work in dist.batch_isend_irecv(calls) if calls else []:
+            work.wait()
+        empty = part(me)[:0]
+        wanted = [part(k, me)[: count(k, me)] for k in lists]
+        return torch.cat([empty, *lists.values()]), torch.cat([empty, *wanted]), None
 
     def barrier(self, group, members, n, me, root, op, part, registered, asynchronous):
         dist.barrier(group=group)

@@ -80,3 +80,24 @@ def test_the_suite_passes(tmp_path):
     assert len(passed) >= 85
     for collective in ("all_reduce_sum", "all_gather", "broadcast", "reduce_sum", "scatter", "gather", "all_to_all"):
         assert f"test_{collective}" in passed
+
+
+FORKING = """
+import torch
+def start():
+    raise AssertionError("the process that forks the ranks starts CUDA")
+torch.cuda.is_available, torch.cuda.device_count, torch.cuda._lazy_init = lambda: True, lambda: 2, start
+import unittest
+from tests import distributed_suite as suite
+suite.TestArk._start_processes = lambda self, process: print("forked" if "Fork" in process.__name__ else "spawned")
+result = unittest.TestResult()
+suite.TestArk("test_all_reduce_sum").run(result)
+print(result.errors, result.failures)
+"""
+
+
+def test_process_that_forks_never_starts_cuda():
+    """As on a machine with GPUs: neither importing the suite nor what runs before a test asks a GPU for anything."""
+    own = environment() | {"CUDA_VISIBLE_DEVICES": "0,1"}
+    out = subprocess.run([sys.executable, "-c", FORKING], env=own, cwd=ROOT, capture_output=True, text=True)
+    assert out.stdout.splitlines()[-2:] == ["forked", "[] []"], out.stdout + out.stderr

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -201,6 +202,29 @@ def disagree(rank: int, world: int) -> str:
     return "no error"
 
 
+def uneven(rank: int, world: int) -> str:
+    """Rank 1 sends more to rank 0 than this expects."""
+    to = [100 + (rank == 1 and r == 0) for r in range(world)]
+    try:
+        dist.all_to_all_single(torch.ones(100 * world), torch.ones(sum(to)), [100] * world, to)
+        dist.all_reduce(torch.ones(1))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "no error"
+
+
+def point(rank: int, world: int) -> str:
+    try:
+        if rank == 1:
+            dist.send(torch.ones(101), dst=0)
+        elif rank == 0:
+            dist.recv(torch.ones(100), src=1)
+        dist.all_reduce(torch.ones(1))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "no error"
+
+
 def die(rank: int, world: int) -> tuple[str, float]:
     dist.barrier()
     if rank == 1:
@@ -211,6 +235,14 @@ def die(rank: int, world: int) -> tuple[str, float]:
     except RuntimeError as error:
         return str(error), time.monotonic() - begin
     return "no error", 0.0
+
+
+def die_together(rank: int, world: int) -> None:
+    """All ranks, in the middle of a collective: nobody is left to tidy up."""
+    dist.barrier()
+    works = [dist.all_reduce(torch.ones(1 << 20), async_op=True) for _ in range(50)]
+    works[rank].wait()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def late(rank: int, world: int) -> tuple[str, float]:
@@ -290,12 +322,34 @@ def test_disagreement_raises_on_every_rank():
         assert "all_reduce" in text and "rank" in text and ("disagree" in text or "failed" in text), text
 
 
+@pytest.mark.parametrize("function", [uneven, point])
+def test_sizes_of_a_pair_that_differ_raise_on_every_rank(function):
+    texts = values(run_ranks(function, SEVERAL))
+    for text in texts:
+        assert "rank" in text and "400" in text and "404" in text, text
+
+
 def test_dead_rank_raises_soon():
     results = run_ranks(die, SEVERAL, seconds=60, expect_missing=1)
     assert set(results) == set(range(SEVERAL)) - {1}
     for text, seconds in values(results):
         assert "rank 1" in text and "died" in text or "failed" in text, text
         assert seconds < 20
+
+
+def left_behind() -> set[str]:
+    """What groups of this host have put into places that outlive processes."""
+    return {str(path) for path in Path("/tmp").glob("ark-*")} | {str(path) for path in Path("/dev/shm").glob("*")}
+
+
+@pytest.mark.parametrize("function", [die, die_together])
+def test_killed_processes_leave_nothing_behind(function):
+    before = left_behind()
+    run_ranks(function, SEVERAL, expect_missing=1 if function is die else SEVERAL)
+    end = time.monotonic() + 10  # of other processes, which come and go
+    while left_behind() - before and time.monotonic() < end:
+        time.sleep(0.5)
+    assert left_behind() <= before
 
 
 def test_late_rank_raises_within_the_time_out():

@@ -34,6 +34,7 @@ abi::ArenaLayout lay_out(int world) {
   layout.flagged = take(2 * kPacketSetBytes);
   layout.places = take(2 * abi::kMaxRanks * 2 * 16);
   layout.parted = take(static_cast<uint64_t>(abi::kMaxDirectWorkers) * abi::kMaxRanks * abi::kFlagBytes);
+  layout.points = take(abi::kMaxRanks * abi::kPointBoxes * 16);
   const uint64_t full = static_cast<uint64_t>(abi::kMaxRingWorkers) * world,
                  point = static_cast<uint64_t>(abi::kMaxPointWorkers) * world;
   layout.rings = take((2 * full + point) * abi::kRingSlots * abi::kMessageBytes);
@@ -222,6 +223,7 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   CollectiveParams p = make_params(CollectiveKind::kExchange, call);
   p.call = abi::pack_call(p.kind, kBarrierType, static_cast<abi::ReduceOp>(kind), root, bytes);
   for (int r = 0; r < group_.world; ++r) p.parts[r] = parts[r];
+  p.compares_pairs = bytes == 0 && (kind == ExchangeKind::kAllToAll || kind == ExchangeKind::kAllGather);
   if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move_bytes) &&
       move_direct(p, output, call))
     return;
@@ -343,7 +345,7 @@ std::string call_text(uint64_t call) {
   std::string to = cat(root < 0 ? "" : cat(", root ", root), call & abi::kDirectCall ? ", on registered memory" : "");
   switch (kind) {
     case CollectiveKind::kExchange:
-      return cat(op < 6 ? kExchanges[op] : "?", " of ", count, " bytes", to);
+      return cat(op < 6 ? kExchanges[op] : "?", count ? cat(" of ", count, " bytes") : "", to);
     case CollectiveKind::kSend:
       return cat("send of ", count, " bytes to rank ", root);
     case CollectiveKind::kReceive:
@@ -362,9 +364,12 @@ std::string call_text(uint64_t call) {
 }  // namespace
 
 std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
+  const auto wait = static_cast<abi::CollectiveWait>(e.wait);
+  const bool exchange = static_cast<CollectiveKind>(e.own_call & 7) == CollectiveKind::kExchange;
+  const bool about_pair = exchange && (wait == abi::CollectiveWait::kSent || wait == abi::CollectiveWait::kExpected);
   std::string where = cat("group ", group_.name, ", rank ", group_.rank, ", collective number ", e.sequence, ", ",
-                          call_text(e.own_call), ": ");
-  switch (static_cast<abi::CollectiveWait>(e.wait)) {
+                          call_text(about_pair ? abi::pair_call(e.own_call, 0) : e.own_call), ": ");
+  switch (wait) {
     case abi::CollectiveWait::kMismatch:
       return cat(where, "the ranks disagree: rank ", e.peer, " called ", call_text(e.peer_call));
     case abi::CollectiveWait::kPeerAbort:
@@ -372,6 +377,12 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
     case abi::CollectiveWait::kWindow:
       return cat(where, "the ranks disagree: rank ", e.peer, " has its tensor in registered memory number ", e.seen,
                  ", this rank in number ", e.expected, " (all ranks pass tensors of the same empty or register call)");
+    case abi::CollectiveWait::kSent:
+      return cat(where, "the ranks disagree: rank ", e.peer, " sends ", e.peer_call >> 16,
+                 " bytes to this rank, which expects ", e.own_call >> 16);
+    case abi::CollectiveWait::kExpected:
+      return cat(where, "the ranks disagree: rank ", e.peer, " expects ", e.peer_call >> 16,
+                 " bytes from this rank, which sends ", e.own_call >> 16);
     case abi::CollectiveWait::kEnd:
       return cat(where, "rank ", e.peer, " did not end the collective within the time-out (worker ", e.worker,
                  ", epoch ", e.epoch, ")");

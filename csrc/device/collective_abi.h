@@ -26,6 +26,9 @@ inline constexpr int kMessageBytes = 16384;  // of one bulk copy; from 8 KB on t
 inline constexpr int kMaxRingWorkers = 64;   // CTAs: two launches of two groups fit on the GPU together
 inline constexpr int kMaxPointWorkers = 8;   // of a send or receive
 inline constexpr int kRingSlots = 8;
+// Sizes of sends from a rank. One that begins has sent all messages of those before it but kRingSlots at most, so that
+// what was twice as far back has been taken, and its size was read before.
+inline constexpr int kPointBoxes = 2 * kRingSlots;
 inline constexpr int kFlagBytes = 32;          // distance between flags
 inline constexpr int kMaxDirectWorkers = 132;  // CTAs of a launch on registered memory
 
@@ -45,8 +48,10 @@ struct ArenaLayout {
   u64 credits;  // likewise: messages that r has taken out of the ring from here
   u64 packets;  // [2] sets of packet_set_bytes: packets that are cleared after reading
   u64 flagged;  // likewise: packets that carry the epoch
-  u64 places;   // [2][kMaxRanks][2] packets: where the tensors of r lie (collective_direct.cuh)
+  u64 places;   // [2][kMaxRanks][2] packets: where the tensors of r lie (collective_direct.cuh), or what r sends here
+                // and expects from here, where pairs of an exchange may differ
   u64 parted;   // [kMaxDirectWorkers][kMaxRanks] flags: the last launch that this worker of r has ended
+  u64 points;   // [kMaxRanks][kPointBoxes] packets: the size of what r sends
   u64 rings;    // [Ring][workers][world][kRingSlots] messages
   u64 size_bytes;
   u64 packet_set_bytes;
@@ -74,7 +79,9 @@ enum class CollectiveWait : i32 {
   kMismatch,
   kPeerAbort,
   kWindow,
-  kEnd
+  kEnd,
+  kSent,     // a pair disagrees: own_call and peer_call carry its sizes
+  kExpected  // likewise, about what goes the other way
 };
 
 /// In pinned host memory. `set` is written last.
@@ -83,7 +90,7 @@ struct CollectiveError {
   i32 wait;  // CollectiveWait
   i32 peer;  // rank that did not come, -1: not known
   i32 worker;
-  u64 own_call, peer_call;  // packed calls (kMismatch, kCall)
+  u64 own_call, peer_call;  // packed calls (kMismatch, kCall, kSent, kExpected)
   u32 expected, seen;
   u32 epoch;
   u32 pad;
@@ -138,7 +145,11 @@ struct CollectiveParams {
   unsigned char* window_out[kMaxRanks];
   u64 place_in, place_out;
   u64 push_offset;
+  i32 compares_pairs;  // kExchange: the sizes of pairs may differ, so that the call does not say them
 };
+
+/// A call about one pair, whose own call says no count.
+ARK_HOST_DEVICE inline constexpr u64 pair_call(u64 call, u64 bytes) { return (call & 0xffff) | bytes << 16; }
 
 /// Workers that serve a pair of an exchange: both ends compute the same.
 ARK_HOST_DEVICE inline constexpr int ring_workers(u64 bytes, int limit) {

@@ -17,11 +17,6 @@ struct Places {
   u32 failed;
 };
 
-/// What one rank tells another about one tensor: the number of its window and the place in it.
-ARK_DEVICE unsigned char* place_packet(const CollectiveParams& p, int owner, int from, u32 epoch, int which) {
-  return p.base[owner] + p.layout.places + (((epoch & 1) * abi::kMaxRanks + from) * 2 + which) * 16;
-}
-
 /// Begins a launch; all threads of the CTA. False when the group has failed.
 ARK_DEVICE bool meet_peers(const CollectiveParams& p, u32 epoch, Places& places) {
   const int thread = thread_index(), lane = thread & 31;
@@ -32,8 +27,7 @@ ARK_DEVICE bool meet_peers(const CollectiveParams& p, u32 epoch, Places& places)
     if (blockIdx.x == 0 && peer) {
       const u64 own[2] = {p.place_in, p.place_out};
       for (int i = 0; i < 2; i++) {
-        const u32 words[4] = {static_cast<u32>(own[i]), epoch, static_cast<u32>(own[i] >> 32), epoch};
-        store_packet(place_packet(p, lane, p.rank, epoch, i), words);
+        store_tagged(place_packet(p, lane, p.rank, epoch, i), own[i], epoch, epoch);
       }
     }
     finish_call(p, epoch, lane);

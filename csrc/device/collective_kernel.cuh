@@ -211,13 +211,13 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
     states.finished = 0;
     fence_mbarrier_init();
   }
-  if (warp == 2) announce_call(p, epoch, lane);
+  if (warp == 2) announce_exchange(p, epoch, lane);
   __syncthreads();
   if (warp >= 4) {
     receive_small_parts<kWorld>(p, boxes, index, count);
     copy_own_part(p, index, count);
   } else if (warp == 2) {
-    finish_call(p, epoch, lane);
+    finish_exchange(p, epoch, lane);
   } else if (rings && warp == 0) {
     send.run(lane);
     if (lane == 0) atomicAdd(&states.finished, 1);
@@ -255,6 +255,11 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& s
   const PointPart part{p};
   using Move = Mover<kOutgoing, kSendStages, PointPart>;
   Move move(p, Ring::kPoint, static_cast<int>(blockIdx.x), part, shared, state);
+  PointSize size(p, kOutgoing, thread == 32);
+  if (kOutgoing)
+    size.announce();
+  else
+    size.early();
   if (thread < 32) move.prepare(lane);
   if (thread == 32) {
     Move::init(state);
@@ -266,6 +271,7 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& s
     move.run(lane);
     if (lane == 0) atomicAdd(&finished, 1);
   } else {
+    if (!kOutgoing) size.compare();
     watch_flags(lane == p.peer ? move.flag(lane) : nullptr, &state.flags.seen[lane % abi::kMaxRanks], &finished, 1);
   }
 }

@@ -18,14 +18,14 @@ struct SignalName {
 };
 
 /// Marks the group as failed: the waits of all ranks end. The first caller fills in the error record.
-ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen,
-                           u64 peer_call = 0) {
+ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen, u64 peer_call = 0,
+                           u64 own_call = 0) {
   if (atomic_exchange_relaxed(&p.state->abort, 1) != 0) return;
   abi::CollectiveError* e = p.error;
   e->wait = static_cast<i32>(name.wait);
   e->peer = name.peer;
   e->worker = static_cast<i32>(blockIdx.x);
-  e->own_call = p.call;
+  e->own_call = own_call ? own_call : p.call;
   e->peer_call = peer_call;
   e->expected = expected;
   e->seen = seen;
@@ -139,5 +139,79 @@ ARK_DEVICE void finish_call_alone(const CollectiveParams& p, u32 epoch, int lane
   store_relaxed(&p.state->entered, 0);
   store_relaxed(&p.state->epoch, next_epoch(epoch));
 }
+
+/// What a rank tells another besides its call: two packets. On registered memory, the places of its tensors.
+ARK_DEVICE unsigned char* place_packet(const CollectiveParams& p, int owner, int from, u32 epoch, int which) {
+  return p.base[owner] + p.layout.places + (((epoch & 1) * abi::kMaxRanks + from) * 2 + which) * 16;
+}
+ARK_DEVICE void store_tagged(unsigned char* packet, u64 value, u32 tag, u32 other_tag) {
+  const u32 words[4] = {static_cast<u32>(value), tag, static_cast<u32>(value >> 32), other_tag};
+  store_packet(packet, words);
+}
+
+/// An exchange whose pairs may differ: announces the call, and to every peer what goes to it and what is expected of
+/// it...
+ARK_DEVICE void announce_exchange(const CollectiveParams& p, u32 epoch, int lane) {
+  announce_call(p, epoch, lane);
+  if (!p.compares_pairs || blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+  store_tagged(place_packet(p, lane, p.rank, epoch, 0), p.parts[lane].send_bytes, epoch, epoch);
+  store_tagged(place_packet(p, lane, p.rank, epoch, 1), p.parts[lane].receive_bytes, epoch, epoch);
+}
+
+/// ... and compares with what they say.
+ARK_DEVICE void finish_exchange(const CollectiveParams& p, u32 epoch, int lane) {
+  finish_call(p, epoch, lane);
+  if (!p.compares_pairs || blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+  Patience patience;
+  for (int i = 0; i < 2; i++) {
+    const u64 own = i == 0 ? p.parts[lane].receive_bytes : p.parts[lane].send_bytes;
+    u32 w[4];
+    do {
+      load_packet(w, place_packet(p, p.rank, lane, epoch, i));
+      if (w[1] != epoch || w[3] != epoch) continue;
+      const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+      if (theirs != own)
+        fail_group(p, {i == 0 ? CollectiveWait::kSent : CollectiveWait::kExpected, lane}, 0, 0,
+                   abi::pair_call(p.call, theirs), abi::pair_call(p.call, own));
+      break;
+    } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+  }
+}
+
+/// The size of the send or receive whose first message has this number.
+struct PointSize {
+  const CollectiveParams& p;
+  u32 number;
+  u64 bytes;
+  bool speaks;  // one thread of the launch; of nothing there is no message, and nothing to say
+  u32 w[4];
+
+  ARK_DEVICE PointSize(const CollectiveParams& params, bool sends, bool thread)
+      : p(params),
+        number((sends ? params.state->sent : params.state->received)[static_cast<int>(Ring::kPoint)][0][params.peer]),
+        bytes(sends ? params.parts[params.peer].send_bytes : params.parts[params.peer].receive_bytes),
+        speaks(thread && blockIdx.x == 0 && bytes > 0) {}
+
+  ARK_DEVICE unsigned char* box(int owner, int from) const {
+    return p.base[owner] + p.layout.points + (from * abi::kPointBoxes + number % abi::kPointBoxes) * 16;
+  }
+  ARK_DEVICE void announce() const {
+    if (speaks) store_tagged(box(p.peer, p.rank), bytes, number, ~number);
+  }
+  /// A receiver compares before it takes the first message: early() looks for the first time.
+  ARK_DEVICE void early() {
+    if (speaks) load_packet(w, box(p.rank, p.peer));
+  }
+  ARK_DEVICE void compare() {
+    if (!speaks) return;
+    Patience patience;
+    while (w[1] != number || w[3] != ~number) {
+      if (!patience.again(p, {CollectiveWait::kCall, p.peer}, number, w[1])) return;
+      load_packet(w, box(p.rank, p.peer));
+    }
+    const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+    if (theirs != bytes) fail_group(p, {CollectiveWait::kSent, p.peer}, 0, 0, abi::pair_call(p.call, theirs), p.call);
+  }
+};
 
 }  // namespace ark::device

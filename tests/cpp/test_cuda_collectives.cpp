@@ -172,6 +172,38 @@ void check_mismatch(int world) {
   for (auto& t : threads) t.join();
 }
 
+/// Rank 1 sends a byte more to rank 0 than this expects: both may say so, who is not concerned hears of it later.
+void check_pair_mismatch(int world, size_t bytes, bool point) {
+  std::atomic<int> said{0};
+  run_ranks(world, cat(point ? "send" : "exchange", " of ", bytes, " bytes, of which one rank sends more"), {},
+            [&](Rank& rank) {
+              std::vector<abi::ExchangePart> parts(world);
+              for (int r = 0; r < world; ++r)
+                parts[r] = {reinterpret_cast<unsigned char*>(rank.in()), reinterpret_cast<unsigned char*>(rank.out()),
+                            bytes + (rank.rank == 1 && r == 0), bytes};
+              std::string text = "no error";
+              try {
+                if (!point) rank.collectives.exchange(ExchangeKind::kAllToAll, parts, -1, 0, rank.call());
+                if (point && rank.rank == 1)
+                  rank.collectives.send(reinterpret_cast<void*>(rank.in()), bytes + 1, 0, rank.call());
+                if (point && rank.rank == 0)
+                  rank.collectives.receive(reinterpret_cast<void*>(rank.out()), bytes, 1, rank.call());
+                rank.sync();
+                rank.collectives.barrier(rank.call());
+                rank.sync();
+                rank.collectives.poll();
+              } catch (const std::exception& error) {
+                text = error.what();
+              }
+              expect(text.find("disagree") != text.npos || text.find("failed") != text.npos, text);
+              const std::string here = cat("sends ", bytes + 1, " bytes to this rank, which expects ", bytes),
+                                there = cat("expects ", bytes, " bytes from this rank, which sends ", bytes + 1);
+              if (text.find(here) != text.npos || text.find(there) != text.npos) ++said;
+              std::printf("  rank %d: %s\n", rank.rank, text.c_str());
+            });
+  expect(said > 0, cat("sizes of a pair differ: ", said.load(), " ranks said how"));
+}
+
 /// Tensors of different windows.
 void check_other_window(int world) {
   run_ranks(world, "other window", {}, [&](Rank& rank) {
@@ -290,6 +322,8 @@ void check_all(int world) {
     }
   });
   check_mismatch(world);
+  for (size_t bytes : {1000, 3'000'000})
+    for (bool point : {false, true}) check_pair_mismatch(world, bytes, point);
   check_other_window(world);
   check_missing(world);
 }

@@ -287,6 +287,25 @@ def mismatches(rank: int, world: int) -> list[str]:
 
     ones = lambda n, dtype=torch.float32: torch.ones(n, dtype=dtype, device=DEVICE)
     odd = rank == 1
+
+    def uneven(group, scale: int) -> None:
+        """Rank 1 sends more to rank 0 than this expects; a rank that is not concerned hears of it next time."""
+        to = [scale + (odd and r == 0) for r in range(world)]
+        dist.all_to_all_single(ones(scale * world), ones(sum(to)), [scale] * world, to, group=group)
+        torch.cuda.synchronize()
+        ark.check(group)
+        dist.all_reduce(ones(64), group=group)
+
+    def point(group, size: int) -> None:
+        """The same of a send."""
+        if odd:
+            dist.send(ones(size + 1), dst=0, group=group)
+        elif rank == 0:
+            dist.recv(ones(size), src=1, group=group)
+        torch.cuda.synchronize()
+        ark.check(group)
+        dist.all_reduce(ones(64), group=group)
+
     plain = lambda x, wanted: torch.empty_like(x) if wanted else x
     calls = {
         "size": lambda g: dist.all_reduce(ones(100_000 + odd), group=g),
@@ -296,6 +315,10 @@ def mismatches(rank: int, world: int) -> list[str]:
         "root": lambda g: dist.broadcast(ones(64), src=int(odd), group=g),
         "registration": lambda g: dist.all_reduce([ark.empty(1 << 22, group=g) for _ in range(2)][odd], group=g),
         "registered or not": lambda g: dist.all_reduce(plain(ark.empty(1 << 22, group=g), odd), group=g),
+        "uneven": lambda g: uneven(g, 100),
+        "uneven, large": lambda g: uneven(g, 1_000_000),
+        "point": lambda g: point(g, 100),
+        "point, large": lambda g: point(g, 1_000_000),
         "operation": lambda g: dist.barrier(group=g) if odd else dist.all_reduce(ones(64), group=g),
     }
     texts = []
@@ -421,9 +444,15 @@ def test_stress(world):
 
 
 def test_every_mismatch_raises_on_every_rank():
-    for texts in values(run_gpus(mismatches, WORLDS[-1], seconds=20)):
+    ranks = values(run_gpus(mismatches, WORLDS[-1], seconds=20))
+    for texts in ranks:
         for text in texts:
             assert "rank" in text and any(word in text for word in ("disagree", "failed", "did not")), text
+    for name, size in (("uneven", 400), ("point", 400), ("uneven, large", 4_000_000), ("point, large", 4_000_000)):
+        said = [t for texts in ranks[:2] for t in texts if t.startswith(f"{name}:")]
+        sides = (f"rank 1 sends {size + 4} bytes to this rank, which expects {size}",
+                 f"rank 0 expects {size} bytes from this rank, which sends {size + 4}")  # fmt: skip
+        assert any(side in t for t in said for side in sides), said
 
 
 @pytest.mark.parametrize("function", [die, die_in_a_kernel])
