@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "base/check.h"
 
@@ -272,38 +271,6 @@ void HostCollectives::send(const void* data, size_t bytes, int to, int64_t tag, 
     channel_.publish_send(to);
     position += piece;
   } while (position < bytes);
-}
-
-void HostCollectives::receive(void* data, size_t bytes, int from, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("receive number ", call.sequence, " from rank ", from, " of group ", channel_.name()),
-                           call.deadline};
-  const size_t piece = channel_.options().box_bytes - sizeof(PieceHeader);
-  size_t position = 0;
-  do {
-    const std::byte* box = channel_.begin_receive(from, where);
-    PieceHeader header;
-    std::memcpy(&header, box, sizeof header);
-    if (header.message_bytes != bytes || header.tag != tag)
-      throw UserError(cat(where.what, ": rank ", from, " sent ", header.message_bytes, " bytes with tag ", header.tag,
-                          ", expected ", bytes, " bytes with tag ", tag));
-    if (bytes) std::memcpy(bytes_of(data) + position, box + sizeof header, std::min(piece, bytes - position));
-    channel_.finish_receive(from);
-    position += piece;
-  } while (position < bytes);
-}
-
-int HostCollectives::receive_any(void* data, size_t bytes, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("receive number ", call.sequence, " from any rank of group ", channel_.name()),
-                           call.deadline};
-  for (int polls = 0;; ++polls) {
-    for (int peer = 0; peer < channel_.world(); ++peer) {
-      if (peer == channel_.rank() || !channel_.can_receive(peer)) continue;
-      receive(data, bytes, peer, tag, call);
-      return peer;
-    }
-    if (polls % 64 == 0) channel_.check_wait(where, (channel_.rank() + 1) % channel_.world(), "send");
-    if (polls > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
 }
 
 }  // namespace ark::comm
