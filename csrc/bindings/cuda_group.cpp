@@ -69,6 +69,7 @@ bool CudaGroup::usable(c10::Device device, bool pair) {
   if (!collectives_) {
     const comm::GroupInfo group{rank_, size_, name_};
     try {
+      check<UnsupportedError>(setup_.refuse_cuda.empty(), setup_.refuse_cuda);
       collectives_ =
           std::make_shared<Collectives>(*store_, group, device.index(), setup_.toolchain, setup_.cuda_options);
     } catch (const UnsupportedError& error) {

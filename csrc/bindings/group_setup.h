@@ -39,6 +39,7 @@ using BackendMaker = std::function<c10::intrusive_ptr<c10d::Backend>(
 struct GroupSetup {
   uint64_t first_step = 0;
   bool cuda = false;
+  std::string refuse_cuda{};  // tests: as if ark could not run on this rank's GPU, for this reason
   comm::CudaCollectivesOptions cuda_options{};
   std::shared_ptr<cuda::Toolchain> toolchain{};
   std::shared_ptr<StreamPool> streams{};

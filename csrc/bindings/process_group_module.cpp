@@ -53,25 +53,28 @@ void register_process_group(pybind11::module_& m, std::shared_ptr<cuda::Toolchai
       .def(py::init([toolchain, streams](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                          std::chrono::milliseconds timeout, std::string name, py::object make_nccl,
                                          py::object make_gloo, std::shared_ptr<DelegatedCalls> delegated,
-                                         uint64_t first_step, bool cuda, uint32_t first_epoch, uint32_t first_message,
-                                         bool early_launch) {
-             GroupSetup setup{first_step,
-                              cuda,
-                              {first_epoch, first_message, early_launch},
-                              toolchain,
-                              streams,
-                              maker(std::move(make_nccl)),
-                              maker(std::move(make_gloo)),
-                              std::move(delegated)};
+                                         uint64_t first_step, bool cuda, std::string refuse_cuda, uint32_t first_epoch,
+                                         uint32_t first_message, bool early_launch) {
+             GroupSetup setup{.first_step = first_step,
+                              .cuda = cuda,
+                              .refuse_cuda = std::move(refuse_cuda),
+                              .cuda_options = {first_epoch, first_message, early_launch},
+                              .toolchain = toolchain,
+                              .streams = streams,
+                              .make_nccl = maker(std::move(make_nccl)),
+                              .make_gloo = maker(std::move(make_gloo)),
+                              .delegated = std::move(delegated)};
              py::gil_scoped_release others_run;
              return c10::make_intrusive<ProcessGroupArk>(store, rank, size, timeout, std::move(name), std::move(setup));
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
            py::arg("make_nccl") = py::none(), py::arg("make_gloo") = py::none(),
            py::arg("delegated") = std::shared_ptr<DelegatedCalls>(), py::arg("first_step") = 0, py::arg("cuda") = false,
-           py::arg("first_epoch") = 2, py::arg("first_message") = 0, py::arg("early_launch") = true,
+           py::arg("refuse_cuda") = "", py::arg("first_epoch") = 2, py::arg("first_message") = 0,
+           py::arg("early_launch") = true,
            "Collective: meets the other ranks through `store` within `timeout`. `name` is unique among the groups of "
            "the store. `make_nccl` and `make_gloo` (store, rank, size, timeout) make a backend when it is needed.")
+      .def_property_readonly("options", &ProcessGroupArk::getBackendOptions)
       .def(
           "perform_nocolor_split", [](ProcessGroupArk&, const py::object&) {},
           "Torch calls it on ranks that a split leaves out: nothing to do here.")

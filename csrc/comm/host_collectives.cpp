@@ -238,17 +238,20 @@ void HostCollectives::all_to_all(const void* in, std::span<const uint64_t> to, v
   check<UserError>(static_cast<int>(to.size()) == world && static_cast<int>(from.size()) == world,
                    "all_to_all: expected sizes for ", world, " ranks, got ", to.size(), " and ", from.size());
   Exchange exchange{.descriptor = describe(Collective::kAllToAll, call, 0, 0)};
-  for (int peer = 0; peer < world; ++peer)
+  for (int peer = 0; peer < world; ++peer) {
     exchange.descriptor.stream_bytes += exchange.descriptor.bytes_to[peer] = to[peer];
+    exchange.descriptor.bytes_from[peer] = from[peer];
+  }
   exchange.send = bytes_of(in);
-  // Every rank looks at every pair, so that all of them raise when one pair disagrees; expected sizes travel nowhere
-  // else, so a rank can only check its own.
   std::vector<Segment>& copies = exchange.copies;
-  exchange.check = [&copies, from, out, world, rank](const std::vector<Descriptor>& all) {
+  exchange.check = [&copies, from, out, world, rank,
+                    what = scope(Collective::kAllToAll, call).what](const std::vector<Descriptor>& all) {
+    for (int a = 0; a < world; ++a)  // every pair, so that all ranks raise
+      for (int b = 0; b < world; ++b)
+        check<UserError>(all[a].bytes_to[b] == all[b].bytes_from[a], what, ": rank ", a, " sends ", all[a].bytes_to[b],
+                         " bytes to rank ", b, ", which expects ", all[b].bytes_from[a]);
     std::byte* at = bytes_of(out);
     for (int peer = 0; peer < world; ++peer) {
-      check<UserError>(all[peer].bytes_to[rank] == from[peer], "all_to_all: rank ", peer, " sends ",
-                       all[peer].bytes_to[rank], " bytes to rank ", rank, ", which expects ", from[peer]);
       uint64_t offset = 0;
       for (int other = 0; other < rank; ++other) offset += all[peer].bytes_to[other];
       copies.push_back({peer, offset, from[peer], at});

@@ -42,9 +42,10 @@ struct CallCounts {
 struct Descriptor {
   uint64_t sequence;
   int32_t kind, dtype, reduction, root;
-  uint64_t count;                    // elements (bytes where there is no type)
-  uint64_t stream_bytes;             // length of what this rank will publish
-  uint64_t bytes_to[kMaxHostRanks];  // uneven exchanges: bytes for each rank
+  uint64_t count;         // elements (bytes where there is no type)
+  uint64_t stream_bytes;  // length of what this rank will publish
+  // Uneven exchanges: bytes for each rank, and expected from each.
+  uint64_t bytes_to[kMaxHostRanks], bytes_from[kMaxHostRanks];
 };
 
 /// What a rank tells its peers besides its steps; rarely written, so looking costs little.
