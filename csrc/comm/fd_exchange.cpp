@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/env.h"
 #include "base/log.h"
 
 namespace ark::comm {
@@ -59,13 +60,21 @@ std::string random_token() {
   return hex;
 }
 
+/// In $TMPDIR, else in /tmp; the address of a socket is short.
+std::string own_directory() {
+  constexpr size_t kLongest = 80;
+  for (const std::string& parent : {env::text("TMPDIR", "/tmp"), std::string("/tmp")}) {
+    std::string pattern = parent + "/ark-XXXXXX";
+    if (pattern.size() < kLongest && mkdtemp(pattern.data())) return pattern;
+  }
+  fail("mkdtemp /tmp/ark-XXXXXX");
+}
+
 /// A listening socket in a directory of its own (mode 0700), removed with it.
 class Listener {
  public:
   Listener() {
-    std::string pattern = "/tmp/ark-XXXXXX";
-    if (!mkdtemp(pattern.data())) fail("mkdtemp /tmp/ark-XXXXXX");
-    directory_ = pattern;
+    directory_ = own_directory();
     path_ = directory_ + "/s";
     fd_ = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!fd_.valid()) fail("socket");
@@ -209,6 +218,7 @@ std::vector<UniqueFd> exchange_fds(Store& store, const GroupInfo& group, const s
     error = std::current_exception();
   }
   server.join();
+  store.remove(cat(prefix, group.rank));  // everybody has come, or this group will never be
   if (error) std::rethrow_exception(error);
   if (server_error) std::rethrow_exception(server_error);
   return peers;
