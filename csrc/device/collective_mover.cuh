@@ -190,14 +190,14 @@ struct Mover {
 
   ARK_DEVICE Action advance() {
     while (has_next || num_told != num_loading) {
-      bool progress = false;
       if (has_next && num_loading - num_read < kStages && (kOutgoing || ready(following))) {
-        progress = true;
         state.messages[num_loading % kUntold] = following;
         if (kOutgoing && !following.whole()) return kSlowLoad;
         load(following, num_loading % kStages);
         loaded();
+        continue;  // all stages are under way before the oldest is waited for
       }
+      bool progress = false;
       if (num_storing != num_loading) {
         const int stage = num_storing % kStages;
         const Message m = state.messages[num_storing % kUntold];
