@@ -80,8 +80,8 @@ bool CudaCollectives::reduce_direct(abi::CollectiveParams& p, uint64_t in_bytes,
   }
   p.algorithm = abi::Algorithm::kDirect;
   p.call |= abi::kDirectCall;
-  launch({KernelFamily::kDirectReduce, dtype, group_.world},
-         workers_of(in_bytes / group_.world, direct_workers()), false, p, call);
+  launch({KernelFamily::kDirectReduce, dtype, group_.world}, workers_of(in_bytes / group_.world, direct_workers()),
+         false, p, call);
   return true;
 }
 
