@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from contextlib import contextmanager
 
 import torch
@@ -12,21 +13,8 @@ from ark_torch._compat import aot_autograd, decompositions, min_cut_rematerializ
 from ark_torch.attention import replace_attention
 from ark_torch.compile import CompileOptions, compile_graph
 from ark_torch.multihead import replace_multihead
+from ark_torch.options import OPTIONS, check_options, describe_options
 from ark_torch.records import REGISTRY, GraphRecord, timed
-
-_NATIVE_OPTIONS = {
-    "workers": int,
-    "schedule": str,
-    "tensor_cores": bool,
-    "reuse_memory": bool,
-    "threads": int,
-    "seed": int,
-    "deadline_ms": int,
-    "trace": bool,
-    "max_executables": int,
-}
-_OPTIONS = {"strict": bool, "target": str, **_NATIVE_OPTIONS}
-_CHOICES = {"target": ("auto", "cuda", "host"), "schedule": ("greedy", "sequential")}
 
 _counter = itertools.count()
 _recorders: list[list] = []
@@ -37,30 +25,20 @@ def parse_options(mode: str | None, options: dict | None) -> CompileOptions:
     if mode not in (None, "default"):
         raise ValueError(f'backend "ark" has no mode {mode!r} (expected None or "default")')
     options = dict(options or {})
-    for name, value in options.items():
-        if name not in _OPTIONS:
-            raise ValueError(f'backend "ark" has no option {name!r} (known: {", ".join(sorted(_OPTIONS))})')
-        if not isinstance(value, _OPTIONS[name]) or (isinstance(value, bool) and _OPTIONS[name] is int):
-            raise TypeError(f"option {name!r} is {value!r}, expected {_OPTIONS[name].__name__}")
-        if name in _CHOICES and value not in _CHOICES[name]:
-            raise ValueError(f"option {name!r} is {value!r}, expected one of {', '.join(_CHOICES[name])}")
-    native = {name: options.pop(name) for name in list(options) if name in _NATIVE_OPTIONS}
+    check_options(options)
+    native = {name: options.pop(name) for name in list(options) if OPTIONS[name].native}
     return CompileOptions(native=native, **options)
 
 
 def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options: dict | None = None):
     """A Dynamo graph to a callable.
 
-    Options (`options={...}`), all of them optional:
-      strict (bool)      an op that would run through ATen is an error that names it
-      target (str)       "auto", "cuda" or "host"; must fit the tensors' device
-      workers (int)      number of workers of the plan (cuda: CTAs; default one per SM)
-      schedule (str)     "greedy" or "sequential" (every op waits for the whole op before it)
-      tensor_cores, reuse_memory, trace (bool), deadline_ms, max_executables (int)
-      threads, seed (int)  of the host target
+    Options (`options={...}`), all of them optional; a value that does not fit is an error:
+      OPTIONS
 
     Environment (for diagnostics and installation; every one optional):
-      ARK_DUMP       folder that every graph's stages are written to (default: nothing is written)
+      ARK_DUMP       folder that every graph's stages are written to, those of failures included, each rank's below
+                     rank<n> (default: nothing is written)
       ARK_CACHE_DIR  folder of the compiled kernels, or "off" (default: $XDG_CACHE_HOME/ark, else ~/.cache/ark)
       ARK_NVRTC      folder to take NVRTC from, and from nowhere else (default: the Python packages nvidia-cuda-nvrtc,
                      torch, $CUDA_HOME, $CUDA_PATH, /usr/local/cuda, the loader's path)
@@ -99,6 +77,7 @@ def _reset() -> None:
     REGISTRY.clear()
 
 
+ark.__doc__ = (ark.__doc__ or "").replace("OPTIONS", textwrap.indent(describe_options(), " " * 6).lstrip())
 ark._tags = ()
 ark.reset = _reset
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-import os
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import fx
@@ -24,6 +22,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
     lower_view,
 )
 from ark_torch._compat import size_expr
+from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.errors import Unsupported
 from ark_torch.host_scalars import move_host_scalars, on_device
 from ark_torch.lowering import SEED
@@ -72,23 +71,23 @@ def resolve_target(wanted: str, device: torch.device) -> str:
     return fitting
 
 
+def check_workers(workers: int | None, target: str, device: torch.device) -> None:
+    """Every worker of the loop kernel has an SM of its own."""
+    if workers and target == "cuda":
+        most = torch.cuda.get_device_properties(device).multi_processor_count
+        if workers > most:
+            raise ValueError(f"option 'workers' is {workers}, expected at most {most}, the SMs of {device}")
+
+
 def compile_graph(gm: fx.GraphModule, options: CompileOptions, record: GraphRecord):
     """The callable: takes a list of arguments, which it clears, and returns a list."""
+    dump_fx(gm, record.name)
     compiler = _GraphCompiler(gm, options, record)
     function = compiler.build()
-    dump(gm, record, function.source)
+    dump_call(record.name, function.source)
     function._boxed_call = True
     function.record = record
     return function
-
-
-def dump(gm: fx.GraphModule, record: GraphRecord, source: str) -> None:
-    """With ARK_DUMP=directory: the FX graph and the callable's source, beside what the extension writes there."""
-    directory = os.environ.get("ARK_DUMP")
-    if directory:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        (Path(directory) / f"{record.name}.fx.py").write_text(gm.print_readable(print_output=False))
-        (Path(directory) / f"{record.name}.call.py").write_text(source)
 
 
 class _GraphCompiler:
@@ -96,6 +95,7 @@ class _GraphCompiler:
         self.gm, self.options, self.record = gm, options, record
         self.device = graph_device(gm)
         self.target = resolve_target(options.target, self.device)
+        check_workers(options.native.get("workers"), self.target, self.device)
         move_host_scalars(gm.graph, self.device)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
@@ -216,13 +216,17 @@ class _GraphCompiler:
         for symbol in [*lowered.symbols, *data]:
             if symbol not in self.symbols.sources:
                 raise Unsupported(f"size {symbol} that no argument carries")
-        executable = compile_segment(name, lowered, self.target, self.device, self.options.native, self.symbols.hints)
+        native = {**self.options.native, "dump": dump_folder()}
+        executable = compile_segment(name, lowered, self.target, self.device, native, self.symbols.hints)
 
         def make_fallback():
             emitter = Emitter(self.gm, self.symbols, self.device)
             return emitter.emit_segment(f"{name}_aten", lowered, step.nodes)
 
-        return NativeSegment(name, lowered, executable, make_fallback, self.record.name, list(step.nodes))
+        counts = self.record.runtime_fallbacks
+        return NativeSegment(
+            name, lowered, executable, make_fallback, self.record.name, counts, self.options.strict, list(step.nodes)
+        )
 
     def _note(self, steps: list[Step]) -> None:
         for step in steps:

@@ -2,8 +2,8 @@
 
 CPU tensors go through shared memory between the processes of one host. CUDA tensors go through kernels that write into
 the memory of the other GPUs of the host, on the caller's stream (asynchronous calls: on a stream of the group). What
-ark does not do (other reductions and types than its own, groups over more than 8 ranks) goes to NCCL:
-`delegated_calls()` counts it, and the first call of each kind is logged (ARK_LOG=info).
+ark does not do (other reductions and types than its own, groups over more than 8 ranks) goes to NCCL, all-reduces of
+sparse CPU tensors to Gloo: `delegated_calls()` counts it, and the first call of each kind is logged as a warning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ark_torch import _C
 
-_groups: list = []
+_delegated = _C.DelegatedCalls()  # of all groups of this process, also those that have gone
 _group_options: dict = {}  # of groups made from now on; set by tests
 
 
@@ -25,33 +25,32 @@ def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object
         return None
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
-    return dist.ProcessGroupNCCL(dist.PrefixStore("ark-nccl", store), rank, size, options)
+    return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object:
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
 def _create(options: object, _backend_options: object = None) -> object:
     """Called by torch.distributed with c10d's DistributedBackendOptions; returns the backend of this rank."""
-    nccl = _nccl(options.store, options.group_rank, options.group_size, options.timeout)
-    group = _C.ProcessGroupArk(
+    return _C.ProcessGroupArk(
         store=options.store,
         rank=options.group_rank,
         size=options.group_size,
         timeout=options.timeout,
         name=str(options.group_id),
-        cuda_backend=nccl,
+        make_nccl=_nccl,
+        make_gloo=_gloo if dist.is_gloo_available() else None,
+        delegated=_delegated,
         cuda=torch.cuda.is_available(),
         **_group_options,
     )
-    _groups.append(group)
-    return group
 
 
 def delegated_calls() -> dict[str, int]:
-    """Operation -> how often it was handed to NCCL, over all groups of this process."""
-    total: dict[str, int] = {}
-    for group in _groups:
-        for name, count in group.delegated().items():
-            total[name] = total.get(name, 0) + count
-    return total
+    """Operation -> how often it was handed to NCCL or Gloo, over all groups of this process."""
+    return _delegated.counts()
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> object:

@@ -93,6 +93,7 @@ def summarize(records: list[GraphRecord]) -> Explanation:
     result = Explanation(list(records))
     for record in records:
         result.fallbacks.update(record.fallbacks)
+        result.fallbacks.update(record.runtime_fallbacks)
         result.internal_errors += record.internal_errors
         for stats in _stats(record):
             result.tasks.update(stats.get("tasks", {}))
@@ -136,10 +137,12 @@ def _run_backward(result, model, inputs, kwargs) -> None:
 
 
 def report() -> Explanation:
-    """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what fell
-    back at run time."""
-    result = summarize(REGISTRY.graphs)
-    result.fallbacks.update(REGISTRY.runtime_fallbacks)
+    """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what graphs
+    that are gone let fall back at run time."""
+    graphs = REGISTRY.graphs
+    result = summarize(graphs)
+    alive = sum((record.runtime_fallbacks for record in graphs), Counter())
+    result.fallbacks.update(REGISTRY.runtime_fallbacks - alive)
     return result
 
 

@@ -20,6 +20,7 @@ class GraphRecord:
     kind: str  # "inference", "forward" or "backward"
     num_nodes: int = 0
     fallbacks: Counter = field(default_factory=Counter)  # cause -> number of ATen steps
+    runtime_fallbacks: Counter = field(default_factory=Counter)  # cause -> sizes or layouts that run through ATen
     internal_errors: list[str] = field(default_factory=list)
     segments: list = field(default_factory=list)  # segment.NativeSegment
     num_aten: int = 0
@@ -45,11 +46,11 @@ class Registry:
         for listener in self.listeners:
             listener(record)
 
-    def log_cause(self, cause: str, where: str) -> None:
-        """One line per cause and process."""
+    def log_cause(self, cause: str, where: str, detail: str = "") -> None:
+        """One line per cause and process; `detail` says more about the first case."""
         if cause not in self.logged:
             self.logged.add(cause)
-            log.warning("runs through ATen: %s (first seen in %s)", cause, where)
+            log.warning("runs through ATen: %s (first seen in %s)", detail or cause, where)
 
     def clear(self) -> None:
         self._graphs.clear()

@@ -4,6 +4,7 @@ declines."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -102,37 +103,73 @@ class NativeSegment:
     lowered: SegmentGraph
     executable: object
     make_fallback: Callable[[], Callable]
-    where: str
+    where: str  # the graph's name, for the log
+    counts: Counter = field(default_factory=Counter)  # run-time fallbacks of the graph, cause -> number
+    strict: bool = False  # a run-time fallback is an error
     nodes: list[fx.Node] = field(default_factory=list)
     _fallback: Callable | None = None
-    _declined: set = field(default_factory=set)
+    _declined: set = field(default_factory=set)  # values of the symbols
+    _refused: set = field(default_factory=set)  # layouts of the arguments
 
     def __call__(self, inputs: list) -> list:
         if self._declined and self._key(inputs) in self._declined:
             return self._run_fallback(inputs)
+        if self._refused and self._layout(inputs) in self._refused:
+            return self._run_fallback(inputs)
         try:
             return self.executable(inputs)
         except Unsupported as error:
-            cause = str(error)
-        except ValueError as refused:
-            error, restrided = refused, self._restride(inputs)
-            if restrided is not None:
-                try:
-                    return self.executable(restrided)
-                except ValueError as again:
-                    error = again
-            if not all(self.lowered.graph["immutable"]) and "out of range" in str(error):
+            cause, problem = str(error), error
+        except ValueError as error:
+            return self._after_refusal(inputs, error)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError or self._can_plan(inputs):
+                raise
+            cause, problem = f"internal error: {error}", error
+            log.error("internal error in %s, sizes %s run through ATen: %s", self.where, self._key(inputs), error)
+        self._fall_back(cause, problem)
+        _remember(self._declined, self._key(inputs))
+        return self._run_fallback(inputs)
+
+    def _after_refusal(self, inputs: list, error: ValueError) -> list:
+        """The executable does not take these arguments: copies in the traced layout, else ATen."""
+        restrided = self._restride(inputs)
+        if restrided is not None:
+            try:
+                return self.executable(restrided)
+            except ValueError as again:
+                error = again
+        if "out of range" in str(error):
+            if self.strict or not all(self.lowered.graph["immutable"]):
                 # arguments may have been written: eager's own error cannot be had
                 raise IndexError(str(error)) from error
-            REGISTRY.runtime_fallbacks[f"arguments refused: {error}"] += 1
-            return self._run_fallback(inputs)
-        self._declined.add(self._key(inputs))
-        REGISTRY.runtime_fallbacks[cause] += 1
-        REGISTRY.log_cause(cause, self.where)
+        else:
+            self._fall_back(f"arguments refused: {str(error).split(': expected')[0]}", error)
+            _remember(self._refused, self._layout(inputs))
         return self._run_fallback(inputs)
+
+    def _fall_back(self, cause: str, error: Exception) -> None:
+        """Counts and logs; under strict the error goes to the caller."""
+        if self.strict:
+            raise Unsupported(f"strict: {self.where} needs ATen for these arguments: {error}") from error
+        self.counts[cause] += 1
+        REGISTRY.runtime_fallbacks[cause] += 1
+        REGISTRY.log_cause(cause, self.where, str(error))
+
+    def _can_plan(self, inputs: list) -> bool:
+        """Whether an internal error came after planning for these sizes."""
+        try:
+            self.executable.prepare(list(self._key(inputs)))
+        except RuntimeError:
+            return False
+        return True
 
     def _key(self, inputs: list) -> tuple:
         return tuple(inputs[len(inputs) - len(self.lowered.symbols) :])
+
+    def _layout(self, inputs: list) -> tuple:
+        tensors = inputs[: len(inputs) - len(self.lowered.symbols)]
+        return tuple((t.dtype, t.device, t.shape, t.stride()) for t in tensors)
 
     def _run_fallback(self, inputs: list) -> list:
         if self._fallback is None:
@@ -166,6 +203,12 @@ class NativeSegment:
                 )
                 changed = True
         return result if changed else None
+
+
+def _remember(known: set, key: tuple) -> None:
+    if len(known) >= 1000:  # sizes without end: forgetting costs one more try each
+        known.clear()
+    known.add(key)
 
 
 def _value_of(size, symbols: dict[str, int]) -> int:

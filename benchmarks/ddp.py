@@ -170,6 +170,10 @@ def main() -> None:
     ark.check()
     if dist.get_rank() == 0:
         write_json(args.json, rows, losses=losses, delegated=ark.delegated_calls(), multicast=False)
+    for trainer in trainers.values():  # a communicator outlives the graphs that use it
+        trainer.graph = None
+    trainers.clear()
+    torch.cuda.synchronize()
     dist.destroy_process_group()
 
 

@@ -4,17 +4,32 @@ python benchmarks/decode.py --json benchmarks/results/h200/decode.json
 
 Caches longer than the first one are measured with ark alone: their rows ask whether an almost empty long cache costs
 what a short one costs, `must` is the short one's median with the scatter of a run, `of_short` the ratio.
+Of every row `plan` says what a step launches; another number than one, or a fallback, is an error.
+
+`generate` in the JSON is the model's own generate with a StaticCache: tokens equal to eager's in fp32, launches per
+token, and wall time per token in bf16 with all that transformers does on the CPU in between.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import time
 
 import torch
 
-from harness import Captured, Case, check_against_fp64, compiled, contestants_of, device, run_cases, write_json
-from models import llama, set_position, static_cache
+from harness import (
+    Captured,
+    Case,
+    check_against_fp64,
+    compiled,
+    composition,
+    contestants_of,
+    device,
+    run_cases,
+    write_json,
+)
+from models import SMALL_LLAMA, llama, set_position, static_cache
 
 MUST = {(1024, 96): 0.78, (1024, 1000): 0.82}
 SCATTER = 1.02  # medians of equal runs on one machine differ by up to 2 %
@@ -70,6 +85,49 @@ def compare_with_short(row: dict, rows: list[dict], position: int) -> None:
         print(f"    {row['of_short']:.3f} of the short cache", flush=True)
 
 
+def generated(model: torch.nn.Module, forward, positions: int, tokens: int) -> tuple[torch.Tensor, float]:
+    """Tokens from a prompt of one token, as transformers' generate makes them, and the ms that each took."""
+    model = copy.copy(model)
+    model.forward = forward
+    cache = static_cache(model, positions)
+    set_position(cache, 0)
+    prompt = torch.full((1, 1), 17, device=model.get_input_embeddings().weight.device)
+    begin = time.perf_counter()
+    result = model.generate(
+        prompt,
+        past_key_values=cache,
+        do_sample=False,
+        min_new_tokens=tokens,
+        max_new_tokens=tokens,
+        disable_compile=True,
+    )
+    result = result.tolist()  # waits
+    return torch.tensor(result), (time.perf_counter() - begin) * 1e3 / tokens
+
+
+def through_generate(model: torch.nn.Module, positions: int, tokens: int) -> dict:
+    """Equality with eager in fp32, where equal tokens can be asked for; the time of the model as it is."""
+    torch._dynamo.reset()
+    exact = copy.deepcopy(model).float()
+    forward = torch.compile(exact.forward, backend="ark")
+    wanted, _ = generated(exact, exact.forward, positions, tokens)
+    generated(exact, forward, positions, 3)
+    found = {}
+    plan = composition(lambda: found.update(tokens=generated(exact, forward, positions, tokens)[0]))
+    forward = torch.compile(model.forward, backend="ark")
+    generated(model, forward, positions, 3)
+    return {
+        "tokens": tokens,
+        "equal_fp32": torch.equal(found["tokens"], wanted),
+        "launches_per_token": plan["launches"] / tokens,
+        "fallbacks": plan["fallbacks"],
+        "ms_per_token": {
+            "ark": generated(model, forward, positions, tokens)[1],
+            "eager": generated(model, model.forward, positions, tokens)[1],
+        },
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
@@ -77,9 +135,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--points", default="1024:96,1024:1000,8192:96", help="cache length:position, ...")
     parser.add_argument("--modes", default="ark,eager,eager-graph,inductor,reduce-overhead,max-autotune")
+    parser.add_argument("--tokens", type=int, default=32, help="that generate makes; 0: without it")
+    parser.add_argument("--small", action="store_true", help="a narrow model, to try the file itself")
     args = parser.parse_args()
     where = device()
-    model, rows = llama(where, num_hidden_layers=args.layers), []
+    model, rows = llama(where, num_hidden_layers=args.layers, **(SMALL_LLAMA if args.small else {})), []
     points = [tuple(map(int, point.split(":"))) for point in args.points.split(",")]
     short = points[0][0]
     for positions in dict.fromkeys(length for length, _ in points):
@@ -96,12 +156,17 @@ def main() -> None:
                 check=check_against_fp64(reference_logits(model, seed_cache, position, positions)),
                 floor=floor_ms(model, position),
                 must=MUST.get((positions, position)),
+                launches=1,
             )
             rows += run_cases([case], where, rounds=args.rounds)
             if positions != short:
                 compare_with_short(rows[-1], rows, position)
         del steps
-    write_json(args.json, rows)
+    generate = through_generate(model, short, args.tokens) if args.tokens and "ark" in args.modes else {}
+    print("generate:", generate, flush=True)
+    write_json(args.json, rows, generate=generate)
+    if generate and not (generate["equal_fp32"] and generate["launches_per_token"] == 1 and not generate["fallbacks"]):
+        raise SystemExit("generate: tokens differ from eager's, or a token is not one launch")
 
 
 if __name__ == "__main__":

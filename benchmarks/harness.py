@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,9 @@ class Case:
 
     contestants maps a name ("ark" among them) to a function that does the work once and returns what `check` compares.
     timed names those of them that are measured (default: all); the others only run for the check.
+    launches, if given, is the number of plans that one call of ark is to launch, product_launches of those with matrix
+    products in them, fallbacks what may run through ATen; what a call is made of is in the row's `plan`, and another
+    number is an error.
     prepare(name), if given, runs before each timed call, untimed (resets a cache's position, clears gradients).
     check(outputs) gets {name: output of one call} and raises when a result is wrong; it runs before anything is timed.
     A contestant that fails is reported in `failed` and never timed.
@@ -48,6 +52,9 @@ class Case:
     must: float | None = None
     scale: Callable[[float], float] = lambda ms: ms  # milliseconds -> unit
     timed: list[str] | None = None
+    launches: int | None = None
+    product_launches: int | None = None
+    fallbacks: tuple[str, ...] = ()
     notes: dict = dataclasses.field(default_factory=dict)
 
 
@@ -106,6 +113,8 @@ def measure(case: Case, timer: Timer, rounds: int, warmup: int) -> dict:
             outputs.pop(name, None)
     errors = case.check(outputs) if case.check else {}
     del outputs
+    wanted = case.launches is not None or case.product_launches is not None
+    plan = check_plan(case, alive["ark"]) if wanted and "ark" in alive else None
     alive = {name: function for name, function in alive.items() if case.timed is None or name in case.timed}
     samples: dict[str, list[float]] = {name: [] for name in alive}
     names = list(alive)
@@ -126,10 +135,65 @@ def measure(case: Case, timer: Timer, rounds: int, warmup: int) -> dict:
         "rivals": results,
     }
     row |= {"floor": case.floor, "must": case.must, "errors": errors, **case.notes}
+    if plan is not None:
+        row["plan"] = plan
     if failed:
         row["failed"] = failed
     print_row(row)
     return row
+
+
+class _Counted:
+    """An executable that counts its runs."""
+
+    def __init__(self, executable):
+        self.executable, self.runs = executable, 0
+
+    def __call__(self, inputs):
+        self.runs += 1
+        return self.executable(inputs)
+
+    def __getattr__(self, name: str):
+        return getattr(self.executable, name)
+
+
+def composition(call: Callable[[], object]) -> dict:
+    """What one call is made of: launches of plans, their tasks (kind -> ops), what runs through ATen."""
+    from ark_torch.records import REGISTRY
+
+    records = REGISTRY.graphs
+    segments = [segment for record in records for segment in record.segments]
+    counted = [_Counted(segment.executable) for segment in segments]
+    for segment, count in zip(segments, counted):
+        segment.executable = count
+    try:
+        call()
+    finally:
+        for segment, count in zip(segments, counted):
+            segment.executable = count.executable
+    tasks, fallbacks, products = Counter(), Counter(), 0
+    for count in counted:
+        for _ in range(count.runs):
+            kinds = count.executable.stats()["tasks"]
+            tasks.update(kinds)
+            products += any(kind.startswith("matmul") for kind in kinds)
+    for record in records:
+        fallbacks.update(record.fallbacks)
+        fallbacks.update(record.runtime_fallbacks)
+    launches = {"launches": sum(c.runs for c in counted), "product_launches": products}
+    return launches | {"tasks": dict(tasks), "fallbacks": dict(fallbacks)}
+
+
+def check_plan(case: Case, call: Callable[[], object]) -> dict:
+    """The composition of ark's call, as the case expects it."""
+    (case.prepare or (lambda name: None))("ark")
+    plan = composition(call)
+    unexpected = set(plan["fallbacks"]) - set(case.fallbacks)
+    wanted = {"launches": case.launches, "product_launches": case.product_launches}
+    wanted = {key: number for key, number in wanted.items() if number is not None}
+    if unexpected or any(plan[key] != number for key, number in wanted.items()):
+        raise AssertionError(f"{case.case}: expected {wanted}, no fallback but {list(case.fallbacks)}, got {plan}")
+    return plan
 
 
 def _detached(output: object) -> object:
@@ -147,6 +211,8 @@ def print_row(row: dict) -> None:
     parts += [f"{key} {row[key]:.4g}" for key in ("floor", "must") if row[key] is not None]
     parts += [f"{name} FAILED: {why}" for name, why in row.get("failed", {}).items()]
     print(" | ".join(parts), flush=True)
+    if "plan" in row:
+        print("    one call:", json.dumps(row["plan"]), flush=True)
     if row["errors"]:
         print("    errors:", json.dumps(row["errors"]), flush=True)
 

@@ -19,6 +19,9 @@ LLAMA_1B = dict(
     tie_word_embeddings=True,
 )
 
+SMALL_LLAMA = dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, vocab_size=512)
+SMALL_BERT = dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, vocab_size=512)
+
 
 def llama(device: str, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **overrides) -> LlamaForCausalLM:
     """Llama-3.2-1B's configuration (or `overrides` of it), random weights, inference mode."""

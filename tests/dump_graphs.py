@@ -1,5 +1,8 @@
 """Writes the ir graphs of whole models as JSON: python -m tests.dump_graphs DIRECTORY [NAME...]. Nothing is
-executed."""
+executed.
+
+Those of tests/cpp/graphs: python -m tests.dump_graphs tests/cpp/graphs llama_decode_small bert_small bert_dropout_small
+"""
 
 from __future__ import annotations
 
@@ -52,35 +55,39 @@ def _empty(build, dtype):
     return model
 
 
-def llama(full: bool, rows: int):
+LLAMA_SIZES = {
+    "small": dict(hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=4, vocab_size=300),
+    "tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8, vocab_size=1000),
+    "full": dict(
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, vocab_size=128256
+    ),
+}
+LLAMA_KEYS = {"small": (2, 600), "tiny": (2, 1024), "full": (8, 1024)}  # heads of keys, positions of the cache
+BERT_SIZES = {
+    "small": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, vocab_size=300),
+    "tiny": dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000),
+    "full": dict(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, vocab_size=30522
+    ),
+}
+BERT_ROWS = {"small": (4, 81), "tiny": (4, 128), "full": (10, 384)}  # batch, length
+
+
+def llama(size: str, rows: int):
     from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
-    sizes = dict(
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        vocab_size=1000,
+    kv_heads, positions = LLAMA_KEYS[size]
+    config = LlamaConfig(
+        **LLAMA_SIZES[size],
+        num_key_value_heads=kv_heads,
         head_dim=64,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
     )
-    if full:
-        sizes = dict(
-            hidden_size=2048,
-            intermediate_size=8192,
-            num_hidden_layers=16,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            vocab_size=128256,
-            head_dim=64,
-        )
-    config = LlamaConfig(**sizes, max_position_embeddings=2048, tie_word_embeddings=True)
     model = _empty(lambda: LlamaForCausalLM(config), torch.bfloat16).eval()
-    cache = StaticCache(config=config, max_cache_len=1024)
+    cache = StaticCache(config=config, max_cache_len=positions)
     for layer in cache.layers:
-        layer.lazy_initialization(
-            *[torch.empty(1, config.num_key_value_heads, 1, config.head_dim, dtype=torch.bfloat16)] * 2
-        )
+        layer.lazy_initialization(*[torch.empty(1, kv_heads, 1, config.head_dim, dtype=torch.bfloat16)] * 2)
 
     def body():
         with torch.no_grad():
@@ -89,17 +96,11 @@ def llama(full: bool, rows: int):
     return capture(body)
 
 
-def bert(full: bool, dropout: float = 0.0):
+def bert(size: str, dropout: float = 0.0):
     from transformers import BertConfig, BertForPreTraining
 
-    sizes = dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000)
-    batch, length = (4, 128)
-    if full:
-        sizes = dict(
-            hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, vocab_size=30522
-        )
-        batch, length = (10, 384)
-    config = BertConfig(**sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    batch, length = BERT_ROWS[size]
+    config = BertConfig(**BERT_SIZES[size], hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     model = _empty(lambda: BertForPreTraining(config), torch.float32).train()
     ids = torch.zeros(batch, length, dtype=torch.long)
 
@@ -129,13 +130,13 @@ def main() -> None:
     directory, wanted = Path(sys.argv[1]), sys.argv[2:]
     directory.mkdir(parents=True, exist_ok=True)
     jobs = {
-        f"{name}_{size}": (lambda build=build, size=size: build(size == "full"))
-        for size in ("tiny", "full")
+        f"{name}_{size}": (lambda build=build, size=size: build(size))
+        for size in ("small", "tiny", "full")
         for name, build in {
-            "llama_decode": lambda full: llama(full, 1),
-            "llama_prefill": lambda full: llama(full, 128),
+            "llama_decode": lambda size: llama(size, 1),
+            "llama_prefill": lambda size: llama(size, 128),
             "bert": bert,
-            "bert_dropout": lambda full: bert(full, 0.1),
+            "bert_dropout": lambda size: bert(size, 0.1),
         }.items()
     }
     for stem, job in jobs.items():

@@ -45,11 +45,9 @@ _NOT_COMPARABLE = {
     "nn.functional.fractional_max_pool2d",
     "nn.functional.fractional_max_pool3d",
     "nn.functional.rrelu",
-    "nn.functional.multi_head_attention_forward",
     "pca_lowrank",
     "svd_lowrank",
     "torch.ops.aten._efficient_attention_forward",
-    "nn.functional.scaled_dot_product_attention",
     "rand",
 }
 
@@ -150,6 +148,7 @@ def _crash(name, op, sample, backward, error) -> Outcome:
 def _judge(name, op, sample, backward, mine, eager, records) -> Outcome:
     causes = sum((r.fallbacks for r in records), Counter()) + REGISTRY.runtime_fallbacks
     errors = [e for r in records for e in r.internal_errors]
+    errors += [cause for cause in REGISTRY.runtime_fallbacks if cause.startswith("internal error")]
     num_segments = sum(len(r.segments) for r in records)
     kind = ("mixed" if causes else "native") if num_segments else ("fallback" if causes else "skipped")
     if errors:

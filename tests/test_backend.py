@@ -13,7 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from ark_torch.backend import ark, parse_options, record_callables
+from ark_torch.compile import check_workers
+from ark_torch.options import OPTIONS
 from ark_torch.records import REGISTRY, recording
+from tests.graph_builder import add_relu
 
 
 def is_installed() -> bool:
@@ -44,11 +47,56 @@ def test_resolves_by_name_without_import():
         (None, {"workers": True}, TypeError, "'workers'"),
         (None, {"schedule": "random"}, ValueError, "'random'"),
         (None, {"target": "tpu"}, ValueError, "'tpu'"),
+        (None, {"workers": 0}, ValueError, "'workers' is 0, expected 1 to 1024"),
+        (None, {"workers": 5000}, ValueError, "'workers' is 5000"),
+        (None, {"deadline_ms": 0}, ValueError, "'deadline_ms'"),
+        (None, {"threads": -1}, ValueError, "'threads'"),
+        (None, {"seed": -1}, ValueError, "'seed'"),
+        (None, {"seed": 2**64}, ValueError, "'seed'"),
+        (None, {"max_executables": 0}, ValueError, "'max_executables'"),
     ],
 )
 def test_refuses_unknown_options_by_name(mode, options, error, named):
     with pytest.raises(error, match=named):
         parse_options(mode, options)
+
+
+def test_a_value_out_of_range_reaches_the_caller(executor):
+    with pytest.raises(Exception, match="'workers' is 0, expected 1 to 1024"):
+        torch.compile(lambda x: x * 2 + 1, backend=ark, options={"workers": 0})(torch.ones(4))
+
+
+def test_refuses_more_workers_than_multiprocessors(monkeypatch):
+    few = type("Few", (), {"multi_processor_count": 8})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: few)
+    check_workers(8, "cuda", torch.device("cuda"))
+    check_workers(9, "host", torch.device("cpu"))
+    with pytest.raises(ValueError, match="'workers' is 9, expected at most 8"):
+        check_workers(9, "cuda", torch.device("cuda"))
+
+
+def test_ranges_are_those_of_the_extension():
+    """Both ends are taken, what lies beyond is refused, by the front end and by the extension below it."""
+    _C = pytest.importorskip("ark_torch._C")
+    graph = add_relu([4])
+    for name, option in OPTIONS.items():
+        if option.type is not int:
+            continue
+        assert name in ark.__doc__
+        for value in (option.low, option.high):
+            parse_options(None, {name: value})
+            _C.CompiledGraph(graph, "host", 0, {name: value})
+        for value in (option.low - 1, option.high + 1):
+            with pytest.raises(ValueError, match=name):
+                parse_options(None, {name: value})
+            with pytest.raises(ValueError, match=name):
+                _C.CompiledGraph(graph, "host", 0, {name: value})
+
+
+def test_help_lists_every_option_with_its_default():
+    for name, option in OPTIONS.items():
+        assert name in ark.__doc__ and option.meaning.split()[0] in ark.__doc__
+    assert "1 to 1024; default 132" in " ".join(ark.__doc__.split())
 
 
 def test_refuses_target_that_does_not_fit(executor):

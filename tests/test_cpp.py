@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build/cpp"
 PROGRAMS = sorted(f.stem for f in (ROOT / "tests/cpp").glob("test_*.cpp"))
 
 
@@ -21,17 +20,23 @@ def _run(command: list[str]) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    """The folder of the built test programs; an incremental build."""
+def build(folder: Path, targets: list[str], *definitions: str) -> Path:
+    """An incremental build of the targets (none: all) in the folder."""
     if not shutil.which("cmake"):
         pytest.skip("needs cmake")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    if not (BUILD / "CMakeCache.txt").exists():
-        _run(["cmake", "-S", "csrc", "-B", str(BUILD), *generator])
+    if not (folder / "CMakeCache.txt").exists():
+        _run(["cmake", "-S", "csrc", "-B", str(folder), *generator, *definitions])
     jobs = os.environ.get("MAX_JOBS", str(os.cpu_count()))
-    _run(["cmake", "--build", str(BUILD), "-j", jobs])
-    return BUILD
+    wanted = ["--target", *targets] if targets else []
+    _run(["cmake", "--build", str(folder), "-j", jobs, *wanted])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the built test programs."""
+    return build(ROOT / "build/cpp", [])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -63,3 +63,21 @@ def test_a_rival_that_fails_is_a_result():
 
     row = run({"ark": near(0.0), "eager": near(0.01), "inductor": fails})
     assert row["failed"] == {"inductor": "RuntimeError: no compiler"} and "inductor" not in row["rivals"]
+
+
+def test_another_number_of_launches_ends_the_benchmark():
+    """And the executables are as they were afterwards."""
+    from ark_torch.backend import record_callables
+
+    callables, x = [], torch.randn(5, 9)
+    compiled = torch.compile(lambda x: torch.sort(x * 2 + 1)[0].tanh() * 3, backend="ark")
+    with record_callables(callables):
+        compiled(x)
+    segments = callables[0].record.segments
+    before = [s.executable for s in segments]
+    case = harness.Case("case", {"ark": lambda: compiled(x)}, launches=2, fallbacks=("aten.sort.default",))
+    assert harness.run_cases([case], "cpu", rounds=2, warmup=1)[0]["plan"]["launches"] == 2
+    for change in ({"launches": 1}, {"fallbacks": ()}):
+        with pytest.raises(AssertionError, match="expected .*launches.*no fallback but"):
+            harness.run_cases([harness.dataclasses.replace(case, **change)], "cpu", rounds=2, warmup=1)
+    assert all(s.executable is e for s, e in zip(segments, before))

@@ -196,6 +196,34 @@ def test_dump_writes_every_stage(tmp_path, monkeypatch):
     assert all((tmp_path / "dumped-s0=3" / f).stat().st_size for f in files)
 
 
+def dumped(folder) -> set[str]:
+    return {f.name for f in folder.iterdir() if f.stat().st_size}
+
+
+STAGES = {"graph.json", "graph.txt", "bound.txt", "fused.txt", "plan.txt", "plan.json"}
+
+
+def test_dump_of_what_fails(tmp_path, monkeypatch):
+    """What is needed to look into a failure is there: the graph, the stages before it, the error."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    graph = host(add_relu([4], name="bad"), plan='{"no": "plan"}')
+    with pytest.raises(ValueError) as error:
+        graph.prepare()
+    assert dumped(tmp_path / "bad") == STAGES - {"plan.txt", "plan.json"} | {"error.txt"}
+    assert str(error.value) in (tmp_path / "bad/error.txt").read_text()
+    assert json.loads((tmp_path / "bad/graph.json").read_text())["name"] == "bad"
+    host(add_relu([5], name="bad")).prepare()  # another of the name does not overwrite it
+    assert dumped(tmp_path / "bad.2") == STAGES and "error.txt" in dumped(tmp_path / "bad")
+
+
+def test_dump_of_a_graph_that_is_refused(tmp_path):
+    graph = json.loads(add_relu([4], name="bad"))
+    graph["nodes"][0]["inputs"] = [99]
+    with pytest.raises(RuntimeError):
+        host(json.dumps(graph), dump=str(tmp_path))
+    assert dumped(tmp_path / "bad") == {"graph.json", "error.txt"}
+
+
 def test_trace_and_profile(tmp_path):
     import ark_torch
 

@@ -25,6 +25,12 @@ class C10dStore : public comm::Store {
     std::vector<uint8_t> bytes = store_->get(key);
     return {bytes.begin(), bytes.end()};
   }
+  void remove(const std::string& key) noexcept override {
+    try {
+      store_->deleteKey(key);
+    } catch (const std::exception&) {  // some stores cannot; the store may be gone already
+    }
+  }
 
  private:
   void look_until(const std::string& key, comm::Clock::time_point deadline) {

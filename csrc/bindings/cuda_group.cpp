@@ -4,6 +4,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <thread>
+
 #include "base/check.h"
 #include "base/log.h"
 #include "bindings/tensor_args.h"
@@ -11,8 +13,8 @@
 namespace ark::bindings {
 namespace {
 
-constexpr int kAsyncStream =
-    -1;  // key of the stream of asynchronous collectives; sends and receives have 2 peer + 0, 1
+// Key of the stream of asynchronous collectives; sends and receives have 2 peer + 0, 1.
+constexpr int kAsyncStream = -1;
 
 bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (op == c10d::ReduceOp::PREMUL_SUM || op == c10d::ReduceOp::UNUSED) return false;
@@ -39,15 +41,13 @@ bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 }  // namespace
 
 CudaGroup::CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name,
-                     std::chrono::milliseconds timeout, std::shared_ptr<cuda::Toolchain> toolchain,
-                     const comm::CudaCollectivesOptions& options)
+                     std::chrono::milliseconds timeout, const GroupSetup& setup)
     : store_(std::make_unique<C10dStore>(std::move(store))),
       rank_(rank),
       size_(size),
       name_(std::move(name)),
       timeout_(timeout),
-      toolchain_(std::move(toolchain)),
-      options_(options) {
+      setup_(setup) {
   if (size > abi::kMaxRanks) unusable_ = cat("it has more than ", abi::kMaxRanks, " ranks");
 }
 
@@ -58,16 +58,23 @@ void CudaGroup::set_host_side(HostSide host) {
   store_->watch(host_.check);
 }
 
-bool CudaGroup::usable(c10::Device device) {
+void CudaGroup::give_up(const std::string& why) {
+  unusable_ = why;
+  log::warn("process group ", name_, ": CUDA tensors go to NCCL: ", why);
+}
+
+bool CudaGroup::usable(c10::Device device, bool pair) {
   std::lock_guard lock(creation_mutex_);
-  if (!unusable_.empty() || size_ < 2) return false;
+  if (!unusable_.empty() && !(pair && collectives_)) return false;
   if (!collectives_) {
+    const comm::GroupInfo group{rank_, size_, name_};
     try {
-      collectives_ = std::make_shared<Collectives>(*store_, comm::GroupInfo{rank_, size_, name_}, device.index(),
-                                                   toolchain_, options_);
+      check<UnsupportedError>(setup_.refuse_cuda.empty(), setup_.refuse_cuda);
+      collectives_ =
+          std::make_shared<Collectives>(*store_, group, device.index(), setup_.toolchain, setup_.cuda_options);
     } catch (const UnsupportedError& error) {
-      unusable_ = error.what();
-      log::warn("process group ", name_, ": CUDA tensors go to NCCL: ", unusable_);
+      Collectives::refuse(*store_, group, error.what());
+      give_up(error.what());
       return false;
     }
   }
@@ -77,16 +84,26 @@ bool CudaGroup::usable(c10::Device device) {
   return true;
 }
 
+std::chrono::milliseconds CudaGroup::own_timeout(std::chrono::milliseconds asked) const {
+  return asked == c10d::kUnsetTimeout || asked.count() <= 0 ? timeout_.load() : asked;
+}
+
+bool CudaGroup::connected(std::chrono::milliseconds timeout, uint64_t number) {
+  try {
+    collectives_->connect(comm::Clock::now() + own_timeout(timeout), number);
+    return true;
+  } catch (const UnsupportedError& error) {
+    give_up(error.what());
+    return false;
+  }
+}
+
 c10::Stream CudaGroup::own_stream(int key) {
   if (auto found = streams_.find(key); found != streams_.end()) return found->second;
-  constexpr int kHighest = -5;  // clamped to what the device has: communication goes first
-  cuda::Stream raw = nullptr;
-  cuda::RelaxedCaptureScope relaxed;
-  cuda::check_result(cuda::driver().stream_create_with_priority(&raw, cuda::kStreamNonBlocking, kHighest),
-                     "cuStreamCreateWithPriority");
+  cuda::Stream raw = setup_.streams->take(collectives_->device());
   c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(collectives_->device()));
   c10::Stream stream(c10::Stream::UNSAFE, device, static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(raw)));
-  return streams_.emplace(key, stream).first->second;  // lives as long as the process: torch may still name it
+  return streams_.emplace(key, stream).first->second;
 }
 
 /// Collectives of a group run one after the other, whatever their streams.
@@ -101,6 +118,8 @@ void CudaGroup::follow(c10::Stream stream) {
 
 CudaGroup::WorkPtr CudaGroup::submit(Plan plan, const Body& body, c10::Device device) {
   std::lock_guard lock(mutex_);
+  const uint64_t number = host_.number();
+  if (!connected(plan.timeout, number)) return nullptr;
   c10::DeviceGuard guard(device);
   c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   c10::Stream stream = plan.async ? own_stream(kAsyncStream) : current;
@@ -111,14 +130,12 @@ CudaGroup::WorkPtr CudaGroup::submit(Plan plan, const Body& body, c10::Device de
     begin.block(stream);
   }
   follow(stream);
-  return submit_on(stream, plan, body, plan.async, host_.number());
+  return submit_on(stream, plan, body, plan.async, number);
 }
 
 CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number) {
-  auto timeout = plan.timeout;
-  if (timeout == c10d::kUnsetTimeout || timeout.count() <= 0) timeout = timeout_;
-  Call call{raw_stream(stream), number,
-            static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count())};
+  const std::chrono::nanoseconds timeout = own_timeout(plan.timeout);
+  Call call{raw_stream(stream), number, static_cast<uint64_t>(timeout.count())};
   {
     c10::StreamGuard on(stream);
     body(*collectives_, call);
@@ -238,9 +255,16 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
 
 CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tensor, const Body& body) {
   std::lock_guard lock(mutex_);
+  const int key = 2 * peer + (sends ? 1 : 0);
+  try {
+    collectives_->reach(peer, comm::Clock::now() + timeout_.load(),
+                        cat(sends ? "send" : "receive", " number ", points_[key]));
+  } catch (const UnsupportedError& error) {
+    give_up(error.what());
+    return nullptr;
+  }
   c10::DeviceGuard guard(tensor.device());
   c10::Stream current = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
-  const int key = 2 * peer + (sends ? 1 : 0);
   c10::Stream stream = own_stream(key);
   c10::Event begin(c10::DeviceType::CUDA);
   begin.record(current);
@@ -253,7 +277,7 @@ CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
   check_root(destination, size_, "send");
   TORCH_CHECK(destination != rank_, "ark process group, send: rank ", destination, " cannot send to itself");
   const at::Tensor& tensor = single(tensors, "send");
-  if (!usable(tensor.device())) return nullptr;
+  if (!usable(tensor.device(), true)) return nullptr;
   return point(destination, true, tensor, [&](Collectives& collectives, const Call& call) {
     at::Tensor data = tensor.contiguous();
     collectives.send(data.data_ptr(), data.nbytes(), destination, call);
@@ -264,7 +288,7 @@ CudaGroup::WorkPtr CudaGroup::recv(Tensors& tensors, int source) {
   check_root(source, size_, "recv");
   TORCH_CHECK(source != rank_, "ark process group, recv: rank ", source, " cannot receive from itself");
   const at::Tensor& tensor = single(tensors, "recv");
-  if (!usable(tensor.device())) return nullptr;
+  if (!usable(tensor.device(), true)) return nullptr;
   return point(source, false, tensor, [&](Collectives& collectives, const Call& call) {
     Staged out(tensor);
     collectives.receive(out.ptr(), out.bytes(), source, call);
@@ -290,6 +314,47 @@ void CudaGroup::abort() {
     collectives = collectives_;
   }
   if (collectives) collectives->abort();
+}
+
+bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
+  std::vector<c10::Stream> streams;
+  for (auto& [key, stream] : streams_) streams.push_back(stream);
+  if (last_) streams.push_back(*last_);
+  for (const c10::Stream& stream : streams) {
+    if (is_capturing(raw_stream(stream))) continue;
+    c10::Event end(c10::DeviceType::CUDA);
+    end.record(stream);
+    for (; !end.query(); std::this_thread::sleep_for(std::chrono::microseconds(100)))
+      if (comm::Clock::now() >= deadline) return false;
+  }
+  return true;
+}
+
+void CudaGroup::shutdown(comm::Clock::time_point deadline) {
+  constexpr std::chrono::seconds kAbort(2);  // kernels look at their abort flags every microsecond or so
+  std::lock_guard lock(mutex_);
+  if (!collectives_) return;
+  const int device = collectives_->device();
+  try {
+    c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)));
+    bool ended = streams_end(deadline);
+    if (!ended) {
+      log::warn("process group ", name_, ": destroyed with collectives under way on its GPU, which end now");
+      collectives_->abort();
+      ended = streams_end(comm::Clock::now() + kAbort);
+    }
+    for (auto& [key, stream] : streams_)
+      if (ended) setup_.streams->give_back(device, raw_stream(stream));
+    for (auto& [number, tensor] : registered_) collectives_->drop_window(number);
+  } catch (const std::exception& error) {
+    log::warn("process group ", name_, " does not shut down: ", error.what());
+  }
+  streams_.clear();
+  last_.reset();
+  registered_.clear();
+  std::lock_guard creation(creation_mutex_);
+  collectives_.reset();
+  unusable_ = "the group has been destroyed";
 }
 
 void CudaGroup::poll() {

@@ -12,6 +12,7 @@
 
 #include "bindings/c10d_store.h"
 #include "bindings/cuda_work.h"
+#include "bindings/group_setup.h"
 
 namespace ark::bindings {
 
@@ -21,14 +22,13 @@ class CudaGroup {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name,
-            std::chrono::milliseconds timeout, std::shared_ptr<cuda::Toolchain> toolchain,
-            const comm::CudaCollectivesOptions& options);
+            std::chrono::milliseconds timeout, const GroupSetup& setup);
   ~CudaGroup();
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   /// What the CPU side of the process group does for this one.
   struct HostSide {
-    std::function<uint64_t()> number;  // counts a collective; numbers are shared
+    std::function<uint64_t()> number;  // counts a collective; numbers are shared. Throws if a peer will not come
     std::function<void()> check;       // throws if a rank has failed there
   };
   void set_host_side(HostSide host);
@@ -57,6 +57,11 @@ class CudaGroup {
   void deregister(int number);
 
   void abort();
+  /// Waits for what is in the group's streams; what has not ended by the deadline is aborted. Gives memory and streams
+  /// back; works that somebody still holds keep the memory until they go.
+  void shutdown(comm::Clock::time_point deadline);
+  /// ": why collectives go to NCCL"; empty if they do not.
+  std::string unusable() const { return unusable_.empty() ? unusable_ : ": " + unusable_; }
   /// Throws if a kernel of the group has failed.
   void poll();
   /// Kernels launched so far.
@@ -75,7 +80,13 @@ class CudaGroup {
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool blocks_host = false;
   };
-  bool usable(c10::Device device);
+  /// Whether ark does collectives (or messages of a pair) on the device. A rank that cannot tells its peers.
+  bool usable(c10::Device device, bool pair = false);
+  /// Waits for the memory of all ranks; false if one of them has none: then no rank of the group goes on here.
+  bool connected(std::chrono::milliseconds timeout, uint64_t number);
+  void give_up(const std::string& why);
+  std::chrono::milliseconds own_timeout(std::chrono::milliseconds asked) const;
+  bool streams_end(comm::Clock::time_point deadline);
   WorkPtr submit(Plan plan, const Body& body, c10::Device device);
   WorkPtr submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number);
   WorkPtr point(int peer, bool sends, const at::Tensor& tensor, const Body& body);
@@ -87,8 +98,7 @@ class CudaGroup {
   int rank_, size_;
   std::string name_;
   std::atomic<std::chrono::milliseconds> timeout_;
-  std::shared_ptr<cuda::Toolchain> toolchain_;
-  comm::CudaCollectivesOptions options_;
+  GroupSetup setup_;
   HostSide host_;
   std::map<int, uint64_t> points_;  // messages of each pair and direction
   std::shared_ptr<Collectives> collectives_;

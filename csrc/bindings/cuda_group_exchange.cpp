@@ -47,8 +47,6 @@ void CudaGroup::gather_parts(Collectives& collectives, const at::Tensor& input, 
     even = even && t.nbytes() == input.nbytes();
     parts.push_back(part(in.ptr(), out.back().ptr(), in.bytes(), out.back().bytes()));
   }
-  TORCH_CHECK(outputs[rank_].nbytes() == input.nbytes(), "ark process group, all_gather: expected ", input.nbytes(),
-              " bytes for this rank's own part, got ", outputs[rank_].nbytes());
   collectives.exchange(comm::ExchangeKind::kAllGather, parts, -1, even ? in.bytes() : 0, call);
   for (Staged& s : out) s.finish();
 }
@@ -62,6 +60,8 @@ CudaGroup::WorkPtr CudaGroup::allgather(std::vector<Tensors>& outputs, Tensors& 
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "all_gather");
     check_gathered(outputs[i], size_, inputs[i]);
+    TORCH_CHECK(outputs[i][rank_].nbytes() == inputs[i].nbytes(), "ark process group, all_gather: expected ",
+                inputs[i].nbytes(), " bytes for this rank's own part, got ", outputs[i][rank_].nbytes());
     results.insert(results.end(), outputs[i].begin(), outputs[i].end());
   }
   return submit(

@@ -157,6 +157,22 @@ std::string plan_graph(const std::string& graph_json, const Symbols& symbols, co
   return plan::to_json(planner::make_plan(ir::bind(graph, symbols), parsed.runtime.planner));
 }
 
+/// The source of the kernel that each of these sizes runs in, one size after the other; needs no GPU.
+std::vector<std::string> kernel_sources(const std::string& graph_json, const std::vector<Symbols>& sizes,
+                                        const py::dict& options) {
+  GraphOptions parsed = parse_options(options, runtime::TargetKind::kHost, -1, nullptr);
+  ir::Graph graph = ir::from_json(graph_json);
+  py::gil_scoped_release release;
+  ir::verify(graph);
+  runtime::SharedKernel shared(graph, parsed.runtime.planner);
+  std::vector<std::string> sources;
+  for (const Symbols& symbols : sizes) {
+    const plan::Plan plan = shared.plan(ir::bind(graph, symbols), false);
+    sources.push_back(codegen::generate(*shared.use(plan, symbols).kernel, {}).text);
+  }
+  return sources;
+}
+
 /// Plan -> cubin, without a GPU.
 py::dict compile_only(const std::string& plan_json, bool trace, const std::string& arch, cuda::Toolchain& toolchain) {
   codegen::Source source;
@@ -253,6 +269,8 @@ PYBIND11_MODULE(_C, m) {
       .def_property_readonly("num_inputs", &PyGraph::num_inputs);
   m.def("plan_graph", &plan_graph, py::arg("graph_json"), py::arg("symbols") = Symbols{},
         py::arg("options") = py::dict(), "Binds and plans: the plan as JSON.");
+  m.def("kernel_sources", &kernel_sources, py::arg("graph_json"), py::arg("sizes"), py::arg("options") = py::dict(),
+        "Values of the symbols, one list a call -> sources of the kernels that the calls run in.");
   m.def(
       "compile_only",
       [toolchain](const std::string& plan_json, bool trace, const std::string& arch) {

@@ -1,6 +1,7 @@
 #include "bindings/options.h"
 
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "base/check.h"
@@ -44,6 +45,7 @@ const std::map<std::string, Setter>& setters() {
        }},
       {"tensor_cores",
        [](GraphOptions& o, const py::handle& v) { o.runtime.planner.tensor_cores = py::cast<bool>(v); }},
+      {"few_rows", [](GraphOptions& o, const py::handle& v) { o.runtime.planner.few_rows = py::cast<bool>(v); }},
       {"schedule",
        [](GraphOptions& o, const py::handle& v) { o.runtime.planner.schedule = schedule(py::cast<std::string>(v)); }},
       {"reuse_memory",
@@ -52,7 +54,10 @@ const std::map<std::string, Setter>& setters() {
        [](GraphOptions& o, const py::handle& v) {
          o.runtime.host.num_threads = static_cast<int>(bounded(v, "threads", 0, 1024));
        }},
-      {"seed", [](GraphOptions& o, const py::handle& v) { o.seed = py::cast<uint64_t>(v); }},
+      {"seed",
+       [](GraphOptions& o, const py::handle& v) {
+         o.seed = static_cast<uint64_t>(bounded(v, "seed", 0, std::numeric_limits<int64_t>::max()));
+       }},
       {"deadline_ms",
        [](GraphOptions& o, const py::handle& v) {
          auto ns = static_cast<uint64_t>(bounded(v, "deadline_ms", 1, 86'400'000)) * 1'000'000;
@@ -64,6 +69,7 @@ const std::map<std::string, Setter>& setters() {
          o.runtime.max_executables = static_cast<size_t>(bounded(v, "max_executables", 1, 1'000'000));
        }},
       {"plan", [](GraphOptions& o, const py::handle& v) { o.runtime.saved_plan = py::cast<std::string>(v); }},
+      {"dump", [](GraphOptions& o, const py::handle& v) { o.runtime.dump_folder = py::cast<std::string>(v); }},
       {"name", [](GraphOptions& o, const py::handle& v) { o.name = py::cast<std::string>(v); }},
   };
   return table;

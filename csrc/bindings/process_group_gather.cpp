@@ -6,6 +6,7 @@
 namespace ark::bindings {
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  Attempt attempt(*this, "broadcast");
   if (on_cuda(tensors, "broadcast")) {
     return on_gpu(
         "broadcast", [&](CudaGroup& g) { return g.broadcast(tensors, opts); },
@@ -46,6 +47,7 @@ void ProcessGroupArk::gather_parts(const at::Tensor& input, const Tensors& parts
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                     const c10d::AllgatherOptions& opts) {
+  Attempt attempt(*this, "all_gather");
   if (on_cuda(inputs, "all_gather")) {
     return on_gpu(
         "all_gather", [&](CudaGroup& g) { return g.allgather(outputs, inputs, opts); },
@@ -60,6 +62,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather(std::vector<Tensors>& output
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                               const c10d::AllgatherOptions& opts) {
+  Attempt attempt(*this, "all_gather_coalesced");
   for (const Tensors& of_rank : outputs)
     TORCH_CHECK(of_rank.size() == inputs.size(), "ark process group, all_gather_coalesced: expected ", inputs.size(),
                 " tensors from every rank, got ", of_rank.size());
@@ -92,6 +95,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_coalesced(std::vector<Tensor
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                           const c10d::AllgatherOptions& opts) {
+  Attempt attempt(*this, "all_gather_into_tensor");
   if (on_cuda({input, output}, "all_gather_into_tensor")) {
     Tensors outs{output}, ins{input};
     return on_gpu(
@@ -111,6 +115,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::_allgather_base(at::Tensor& output, at
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::AllgatherOptions& opts) {
+  Attempt attempt(*this, "all_gather_into_tensor_coalesced");
   if (on_cuda(inputs, "all_gather_into_tensor_coalesced")) {
     return on_gpu(
         "all_gather_into_tensor_coalesced", [&](CudaGroup& g) { return g.allgather_into(outputs, inputs, opts); },
@@ -131,6 +136,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_into_tensor_coalesced(Tensor
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                  const c10d::GatherOptions& opts) {
+  Attempt attempt(*this, "gather");
   if (on_cuda(inputs, "gather")) {
     return on_gpu(
         "gather", [&](CudaGroup& g) { return g.gather(outputs, inputs, opts); },
@@ -154,6 +160,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::gather(std::vector<Tensors>& outputs, 
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                   const c10d::ScatterOptions& opts) {
+  Attempt attempt(*this, "scatter");
   if (on_cuda(outputs, "scatter")) {
     return on_gpu(
         "scatter", [&](CudaGroup& g) { return g.scatter(outputs, inputs, opts); },
@@ -179,6 +186,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall_base(at::Tensor& output, at::
                                                         std::vector<int64_t>& output_splits,
                                                         std::vector<int64_t>& input_splits,
                                                         const c10d::AllToAllOptions& opts) {
+  Attempt attempt(*this, "all_to_all_single");
   if (on_cuda({input, output}, "all_to_all_single")) {
     return on_gpu(
         "all_to_all_single",
@@ -198,6 +206,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall_base(at::Tensor& output, at::
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall(Tensors& outputs, Tensors& inputs,
                                                    const c10d::AllToAllOptions& opts) {
+  Attempt attempt(*this, "all_to_all");
   if (on_cuda(inputs, "all_to_all")) {
     return on_gpu(
         "all_to_all", [&](CudaGroup& g) { return g.alltoall(outputs, inputs, opts); },

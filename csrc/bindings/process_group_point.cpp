@@ -9,7 +9,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::send(Tensors& tensors, int destination
   if (on_cuda(tensors, "send")) {
     return on_gpu(
         "send", [&](CudaGroup& g) { return g.send(tensors, destination); },
-        [&](c10d::Backend& b) { return b.send(tensors, destination, tag); });
+        [&](c10d::Backend& b) { return b.send(tensors, destination, tag); }, false);
   }
   check_root(destination, getSize(), "send");
   TORCH_CHECK(destination != getRank(), "ark process group, send: rank ", destination, " cannot send to itself");
@@ -21,44 +21,54 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::send(Tensors& tensors, int destination
                  });
 }
 
+/// From comm::Inbox::kAnyRank or a rank.
+ProcessGroupArk::WorkPtr ProcessGroupArk::receive(at::Tensor tensor, int source, int tag) {
+  const bool any = source == comm::Inbox::kAnyRank;
+  auto out = std::make_shared<Staged>(tensor);
+  auto work = c10::make_intrusive<ArkWork>(getRank(), any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
+                                           received_[source]++, Tensors{std::move(tensor)});
+  if (!inbox_) inbox_ = std::make_unique<comm::Inbox>(*channel_);
+  inbox_->post({.data = out->ptr(),
+                .bytes = out->bytes(),
+                .from = source,
+                .tag = tag,
+                .sequence = work->getSequencenumber(),
+                .deadline = comm::Clock::now() + timeout_.load(),
+                .done = [this, work, out](int from, std::exception_ptr error) {
+                  try {
+                    if (error) std::rethrow_exception(error);
+                    out->finish();
+                    work->set_source(from);
+                  } catch (const comm::CancelledError&) {
+                  } catch (const std::exception& reason) {
+                    channel_->fail(reason.what());  // the peers raise too
+                    error = std::current_exception();
+                  }
+                  out->release();
+                  work->complete(error);
+                }});
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
 ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int tag) {
   if (on_cuda(tensors, "recv")) {
     return on_gpu(
         "recv", [&](CudaGroup& g) { return g.recv(tensors, source); },
-        [&](c10d::Backend& b) { return b.recv(tensors, source, tag); });
+        [&](c10d::Backend& b) { return b.recv(tensors, source, tag); }, false);
   }
   check_root(source, getSize(), "recv");
   TORCH_CHECK(source != getRank(), "ark process group, recv: rank ", source, " cannot receive from itself");
-  at::Tensor tensor = single(tensors, "recv");
-  return enqueue(queue(receive_queues_[source]), c10d::OpType::RECV, received_[source]++, tensors, c10d::kUnsetTimeout,
-                 [this, tensor, source, tag](const Call& call) {
-                   Staged out(tensor);
-                   collectives_->receive(out.ptr(), out.bytes(), source, tag, call);
-                   out.finish();
-                 });
+  return receive(single(tensors, "recv"), source, tag);
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recvAnysource(Tensors& tensors, int tag) {
   if (on_cuda(tensors, "recv")) {
     return on_gpu(
-        "recv", [&](CudaGroup&) { return WorkPtr(); }, [&](c10d::Backend& b) { return b.recvAnysource(tensors, tag); });
+        "recv", [&](CudaGroup&) { return WorkPtr(); }, [&](c10d::Backend& b) { return b.recvAnysource(tensors, tag); },
+        false);
   }
-  at::Tensor tensor = single(tensors, "recv");
-  auto source = std::make_shared<std::atomic<int>>(-1);
-  auto work = c10::make_intrusive<ArkWork>(getRank(), c10d::OpType::RECVANYSOURCE, received_[-1]++, tensors);
-  auto timeout = timeout_.load();
-  queue(any_queue_).push(work, [this, tensor, tag, timeout, raw = work.get()] {
-    try {
-      Staged out(tensor);
-      raw->set_source(collectives_->receive_any(out.ptr(), out.bytes(), tag,
-                                                Call{raw->getSequencenumber(), comm::Clock::now() + timeout}));
-      out.finish();
-    } catch (const std::exception& error) {
-      channel_->fail(error.what());
-      throw;
-    }
-  });
-  return work;
+  return receive(single(tensors, "recv"), comm::Inbox::kAnyRank, tag);
 }
 
 }  // namespace ark::bindings

@@ -6,11 +6,15 @@
 namespace ark::bindings {
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  Attempt attempt(*this, "all_reduce");
   if (on_cuda(tensors, "all_reduce")) {
     return on_gpu(
         "all_reduce", [&](CudaGroup& g) { return g.allreduce(tensors, opts.reduceOp, opts.asyncOp, opts.timeout); },
         [&](c10d::Backend& b) { return b.allreduce(tensors, opts); });
   }
+  if (tensors.size() == 1 && tensors[0].layout() != at::kStrided)
+    return on_gloo("all_reduce of sparse tensors", c10d::OpType::_ALLREDUCE_SPARSE, tensors, opts.timeout,
+                   [tensors, opts](c10d::Backend& b) mutable { return b.allreduce(tensors, opts); });
   at::Tensor tensor = as_real(single(tensors, "all_reduce"), opts.reduceOp);
   DType type = reducible_type(tensor.scalar_type());
   return submit(c10d::OpType::ALLREDUCE, tensors, opts.timeout,
@@ -23,6 +27,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
                                                               const c10d::AllreduceCoalescedOptions& opts) {
+  Attempt attempt(*this, "all_reduce_coalesced");
   if (on_cuda(tensors, "all_reduce_coalesced")) {
     return on_gpu(
         "all_reduce_coalesced",
@@ -48,6 +53,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  Attempt attempt(*this, "reduce");
   if (on_cuda(tensors, "reduce")) {
     return on_gpu(
         "reduce", [&](CudaGroup& g) { return g.reduce(tensors, opts); },
@@ -67,6 +73,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::R
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                          const c10d::ReduceScatterOptions& opts) {
+  Attempt attempt(*this, "reduce_scatter");
   if (on_cuda(outputs, "reduce_scatter")) {
     return on_gpu(
         "reduce_scatter", [&](CudaGroup& g) { return g.reduce_scatter(outputs, inputs, opts); },
@@ -99,6 +106,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                const c10d::ReduceScatterOptions& opts) {
+  Attempt attempt(*this, "reduce_scatter_tensor");
   if (on_cuda({input, output}, "reduce_scatter_tensor")) {
     Tensors outs{output}, ins{input};
     return on_gpu(
@@ -111,6 +119,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::_reduce_scatter_base(at::Tensor& outpu
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                           const c10d::ReduceScatterOptions& opts) {
+  Attempt attempt(*this, "reduce_scatter_tensor_coalesced");
   if (on_cuda(inputs, "reduce_scatter_tensor_coalesced")) {
     return on_gpu(
         "reduce_scatter_tensor_coalesced", [&](CudaGroup& g) { return g.reduce_scatter_from(outputs, inputs, opts); },

@@ -25,6 +25,7 @@ struct Staged {
   explicit Staged(at::Tensor tensor) : user(std::move(tensor)), data(user.is_contiguous() ? user : user.contiguous()) {}
   void* ptr() const { return data.data_ptr(); }
   size_t bytes() const { return data.nbytes(); }
+  void release() { user = data = at::Tensor(); }
   void finish() const {
     if (!data.is_same(user)) {
       at::NoGradGuard no_grad;

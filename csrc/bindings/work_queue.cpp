@@ -20,6 +20,26 @@ void ArkWork::complete(std::exception_ptr error) {
   finish(error);
 }
 
+void complete_with(const c10::intrusive_ptr<ArkWork>& work, const std::vector<c10::intrusive_ptr<c10d::Work>>& parts) {
+  struct Countdown {
+    std::mutex mutex;
+    size_t left;
+    std::exception_ptr error;
+  };
+  auto countdown = std::make_shared<Countdown>();
+  countdown->left = parts.size();
+  if (parts.empty()) return work->complete(nullptr);
+  for (const auto& part : parts)
+    part->getFuture()->addCallback([countdown, work](c10::ivalue::Future& future) {
+      {
+        std::lock_guard lock(countdown->mutex);
+        if (future.hasError() && !countdown->error) countdown->error = future.exception_ptr();
+        if (--countdown->left > 0) return;
+      }
+      work->complete(countdown->error);
+    });
+}
+
 WorkQueue::WorkQueue() : thread_([this] { run(); }) {}
 
 WorkQueue::~WorkQueue() {
@@ -39,14 +59,31 @@ void WorkQueue::push(c10::intrusive_ptr<ArkWork> work, std::function<void()> job
   changed_.notify_one();
 }
 
+bool WorkQueue::drain(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_until(lock, deadline, [this] { return jobs_.empty() && !running_; });
+}
+
+void WorkQueue::cancel(std::exception_ptr error) {
+  decltype(jobs_) cancelled;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled.swap(jobs_);
+  }
+  for (auto& [work, job] : cancelled) work->complete(error);
+}
+
 void WorkQueue::run() {
   c10::InferenceMode no_autograd(false);
   while (true) {
     std::unique_lock lock(mutex_);
+    running_ = false;
+    if (jobs_.empty()) idle_.notify_all();
     changed_.wait(lock, [this] { return closing_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
     auto [work, job] = std::move(jobs_.front());
     jobs_.pop_front();
+    running_ = true;
     lock.unlock();
     std::exception_ptr error;
     try {

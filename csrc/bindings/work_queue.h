@@ -1,5 +1,6 @@
 // Runs jobs in order on a thread of its own; every job is a c10d Work with a future.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -27,6 +28,9 @@ class ArkWork : public c10d::Work {
   int source_ = -1;
 };
 
+/// Completes `work` when all parts have ended: with the first error, if any.
+void complete_with(const c10::intrusive_ptr<ArkWork>& work, const std::vector<c10::intrusive_ptr<c10d::Work>>& parts);
+
 class WorkQueue {
  public:
   WorkQueue();
@@ -35,13 +39,17 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
   void push(c10::intrusive_ptr<ArkWork> work, std::function<void()> job);
+  /// Whether all jobs have ended; waits for them until `deadline`.
+  bool drain(std::chrono::steady_clock::time_point deadline);
+  /// Ends the jobs that have not begun with `error`.
+  void cancel(std::exception_ptr error);
 
  private:
   void run();
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, idle_;
   std::deque<std::pair<c10::intrusive_ptr<ArkWork>, std::function<void()>>> jobs_;
-  bool closing_ = false;
+  bool closing_ = false, running_ = false;
   std::thread thread_;
 };
 

@@ -1,8 +1,9 @@
-// Plan -> CUDA C++ source for the task kinds and programs that it needs. Deterministic; sizes are not in it, so plans
-// of equal structure give equal source and share a cubin.
+// Kernel -> CUDA C++ source of the task kinds and programs in it. Deterministic; sizes are not in it, so plans of equal
+// structure give equal source and share a cubin.
 #pragma once
 #include <string>
 
+#include "codegen/kernel.h"
 #include "planner/plan.h"
 
 namespace ark::codegen {
@@ -17,6 +18,8 @@ struct Source {
 struct SourceOptions {
   bool trace = false;
 };
+Source generate(const Kernel& kernel, const SourceOptions& options);
+/// The kernel of this plan alone.
 Source generate(const plan::Plan& plan, const SourceOptions& options);
 
 }  // namespace ark::codegen

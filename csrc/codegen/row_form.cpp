@@ -164,4 +164,14 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
   return form;
 }
 
+bool row_form_serves(const RowForm& form, const plan::Op& op) {
+  for (int i = 0; i < 32; ++i)
+    if ((form.same_operands >> i & 1) != 0 && !same_along_row(op, i)) return false;
+  const bool fits =
+      form.edges ? off_alike(op, form.vector_operands, form.vector) : aligned(op, form.vector_operands, form.vector);
+  if (!fits || threads_of(op) > form.threads) return false;
+  const int64_t kept = int64_t{form.threads} * form.vector * form.chunks, size = params_of(op).row_size;
+  return form.chunks == 0 || (form.full ? size == kept : size <= kept);
+}
+
 }  // namespace ark::codegen

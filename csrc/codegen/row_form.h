@@ -24,4 +24,7 @@ struct RowForm {
 /// `ops`: at least one, all of kind kRow and of this program.
 RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops);
 
+/// Whether code of this form works on the rows of another op of its program, and no slower than code of more threads.
+bool row_form_serves(const RowForm& form, const plan::Op& op);
+
 }  // namespace ark::codegen

@@ -61,6 +61,7 @@ abi::ReduceOp device_op(DType dtype, Reduction op) {
 
 const unsigned char* bytes_of(const void* p) { return static_cast<const unsigned char*>(p); }
 
+constexpr const char* kArenaTag = "cuda";
 constexpr int kBarrierType = 15;  // stands for bytes in packed calls
 
 }  // namespace
@@ -74,9 +75,12 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
       layout_(lay_out(group.world)),
       error_(gpu_.context, sizeof(abi::CollectiveError)),
       store_(store) {
-  check<UnsupportedError>(group.world >= 2 && group.world <= abi::kMaxRanks, "CUDA collectives of a host join 2 to ",
+  check<UnsupportedError>(group.world >= 1 && group.world <= abi::kMaxRanks, "CUDA collectives of a host join 1 to ",
                           abi::kMaxRanks, " ranks, got ", group.world);
-  arena_ = std::make_unique<SymmetricMemory>(store, group, gpu_, "cuda", layout_.size_bytes);
+  if (group.world == 1) return;
+  const std::string problem = toolchain_->compiler.nvrtc().problem();
+  check<UnsupportedError>(problem.empty(), "no NVRTC to compile kernels with: ", problem);
+  arena_ = std::make_unique<SymmetricMemory>(store, group, gpu_, kArenaTag, layout_.size_bytes);
   // Cleared packets are all ones; flags start at the number of messages of the past.
   fill_and_wait(gpu_, arena_->own() + layout_.calls, 0xff, 2 * abi::kMaxRanks * 16);
   fill_and_wait(gpu_, arena_->own() + layout_.packets, 0xff, 2 * layout_.packet_set_bytes);
@@ -101,7 +105,20 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
   arena_->offer();
 }
 
-CudaCollectives::~CudaCollectives() = default;
+CudaCollectives::~CudaCollectives() {
+  const Driver& api = driver();
+  if (api.context_push(gpu_.context) != kSuccess) return;  // the process is ending: the driver has taken all back
+  Context popped = nullptr;
+  CaptureMode mode = CaptureMode::kRelaxed;
+  api.exchange_capture_mode(&mode);
+  api.context_synchronize();  // kernels may still use the arena
+  api.exchange_capture_mode(&mode);
+  api.context_pop(&popped);
+}
+
+void CudaCollectives::refuse(Store& store, const GroupInfo& group, const std::string& why) {
+  SymmetricMemory::refuse(store, group, kArenaTag, why);
+}
 
 void CudaCollectives::connect(Clock::time_point deadline, uint64_t sequence) {
   if (connected_) return;
@@ -113,6 +130,8 @@ void CudaCollectives::connect(Clock::time_point deadline, uint64_t sequence) {
 void CudaCollectives::reach(int peer, Clock::time_point deadline, const std::string& what) {
   try {
     arena_->of(peer, deadline);
+  } catch (const UnsupportedError&) {
+    throw;
   } catch (const std::exception& error) {
     throw DeviceError(cat("group ", group_.name, ", rank ", group_.rank, ", ", what, ": rank ", peer,
                           " did not offer its memory: ", error.what()));
@@ -130,7 +149,7 @@ CollectiveParams CudaCollectives::params_for_kernels(Clock::time_point deadline,
 
 CollectiveParams CudaCollectives::make_params(CollectiveKind kind, const Call& call) const {
   CollectiveParams p{};
-  for (int r = 0; r < group_.world; ++r) p.base[r] = reinterpret_cast<unsigned char*>(arena_->mapped(r));
+  for (int r = 0; arena_ && r < group_.world; ++r) p.base[r] = reinterpret_cast<unsigned char*>(arena_->mapped(r));
   p.layout = layout_;
   p.state = reinterpret_cast<abi::CollectiveState*>(state_.address());
   p.error = reinterpret_cast<abi::CollectiveError*>(error_.device());
@@ -158,6 +177,15 @@ abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
   return abi::Algorithm::kRing;
 }
 
+/// What a group of one rank does.
+void CudaCollectives::copy_alone(void* to, const void* from, uint64_t bytes, const Call& call) {
+  if (to == from || !to || !from || bytes == 0) return;
+  ContextScope scope(gpu_.context);
+  check_result(driver().copy_on_device_async(reinterpret_cast<DevicePtr>(to), reinterpret_cast<DevicePtr>(from), bytes,
+                                             call.stream),
+               "cuMemcpyDtoDAsync");
+}
+
 void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DType dtype, Reduction op, int root,
                                  const Call& call) {
   connect(deadline(call), call.sequence);
@@ -170,6 +198,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
   p.op = device_op(dtype, op);
   p.call = abi::pack_call(kind, static_cast<int>(dtype), p.op, root, count);
   const uint64_t bytes = count * size_bytes(dtype);
+  if (group_.world == 1) return copy_alone(out, in, bytes, call);
   if (takes_direct(bytes, tuning_for(group_.world).direct_reduce_bytes) && reduce_direct(p, bytes, bytes, dtype, call))
     return;
   p.algorithm = choose(bytes, dtype);
@@ -196,6 +225,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
   p.count = count;
   p.op = device_op(dtype, op);
   p.call = abi::pack_call(p.kind, static_cast<int>(dtype), p.op, -1, count);
+  if (group_.world == 1) return copy_alone(out, in, count * size_bytes(dtype), call);
   const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
   const uint64_t room = layout_.packet_area_bytes / 2;
   if (takes_direct(bytes * group_.world, tuning_for(group_.world).direct_scatter_bytes) &&
@@ -219,6 +249,7 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
                                const Call& call, const Output& output) {
   check(static_cast<int>(parts.size()) == group_.world, "an exchange with ", parts.size(), " parts in a group of ",
         group_.world);
+  if (group_.world == 1) return copy_alone(parts[0].destination, parts[0].source, parts[0].send_bytes, call);
   connect(deadline(call), call.sequence);
   CollectiveParams p = make_params(CollectiveKind::kExchange, call);
   p.call = abi::pack_call(p.kind, kBarrierType, static_cast<abi::ReduceOp>(kind), root, bytes);
@@ -320,6 +351,7 @@ void CudaCollectives::poll() {
 }
 
 void CudaCollectives::abort() {
+  if (!arena_) return;
   // Into the flags of this rank and of the peers that it has mapped: it may have no kernel under way that would tell
   // them.
   const uint32_t one = 1;

@@ -36,13 +36,18 @@ class CudaCollectives {
     uint64_t sequence = 0;
     uint64_t timeout_ns = 0;
   };
-  /// Waits for nobody. `store` outlives this.
+  /// Waits for nobody. `store` outlives this. A group of one rank copies and launches nothing.
   CudaCollectives(Store& store, const GroupInfo& group, int device, std::shared_ptr<cuda::Toolchain> toolchain,
                   const CudaCollectivesOptions& options);
+  /// Waits for the device.
   ~CudaCollectives();
+  /// Tells the peers, in place of making one, that this rank's collectives go elsewhere: theirs throw UnsupportedError
+  /// when they connect.
+  static void refuse(Store& store, const GroupInfo& group, const std::string& why);
 
-  /// Maps the memory of all ranks; waits for them until `deadline`. Collectives do this by themselves; `sequence` is
-  /// for the text of errors.
+  /// Maps the memory of all ranks; waits for them until `deadline`. Throws UnsupportedError if one has refused: every
+  /// rank hears of it before its first collective. Collectives do this by themselves; `sequence` is for the text of
+  /// errors.
   void connect(Clock::time_point deadline, uint64_t sequence = 0);
 
   /// root < 0: all ranks get the result.
@@ -76,22 +81,25 @@ class CudaCollectives {
   void poll();
   /// Ends the waits of all kernels of this rank, and of the peers.
   void abort();
+  /// Maps the memory of one rank, for send and receive; else as `connect`.
+  void reach(int peer, Clock::time_point deadline, const std::string& what);
 
   int device() const { return gpu_.device; }
   uint64_t launches() const { return launches_; }
   /// For tests and benchmarks: forces an algorithm (where it fits) from now on; -1: by size. 3, registered memory, fits
   /// only where there is such.
   void force_algorithm(int algorithm) { forced_ = algorithm; }
-  /// Likewise the CTAs of the rings, the same on all ranks; 0: as tuned.
-  void force_ring_workers(int workers) { forced_workers_ = workers; }
+  /// Likewise the CTAs of the rings and on registered memory, the same on all ranks; 0: as tuned.
+  void force_workers(int workers) { forced_workers_ = workers; }
 
  private:
-  void reach(int peer, Clock::time_point deadline, const std::string& what);
+  void copy_alone(void* to, const void* from, uint64_t bytes, const Call& call);
   abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
   void launch(const KernelKey& key, int grid, bool with_shared, abi::CollectiveParams& params, const Call& call);
   void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
   std::shared_ptr<Window> window_at(const void* data, uint64_t bytes) const;
   void keep_window(const std::shared_ptr<Window>& window);
+  int direct_workers() const;
   bool takes_direct(uint64_t bytes, uint64_t from) const;
   /// On registered memory, if both tensors lie in it.
   bool reduce_direct(abi::CollectiveParams& params, uint64_t in_bytes, uint64_t out_bytes, DType dtype,

@@ -28,8 +28,9 @@ bool RequestRing::pop(SendRequest& request) {
   return true;
 }
 
-SoftwareDmaEngine::SoftwareDmaEngine(std::span<const abi::DmaBuffer> buffers, size_t ring_capacity)
-    : buffers_(buffers.begin(), buffers.end()), ring_(ring_capacity), thread_([this] { run(); }) {
+SoftwareDmaEngine::SoftwareDmaEngine(std::span<const abi::DmaBuffer> buffers, size_t ring_capacity,
+                                     Clock::duration patience)
+    : buffers_(buffers.begin(), buffers.end()), patience_(patience), ring_(ring_capacity), thread_([this] { run(); }) {
   check<UserError>(buffers.size() <= abi::kMaxDmaBuffers, "at most ", abi::kMaxDmaBuffers, " buffers, got ",
                    buffers.size());
 }
@@ -47,7 +48,9 @@ void SoftwareDmaEngine::submit(SendRequest request) {
                      offset_of(request), ", ", offset_of(request) + length_of(request), ") of buffer ", id,
                      ", which has ", buffers_[id].size_bytes);
   }
-  while (!ring_.push(request)) std::this_thread::yield();
+  if (ring_.push(request)) return;
+  for (const auto deadline = Clock::now() + patience_; !ring_.push(request); std::this_thread::yield())
+    check<DeviceError>(Clock::now() < deadline, "a ring of ", ring_.capacity(), " send requests stays full");
 }
 
 void SoftwareDmaEngine::run() {

@@ -20,6 +20,7 @@ class RequestRing {
   /// False when the ring is full.
   bool push(abi::SendRequest request);
   bool pop(abi::SendRequest& request);
+  size_t capacity() const { return slots_.size(); }
 
  private:
   std::vector<uint64_t> slots_;
@@ -30,13 +31,15 @@ class RequestRing {
 class SoftwareDmaEngine {
  public:
   /// `buffers` as this rank reaches them; entries without address are not usable. They outlive the engine.
-  SoftwareDmaEngine(std::span<const abi::DmaBuffer> buffers, size_t ring_capacity = 1024);
+  SoftwareDmaEngine(std::span<const abi::DmaBuffer> buffers, size_t ring_capacity = 1024,
+                    Clock::duration patience = std::chrono::seconds(30));
   /// Delivers what is in the ring, then ends.
   ~SoftwareDmaEngine();
   SoftwareDmaEngine(const SoftwareDmaEngine&) = delete;
   SoftwareDmaEngine& operator=(const SoftwareDmaEngine&) = delete;
 
-  /// One thread. Checks the request (UserError: unknown buffer, bytes outside of one), waits for room in the ring.
+  /// One thread. Checks the request (UserError: unknown buffer, bytes outside of one), waits for room in the ring
+  /// (DeviceError when there is none for as long as the engine's patience).
   void submit(abi::SendRequest request);
   /// Requests with kDmaNotifySender that have been delivered; may wrap.
   uint32_t sent() const { return sent_.load(std::memory_order_acquire); }
@@ -44,6 +47,7 @@ class SoftwareDmaEngine {
  private:
   void run();
   std::vector<abi::DmaBuffer> buffers_;
+  Clock::duration patience_;
   RequestRing ring_;
   std::atomic<uint32_t> sent_{0};
   std::atomic<bool> closing_{false};

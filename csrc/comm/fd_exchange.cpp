@@ -1,18 +1,20 @@
 #include "comm/fd_exchange.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <thread>
 
 #include "base/check.h"
+#include "base/env.h"
 #include "base/log.h"
 
 namespace ark::comm {
@@ -58,36 +60,40 @@ std::string random_token() {
   return hex;
 }
 
-/// Of a socket without a place in the file system, so that nothing stays behind, however a process ends. Who may come
-/// is decided by user and token (serve_one).
-struct Address {
-  sockaddr_un name{};
-  socklen_t length = 0;
-  explicit Address(const std::string& text) {
-    name.sun_family = AF_UNIX;
-    check<DeviceError>(text.size() < sizeof name.sun_path, "socket name too long: ", text);
-    std::memcpy(name.sun_path + 1, text.data(), text.size());
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+/// In $TMPDIR, else in /tmp; the address of a socket is short.
+std::string own_directory() {
+  constexpr size_t kLongest = 80;
+  for (const std::string& parent : {env::text("TMPDIR", "/tmp"), std::string("/tmp")}) {
+    std::string pattern = parent + "/ark-XXXXXX";
+    if (pattern.size() < kLongest && mkdtemp(pattern.data())) return pattern;
   }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
-};
+  fail("mkdtemp /tmp/ark-XXXXXX");
+}
 
-/// A listening socket with a name that nobody else has.
+/// A listening socket in a directory of its own (mode 0700), removed with it.
 class Listener {
  public:
-  Listener() : name_(cat("ark-", random_token())) {
+  Listener() {
+    directory_ = own_directory();
+    path_ = directory_ + "/s";
     fd_ = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!fd_.valid()) fail("socket");
-    Address address(name_);
-    if (::bind(fd_.get(), address.get(), address.length)) fail(cat("bind ", name_));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
+    if (::bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address)) fail(cat("bind ", path_));
     if (::listen(fd_.get(), 64)) fail("listen");
+  }
+  ~Listener() {
+    ::unlink(path_.c_str());
+    ::rmdir(directory_.c_str());
   }
   Listener(const Listener&) = delete;
   int fd() const { return fd_.get(); }
-  const std::string& name() const { return name_; }
+  const std::string& path() const { return path_; }
 
  private:
-  std::string name_;
+  std::string directory_, path_;
   UniqueFd fd_;
 };
 
@@ -168,12 +174,15 @@ void serve(const Listener& listener, const GroupInfo& group, const std::string& 
 UniqueFd request(const std::string& published, const GroupInfo& group, int from, Clock::time_point deadline) {
   size_t space = published.find(' ');
   check<DeviceError>(space != std::string::npos, "rank ", from, " published a malformed address: ", published);
-  std::string name = published.substr(0, space), token = published.substr(space + 1);
+  std::string path = published.substr(0, space), token = published.substr(space + 1);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.valid()) fail("socket");
-  Address address(name);
-  if (::connect(socket.get(), address.get(), address.length))
-    fail(cat("rank ", group.rank, " cannot reach rank ", from, " at ", name, " (another host, or it has died)"));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  check<DeviceError>(path.size() < sizeof address.sun_path, "socket path too long: ", path);
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address))
+    fail(cat("rank ", group.rank, " cannot reach rank ", from, " at ", path, " (another host, or it has died)"));
   Hello hello{};
   hello.rank = group.rank;
   std::memcpy(hello.token, token.data(), std::min(token.size(), sizeof hello.token));
@@ -200,7 +209,7 @@ std::vector<UniqueFd> exchange_fds(Store& store, const GroupInfo& group, const s
   });
   std::exception_ptr error;
   try {
-    store.set(cat(prefix, group.rank), cat(listener.name(), " ", token));
+    store.set(cat(prefix, group.rank), cat(listener.path(), " ", token));
     for (int step = 1; step < group.world; ++step) {
       int from = (group.rank + step) % group.world;
       peers[from] = request(store.get(cat(prefix, from), deadline), group, from, deadline);
@@ -209,6 +218,7 @@ std::vector<UniqueFd> exchange_fds(Store& store, const GroupInfo& group, const s
     error = std::current_exception();
   }
   server.join();
+  store.remove(cat(prefix, group.rank));  // everybody has come, or this group will never be
   if (error) std::rethrow_exception(error);
   if (server_error) std::rethrow_exception(server_error);
   return peers;
@@ -225,7 +235,7 @@ FdServer::FdServer(Store& store, const GroupInfo& group, const std::string& tag,
     : door_(std::make_unique<Door>()) {
   door_->group = group;
   door_->fd = std::move(fd);
-  store.set(cat("ark/", group.name, "/", tag, "/", group.rank), cat(door_->listener.name(), " ", door_->token));
+  store.set(cat("ark/", group.name, "/", tag, "/", group.rank), cat(door_->listener.path(), " ", door_->token));
   thread_ = std::thread([this] {
     constexpr int kPollMilliseconds = 50;
     for (int served = 0; served < door_->group.world - 1 && !closing_;) {
@@ -237,7 +247,7 @@ FdServer::FdServer(Store& store, const GroupInfo& group, const std::string& tag,
         log::warn("rank ", door_->group.rank, " of ", door_->group.name, ": ", error.what());
       }
     }
-    door_.reset();  // everybody has come
+    door_.reset();  // everybody has come: no socket stays in the file system
   });
 }
 

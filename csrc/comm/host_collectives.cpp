@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "base/check.h"
 
@@ -239,17 +238,20 @@ void HostCollectives::all_to_all(const void* in, std::span<const uint64_t> to, v
   check<UserError>(static_cast<int>(to.size()) == world && static_cast<int>(from.size()) == world,
                    "all_to_all: expected sizes for ", world, " ranks, got ", to.size(), " and ", from.size());
   Exchange exchange{.descriptor = describe(Collective::kAllToAll, call, 0, 0)};
-  for (int peer = 0; peer < world; ++peer)
+  for (int peer = 0; peer < world; ++peer) {
     exchange.descriptor.stream_bytes += exchange.descriptor.bytes_to[peer] = to[peer];
+    exchange.descriptor.bytes_from[peer] = from[peer];
+  }
   exchange.send = bytes_of(in);
-  // Every rank looks at every pair, so that all of them raise when one pair disagrees; expected sizes travel nowhere
-  // else, so a rank can only check its own.
   std::vector<Segment>& copies = exchange.copies;
-  exchange.check = [&copies, from, out, world, rank](const std::vector<Descriptor>& all) {
+  exchange.check = [&copies, from, out, world, rank,
+                    what = scope(Collective::kAllToAll, call).what](const std::vector<Descriptor>& all) {
+    for (int a = 0; a < world; ++a)  // every pair, so that all ranks raise
+      for (int b = 0; b < world; ++b)
+        check<UserError>(all[a].bytes_to[b] == all[b].bytes_from[a], what, ": rank ", a, " sends ", all[a].bytes_to[b],
+                         " bytes to rank ", b, ", which expects ", all[b].bytes_from[a]);
     std::byte* at = bytes_of(out);
     for (int peer = 0; peer < world; ++peer) {
-      check<UserError>(all[peer].bytes_to[rank] == from[peer], "all_to_all: rank ", peer, " sends ",
-                       all[peer].bytes_to[rank], " bytes to rank ", rank, ", which expects ", from[peer]);
       uint64_t offset = 0;
       for (int other = 0; other < rank; ++other) offset += all[peer].bytes_to[other];
       copies.push_back({peer, offset, from[peer], at});
@@ -272,38 +274,6 @@ void HostCollectives::send(const void* data, size_t bytes, int to, int64_t tag, 
     channel_.publish_send(to);
     position += piece;
   } while (position < bytes);
-}
-
-void HostCollectives::receive(void* data, size_t bytes, int from, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("receive number ", call.sequence, " from rank ", from, " of group ", channel_.name()),
-                           call.deadline};
-  const size_t piece = channel_.options().box_bytes - sizeof(PieceHeader);
-  size_t position = 0;
-  do {
-    const std::byte* box = channel_.begin_receive(from, where);
-    PieceHeader header;
-    std::memcpy(&header, box, sizeof header);
-    if (header.message_bytes != bytes || header.tag != tag)
-      throw UserError(cat(where.what, ": rank ", from, " sent ", header.message_bytes, " bytes with tag ", header.tag,
-                          ", expected ", bytes, " bytes with tag ", tag));
-    if (bytes) std::memcpy(bytes_of(data) + position, box + sizeof header, std::min(piece, bytes - position));
-    channel_.finish_receive(from);
-    position += piece;
-  } while (position < bytes);
-}
-
-int HostCollectives::receive_any(void* data, size_t bytes, int64_t tag, const Call& call) {
-  StepChannel::Scope where{cat("receive number ", call.sequence, " from any rank of group ", channel_.name()),
-                           call.deadline};
-  for (int polls = 0;; ++polls) {
-    for (int peer = 0; peer < channel_.world(); ++peer) {
-      if (peer == channel_.rank() || !channel_.can_receive(peer)) continue;
-      receive(data, bytes, peer, tag, call);
-      return peer;
-    }
-    if (polls % 64 == 0) channel_.check_wait(where, (channel_.rank() + 1) % channel_.world(), "send");
-    if (polls > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
 }
 
 }  // namespace ark::comm

@@ -57,10 +57,8 @@ class HostCollectives {
   void all_to_all(const void* in, std::span<const uint64_t> to, void* out, std::span<const uint64_t> from,
                   const Call& call);
 
+  /// What comes in is taken by comm/inbox.h.
   void send(const void* data, size_t bytes, int to, int64_t tag, const Call& call);
-  void receive(void* data, size_t bytes, int from, int64_t tag, const Call& call);
-  /// Receives from whichever rank has sent first; returns it.
-  int receive_any(void* data, size_t bytes, int64_t tag, const Call& call);
 
  private:
   struct Segment {

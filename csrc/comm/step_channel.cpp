@@ -1,6 +1,7 @@
 #include "comm/step_channel.h"
 
 #include <signal.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +25,17 @@ bool process_gone(pid_t pid) {
   size_t name_end = text.rfind(')');
   return name_end != std::string::npos && name_end + 2 < text.size() &&
          (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
+}
+
+CallCounts counts(const ControlBlock& control) {
+  const uint64_t gpu = control.gpu_calls.value.load(std::memory_order_acquire);
+  return {control.host_calls.value.load(std::memory_order_acquire), gpu};
+}
+
+/// How many calls of a number a rank has refused.
+uint64_t refusals(const ControlBlock& control, uint64_t number) {
+  if (control.notice.refused_call.load(std::memory_order_acquire) != number + 1) return 0;
+  return control.notice.times_refused.load(std::memory_order_relaxed);
 }
 
 void check_group(const GroupInfo& group) {
@@ -51,6 +63,9 @@ StepChannel::StepChannel(std::unique_ptr<HostArena> arena, const GroupInfo& grou
   // longer.
   ControlBlock& own = control(rank());
   own.pid.value.store(static_cast<uint64_t>(::getpid()), std::memory_order_relaxed);
+  uint64_t random = 0;
+  check<DeviceError>(getrandom(&random, sizeof random, 0) == sizeof random, "getrandom failed");
+  own.nonce.value.store(random | 1, std::memory_order_release);
   for (int peer = 0; peer < world(); ++peer) {
     own.sent[peer].value.store(options.first_step, std::memory_order_relaxed);
     own.received[peer].value.store(options.first_step, std::memory_order_relaxed);
@@ -96,21 +111,84 @@ void StepChannel::check_sides(const Scope& scope) const {
   }
 }
 
+CallCounts StepChannel::calls() const { return counts(control(rank())); }
+
+bool StepChannel::note_refusal(const std::string& why) {
+  ControlBlock& own = control(rank());
+  const uint64_t number = counts(own).all();
+  const uint64_t times = refusals(own, number) + 1;
+  std::strncpy(own.refusal, why.c_str(), sizeof own.refusal - 1);
+  own.notice.times_refused.store(times, std::memory_order_relaxed);
+  own.notice.refused_call.store(number + 1, std::memory_order_release);
+  for (int peer = 0; peer < world(); ++peer)
+    if (peer != rank() && counts(control(peer)).all() > number && refusals(control(peer), number) < times) return true;
+  return false;
+}
+
+int StepChannel::refused_by(const CallCounts& before) const {
+  const uint64_t number = before.all(), own = refusals(control(rank()), number);
+  for (int peer = 0; peer < world(); ++peer)
+    if (peer != rank() && refusals(control(peer), number) > own && counts(control(peer)).all() == number) return peer;
+  return -1;
+}
+
+int StepChannel::left_by() const {
+  for (int peer = 0; peer < world(); ++peer)
+    if (control(peer).notice.left.load(std::memory_order_acquire)) return peer;
+  return -1;
+}
+
+uint64_t StepChannel::nonce(Clock::time_point deadline) const {
+  uint64_t value = 0;
+  while ((value = control(0).nonce.value.load(std::memory_order_acquire)) == 0) {
+    check<DeviceError>(Clock::now() < deadline, "group ", name(), ": rank 0 did not start within the time-out");
+    std::this_thread::yield();
+  }
+  return value;
+}
+
+std::string StepChannel::absence(int peer) const {
+  if (control(peer).notice.left.load(std::memory_order_acquire)) return "has destroyed the group";
+  auto pid = static_cast<pid_t>(control(peer).pid.value.load(std::memory_order_relaxed));
+  return pid && process_gone(pid) ? cat("(process ", pid, ") has died") : std::string();
+}
+
 void StepChannel::check_wait(const Scope& scope, int peer, const char* what) const {
   check_failures(scope);
   check_sides(scope);
-  auto pid = static_cast<pid_t>(control(peer).pid.value.load(std::memory_order_relaxed));
-  if (pid && process_gone(pid))
-    throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " (process ", pid, ") has died"));
+  if (int other = scope.before ? refused_by(*scope.before) : -1; other >= 0)
+    throw UserError(cat(scope.what, " on rank ", rank(), ": rank ", other,
+                        " refused its call of the same number: ", refusal(other)));
+  if (cancelled_.load(std::memory_order_acquire))
+    throw CancelledError(cat(scope.what, " on rank ", rank(), ": the group was destroyed"));
   if (Clock::now() > scope.deadline)
     throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " did not ", what, " within the time-out"));
 }
 
+void StepChannel::check_message(const Scope& scope, int peer) const {
+  check_wait(scope, peer < 0 ? (rank() + 1) % world() : peer, "send");
+  if (peer >= 0) {
+    const std::string why = absence(peer);
+    check<DeviceError>(why.empty() || arrived_piece(peer), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
+    return;
+  }
+  bool possible = false;
+  for (int other = 0; other < world(); ++other)
+    possible = possible || (other != rank() && (absence(other).empty() || arrived_piece(other)));
+  check<DeviceError>(possible, scope.what, " on rank ", rank(), ": all other ranks have died or destroyed the group");
+}
+
 void StepChannel::wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope) {
+  auto reached = [&] { return static_cast<int64_t>(counter.value.load(std::memory_order_acquire) - target) >= 0; };
   // Spin a little, then give the core away: ranks may outnumber cores. The slow checks (clock, processes) come rarely.
-  for (int polls = 0; static_cast<int64_t>(counter.value.load(std::memory_order_acquire) - target) < 0; ++polls) {
+  for (int polls = 0; !reached(); ++polls) {
     if (polls < 200) continue;
-    if (polls % 64 == 0) check_wait(scope, peer, what);
+    if (polls % 64 == 0) {
+      const std::string why = absence(peer);  // before the last look at what the peer may have done till then
+      if (!why.empty() && reached()) return;
+      check_wait(scope, peer, what);
+      check<DeviceError>(why.empty(), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
+    }
     if (polls < 2000)
       std::this_thread::yield();
     else
@@ -148,16 +226,10 @@ std::byte* StepChannel::begin_send(int peer, const Scope& scope) {
 
 void StepChannel::publish_send(int peer) { control(rank()).sent[peer].value.fetch_add(1, std::memory_order_release); }
 
-bool StepChannel::can_receive(int peer) const {
-  uint64_t piece = control(rank()).received[peer].value.load(std::memory_order_relaxed);
-  return static_cast<int64_t>(control(peer).sent[rank()].value.load(std::memory_order_acquire) - (piece + 1)) >= 0;
-}
-
-const std::byte* StepChannel::begin_receive(int peer, const Scope& scope) {
-  check_failures(scope);
-  uint64_t piece = control(rank()).received[peer].value.load(std::memory_order_relaxed);
-  wait(control(peer).sent[rank()], piece + 1, peer, "send", scope);
-  return box(peer, rank(), piece);
+const std::byte* StepChannel::arrived_piece(int peer) const {
+  const uint64_t piece = control(rank()).received[peer].value.load(std::memory_order_relaxed);
+  const uint64_t sent = control(peer).sent[rank()].value.load(std::memory_order_acquire);
+  return static_cast<int64_t>(sent - (piece + 1)) >= 0 ? box(peer, rank(), piece) : nullptr;
 }
 
 void StepChannel::finish_receive(int peer) {

@@ -15,11 +15,17 @@
 #include <optional>
 #include <string>
 
+#include "base/check.h"
 #include "comm/host_arena.h"
 
 namespace ark::comm {
 
 inline constexpr int kMaxHostRanks = 32;
+
+/// This rank gave the group up while an operation was under way. Not a failure that the peers have to hear of.
+struct CancelledError : DeviceError {
+  using DeviceError::DeviceError;
+};
 
 /// Alone in its pair of cache lines.
 struct alignas(128) Counter {
@@ -29,27 +35,38 @@ struct alignas(128) Counter {
 /// Collectives that a rank has called so far, by where they run.
 struct CallCounts {
   uint64_t host = 0, gpu = 0;
+  uint64_t all() const { return host + gpu; }
 };
 
 /// What a rank says of the collective that it is in, compared over the ranks before any data is used.
 struct Descriptor {
   uint64_t sequence;
   int32_t kind, dtype, reduction, root;
-  uint64_t count;                    // elements (bytes where there is no type)
-  uint64_t stream_bytes;             // length of what this rank will publish
-  uint64_t bytes_to[kMaxHostRanks];  // uneven exchanges: bytes for each rank
+  uint64_t count;         // elements (bytes where there is no type)
+  uint64_t stream_bytes;  // length of what this rank will publish
+  // Uneven exchanges: bytes for each rank, and expected from each.
+  uint64_t bytes_to[kMaxHostRanks], bytes_from[kMaxHostRanks];
+};
+
+/// What a rank tells its peers besides its steps; rarely written, so looking costs little.
+struct alignas(128) Notice {
+  std::atomic<uint64_t> left;           // the rank has destroyed the group
+  std::atomic<uint64_t> refused_call;   // number + 1 of the last call that the rank refused by itself
+  std::atomic<uint64_t> times_refused;  // how many it refused of that number
 };
 
 struct ControlBlock {
   Counter published, consumed, failed, pid;
   Counter host_calls, gpu_calls;  // CallCounts
-  char failure[768];
+  Counter nonce;                  // random, not zero: names this group among all of its name
+  Notice notice;
+  char failure[768], refusal[384];
   Descriptor descriptor[2];         // by parity of the step
   Counter sent[kMaxHostRanks];      // point to point: pieces sent to each rank (sender's block)
   Counter received[kMaxHostRanks];  // pieces received from each rank (receiver's block)
 };
 
-/// Where a piece of point-to-point data stands: header in front of the bytes.
+/// In front of the bytes of every piece of point-to-point data.
 struct PieceHeader {
   uint64_t message_bytes;
   int64_t tag;
@@ -85,6 +102,22 @@ class StepChannel {
   /// This rank calls a collective, on the host or on its GPU (which does not come here otherwise); what it had called
   /// before. A rank that waits on the host for one whose call is on the GPU notices by these counts.
   CallCounts note_call(bool on_gpu);
+  /// This rank refuses the collective that it would call next (its arguments are wrong). Peers that wait for it, or
+  /// call it later, raise at once, unless they have refused as many of that number. True if a peer has called it.
+  bool note_refusal(const std::string& why);
+  /// A peer that has refused the call that this rank makes after `before`, or that has left; negative: none.
+  int refused_by(const CallCounts& before) const;
+  int left_by() const;
+  std::string refusal(int peer) const { return control(peer).refusal; }
+  CallCounts calls() const;
+
+  /// The same on all ranks, and no other group's. Waits for rank 0.
+  uint64_t nonce(Clock::time_point deadline) const;
+
+  /// Ends all waits of this rank with CancelledError.
+  void cancel() { cancelled_.store(true, std::memory_order_release); }
+  /// This rank does nothing more in the group; peers that wait for it raise.
+  void leave() { control(rank()).notice.left.store(1, std::memory_order_release); }
 
   /// Waits until this step's buffer is free and returns it.
   std::byte* begin_step(const Scope& scope);
@@ -97,32 +130,37 @@ class StepChannel {
   Descriptor& own_descriptor() { return control(rank()).descriptor[step_ & 1]; }
   const Descriptor& peer_descriptor(int peer) const { return control(peer).descriptor[step_ & 1]; }
 
-  // Point to point, one sender and one receiver thread per pair at a time.
+  // Point to point, one sending thread per pair, one receiving thread (comm/inbox.h).
   std::byte* begin_send(int peer, const Scope& scope);
   void publish_send(int peer);
-  bool can_receive(int peer) const;
-  const std::byte* begin_receive(int peer, const Scope& scope);
+  /// The next piece of `peer`, null while there is none.
+  const std::byte* arrived_piece(int peer) const;
   void finish_receive(int peer);
+  /// Throws if nothing can come from `peer` (negative: from anybody) any more, or the deadline has passed.
+  void check_message(const Scope& scope, int peer) const;
 
   /// Records a failure for the peers (the first one wins) and marks the channel broken.
   void fail(const std::string& message);
   /// Throws DeviceError if this rank or a peer has failed.
   void check_failures(const Scope& scope) const;
-  /// Throws if the deadline has passed, a peer has failed, is gone or calls something on its GPU instead; called by
-  /// waits now and then.
-  void check_wait(const Scope& scope, int peer, const char* what) const;
 
  private:
   ControlBlock& control(int rank) const;
   std::byte* buffer(int rank, uint64_t step) const;
   std::byte* box(int from, int to, uint64_t piece) const;
   void check_sides(const Scope& scope) const;
+  /// Why `peer` will not do anything any more; empty: it may.
+  std::string absence(int peer) const;
+  /// Throws if the deadline has passed, a peer has failed or calls something else instead; called by waits now and
+  /// then.
+  void check_wait(const Scope& scope, int peer, const char* what) const;
   void wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope);
 
   GroupInfo group_;
   ChannelOptions options_;
   std::unique_ptr<HostArena> arena_;
   uint64_t step_;
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace ark::comm

@@ -13,6 +13,8 @@ class Store {
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// Waits for the key; throws when it has not come by `deadline`.
   virtual std::string get(const std::string& key, Clock::time_point deadline) = 0;
+  /// Forgets a key that nobody will ask for again. Never throws.
+  virtual void remove(const std::string& key) noexcept = 0;
 };
 
 /// Who takes part, and what the group is called in the store. The name is unique among the groups of one store.

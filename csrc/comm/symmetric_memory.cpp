@@ -3,12 +3,16 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
+#include <string_view>
 
 #include "base/check.h"
 
 namespace ark::comm {
 namespace {
+
+constexpr std::string_view kRefused = "none";
 
 /// Names this process among all of the host.
 const std::string& process_token() {
@@ -34,6 +38,10 @@ SymmetricMemory::SymmetricMemory(Store& store, const GroupInfo& group, const cud
   addresses_[group.rank] = segments_[group.rank].address();
 }
 
+void SymmetricMemory::refuse(Store& store, const GroupInfo& group, const std::string& tag, const std::string& why) {
+  store.set(place_key(group, tag, group.rank), cat(kRefused, ' ', why));
+}
+
 void SymmetricMemory::offer() {
   if (server_) return;
   store_.set(place_key(group_, tag_, group_.rank),
@@ -44,7 +52,10 @@ void SymmetricMemory::offer() {
 cuda::DevicePtr SymmetricMemory::of(int rank, Clock::time_point deadline) {
   check(rank >= 0 && rank < group_.world, "symmetric memory of rank ", rank, " in a group of ", group_.world);
   if (addresses_[rank]) return addresses_[rank];
-  std::istringstream place(store_.get(place_key(group_, tag_, rank), deadline));
+  const std::string said = store_.get(place_key(group_, tag_, rank), deadline);
+  check<UnsupportedError>(said.compare(0, kRefused.size(), kRefused) != 0, "rank ", rank, ": ",
+                          said.substr(std::min(said.size(), kRefused.size() + 1)));
+  std::istringstream place(said);
   std::string process;
   cuda::Device device = -1;
   cuda::DevicePtr address = 0;

@@ -16,6 +16,8 @@ class SymmetricMemory {
   /// `tag` is unique within the group. The memory is zeroed.
   SymmetricMemory(Store& store, const GroupInfo& group, const cuda::GpuInfo& gpu, const std::string& tag,
                   size_t size_bytes);
+  /// This rank will have no such memory: peers that ask for it get UnsupportedError.
+  static void refuse(Store& store, const GroupInfo& group, const std::string& tag, const std::string& why);
   /// Makes the memory visible to the peers; what was written before is there.
   void offer();
 

@@ -105,14 +105,20 @@ class DmaEngine {
   }
   ARK_DEVICE void store_one() {
     const uint4 message = shared_load4(store_at_ + kMessage);
-    while (!mbarrier_try_wait(store_at_ + kLoaded, phase_)) {
-    }
+    if (!mbarrier_try_wait(store_at_ + kLoaded, phase_)) wait_loaded();
     bulk_store(reinterpret_cast<void*>(static_cast<u64>(message.y) << 32 | message.x), store_at_, message.z);
     bulk_commit();
     store_at_ = after(store_at_);
     if (store_at_ == begin_) phase_ ^= 1;
     told_ += message.w;  // the source has been read
     if (++group_ == kGroup) end_group();
+  }
+  /// A load that never ends (the peer's memory is gone) ends the kernel: there is nobody to tell.
+  ARK_DEVICE void wait_loaded() {
+    const u64 start = global_time_ns();
+#pragma unroll 1
+    for (u32 polls = 1; !mbarrier_try_wait(store_at_ + kLoaded, phase_); ++polls)
+      if ((polls & 1023) == 0 && global_time_ns() - start > kPatienceNs) __trap();
   }
   ARK_DEVICE void end_group() {
     group_ = 0;
@@ -155,6 +161,7 @@ class DmaEngine {
   static constexpr u32 kMessage = kDmaStageBytes, kLoaded = kMessage + 16;  // in a stage
   static constexpr u32 kOwedAt = kDmaStages * sizeof(DmaStage), kBuffersAt = kOwedAt + kDmaOwed * 8;
   static_assert(sizeof(DmaStage) == kDmaStageBytes + 128 && sizeof(DmaShared) == kBuffersAt + 256 * 24);
+  static constexpr u64 kPatienceNs = 10'000'000'000;
   static constexpr u32 kGroup = 4;    // messages between two looks at what has been read and who is to be told
   static constexpr u32 kReading = 4;  // stages that stores may still be reading then
   static constexpr u32 kAhead = kDmaStages - kReading - (kGroup - 1);

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <vector>
@@ -31,7 +32,18 @@ inline constexpr int kMaxTerms = 7;
 struct Expr {
   int64_t constant = 0;
   int num_terms = 0;
-  std::array<Term, kMaxTerms> terms;
+  union {
+    std::array<Term, kMaxTerms> terms;  // the first num_terms; the others are not even initialised
+  };
+
+  Expr() {}
+  Expr(const Expr& other) { *this = other; }
+  Expr& operator=(const Expr& other) {
+    constant = other.constant;
+    num_terms = other.num_terms;
+    std::memmove(&terms, &other.terms, static_cast<size_t>(num_terms) * sizeof(Term));
+    return *this;
+  }
 
   std::span<const Term> view() const { return {terms.data(), static_cast<size_t>(num_terms)}; }
   bool is_constant() const { return num_terms == 0; }

@@ -44,14 +44,24 @@ void CounterUnion::append(CounterRange range) {
 
 void CounterUnion::add(std::span<const CounterRange> ranges) {
   if (contains_all(ranges_, ranges)) return;
+  if (ranges_.empty()) return ranges_.assign(ranges.begin(), ranges.end());
   ranges_.swap(old_);
-  ranges_.clear();
-  auto a = old_.begin();
-  auto b = ranges.begin();
-  while (a != old_.end() || b != ranges.end()) {
-    const bool from_a = b == ranges.end() || (a != old_.end() && a->first <= b->first);
-    append(from_a ? *a++ : *b++);
+  ranges_.resize(old_.size() + ranges.size());
+  const CounterRange *a = old_.data(), *a_end = a + old_.size(), *b = ranges.data(), *b_end = b + ranges.size();
+  CounterRange* out = ranges_.data();
+  CounterRange last = a->first <= b->first ? *a++ : *b++;
+  while (a != a_end || b != b_end) {
+    const bool from_a = b == b_end || (a != a_end && a->first <= b->first);
+    const CounterRange next = from_a ? *a++ : *b++;
+    if (next.first <= last.last + 1) {
+      last.last = std::max(last.last, next.last);
+    } else {
+      *out++ = last;
+      last = next;
+    }
   }
+  *out++ = last;
+  ranges_.resize(static_cast<size_t>(out - ranges_.data()));
 }
 
 void CounterUnion::keep_common(std::span<const CounterRange> ranges) {
@@ -76,7 +86,6 @@ CounterOrder::CounterOrder(const plan::Plan& plan, std::vector<int32_t> needed_u
 /// What ops from `op` on may ask for.
 void CounterOrder::find_alive(int32_t op) {
   std::erase_if(groups_, [&](const auto& group) { return group.second < op; });
-  std::sort(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   alive_.clear();
   for (const auto& [range, until] : groups_) alive_.append(range);
 }
@@ -179,7 +188,10 @@ void CounterOrder::count_as_run(const abi::OpRecord& record, const std::vector<W
     if (map.limit == 0) continue;
     if (needed_until_[op_] > static_cast<int32_t>(op_)) {
       const auto first = static_cast<int32_t>(map.counter);
-      groups_.emplace_back(CounterRange{first, first + (map.limit - 1) / map.div}, needed_until_[op_]);
+      const std::pair group(CounterRange{first, first + (map.limit - 1) / map.div}, needed_until_[op_]);
+      groups_.insert(std::upper_bound(groups_.begin(), groups_.end(), group,
+                                      [](const auto& a, const auto& b) { return a.first < b.first; }),
+                     group);
     }
     for (size_t w = 0; w < waits.size(); ++w) {
       RowMap maps[2] = {map, row_map(record.wait[w])};

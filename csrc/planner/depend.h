@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "planner/draft.h"
+#include "planner/fused.h"
 
 namespace ark::planner {
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "planner/depend.h"
 #include "planner/fused.h"
 
 namespace ark::planner {
@@ -9,6 +10,7 @@ namespace ark::planner {
 struct Draft {
   FusedGraph graph;  // ops in plan order once `schedule` ran; operands' slots are StorageIds until place_memory
   std::vector<plan::TensorMap> maps;              // tile
+  std::vector<std::vector<Dependence>> deps;      // order_ops: per op, in the new order
   std::vector<std::vector<abi::WorkItem>> lists;  // schedule: per worker, WorkItem::op set
   int num_counters = 0;                           // synchronize
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <initializer_list>
+#include <span>
 
 #include "base/check.h"
 #include "planner/mask_range.h"
@@ -20,10 +22,35 @@ struct Dim {
   int64_t repeat = 1;  // so many steps of the coordinate share an index (query heads of a kv head)
 };
 
+/// A few of them, without memory of their own.
+class Dims {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<Dim> dims) {
+    for (const Dim& dim : dims) push_back(dim);
+  }
+  void push_back(const Dim& dim) {
+    check(count_ < kMost, "footprint: an operand of more than ", kMost, " dimensions");
+    dims_[count_++] = dim;
+  }
+  size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  Dim& back() { return dims_[count_ - 1]; }
+  const Dim& operator[](size_t i) const { return dims_[i]; }
+  const Dim* begin() const { return dims_; }
+  const Dim* end() const { return dims_ + count_; }
+
+ private:
+  static constexpr size_t kMost = 8;
+  Dim dims_[kMost];
+  size_t count_ = 0;
+};
+static_assert(abi::kMaxDims <= 8);
+
 /// An operand's dimensions. Those before `flat_end` from `flat_begin` on are walked as one flattened range, `flat_tile`
 /// at a time, by the grid coordinates together.
 struct Layout {
-  std::vector<Dim> dims;
+  Dims dims;
   int flat_begin = 0, flat_end = 0;
   int64_t flat_tile = 1;
   int64_t granule = 0;
@@ -131,21 +158,41 @@ void add_attention_dims(const plan::Op& op, const abi::Operand& x, int operand, 
   const int64_t query_blocks = (p.queries + kRangeBlock - 1) / kRangeBlock;
   const Dim blocks =
       by_keys || block_q != kRangeBlock ? Dim{query_blocks, stride_s} : Dim{query_blocks, stride_s, 2, 1};
-  const std::vector<Dim> q_like{batch, heads, queries, qk}, k_like{batch, kv_heads, keys, qk};
-  const std::vector<Dim> v_like{batch, kv_heads, keys, value}, out_like{batch, heads, queries, value};
-  const std::vector<Dim> row_like{batch, heads, queries}, mask_like{batch, heads, queries, mask_keys};
-  const std::vector<Dim> range_like{batch, heads, blocks, range};
-  std::vector<std::vector<Dim>> by_operand;
-  if (kind == TaskKind::kAttentionBackwardRows) {
-    by_operand = {out_like, out_like, row_like};
-  } else if (kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery) {
-    by_operand = {q_like, k_like, v_like, out_like, row_like, row_like, mask_like, range_like, q_like, k_like, v_like};
-  } else {
-    by_operand = {q_like, k_like, v_like, out_like, row_like, mask_like, range_like};
-  }
+  const bool backward = kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery;
+  enum Like { kQLike, kKLike, kVLike, kOutLike, kRowLike, kMaskLike, kRangeLike };
+  static constexpr Like kRowsOperands[] = {kOutLike, kOutLike, kRowLike};
+  static constexpr Like kBackwardOperands[] = {kQLike,    kKLike,     kVLike, kOutLike, kRowLike, kRowLike,
+                                               kMaskLike, kRangeLike, kQLike, kKLike,   kVLike};
+  static constexpr Like kForwardOperands[] = {kQLike, kKLike, kVLike, kOutLike, kRowLike, kMaskLike, kRangeLike};
+  const std::span<const Like> by_operand = kind == TaskKind::kAttentionBackwardRows
+                                               ? std::span<const Like>(kRowsOperands)
+                                           : backward ? std::span<const Like>(kBackwardOperands)
+                                                      : std::span<const Like>(kForwardOperands);
   check(operand < static_cast<int>(by_operand.size()), "footprint: op '", op.name, "' has no attention operand ",
         operand);
-  layout.dims = by_operand[operand];
+  switch (by_operand[static_cast<size_t>(operand)]) {
+    case kQLike:
+      layout.dims = {batch, heads, queries, qk};
+      return;
+    case kKLike:
+      layout.dims = {batch, kv_heads, keys, qk};
+      return;
+    case kVLike:
+      layout.dims = {batch, kv_heads, keys, value};
+      return;
+    case kOutLike:
+      layout.dims = {batch, heads, queries, value};
+      return;
+    case kRowLike:
+      layout.dims = {batch, heads, queries};
+      return;
+    case kMaskLike:
+      layout.dims = {batch, heads, queries, mask_keys};
+      return;
+    case kRangeLike:
+      layout.dims = {batch, heads, blocks, range};
+      return;
+  }
 }
 
 void add_mask_range_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
@@ -186,8 +233,8 @@ Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int o
 }
 
 /// Adjacent dimensions that continue each other become one; dimensions of size 1 go.
-std::vector<Dim> merged(const std::vector<Dim>& dims, int begin, int end) {
-  std::vector<Dim> out;
+Dims merged(const Dims& dims, int begin, int end) {
+  Dims out;
   for (int d = begin; d < end; ++d) {
     const Dim& dim = dims[d];
     if (dim.size == 1) continue;
@@ -206,7 +253,7 @@ struct Hull {
 };
 
 /// Hull of `count` consecutive flattened indices that start at a multiple of `count`; false when it depends on where.
-bool span_of(const std::vector<Dim>& dims, int64_t count, Hull& hull) {
+bool span_of(const Dims& dims, int64_t count, Hull& hull) {
   int64_t inner = 1;
   for (int j = static_cast<int>(dims.size()) - 1; j >= 0; inner *= dims[j].size, --j) {
     if (count <= inner * dims[j].size) {
@@ -221,7 +268,7 @@ bool span_of(const std::vector<Dim>& dims, int64_t count, Hull& hull) {
 }
 
 /// Distance in elements between flattened indices i * `count` and (i + 1) * `count`, i < steps; false when it varies.
-bool step_of(const std::vector<Dim>& dims, int64_t count, int64_t steps, int64_t& step) {
+bool step_of(const Dims& dims, int64_t count, int64_t steps, int64_t& step) {
   step = 0;
   if (steps == 1) return true;
   int64_t inner = 1;
@@ -237,7 +284,7 @@ bool step_of(const std::vector<Dim>& dims, int64_t count, int64_t steps, int64_t
 
 /// The flattened part of a layout; false when the tiles' places are not affine in the grid coordinates.
 bool walk_flat(const plan::Op& op, const Layout& layout, Hull& tile, int64_t step[3]) {
-  const std::vector<Dim> dims = merged(layout.dims, layout.flat_begin, layout.flat_end);
+  const Dims dims = merged(layout.dims, layout.flat_begin, layout.flat_end);
   const abi::OpRecord& record = op.record;
   int64_t total = 1;
   for (const Dim& dim : dims) total *= dim.size;
@@ -257,20 +304,26 @@ Hull whole_hull(const Layout& layout) {
 }
 
 /// Programs of an op and the operand that each one's operand 0 is.
-std::vector<std::array<int, 2>> programs_of(const plan::Op& op) {
+struct Programs {
+  std::array<std::array<int, 2>, 1 + abi::kMaxSegments> list;
+  size_t count = 0;
+  const std::array<int, 2>* begin() const { return list.data(); }
+  const std::array<int, 2>* end() const { return list.data() + count; }
+};
+Programs programs_of(const plan::Op& op) {
   const abi::Params& params = op.record.params;
   switch (op.record.kind) {
     case TaskKind::kPointwise:
     case TaskKind::kRow:
     case TaskKind::kColumn:
-      return {{params.program.program, params.program.first_operand}};
+      return {{{{params.program.program, params.program.first_operand}}}, 1};
     case TaskKind::kMatmulTile:
     case TaskKind::kMatmulSimple:
-      return {{params.matmul.program, params.matmul.first_operand}};
+      return {{{{params.matmul.program, params.matmul.first_operand}}}, 1};
     case TaskKind::kMatmulRows: {
-      std::vector<std::array<int, 2>> result = {{params.rows.prologue, params.rows.prologue_operand}};
+      Programs result{{{{params.rows.prologue, params.rows.prologue_operand}}}, 1};
       for (int s = 0; s < params.rows.num_segments; ++s) {
-        result.push_back({params.rows.segment[s].program, params.rows.segment[s].first_operand});
+        result.list[result.count++] = {params.rows.segment[s].program, params.rows.segment[s].first_operand};
       }
       return result;
     }
@@ -346,17 +399,18 @@ Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, in
 
 bool disjoint(const plan::Op& a, int operand_a, const plan::Op& b, int operand_b, const std::vector<Program>& programs,
               const Storage& storage) {
-  const Footprint x = footprint(a, programs, operand_a, storage), y = footprint(b, programs, operand_b, storage);
-  if (x.last < y.first || y.last < x.first) return true;
-  if (is_indirect(a, programs, operand_a) || is_indirect(b, programs, operand_b)) return false;
+  const bool anywhere_a = is_indirect(a, programs, operand_a), anywhere_b = is_indirect(b, programs, operand_b);
   const Layout la = layout_of(a, programs, operand_a), lb = layout_of(b, programs, operand_b);
+  auto reach = [&](const plan::Op& op, int operand, const Layout& layout, bool anywhere) {
+    if (anywhere) return std::array<int64_t, 2>{0, storage.num_elements - 1};
+    const Hull hull = whole_hull(layout);
+    const int64_t offset = op.operands[operand].offset;
+    return std::array<int64_t, 2>{offset + hull.low, offset + hull.high};
+  };
+  const auto x = reach(a, operand_a, la, anywhere_a), y = reach(b, operand_b, lb, anywhere_b);
+  if (x[1] < y[0] || y[1] < x[0]) return true;
+  if (anywhere_a || anywhere_b) return false;
   // Disjoint columns of a common row: modulo a stride of either, the two hulls may not meet.
-  std::vector<int64_t> moduli;
-  for (const Layout* layout : {&la, &lb}) {
-    for (const Dim& dim : layout->dims) {
-      if (dim.size > 1 && std::abs(dim.stride) > 1) moduli.push_back(std::abs(dim.stride));
-    }
-  }
   auto hull_modulo = [](const Layout& layout, int64_t offset, int64_t modulus) {
     Hull hull;
     for (const Dim& dim : layout.dims) {
@@ -365,12 +419,16 @@ bool disjoint(const plan::Op& a, int operand_a, const plan::Op& b, int operand_b
     const int64_t begin = ((offset + hull.low) % modulus + modulus) % modulus;
     return std::array<int64_t, 2>{begin, begin + hull.high - hull.low};
   };
-  for (int64_t modulus : moduli) {
-    const auto p = hull_modulo(la, a.operands[operand_a].offset, modulus);
-    const auto q = hull_modulo(lb, b.operands[operand_b].offset, modulus);
-    // Neither may reach around the end of the row.
-    if (p[1] < modulus && q[1] < modulus && (p[1] < q[0] || q[1] < p[0])) return true;
-  }
+  for (const Layout* layout : {&la, &lb})
+    for (const Dim& dim : layout->dims) {
+      const int64_t modulus = std::abs(dim.stride);
+      if (dim.size <= 1 || modulus <= 1) continue;
+      const auto p = hull_modulo(la, a.operands[operand_a].offset, modulus);
+      if (p[1] - p[0] + 1 >= modulus) continue;
+      const auto q = hull_modulo(lb, b.operands[operand_b].offset, modulus);
+      // Neither may reach around the end of the row.
+      if (p[1] < modulus && q[1] < modulus && (p[1] < q[0] || q[1] < p[0])) return true;
+    }
   return false;
 }
 

@@ -62,7 +62,7 @@ struct Group {
 
 struct State {
   ir::Graph graph;
-  bool tensor_cores = true;
+  bool tensor_cores = true, few_rows = true;
   int num_workers = 132;
   std::vector<Tensor> tensors;
   std::vector<std::vector<int>> users;  // per owner: nodes that read it or a view of it

@@ -18,9 +18,9 @@ struct Node {
   int open = 0;  // entries of `before` not yet placed
 };
 
-std::vector<Node> make_nodes(const FusedGraph& graph, const Machine& machine) {
+std::vector<Node> make_nodes(const FusedGraph& graph, const std::vector<std::vector<Dependence>>& deps,
+                             const Machine& machine) {
   std::vector<Node> nodes(graph.ops.size());
-  const auto deps = dependences(graph);
   for (size_t i = 0; i < nodes.size(); ++i) {
     Node& node = nodes[i];
     for (const Dependence& dep : deps[i]) node.before.push_back(dep.before);
@@ -92,11 +92,36 @@ std::vector<int> place(std::vector<Node>& nodes) {
   return order;
 }
 
+/// What `dependences` would find in the new order: who depends on whom stays, for the order keeps to it.
+std::vector<std::vector<Dependence>> reordered(std::vector<std::vector<Dependence>> deps, const std::vector<int>& order,
+                                               const std::vector<int>& position) {
+  std::vector<std::vector<Dependence>> result(deps.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    std::vector<Dependence>& of_op = result[i];
+    of_op = std::move(deps[static_cast<size_t>(order[i])]);
+    for (Dependence& dep : of_op) {
+      dep.op = static_cast<int>(i);
+      dep.before = position[static_cast<size_t>(dep.before)];
+    }
+    // through one operand, and by one hazard, earlier ops come first
+    auto same = [](const Dependence& a, const Dependence& b) {
+      return a.operand == b.operand && a.hazard == b.hazard && a.hazard != Hazard::kAfter;
+    };
+    for (auto begin = of_op.begin(); begin != of_op.end();) {
+      const auto end = std::find_if(begin + 1, of_op.end(), [&](const Dependence& dep) { return !same(*begin, dep); });
+      std::stable_sort(begin, end, [](const Dependence& a, const Dependence& b) { return a.before < b.before; });
+      begin = end;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 void order_ops(Draft& draft, const Options& options) {
   std::vector<FusedOp>& ops = draft.graph.ops;
-  std::vector<Node> nodes = make_nodes(draft.graph, options.machine);
+  std::vector<std::vector<Dependence>> deps = dependences(draft.graph);
+  std::vector<Node> nodes = make_nodes(draft.graph, deps, options.machine);
   const std::vector<int> order = place(nodes);
   std::vector<int> position(order.size());
   for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
@@ -107,6 +132,7 @@ void order_ops(Draft& draft, const Options& options) {
     for (int& before : ordered.back().after) before = position[before];
   }
   ops = std::move(ordered);
+  draft.deps = reordered(std::move(deps), order, position);
 }
 
 }  // namespace ark::planner

@@ -7,7 +7,7 @@
 
 namespace ark::planner {
 
-/// Permutes draft.graph.ops and renumbers FusedOp::after. Grids must be set.
+/// Permutes draft.graph.ops, renumbers FusedOp::after and fills in draft.deps. Grids must be set.
 void order_ops(Draft& draft, const Options& options);
 
 }  // namespace ark::planner

@@ -66,13 +66,25 @@ void use_flags(const planner::FlagWords::Op& flags, abi::OpRecord& record) {
   std::copy(flags.arrivals.begin(), flags.arrivals.end(), record.arrive);
 }
 
+/// Few-row products name their programs in their form.
+void use_numbers(const KernelNumbers& numbers, abi::OpRecord& record) {
+  if (numbers.program.empty()) return;
+  auto renumber = [&](abi::i32& program) {
+    if (program >= 0) program = numbers.program[static_cast<size_t>(program)];
+  };
+  using enum abi::TaskKind;
+  if (record.kind == kPointwise || record.kind == kRow || record.kind == kColumn)
+    renumber(record.params.program.program);
+  if (record.kind == kMatmulTile || record.kind == kMatmulSimple) renumber(record.params.matmul.program);
+}
+
 }  // namespace
 
-Packed pack(const Plan& plan) {
+Packed pack(const Plan& plan, const KernelNumbers& numbers) {
   Packed packed;
   std::vector<int32_t> position(plan.ops.size());
   const planner::FlagWords flags = planner::flag_words(plan);
-  const RowsForms forms = rows_forms(plan, flags);
+  const std::vector<int> form_of_op = numbers.form.empty() ? rows_forms(plan, flags).of_op : numbers.form;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     check_limits(plan, i);
     const Op& op = plan.ops[i];
@@ -83,7 +95,8 @@ Packed pack(const Plan& plan) {
     record.op = static_cast<int32_t>(i);
     record.num_operands = static_cast<int32_t>(op.operands.size());
     record.record_bytes = static_cast<int32_t>(bytes);
-    if (forms.of_op[i] >= 0) record.params.rows.form = forms.of_op[i];
+    if (form_of_op[i] >= 0) record.params.rows.form = form_of_op[i];
+    use_numbers(numbers, record);
     if (!flags.ops.empty()) use_flags(flags.ops[i], record);
     packed.records.resize(begin + (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment);
     std::memcpy(&packed.records[begin], &record, sizeof(record));

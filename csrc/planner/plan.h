@@ -96,8 +96,13 @@ struct Packed {
   std::vector<abi::WorkItem> items;
   std::vector<int32_t> list_begin;
 };
+/// The code of a kernel that was not made for this plan alone (codegen/kernel.h): what its records have to say.
+struct KernelNumbers {
+  std::vector<int32_t> program;  // per program of the plan; empty: its own number
+  std::vector<int32_t> form;     // per op: form of few-row product, or -1; empty: the plan's own
+};
 /// Throws InternalError when a record breaks a limit of abi.h or an item names tiles that are not there.
-Packed pack(const Plan& plan);
+Packed pack(const Plan& plan, const KernelNumbers& numbers = {});
 
 /// The enumerator without `k`, in snake case: "matmul_tile".
 const char* name(abi::TaskKind kind);

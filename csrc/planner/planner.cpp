@@ -18,6 +18,7 @@ namespace {
 /// Numbers the records and moves everything into the plan.
 void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.num_workers = options.machine.num_workers;
+  plan.ops.reserve(draft.graph.ops.size());
   for (size_t i = 0; i < draft.graph.ops.size(); ++i) {
     plan::Op& op = draft.graph.ops[i].op;
     op.record.op = static_cast<int>(i);
@@ -43,19 +44,20 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   draft.graph = std::move(fused);
   plan::Plan plan;
   tile(draft, options);
-  share_programs(draft.graph);
+  share_programs(draft.graph, options.sizes_vary);
   order_ops(draft, options);
   Sync sync = synchronize(draft, options);
   const Timeline timeline = schedule(draft, options);
   place_memory(draft, options, timeline, sync, plan);
   plan.predicted_ms = 1e3 * timeline.end;
   finish(std::move(draft), options, plan);
-  verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
+  if (options.verify) verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
   return plan;
 }
 
 plan::Plan make_plan(const ir::Graph& bound_graph, const Options& options) {
-  plan::Plan plan = plan_fused(fuse(bound_graph, options.tensor_cores, options.machine.num_workers), options);
+  FusedGraph fused = fuse(bound_graph, options.tensor_cores, options.machine.num_workers, options.few_rows);
+  plan::Plan plan = plan_fused(std::move(fused), options);
   plan.name = bound_graph.name;
   return plan;
 }

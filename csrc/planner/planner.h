@@ -23,9 +23,12 @@ struct Options {
   Machine machine;
   Schedule schedule = Schedule::kGreedy;
   bool tensor_cores = true;  // false: only the *Simple kinds (types and shapes permitting all)
+  bool few_rows = true;      // false: products of few rows are done in tiles where types and shapes permit
+  bool sizes_vary = false;   // the graph has symbols: numbers in programs that may be sizes go into the records
   bool reuse_memory = true;
   int max_slots = 3840;      // addresses that a launch can carry (device/launch.h)
   bool verify_races = true;  // verify_plan in full (0.03-0.3 s for whole models); false: structure and counters only
+  bool verify = true;        // false: the plan as the passes made it, to look at
 };
 
 /// Throws UnsupportedError (with the node) for what no task kind can run.

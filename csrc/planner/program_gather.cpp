@@ -74,6 +74,10 @@ int ProgramBuilder::pad(const ir::Node& node, const Coords& coords, int pred) {
 
 /// A negative index counts from the end, once; what is outside even so is reported and becomes `extent`.
 int ProgramBuilder::wrapped_index(int index, int64_t extent, int pred) {
+  if (const Instr& known = instrs_[static_cast<size_t>(index)]; known.op == Opcode::kConst) {
+    if (known.imm_int >= 0 && known.imm_int < extent) return index;
+    if (known.imm_int < 0 && known.imm_int >= -extent) return integer(known.imm_int + extent);
+  }
   return check_index(index, integer(extent), true, pred);
 }
 

@@ -7,11 +7,6 @@
 namespace ark::plan {
 namespace {
 
-bool same(const RowsForm& a, const RowsForm& b) {
-  return a.vector_operands == b.vector_operands && a.flagged_operands == b.flagged_operands &&
-         a.early_prologue == b.early_prologue && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
-}
-
 uint32_t vector_operands(const Op& op) {
   uint32_t mask = 0;
   for (size_t i = 0; i < op.operands.size() && i < 32; ++i) {
@@ -37,6 +32,11 @@ bool early_prologue(const Plan& plan, const Op& op, uint32_t flagged) {
 
 }  // namespace
 
+bool same_form(const RowsForm& a, const RowsForm& b) {
+  return a.vector_operands == b.vector_operands && a.flagged_operands == b.flagged_operands &&
+         a.early_prologue == b.early_prologue && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
+}
+
 RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
   RowsForms result;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
@@ -50,7 +50,7 @@ RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
     if (!flags.ops.empty()) form.flagged_operands = flags.ops[i].operands;
     form.early_prologue = early_prologue(plan, op, form.flagged_operands);
     size_t at = 0;
-    while (at < result.forms.size() && !same(result.forms[at], form)) ++at;
+    while (at < result.forms.size() && !same_form(result.forms[at], form)) ++at;
     if (at == result.forms.size()) result.forms.push_back(form);
     result.of_op.back() = static_cast<int>(at);
   }

@@ -29,5 +29,6 @@ struct RowsForms {
 };
 
 RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags);
+bool same_form(const RowsForm& a, const RowsForm& b);
 
 }  // namespace ark::plan

@@ -1,9 +1,7 @@
 #include "planner/schedule.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
-#include <queue>
 #include <utility>
 
 #include "planner/cost.h"
@@ -35,6 +33,7 @@ class Scheduler {
       op_ = static_cast<int>(i);
       if (num_tiles(record()) == 0) continue;
       timeline_.start[i] = 1e30;
+      forget_waits();
       record().kind == TaskKind::kMatmulRows ? place_rows() : place_tiles();
       timeline_.end = std::max(timeline_.end, timeline_.finish[i]);
     }
@@ -45,7 +44,9 @@ class Scheduler {
   const plan::Op& op() const { return draft_.graph.ops[op_].op; }
   const abi::OpRecord& record() const { return op().record; }
 
-  double ready(int64_t first, int64_t count) const;
+  void forget_waits();
+  double reached(int wait, int64_t tile);
+  double ready(int64_t first, int64_t count);
   void arrive(int64_t first, int64_t count, double when);
   void put(int worker, int64_t first, int64_t count, double start, double finish);
   void place_tiles();
@@ -57,28 +58,50 @@ class Scheduler {
   std::vector<double> reached_;  // per counter: when its last arrival so far was
   Timeline timeline_;
   int op_ = 0;
+  /// Of the op's waits, by their first block: when the blocks from there on are reached (earlier ops reach them).
+  struct Known {
+    int64_t end = -1;
+    double when = 0;
+  };
+  std::vector<Known> known_[abi::kMaxWaits];
 };
 
 void coordinates(const abi::OpRecord& record, int64_t tile, int c[3]) {
-  c[2] = static_cast<int>(tile % record.grid[2]);
-  c[1] = static_cast<int>(tile / record.grid[2] % record.grid[1]);
-  c[0] = static_cast<int>(tile / record.grid[2] / record.grid[1]);
+  const auto number = static_cast<uint32_t>(tile), n2 = static_cast<uint32_t>(record.grid[2]), rest = number / n2,
+             n1 = static_cast<uint32_t>(record.grid[1]);
+  c[2] = static_cast<int>(number - rest * n2);
+  c[0] = static_cast<int>(rest / n1);
+  c[1] = static_cast<int>(rest - static_cast<uint32_t>(c[0]) * n1);
 }
 
 bool is_fixed(const int coef[3]) { return coef[0] == 0 && coef[1] == 0 && coef[2] == 0; }
 
-double Scheduler::ready(int64_t first, int64_t count) const {
-  double when = 0;
+void Scheduler::forget_waits() {
   for (int w = 0; w < record().num_waits; ++w) {
     const abi::Wait& wait = record().wait[w];
-    const int64_t end = is_fixed(wait.coef) ? first + 1 : first + count;
-    for (int64_t tile = first; tile < end; ++tile) {
-      int c[3];
-      coordinates(record(), tile, c);
-      const Interval blocks = blocks_of(wait, c);
-      for (int64_t b = blocks.begin; b < blocks.end; ++b)
-        when = std::max(when, reached_[wait.counter + b] + kHopSeconds);
-    }
+    known_[w].assign(static_cast<size_t>(wait.limit <= 0 ? 1 : (wait.limit - 1) / wait.div + 2), Known{});
+  }
+}
+
+double Scheduler::reached(int w, int64_t tile) {
+  const abi::Wait& wait = record().wait[w];
+  int c[3];
+  coordinates(record(), tile, c);
+  const Interval blocks = blocks_of(wait, c);
+  if (blocks.begin >= blocks.end) return 0;
+  Known& known = known_[w][static_cast<size_t>(blocks.begin)];
+  if (known.end == blocks.end) return known.when;
+  known = {blocks.end, 0};
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) known.when = std::max(known.when, reached_[wait.counter + b]);
+  known.when += kHopSeconds;
+  return known.when;
+}
+
+double Scheduler::ready(int64_t first, int64_t count) {
+  double when = 0;
+  for (int w = 0; w < record().num_waits; ++w) {
+    const int64_t end = is_fixed(record().wait[w].coef) ? first + 1 : first + count;
+    for (int64_t tile = first; tile < end; ++tile) when = std::max(when, reached(w, tile));
   }
   return when;
 }
@@ -160,22 +183,49 @@ int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
   return std::max<int64_t>(1, num_tiles(record) / (int64_t{kItemsPerWorker} * workers));
 }
 
+/// Workers by when they are free; of those free at once, by number.
+class FreeWorkers {
+ public:
+  struct Entry {
+    double free;
+    int worker;
+    bool operator<(const Entry& o) const { return free < o.free || (free == o.free && worker < o.worker); }
+  };
+  explicit FreeWorkers(const std::vector<Worker>& workers) {
+    for (size_t w = 0; w < workers.size(); ++w) heap_.push_back({workers[w].free, static_cast<int>(w)});
+    std::make_heap(heap_.begin(), heap_.end(), [](const Entry& a, const Entry& b) { return b < a; });
+  }
+  const Entry& first() const { return heap_.front(); }
+  /// The first worker is busy until then.
+  void keep_busy(double free) {
+    Entry entry{free, heap_.front().worker};
+    size_t at = 0;
+    for (size_t child = 1; child < heap_.size(); child = 2 * at + 1) {
+      if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
+      if (!(heap_[child] < entry)) break;
+      heap_[at] = heap_[child];
+      at = child;
+    }
+    heap_[at] = entry;
+  }
+
+ private:
+  std::vector<Entry> heap_;
+};
+
 void Scheduler::place_tiles() {
-  using Entry = std::pair<double, int>;  // (free from, worker)
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  for (int w = 0; w < machine_.num_workers; ++w) queue.push({workers_[w].free, w});
+  FreeWorkers queue(workers_);
   const std::vector<int64_t> order = visiting_order(op());
   const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
   const double seconds = tile_seconds(op(), draft_.graph.programs, machine_);
   for (int64_t i = 0; i < tiles; i += chunk) {
     const int64_t first = order[i], count = std::min(chunk, tiles - i);
-    const auto [free, worker] = queue.top();
-    queue.pop();
+    const auto [free, worker] = queue.first();
     const double start = std::max(free, ready(first, count));
     const double weight = chunk == 1 ? tile_weight(op(), first) : 1;
     const double finish = start + kItemSeconds + seconds * weight * static_cast<double>(count);
     put(worker, first, count, start, finish);
-    queue.push({finish, worker});
+    queue.keep_busy(finish);
   }
   for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
 }

@@ -11,29 +11,76 @@ namespace {
 
 using abi::TaskKind;
 
-/// Whether an instruction takes register `input` as a number that might as well be any other.
-bool takes_freely(const Instr& instr, int input) {
-  if (instr.op == Opcode::kRand) return instr.c != input;  // seed or offset
-  return instr.op == Opcode::kAdd && compute_type(instr.dtype) == DType::kI64;
-}
-
-/// Instructions whose number may become a parameter: integers that are added, or that number a stream of random
-/// numbers.
-std::vector<int> free_numbers(const Program& program) {
-  std::vector<bool> used(program.instrs.size(), false), freely(program.instrs.size(), true);
-  for (const Instr& i : program.instrs)
-    for (const int16_t input : {i.a, i.b, i.c, i.d}) {
-      if (input < 0) continue;
-      used[static_cast<size_t>(input)] = true;
-      if (!takes_freely(i, input)) freely[static_cast<size_t>(input)] = false;
-    }
-  std::vector<int> found;
-  for (size_t k = 0; k < program.instrs.size(); ++k) {
-    const Instr& i = program.instrs[k];
-    if (i.op == Opcode::kConst && i.dtype == DType::kI64 && used[k] && freely[k]) found.push_back(static_cast<int>(k));
+/// Which numbers of a program may go into the records: integers that are added, or that number a stream of random
+/// numbers; where sizes vary also what can only be a size or a stride (and no main loop's index): the extent that an
+/// index has to lie in, and factors in the place of an element in a stream.
+class FreeNumbers {
+ public:
+  FreeNumbers(const Program& program, bool sizes_vary) : program_(program), sizes_vary_(sizes_vary) {
+    if (sizes_vary) find_places();
   }
-  return found;
-}
+
+  std::vector<int> find() const {
+    const std::vector<Instr>& instrs = program_.instrs;
+    std::vector<bool> used(instrs.size(), false), freely(instrs.size(), true);
+    for (size_t i = 0; i < instrs.size(); ++i)
+      for (const int16_t input : {instrs[i].a, instrs[i].b, instrs[i].c, instrs[i].d}) {
+        if (input < 0) continue;
+        used[static_cast<size_t>(input)] = true;
+        if (!takes_freely(i, input)) freely[static_cast<size_t>(input)] = false;
+      }
+    std::vector<int> found;
+    for (size_t k = 0; k < instrs.size(); ++k) {
+      const Instr& i = instrs[k];
+      if (i.op == Opcode::kConst && i.dtype == DType::kI64 && used[k] && freely[k])
+        found.push_back(static_cast<int>(k));
+    }
+    return found;
+  }
+
+  /// A number that varies with the sizes, whether the programs of this plan differ in it or not.
+  bool is_size(int number) const {
+    if (!sizes_vary_) return false;
+    for (size_t i = 0; i < program_.instrs.size(); ++i)
+      for (const int16_t input : {program_.instrs[i].a, program_.instrs[i].b})
+        if (input == number && (is_extent(i, number) || is_place_factor(i))) return true;
+    return false;
+  }
+
+ private:
+  /// Whether instruction i takes register `input` as a number that might as well be any other.
+  bool takes_freely(size_t i, int input) const {
+    const Instr& instr = program_.instrs[i];
+    if (instr.op == Opcode::kRand) return instr.c != input;  // seed or offset
+    if (sizes_vary_ && (is_extent(i, input) || is_place_factor(i))) return true;
+    return instr.op == Opcode::kAdd && compute_type(instr.dtype) == DType::kI64;
+  }
+  bool is_extent(size_t i, int input) const {
+    const Instr& instr = program_.instrs[i];
+    return instr.op == Opcode::kCheckIndex && instr.b == input && instr.a != input;
+  }
+  bool is_place_factor(size_t i) const { return program_.instrs[i].op == Opcode::kMul && place_[i]; }
+
+  /// Sums and products that are used in places of streams only, from the last instruction to the first.
+  void find_places() {
+    const std::vector<Instr>& instrs = program_.instrs;
+    std::vector<bool> elsewhere(instrs.size(), false);
+    place_.assign(instrs.size(), false);
+    for (size_t i = instrs.size(); i-- > 0;) {
+      const Instr& instr = instrs[i];
+      place_[i] = place_[i] && !elsewhere[i] && (instr.op == Opcode::kAdd || instr.op == Opcode::kMul);
+      for (const int16_t input : {instr.a, instr.b, instr.c, instr.d}) {
+        if (input < 0) continue;
+        const bool in_place = place_[i] || (instr.op == Opcode::kRand && input == instr.c);
+        (in_place ? place_ : elsewhere)[static_cast<size_t>(input)] = true;
+      }
+    }
+  }
+
+  const Program& program_;
+  const bool sizes_vary_;
+  std::vector<bool> place_;
+};
 
 /// The program without these numbers, and room to compare the rest by.
 Program without_numbers(Program program, const std::vector<int>& numbers) {
@@ -62,7 +109,7 @@ std::optional<Place> place_of(abi::OpRecord& record) {
 
 class Sharing {
  public:
-  explicit Sharing(FusedGraph& graph) : graph_(graph), users_(graph.programs.size()) {
+  Sharing(FusedGraph& graph, bool sizes_vary) : graph_(graph), sizes_vary_(sizes_vary), users_(graph.programs.size()) {
     for (size_t op = 0; op < graph.ops.size(); ++op)
       for (const int program : graph.ops[op].op.programs) users_[static_cast<size_t>(program)].push_back(op);
   }
@@ -72,7 +119,7 @@ class Sharing {
     std::map<std::pair<size_t, int>, std::vector<Class>> classes;
     for (size_t p = 0; p < graph_.programs.size(); ++p) {
       const Program& program = graph_.programs[p];
-      std::vector<int> numbers = free_numbers(program);
+      std::vector<int> numbers = FreeNumbers(program, sizes_vary_).find();
       if (numbers.empty() || !may_share(p)) continue;
       std::vector<Class>& bucket = classes[{program.instrs.size(), program.num_operands}];
       Program rest = without_numbers(program, numbers);
@@ -105,14 +152,15 @@ class Sharing {
   }
 
   void merge(const Class& c) {
-    if (c.members.size() < 2) return;
+    if (c.members.size() < 2 && !sizes_vary_) return;
     auto number_of = [&](size_t program, int k) {
       return graph_.programs[program].instrs[static_cast<size_t>(k)].imm_int;
     };
+    const FreeNumbers free(c.rest, sizes_vary_);
     std::vector<int> differing;
     for (const int k : c.numbers)
-      if (std::any_of(c.members.begin(), c.members.end(),
-                      [&](size_t p) { return number_of(p, k) != number_of(c.members.front(), k); }))
+      if (free.is_size(k) || std::any_of(c.members.begin(), c.members.end(),
+                                         [&](size_t p) { return number_of(p, k) != number_of(c.members.front(), k); }))
         differing.push_back(k);
     if (differing.empty() || differing.size() > abi::kMaxDims) return;
     for (const size_t program : c.members)
@@ -161,11 +209,12 @@ class Sharing {
   }
 
   FusedGraph& graph_;
+  const bool sizes_vary_;
   std::vector<std::vector<size_t>> users_;  // per program: ops
 };
 
 }  // namespace
 
-void share_programs(FusedGraph& graph) { Sharing(graph).run(); }
+void share_programs(FusedGraph& graph, bool sizes_vary) { Sharing(graph, sizes_vary).run(); }
 
 }  // namespace ark::planner

@@ -3,13 +3,14 @@
 // of the generator: BERT-Large's forward had 92 programs for 24 equal layers, and the kernel's size and compile time
 // went with them.
 //
-// No factors and divisors, for the compiler makes much of a factor or a divisor that it knows; only for kinds whose
+// No factors and divisors (but see `sizes_vary`), for the compiler makes much of a factor or a divisor that it knows; only for kinds whose
 // program's operands are the record's last; at most kMaxDims numbers a program.
 #pragma once
 #include "planner/fused.h"
 
 namespace ark::planner {
 
-void share_programs(FusedGraph& graph);
+/// `sizes_vary`: so do numbers that are sizes (extents of indices, strides of streams), whether they differ or not.
+void share_programs(FusedGraph& graph, bool sizes_vary = false);
 
 }  // namespace ark::planner

@@ -52,6 +52,7 @@ class Key {
     add(list.size());
     for (int64_t i : list) add(i);
   }
+  void reserve(size_t bytes) { text_.reserve(bytes); }
   std::string take() { return std::move(text_); }
 
  private:
@@ -67,16 +68,23 @@ class Simplifier {
   }
 
   Graph run() {
-    Graph out = graph_;
-    out.nodes.clear();
+    Graph out{.name = graph_.name,
+              .symbols = {},
+              .exprs = {},
+              .values = graph_.values,
+              .inputs = graph_.inputs,
+              .immutable = graph_.immutable,
+              .outputs = graph_.outputs,
+              .nodes = {}};
+    out.nodes.reserve(graph_.nodes.size());
     for (const Node& node : graph_.nodes) {
-      Node copy = node;
+      Node& copy = out.nodes.emplace_back(node);
       for (ValueId& id : copy.inputs) id = same_[static_cast<size_t>(id)];
       for (ValueId id : copy.outputs) {
         Value& v = out.values[static_cast<size_t>(id)];
         if (v.base >= 0) v.base = same_[static_cast<size_t>(v.base)];
       }
-      if (!replace(out, copy)) out.nodes.push_back(std::move(copy));
+      if (replace(out, copy)) out.nodes.pop_back();
     }
     for (ValueId& id : out.outputs) id = same_[static_cast<size_t>(id)];
     remove_dead(out);
@@ -144,6 +152,7 @@ class Simplifier {
     if (node.op == OpKind::kFull) full_[id] = {node.attrs.imm, node.attrs.imm_int};
     const Value& v = out.values[static_cast<size_t>(id)];
     Key key;
+    key.reserve(256);
     key.add(node.op);
     for (ValueId input : node.inputs) key.add(input);
     key.add(v.dtype);

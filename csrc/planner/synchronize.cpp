@@ -125,7 +125,8 @@ void Synchronizer::collect_needs() {
   needs_.resize(ops_.size());
   readers_.resize(ops_.size());
   groups_.resize(ops_.size());
-  const auto deps = dependences(draft_.graph);
+  if (draft_.deps.size() != ops_.size()) draft_.deps = dependences(draft_.graph);
+  const auto& deps = draft_.deps;
   for (int i = 0; i < num_ops(); ++i) {
     for (const Dependence& dep : deps[i]) needs_[i].push_back(need_of(dep));
     if (options_.schedule == Schedule::kSequential && i > 0) {

@@ -1,5 +1,6 @@
 #include "planner/verify_plan.h"
 
+#include "planner/flag_words.h"
 #include "planner/regions.h"
 #include "planner/verify_checks.h"
 
@@ -12,7 +13,9 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
     verify_counters(plan);
   }
   for (const plan::Op& op : plan.ops) report.tiles += tiles_of(op.record);
-  if (level != VerifyLevel::kStructure) verify_memory(plan, report);
+  if (level == VerifyLevel::kStructure) return report;
+  verify_memory(plan, report);
+  verify_flag_words(plan, flag_words(plan), report);
   return report;
 }
 

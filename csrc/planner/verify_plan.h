@@ -10,6 +10,9 @@
 //   tile by tile, come to an end.
 // - races: two tiles that touch a byte, one of them writing it, are ordered by waits. Arena buffers that share bytes
 //   count as the same memory. The order of a worker's list proves nothing: the loaders run ahead of the consumers.
+// - flagged words (flag_words.h), with the races: the same of the plan as the loop kernel runs it, where some reads
+// poll
+//   words instead of waiting.
 // - bounds: no tile reaches beyond its buffer (but under a predicate).
 #pragma once
 #include <cstdint>
@@ -31,5 +34,8 @@ struct VerifyReport {
 
 /// Throws InternalError that names ops, tiles and bytes.
 VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level);
+struct FlagWords;
+/// Of a plan that is right without them. Part of kFull and kRaces, with the words that flag_words() chooses.
+void verify_flag_words(const plan::Plan& plan, const FlagWords& flags, VerifyReport& report);
 
 }  // namespace ark::planner

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "planner/regions.h"
@@ -124,28 +126,64 @@ void check_uses(const Plan& plan) {
   }
 }
 
+/// The tiles of every op, as bits.
+class TileBits {
+ public:
+  explicit TileBits(const Plan& plan) {
+    for (const plan::Op& op : plan.ops) {
+      begin_.push_back(words_.size());
+      words_.resize(words_.size() + static_cast<size_t>((tiles_of(op.record) + 63) / 64), 0);
+    }
+  }
+  /// Sets tiles [first, end) of the op; one of them that was set already, or -1.
+  int64_t set(size_t op, int64_t first, int64_t end) {
+    for (int64_t at = first; at < end; at = (at / 64 + 1) * 64) {
+      uint64_t& word = words_[begin_[op] + static_cast<size_t>(at / 64)];
+      const uint64_t bits = range(at % 64, std::min<int64_t>(64, end - at / 64 * 64));
+      if ((word & bits) != 0) return at / 64 * 64 + std::countr_zero(word & bits);
+      word |= bits;
+    }
+    return -1;
+  }
+  /// The first tile of the op that is not set, or -1.
+  int64_t first_unset(size_t op, int64_t tiles) const {
+    for (int64_t at = 0; at < tiles; at += 64) {
+      const uint64_t missing =
+          ~words_[begin_[op] + static_cast<size_t>(at / 64)] & range(0, std::min<int64_t>(64, tiles - at));
+      if (missing != 0) return at + std::countr_zero(missing);
+    }
+    return -1;
+  }
+
+ private:
+  static uint64_t range(int64_t first, int64_t end) {
+    const uint64_t below = end == 64 ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
+    return below & ~((uint64_t{1} << first) - 1);
+  }
+  std::vector<size_t> begin_;
+  std::vector<uint64_t> words_;
+};
+
 void check_lists(const Plan& plan) {
   require(plan, static_cast<int>(plan.lists.size()) == plan.num_workers, plan.num_workers, " workers and ",
           plan.lists.size(), " lists");
-  std::vector<std::vector<bool>> seen;
-  for (const plan::Op& op : plan.ops) seen.emplace_back(static_cast<size_t>(tiles_of(op.record)), false);
+  TileBits seen(plan);
   for (size_t w = 0; w < plan.lists.size(); ++w)
     for (const abi::WorkItem& item : plan.lists[w]) {
       bool known = item.op >= 0 && static_cast<size_t>(item.op) < plan.ops.size();
       require(plan, known, "worker ", w, " has op ", item.op, " of ", plan.ops.size());
-      std::vector<bool>& tiles = seen[static_cast<size_t>(item.op)];
-      bool inside = item.first >= 0 && item.count > 0 && static_cast<size_t>(item.first) + item.count <= tiles.size();
+      const auto op = static_cast<size_t>(item.op);
+      const int64_t tiles = tiles_of(plan.ops[op].record), end = int64_t{item.first} + item.count;
+      bool inside = item.first >= 0 && item.count > 0 && end <= tiles;
       require(plan, inside, "worker ", w, " has tiles ", item.first, " + ", item.count, " of ", describe(plan, item.op),
-              ", which has ", tiles.size());
-      for (int32_t t = item.first; t < item.first + item.count; ++t) {
-        require(plan, !tiles[static_cast<size_t>(t)], "tile ", t, " of ", describe(plan, item.op),
-                " is in the lists twice");
-        tiles[static_cast<size_t>(t)] = true;
-      }
+              ", which has ", tiles);
+      const int64_t twice = seen.set(op, item.first, end);
+      require(plan, twice < 0, "tile ", twice, " of ", describe(plan, item.op), " is in the lists twice");
     }
-  for (size_t op = 0; op < seen.size(); ++op)
-    for (size_t t = 0; t < seen[op].size(); ++t)
-      require(plan, seen[op][t], "tile ", t, " of ", describe(plan, static_cast<int64_t>(op)), " is in no list");
+  for (size_t op = 0; op < plan.ops.size(); ++op) {
+    const int64_t missing = seen.first_unset(op, tiles_of(plan.ops[op].record));
+    require(plan, missing < 0, "tile ", missing, " of ", describe(plan, static_cast<int64_t>(op)), " is in no list");
+  }
 }
 
 }  // namespace

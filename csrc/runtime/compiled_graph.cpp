@@ -42,8 +42,16 @@ Verification verification_from_environment() {
 CompiledGraph::CompiledGraph(ir::Graph graph, TargetKind target, Options options, double parse_seconds)
     : graph_(std::move(graph)), target_(target), options_(std::move(options)) {
   auto begin = Clock::now();
-  ir::verify(graph_);
+  try {
+    ir::verify(graph_);
+  } catch (const std::exception& error) {
+    dump_refused(options_.dump_folder, graph_, error.what());
+    throw;
+  }
   written_inputs_ = find_written_inputs(graph_);
+  options_.planner.sizes_vary = !graph_.symbols.empty();
+  if (target_ == TargetKind::kCuda && options_.planner.sizes_vary && options_.saved_plan.empty())
+    shared_ = std::make_unique<SharedKernel>(graph_, options_.planner);
   seconds_.parse = parse_seconds + seconds_since(begin);
 }
 
@@ -62,26 +70,36 @@ std::shared_ptr<Instance> CompiledGraph::specialise(std::span<const int64_t> sym
   if (auto instance = find(symbols)) return instance;
   std::lock_guard lock(build_mutex_);
   if (auto instance = find(symbols)) return instance;  // another thread was first
-  return build(symbols);
+  dump_graph(options_.dump_folder, graph_, symbols);
+  try {
+    return build(symbols);
+  } catch (const std::exception& error) {
+    dump_failure(options_, target_, graph_, symbols, error.what());
+    throw;
+  }
 }
 
-std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, bool trace) const {
+std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const KernelUse& kernel, bool trace) const {
   if (target_ == TargetKind::kHost) return targets::make_host(std::move(plan), options_.host);
   targets::CudaOptions cuda = options_.cuda;
   cuda.trace = cuda.trace || trace;
+  cuda.kernel = kernel.kernel;
+  cuda.numbers = kernel.numbers;
   return targets::make_cuda(std::move(plan), cuda);
 }
 
-plan::Plan CompiledGraph::make_verified_plan(const ir::Graph& bound) {
+plan::Plan CompiledGraph::make_plan(const ir::Graph& bound) {
   planner::Options options = options_.planner;
   options.verify_races = options_.verification == Verification::kFull;
-  plan::Plan plan = planner::make_plan(bound, options);
-  if (options_.verification != Verification::kOnce) return plan;
+  return shared_ ? shared_->plan(bound, options.verify_races) : planner::make_plan(bound, options);
+}
+
+CompiledGraph::Proof CompiledGraph::start_proof(const plan::Plan& plan) const {
+  if (options_.verification != Verification::kOnce || !options_.saved_plan.empty()) return {};
   const uint64_t key = planner::structure_key(plan);
-  if (proved_.contains(key)) return plan;
-  planner::verify_plan(plan, planner::VerifyLevel::kRaces);  // make_plan has verified the structure
-  proved_.insert(key);
-  return plan;
+  if (proved_.contains(key)) return {};
+  auto prove = [plan] { planner::verify_plan(plan, planner::VerifyLevel::kRaces); };
+  return {key, std::async(std::launch::async | std::launch::deferred, std::move(prove))};
 }
 
 std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols) {
@@ -89,26 +107,36 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   instance->symbols.assign(symbols.begin(), symbols.end());
   auto begin = Clock::now();
   instance->bound = ir::bind(graph_, symbols);
-  double bind_seconds = seconds_since(begin);
+  Seconds seconds;
+  seconds.bind = seconds_since(begin);
   begin = Clock::now();
-  plan::Plan plan =
-      options_.saved_plan.empty() ? make_verified_plan(instance->bound) : plan::from_json(options_.saved_plan);
-  double plan_seconds = seconds_since(begin);
-  instance->executable = make(std::move(plan), /*trace=*/false);
+  plan::Plan plan = options_.saved_plan.empty() ? make_plan(instance->bound) : plan::from_json(options_.saved_plan);
+  Proof proof = start_proof(plan);
+  seconds.plan = seconds_since(begin);
+  begin = Clock::now();
+  if (shared_) instance->kernel = shared_->use(plan, symbols);
+  seconds.source = seconds_since(begin);
+  instance->executable = make(std::move(plan), instance->kernel, /*trace=*/false);
+  begin = Clock::now();
+  if (proof.found.valid()) {
+    proof.found.get();
+    proved_.insert(proof.key);
+  }
+  seconds.plan += seconds_since(begin);
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
-  dump(graph_, *instance, options_.planner);
-  keep(instance, bind_seconds, plan_seconds);
+  dump(options_, graph_, *instance);
+  keep(instance, seconds);
   return instance;
 }
 
-void CompiledGraph::keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds) {
+void CompiledGraph::keep(std::shared_ptr<Instance> instance, const Seconds& seconds) {
   std::vector<std::shared_ptr<Instance>> evicted;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   const targets::BuildInfo& info = instance->executable->build_info();
-  seconds_.bind += bind_seconds;
-  seconds_.plan += plan_seconds;
-  seconds_.source += info.source_seconds;
+  seconds_.bind += seconds.bind;
+  seconds_.plan += seconds.plan;
+  seconds_.source += seconds.source + info.source_seconds;
   seconds_.compile += info.compile_seconds;
   seconds_.load += info.load_seconds;
   counts_.compiles += info.compiles;
@@ -130,7 +158,7 @@ void CompiledGraph::keep(std::shared_ptr<Instance> instance, double bind_seconds
 
 targets::Executable& CompiledGraph::traced(Instance& instance) const {
   std::lock_guard lock(instance.traced_mutex);
-  if (!instance.traced) instance.traced = make(instance.plan(), /*trace=*/true);
+  if (!instance.traced) instance.traced = make(instance.plan(), instance.kernel, /*trace=*/true);
   return *instance.traced;
 }
 

@@ -1,6 +1,7 @@
 // A symbolic graph and its executables, one per set of symbol values.
 #pragma once
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "ir/graph.h"
 #include "planner/planner.h"
 #include "runtime/run_states.h"
+#include "runtime/shared_kernel.h"
 #include "targets/target.h"
 
 namespace ark::runtime {
@@ -28,6 +30,9 @@ enum class Verification : uint8_t {
 /// ARK_VERIFY: once (the default), full or structure.
 Verification verification_from_environment();
 
+/// ARK_DUMP.
+std::string dump_folder_from_environment();
+
 struct Options {
   planner::Options planner;
   Verification verification = verification_from_environment();
@@ -35,6 +40,7 @@ struct Options {
   targets::HostOptions host;
   size_t max_executables = 64;  // the least recently used goes first
   std::string saved_plan;       // JSON of a plan to run as it is, unverified, instead of planning: tests damage plans
+  std::string dump_folder = dump_folder_from_environment();  // empty: nothing is written (runtime/dump.h)
 };
 
 /// Seconds, summed over the executables of a graph.
@@ -46,6 +52,7 @@ struct Seconds {
 struct Instance {
   std::vector<int64_t> symbols;
   ir::Graph bound;
+  KernelUse kernel;  // cuda, where sizes are symbolic
   std::unique_ptr<targets::Executable> executable;
   std::unique_ptr<targets::Executable> traced;  // made on first use
   std::unique_ptr<RunStates> states, traced_states;
@@ -82,19 +89,26 @@ class CompiledGraph {
   std::shared_ptr<Instance> last() const;
 
  private:
-  plan::Plan make_verified_plan(const ir::Graph& bound);
+  plan::Plan make_plan(const ir::Graph& bound);
+  /// That a plan's tiles do not race, found out on another thread while the executable is made; throws what it finds.
+  struct Proof {
+    uint64_t key = 0;
+    std::future<void> found;  // not valid: nothing is to be proved
+  };
+  Proof start_proof(const plan::Plan& plan) const;
   std::shared_ptr<Instance> build(std::span<const int64_t> symbols);
-  std::unique_ptr<targets::Executable> make(plan::Plan plan, bool trace) const;
-  void keep(std::shared_ptr<Instance> instance, double bind_seconds, double plan_seconds);
+  std::unique_ptr<targets::Executable> make(plan::Plan plan, const KernelUse& kernel, bool trace) const;
+  void keep(std::shared_ptr<Instance> instance, const Seconds& seconds);
 
   ir::Graph graph_;
   TargetKind target_;
   Options options_;
   std::vector<bool> written_inputs_;
 
-  std::mutex build_mutex_;     // held while one instance is made
-  std::set<uint64_t> proved_;  // structures of plans that were verified in full; under build_mutex_
-  mutable std::mutex mutex_;   // of everything below; held briefly
+  std::mutex build_mutex_;                // held while one instance is made
+  std::unique_ptr<SharedKernel> shared_;  // of all sizes; cuda, where they are symbolic; under build_mutex_
+  std::set<uint64_t> proved_;             // structures of plans that were verified in full; under build_mutex_
+  mutable std::mutex mutex_;              // of everything below; held briefly
   std::map<std::vector<int64_t>, std::shared_ptr<Instance>> instances_;
   std::shared_ptr<Instance> last_;
   Seconds seconds_;

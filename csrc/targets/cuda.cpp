@@ -129,7 +129,8 @@ class CudaExecutable final : public Executable {
  private:
   void build() {
     auto begin = Clock::now();
-    codegen::Source source = codegen::generate(plan_, {.trace = options_.trace});
+    const codegen::SourceOptions how{.trace = options_.trace};
+    codegen::Source source = options_.kernel ? codegen::generate(*options_.kernel, how) : codegen::generate(plan_, how);
     info_.source_seconds = seconds_since(begin);
     info_.smem_bytes = source.smem_bytes;
     slot_capacity_ = source.slot_capacity;
@@ -151,7 +152,7 @@ class CudaExecutable final : public Executable {
   }
 
   void upload() {
-    PlanImage image = lay_out(plan_);
+    PlanImage image = lay_out(plan_, options_.numbers);
     image_memory_ = DeviceMemory(gpu_.context, image.bytes.size());
     DevicePtr base = image_memory_.address();
     maps_ = encode_maps(plan_, base);

@@ -14,6 +14,10 @@ namespace ark::cuda {
 struct Toolchain;
 }
 
+namespace ark::codegen {
+struct Kernel;
+}
+
 namespace ark::targets {
 
 struct LaunchArgs {
@@ -80,6 +84,8 @@ struct CudaOptions {
   bool trace = false;  // compile the tracing variant
   std::shared_ptr<cuda::Toolchain>
       toolchain;  // compiler, cubins and loaded modules that executables share; null: its own
+  std::shared_ptr<const codegen::Kernel> kernel;  // that other plans share; null: one of the plan's own
+  plan::KernelNumbers numbers;                    // the plan's code in it
 };
 
 std::unique_ptr<Executable> make_host(plan::Plan plan, const HostOptions& options);

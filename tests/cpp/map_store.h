@@ -25,6 +25,14 @@ class MapStore : public comm::Store {
       throw DeviceError(cat("the store has no ", key));
     return values_[key];
   }
+  void remove(const std::string& key) noexcept override {
+    std::lock_guard lock(mutex_);
+    values_.erase(key);
+  }
+  size_t size() {
+    std::lock_guard lock(mutex_);
+    return values_.size();
+  }
 
  private:
   std::mutex mutex_;

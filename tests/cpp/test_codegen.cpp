@@ -1,4 +1,6 @@
 // Generated sources: deterministic, free of sizes, only what the plan needs; malformed programs are refused.
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "../cuda_compile/plans.h"
@@ -119,9 +121,69 @@ void malformed_programs() {
   EXPECT(refuses<InternalError>(plan));
 }
 
+/// A row task (sum of each row) over rows of so many elements.
+plan::Plan row_plan(int64_t rows, int64_t length) {
+  test::GraphBuilder b;
+  const ir::ValueId x = b.input(DType::kF32, {rows, length}),
+                    exp = b.pointwise(Opcode::kExp, {x}, DType::kF32, {rows, length}),
+                    sum = b.value(DType::kF32, {rows, 1});
+  ir::Node& node = b.node(ir::OpKind::kReduce, {exp}, {sum});
+  node.attrs.dims = {1};
+  node.attrs.keepdim = true;
+  b.graph.outputs.push_back(b.pointwise(Opcode::kDiv, {exp, sum}, DType::kF32, {rows, length}));
+  ir::verify(b.graph);
+  return planner::make_plan(b.graph, {});
+}
+
+abi::i32 packed_program(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
+  const plan::Packed packed = plan::pack(plan, numbers);
+  abi::OpRecord record;
+  std::memcpy(&record, packed.records.data(), sizeof record);
+  return record.params.program.program;
+}
+
+void kernels_are_shared() {
+  const plan::Plan tanh = pointwise_plan(64);
+  plan::Plan exp = pointwise_plan(128);
+  exp.programs[0].instrs[3].op = Opcode::kExp;
+  const plan::Plan* const plans[] = {&tanh, &exp};
+  const codegen::Kernel both = codegen::make_kernel(plans), one = codegen::make_kernel({plans, 1});
+  EXPECT(codegen::generate(one, {}).text == codegen::generate(tanh, {}).text);
+  EXPECT(both.code.size() == 2 && codegen::find_numbers(both, tanh)->program[0] == 0);
+  const auto numbers = codegen::find_numbers(both, exp);
+  EXPECT(numbers.has_value() && both.code[static_cast<size_t>(numbers->program[0])].program == exp.programs[0]);
+  EXPECT(packed_program(exp, *numbers) == 1 && packed_program(exp, {}) == 0);
+  EXPECT(!codegen::find_numbers(one, exp).has_value());
+  const codegen::Kernel more = codegen::extended(one, exp);
+  EXPECT(codegen::find_numbers(more, exp)->program[0] == 1 && codegen::find_numbers(more, tanh)->program[0] == 0);
+  plan::Plan slots = tanh;
+  slots.buffers.resize(100);
+  EXPECT(!codegen::find_numbers(both, slots).has_value());
+}
+
+/// Lengths that the first form of rows does not serve get one that serves them all; code never serves what it cannot.
+void rows_of_all_lengths() {
+  std::vector<plan::Plan> plans;
+  for (const int64_t length : {1024, 1000, 37, 4096, 20000, 3}) plans.push_back(row_plan(256, length));
+  std::vector<const plan::Plan*> all;
+  for (const plan::Plan& plan : plans) all.push_back(&plan);
+  const codegen::Kernel kernel = codegen::make_kernel(all);
+  for (const plan::Plan& plan : plans) EXPECT(codegen::find_numbers(kernel, plan).has_value());
+  const size_t forms =
+      static_cast<size_t>(std::ranges::count_if(kernel.code, [](const auto& c) { return c.row.has_value(); }));
+  EXPECT(forms >= 2 && forms <= 3);
+  const codegen::Kernel whole =
+      codegen::make_kernel({all.data(), 1});  // rows of 1024, kept, every thread has all chunks
+  EXPECT(whole.code[0].row->full && codegen::find_numbers(whole, row_plan(77, 1024)).has_value());
+  for (const int64_t length : {1023, 1000, 512, 2048})
+    EXPECT(!codegen::find_numbers(whole, row_plan(256, length)).has_value());
+}
+
 }  // namespace
 
 int main() {
+  kernels_are_shared();
+  rows_of_all_lengths();
   sizes_are_not_in_the_source();
   few_rows_are_sizes();
   only_what_is_needed();

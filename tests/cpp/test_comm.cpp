@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "base/check.h"
 #include "comm/fd_exchange.h"
 #include "comm/host_collectives.h"
+#include "comm/inbox.h"
 #include "map_store.h"
 
 using namespace ark;
@@ -63,6 +65,23 @@ void run_ranks(int world, const ChannelOptions& options, bool mapped, const Rank
       }
     });
   for (auto& thread : threads) thread.join();
+}
+
+/// Asks for a message; the future gets its sender.
+std::future<int> ask(Inbox& inbox, void* data, size_t bytes, int from, int64_t tag, Clock::time_point deadline) {
+  auto sender = std::make_shared<std::promise<int>>();
+  inbox.post({.data = data,
+              .bytes = bytes,
+              .from = from,
+              .tag = tag,
+              .deadline = deadline,
+              .done = [sender](int rank, std::exception_ptr error) {
+                if (error)
+                  sender->set_exception(error);
+                else
+                  sender->set_value(rank);
+              }});
+  return sender->get_future();
 }
 
 int value(int rank, size_t i, int round) { return static_cast<int>((rank * 31 + i * 7 + round * 13) % 97); }
@@ -134,8 +153,94 @@ void one_round(StepChannel& channel, HostCollectives& c, int round, size_t n) {
         expect(false, error.what());
       }
     });
-    c.receive(piece.data(), n * 4, before, round, call());
+    Inbox inbox(channel);
+    expect(ask(inbox, piece.data(), n * 4, before, round, call().deadline).get() == before, "sender");
+    for (size_t i = 0; i < n; ++i)
+      if (piece[i] != static_cast<float>(value(before, i, round))) return expect(false, cat("receive of ", n));
   }
+}
+
+/// Messages longer than their boxes, asked for in another order than they were sent, and from any rank.
+void test_tags() {
+  constexpr int kTags = 5, kRounds = 20;
+  run_ranks(3, {.box_bytes = 4 << 10}, false, [&](StepChannel& channel, HostCollectives& c) {
+    if (channel.rank() != 0) {
+      for (int round = 0; round < kRounds; ++round)
+        for (int tag = 0; tag < kTags; ++tag) {
+          std::vector<int> data(1000 * tag, 100 * channel.rank() + tag + round);
+          c.send(data.data(), data.size() * 4, 0, kTags * round + tag, {0, in(20)});
+        }
+      return;
+    }
+    Inbox inbox(channel);
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<std::vector<int>> data;
+      std::vector<std::future<int>> senders;
+      for (int tag = kTags - 1; tag >= 0; --tag)
+        for (int from : {2, Inbox::kAnyRank}) {
+          data.emplace_back(1000 * tag, -1);
+          senders.push_back(ask(inbox, data.back().data(), data.back().size() * 4, from, kTags * round + tag, in(20)));
+        }
+      for (size_t i = 0; i < senders.size(); ++i) {
+        const int tag = kTags - 1 - static_cast<int>(i) / 2, from = senders[i].get();
+        if (i % 2 == 0) expect(from == 2, cat("message ", i, " came from ", from));
+        for (int x : data[i])
+          if (x != 100 * from + tag + round) return expect(false, cat("tag ", tag, " from ", from, ": ", x));
+      }
+    }
+  });
+}
+
+/// Nothing that can come: a deadline, a rank that has left, an inbox that closes; and a message of another size.
+void test_receives_that_fail() {
+  run_ranks(2, {}, false, [&](StepChannel& channel, HostCollectives& c) {
+    int data = 0, other[2] = {};
+    if (channel.rank() == 1) {
+      c.send(&data, 4, 0, 1, {0, in(20)});
+      c.barrier({0, in(20)});
+      channel.leave();
+      return;
+    }
+    auto inbox = std::make_unique<Inbox>(channel);
+    auto text_of = [](std::future<int> sender) -> std::string {
+      try {
+        return cat("came from ", sender.get());
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+    };
+    auto has = [](const std::string& text, const char* part) { expect(text.find(part) != std::string::npos, text); };
+    has(text_of(ask(*inbox, &data, 4, 1, 7, in(0.2))), "did not send within the time-out");
+    has(text_of(ask(*inbox, other, 8, 1, 1, in(5))), "sent 4 bytes, expected 8");
+    c.barrier({0, in(20)});
+    has(text_of(ask(*inbox, &data, 4, 1, 7, in(20))), "rank 1 has destroyed the group");
+    has(text_of(ask(*inbox, &data, 4, Inbox::kAnyRank, 7, in(20))), "all other ranks");
+    auto pending = ask(*inbox, &data, 4, 1, 7, in(20));
+    inbox.reset();
+    has(text_of(std::move(pending)), "destroyed");
+  });
+}
+
+/// A call that one rank refuses raises on the others at once; one that all refuse does not.
+void test_refusals() {
+  std::atomic<int> raised{0};
+  run_ranks(3, {}, false, [&](StepChannel& channel, HostCollectives& c) {
+    channel.note_refusal("all refuse this");
+    if (channel.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    c.barrier({0, in(10), channel.note_call(false)});
+    if (channel.rank() == 1) return void(channel.note_refusal("the sizes are wrong"));
+    const Clock::time_point begin = Clock::now();
+    try {
+      c.barrier({1, in(20), channel.note_call(false)});
+    } catch (const std::exception& error) {
+      expect(std::strstr(error.what(), "barrier number 1") && std::strstr(error.what(), "rank 1 refused") &&
+                 std::strstr(error.what(), "the sizes are wrong"),
+             error.what());
+      raised.fetch_add(1);
+    }
+    expect(Clock::now() - begin < std::chrono::seconds(5), "a refusal is noticed before the time-out");
+  });
+  expect(raised == 2, cat(raised.load(), " of 2 ranks raised"));
 }
 
 void test_all(bool mapped, uint64_t first_step) {
@@ -275,6 +380,9 @@ int main() {
   test_disagreement();
   test_missing_rank();
   test_sides();
+  test_tags();
+  test_receives_that_fail();
+  test_refusals();
   std::printf("%s: %d failures\n", failures ? "FAILED" : "ok", failures.load());
   return failures ? 1 : 0;
 }

@@ -102,8 +102,24 @@ void test_bad_requests() {
 
 }  // namespace
 
+/// A ring that stays full: submit gives up.
+void test_full_ring() {
+  std::vector<unsigned char> from(16 << 20), to(from.size());
+  uint32_t received = 0;
+  const abi::DmaBuffer buffers[2] = {{from.data(), from.size(), &received}, {to.data(), to.size(), &received}};
+  SoftwareDmaEngine engine(buffers, 1, std::chrono::nanoseconds(0));
+  const abi::SendRequest request = abi::make_request(0, 1, 0, 8 << 16, 0);
+  try {
+    for (int i = 0; i < 1000; ++i) engine.submit(request);
+    expect(false, "a ring of one request never was full");
+  } catch (const DeviceError& error) {
+    expect(std::strstr(error.what(), "stays full") != nullptr, error.what());
+  }
+}
+
 int main() {
   test_format();
+  test_full_ring();
   for (int world : {2, 3, 4}) {
     test_ring_of_ranks(world, 8192, 32, 20);
     test_ring_of_ranks(world, 16, 100, 20);

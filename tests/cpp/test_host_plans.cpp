@@ -1,8 +1,7 @@
 // Whole plans, as the planner makes them, on the host target: every seed, thread count, number of workers, schedule and
 // memory reuse gives the same bits. Under ThreadSanitizer a wait that the planner forgot is a reported race.
-#include <random>
-
 #include "graph_builder.h"
+#include "plan_run.h"
 #include "planner/planner.h"
 #include "test_host_util.h"
 
@@ -10,9 +9,7 @@ using namespace ark;
 using namespace ark::ir;
 using ark::cat;
 using ark::test::expect;
-using ark::test::fill_random;
 using ark::test::GraphBuilder;
-using ark::test::read_value;
 
 namespace {
 
@@ -137,62 +134,6 @@ class Model : public GraphBuilder {
   std::vector<Copy> copies;
 };
 
-/// Inputs of a graph with fixed contents, outputs and arena for one plan of it.
-class Run {
- public:
-  Run(const Graph& graph, const plan::Plan& plan) : graph_(graph), plan_(plan), arena_(plan.arena_bytes / 8 + 64) {
-    for (const plan::Buffer& b : plan.buffers)
-      memory_.emplace_back(b.kind == plan::BufferKind::kArena ? 0 : size_t(b.size_bytes) / 8 + 16);
-  }
-  /// Contents of everything the caller can see after a launch (inputs may be written).
-  std::vector<std::vector<double>> launch(targets::Executable& executable, std::vector<uint32_t>& state,
-                                          uint64_t seed) {
-    fill();
-    std::vector<void*> slots;
-    for (size_t i = 0; i < plan_.buffers.size(); ++i) {
-      const plan::Buffer& b = plan_.buffers[i];
-      slots.push_back(b.kind == plan::BufferKind::kArena ? reinterpret_cast<char*>(arena_.data()) + b.arena_offset
-                                                         : static_cast<void*>(memory_[i].data()));
-    }
-    executable.launch({.slots = slots, .run_state = state.data(), .seed = seed});
-    std::vector<std::vector<double>> seen(graph_.inputs.size() + plan_.fresh.size());
-    for (size_t i = 0; i < plan_.buffers.size(); ++i) {
-      const plan::Buffer& b = plan_.buffers[i];
-      if (b.kind == plan::BufferKind::kInput) seen[b.index] = memory_[i];
-      if (b.kind == plan::BufferKind::kOutput) seen[graph_.inputs.size() + b.index] = memory_[i];
-    }
-    return seen;
-  }
-
- private:
-  void fill() {
-    std::fill(arena_.begin(), arena_.end(), std::nan(""));  // what is read before it is written shows
-    for (size_t i = 0; i < plan_.buffers.size(); ++i) {
-      const plan::Buffer& b = plan_.buffers[i];
-      std::fill(memory_[i].begin(), memory_[i].end(), 0.0);
-      if (b.kind != plan::BufferKind::kInput) continue;
-      const DType dtype = graph_.values[graph_.inputs[b.index]].dtype;
-      std::mt19937 random(unsigned(b.index));
-      const int64_t n = b.size_bytes / size_bytes(dtype);
-      if (dtype == DType::kI64)  // positions
-        for (int64_t j = 0; j < n; ++j) test::write_value(memory_[i].data(), dtype, j, {0, 5 + j});
-      else
-        fill_random(memory_[i].data(), dtype, n, random, 0.3);
-    }
-  }
-  const Graph& graph_;
-  const plan::Plan& plan_;
-  std::vector<std::vector<double>> memory_;
-  std::vector<double> arena_;
-};
-
-bool same_bits(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * 8) != 0) return false;
-  return true;
-}
-
 void check_graph(const Graph& symbolic, int seeds, const std::string& what) {
   const Graph graph = bind(symbolic, {});
   verify(graph);
@@ -205,15 +146,16 @@ void check_graph(const Graph& symbolic, int seeds, const std::string& what) {
         options.reuse_memory = reuse;
         options.machine.num_workers = workers;
         const plan::Plan plan = planner::make_plan(graph, options);
-        Run run(graph, plan);
+        test::PlanRun run(graph, plan, [](int64_t i, bool) { return 5 + i; });
         for (const int threads : {1, 3}) {
           auto executable = targets::make_host(plan, {.num_threads = threads});
           std::vector<uint32_t> state(executable->state_bytes() / 4);
           for (int seed = 0; seed < seeds; ++seed) {
             const auto seen = run.launch(*executable, state, uint64_t(seed));
             if (first.empty()) first = seen;
-            expect(same_bits(first, seen), cat(what, ": schedule ", int(schedule), " reuse ", reuse, " workers ",
-                                               workers, " threads ", threads, " seed ", seed, " gives other bits"));
+            expect(test::same_bits(first, seen),
+                   cat(what, ": schedule ", int(schedule), " reuse ", reuse, " workers ", workers, " threads ", threads,
+                       " seed ", seed, " gives other bits"));
           }
         }
       }

@@ -92,9 +92,29 @@ void random_streams_share_a_program() {
          cat("share: ", plan.programs.size(), " programs for three dropouts"));
 }
 
+/// Bounds of indices and strides of random streams are numbers of the record where sizes vary.
+void sizes_are_parameters() {
+  auto plan_of = [](int64_t rows, bool sizes_vary) {
+    GraphBuilder b;
+    const ValueId seed = b.input(DType::kI64, {}), offset = b.input(DType::kI64, {}),
+                  table = b.input(DType::kF32, {rows, kColumns}), index = b.input(DType::kI64, {kRows, 1}),
+                  random = b.value(DType::kF32, {kRows, rows, 3}), loaded = b.value(DType::kF32, {kRows, kColumns});
+    b.node(OpKind::kRand, {seed, offset}, {random});
+    b.graph.outputs.push_back(b.pointwise(Opcode::kNeg, {random}, DType::kF32, {kRows, rows, 3}));
+    b.node(OpKind::kIndexLoad, {table, index}, {loaded}).attrs.map = {-1, 1};
+    b.graph.outputs.push_back(loaded);
+    return planner::make_plan(b.graph, {.sizes_vary = sizes_vary});
+  };
+  const plan::Plan few = plan_of(50, true), many = plan_of(70, true);
+  expect(few.programs == many.programs, "share: programs of other sizes are the same");
+  expect(parameters_in(few) >= 1, "share: sizes are parameters");
+  expect(plan_of(50, false).programs != plan_of(70, false).programs, "share: without symbols numbers stay");
+}
+
 }  // namespace
 
 int main() {
+  sizes_are_parameters();
   added_numbers_are_parameters();
   factors_stay();
   equal_numbers_stay();

@@ -21,8 +21,8 @@ size_t append(std::string& bytes, const void* from, size_t size) {
 
 }  // namespace
 
-PlanImage lay_out(const plan::Plan& plan) {
-  plan::Packed packed = plan::pack(plan);
+PlanImage lay_out(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
+  plan::Packed packed = plan::pack(plan, numbers);
   PlanImage image;
   image.records = append(image.bytes, packed.records.data(), packed.records.size());
   image.items = append(image.bytes, packed.items.data(), packed.items.size() * sizeof(abi::WorkItem));

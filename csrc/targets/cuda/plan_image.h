@@ -21,7 +21,7 @@ struct PlanImage {
 
 /// Without the tensor maps, whose bytes (plan.maps.size() * kTensorMapBytes at `maps`) need the driver: see
 /// encode_maps.
-PlanImage lay_out(const plan::Plan& plan);
+PlanImage lay_out(const plan::Plan& plan, const plan::KernelNumbers& numbers = {});
 
 /// Run state, counters and the run's own tensor maps: bytes in all, and where the maps begin.
 size_t state_maps_offset(const plan::Plan& plan);

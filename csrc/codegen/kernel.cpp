@@ -1,0 +1,298 @@
+#include "codegen/kernel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/check.h"
+#include "device/launch.h"
+
+namespace ark::codegen {
+namespace {
+
+using abi::TaskKind;
+using Ops = std::vector<const plan::Op*>;
+
+/// Operands of a program (the first of them is the record's operand `first`) that do not move along the last dimension.
+uint32_t broadcast_operands(const plan::Op& op, const Program& program, int first) {
+  uint32_t result = 0;
+  for (int i = 0; i < std::min(program.num_operands, 32); ++i) {
+    const auto at = static_cast<size_t>(first + i);
+    if (at < op.operands.size() && op.operands[at].stride[program.num_dims - 1] == 0) result |= 1u << i;
+  }
+  return result;
+}
+
+/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul_tile.cuh.
+uint32_t matmul_variant(const abi::MatmulTileParams& p) {
+  const bool half = p.dtype == static_cast<int>(DType::kF16);
+  return 1u << (half << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0));
+}
+/// Bit (f16 << 1 | head_dim 128), see device/attention_common.cuh.
+uint32_t attention_variant(const abi::AttentionParams& p) {
+  return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim == 128));
+}
+
+int slot_capacity(size_t num_slots) {
+  for (const int capacity : abi::kSlotCapacities)
+    if (num_slots <= static_cast<size_t>(capacity)) return capacity;
+  throw UnsupportedError(
+      cat("a plan of ", num_slots, " buffers; one launch carries at most ", abi::kSlotCapacities[2]));
+}
+
+/// What one plan asks for, in its own numbers.
+struct Needs {
+  struct Program {
+    std::set<Use> uses;
+    std::vector<std::string> users;  // names of the first ops
+    uint32_t broadcast = ~0u;
+    Ops row_ops;
+  };
+  std::vector<Program> programs;
+  Kernel rest;  // everything but code, uses and the numbers in the forms
+  std::vector<int> form_of_op;
+};
+
+class Analysis {
+ public:
+  explicit Analysis(const plan::Plan& plan) : plan_(plan) { needs_.programs.resize(plan.programs.size()); }
+
+  Needs run() {
+    for (const plan::Op& op : plan_.ops) {
+      needs_.rest.kinds.insert(op.record.kind);
+      note(op);
+    }
+    plan::RowsForms forms = plan::rows_forms(plan_, planner::flag_words(plan_));
+    needs_.rest.forms = std::move(forms.forms);
+    needs_.form_of_op = std::move(forms.of_op);
+    needs_.rest.maps = !plan_.maps.empty();
+    needs_.rest.slot_capacity = slot_capacity(plan_.buffers.size());
+    return std::move(needs_);
+  }
+
+ private:
+  /// `first_operand` -1: nothing is known of the operands' strides.
+  Needs::Program& note_program(const plan::Op& op, Use use, int number, int first_operand) {
+    check(number >= 0 && number < static_cast<int>(plan_.programs.size()), "op '", op.name, "': program ", number,
+          " of ", plan_.programs.size());
+    Needs::Program& program = needs_.programs[static_cast<size_t>(number)];
+    program.uses.insert(use);
+    program.broadcast &=
+        first_operand < 0 ? 0 : broadcast_operands(op, plan_.programs[static_cast<size_t>(number)], first_operand);
+    if (program.users.size() < 4) program.users.push_back(op.name);
+    return program;
+  }
+
+  void note_rows(const plan::Op& op) {
+    const abi::MatmulRowsParams& p = op.record.params.rows;
+    check<UnsupportedError>(p.m >= 1 && p.m <= 8, "op '", op.name, "': a few-row matmul has 1 to 8 rows, not ", p.m);
+    for (int s = 0; s < p.num_segments; ++s) note_program(op, kEpilogueRows, p.segment[s].program, -1);
+    check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
+    note_program(op, kPrologueRows, p.prologue, -1);
+  }
+
+  void note_decode(const plan::Op& op) {
+    const abi::AttentionParams& p = op.record.params.attention;
+    const int rows = p.kv_heads > 0 ? p.heads / p.kv_heads * p.queries : 0;
+    check<UnsupportedError>(
+        p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128) && rows >= 1 && rows <= 16, "op '",
+        op.name, "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ", rows,
+        " query rows per kv head");
+    needs_.rest.decode_types.insert(static_cast<DType>(p.dtype));
+    needs_.rest.decode_dims.insert(p.head_dim);
+    needs_.rest.decode_rows.insert(rows <= 4 ? 4 : 16);
+  }
+
+  void note(const plan::Op& op) {
+    const abi::Params& p = op.record.params;
+    switch (op.record.kind) {
+      case TaskKind::kPointwise:
+        note_program(op, kPointwiseUse, p.program.program, p.program.first_operand);
+        break;
+      case TaskKind::kRow:
+        note_program(op, kRowUse, p.program.program, -1).row_ops.push_back(&op);
+        break;
+      case TaskKind::kColumn:
+        note_program(op, kColumnUse, p.program.program, -1);
+        break;
+      case TaskKind::kMatmulRows:
+        note_rows(op);
+        break;
+      case TaskKind::kMatmulTile:
+        note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand);
+        needs_.rest.matmul_variants |= matmul_variant(p.matmul);
+        break;
+      case TaskKind::kMatmulSimple:
+        note_program(op, kEpilogueSimple, p.matmul.program, p.matmul.first_operand);
+        break;
+      case TaskKind::kAttentionDecode:
+        note_decode(op);
+        break;
+      case TaskKind::kAttentionForward:
+      case TaskKind::kAttentionBackwardRows:
+      case TaskKind::kAttentionBackward:
+      case TaskKind::kAttentionBackwardQuery:
+        needs_.rest.attention_variants |= attention_variant(p.attention);
+        break;
+      default:
+        break;
+    }
+  }
+
+  const plan::Plan& plan_;
+  Needs needs_;
+};
+
+/// Whether the code serves all uses that the plan makes of the program.
+bool serves(const Code& code, const Program& program, const Needs::Program& need) {
+  if (code.row.has_value() == need.row_ops.empty() || code.program != program) return false;
+  if (code.row)
+    return std::all_of(need.row_ops.begin(), need.row_ops.end(),
+                       [&](const plan::Op* op) { return row_form_serves(*code.row, *op); });
+  return (code.broadcast & ~need.broadcast) == 0;
+}
+
+int find_code(const Kernel& kernel, const Program& program, const Needs::Program& need) {
+  for (size_t i = 0; i < kernel.code.size(); ++i)
+    if (serves(kernel.code[i], program, need)) return static_cast<int>(i);
+  return -1;
+}
+
+/// The form with the kernel's numbers of its programs.
+plan::RowsForm renumbered(plan::RowsForm form, const std::vector<int32_t>& code) {
+  form.params.prologue = code[static_cast<size_t>(form.params.prologue)];
+  for (int s = 0; s < form.params.num_segments; ++s)
+    form.params.segment[s].program = code[static_cast<size_t>(form.params.segment[s].program)];
+  form.params.form = 0;
+  return form;
+}
+
+int find_form(const Kernel& kernel, const plan::RowsForm& form) {
+  for (size_t i = 0; i < kernel.forms.size(); ++i) {
+    plan::RowsForm known = kernel.forms[i];
+    known.params.form = 0;
+    if (plan::same_form(known, form)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+template <class T>
+bool within(const std::set<T>& some, const std::set<T>& all) {
+  return std::includes(all.begin(), all.end(), some.begin(), some.end());
+}
+
+class Maker {
+ public:
+  explicit Maker(std::span<const plan::Plan* const> plans, Kernel kernel = {})
+      : plans_(plans), kernel_(std::move(kernel)), is_new_(kernel_.code.empty()) {
+    for (const plan::Plan* plan : plans) needs_.push_back(Analysis(*plan).run());
+  }
+
+  Kernel run() {
+    if (is_new_) kernel_.name = plans_.front()->name;
+    for (size_t p = 0; p < plans_.size(); ++p) add(p);
+    return std::move(kernel_);
+  }
+
+ private:
+  void add(size_t p) {
+    const plan::Plan& plan = *plans_[p];
+    const Needs& needs = needs_[p];
+    std::vector<int32_t> number;
+    for (size_t i = 0; i < plan.programs.size(); ++i) {
+      const Needs::Program& need = needs.programs[i];
+      int code = -1;
+      if (is_new_ && p == 0)  // keeps its numbers, used or not
+        code = append(plan.programs[i], need, own_form(plan.programs[i], need));
+      else if (!need.uses.empty())
+        code = code_of(plan.programs[i], need);
+      number.push_back(code);
+      for (const Use use : need.uses) kernel_.uses[use].insert(code);
+    }
+    for (const plan::RowsForm& form : needs.rest.forms) add_form(renumbered(form, number));
+    const Kernel& rest = needs.rest;
+    kernel_.kinds.insert(rest.kinds.begin(), rest.kinds.end());
+    kernel_.decode_types.insert(rest.decode_types.begin(), rest.decode_types.end());
+    kernel_.decode_dims.insert(rest.decode_dims.begin(), rest.decode_dims.end());
+    kernel_.decode_rows.insert(rest.decode_rows.begin(), rest.decode_rows.end());
+    kernel_.matmul_variants |= rest.matmul_variants;
+    kernel_.attention_variants |= rest.attention_variants;
+    kernel_.maps |= rest.maps;
+    kernel_.slot_capacity = std::max(kernel_.slot_capacity, rest.slot_capacity);
+  }
+
+  void add_form(plan::RowsForm form) {
+    if (find_form(kernel_, form) >= 0) return;
+    form.params.form = static_cast<int>(kernel_.forms.size());
+    kernel_.forms.push_back(form);
+  }
+
+  static std::optional<RowForm> own_form(const Program& program, const Needs::Program& need) {
+    return need.row_ops.empty() ? std::nullopt : std::optional(row_form(program, need.row_ops));
+  }
+
+  int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
+    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, need.users});
+    return static_cast<int>(kernel_.code.size()) - 1;
+  }
+
+  int code_of(const Program& program, const Needs::Program& need) {
+    if (const int found = find_code(kernel_, program, need); found >= 0) return found;
+    if (need.row_ops.empty()) return append(program, need, std::nullopt);
+    const RowForm general = row_form(program, all_row_ops(program));
+    for (const plan::Op* op : need.row_ops)
+      if (!row_form_serves(general, *op)) return append(program, need, own_form(program, need));
+    return append(program, need, general);
+  }
+
+  /// Of all plans but the one whose own form did not do.
+  Ops all_row_ops(const Program& program) const {
+    Ops ops;
+    for (size_t p = is_new_; p < plans_.size(); ++p)
+      for (size_t i = 0; i < plans_[p]->programs.size(); ++i)
+        if (const Ops& more = needs_[p].programs[i].row_ops; !more.empty() && plans_[p]->programs[i] == program)
+          ops.insert(ops.end(), more.begin(), more.end());
+    return ops;
+  }
+
+  std::span<const plan::Plan* const> plans_;
+  std::vector<Needs> needs_;
+  Kernel kernel_;
+  const bool is_new_;
+};
+
+}  // namespace
+
+Kernel make_kernel(std::span<const plan::Plan* const> plans) { return Maker(plans).run(); }
+
+Kernel extended(Kernel kernel, const plan::Plan& plan) {
+  const plan::Plan* const plans[] = {&plan};
+  return Maker(plans, std::move(kernel)).run();
+}
+
+std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan::Plan& plan) {
+  const Needs needs = Analysis(plan).run();
+  const Kernel& rest = needs.rest;
+  if (!within(rest.kinds, kernel.kinds) || !within(rest.decode_types, kernel.decode_types) ||
+      !within(rest.decode_dims, kernel.decode_dims) || !within(rest.decode_rows, kernel.decode_rows) ||
+      (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
+      (rest.attention_variants & ~kernel.attention_variants) != 0 || (rest.maps && !kernel.maps) ||
+      rest.slot_capacity > kernel.slot_capacity)
+    return std::nullopt;
+  plan::KernelNumbers numbers;
+  for (size_t i = 0; i < plan.programs.size(); ++i) {
+    const Needs::Program& need = needs.programs[i];
+    numbers.program.push_back(need.uses.empty() ? -1 : find_code(kernel, plan.programs[i], need));
+    for (const Use use : need.uses)
+      if (!kernel.uses[use].contains(numbers.program.back())) return std::nullopt;
+  }
+  std::vector<int32_t> forms;
+  for (const plan::RowsForm& form : rest.forms) {
+    forms.push_back(find_form(kernel, renumbered(form, numbers.program)));
+    if (forms.back() < 0) return std::nullopt;
+  }
+  for (const int form : needs.form_of_op) numbers.form.push_back(form < 0 ? -1 : forms[static_cast<size_t>(form)]);
+  return numbers;
+}
+
+}  // namespace ark::codegen

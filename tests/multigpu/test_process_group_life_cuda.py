@@ -1,0 +1,359 @@
+"""The c10d backend on GPUs: what a group gives back, groups of one rank, groups split off others with a bound device,
+coalesced calls, tensors without elements, calls that one rank refuses, barriers behind the stream's work."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from tests.distributed_users import batches, build, close, expected, mean_over_ranks, own_rows, shard, train
+from tests.distributed_worker import run_gpus, values
+
+GPUS = torch.cuda.device_count()
+pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+DEVICE = "cuda"
+
+
+def a_group(world: int, seconds: float = 30) -> dist.ProcessGroup:
+    return dist.new_group(list(range(world)), timeout=timedelta(seconds=seconds))
+
+
+def raised(call, *arguments) -> tuple[str, float]:
+    begin = time.monotonic()
+    try:
+        call(*arguments)
+        text = "no error"
+    except (RuntimeError, ValueError) as error:
+        text = str(error)
+    return text, time.monotonic() - begin
+
+
+def leaks(rank: int, world: int) -> int:
+    """Bytes of device memory that ten groups keep, which used rings, messages, windows and NCCL."""
+    import ark_torch.distributed as ark
+
+    def use_a_group() -> None:
+        group = a_group(world)
+        dist.all_reduce(torch.ones(1 << 22, device=DEVICE), group=group)
+        dist.all_reduce(torch.ones(1 << 10, device=DEVICE), group=group, async_op=True).wait()
+        peer = (rank + 1) % world, (rank - 1) % world
+        x = torch.ones(1 << 20, device=DEVICE)
+        sends = dist.P2POp(dist.isend, x, peer[0], group), dist.P2POp(dist.irecv, x.clone(), peer[1], group)
+        for work in dist.batch_isend_irecv(list(sends)):
+            work.wait()
+        y = ark.empty(1 << 20, group=group)
+        dist.all_reduce(y.fill_(1.0), group=group)
+        kept = torch.ones(1 << 20, device=DEVICE)
+        ark.register(kept, group)
+        dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0), group=group)
+        torch.cuda.synchronize()
+        del y
+        dist.destroy_process_group(group)
+
+    def free_bytes() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        dist.barrier()
+        return torch.cuda.mem_get_info()[0]
+
+    calls = ark.delegated_calls().get("all_reduce", 0)
+    use_a_group()
+    before = free_bytes()
+    for _ in range(10):
+        use_a_group()
+    after = free_bytes()
+    assert ark.delegated_calls()["all_reduce"] == calls + 11  # of groups that have gone
+    return before - after
+
+
+def pending_receive(rank: int, world: int) -> float:
+    """Nothing comes for it; the default group goes on."""
+    group = a_group(world, 60)
+    if rank == 0:
+        dist.irecv(torch.ones(100, device=DEVICE), 1, group=group)
+    begin = time.monotonic()
+    dist.destroy_process_group(group)
+    seconds = time.monotonic() - begin
+    x = torch.ones(100, device=DEVICE)
+    dist.all_reduce(x)
+    assert (x == world).all()
+    return seconds
+
+
+def alone(rank: int, world: int) -> None:
+    import ark_torch.distributed as ark
+
+    before = ark.delegated_calls()
+    group = [dist.new_group([r]) for r in range(world)][rank]
+    x = torch.arange(1000.0, device=DEVICE)
+    y = x.clone()
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+        dist.all_reduce(y, op=op, group=group)
+        dist.all_reduce(y, op=op, group=group, async_op=True).wait()
+    out = torch.empty_like(x)
+    for call in (
+        lambda: dist.all_gather_into_tensor(out, x, group=group),
+        lambda: dist.reduce_scatter_tensor(out, x, group=group),
+        lambda: dist.all_to_all_single(out, x, group=group),
+        lambda: dist.all_gather([out], x, group=group),
+        lambda: dist.gather(x, [out], dst=rank, group=group),
+        lambda: dist.scatter(out, [x], src=rank, group=group),
+        lambda: dist.reduce_scatter(out, [x], group=group),
+        lambda: dist.all_to_all([out], [x], group=group),
+    ):
+        out.fill_(-1)
+        call()
+        assert torch.equal(out, x)
+    dist.broadcast(y, src=rank, group=group)
+    dist.reduce(y, dst=rank, group=group)
+    dist.barrier(group=group)
+    dist.barrier(group=group, device_ids=[rank])
+    assert torch.equal(y, x)
+    assert ark.delegated_calls() == before
+
+
+def bound(rank: int, world: int) -> None:
+    """As after init_process_group(device_id=...): split_group, and FSDP2 beside tensor parallelism on a mesh."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    default = dist.distributed_c10d._get_default_group()
+    default.bound_device_id = torch.device("cuda", rank)
+    try:
+        half = world // 2
+        halves = [list(range(half)), list(range(half, world))]
+        group = dist.split_group(split_ranks=halves)
+        x = torch.full((1000,), float(rank), device=DEVICE)
+        dist.all_reduce(x, group=group)
+        assert (x == sum(halves[rank >= half])).all()
+        dist.barrier(group=group)
+        subgroup = dist.new_group(halves[0])  # ranks that are left out tell the group that could be split
+        if rank < half:
+            dist.all_reduce(x, group=subgroup)
+        mesh = init_device_mesh("cuda", (half, 2), mesh_dim_names=("data", "tensor"))
+        model = build()
+        for block in model:
+            parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        shard(model, mesh["data"])
+        data = [own_rows(batch, rank // 2) for batch in batches(half)]
+        close(mean_over_ranks(train(model, data)), expected(half))
+    finally:
+        default.bound_device_id = None
+
+
+def refused_by_one_gpu(rank: int, world: int) -> dict[str, int]:
+    """Ark cannot run on rank 1's GPU: every rank hears of it and goes to NCCL; numbers and messages go on."""
+    import ark_torch.distributed as ark
+
+    before = ark.delegated_calls()
+    if rank == 1:
+        ark._group_options["refuse_cuda"] = "a test says so"
+    try:
+        group = a_group(world)
+    finally:
+        ark._group_options.pop("refuse_cuda", None)
+    for _ in range(3):
+        x = torch.full((1000,), float(rank), device=DEVICE)
+        dist.all_reduce(x, group=group)
+        assert (x == sum(range(world))).all()
+        dist.all_reduce(torch.ones(3), group=group)  # on the host, whose numbers are compared
+    if rank == 0:
+        dist.send(x, 1, group=group)
+    elif rank == 1:
+        dist.recv(x, 0, group=group)
+    dist.barrier(group=group)
+    dist.destroy_process_group(group)
+    after = ark.delegated_calls()
+    return {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
+
+
+def coalesced(rank: int, world: int) -> None:
+    xs = [torch.full((n,), float(rank + n), device=DEVICE) for n in (1, 5, 1000, 1 << 20)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for x in xs:
+            dist.all_reduce(x)
+    manager.wait()
+    assert all((x == sum(r + len(x) for r in range(world))).all() for x in xs)
+    outs = [torch.empty(world * n, device=DEVICE) for n in (2, 7, 70_000)]
+    with dist._coalescing_manager():
+        for out in outs:
+            dist.all_gather_into_tensor(out, torch.full((len(out) // world,), float(rank), device=DEVICE))
+    ranks = torch.arange(float(world), device=DEVICE)
+    assert all(torch.equal(o, ranks.repeat_interleave(len(o) // world)) for o in outs)
+    parts = [torch.empty(n, device=DEVICE) for n in (3, 8, 70_000)]
+    with dist._coalescing_manager():
+        for part in parts:
+            dist.reduce_scatter_tensor(part, torch.ones(len(part) * world, device=DEVICE))
+    assert all((part == world).all() for part in parts)
+    future = dist.all_reduce(torch.ones(2, device=DEVICE), async_op=True).get_future()
+    assert future.then(lambda f: f.value()[0].sum().item() + 1).wait() == 2 * world + 1
+
+
+def captured_messages(rank: int, world: int) -> None:
+    """Sends and receives in a graph, replayed."""
+    x, y = torch.zeros(5000, device=DEVICE), torch.zeros(5000, device=DEVICE)
+
+    def ring() -> None:
+        batch = [dist.P2POp(dist.isend, x, (rank + 1) % world), dist.P2POp(dist.irecv, y, (rank - 1) % world)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+
+    for _ in range(2):
+        ring()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ring()
+    for i in range(20):
+        x.fill_(rank + i)
+        graph.replay()
+        assert (y == (rank - 1) % world + i).all(), i
+
+
+def nothing(rank: int, world: int) -> None:
+    """Tensors without elements in every call."""
+    empty = lambda: torch.empty(0, device=DEVICE)
+    several = lambda: [empty() for _ in range(world)]
+    dist.all_reduce(empty())
+    dist.reduce(empty(), 0)
+    dist.broadcast(torch.empty(0, 3, device=DEVICE), 0)
+    dist.all_gather_into_tensor(empty(), empty())
+    dist.all_gather(several(), empty())
+    dist.reduce_scatter_tensor(empty(), empty())
+    dist.all_to_all_single(empty(), empty())
+    dist.all_to_all(several(), several())
+    dist.gather(empty(), several() if rank == 0 else None)
+    dist.scatter(empty(), several() if rank == 0 else None)
+    if rank == 0:
+        dist.send(empty(), 1)
+    elif rank == 1:
+        dist.recv(empty(), 0)
+    x = torch.ones(1, device=DEVICE)
+    dist.all_reduce(x)
+    assert x.item() == world
+
+
+def barrier_after_the_stream(rank: int, world: int) -> tuple[bool, float]:
+    """Whether this rank's stream has ended, and how long the barrier took; rank 0 has work for a while."""
+    dist.barrier()
+    if rank == 0:
+        torch.cuda._sleep(1_000_000_000)  # about half a second
+    begin = time.monotonic()
+    dist.barrier()
+    return torch.cuda.current_stream().query(), time.monotonic() - begin
+
+
+def refused(rank: int, world: int) -> tuple[str, float]:
+    """Rank 1 refuses its call; the others are in theirs, or come to it later. Last: the group is broken."""
+    import ark_torch.distributed as ark
+
+    group = a_group(world, 60)
+    dist.all_reduce(torch.ones(4, device=DEVICE), group=group)
+    torch.cuda.synchronize()
+    if rank == 1:
+        time.sleep(0.5)
+
+    def call() -> None:
+        out = torch.empty(7 if rank == 1 else 4 * world, device=DEVICE)
+        dist.all_gather_into_tensor(out, torch.ones(4, device=DEVICE), group=group)
+        torch.cuda.synchronize()
+        ark.check(group)
+
+    return raised(call)
+
+
+def disagree(rank: int, world: int) -> str:
+    """The number of the collective is in the text."""
+    import ark_torch.distributed as ark
+
+    group = a_group(world, 10)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(4, device=DEVICE), group=group)
+
+    def call() -> None:
+        dist.all_reduce(torch.ones(4 + (rank == 1), device=DEVICE), group=group)
+        torch.cuda.synchronize()
+        ark.check(group)
+
+    return raised(call)[0]
+
+
+FUNCTIONS = (
+    alone,
+    coalesced,
+    captured_messages,
+    nothing,
+    barrier_after_the_stream,
+    bound,
+    refused_by_one_gpu,
+    leaks,
+    pending_receive,
+    disagree,
+    refused,
+)
+
+
+def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
+    results = {}
+    for function in FUNCTIONS:
+        begin = time.monotonic()
+        try:
+            results[function.__name__] = ("ok", function(rank, world))
+        except Exception:
+            results[function.__name__] = ("error", traceback.format_exc())
+        print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+    return results
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[dict]:
+    return values(run_gpus(together, GPUS - GPUS % 2, seconds=90))
+
+
+def of(ranks: list[dict], function) -> list:
+    return values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
+
+
+@pytest.mark.parametrize("function", [alone, bound, coalesced, captured_messages, nothing], ids=lambda f: f.__name__)
+def test_function(ranks, function):
+    of(ranks, function)
+
+
+def test_destroyed_groups_leave_no_memory(ranks):
+    for lost in of(ranks, leaks):
+        assert lost < 32 << 20
+
+
+def test_destroying_ends_a_receive_that_nothing_comes_for(ranks):
+    for seconds in of(ranks, pending_receive):
+        assert seconds < 15
+
+
+def test_a_rank_that_cannot_run_takes_all_to_nccl(ranks):
+    for rank, delegated in enumerate(of(ranks, refused_by_one_gpu)):
+        assert delegated.pop("all_reduce") == 3
+        assert delegated == ({"send": 1} if rank == 0 else {"recv": 1} if rank == 1 else {})
+
+
+def test_a_barrier_follows_what_the_stream_holds(ranks):
+    for ended, seconds in of(ranks, barrier_after_the_stream):
+        assert ended and seconds > 0.1
+
+
+def test_a_call_that_one_rank_refuses_raises_on_all_at_once(ranks):
+    for text, seconds in of(ranks, refused):
+        assert "all_gather" in text or "refused" in text, text
+        assert seconds < 30
+
+
+def test_disagreements_name_rank_operation_and_number(ranks):
+    for text in of(ranks, disagree):
+        assert "all_reduce" in text and "number 3" in text and "rank" in text, text
+        assert "disagree" in text or "failed" in text, text

@@ -1,0 +1,59 @@
+"""Saved plans of a Llama's decode step and of BERT forward and backward, and the collectives between ranks, under
+ThreadSanitizer: a wait that the planner forgot, or an acquire that the host target lacks, is a race that it reports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.test_cpp import ROOT, build, programs  # noqa: F401 - a fixture
+
+BUILD = ROOT / "build/tsan"
+pytestmark = pytest.mark.timeout(1800)  # the whole core is built once more
+
+
+def run(program: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
+    command = [str(program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):  # addresses too random for libtsan
+        command = ["setarch", "-R", *command]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    return done
+
+
+@pytest.fixture(scope="module")
+def sanitized() -> Path:
+    compiler = os.environ.get("CXX", "c++")
+    probe = [compiler, "-fsanitize=thread", "-x", "c++", "-", "-o", os.devnull]
+    if subprocess.run(probe, input="int main(){}", text=True, capture_output=True).returncode:
+        pytest.skip(f"{compiler} has no ThreadSanitizer")
+    return build(BUILD, ["test_saved_plans", "test_comm"], "-DARK_SANITIZE=thread")
+
+
+@pytest.fixture(scope="module")
+def plans(programs: Path, tmp_path_factory) -> str:  # noqa: F811
+    folder = tmp_path_factory.mktemp("plans")
+    saved = subprocess.run([str(programs / "test_saved_plans"), "--save", str(folder)], capture_output=True, text=True)
+    assert saved.returncode == 0, saved.stderr
+    assert len(list(folder.iterdir())) == 6
+    return str(folder)
+
+
+def test_saved_plans_have_no_race(sanitized: Path, plans: str) -> None:
+    done = run(sanitized / "test_saved_plans", "--load", plans, "--seeds", "6")
+    assert done.returncode == 0, done.stderr[-8000:]
+
+
+def test_a_wait_taken_away_is_a_race(sanitized: Path, plans: str) -> None:
+    done = run(sanitized / "test_saved_plans", "--load", plans, "--seeds", "6", "--damage")
+    assert done.returncode == 66 and "data race" in done.stderr, done.stderr[-8000:]
+
+
+def test_collectives_have_no_race(sanitized: Path) -> None:
+    done = run(sanitized / "test_comm")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
