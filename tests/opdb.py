@@ -51,7 +51,7 @@ _NOT_COMPARABLE = {
     "rand",
 }
 
-# The database wraps these in a reset of the random numbers, where Dynamo makes no graph; without dropout there are none.
+# The database resets the random numbers around these, where Dynamo makes no graph; without dropout there are none.
 _WITHOUT_DROPOUT = {
     "nn.functional.scaled_dot_product_attention": (
         torch.nn.functional.scaled_dot_product_attention,
