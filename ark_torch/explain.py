@@ -16,7 +16,7 @@ class Explanation:
     """The sum over the graphs of a model. Prints as a table."""
 
     graphs: list[GraphRecord] = field(default_factory=list)
-    tasks: Counter = field(default_factory=Counter)  # task kind -> number of ops in the plans
+    tasks: Counter = field(default_factory=Counter)  # task kind -> number of ops in the plans, each of many tiles
     fallbacks: Counter = field(default_factory=Counter)  # op or cause -> number of ATen steps
     internal_errors: list[str] = field(default_factory=list)
     bytes: int = 0
@@ -108,7 +108,8 @@ def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explan
     """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients)
     and says what became of it.
 
-    Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`.
+    Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`. Dynamo is
+    reset before, so that the model is traced anew: what was compiled earlier is compiled again at its next call.
     """
     from ark_torch.backend import ark
 

@@ -35,6 +35,7 @@ _PALETTE = {
 }
 _WAIT_COLOR = "#e4e4e4"
 _PALE = 0.55
+_NOTE = ("pale: loads arrive; full: compute and store (no stamp between)", "none")
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ class Profile:
 
     def save_timeline(self, path: str | Path, run: int = -1, width: int = 1600) -> None:
         """An SVG picture of one run: a row per worker (SM). Waits are grey; an item has its kind's colour, pale while
-        its pages arrive (products run meanwhile), full from then on: what remains to compute, and the stores."""
+        its pages arrive (products run meanwhile), full from then on: what remains to compute, and the stores. Between
+        these two there is no time stamp: a tile's stores leave while its next values are computed."""
         if not self.runs:
             raise ValueError("no run of an ark graph was recorded")
         Path(path).write_text(_timeline(self.runs[run], width))
@@ -213,7 +215,7 @@ def _timeline(run: Run, width: int) -> str:
     legend = [
         f'<rect x="{left + i * 170}" y="22" width="10" height="10" fill="{color}"/>'
         f'<text x="{left + i * 170 + 14}" y="31">{kind}</text>'
-        for i, (kind, color) in enumerate([(k, _PALETTE[k]) for k in used] + [("wait", _WAIT_COLOR)])
+        for i, (kind, color) in enumerate([(k, _PALETTE[k]) for k in used] + [("wait", _WAIT_COLOR), _NOTE])
     ]
     axis = [
         f'<text x="{left + (width - left - 60) * i / 5:.0f}" y="{height - 8}">{run.span_ms * 1e3 * i / 5:.1f} us</text>'

@@ -6,10 +6,21 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import subprocess
+import sys
 import time
 from collections import Counter
+from pathlib import Path
+
+import torch
 
 from tests.opdb import run
+
+
+def commit() -> str:
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "rev-parse", "-q", "--verify", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def main() -> None:
@@ -43,7 +54,17 @@ def main() -> None:
         print(f"  {count:4d}  {cause}")
     if args.json:
         with open(args.json, "w") as file:
-            json.dump({"kinds": kinds, "causes": causes, "bad": [vars(b) for b in bad]}, file)
+            document = {
+                "commit": commit(),
+                "torch": torch.__version__,
+                "command": "python -m tests.opdb_sweep " + " ".join(sys.argv[1:]),
+                "samples": sum(kinds.values()),
+                "kinds": kinds,
+                "causes": dict(causes.most_common()),
+                "bad": [vars(b) for b in bad],
+            }
+            json.dump(document, file, indent=1)
+            file.write("\n")
     raise SystemExit(bool(bad))
 
 

@@ -73,7 +73,27 @@ def test_info_on_the_command_line(tmp_path):
     assert info.returncode == 0, info.stderr
     assert "torch" in info.stdout and str(tmp_path / "cache") in info.stdout
     cache = subprocess.run([*command, "cache"], env=env, capture_output=True, text=True)
-    assert "0 kernels" in cache.stdout
+    assert cache.stdout == f"{tmp_path / 'cache'}: 0 kernels, 0 bytes\n"
+
+
+def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
+    """Kernels go, other files stay."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for name in ("a.cubin", "b.cubin"):
+        (folder / name).write_bytes(bytes(100))
+    (folder / "notes.txt").write_text("mine")
+    env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(folder)}
+
+    def cache(*arguments: str) -> str:
+        command = [sys.executable, "-m", "ark_torch", "cache", *arguments]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert cache() == f"{folder}: 2 kernels, 200 bytes\n"
+    assert cache("--clear") == "removed 2 kernels\n"
+    assert cache() == f"{folder}: 0 kernels, 0 bytes\n"
+    assert [f.name for f in folder.iterdir()] == ["notes.txt"]
+    assert cache("--clear") == "removed 0 kernels\n"
 
 
 COMPILE = """

@@ -11,6 +11,8 @@ from torch import nn
 import ark_torch.segment
 from ark_torch.backend import ark
 from tests.conftest import has_extension, use_reference
+
+pytest.importorskip("transformers")  # dropout_noise needs it
 from tests.dropout_noise import check_gradients_scatter_as_in_eager
 from tests.graph_builder import GraphBuilder
 from tests.reference_eval import philox_uniform

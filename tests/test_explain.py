@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -35,3 +36,28 @@ def test_report_and_times(executor):
     assert times["backend"] > times["ark"] > 0 and times["dynamo"] > 0
     torch.compiler.reset()
     assert report().graphs == []
+
+
+def test_explain_says_what_the_plans_do():
+    """A product of known size: kinds, bytes, operations; the floor is what these take, the prediction is no less."""
+    pytest.importorskip("ark_torch._C")
+    m, k, n = 256, 512, 384
+    with torch.no_grad():
+        found = explain(lambda x, w: torch.relu(x @ w), torch.randn(m, k), torch.randn(k, n))
+    assert sum(found.tasks.values()) == sum(s.executable.stats()["num_ops"] for g in found.graphs for s in g.segments)
+    assert sum(number for kind, number in found.tasks.items() if kind.startswith("matmul")) == 1
+    least = 4 * (m * k + k * n + m * n)
+    assert least <= found.bytes <= 2 * least
+    assert 2 * m * k * n <= found.flops <= 2 * m * k * n + 10 * m * n
+    assert 0 < found.floor_ms <= found.predicted_ms < 1
+    assert found.floor_ms >= 0.9 * 1e3 * least / 4.7e12
+    text = str(found)
+    assert f"{found.bytes / 1e6:.2f}" in text and f"{found.predicted_ms:.4f}" in text
+
+
+def test_explain_traces_anew(executor):
+    compiled = torch.compile(lambda x: x * 2, backend="ark")
+    compiled(torch.ones(3))
+    for _ in range(2):
+        assert len(explain(lambda x: x * 2, torch.ones(3)).graphs) == 1
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.opdb import run
+from tests.opdb import _WITHOUT_DROPOUT, _run_op, run
 
 PARTS = 12
 
@@ -22,3 +23,12 @@ def test_op_db(executor, part):
     print(dict(kinds))
     assert bad == []
     assert kinds["native"] >= 0.35 * len(outcomes), kinds
+
+
+@pytest.mark.parametrize("name", sorted(_WITHOUT_DROPOUT))
+def test_attention_of_the_database(executor, name):
+    """Compared, as dropout is off, and native."""
+    ops = [op for op in op_db if op.name == name]
+    outcomes = [outcome for op in ops for outcome in _run_op(op, 4, False)]
+    assert len(outcomes) >= 4
+    assert {o.kind for o in outcomes} == {"native"}, [(o.kind, o.detail) for o in outcomes]

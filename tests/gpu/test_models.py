@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+
+pytest.importorskip("transformers")
 from transformers import BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from tests.dropout_noise import check_gradients_scatter_as_in_eager
