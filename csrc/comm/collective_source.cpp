@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kStageBytes = abi::kMessageBytes;
 // Sizes of the structs in csrc/device/collective_ring.cuh and collective_kernel.cuh, which the source asserts.
-constexpr int kRingSharedBytes = (6 + 4 + 3) * kStageBytes + 2048;
+constexpr int kRingSharedBytes = (6 + 4 + 3) * kStageBytes + 4096;
 constexpr int kExchangeSharedBytes = 12 * kStageBytes;
 constexpr int kPointSharedBytes = 6 * kStageBytes;
 

@@ -82,8 +82,8 @@ class CudaCollectives {
   /// For tests and benchmarks: forces an algorithm (where it fits) from now on; -1: by size. 3, registered memory, fits
   /// only where there is such.
   void force_algorithm(int algorithm) { forced_ = algorithm; }
-  /// Likewise the CTAs of the rings, the same on all ranks; 0: as tuned.
-  void force_ring_workers(int workers) { forced_workers_ = workers; }
+  /// Likewise the CTAs of the rings and on registered memory, the same on all ranks; 0: as tuned.
+  void force_workers(int workers) { forced_workers_ = workers; }
 
  private:
   void reach(int peer, Clock::time_point deadline, const std::string& what);
@@ -92,6 +92,7 @@ class CudaCollectives {
   void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
   std::shared_ptr<Window> window_at(const void* data, uint64_t bytes) const;
   void keep_window(const std::shared_ptr<Window>& window);
+  int direct_workers() const;
   bool takes_direct(uint64_t bytes, uint64_t from) const;
   /// On registered memory, if both tensors lie in it.
   bool reduce_direct(abi::CollectiveParams& params, uint64_t in_bytes, uint64_t out_bytes, DType dtype,

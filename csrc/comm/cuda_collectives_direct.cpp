@@ -59,6 +59,10 @@ std::shared_ptr<Window> CudaCollectives::window_at(const void* data, uint64_t by
   return window->contains(address_of(data), bytes) ? window : nullptr;
 }
 
+int CudaCollectives::direct_workers() const {
+  return forced_workers_ > 0 ? forced_workers_ : tuning_for(group_.world).direct_workers;
+}
+
 bool CudaCollectives::takes_direct(uint64_t bytes, uint64_t from) const {
   if (forced_ >= 0) return forced_ == static_cast<int>(abi::Algorithm::kDirect);
   return bytes >= from;
@@ -76,8 +80,8 @@ bool CudaCollectives::reduce_direct(abi::CollectiveParams& p, uint64_t in_bytes,
   }
   p.algorithm = abi::Algorithm::kDirect;
   p.call |= abi::kDirectCall;
-  launch({KernelFamily::kDirectReduce, dtype, group_.world},
-         workers_of(in_bytes / group_.world, tuning_for(group_.world).direct_workers), false, p, call);
+  launch({KernelFamily::kDirectReduce, dtype, group_.world}, workers_of(in_bytes / group_.world, direct_workers()),
+         false, p, call);
   return true;
 }
 
@@ -90,7 +94,7 @@ bool CudaCollectives::move_direct(abi::CollectiveParams& p, const Output& output
   p.algorithm = abi::Algorithm::kDirect;
   p.call |= abi::kDirectCall;
   launch({KernelFamily::kDirectMove, DType::kU8, group_.world},
-         workers_of(output.bytes / group_.world, tuning_for(group_.world).direct_workers), false, p, call);
+         workers_of(output.bytes / group_.world, direct_workers()), false, p, call);
   return true;
 }
 

@@ -25,7 +25,7 @@ inline constexpr bool kClearedPackets = true;
 inline constexpr int kMessageBytes = 16384;  // of one bulk copy; from 8 KB on the link's rate is reached
 inline constexpr int kMaxRingWorkers = 64;   // CTAs: two launches of two groups fit on the GPU together
 inline constexpr int kMaxPointWorkers = 8;   // of a send or receive
-inline constexpr int kRingSlots = 8;
+inline constexpr int kRingSlots = 16;
 inline constexpr int kFlagBytes = 32;          // distance between flags
 inline constexpr int kMaxDirectWorkers = 132;  // CTAs of a launch on registered memory
 

@@ -99,7 +99,8 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   if (warp == 1) take.prepare(lane);
   if (warp == 2 && lane < abi::kMaxRanks) {
     shared.arrivals.seen[lane] = p.state->received[static_cast<int>(Ring::kReduce)][worker][lane];
-    shared.gather_credits.seen[lane] = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane] - abi::kRingSlots;
+    shared.results_sent[lane] = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane];
+    shared.gather_credits.seen[lane] = shared.results_sent[lane] - abi::kRingSlots;
   }
   if (warp == 2) announce_call(p, epoch, lane);
   if (thread == 3 * 32) {

@@ -52,7 +52,7 @@ template <int kStages>
 struct MoverShared {
   unsigned char data[kStages][abi::kMessageBytes];
 };
-inline constexpr int kUntold = 16;  // a power of two; messages that are loading, storing or not told to their peers
+inline constexpr int kUntold = 32;  // a power of two; messages that are loading, storing or not told to their peers
 /// What a mover keeps beside its data.
 template <int kStages>
 struct MoverState {
@@ -91,9 +91,10 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
   static constexpr u32 kReading = 1;  // stores that may still be reading their stages
-  // Messages that peers are told of at a time, while as many more are under way; fewer where all go through one ring.
-  static constexpr u32 kTold = 4, kToldOnePeer = 2;
-  static_assert(kStages + 2 * kTold <= kUntold);
+  // Messages that peers are told of at a time, while as many more are under way; fewer where all go through one ring,
+  // or where others wait to send on what comes of them.
+  static constexpr u32 kTold = 8, kToldReducing = 4, kToldOnePeer = 2;
+  static_assert(kStages + 2 * kTold <= kUntold && 2 * kTold <= abi::kRingSlots);
   const CollectiveParams& p;
   RingFlags flags;
   const Segments& segments;
@@ -254,6 +255,8 @@ struct Mover {
       num_told = num_storing;
     } else if (one_peer) {
       tell_some<kToldOnePeer>();
+    } else if (p.kind == CollectiveKind::kAllReduce || p.kind == CollectiveKind::kReduce) {
+      tell_some<kToldReducing>();
     } else {
       tell_some<kTold>();
     }

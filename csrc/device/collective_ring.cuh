@@ -56,6 +56,7 @@ struct RingShared {
   u64 full[kTiles], empty[kTiles];  // mbarriers
   u32 failed[kTiles][2];            // by group and parity of its turn: nobody is about to read what is being set
   u32 finished;
+  u32 results_sent[abi::kMaxRanks];  // to every rank, before this launch
 };
 
 /// The own slice: reduces message after message into the tiles.
@@ -168,7 +169,7 @@ struct ResultSender {
 #pragma unroll
       for (int r = 0; r < abi::kMaxRanks; r++)
         if (r < p.world && r != p.rank) store_relaxed_system(reduce.credit(r, p.rank), taken[r] + i + 1);
-      if (!send(i, tile, base)) return;
+      if (!send(i, tile)) return;
       ++num_sent;
       bulk_wait_read<1>();
       free_tiles(num_sent - 1);
@@ -205,24 +206,34 @@ struct ResultSender {
     return true;
   }
 
-  ARK_DEVICE bool send(u32 i, int tile, const u32 (&base)[abi::kMaxRanks]) {
+  ARK_DEVICE bool send(u32 i, int tile) {
     const u64 at = out.index(reduce.worker, i) * abi::kMessageBytes;
     const Message m{out.data + at, static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), out.size_bytes - at)),
                     p.rank, i};
     const u32 from = shared_address(shared.tiles[tile]);
-#pragma unroll
-    for (int r = 0; r < abi::kMaxRanks; r++) {
-      if (r >= p.world || !sends_to(r)) continue;
-      const u32 target = base[r] + i + 1 - abi::kRingSlots;
-      Patience patience;
-      u32 seen;
-      while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
-        if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
-      fence_proxy_async();
-      bulk_store(gather.slot(r, p.rank, base[r] + i), from, m.padded());
+    // Every rank begins with the one after it: not all with the same.
+#pragma unroll 1
+    for (int step = 1; step < p.world; step++)
+      if (!wait_credit(peer_at(step), i)) return false;
+    fence_proxy_async();
+#pragma unroll 1
+    for (int step = 1; step < p.world; step++) {
+      const int r = peer_at(step);
+      if (sends_to(r)) bulk_store(gather.slot(r, p.rank, shared.results_sent[r] + i), from, m.padded());
     }
     if (m.whole() && (p.root < 0 || p.root == p.rank)) bulk_store(m.user, from, m.padded());
     bulk_commit();
+    return true;
+  }
+
+  ARK_DEVICE int peer_at(int step) const { return p.rank + step < p.world ? p.rank + step : p.rank + step - p.world; }
+  ARK_DEVICE bool wait_credit(int r, u32 i) const {
+    if (!sends_to(r)) return true;
+    const u32 target = shared.results_sent[r] + i + 1 - abi::kRingSlots;
+    Patience patience;
+    u32 seen;
+    while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
+      if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
     return true;
   }
 

@@ -356,7 +356,7 @@ void time_workers(int world) {
     rank.collectives.force_algorithm(2);
     for (uint64_t bytes = 1 << 20; bytes <= (256ull << 20); bytes *= 4)
       for (int workers : {16, 32, 48, 64}) {
-        rank.collectives.force_ring_workers(workers);
+        rank.collectives.force_workers(workers);
         std::vector<abi::ExchangePart> parts;
         for (int r = 0; r < world; ++r) parts.push_back({in, out + r * (bytes / world), bytes / world, bytes / world});
         const int n = bytes <= (4 << 20) ? 100 : 20;
