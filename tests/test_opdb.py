@@ -1,4 +1,4 @@
-"""Torch's operator database, one sample per operator, forward; more samples and backward: python -m tests.opdb_sweep."""
+"""Torch's operator database, a forward sample per operator; with more and backward: python -m tests.opdb_sweep."""
 
 from __future__ import annotations
 
