@@ -38,6 +38,7 @@ def main() -> None:
 
         ark_torch.segment.make_executable = lambda *arguments: ReferenceGraph(*arguments)
     logging.getLogger("ark").setLevel(logging.CRITICAL)
+    measured = commit()
     begin, kinds, causes, bad = time.time(), Counter(), Counter(), []
     for outcome in run(args.samples, args.backward, args.first, args.every):
         kinds[outcome.kind] += 1
@@ -55,7 +56,7 @@ def main() -> None:
     if args.json:
         with open(args.json, "w") as file:
             document = {
-                "commit": commit(),
+                "commit": measured,
                 "torch": torch.__version__,
                 "command": "python -m tests.opdb_sweep " + " ".join(sys.argv[1:]),
                 "samples": sum(kinds.values()),

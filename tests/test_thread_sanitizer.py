@@ -45,12 +45,12 @@ def plans(programs: Path, tmp_path_factory) -> str:  # noqa: F811
 
 
 def test_saved_plans_have_no_race(sanitized: Path, plans: str) -> None:
-    done = run(sanitized / "test_saved_plans", "--load", plans, "--seeds", "6")
+    done = run(sanitized / "test_saved_plans", "--load", plans, "--seeds", "3")
     assert done.returncode == 0, done.stderr[-8000:]
 
 
 def test_a_wait_taken_away_is_a_race(sanitized: Path, plans: str) -> None:
-    done = run(sanitized / "test_saved_plans", "--load", plans, "--seeds", "6", "--damage")
+    done = run(sanitized / "test_saved_plans", "--load", plans, "--seeds", "3", "--damage")
     assert done.returncode == 66 and "data race" in done.stderr, done.stderr[-8000:]
 
 
