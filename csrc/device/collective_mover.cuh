@@ -61,6 +61,7 @@ struct MoverState {
   PeerQueue queues[abi::kMaxRanks];
   Message messages[kUntold];
   Watched flags;
+  Watched fenced;  // flags as last seen before a proxy fence: what they stand for needs no other one
 };
 
 /// Copies by a whole warp, for pieces that the engine does not take. One side lies in shared memory.
@@ -134,7 +135,7 @@ struct Mover {
       const u64 last = s.index(flags.worker, messages - 1) * abi::kMessageBytes;
       q.last_bytes = static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), s.size_bytes - last));
     }
-    state.flags.seen[lane] = count - (kOutgoing ? abi::kRingSlots : 0);
+    state.flags.seen[lane] = state.fenced.seen[lane] = count - (kOutgoing ? abi::kRingSlots : 0);
   }
   /// The flag that says when messages to or from `peer` may go on.
   ARK_DEVICE const u32* flag(int peer) const {
@@ -182,10 +183,14 @@ struct Mover {
   }
 
   /// Outgoing: the peer's slot is free. Incoming: the message has arrived.
-  ARK_DEVICE bool ready(const Message& m) const {
+  ARK_DEVICE bool ready(const Message& m) {
     const u32 target = m.sequence + 1 - (kOutgoing ? abi::kRingSlots : 0);
-    if (!reached(shared_load_acquire(&state.flags.seen[m.peer]), target)) return false;
+    u32& fenced = state.fenced.seen[m.peer];
+    if (reached(fenced, target)) return true;
+    const u32 seen = shared_load_acquire(&state.flags.seen[m.peer]);
+    if (!reached(seen, target)) return false;
     fence_proxy_async();
+    fenced = seen;
     return true;
   }
 
