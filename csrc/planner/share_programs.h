@@ -3,8 +3,8 @@
 // of the generator: BERT-Large's forward had 92 programs for 24 equal layers, and the kernel's size and compile time
 // went with them.
 //
-// No factors and divisors (but see `sizes_vary`), for the compiler makes much of a factor or a divisor that it knows; only for kinds whose
-// program's operands are the record's last; at most kMaxDims numbers a program.
+// No factors and divisors (but see `sizes_vary`), for the compiler makes much of a factor or a divisor that it knows;
+// only for kinds whose program's operands are the record's last; at most kMaxDims numbers a program.
 #pragma once
 #include "planner/fused.h"
 
