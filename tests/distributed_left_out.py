@@ -4,9 +4,14 @@ from __future__ import annotations
 
 NEEDS_GPUS = "looks up the GPU of its rank although it sends no CUDA tensor"
 GLOO_WORDS = "asks for Gloo's words in the error; tests/test_process_group.py has ark's"
+BY_NAME = "makes its model by the backend's name (gloo, nccl), and none for another"
 
 # On any device.
 LEFT_OUT = {
+    "test_accumulate_gradients_no_sync": BY_NAME,
+    "test_accumulate_gradients_no_sync_allreduce_hook": BY_NAME,
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook": BY_NAME,
+    "test_accumulate_gradients_no_sync_grad_is_view": BY_NAME,
     "test_barrier_timeout_full_group": GLOO_WORDS,
     "test_barrier_timeout_global": GLOO_WORDS,
     "test_barrier_timeout_group": GLOO_WORDS,
@@ -17,10 +22,6 @@ LEFT_OUT = {
 }
 # Where there are no GPUs.
 LEFT_OUT_ON_CPU = {
-    "test_accumulate_gradients_no_sync": NEEDS_GPUS,
-    "test_accumulate_gradients_no_sync_allreduce_hook": NEEDS_GPUS,
-    "test_accumulate_gradients_no_sync_allreduce_with_then_hook": NEEDS_GPUS,
-    "test_accumulate_gradients_no_sync_grad_is_view": NEEDS_GPUS,
     "test_batch_isend_irecv_mixed_backend_err": "makes an NCCL group",
     "test_batch_isend_irecv_op_err": NEEDS_GPUS,
     "test_batch_isend_irecv_op_list_err": "leaves the ranks at different places after its error",
