@@ -332,12 +332,13 @@ void damage_counts(const plan::Plan& plan) {
               unheard);
 }
 
-/// Every arena buffer put where another one lies; of plans of many tiles, which take long to enumerate, every sixth.
+/// Every arena buffer put where another one lies; of plans of many tiles, which take long to enumerate, some hundred.
 void damage_memory(const plan::Plan& plan) {
   Score moved;
   int64_t tiles = 0;
   for (const plan::Op& op : plan.ops) tiles += planner::tiles_of(op.record);
-  const size_t every = tiles > 1000 ? 6 : 1;
+  const size_t pairs = plan.buffers.size() * plan.buffers.size(), most = tiles > 1000 ? 400 : 4000;
+  const size_t every = pairs / most + 1;
   for (size_t i = 0; i < plan.buffers.size(); ++i)
     for (size_t j = 0; j < plan.buffers.size(); ++j) {
       const plan::Buffer &a = plan.buffers[i], &b = plan.buffers[j];
