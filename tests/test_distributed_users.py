@@ -11,7 +11,7 @@ from tests.distributed_worker import run_ranks, values
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[4])
 def ranks(request) -> list[dict]:
     return values(run_ranks(all_users, request.param, seconds=120))
 

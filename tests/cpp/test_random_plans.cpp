@@ -169,7 +169,7 @@ void test_seed(uint32_t seed, int& planned, int& unsupported) {
 
 int main(int argc, char** argv) {
   auto first = static_cast<uint32_t>(argc > 1 ? std::atoi(argv[1]) : 1);
-  auto count = static_cast<uint32_t>(argc > 2 ? std::atoi(argv[2]) : 25);
+  auto count = static_cast<uint32_t>(argc > 2 ? std::atoi(argv[2]) : 16);
   int planned = 0, unsupported = 0;
   for (uint32_t seed = first; seed < first + count; ++seed) test_seed(seed, planned, unsupported);
   std::printf("%d plans, %d graphs unsupported\n", planned, unsupported);
