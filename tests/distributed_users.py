@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from tests.distributed_worker import run_each
+
 STEPS, ROWS, WIDTH = 4, 4, 64
 
 
@@ -195,13 +197,4 @@ USERS = (fully_sharded, hybrid_sharded, tensor_parallel, checkpoints, accumulate
 
 
 def all_users(rank: int, world: int) -> dict[str, tuple[str, object]]:
-    """Name -> ("ok", None) or ("error", traceback): one group for all of them."""
-    import traceback
-
-    results = {}
-    for function in USERS:
-        try:
-            results[function.__name__] = ("ok", function(rank, world))
-        except Exception:
-            results[function.__name__] = ("error", traceback.format_exc())
-    return results
+    return run_each(USERS, rank, world)

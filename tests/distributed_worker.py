@@ -7,8 +7,9 @@ import dataclasses
 import faulthandler
 import os
 import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
@@ -102,6 +103,20 @@ def run_ranks(
 def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options: int) -> dict:
     """The same, one GPU for each rank."""
     return _run(Job(function, world, "ark", seconds, options), expect_missing)
+
+
+def run_each(functions: Sequence[Callable], rank: int, world: int) -> dict[str, tuple[str, object]]:
+    """All of them in one group, one after the other: name -> ("ok", result) or ("error", traceback). Starting processes
+    takes longer than most of them."""
+    results = {}
+    for function in functions:
+        begin = time.monotonic()
+        try:
+            results[function.__name__] = ("ok", function(rank, world))
+        except Exception:
+            results[function.__name__] = ("error", traceback.format_exc())
+        print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+    return results
 
 
 def values(results: dict) -> list:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import time
-import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tests.conftest import has_extension
-from tests.distributed_worker import run_ranks, values
+from tests.distributed_worker import run_each, run_ranks, values
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
@@ -222,15 +221,7 @@ FUNCTIONS = (sparse, refused_by_one, refused_by_all, disagreements, absent, stra
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
-    results = {}
-    for function in FUNCTIONS:
-        begin = time.monotonic()
-        try:
-            results[function.__name__] = ("ok", function(rank, world))
-        except Exception:
-            results[function.__name__] = ("error", traceback.format_exc())
-        print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
-    return results
+    return run_each(FUNCTIONS, rank, world)
 
 
 @pytest.fixture(scope="module")

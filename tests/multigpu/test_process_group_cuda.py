@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -15,7 +14,7 @@ import torch.distributed as dist
 
 from tests.collective_reference import check_not_numbers, reference
 from tests.collective_stress import stress_on_gpus
-from tests.distributed_worker import run_gpus, values
+from tests.distributed_worker import run_each, run_gpus, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
@@ -400,16 +399,7 @@ HEALTHY = (collectives, not_numbers, exchanges, streams, graphs, subgroups, regi
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
-    """All of HEALTHY in one group, one after the other."""
-    results = {}
-    for function in HEALTHY:
-        begin = time.monotonic()
-        try:
-            results[function.__name__] = ("ok", function(rank, world))
-        except Exception:
-            results[function.__name__] = ("error", traceback.format_exc())
-        print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
-    return results
+    return run_each(HEALTHY, rank, world)
 
 
 @pytest.fixture(scope="module", params=WORLDS)

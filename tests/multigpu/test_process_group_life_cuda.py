@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import time
-import traceback
 from datetime import timedelta
 
 import pytest
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from tests.distributed_users import batches, build, close, expected, mean_over_ranks, own_rows, shard, train
-from tests.distributed_worker import run_gpus, values
+from tests.distributed_worker import run_each, run_gpus, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
@@ -301,15 +300,7 @@ FUNCTIONS = (
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
-    results = {}
-    for function in FUNCTIONS:
-        begin = time.monotonic()
-        try:
-            results[function.__name__] = ("ok", function(rank, world))
-        except Exception:
-            results[function.__name__] = ("error", traceback.format_exc())
-        print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
-    return results
+    return run_each(FUNCTIONS, rank, world)
 
 
 @pytest.fixture(scope="module")
