@@ -23,17 +23,17 @@ KernelSource collective_source(const KernelKey& key) {
       body = cat("PacketKernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">::run(p)");
       break;
     case KernelFamily::kRing:
-      source = {.text = {}, .entry = "ark_ring", .threads = 512, .shared_bytes = kRingSharedBytes};
+      source = {.text = {}, .entry = "ark_ring", .threads = 544, .shared_bytes = kRingSharedBytes};
       body = cat("ring_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
       checks = cat("static_assert(sizeof(ark::device::RingShared) <= ", kRingSharedBytes, ");\n");
       break;
     case KernelFamily::kExchange:
-      source = {.text = {}, .entry = "ark_exchange", .threads = 384, .shared_bytes = kExchangeSharedBytes};
+      source = {.text = {}, .entry = "ark_exchange", .threads = 416, .shared_bytes = kExchangeSharedBytes};
       body = cat("exchange_kernel<", key.world, ">(p)");
       checks = cat("static_assert(sizeof(ark::device::ExchangeShared) <= ", kExchangeSharedBytes, ");\n");
       break;
     case KernelFamily::kPoint:
-      source = {.text = {}, .entry = "ark_point", .threads = 64, .shared_bytes = kPointSharedBytes};
+      source = {.text = {}, .entry = "ark_point", .threads = 96, .shared_bytes = kPointSharedBytes};
       body = "point_kernel(p)";
       break;
     case KernelFamily::kDirectReduce:

@@ -6,8 +6,10 @@
 namespace ark::device {
 
 inline constexpr int kPacketThreads = 256;
-inline constexpr int kRingThreads = 128 + kTiles * kGroupThreads;
-inline constexpr int kExchangeThreads = 384;
+// Warps of the rings: two that move data, one for calls and results, one that watches flags, one that raises them.
+inline constexpr int kMovingThreads = 160;
+inline constexpr int kRingThreads = kMovingThreads + kTiles * kGroupThreads;
+inline constexpr int kExchangeThreads = kMovingThreads + 256;
 ARK_DEVICE void begin_launch(const CollectiveParams& p) {
   if (!p.early) return;
   grid_wait_previous();
@@ -97,10 +99,14 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   const RingFlags reduce{p, Ring::kReduce, worker}, gather{p, Ring::kGather, worker};
   if (warp == 0) send.prepare(lane);
   if (warp == 1) take.prepare(lane);
+  const ResultSender sender{p, shared, own_out, reduce, gather};
+  FlagRaiser raiser;
+  if (warp == 4) raiser = lane < abi::kMaxRanks ? send.raiser(lane) : sender.raiser(lane - abi::kMaxRanks);
   if (warp == 2 && lane < abi::kMaxRanks) {
+    const u32 sent = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane];
     shared.arrivals.seen[lane] = p.state->received[static_cast<int>(Ring::kReduce)][worker][lane];
-    shared.results_sent[lane] = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane];
-    shared.gather_credits.seen[lane] = shared.results_sent[lane] - abi::kRingSlots;
+    shared.results_sent[lane] = sent;
+    shared.gather_credits.seen[lane] = shared.gather_fenced.seen[lane] = sent - abi::kRingSlots;
   }
   if (warp == 2) announce_call(p, epoch, lane);
   if (thread == 3 * 32) {
@@ -111,24 +117,24 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
       mbarrier_init(&shared.empty[i], 1);
       shared.failed[i][0] = shared.failed[i][1] = 0;
     }
-    shared.finished = 0;
+    shared.finished = shared.results_written = 0;
     fence_mbarrier_init();
   }
   __syncthreads();
   if (warp == 0) {
     send.run(lane);
-    if (lane == 0) atomicAdd(&shared.finished, 1);
+    if (lane == 0) shared_count_release(&shared.finished);
   } else if (warp == 1) {
     if (p.kind != CollectiveKind::kReduceScatter) take.run(lane);
-    if (lane == 0) atomicAdd(&shared.finished, 1);
+    if (lane == 0) shared_count_release(&shared.finished);
   } else if (warp == 2) {
     // The calls come with the first messages or before. The sender ends after the reducers' last message, or has
     // failed.
     finish_call(p, epoch, lane);
     __syncwarp();
     if (lane == 0) {
-      ResultSender{p, shared, own_out, reduce, gather}.run();
-      atomicAdd(&shared.finished, 1);
+      ResultSender(sender).run();
+      shared_count_release(&shared.finished);
     }
   } else if (warp == 3) {
     const int r = lane % abi::kMaxRanks;
@@ -140,8 +146,10 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     const u32* source = set == 0 ? sources[0] : set == 1 ? sources[1] : set == 2 ? sources[2] : sources[3];
     u32* target = set == 0 ? seen[0] : set == 1 ? seen[1] : set == 2 ? seen[2] : seen[3];
     watch_flags(peer ? source : nullptr, target, &shared.finished, 3);
+  } else if (warp == 4) {
+    raiser.run(&shared.finished, 3);
   } else {
-    const int reducer = thread - 128;
+    const int reducer = thread - kMovingThreads;
     Reducer<E, kWorld>{p, shared, in(p.rank), own_out, reduce}.run(reducer / kGroupThreads, reducer % kGroupThreads);
   }
 }
@@ -201,9 +209,11 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   Take take(p, Ring::kGather, worker, incoming, shared.take, states.take);
   const bool rings = p.uses_rings && worker < p.ring_workers;
   const Boxes<FlaggedPacket> boxes(p, epoch, 0, 1);
-  const u32 index = blockIdx.x * (kExchangeThreads - 128) + (thread - 128);
-  const u32 count = gridDim.x * (kExchangeThreads - 128);
-  if (warp >= 4) send_small_parts<kWorld>(p, boxes, index, count);
+  const u32 index = blockIdx.x * (kExchangeThreads - kMovingThreads) + (thread - kMovingThreads);
+  const u32 count = gridDim.x * (kExchangeThreads - kMovingThreads);
+  FlagRaiser raiser;
+  if (rings && warp == 4) raiser = send.raiser(lane);
+  if (warp >= 5) send_small_parts<kWorld>(p, boxes, index, count);
   if (rings && warp == 0) send.prepare(lane);
   if (rings && warp == 1) take.prepare(lane);
   if (thread == 3 * 32) {
@@ -214,17 +224,19 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   }
   if (warp == 2) announce_exchange(p, epoch, lane);
   __syncthreads();
-  if (warp >= 4) {
+  if (warp >= 5) {
     receive_small_parts<kWorld>(p, boxes, index, count);
     copy_own_part(p, index, count);
   } else if (warp == 2) {
     finish_exchange(p, epoch, lane);
   } else if (rings && warp == 0) {
     send.run(lane);
-    if (lane == 0) atomicAdd(&states.finished, 1);
+    if (lane == 0) shared_count_release(&states.finished);
   } else if (rings && warp == 1) {
     take.run(lane);
-    if (lane == 0) atomicAdd(&states.finished, 1);
+    if (lane == 0) shared_count_release(&states.finished);
+  } else if (rings && warp == 4) {
+    raiser.run(&states.finished, 2);
   } else if (rings && warp == 3) {
     const int r = lane % abi::kMaxRanks;
     const bool peer = r < p.world && r != p.rank && lane < 2 * abi::kMaxRanks;
@@ -261,6 +273,8 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& s
     size.announce();
   else
     size.early();
+  FlagRaiser raiser;
+  if (kOutgoing && thread >= 64 && lane == p.peer) raiser = move.raiser(lane);
   if (thread < 32) move.prepare(lane);
   if (thread == 32) {
     Move::init(state);
@@ -270,14 +284,16 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& s
   __syncthreads();
   if (thread < 32) {
     move.run(lane);
-    if (lane == 0) atomicAdd(&finished, 1);
+    if (lane == 0) shared_count_release(&finished);
+  } else if (thread >= 64) {
+    if (kOutgoing) raiser.run(&finished, 1);
   } else {
     if (!kOutgoing) size.compare();
     watch_flags(lane == p.peer ? move.flag(lane) : nullptr, &state.flags.seen[lane % abi::kMaxRanks], &finished, 1);
   }
 }
 
-/// Send or receive: two warps; the ring of the pair is its only order.
+/// Send or receive: one warp moves, one watches flags, one raises them; the ring of the pair is its only order.
 ARK_DEVICE void point_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   __shared__ MoverState<kSendStages> state;

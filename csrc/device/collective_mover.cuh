@@ -61,7 +61,8 @@ struct MoverState {
   PeerQueue queues[abi::kMaxRanks];
   Message messages[kUntold];
   Watched flags;
-  Watched fenced;  // flags as last seen before a proxy fence: what they stand for needs no other one
+  Watched fenced;   // flags as last seen before a proxy fence: what they stand for needs no other one
+  Watched written;  // messages whose bytes have arrived at the peers, as their flags are to count them
 };
 
 /// Copies by a whole warp, for pieces that the engine does not take. One side lies in shared memory.
@@ -80,11 +81,34 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
     if (flag) shared_store_release(seen, load_acquire_system(flag));
 }
 
+/// Tells a peer how far it may read, one lane per flag, for the threads of the CTA that write there: the fence before a
+/// flag takes as long as several messages, which go on meanwhile.
+struct FlagRaiser {
+  const u32* written = nullptr;  // in shared memory; null: nobody to tell
+  u32* flag = nullptr;           // in the peer's segment, what `written` says plus `base`
+  u32 base = 0, told = 0;
+
+  /// One whole warp, until all `roles` have finished and the peers know everything.
+  ARK_DEVICE void run(const u32* finished, u32 roles) {
+    while (true) {
+      const bool last = __all_sync(0xffffffffu, shared_load_acquire(finished) == roles);
+      const u32 now = written ? shared_load_acquire(written) : told;
+      if (__any_sync(0xffffffffu, now != told)) {
+        fence_system();
+        if (now != told) store_relaxed_system(flag, base + now);
+        told = now;
+      } else if (last) {
+        return;
+      }
+    }
+  }
+};
+
 /// Moves all messages of `segments` that are this worker's. One whole warp. kOutgoing: user memory -> rings of the
 /// peers; else own rings -> user memory. run() is false when a wait failed.
 ///
 /// A stage is free again when its store has read it, long before the bytes have arrived. Their arrival is waited for
-/// several messages later and for several at a time: the fence before a flag takes as long as several messages.
+/// several messages later, and a FlagRaiser tells the peer.
 ///
 /// Order: round after round one message to or from each peer that has as many; the senders go round upwards and the
 /// receivers downwards, so that all pairs move at the same time, and nobody waits in a circle: what a receiver waits
@@ -92,20 +116,18 @@ ARK_DEVICE void watch_flags(const u32* flag, u32* seen, const u32* finished, u32
 template <bool kOutgoing, int kStages, class Segments>
 struct Mover {
   static constexpr u32 kReading = 1;  // stores that may still be reading their stages
-  // Messages that peers are told of at a time, while as many more are under way; fewer where all go through one ring,
-  // or where others wait to send on what comes of them.
-  static constexpr u32 kTold = 8, kToldReducing = 4, kToldOnePeer = 2;
-  static_assert(kStages + 2 * kTold <= kUntold && 2 * kTold <= abi::kRingSlots);
+  static constexpr u32 kFlying = 4;  // stores under way that have not arrived
+  static_assert(kStages + kFlying < kUntold && kFlying < abi::kRingSlots);
   const CollectiveParams& p;
   RingFlags flags;
   const Segments& segments;
   MoverShared<kStages>& shared;
   MoverState<kStages>& state;
-  // Messages that have been loaded into a stage, stored, whose stage has been read, and that the peers know of.
-  u32 num_loading = 0, num_storing = 0, num_read = 0, num_told = 0;
-  static constexpr int kIdlePolls = 32;  // then the peers are told of what they have, though the pipeline drains
+  // Messages that have been loaded into a stage, stored, whose stage has been read, and that have arrived.
+  u32 num_loading = 0, num_storing = 0, num_read = 0, num_written = 0;
+  static constexpr int kIdlePolls = 32;  // then the last stores are waited for, though the pipeline drains
   int step = 0, idle = 0;
-  bool has_next = false, one_peer = false;
+  bool has_next = false;
   Message following{};
   Patience patience;
 
@@ -123,7 +145,6 @@ struct Mover {
   ARK_DEVICE void prepare(int lane) {
     const Segment s = lane < p.world && lane != p.rank ? segments(lane) : Segment{};
     const u32 messages = s.messages_of(flags.worker);
-    one_peer = __popc(__ballot_sync(0xffffffffu, messages > 0)) == 1;
     if (lane >= p.world) return;
     const u32 count = counts()[lane];
     PeerQueue& q = state.queues[lane];
@@ -136,6 +157,12 @@ struct Mover {
       q.last_bytes = static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), s.size_bytes - last));
     }
     state.flags.seen[lane] = state.fenced.seen[lane] = count - (kOutgoing ? abi::kRingSlots : 0);
+    state.written.seen[lane] = count;
+  }
+  /// For lane `lane` of the warp that tells the peers. Before the CTA meets: run() changes the counts.
+  ARK_DEVICE FlagRaiser raiser(int lane) const {
+    if (lane >= p.world || lane == p.rank) return {};
+    return {&state.written.seen[lane], flags.arrived(lane, p.rank), 0, counts()[lane]};
   }
   /// The flag that says when messages to or from `peer` may go on.
   ARK_DEVICE const u32* flag(int peer) const {
@@ -195,7 +222,7 @@ struct Mover {
   }
 
   ARK_DEVICE Action advance() {
-    while (has_next || num_told != num_loading) {
+    while (has_next || num_written != num_loading) {
       bool progress = false;
       if (has_next && num_loading - num_read < kStages && (kOutgoing || ready(following))) {
         progress = true;
@@ -219,10 +246,10 @@ struct Mover {
       const bool drained = !has_next && num_storing == num_loading;
       if (progress) {
         patience = Patience();
-      } else if (num_storing != num_told && (drained || idle >= kIdlePolls)) {
+      } else if (num_storing != num_written && (drained || idle >= kIdlePolls)) {
         bulk_wait<0>();
         num_read = num_storing;
-        tell(num_storing);
+        arrived(num_storing);
         idle = 0;
       } else if (!patience.again(p, blocked_on(), blocked().sequence + 1, state.flags.seen[blocked().peer])) {
         return kFailed;
@@ -257,27 +284,17 @@ struct Mover {
     bulk_wait_read<kReading>();
     if (num_storing > kReading) num_read = num_storing - kReading;
     if (!kOutgoing) {
-      num_told = num_storing;
-    } else if (one_peer) {
-      tell_some<kToldOnePeer>();
-    } else if (p.kind == CollectiveKind::kAllReduce || p.kind == CollectiveKind::kReduce) {
-      tell_some<kToldReducing>();
-    } else {
-      tell_some<kTold>();
+      num_written = num_storing;
+    } else if (num_storing - num_written > kFlying) {
+      bulk_wait<kFlying>();
+      arrived(num_storing - kFlying);
     }
   }
-  template <u32 kSome>
-  ARK_DEVICE void tell_some() {
-    if (num_storing - num_told < 2 * kSome) return;
-    bulk_wait<kSome>();
-    tell(num_storing - kSome);
-  }
   /// The writes of all messages before number `end` are done.
-  ARK_DEVICE void tell(u32 end) {
-    fence_system();
-    for (; num_told != end; ++num_told) {
-      const Message& m = state.messages[num_told % kUntold];
-      store_relaxed_system(flags.arrived(m.peer, p.rank), m.sequence + 1);
+  ARK_DEVICE void arrived(u32 end) {
+    for (; num_written != end; ++num_written) {
+      const Message& m = state.messages[num_written % kUntold];
+      shared_store_release(&state.written.seen[m.peer], m.sequence + 1);
     }
   }
 

@@ -1,6 +1,7 @@
 // Reductions at the rate of the link, through the rings. Per CTA (a worker of the collective): one warp sends the
-// slices to their owners, eight warps reduce what has come for the own slice, one warp sends the results on, one warp
-// takes in the results of the others. They meet at the rings and at the tiles only.
+// slices to their owners, three groups of four reduce what has come for the own slice, one warp sends the results on,
+// one takes in the results of the others, one watches the flags of the peers, one raises those at the peers. They meet
+// at the rings and at the tiles only.
 #pragma once
 #include "device/collective_mover.cuh"
 
@@ -53,9 +54,11 @@ struct RingShared {
   MoverState<kSendStages> send_state;
   MoverState<kTakeStages> take_state;
   Watched arrivals, gather_credits;
+  Watched gather_fenced;  // credits as last seen before a proxy fence
   u64 full[kTiles], empty[kTiles];  // mbarriers
   u32 failed[kTiles][2];            // by group and parity of its turn: nobody is about to read what is being set
   u32 finished;
+  u32 results_written;               // tiles of this launch that have arrived everywhere
   u32 results_sent[abi::kMaxRanks];  // to every rank, before this launch
 };
 
@@ -142,29 +145,32 @@ struct ResultSender {
   RingShared& shared;
   Segment out;
   RingFlags reduce, gather;
-  static constexpr u32 kTold = 2;  // tiles that peers are told of at a time; as many more are under way
+  static constexpr u32 kFlying = 2;  // tiles under way that have not arrived
   static constexpr u32 kIdlePolls = 32;
-  // Tiles that have been sent, that have been read, and that the peers know of.
-  u32 num_sent = 0, num_read = 0, num_told = 0;
+  // Tiles that have been sent, that have been read, and that have arrived.
+  u32 num_sent = 0, num_read = 0, num_written = 0;
 
   ARK_DEVICE bool sends_to(int r) const {
     return r != p.rank && p.kind != CollectiveKind::kReduceScatter && (p.root < 0 || p.root == r);
   }
 
+  /// For the lane of rank r of the warp that tells the peers.
+  ARK_DEVICE FlagRaiser raiser(int r) const {
+    if (r >= p.world || !sends_to(r)) return {};
+    const u32 base = p.state->sent[static_cast<int>(Ring::kGather)][gather.worker][r];
+    return {&shared.results_written, gather.arrived(r, p.rank), base, 0};
+  }
+
   /// One thread.
   ARK_DEVICE void run() {
     const u32 messages = out.messages_of(reduce.worker);
-    u32* sent = p.state->sent[static_cast<int>(Ring::kGather)][reduce.worker];
     u32* received = p.state->received[static_cast<int>(Ring::kReduce)][reduce.worker];
-    u32 base[abi::kMaxRanks], taken[abi::kMaxRanks];
+    u32 taken[abi::kMaxRanks];
 #pragma unroll
-    for (int r = 0; r < abi::kMaxRanks; r++) {
-      base[r] = sent[r];
-      taken[r] = received[r];
-    }
+    for (int r = 0; r < abi::kMaxRanks; r++) taken[r] = received[r];
     for (u32 i = 0; i < messages; i++) {
       const int tile = i % kTiles;
-      if (!wait_full(tile, i, base)) return;
+      if (!wait_full(tile, i)) return;
       // Everybody has read the slots of this message (arrivals at the tile's barrier).
 #pragma unroll
       for (int r = 0; r < abi::kMaxRanks; r++)
@@ -173,32 +179,32 @@ struct ResultSender {
       ++num_sent;
       bulk_wait_read<1>();
       free_tiles(num_sent - 1);
-      if (num_sent - num_told >= 2 * kTold) {
-        bulk_wait<kTold>();
-        tell(num_sent - kTold, base);
+      if (num_sent - num_written > kFlying) {
+        bulk_wait<kFlying>();
+        arrived(num_sent - kFlying);
       }
     }
     bulk_wait<0>();
-    tell(num_sent, base);
+    arrived(num_sent);
 #pragma unroll
     for (int r = 0; r < abi::kMaxRanks; r++) {
       if (r >= p.world || r == p.rank) continue;
-      if (sends_to(r)) sent[r] = base[r] + messages;
+      if (sends_to(r)) p.state->sent[static_cast<int>(Ring::kGather)][gather.worker][r] += messages;
       received[r] = taken[r] + messages;
     }
   }
 
  private:
-  ARK_DEVICE bool wait_full(int tile, u32 i, const u32 (&base)[abi::kMaxRanks]) {
+  ARK_DEVICE bool wait_full(int tile, u32 i) {
     Patience patience;
     u32 idle = 0;
     while (!mbarrier_try_wait(&shared.full[tile], i / kTiles & 1)) {
       if (num_sent != num_read) {
         bulk_wait_read<0>();
         free_tiles(num_sent);
-      } else if (num_sent != num_told && ++idle >= kIdlePolls) {
+      } else if (num_sent != num_written && ++idle >= kIdlePolls) {
         bulk_wait<0>();
-        tell(num_sent, base);
+        arrived(num_sent);
       } else if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) {
         return false;
       }
@@ -212,10 +218,7 @@ struct ResultSender {
                     p.rank, i};
     const u32 from = shared_address(shared.tiles[tile]);
     // Every rank begins with the one after it: not all with the same.
-#pragma unroll 1
-    for (int step = 1; step < p.world; step++)
-      if (!wait_credit(peer_at(step), i)) return false;
-    fence_proxy_async();
+    if (!wait_credits(i)) return false;
 #pragma unroll 1
     for (int step = 1; step < p.world; step++) {
       const int r = peer_at(step);
@@ -227,13 +230,21 @@ struct ResultSender {
   }
 
   ARK_DEVICE int peer_at(int step) const { return p.rank + step < p.world ? p.rank + step : p.rank + step - p.world; }
-  ARK_DEVICE bool wait_credit(int r, u32 i) const {
-    if (!sends_to(r)) return true;
-    const u32 target = shared.results_sent[r] + i + 1 - abi::kRingSlots;
-    Patience patience;
-    u32 seen;
-    while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
-      if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
+  /// The slots of tile i are free, for writes through the asynchronous proxy.
+  ARK_DEVICE bool wait_credits(u32 i) const {
+    bool fence = false;
+#pragma unroll 1
+    for (int r = 0; r < p.world; r++) {
+      const u32 target = shared.results_sent[r] + i + 1 - abi::kRingSlots;
+      if (!sends_to(r) || reached(shared.gather_fenced.seen[r], target)) continue;
+      Patience patience;
+      u32 seen;
+      while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
+        if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
+      shared.gather_fenced.seen[r] = seen;
+      fence = true;
+    }
+    if (fence) fence_proxy_async();
     return true;
   }
 
@@ -242,12 +253,9 @@ struct ResultSender {
     for (; num_read != end; ++num_read) mbarrier_arrive(&shared.empty[num_read % kTiles]);
   }
   /// The writes of all tiles before number `end` are done.
-  ARK_DEVICE void tell(u32 end, const u32 (&base)[abi::kMaxRanks]) {
-    if (p.kind != CollectiveKind::kReduceScatter) fence_system();
-#pragma unroll
-    for (int r = 0; r < abi::kMaxRanks; r++)
-      if (r < p.world && sends_to(r)) store_relaxed_system(gather.arrived(r, p.rank), base[r] + end);
-    num_told = end;
+  ARK_DEVICE void arrived(u32 end) {
+    shared_store_release(&shared.results_written, end);
+    num_written = end;
   }
 };
 

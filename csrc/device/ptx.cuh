@@ -186,6 +186,10 @@ ARK_DEVICE u32 shared_load_acquire(const u32* p) {
 ARK_DEVICE void shared_store_release(u32* p, u32 v) {
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
 }
+/// Adds one: whoever sees it by an acquire sees what came before.
+ARK_DEVICE void shared_count_release(u32* p) {
+  asm volatile("red.release.cta.shared.add.u32 [%0], 1;" ::"r"(shared_address(p)) : "memory");
+}
 /// Ordered only with this thread's other accesses of shared memory (one SM serves them in order).
 ARK_DEVICE void shared_store_relaxed(u32* p, u32 v) {
   asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
