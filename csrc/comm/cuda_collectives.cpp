@@ -35,9 +35,9 @@ abi::ArenaLayout lay_out(int world) {
   layout.places = take(2 * abi::kMaxRanks * 2 * 16);
   layout.parted = take(static_cast<uint64_t>(abi::kMaxDirectWorkers) * abi::kMaxRanks * abi::kFlagBytes);
   layout.points = take(abi::kMaxRanks * abi::kPointBoxes * 16);
-  const uint64_t full = static_cast<uint64_t>(abi::kMaxRingWorkers) * world,
-                 point = static_cast<uint64_t>(abi::kMaxPointWorkers) * world;
-  layout.rings = take((2 * full + point) * abi::kRingSlots * abi::kMessageBytes);
+  const uint64_t pairs = static_cast<uint64_t>(abi::slots_before(abi::Ring::kPoint)) * abi::kMaxRingWorkers +
+                         static_cast<uint64_t>(abi::ring_slots(abi::Ring::kPoint)) * abi::kMaxPointWorkers;
+  layout.rings = take(pairs * world * abi::kMessageBytes);
   layout.size_bytes = at;
   return layout;
 }

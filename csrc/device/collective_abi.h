@@ -25,15 +25,26 @@ inline constexpr bool kClearedPackets = true;
 inline constexpr int kMessageBytes = 16384;  // of one bulk copy; from 8 KB on the link's rate is reached
 inline constexpr int kMaxRingWorkers = 64;   // CTAs: two launches of two groups fit on the GPU together
 inline constexpr int kMaxPointWorkers = 8;   // of a send or receive
-inline constexpr int kRingSlots = 16;
-// Sizes of sends from a rank. One that begins has sent all messages of those before it but kRingSlots at most, so that
-// what was twice as far back has been taken, and its size was read before.
-inline constexpr int kPointBoxes = 2 * kRingSlots;
 inline constexpr int kFlagBytes = 32;          // distance between flags
 inline constexpr int kMaxDirectWorkers = 132;  // CTAs of a launch on registered memory
 
-/// Rings from every rank to every rank and worker. kPoint serves send and receive.
-enum class Ring : i32 { kReduce, kGather, kPoint, kCount };
+/// Rings from every rank to every rank and worker: what is to be reduced, what has been, exchanges, sends and receives.
+enum class Ring : i32 { kReduce, kGather, kMove, kPoint, kCount };
+/// Messages that a ring holds, powers of two. Those of a reduction are few, so that they are read before the tensors
+/// that stream by have driven them out of the L2.
+ARK_HOST_DEVICE inline constexpr u32 ring_slots(Ring ring) {
+  constexpr u32 kSlots[] = {8, 8, 16, 16};
+  return kSlots[static_cast<int>(ring)];
+}
+/// Slots of the rings before `ring`, of a worker and pair.
+ARK_HOST_DEVICE inline constexpr u32 slots_before(Ring ring) {
+  u32 slots = 0;
+  for (int r = 0; r < static_cast<int>(ring); r++) slots += ring_slots(static_cast<Ring>(r));
+  return slots;
+}
+// Sizes of sends from a rank. One that begins has sent all messages of those before it but a ring's at most, so that
+// what was twice as far back has been taken, and its size was read before.
+inline constexpr int kPointBoxes = 2 * ring_slots(Ring::kPoint);
 
 enum class CollectiveKind : i32 { kBarrier, kAllReduce, kReduce, kReduceScatter, kExchange, kSend, kReceive };
 /// Values of comm::Reduction.
@@ -52,7 +63,7 @@ struct ArenaLayout {
                 // and expects from here, where pairs of an exchange may differ
   u64 parted;   // [kMaxDirectWorkers][kMaxRanks] flags: the last launch that this worker of r has ended
   u64 points;   // [kMaxRanks][kPointBoxes] packets: the size of what r sends
-  u64 rings;    // [Ring][workers][world][kRingSlots] messages
+  u64 rings;    // [Ring][workers][world][ring_slots] messages
   u64 size_bytes;
   u64 packet_set_bytes;
   u64 packet_area_bytes;  // of a set: for the packets of one sender, a multiple of 32

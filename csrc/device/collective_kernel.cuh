@@ -92,10 +92,10 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   const ResultSlices results{out};
   Segment own_out = out(p.rank);
   if (p.kind == CollectiveKind::kReduceScatter) own_out.data = p.out;
-  using Send = Mover<true, kSendStages, Slices>;
-  using Take = Mover<false, kTakeStages, ResultSlices>;
-  Send send(p, Ring::kReduce, worker, in, shared.send, shared.send_state);
-  Take take(p, Ring::kGather, worker, results, shared.take, shared.take_state);
+  using Send = Mover<true, Ring::kReduce, kSendStages, Slices>;
+  using Take = Mover<false, Ring::kGather, kTakeStages, ResultSlices>;
+  Send send(p, worker, in, shared.send, shared.send_state);
+  Take take(p, worker, results, shared.take, shared.take_state);
   const RingFlags reduce{p, Ring::kReduce, worker}, gather{p, Ring::kGather, worker};
   if (warp == 0) send.prepare(lane);
   if (warp == 1) take.prepare(lane);
@@ -106,7 +106,7 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     const u32 sent = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane];
     shared.arrivals.seen[lane] = p.state->received[static_cast<int>(Ring::kReduce)][worker][lane];
     shared.results_sent[lane] = sent;
-    shared.gather_credits.seen[lane] = shared.gather_fenced.seen[lane] = sent - abi::kRingSlots;
+    shared.gather_credits.seen[lane] = shared.gather_fenced.seen[lane] = sent - abi::ring_slots(Ring::kGather);
   }
   if (warp == 2) announce_call(p, epoch, lane);
   if (thread == 3 * 32) {
@@ -203,10 +203,10 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   const int worker = static_cast<int>(blockIdx.x);
   const u32 epoch = load_relaxed(&p.state->epoch);
   const BigParts outgoing{p, true}, incoming{p, false};
-  using Send = Mover<true, kSendStages, BigParts>;
-  using Take = Mover<false, kSendStages, BigParts>;
-  Send send(p, Ring::kGather, worker, outgoing, shared.send, states.send);
-  Take take(p, Ring::kGather, worker, incoming, shared.take, states.take);
+  using Send = Mover<true, Ring::kMove, kSendStages, BigParts>;
+  using Take = Mover<false, Ring::kMove, kSendStages, BigParts>;
+  Send send(p, worker, outgoing, shared.send, states.send);
+  Take take(p, worker, incoming, shared.take, states.take);
   const bool rings = p.uses_rings && worker < p.ring_workers;
   const Boxes<FlaggedPacket> boxes(p, epoch, 0, 1);
   const u32 index = blockIdx.x * (kExchangeThreads - kMovingThreads) + (thread - kMovingThreads);
@@ -266,8 +266,8 @@ ARK_DEVICE void run_point(const CollectiveParams& p, MoverShared<kSendStages>& s
                           u32& finished) {
   const int thread = thread_index(), lane = thread & 31;
   const PointPart part{p};
-  using Move = Mover<kOutgoing, kSendStages, PointPart>;
-  Move move(p, Ring::kPoint, static_cast<int>(blockIdx.x), part, shared, state);
+  using Move = Mover<kOutgoing, Ring::kPoint, kSendStages, PointPart>;
+  Move move(p, static_cast<int>(blockIdx.x), part, shared, state);
   PointSize size(p, kOutgoing, thread == 32);
   if (kOutgoing)
     size.announce();

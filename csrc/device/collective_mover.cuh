@@ -113,11 +113,12 @@ struct FlagRaiser {
 /// Order: round after round one message to or from each peer that has as many; the senders go round upwards and the
 /// receivers downwards, so that all pairs move at the same time, and nobody waits in a circle: what a receiver waits
 /// for is never behind anything of a later round.
-template <bool kOutgoing, int kStages, class Segments>
+template <bool kOutgoing, Ring kRing, int kStages, class Segments>
 struct Mover {
   static constexpr u32 kReading = 1;  // stores that may still be reading their stages
   static constexpr u32 kFlying = 4;  // stores under way that have not arrived
-  static_assert(kStages + kFlying < kUntold && kFlying < abi::kRingSlots);
+  static constexpr u32 kSlots = abi::ring_slots(kRing);
+  static_assert(kStages + kFlying < kUntold && kFlying < kSlots);
   const CollectiveParams& p;
   RingFlags flags;
   const Segments& segments;
@@ -133,9 +134,9 @@ struct Mover {
 
   enum Action : int { kDone, kFailed, kSlowLoad, kSlowStore };
 
-  ARK_DEVICE Mover(const CollectiveParams& params, Ring ring, int worker, const Segments& s,
+  ARK_DEVICE Mover(const CollectiveParams& params, int worker, const Segments& s,
                    MoverShared<kStages>& shared_, MoverState<kStages>& state_)
-      : p(params), flags{params, ring, worker}, segments(s), shared(shared_), state(state_) {}
+      : p(params), flags{params, kRing, worker}, segments(s), shared(shared_), state(state_) {}
 
   /// Before the CTA meets, by one thread.
   ARK_DEVICE static void init(MoverState<kStages>& state) {
@@ -156,7 +157,7 @@ struct Mover {
       const u64 last = s.index(flags.worker, messages - 1) * abi::kMessageBytes;
       q.last_bytes = static_cast<u32>(min(static_cast<u64>(abi::kMessageBytes), s.size_bytes - last));
     }
-    state.flags.seen[lane] = state.fenced.seen[lane] = count - (kOutgoing ? abi::kRingSlots : 0);
+    state.flags.seen[lane] = state.fenced.seen[lane] = count - (kOutgoing ? kSlots : 0);
     state.written.seen[lane] = count;
   }
   /// For lane `lane` of the warp that tells the peers. Before the CTA meets: run() changes the counts.
@@ -211,7 +212,7 @@ struct Mover {
 
   /// Outgoing: the peer's slot is free. Incoming: the message has arrived.
   ARK_DEVICE bool ready(const Message& m) {
-    const u32 target = m.sequence + 1 - (kOutgoing ? abi::kRingSlots : 0);
+    const u32 target = m.sequence + 1 - (kOutgoing ? kSlots : 0);
     u32& fenced = state.fenced.seen[m.peer];
     if (reached(fenced, target)) return true;
     const u32 seen = shared_load_acquire(&state.flags.seen[m.peer]);

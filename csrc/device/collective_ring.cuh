@@ -235,7 +235,7 @@ struct ResultSender {
     bool fence = false;
 #pragma unroll 1
     for (int r = 0; r < p.world; r++) {
-      const u32 target = shared.results_sent[r] + i + 1 - abi::kRingSlots;
+      const u32 target = shared.results_sent[r] + i + 1 - abi::ring_slots(Ring::kGather);
       if (!sends_to(r) || reached(shared.gather_fenced.seen[r], target)) continue;
       Patience patience;
       u32 seen;

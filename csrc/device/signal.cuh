@@ -82,10 +82,10 @@ struct RingFlags {
   }
   /// In the segment of `owner`: where message `sequence` of `from` lies.
   ARK_DEVICE unsigned char* slot(int owner, int from, u32 sequence) const {
-    const u64 ring_begin = static_cast<u64>(ring) * abi::kMaxRingWorkers * p.world;
-    const u64 index = ring_begin + static_cast<u64>(worker) * p.world + from;
-    return p.base[owner] + p.layout.rings +
-           (index * abi::kRingSlots + sequence % abi::kRingSlots) * static_cast<u64>(abi::kMessageBytes);
+    const u64 begin = static_cast<u64>(abi::slots_before(ring)) * abi::kMaxRingWorkers * p.world;
+    const u64 pair = static_cast<u64>(worker) * p.world + from;
+    const u64 index = begin + pair * abi::ring_slots(ring) + sequence % abi::ring_slots(ring);
+    return p.base[owner] + p.layout.rings + index * abi::kMessageBytes;
   }
 };
 
