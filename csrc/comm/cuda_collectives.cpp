@@ -158,9 +158,12 @@ CollectiveParams CudaCollectives::make_params(CollectiveKind kind, const Call& c
   p.rank = group_.rank;
   p.world = group_.world;
   p.root = -1;
-  p.ring_workers = forced_workers_ > 0 ? forced_workers_ : tuning_for(group_.world).ring_workers;
   p.kind = kind;
   return p;
+}
+
+int CudaCollectives::ring_workers(uint64_t bytes) const {
+  return forced_workers_ > 0 ? forced_workers_ : tuning_for(group_.world).ring_workers_for(bytes);
 }
 
 abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
@@ -203,6 +206,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
     return;
   p.algorithm = choose(bytes, dtype);
   if (p.algorithm == abi::Algorithm::kRing) {
+    p.ring_workers = ring_workers(bytes);
     const uint64_t messages = (bytes + abi::kMessageBytes - 1) / abi::kMessageBytes;
     const uint64_t slice = (messages + group_.world - 1) / group_.world * abi::kMessageBytes;
     return launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(slice, p.ring_workers)),
@@ -241,6 +245,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
     return launch({KernelFamily::kPackets, dtype, group_.world}, grid + 1, false, p, call);
   }
   p.algorithm = abi::Algorithm::kRing;
+  p.ring_workers = ring_workers(bytes * group_.world);
   launch({KernelFamily::kRing, dtype, group_.world}, std::max(1, abi::ring_workers(bytes, p.ring_workers)), true, p,
          call);
 }
@@ -259,6 +264,7 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
       move_direct(p, output, call))
     return;
   p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
+  p.ring_workers = ring_workers(bytes * group_.world);  // `bytes` is the same on all ranks, the sizes of pairs may differ
   uint64_t small = 0, big = 0;
   for (int r = 0; r < group_.world; ++r) {
     if (r == group_.rank) continue;
@@ -325,7 +331,9 @@ void CudaCollectives::launch(const KernelKey& key, int grid, bool with_shared, C
   attribute.id = LaunchAttributeId::kProgrammaticSerialization;
   attribute.value.programmatic = 1;
   LaunchConfig config{};
-  config.grid_x = static_cast<unsigned>(grid);
+  params.workers = grid;
+  const bool spare = with_shared && key.family != KernelFamily::kPoint && grid >= kMinWorkersToSpread;
+  config.grid_x = static_cast<unsigned>(grid + (spare ? kSpareWorkers : 0));
   config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
   config.block_x = static_cast<unsigned>(kernel->source.threads);
   config.shared_bytes = with_shared ? static_cast<unsigned>(kernel->source.shared_bytes) : 0;

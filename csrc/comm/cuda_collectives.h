@@ -95,6 +95,8 @@ class CudaCollectives {
  private:
   void copy_alone(void* to, const void* from, uint64_t bytes, const Call& call);
   abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
+  /// CTAs of the rings for a tensor of so many bytes.
+  int ring_workers(uint64_t bytes) const;
   void launch(const KernelKey& key, int grid, bool with_shared, abi::CollectiveParams& params, const Call& call);
   void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
   std::shared_ptr<Window> window_at(const void* data, uint64_t bytes) const;

@@ -74,7 +74,8 @@ struct CollectiveState {
   u32 epoch;    // of the next launch
   u32 entered;  // CTAs of this launch that have read the epoch
   u32 abort;    // nobody waits any more
-  u32 pad[29];
+  u32 seats;    // CTAs of this launch that have asked for a part in it
+  u32 pad[28];
   u32 sent[static_cast<int>(Ring::kCount)][kMaxRingWorkers][kMaxRanks];
   u32 received[static_cast<int>(Ring::kCount)][kMaxRingWorkers][kMaxRanks];
 };
@@ -145,6 +146,7 @@ struct CollectiveParams {
   i32 peer;          // kSend, kReceive
   i32 uses_rings;    // kExchange: some pair is larger than packet_limit
   i32 ring_workers;  // CTAs of the rings, the same on all ranks
+  i32 workers;       // CTAs that take part: the first of the launch that ask
   u64 count;         // elements of the whole (all-reduce, reduce), of one part (reduce-scatter)
   const unsigned char* in;
   unsigned char* out;

@@ -22,7 +22,7 @@ ARK_DEVICE bool meet_peers(const CollectiveParams& p, u32 epoch, Places& places)
   const int thread = thread_index(), lane = thread & 31;
   if (thread == 0) places.failed = 0;
   if (thread < 32) {
-    announce_call(p, epoch, lane);
+    announce_call(p, static_cast<int>(blockIdx.x), epoch, lane);
     const bool peer = lane < p.world && lane != p.rank;
     if (blockIdx.x == 0 && peer) {
       const u64 own[2] = {p.place_in, p.place_out};
@@ -30,7 +30,7 @@ ARK_DEVICE bool meet_peers(const CollectiveParams& p, u32 epoch, Places& places)
         store_tagged(place_packet(p, lane, p.rank, epoch, i), own[i], epoch, epoch);
       }
     }
-    finish_call(p, epoch, lane);
+    finish_call(p, static_cast<int>(blockIdx.x), epoch, lane);
     __syncwarp();
     if (lane < p.world) {
       u64 place[2] = {p.place_in, p.place_out};

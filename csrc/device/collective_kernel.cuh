@@ -65,7 +65,7 @@ struct PacketKernel {
     const u32 epoch = load_relaxed(&p.state->epoch);
     if (blockIdx.x == 0) {
       if (thread >= 32) return;
-      announce_call(p, epoch, thread);
+      announce_call(p, 0, epoch, thread);
       return finish_call_alone(p, epoch, thread);
     }
     __syncthreads();  // all threads have read the epoch
@@ -79,14 +79,18 @@ struct PacketKernel {
   }
 };
 
-/// The same through the rings. kRingThreads threads, at most p.ring_workers CTAs, sizeof(RingShared) of shared memory.
+/// The same through the rings. kRingThreads threads, at most p.ring_workers workers, sizeof(RingShared) of shared memory.
 template <class E, int kWorld>
 ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   RingShared& shared = *reinterpret_cast<RingShared*>(dynamic_shared);
   begin_launch(p);
   const int thread = thread_index(), warp = thread / 32, lane = thread & 31;
-  const int worker = static_cast<int>(blockIdx.x);
+  __shared__ int seat;
+  if (thread == 0) seat = take_seat(p);
+  __syncthreads();
+  const int worker = seat;
+  if (worker >= p.workers) return;
   const u32 epoch = load_relaxed(&p.state->epoch);
   const Slices in(p, p.in, E::kBytes), out(p, p.out, E::kBytes);
   const ResultSlices results{out};
@@ -108,7 +112,7 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     shared.results_sent[lane] = sent;
     shared.gather_credits.seen[lane] = shared.gather_fenced.seen[lane] = sent - abi::ring_slots(Ring::kGather);
   }
-  if (warp == 2) announce_call(p, epoch, lane);
+  if (warp == 2) announce_call(p, worker, epoch, lane);
   if (thread == 3 * 32) {
     Send::init(shared.send_state);
     Take::init(shared.take_state);
@@ -130,7 +134,7 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   } else if (warp == 2) {
     // The calls come with the first messages or before. The sender ends after the reducers' last message, or has
     // failed.
-    finish_call(p, epoch, lane);
+    finish_call(p, worker, epoch, lane);
     __syncwarp();
     if (lane == 0) {
       ResultSender(sender).run();
@@ -174,6 +178,7 @@ struct ExchangeShared {
 struct ExchangeStates {
   MoverState<kSendStages> send, take;
   u32 finished;
+  int seat;
 };
 
 /// The own part of an exchange.
@@ -200,7 +205,10 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   ExchangeShared& shared = *reinterpret_cast<ExchangeShared*>(dynamic_shared);
   begin_launch(p);
   const int thread = thread_index(), warp = thread / 32, lane = thread & 31;
-  const int worker = static_cast<int>(blockIdx.x);
+  if (thread == 0) states.seat = take_seat(p);
+  __syncthreads();
+  const int worker = states.seat;
+  if (worker >= p.workers) return;
   const u32 epoch = load_relaxed(&p.state->epoch);
   const BigParts outgoing{p, true}, incoming{p, false};
   using Send = Mover<true, Ring::kMove, kSendStages, BigParts>;
@@ -209,8 +217,8 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   Take take(p, worker, incoming, shared.take, states.take);
   const bool rings = p.uses_rings && worker < p.ring_workers;
   const Boxes<FlaggedPacket> boxes(p, epoch, 0, 1);
-  const u32 index = blockIdx.x * (kExchangeThreads - kMovingThreads) + (thread - kMovingThreads);
-  const u32 count = gridDim.x * (kExchangeThreads - kMovingThreads);
+  const u32 index = worker * (kExchangeThreads - kMovingThreads) + (thread - kMovingThreads);
+  const u32 count = p.workers * (kExchangeThreads - kMovingThreads);
   FlagRaiser raiser;
   if (rings && warp == 4) raiser = send.raiser(lane);
   if (warp >= 5) send_small_parts<kWorld>(p, boxes, index, count);
@@ -222,13 +230,13 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
     states.finished = 0;
     fence_mbarrier_init();
   }
-  if (warp == 2) announce_exchange(p, epoch, lane);
+  if (warp == 2) announce_exchange(p, worker, epoch, lane);
   __syncthreads();
   if (warp >= 5) {
     receive_small_parts<kWorld>(p, boxes, index, count);
     copy_own_part(p, index, count);
   } else if (warp == 2) {
-    finish_exchange(p, epoch, lane);
+    finish_exchange(p, worker, epoch, lane);
   } else if (rings && warp == 0) {
     send.run(lane);
     if (lane == 0) shared_count_release(&states.finished);

@@ -116,7 +116,7 @@ struct FlagRaiser {
 template <bool kOutgoing, Ring kRing, int kStages, class Segments>
 struct Mover {
   static constexpr u32 kReading = 1;  // stores that may still be reading their stages
-  static constexpr u32 kFlying = 4;  // stores under way that have not arrived
+  static constexpr u32 kFlying = kRing == Ring::kPoint ? 6 : 2;  // stores under way that have not arrived
   static constexpr u32 kSlots = abi::ring_slots(kRing);
   static_assert(kStages + kFlying < kUntold && kFlying < kSlots);
   const CollectiveParams& p;

@@ -66,7 +66,7 @@ struct RingShared {
 template <class E, int kWorld>
 struct Reducer {
   // Blocks of a thread at a time: registers are the limit.
-  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? (E::kBytes == 4 ? 3 : 4) : kWorld <= 4 ? 2 : 1;
+  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? 3 : kWorld <= 4 ? 2 : 1;
   const CollectiveParams& p;
   RingShared& shared;
   Segment in, out;

@@ -17,6 +17,12 @@ ARK_DEVICE u32 clock_cycles() {
   asm volatile("mov.u32 %0, %%clock;" : "=r"(t)::"memory");
   return t;
 }
+/// SMs 2 n and 2 n + 1 share what leads out of them.
+ARK_DEVICE u32 sm_index() {
+  u32 v;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(v));
+  return v;
+}
 ARK_DEVICE u64 global_time_ns() {
   u64 t;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));

@@ -94,14 +94,27 @@ ARK_DEVICE bool reached(u32 seen, u32 target) { return static_cast<i32>(seen - t
 /// Epochs skip the values of cleared memory; their parity alternates.
 ARK_DEVICE u32 next_epoch(u32 epoch) { return epoch == 0xfffffffdu ? 2u : epoch + 1; }
 
+/// Which worker a CTA is, by one thread; at least p.workers: none. Every second SM asks a little later, and a launch has
+/// a few CTAs to spare: two on a pair of SMs share its bandwidth and end later than the others, if there is room elsewhere.
+ARK_DEVICE int take_seat(const CollectiveParams& p) {
+  constexpr u64 kLaterNs = 2000;  // about what the CTAs of a launch begin apart
+  if (gridDim.x == static_cast<u32>(p.workers)) return static_cast<int>(blockIdx.x);
+  const u64 start = global_time_ns();
+  while (sm_index() % 2 == 1 && global_time_ns() - start < kLaterNs) {
+  }
+  const u32 seat = atomic_add_acq_rel(&p.state->seats, 1);
+  if (seat == gridDim.x - 1) store_relaxed(&p.state->seats, 0);
+  return static_cast<int>(seat);
+}
+
 /// The call packets: tells every peer what this launch does, before the CTA's barrier...
-ARK_DEVICE void announce_call(const CollectiveParams& p, u32 epoch, int lane) {
-  if (blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+ARK_DEVICE void announce_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  if (worker != 0 || lane >= p.world || lane == p.rank) return;
   const u32 words[4] = {static_cast<u32>(p.call), epoch, static_cast<u32>(p.call >> 32), epoch};
   store_packet(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, words);
 }
 
-/// CTA 0, one warp: hears of the peers' calls.
+/// Worker 0, one warp: hears of the peers' calls.
 ARK_DEVICE void hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
   if (lane >= p.world || lane == p.rank) return;
   const unsigned char* slot = p.base[p.rank] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + lane) * 16;
@@ -117,14 +130,14 @@ ARK_DEVICE void hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
   } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
 }
 
-/// ... and hears of theirs. The last CTA that comes here (every thread of a CTA has read the epoch before) moves the
+/// ... and hears of theirs. The last worker that comes here (every thread of a CTA has read the epoch before) moves the
 /// epoch on.
-ARK_DEVICE void finish_call(const CollectiveParams& p, u32 epoch, int lane) {
-  if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == gridDim.x - 1) {
+ARK_DEVICE void finish_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == static_cast<u32>(p.workers) - 1) {
     store_relaxed(&p.state->entered, 0);
     store_relaxed(&p.state->epoch, next_epoch(epoch));
   }
-  if (blockIdx.x == 0) hear_calls(p, epoch, lane);
+  if (worker == 0) hear_calls(p, epoch, lane);
 }
 
 /// The same where CTA 0 does nothing else: the others only say that all their threads have read the epoch.
@@ -151,17 +164,17 @@ ARK_DEVICE void store_tagged(unsigned char* packet, u64 value, u32 tag, u32 othe
 
 /// An exchange whose pairs may differ: announces the call, and to every peer what goes to it and what is expected of
 /// it...
-ARK_DEVICE void announce_exchange(const CollectiveParams& p, u32 epoch, int lane) {
-  announce_call(p, epoch, lane);
-  if (!p.compares_pairs || blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+ARK_DEVICE void announce_exchange(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  announce_call(p, worker, epoch, lane);
+  if (!p.compares_pairs || worker != 0 || lane >= p.world || lane == p.rank) return;
   store_tagged(place_packet(p, lane, p.rank, epoch, 0), p.parts[lane].send_bytes, epoch, epoch);
   store_tagged(place_packet(p, lane, p.rank, epoch, 1), p.parts[lane].receive_bytes, epoch, epoch);
 }
 
 /// ... and compares with what they say.
-ARK_DEVICE void finish_exchange(const CollectiveParams& p, u32 epoch, int lane) {
-  finish_call(p, epoch, lane);
-  if (!p.compares_pairs || blockIdx.x != 0 || lane >= p.world || lane == p.rank) return;
+ARK_DEVICE void finish_exchange(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  finish_call(p, worker, epoch, lane);
+  if (!p.compares_pairs || worker != 0 || lane >= p.world || lane == p.rank) return;
   Patience patience;
   for (int i = 0; i < 2; i++) {
     const u64 own = i == 0 ? p.parts[lane].receive_bytes : p.parts[lane].send_bytes;
