@@ -23,7 +23,7 @@ KernelSource collective_source(const KernelKey& key) {
       body = cat("PacketKernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">::run(p)");
       break;
     case KernelFamily::kRing:
-      source = {.text = {}, .entry = "ark_ring", .threads = 544, .shared_bytes = kRingSharedBytes};
+      source = {.text = {}, .entry = "ark_ring", .threads = 448, .shared_bytes = kRingSharedBytes};
       body = cat("ring_kernel<ElementOf<", static_cast<int>(key.dtype), ">, ", key.world, ">(p)");
       checks = cat("static_assert(sizeof(ark::device::RingShared) <= ", kRingSharedBytes, ");\n");
       break;

@@ -24,8 +24,8 @@ struct CollectiveTuning {
 
 inline constexpr uint64_t kNever = ~uint64_t{0};
 // Above two_shot_bytes, which is what the boxes hold, the rings win: packets are polled and cleared, rings are not.
-// Four ranks: 32 CTAs leave a computation beside them room (31 % slower instead of 90 %), and take 3 % longer alone than
-// 64, which is for what takes a millisecond anyway. Reductions in place are slower than the rings there.
+// Four ranks: 32 CTAs leave a computation beside them room (31 % slower instead of 90 %), and take 3 % longer alone
+// than 64, which is for what takes a millisecond anyway. Reductions in place are slower than the rings there.
 inline constexpr CollectiveTuning kCollectiveTuning[] = {
     {2, 4 << 20, 4 << 20, 4 << 20, 512 << 10, (4 << 20) + 1, (4 << 20) + 1, 8 << 20, 64, 64, kNever},
     {4, 256 << 10, 4 << 20, 4 << 20, 128 << 10, kNever, kNever, 4 << 20, 64, 32, 256 << 20},
@@ -42,8 +42,8 @@ inline constexpr int kMaxPacketWorkers = 128;
 /// CTAs of a launch that may be brought in while the one before it runs: two launches of two groups fit together.
 inline constexpr int kMaxEarlyWorkers = 65;
 
-/// CTAs beyond those that the rings need, so that these need not share pairs of SMs: four pairs are given twice of 32 or
-/// 64 CTAs otherwise.
+/// CTAs beyond those that the rings need, so that these need not share pairs of SMs: four pairs are given twice of 32
+/// or 64 CTAs otherwise.
 inline constexpr int kSpareWorkers = 8, kMinWorkersToSpread = 16;
 
 inline const CollectiveTuning& tuning_for(int world) {

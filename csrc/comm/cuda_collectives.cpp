@@ -264,7 +264,8 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
       move_direct(p, output, call))
     return;
   p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
-  p.ring_workers = ring_workers(bytes * group_.world);  // `bytes` is the same on all ranks, the sizes of pairs may differ
+  p.ring_workers =
+      ring_workers(bytes * group_.world);  // `bytes` is the same on all ranks, the sizes of pairs may differ
   uint64_t small = 0, big = 0;
   for (int r = 0; r < group_.world; ++r) {
     if (r == group_.rank) continue;
@@ -362,19 +363,27 @@ void CudaCollectives::abort() {
   if (!arena_) return;
   // Into the flags of this rank and of the peers that it has mapped: it may have no kernel under way that would tell
   // them.
-  const uint32_t one = 1;
+  const uint32_t about = abi::abort_about(group_.rank);
   ContextScope scope(gpu_.context);
   RelaxedCaptureScope relaxed;
   Stream stream = nullptr;
   check_result(driver().stream_create(&stream, kStreamNonBlocking), "cuStreamCreate");
   for (int r = 0; r < group_.world; ++r)
     if (DevicePtr segment = arena_->mapped(r))
-      driver().copy_to_device_async(segment + layout_.aborts + group_.rank * 4, &one, sizeof one, stream);
+      driver().copy_to_device_async(segment + layout_.aborts + group_.rank * 4, &about, sizeof about, stream);
   driver().stream_synchronize(stream);
   driver().stream_destroy(stream);
 }
 
 namespace {
+
+/// Rank `teller` has given up, because of rank `about`.
+std::string abort_text(int teller, int about, int self) {
+  if (teller == self) return "the group was aborted";
+  if (about == teller) return cat("rank ", teller, " has failed");
+  if (about == self) return cat("rank ", teller, " gave up: this rank did not arrive there in time, or disagreed");
+  return cat("rank ", about, " did not arrive in time, or disagreed, at rank ", teller, ", which gave up");
+}
 
 std::string call_text(uint64_t call) {
   const auto kind = static_cast<CollectiveKind>(call & 7);
@@ -413,7 +422,7 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
     case abi::CollectiveWait::kMismatch:
       return cat(where, "the ranks disagree: rank ", e.peer, " called ", call_text(e.peer_call));
     case abi::CollectiveWait::kPeerAbort:
-      return cat(where, e.peer == group_.rank ? "the group was aborted" : cat("rank ", e.peer, " has failed"));
+      return cat(where, abort_text(e.peer, abi::rank_of_abort(e.seen), group_.rank));
     case abi::CollectiveWait::kWindow:
       return cat(where, "the ranks disagree: rank ", e.peer, " has its tensor in registered memory number ", e.seen,
                  ", this rank in number ", e.expected, " (all ranks pass tensors of the same empty or register call)");

@@ -22,9 +22,9 @@ inline constexpr int kMaxRanks = 8;
 // Reductions of floats of up to 32 bits use packets of 16 bytes of data that are cleared after reading; the others use
 // packets of 8 bytes that carry flags.
 inline constexpr bool kClearedPackets = true;
-inline constexpr int kMessageBytes = 16384;  // of one bulk copy; from 8 KB on the link's rate is reached
-inline constexpr int kMaxRingWorkers = 64;   // CTAs: two launches of two groups fit on the GPU together
-inline constexpr int kMaxPointWorkers = 8;   // of a send or receive
+inline constexpr int kMessageBytes = 16384;    // of one bulk copy; from 8 KB on the link's rate is reached
+inline constexpr int kMaxRingWorkers = 64;     // CTAs: two launches of two groups fit on the GPU together
+inline constexpr int kMaxPointWorkers = 8;     // of a send or receive
 inline constexpr int kFlagBytes = 32;          // distance between flags
 inline constexpr int kMaxDirectWorkers = 132;  // CTAs of a launch on registered memory
 
@@ -54,7 +54,7 @@ enum class Algorithm : i32 { kOneShot, kTwoShot, kRing, kDirect };
 /// Offsets within every rank's segment.
 struct ArenaLayout {
   u64 calls;    // [2][kMaxRanks] packets
-  u64 aborts;   // [kMaxRanks] u32: rank r has given up
+  u64 aborts;   // [kMaxRanks] u32: rank r has given up (abort_about)
   u64 arrived;  // [Ring][kMaxRingWorkers][kMaxRanks] flags: messages that r has put into the ring to here
   u64 credits;  // likewise: messages that r has taken out of the ring from here
   u64 packets;  // [2] sets of packet_set_bytes: packets that are cleared after reading
@@ -123,6 +123,10 @@ ARK_HOST_DEVICE inline constexpr u64 pack_call(CollectiveKind kind, i32 dtype, R
   return static_cast<u64>(kind) | static_cast<u64>(dtype & 15) << 4 | static_cast<u64>(op) << 8 |
          static_cast<u64>((root + 1) & 15) << 12 | count << 16;
 }
+
+/// What a rank that gives up tells the others: about which rank, itself or the one that it waited for.
+ARK_HOST_DEVICE inline constexpr u32 abort_about(i32 rank) { return static_cast<u32>(rank) + 1; }
+ARK_HOST_DEVICE inline constexpr i32 rank_of_abort(u32 about) { return static_cast<i32>(about) - 1; }
 
 /// A place in registered memory: the number of the window and the offset in it, of the same number on all ranks.
 ARK_HOST_DEVICE inline constexpr u64 pack_place(u64 window, u64 offset) { return window << 48 | offset; }

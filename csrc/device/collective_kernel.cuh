@@ -79,7 +79,8 @@ struct PacketKernel {
   }
 };
 
-/// The same through the rings. kRingThreads threads, at most p.ring_workers workers, sizeof(RingShared) of shared memory.
+/// The same through the rings. kRingThreads threads, at most p.ring_workers workers, sizeof(RingShared) of shared
+/// memory.
 template <class E, int kWorld>
 ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];

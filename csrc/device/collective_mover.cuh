@@ -115,7 +115,7 @@ struct FlagRaiser {
 /// for is never behind anything of a later round.
 template <bool kOutgoing, Ring kRing, int kStages, class Segments>
 struct Mover {
-  static constexpr u32 kReading = 1;  // stores that may still be reading their stages
+  static constexpr u32 kReading = 1;                             // stores that may still be reading their stages
   static constexpr u32 kFlying = kRing == Ring::kPoint ? 6 : 2;  // stores under way that have not arrived
   static constexpr u32 kSlots = abi::ring_slots(kRing);
   static_assert(kStages + kFlying < kUntold && kFlying < kSlots);
@@ -134,8 +134,8 @@ struct Mover {
 
   enum Action : int { kDone, kFailed, kSlowLoad, kSlowStore };
 
-  ARK_DEVICE Mover(const CollectiveParams& params, int worker, const Segments& s,
-                   MoverShared<kStages>& shared_, MoverState<kStages>& state_)
+  ARK_DEVICE Mover(const CollectiveParams& params, int worker, const Segments& s, MoverShared<kStages>& shared_,
+                   MoverState<kStages>& state_)
       : p(params), flags{params, kRing, worker}, segments(s), shared(shared_), state(state_) {}
 
   /// Before the CTA meets, by one thread.

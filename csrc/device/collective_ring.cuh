@@ -1,5 +1,5 @@
 // Reductions at the rate of the link, through the rings. Per CTA (a worker of the collective): one warp sends the
-// slices to their owners, three groups of four reduce what has come for the own slice, one warp sends the results on,
+// slices to their owners, three groups of three reduce what has come for the own slice, one warp sends the results on,
 // one takes in the results of the others, one watches the flags of the peers, one raises those at the peers. They meet
 // at the rings and at the tiles only.
 #pragma once
@@ -9,7 +9,7 @@ namespace ark::device {
 
 inline constexpr int kSendStages = 6, kTakeStages = 4;
 // Reducers work in groups, one per tile, on messages in turn: one message is a chain of latencies, several hide it.
-inline constexpr int kTiles = 3, kGroupThreads = 128;
+inline constexpr int kTiles = 3, kGroupThreads = 96;
 
 /// Slices of an all-reduce or reduce; parts of a reduce-scatter.
 struct Slices {
@@ -54,7 +54,7 @@ struct RingShared {
   MoverState<kSendStages> send_state;
   MoverState<kTakeStages> take_state;
   Watched arrivals, gather_credits;
-  Watched gather_fenced;  // credits as last seen before a proxy fence
+  Watched gather_fenced;            // credits as last seen before a proxy fence
   u64 full[kTiles], empty[kTiles];  // mbarriers
   u32 failed[kTiles][2];            // by group and parity of its turn: nobody is about to read what is being set
   u32 finished;
@@ -66,7 +66,7 @@ struct RingShared {
 template <class E, int kWorld>
 struct Reducer {
   // Blocks of a thread at a time: registers are the limit.
-  static constexpr int kCount = kWorld == 2 && E::kBytes > 1 ? 3 : kWorld <= 4 ? 2 : 1;
+  static constexpr int kCount = kWorld == 2 ? 4 : kWorld <= 4 ? 3 : 1;
   const CollectiveParams& p;
   RingShared& shared;
   Segment in, out;

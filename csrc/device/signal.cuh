@@ -17,7 +17,8 @@ struct SignalName {
   int peer;
 };
 
-/// Marks the group as failed: the waits of all ranks end. The first caller fills in the error record.
+/// Marks the group as failed: the waits of all ranks end, and they hear who it was about. The first caller fills in the
+/// error record.
 ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen, u64 peer_call = 0,
                            u64 own_call = 0) {
   if (atomic_exchange_relaxed(&p.state->abort, 1) != 0) return;
@@ -32,9 +33,11 @@ ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u3
   e->epoch = p.state->epoch;
   e->sequence = p.sequence;
   store_release_system(&e->set, 1);
+  const u32 about =
+      name.wait == CollectiveWait::kPeerAbort ? seen : abi::abort_about(name.peer < 0 ? p.rank : name.peer);
   for (int r = 0; r < p.world; r++)
     if (r != p.rank && p.base[r])  // a pair that talks alone has mapped nobody else
-      store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, 1);
+      store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, about);
 }
 
 /// The slow part of a polling loop.
@@ -51,8 +54,8 @@ struct Patience {
     if (load_relaxed(&p.state->abort) != 0) return false;
     const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
     for (int r = 0; r < p.world; r++)
-      if (load_relaxed_system(aborts + r) != 0) {
-        fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, 1);
+      if (const u32 about = load_relaxed_system(aborts + r); about != 0) {
+        fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, about);
         return false;
       }
     const u64 now = global_time_ns();
@@ -94,8 +97,9 @@ ARK_DEVICE bool reached(u32 seen, u32 target) { return static_cast<i32>(seen - t
 /// Epochs skip the values of cleared memory; their parity alternates.
 ARK_DEVICE u32 next_epoch(u32 epoch) { return epoch == 0xfffffffdu ? 2u : epoch + 1; }
 
-/// Which worker a CTA is, by one thread; at least p.workers: none. Every second SM asks a little later, and a launch has
-/// a few CTAs to spare: two on a pair of SMs share its bandwidth and end later than the others, if there is room elsewhere.
+/// Which worker a CTA is, by one thread; at least p.workers: none. Every second SM asks a little later, and a launch
+/// has a few CTAs to spare: two on a pair of SMs share its bandwidth and end later than the others, if there is room
+/// elsewhere.
 ARK_DEVICE int take_seat(const CollectiveParams& p) {
   constexpr u64 kLaterNs = 2000;  // about what the CTAs of a launch begin apart
   if (gridDim.x == static_cast<u32>(p.workers)) return static_cast<int>(blockIdx.x);
