@@ -1,5 +1,5 @@
-"""Who calls a group on the host, and with what: several threads, forked processes, types that differ over ranks,
-arguments that would write past a tensor, operations that a type does not have."""
+"""Who calls a group on the host, and with what: several threads, forked processes, callbacks, types that differ over
+ranks, arguments that would write past a tensor, operations that a type does not have."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import torch
@@ -96,6 +97,50 @@ def forked(rank: int, world: int) -> None:
     assert (x == world * world).all()
 
 
+def callbacks(rank: int, world: int) -> str:
+    """They run on the group's own threads, and may wait for what these threads have still to do."""
+    group = a_group(world)
+
+    def another(_future: torch.futures.Future) -> torch.Tensor:
+        x = torch.ones(3)
+        dist.all_reduce(x, group=group)
+        return x
+
+    if rank == 0:
+        time.sleep(0.1)  # so that the others' callbacks are there before what they are for has ended
+    future = dist.all_reduce(torch.ones(3), async_op=True, group=group).get_future().then(another)
+    later = [dist.all_reduce(torch.ones(3), async_op=True, group=group) for _ in range(3)]  # alike: in any order
+    assert (future.wait() == world).all()
+    for work in later:
+        work.wait()
+
+    peer, source = (rank + 1) % world, (rank - 1) % world
+    received = dist.irecv(torch.zeros(1), source, group=group)
+    one_more = received.get_future().then(lambda _: dist.recv(torch.zeros(1), source, group=group))
+    dist.send(torch.ones(1), peer, group=group)
+    text, _ = raised(one_more.wait)
+    dist.send(torch.ones(1), peer, group=group)  # it has been asked for nevertheless
+    dist.barrier(group=group)
+    return text
+
+
+def waits_that_end(rank: int, world: int) -> str:
+    """By the time that wait() is given; the call itself goes on."""
+    group = a_group(world)
+    dist.barrier(group=group)
+    text = ""
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True, group=group)
+        text, seconds = raised(work.wait, timedelta(seconds=0.2))
+        assert seconds < 5
+    dist.barrier()
+    if rank == 0:
+        work.wait()
+    else:
+        dist.all_reduce(torch.ones(3), group=group)
+    return text
+
+
 def types_differ(rank: int, world: int) -> dict[str, str]:
     """As many bytes on every rank."""
     own = torch.int32 if rank == 1 else torch.float32
@@ -158,7 +203,7 @@ def refused(rank: int, world: int) -> dict[str, str]:
     return texts
 
 
-FUNCTIONS = (threads, forked, types_differ, refused)
+FUNCTIONS = (threads, forked, callbacks, waits_that_end, types_differ, refused)
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
@@ -177,6 +222,15 @@ def of(ranks: list[dict], function) -> list:
 @pytest.mark.parametrize("function", [threads, forked], ids=lambda f: f.__name__)
 def test_function(ranks, function):
     of(ranks, function)
+
+
+def test_callbacks_wait_for_collectives_but_not_for_receives(ranks):
+    for text in of(ranks, callbacks):
+        assert "RECV number 1 is waited for in a callback of another receive" in text, text
+
+
+def test_a_wait_that_ends_says_for_what(ranks):
+    assert "rank 0: ALLREDUCE number 1 did not end within 200 ms" in of(ranks, waits_that_end)[0]
 
 
 def test_types_that_differ_over_ranks_raise_on_every_rank(ranks):
