@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -138,6 +139,60 @@ def same_name_in_the_same_store(rank: int, world: int) -> None:
         assert x.item() == sum(r + round_number for r in range(world))
         group.shutdown()
         dist.barrier()
+
+
+def never_comes(rank: int, world: int) -> tuple[str, float]:
+    """Rank 1 does not make the group."""
+    from ark_torch import _C
+
+    store = dist.PrefixStore("alone", dist.distributed_c10d._get_default_store())
+    text, begin = "", time.monotonic()
+    if rank == 0:
+        try:
+            _C.ProcessGroupArk(store, rank, world, timedelta(seconds=1), "alone")
+        except RuntimeError as error:
+            text = str(error)
+    seconds = time.monotonic() - begin
+    dist.barrier()
+    return text, seconds
+
+
+def greet(rank: int, world: int) -> None:
+    dist.barrier()
+
+
+def test_who_never_comes_is_named():
+    text, seconds = values(run_ranks(never_comes, 2))[0]
+    assert "group alone, rank 0: rank 1 has not come to make the group" in text and 0.9 < seconds < 10, text
+
+
+def test_what_killed_processes_left_is_removed(tmp_path, monkeypatch):
+    """Folders of sockets that nobody listens to, once they are old."""
+
+    def folder(name: str, age: float, listens: bool) -> Path:
+        path = tmp_path / name
+        path.mkdir(mode=0o700)
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door.bind(str(path / "s"))
+        if listens:
+            door.listen()
+            doors.append(door)
+        else:
+            door.close()
+        os.utime(path, (time.time() - age,) * 2)
+        return path
+
+    doors: list[socket.socket] = []
+    left, fresh, used = (
+        folder("ark-left00", 100, False),
+        folder("ark-fresh0", 0, False),
+        folder("ark-used00", 100, True),
+    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    values(run_ranks(greet, 2))
+    assert not left.exists() and fresh.exists() and used.exists()
+    for door in doors:
+        door.close()
 
 
 def test_destroyed_groups_leave_nothing():

@@ -32,7 +32,7 @@ def sanitized() -> Path:
     probe = [compiler, "-fsanitize=thread", "-x", "c++", "-", "-o", os.devnull]
     if subprocess.run(probe, input="int main(){}", text=True, capture_output=True).returncode:
         pytest.skip(f"{compiler} has no ThreadSanitizer")
-    return build(BUILD, ["test_saved_plans", "test_comm"], "-DARK_SANITIZE=thread")
+    return build(BUILD, ["test_saved_plans", "test_comm", "test_dma"], "-DARK_SANITIZE=thread")
 
 
 @pytest.fixture(scope="module")
@@ -56,4 +56,9 @@ def test_a_wait_taken_away_is_a_race(sanitized: Path, plans: str) -> None:
 
 def test_collectives_have_no_race(sanitized: Path) -> None:
     done = run(sanitized / "test_comm")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+
+
+def test_the_engine_of_send_requests_has_no_race(sanitized: Path) -> None:
+    done = run(sanitized / "test_dma")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]

@@ -190,12 +190,10 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tenso
   TORCH_CHECK(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
               "ark process group, reduce_scatter: expected one list of ", size_, " inputs, got ", inputs.size(),
               " lists, the first of ", inputs.empty() ? 0 : inputs[0].size());
-  check_device(inputs[0], output, "reduce_scatter");
+  check_scattered(inputs[0], rank_, size_, output);
   if (!reducible(output, opts.reduceOp) || output.is_complex() || !usable(output.device())) return nullptr;
   bool even = true;
   for (const at::Tensor& t : inputs[0]) even = even && t.numel() == output.numel();
-  TORCH_CHECK(inputs[0][rank_].numel() == output.numel(), "ark process group, reduce_scatter: expected ",
-              output.numel(), " elements for this rank, got ", inputs[0][rank_].numel());
   return submit(
       {.type = c10d::OpType::REDUCE_SCATTER,
        .results = outputs,

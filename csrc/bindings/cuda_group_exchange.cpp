@@ -84,11 +84,7 @@ CudaGroup::WorkPtr CudaGroup::allgather_into(Tensors& outputs, Tensors& inputs, 
               outputs.size(), " and ", inputs.size());
   check_device(outputs, inputs[0], "all_gather_into_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
-    check_dense(inputs[i], "all_gather_into_tensor");
-    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].scalar_type() == inputs[i].scalar_type(),
-                "ark process group, all_gather_into_tensor: expected an output of ", inputs[i].numel() * size_,
-                " elements of ", inputs[i].scalar_type(), ", got ", outputs[i].numel(), " of ",
-                outputs[i].scalar_type());
+    check_gathered_into(outputs[i], inputs[i], size_);
   }
   return submit(
       {.type = c10d::OpType::_ALLGATHER_BASE,
@@ -209,8 +205,8 @@ CudaGroup::WorkPtr CudaGroup::alltoall(Tensors& outputs, Tensors& inputs, const 
   TORCH_CHECK(static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
               "ark process group, all_to_all: expected ", size_, " inputs and outputs, got ", inputs.size(), " and ",
               outputs.size());
-  check_device(inputs, inputs[0], "all_to_all");
-  check_device(outputs, inputs[0], "all_to_all");
+  check_alike(inputs, inputs[0], "all_to_all");
+  check_alike(outputs, inputs[0], "all_to_all");
   TORCH_CHECK(inputs[rank_].nbytes() == outputs[rank_].nbytes(), "ark process group, all_to_all: rank ", rank_,
               " sends ", inputs[rank_].nbytes(), " bytes to itself and expects ", outputs[rank_].nbytes());
   if (!usable(inputs[0].device())) return nullptr;

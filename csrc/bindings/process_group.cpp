@@ -4,6 +4,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
@@ -24,7 +25,11 @@ constexpr std::chrono::seconds kGrace(5);  // for what is under way when a group
 
 ProcessGroupArk::ProcessGroupArk(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  std::chrono::milliseconds timeout, std::string name, GroupSetup setup)
-    : c10d::Backend(rank, size), name_(std::move(name)), timeout_(timeout), setup_(std::move(setup)) {
+    : c10d::Backend(rank, size),
+      name_(std::move(name)),
+      timeout_(timeout),
+      setup_(std::move(setup)),
+      process_(::getpid()) {
   C10dStore meeting(store);
   comm::ChannelOptions options;
   options.first_step = setup_.first_step;
@@ -45,13 +50,42 @@ ProcessGroupArk::~ProcessGroupArk() {
   shutdown();
 }
 
+/// A process forked from the group's has none of its threads, and what there is to undo is not its own.
+void ProcessGroupArk::leave_to_parent() {
+  inbox_.release();
+  collective_queue_.release();
+  for (auto& [rank, queue] : send_queues_) queue.release();
+  cuda_.release();
+  nccl_.release();
+  gloo_.release();
+  collectives_.release();
+  channel_.release();
+}
+
+void ProcessGroupArk::check_open(const char* operation) const {
+  TORCH_CHECK(!closed_, "ark process group ", name_, ", ", operation, ": the group has been destroyed");
+  TORCH_CHECK(process_ == ::getpid(), "ark process group ", name_, ", ", operation, ": the group is that of process ",
+              process_, ", which process ", ::getpid(), " was forked from: expected a group of its own");
+}
+
+std::unique_lock<std::recursive_mutex> ProcessGroupArk::turn(const char* operation) {
+  check_open(operation);
+  std::unique_lock lock(calls_, std::try_to_lock);
+  if (!lock) {
+    std::optional<pybind11::gil_scoped_release> others_run;
+    if (PyGILState_Check()) others_run.emplace();
+    lock.lock();
+  }
+  return lock;
+}
+
 void ProcessGroupArk::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
   if (cuda_) cuda_->set_timeout(timeout);
 }
 
 void ProcessGroupArk::abort() {
-  if (closed_) return;
+  if (closed_ || process_ != ::getpid()) return;
   channel_->fail("the group was aborted");
   if (cuda_) cuda_->abort();
   for (auto& backend : {nccl_, gloo_})
@@ -60,6 +94,7 @@ void ProcessGroupArk::abort() {
 
 void ProcessGroupArk::shutdown() {
   if (closed_.exchange(true)) return;
+  if (process_ != ::getpid()) return leave_to_parent();
   const auto deadline = comm::Clock::now() + std::min<std::chrono::milliseconds>(kGrace, timeout_);
   inbox_.reset();
   end_queues(deadline);
@@ -101,7 +136,7 @@ WorkQueue& ProcessGroupArk::queue(std::unique_ptr<WorkQueue>& slot) {
 }
 
 bool ProcessGroupArk::on_cuda(const Tensors& tensors, const char* operation) const {
-  TORCH_CHECK(!closed_, "ark process group ", name_, ", ", operation, ": the group has been destroyed");
+  check_open(operation);
   if (tensors.empty()) return false;
   check_device(tensors, tensors[0], operation);
   if (tensors[0].is_cuda()) return true;
@@ -147,7 +182,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::on_gloo(const char* operation, c10d::O
 }
 
 ProcessGroupArk::Attempt::Attempt(ProcessGroupArk& group, const char* operation)
-    : group_(group), operation_(operation), exceptions_(std::uncaught_exceptions()) {}
+    : group_(group), operation_(operation), exceptions_(std::uncaught_exceptions()), turn_(group.turn(operation)) {}
 
 ProcessGroupArk::Attempt::~Attempt() {
   if (std::uncaught_exceptions() == exceptions_ || group_.closed_) return;
@@ -209,12 +244,14 @@ void ProcessGroupArk::abort_kernels() {
 }
 
 void ProcessGroupArk::startCoalescing() {
+  auto own_turn = turn("startCoalescing");
   coalescing_ = true;
   coalescing_cuda_ = coalescing_own_ = false;
   coalesced_.clear();
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::endCoalescing() {
+  auto own_turn = turn("endCoalescing");
   coalescing_ = false;
   if (coalescing_cuda_ && !coalescing_own_) {
     coalescing_cuda_ = false;
@@ -271,7 +308,6 @@ void ProcessGroupArk::wait_for(const std::shared_ptr<c10::Event>& event, const C
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::barrier(const c10d::BarrierOptions& opts) {
-  TORCH_CHECK(!closed_, "ark process group ", name_, ", barrier: the group has been destroyed");
   Attempt attempt(*this, "barrier");
   if (auto gpu = barrier_gpu(opts); gpu && gpu->is_cuda())
     return on_gpu(
@@ -290,7 +326,7 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupArk::getBackendOptions() 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupArk::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                          const std::vector<int>& ranks,
                                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
-  TORCH_CHECK(!closed_, "ark process group ", name_, ", split: the group has been destroyed");
+  check_open("split");
   for (int rank : ranks) check_root(rank, getSize(), "split");
   if (splits_.store == store.get() && !splits_.lives.expired())
     return c10::intrusive_ptr<ProcessGroupArk>::reclaim_copy(splits_.group);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -96,7 +97,13 @@ class ProcessGroupArk : public c10d::Backend {
     ProcessGroupArk& group_;
     const char* operation_;
     int exceptions_;
+    std::unique_lock<std::recursive_mutex> turn_;
   };
+  /// Throws if the group has been destroyed, or belongs to the process that this one was forked from.
+  void check_open(const char* operation) const;
+  /// Threads that call the group do so one at a time.
+  std::unique_lock<std::recursive_mutex> turn(const char* operation);
+  void leave_to_parent();
   WorkPtr submit(c10d::OpType type, Tensors results, std::chrono::milliseconds timeout, Body body);
   WorkPtr enqueue(WorkQueue& queue, c10d::OpType type, uint64_t sequence, Tensors results,
                   std::chrono::milliseconds timeout, Body body, std::optional<comm::CallCounts> before = {});
@@ -143,6 +150,8 @@ class ProcessGroupArk : public c10d::Backend {
   std::atomic<std::chrono::milliseconds> timeout_;
   GroupSetup setup_;
   std::atomic<bool> closed_{false};
+  const int process_;
+  std::recursive_mutex calls_;
   c10::intrusive_ptr<c10d::Store> store_;  // of this group alone
   std::unique_ptr<comm::StepChannel> channel_;
   std::unique_ptr<comm::HostCollectives> collectives_;

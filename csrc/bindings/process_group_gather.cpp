@@ -5,6 +5,16 @@
 
 namespace ark::bindings {
 
+namespace {
+
+/// The ranks compare the types of what they move.
+comm::HostCollectives::Call typed(comm::HostCollectives::Call call, const at::Tensor& tensor) {
+  call.element = c10::toString(tensor.scalar_type());
+  return call;
+}
+
+}  // namespace
+
 ProcessGroupArk::WorkPtr ProcessGroupArk::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Attempt attempt(*this, "broadcast");
   if (on_cuda(tensors, "broadcast")) {
@@ -17,7 +27,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::broadcast(Tensors& tensors, const c10d
   return submit(c10d::OpType::BROADCAST, tensors, opts.timeout,
                 [this, tensor, root = static_cast<int>(opts.rootRank)](const Call& call) {
                   Staged staged(tensor);
-                  collectives_->broadcast(staged.ptr(), staged.bytes(), root, call);
+                  collectives_->broadcast(staged.ptr(), staged.bytes(), root, typed(call, tensor));
                   staged.finish();
                 });
 }
@@ -36,11 +46,11 @@ void ProcessGroupArk::gather_parts(const at::Tensor& input, const Tensors& parts
   }
   at::Tensor joined = at::empty({total}, input.options());
   if (even) {
-    collectives_->all_gather(staged.ptr(), joined.data_ptr(), staged.bytes(), call);
+    collectives_->all_gather(staged.ptr(), joined.data_ptr(), staged.bytes(), typed(call, input));
   } else {
     at::Tensor sent = flat(Tensors(parts.size(), staged.data));
     collectives_->all_to_all(sent.data_ptr(), std::vector<uint64_t>(parts.size(), staged.bytes()), joined.data_ptr(),
-                             from, call);
+                             from, typed(call, input));
   }
   unflatten(joined, parts);
 }
@@ -102,13 +112,10 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::_allgather_base(at::Tensor& output, at
         "all_gather_into_tensor", [&](CudaGroup& g) { return g.allgather_into(outs, ins, opts); },
         [&](c10d::Backend& b) { return b._allgather_base(output, input, opts); });
   }
-  check_dense(input, "all_gather_into_tensor");
-  TORCH_CHECK(output.numel() == input.numel() * getSize() && output.scalar_type() == input.scalar_type(),
-              "ark process group, all_gather_into_tensor: expected an output of ", input.numel() * getSize(),
-              " elements of ", input.scalar_type(), ", got ", output.numel(), " of ", output.scalar_type());
+  check_gathered_into(output, input, getSize());
   return submit(c10d::OpType::_ALLGATHER_BASE, {output}, opts.timeout, [this, input, output](const Call& call) {
     Staged in(input), out(output);
-    collectives_->all_gather(in.ptr(), out.ptr(), in.bytes(), call);
+    collectives_->all_gather(in.ptr(), out.ptr(), in.bytes(), typed(call, input));
     out.finish();
   });
 }
@@ -125,10 +132,11 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allgather_into_tensor_coalesced(Tensor
               "ark process group, all_gather_into_tensor_coalesced: expected as many outputs as inputs, got ",
               outputs.size(), " and ", inputs.size());
   check_device(outputs, inputs[0], "all_gather_into_tensor_coalesced");
+  for (size_t i = 0; i < inputs.size(); ++i) check_gathered_into(outputs[i], inputs[i], getSize());
   return submit(c10d::OpType::COALESCED, outputs, opts.timeout, [this, inputs, outputs](const Call& call) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       Staged in(inputs[i]), out(outputs[i]);
-      collectives_->all_gather(in.ptr(), out.ptr(), in.bytes(), call);
+      collectives_->all_gather(in.ptr(), out.ptr(), in.bytes(), typed(call, inputs[i]));
       out.finish();
     }
   });
@@ -153,7 +161,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::gather(std::vector<Tensors>& outputs, 
                 [this, input, parts, root = static_cast<int>(opts.rootRank)](const Call& call) {
                   Staged in(input);
                   at::Tensor joined = at::empty({static_cast<int64_t>(parts.size()) * input.numel()}, input.options());
-                  collectives_->gather(in.ptr(), joined.data_ptr(), in.bytes(), root, call);
+                  collectives_->gather(in.ptr(), joined.data_ptr(), in.bytes(), root, typed(call, input));
                   unflatten(joined, parts);
                 });
 }
@@ -177,7 +185,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::scatter(Tensors& outputs, std::vector<
                 [this, output, parts, root = static_cast<int>(opts.rootRank)](const Call& call) {
                   Staged out(output);
                   at::Tensor joined = parts.empty() ? at::empty({0}, output.options()) : flat(parts);
-                  collectives_->scatter(joined.data_ptr(), out.ptr(), out.bytes(), root, call);
+                  collectives_->scatter(joined.data_ptr(), out.ptr(), out.bytes(), root, typed(call, output));
                   out.finish();
                 });
 }
@@ -199,7 +207,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall_base(at::Tensor& output, at::
        from = split_bytes(output_splits, output, getSize(), "output");
   return submit(c10d::OpType::ALLTOALL_BASE, {output}, opts.timeout, [this, input, output, to, from](const Call& call) {
     Staged in(input), out(output);
-    collectives_->all_to_all(in.ptr(), to, out.ptr(), from, call);
+    collectives_->all_to_all(in.ptr(), to, out.ptr(), from, typed(call, input));
     out.finish();
   });
 }
@@ -215,8 +223,8 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall(Tensors& outputs, Tensors& in
   TORCH_CHECK(static_cast<int>(inputs.size()) == getSize() && static_cast<int>(outputs.size()) == getSize(),
               "ark process group, all_to_all: expected ", getSize(), " inputs and outputs, got ", inputs.size(),
               " and ", outputs.size());
-  check_device(inputs, inputs[0], "all_to_all");
-  check_device(outputs, inputs[0], "all_to_all");
+  check_alike(inputs, inputs[0], "all_to_all");
+  check_alike(outputs, inputs[0], "all_to_all");
   std::vector<uint64_t> to, from;
   int64_t total = 0;
   for (const at::Tensor& t : inputs) to.push_back(t.nbytes());
@@ -227,7 +235,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall(Tensors& outputs, Tensors& in
   return submit(c10d::OpType::ALLTOALL, outputs, opts.timeout,
                 [this, inputs, outputs, to, from, total](const Call& call) {
                   at::Tensor sent = flat(inputs), got = at::empty({total}, outputs[0].options());
-                  collectives_->all_to_all(sent.data_ptr(), to, got.data_ptr(), from, call);
+                  collectives_->all_to_all(sent.data_ptr(), to, got.data_ptr(), from, typed(call, inputs[0]));
                   unflatten(got, outputs);
                 });
 }

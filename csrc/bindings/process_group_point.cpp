@@ -6,6 +6,7 @@
 namespace ark::bindings {
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::send(Tensors& tensors, int destination, int tag) {
+  auto own_turn = turn("send");
   if (on_cuda(tensors, "send")) {
     return on_gpu(
         "send", [&](CudaGroup& g) { return g.send(tensors, destination); },
@@ -52,6 +53,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::receive(at::Tensor tensor, int source,
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int tag) {
+  auto own_turn = turn("recv");
   if (on_cuda(tensors, "recv")) {
     return on_gpu(
         "recv", [&](CudaGroup& g) { return g.recv(tensors, source); },
@@ -63,6 +65,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recvAnysource(Tensors& tensors, int tag) {
+  auto own_turn = turn("recv");
   if (on_cuda(tensors, "recv")) {
     return on_gpu(
         "recv", [&](CudaGroup&) { return WorkPtr(); }, [&](c10d::Backend& b) { return b.recvAnysource(tensors, tag); },

@@ -16,7 +16,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d
     return on_gloo("all_reduce of sparse tensors", c10d::OpType::_ALLREDUCE_SPARSE, tensors, opts.timeout,
                    [tensors, opts](c10d::Backend& b) mutable { return b.allreduce(tensors, opts); });
   at::Tensor tensor = as_real(single(tensors, "all_reduce"), opts.reduceOp);
-  DType type = reducible_type(tensor.scalar_type());
+  DType type = reducible_type(tensor.scalar_type(), opts.reduceOp);
   return submit(c10d::OpType::ALLREDUCE, tensors, opts.timeout,
                 [this, tensor, type, op = reduction(opts.reduceOp)](const Call& call) {
                   Staged staged(tensor);
@@ -43,7 +43,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
                 t.scalar_type());
     parts.push_back(as_real(t, opts.reduceOp));
   }
-  DType type = reducible_type(parts[0].scalar_type());
+  DType type = reducible_type(parts[0].scalar_type(), opts.reduceOp);
   return submit(c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
                 [this, parts, type, op = reduction(opts.reduceOp)](const Call& call) {
                   at::Tensor joined = flat(parts);
@@ -61,7 +61,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::R
   }
   check_root(opts.rootRank, getSize(), "reduce");
   at::Tensor tensor = as_real(single(tensors, "reduce"), opts.reduceOp);
-  DType type = reducible_type(tensor.scalar_type());
+  DType type = reducible_type(tensor.scalar_type(), opts.reduceOp);
   auto root = static_cast<int>(opts.rootRank);
   return submit(c10d::OpType::REDUCE, tensors, opts.timeout,
                 [this, tensor, type, root, op = reduction(opts.reduceOp)](const Call& call) {
@@ -82,11 +82,9 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
   at::Tensor output = single(outputs, "reduce_scatter");
   TORCH_CHECK(inputs.size() == 1, "ark process group, reduce_scatter: expected one list of inputs, got ",
               inputs.size());
-  TORCH_CHECK(static_cast<int>(inputs[0].size()) == getSize(), "ark process group, reduce_scatter: expected ",
-              getSize(), " inputs, got ", inputs[0].size());
   Tensors parts = inputs[0];
-  check_device(parts, output, "reduce_scatter");
-  DType type = reducible_type(output.scalar_type());
+  check_scattered(parts, getRank(), getSize(), output);
+  DType type = reducible_type(output.scalar_type(), opts.reduceOp);
   bool even = true;
   for (const at::Tensor& part : parts) even = even && part.numel() == output.numel();
   return submit(c10d::OpType::REDUCE_SCATTER, outputs, opts.timeout,
@@ -131,7 +129,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensor
   check_device(outputs, inputs[0], "reduce_scatter_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "reduce_scatter_tensor");
-    reducible_type(inputs[i].scalar_type());
+    reducible_type(inputs[i].scalar_type(), opts.reduceOp);
     TORCH_CHECK(
         inputs[i].numel() == outputs[i].numel() * getSize() && inputs[i].scalar_type() == outputs[i].scalar_type(),
         "ark process group, reduce_scatter_tensor: expected an input of ", outputs[i].numel() * getSize(),

@@ -33,6 +33,16 @@ DType reducible_type(at::ScalarType type) {
   }
 }
 
+DType reducible_type(at::ScalarType type, const c10d::ReduceOp& op) {
+  const DType reducible = reducible_type(type);
+  const bool bits = op == c10d::ReduceOp::BAND || op == c10d::ReduceOp::BOR || op == c10d::ReduceOp::BXOR;
+  TORCH_CHECK(!bits || c10::isIntegralType(type, true),
+              "ark process group: bit operations are for integers and bool, got ", type);
+  TORCH_CHECK(op != c10d::ReduceOp::AVG || type != at::kBool,
+              "ark process group: expected a number type for an average, got ", type);
+  return reducible;
+}
+
 comm::Reduction reduction(const c10d::ReduceOp& op) {
   switch (op) {
     case c10d::ReduceOp::SUM:
@@ -124,6 +134,31 @@ void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Te
   }
 }
 
+void check_gathered_into(const at::Tensor& output, const at::Tensor& input, int size) {
+  check_dense(input, "all_gather_into_tensor");
+  check_dense(output, "all_gather_into_tensor");
+  TORCH_CHECK(output.numel() == input.numel() * size && output.scalar_type() == input.scalar_type(),
+              "ark process group, all_gather_into_tensor: expected an output of ", input.numel() * size,
+              " elements of ", input.scalar_type(), ", got ", output.numel(), " of ", output.scalar_type());
+}
+
+void check_alike(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
+  check_device(tensors, like, operation);
+  for (const at::Tensor& t : tensors) {
+    check_dense(t, operation);
+    TORCH_CHECK(t.scalar_type() == like.scalar_type(), "ark process group, ", operation, ": expected all tensors of ",
+                like.scalar_type(), ", got one of ", t.scalar_type());
+  }
+}
+
+void check_scattered(const std::vector<at::Tensor>& parts, int rank, int size, const at::Tensor& output) {
+  TORCH_CHECK(static_cast<int>(parts.size()) == size, "ark process group, reduce_scatter: expected ", size,
+              " inputs, got ", parts.size());
+  check_alike(parts, output, "reduce_scatter");
+  TORCH_CHECK(parts[rank].numel() == output.numel(), "ark process group, reduce_scatter: expected ", output.numel(),
+              " elements for this rank, got ", parts[rank].numel());
+}
+
 std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
                                   const char* which) {
   const int64_t rows = tensor.dim() ? tensor.size(0) : 1;
@@ -138,7 +173,8 @@ std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::
   int64_t sum = 0;
   std::vector<uint64_t> bytes;
   for (int64_t s : splits) {
-    TORCH_CHECK(s >= 0, "ark process group, all_to_all: expected ", which, " splits of at least 0, got ", s);
+    TORCH_CHECK(s >= 0 && s <= rows, "ark process group, all_to_all: expected ", which, " splits of 0 to ", rows,
+                ", got ", s);
     sum += s;
     bytes.push_back(static_cast<uint64_t>(s) * row_bytes);
   }

@@ -9,6 +9,8 @@
 namespace ark::bindings {
 
 DType reducible_type(at::ScalarType type);
+/// The same, for an operation that has to be defined for the type.
+DType reducible_type(at::ScalarType type, const c10d::ReduceOp& op);
 comm::Reduction reduction(const c10d::ReduceOp& op);
 void check_dense(const at::Tensor& tensor, const char* operation);
 /// All of `tensors` on the device of `like`.
@@ -40,6 +42,12 @@ void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts);
 void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tensor& like, const char* operation);
 /// The same, of any sizes.
 void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input);
+/// Output and input of all_gather_into_tensor.
+void check_gathered_into(const at::Tensor& output, const at::Tensor& input, int size);
+/// Dense tensors of the type of `like`, on its device.
+void check_alike(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation);
+/// A list for every rank, and this rank's part as large as the output.
+void check_scattered(const std::vector<at::Tensor>& parts, int rank, int size, const at::Tensor& output);
 /// Bytes to or from every rank of an all-to-all.
 std::vector<uint64_t> split_bytes(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
                                   const char* which);

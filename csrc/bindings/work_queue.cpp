@@ -5,6 +5,15 @@
 
 namespace ark::bindings {
 
+namespace {
+
+thread_local WorkQueue* own_queue = nullptr;
+thread_local bool ends_receive = false;  // `complete` of a receive is under way on this thread
+
+bool receives(c10d::OpType type) { return type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE; }
+
+}  // namespace
+
 ArkWork::ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results)
     : c10d::Work(rank, type),
       results_(std::move(results)),
@@ -13,11 +22,26 @@ ArkWork::ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at:
 
 void ArkWork::complete(std::exception_ptr error) {
   // The future first: who waits for the Work may look at the future at once.
+  const bool outer = std::exchange(ends_receive, receives(opType_));
   if (error)
     future_->setError(error);
   else
     future_->markCompleted(c10::IValue(results_));
+  ends_receive = outer;
   finish(error);
+}
+
+bool ArkWork::wait(std::chrono::milliseconds timeout) {
+  TORCH_CHECK(!ends_receive || !receives(opType_) || isCompleted(), "ark process group, rank ", rank_, ": ",
+              c10d::opTypeToString(opType_), " number ", sequence_,
+              " is waited for in a callback of another receive, on the thread that would take it");
+  if (own_queue) own_queue->run_until(*this);
+  if (timeout != kNoTimeout) {
+    std::unique_lock lock(mutex_);
+    TORCH_CHECK(cv_.wait_for(lock, timeout, [this] { return completed_; }), "ark process group, rank ", rank_, ": ",
+                c10d::opTypeToString(opType_), " number ", sequence_, " did not end within ", timeout.count(), " ms");
+  }
+  return c10d::Work::wait(kNoTimeout);
 }
 
 void complete_with(const c10::intrusive_ptr<ArkWork>& work, const std::vector<c10::intrusive_ptr<c10d::Work>>& parts) {
@@ -73,26 +97,39 @@ void WorkQueue::cancel(std::exception_ptr error) {
   for (auto& [work, job] : cancelled) work->complete(error);
 }
 
+/// The first of the queue; its tensors are released before anyone is told, and nothing of it under the lock.
+void WorkQueue::run_job(std::unique_lock<std::mutex>& lock) {
+  auto [work, job] = std::move(jobs_.front());
+  jobs_.pop_front();
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    job();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  job = nullptr;
+  work->complete(error);
+  work.reset();
+  lock.lock();
+}
+
+void WorkQueue::run_until(c10d::Work& work) {
+  std::unique_lock lock(mutex_);
+  while (!jobs_.empty() && !work.isCompleted()) run_job(lock);
+}
+
 void WorkQueue::run() {
+  own_queue = this;
   c10::InferenceMode no_autograd(false);
+  std::unique_lock lock(mutex_);
   while (true) {
-    std::unique_lock lock(mutex_);
     running_ = false;
     if (jobs_.empty()) idle_.notify_all();
     changed_.wait(lock, [this] { return closing_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
-    auto [work, job] = std::move(jobs_.front());
-    jobs_.pop_front();
     running_ = true;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      job();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    job = nullptr;  // release tensors before anyone is told
-    work->complete(error);
+    run_job(lock);
   }
 }
 

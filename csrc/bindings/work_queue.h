@@ -14,6 +14,9 @@ namespace ark::bindings {
 class ArkWork : public c10d::Work {
  public:
   ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results);
+  /// On a queue's own thread (in a callback of one of its works), what is in the queue runs meanwhile. A receive cannot
+  /// be waited for where another one has just ended: throws.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
   std::vector<at::Tensor> result() override { return results_; }
@@ -43,12 +46,16 @@ class WorkQueue {
   bool drain(std::chrono::steady_clock::time_point deadline);
   /// Ends the jobs that have not begun with `error`.
   void cancel(std::exception_ptr error);
+  /// On the queue's thread: runs what is queued until `work` has ended or nothing is left.
+  void run_until(c10d::Work& work);
 
  private:
+  using Job = std::pair<c10::intrusive_ptr<ArkWork>, std::function<void()>>;
   void run();
+  void run_job(std::unique_lock<std::mutex>& lock);
   std::mutex mutex_;
   std::condition_variable changed_, idle_;
-  std::deque<std::pair<c10::intrusive_ptr<ArkWork>, std::function<void()>>> jobs_;
+  std::deque<Job> jobs_;
   bool closing_ = false, running_ = false;
   std::thread thread_;
 };

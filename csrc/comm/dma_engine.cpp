@@ -30,9 +30,10 @@ bool RequestRing::pop(SendRequest& request) {
 
 SoftwareDmaEngine::SoftwareDmaEngine(std::span<const abi::DmaBuffer> buffers, size_t ring_capacity,
                                      Clock::duration patience)
-    : buffers_(buffers.begin(), buffers.end()), patience_(patience), ring_(ring_capacity), thread_([this] { run(); }) {
+    : buffers_(buffers.begin(), buffers.end()), patience_(patience), ring_(ring_capacity) {
   check<UserError>(buffers.size() <= abi::kMaxDmaBuffers, "at most ", abi::kMaxDmaBuffers, " buffers, got ",
                    buffers.size());
+  thread_ = std::thread([this] { run(); });
 }
 
 SoftwareDmaEngine::~SoftwareDmaEngine() {
@@ -48,6 +49,10 @@ void SoftwareDmaEngine::submit(SendRequest request) {
                      offset_of(request), ", ", offset_of(request) + length_of(request), ") of buffer ", id,
                      ", which has ", buffers_[id].size_bytes);
   }
+  const abi::DmaBuffer& destination = buffers_[destination_of(request)];
+  check<UserError>(!(flags_of(request) & abi::kDmaNotifyReceiver) || destination.received,
+                   "send request notifies the receiver of buffer ", destination_of(request),
+                   ", which counts no messages");
   if (ring_.push(request)) return;
   for (const auto deadline = Clock::now() + patience_; !ring_.push(request); std::this_thread::yield())
     check<DeviceError>(Clock::now() < deadline, "a ring of ", ring_.capacity(), " send requests stays full");

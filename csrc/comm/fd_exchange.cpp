@@ -10,7 +10,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <exception>
+#include <filesystem>
+#include <mutex>
 #include <thread>
 
 #include "base/check.h"
@@ -60,9 +63,37 @@ std::string random_token() {
   return hex;
 }
 
+bool listens(const std::string& path) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  return ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno != ECONNREFUSED;
+}
+
+/// Removes what processes of this user left that were killed while they met: older than a minute, and nobody listens.
+void sweep(const std::string& parent) {
+  constexpr size_t kNameLength = 10;  // of ark-XXXXXX
+  constexpr time_t kOldSeconds = 60;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
+    const std::string path = entry.path(), name = entry.path().filename();
+    struct stat info{};
+    if (name.size() != kNameLength || name.rfind("ark-", 0) != 0 || ::lstat(path.c_str(), &info) != 0) continue;
+    if (!S_ISDIR(info.st_mode) || (info.st_mode & 0777) != 0700 || info.st_uid != ::geteuid()) continue;
+    if (::time(nullptr) - info.st_mtime < kOldSeconds || path.size() + 2 >= sizeof(sockaddr_un::sun_path)) continue;
+    const std::string socket = path + "/s";
+    if (::lstat(socket.c_str(), &info) == 0 && (!S_ISSOCK(info.st_mode) || listens(socket))) continue;
+    ::unlink(socket.c_str());
+    ::rmdir(path.c_str());
+  }
+}
+
 /// In $TMPDIR, else in /tmp; the address of a socket is short.
 std::string own_directory() {
   constexpr size_t kLongest = 80;
+  static std::once_flag swept;
+  std::call_once(swept, [] { sweep(env::text("TMPDIR", "/tmp")); });
   for (const std::string& parent : {env::text("TMPDIR", "/tmp"), std::string("/tmp")}) {
     std::string pattern = parent + "/ark-XXXXXX";
     if (pattern.size() < kLongest && mkdtemp(pattern.data())) return pattern;
@@ -153,7 +184,7 @@ bool serve_one(const Listener& listener, const std::string& token, int fd, Clock
   UniqueFd peer(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer.valid()) return false;
   Hello hello{};
-  wait_readable(peer.get(), deadline, "a peer's greeting");
+  wait_readable(peer.get(), deadline, "a peer that has connected says nothing");
   if (::recv(peer.get(), &hello, sizeof hello, 0) != static_cast<ssize_t>(sizeof hello)) return false;
   if (!same_user(peer.get()) || token.compare(0, std::string::npos, hello.token, sizeof hello.token) != 0) return false;
   send_fd(peer.get(), fd);
@@ -187,8 +218,20 @@ UniqueFd request(const std::string& published, const GroupInfo& group, int from,
   hello.rank = group.rank;
   std::memcpy(hello.token, token.data(), std::min(token.size(), sizeof hello.token));
   if (::send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) fail("send");
-  wait_readable(socket.get(), deadline, cat("rank ", group.rank, " waits for the memory of rank ", from));
+  wait_readable(socket.get(), deadline,
+                cat("group ", group.name, ": rank ", group.rank, " waits for the memory of rank ", from));
   return receive_fd(socket.get());
+}
+
+/// What a rank has published. A store's own error does not say who is missing.
+std::string address_of(Store& store, const GroupInfo& group, const std::string& key, int from,
+                       Clock::time_point deadline) {
+  try {
+    return store.get(key, deadline);
+  } catch (const std::exception& error) {
+    throw DeviceError(cat("group ", group.name, ", rank ", group.rank, ": rank ", from,
+                          " has not come to make the group (", error.what(), ")"));
+  }
 }
 
 }  // namespace
@@ -212,7 +255,7 @@ std::vector<UniqueFd> exchange_fds(Store& store, const GroupInfo& group, const s
     store.set(cat(prefix, group.rank), cat(listener.path(), " ", token));
     for (int step = 1; step < group.world; ++step) {
       int from = (group.rank + step) % group.world;
-      peers[from] = request(store.get(cat(prefix, from), deadline), group, from, deadline);
+      peers[from] = request(address_of(store, group, cat(prefix, from), from, deadline), group, from, deadline);
     }
   } catch (...) {
     error = std::current_exception();

@@ -17,6 +17,7 @@ Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t
   d.dtype = d.reduction = d.root = -1;
   d.count = count;
   d.stream_bytes = stream_bytes;
+  std::strncpy(d.element, call.element, sizeof d.element - 1);
   return d;
 }
 
@@ -32,6 +33,7 @@ Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t
 std::string text(const Descriptor& d) {
   std::string out = cat(name(static_cast<Collective>(d.kind)), " number ", d.sequence, " of ", d.count);
   out += d.dtype >= 0 ? cat(" ", ark::name(static_cast<DType>(d.dtype))) : std::string(" bytes");
+  if (d.element[0]) out += cat(" (", d.element, ")");
   if (d.reduction >= 0) out += cat(", ", name(static_cast<Reduction>(d.reduction)));
   if (d.root >= 0) out += cat(", root ", d.root);
   return out;
@@ -39,7 +41,7 @@ std::string text(const Descriptor& d) {
 
 bool same(const Descriptor& a, const Descriptor& b) {
   return a.sequence == b.sequence && a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
-         a.root == b.root && a.count == b.count;
+         a.root == b.root && a.count == b.count && std::strncmp(a.element, b.element, sizeof a.element) == 0;
 }
 
 const std::byte* bytes_of(const void* p) { return static_cast<const std::byte*>(p); }

@@ -40,6 +40,7 @@ class HostCollectives {
     uint64_t sequence = 0;
     Clock::time_point deadline;
     std::optional<CallCounts> before = {};  // collectives only: StepChannel::note_call
+    const char* element = "";               // type of what is moved, by the caller's name; compared over the ranks
   };
 
   void barrier(const Call& call);

@@ -16,6 +16,9 @@ namespace {
 
 constexpr size_t kControlBytes = (sizeof(ControlBlock) + 4095) / 4096 * 4096;
 
+// Of ControlBlock::failed. Threads of a rank may fail at a time: one of them writes the text.
+enum : uint64_t { kSound = 0, kFailed = 1, kFailing = 2 };
+
 /// A process that is gone, or dead and not yet reaped by its parent.
 bool process_gone(pid_t pid) {
   if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
@@ -87,7 +90,7 @@ std::byte* StepChannel::box(int from, int to, uint64_t piece) const {
 
 void StepChannel::check_failures(const Scope& scope) const {
   for (int peer = 0; peer < world(); ++peer)
-    if (control(peer).failed.value.load(std::memory_order_acquire))
+    if (control(peer).failed.value.load(std::memory_order_acquire) == kFailed)
       throw DeviceError(cat(scope.what, ": rank ", peer, " failed: ", control(peer).failure));
 }
 
@@ -238,9 +241,10 @@ void StepChannel::finish_receive(int peer) {
 
 void StepChannel::fail(const std::string& message) {
   ControlBlock& own = control(rank());
-  if (own.failed.value.load(std::memory_order_relaxed)) return;
+  uint64_t sound = kSound;
+  if (!own.failed.value.compare_exchange_strong(sound, kFailing, std::memory_order_relaxed)) return;
   std::strncpy(own.failure, message.c_str(), sizeof own.failure - 1);
-  own.failed.value.store(1, std::memory_order_release);
+  own.failed.value.store(kFailed, std::memory_order_release);
 }
 
 }  // namespace ark::comm

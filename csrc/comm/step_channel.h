@@ -44,6 +44,7 @@ struct Descriptor {
   int32_t kind, dtype, reduction, root;
   uint64_t count;         // elements (bytes where there is no type)
   uint64_t stream_bytes;  // length of what this rank will publish
+  char element[24];       // as the caller names the type, where there is no dtype; may be empty
   // Uneven exchanges: bytes for each rank, and expected from each.
   uint64_t bytes_to[kMaxHostRanks], bytes_from[kMaxHostRanks];
 };

@@ -4,6 +4,7 @@ coalesced calls, tensors without elements, calls that one rank refuses, barriers
 from __future__ import annotations
 
 import gc
+import re
 import time
 from datetime import timedelta
 
@@ -339,12 +340,23 @@ def test_a_barrier_follows_what_the_stream_holds(ranks):
 
 
 def test_a_call_that_one_rank_refuses_raises_on_all_at_once(ranks):
-    for text, seconds in of(ranks, refused):
-        assert "all_gather" in text or "refused" in text, text
+    world, texts = len(ranks), of(ranks, refused)
+    for rank, (text, seconds) in enumerate(texts):
         assert seconds < 30
+        if rank == 1:
+            assert f"all_gather_into_tensor: expected an output of {4 * world} elements of Float, got 7" in text, text
+            continue
+        in_its_kernel = rf"rank {rank}, collective number 1, all_gather of 16 bytes: rank \d+ has failed"
+        before_it = rf"all_gather_into_tensor number 1 of group \S+ on rank {rank}: rank 1 refused its call"
+        assert re.search(f"{in_its_kernel}|{before_it}", text), text
+    assert any("rank 1 has failed" in text or "rank 1 refused" in text for text, _ in texts)
 
 
 def test_disagreements_name_rank_operation_and_number(ranks):
-    for text in of(ranks, disagree):
-        assert "all_reduce" in text and "number 3" in text and "rank" in text, text
-        assert "disagree" in text or "failed" in text, text
+    """A rank sees for itself that another differs, or hears from one that has seen it."""
+    texts = of(ranks, disagree)
+    for rank, text in enumerate(texts):
+        own, call = 5 if rank == 1 else 4, r"all_reduce \(sum\) of {} elements of f32"
+        why = rf"the ranks disagree: rank \d+ called {call.format(4 if rank == 1 else 5)}|rank \d+ has failed"
+        assert re.search(rf"rank {rank}, collective number 3, {call.format(own)}: ({why})", text), text
+    assert any("the ranks disagree" in text for text in texts)
