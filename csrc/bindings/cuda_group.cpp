@@ -135,7 +135,9 @@ CudaGroup::WorkPtr CudaGroup::submit(Plan plan, const Body& body, c10::Device de
 
 CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number) {
   const std::chrono::nanoseconds timeout = own_timeout(plan.timeout);
-  Call call{raw_stream(stream), number, static_cast<uint64_t>(timeout.count())};
+  const Tensors& moved = plan.results.empty() ? plan.inputs : plan.results;
+  Call call{raw_stream(stream), number, static_cast<uint64_t>(timeout.count()),
+            moved.empty() ? Collectives::kUntyped : wire_type(moved[0].scalar_type())};
   {
     c10::StreamGuard on(stream);
     body(*collectives_, call);

@@ -2,11 +2,16 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "base/check.h"
 
 namespace ark::bindings {
 
-DType reducible_type(at::ScalarType type) {
+namespace {
+
+std::optional<DType> real_type(at::ScalarType type) {
   switch (type) {
     case at::kBool:
       return DType::kBool;
@@ -29,8 +34,23 @@ DType reducible_type(at::ScalarType type) {
     case at::kDouble:
       return DType::kF64;
     default:
-      TORCH_CHECK(false, "ark process group: expected a real or boolean type to reduce, got ", type);
+      return {};
   }
+}
+
+}  // namespace
+
+DType reducible_type(at::ScalarType type) {
+  const std::optional<DType> real = real_type(type);
+  TORCH_CHECK(real, "ark process group: expected a real or boolean type to reduce, got ", type);
+  return *real;
+}
+
+int wire_type(at::ScalarType type) {
+  static constexpr at::ScalarType kOthers[] = {at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn,
+                                               at::kFloat8_e5m2};
+  if (const std::optional<DType> real = real_type(type)) return static_cast<int>(*real);
+  return kNumDTypes + static_cast<int>(std::find(std::begin(kOthers), std::end(kOthers), type) - std::begin(kOthers));
 }
 
 DType reducible_type(at::ScalarType type, const c10d::ReduceOp& op) {

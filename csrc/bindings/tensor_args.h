@@ -9,7 +9,9 @@
 namespace ark::bindings {
 
 DType reducible_type(at::ScalarType type);
-/// The same, for an operation that has to be defined for the type.
+/// What stands for a type where ranks compare what they move: the DType, numbers above them for others of torch.
+int wire_type(at::ScalarType type);
+/// As reducible_type, for an operation that has to be defined for the type.
 DType reducible_type(at::ScalarType type, const c10d::ReduceOp& op);
 comm::Reduction reduction(const c10d::ReduceOp& op);
 void check_dense(const at::Tensor& tensor, const char* operation);

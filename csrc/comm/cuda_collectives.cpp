@@ -62,7 +62,6 @@ abi::ReduceOp device_op(DType dtype, Reduction op) {
 const unsigned char* bytes_of(const void* p) { return static_cast<const unsigned char*>(p); }
 
 constexpr const char* kArenaTag = "cuda";
-constexpr int kBarrierType = 15;  // stands for bytes in packed calls
 
 }  // namespace
 
@@ -257,7 +256,7 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   if (group_.world == 1) return copy_alone(parts[0].destination, parts[0].source, parts[0].send_bytes, call);
   connect(deadline(call), call.sequence);
   CollectiveParams p = make_params(CollectiveKind::kExchange, call);
-  p.call = abi::pack_call(p.kind, kBarrierType, static_cast<abi::ReduceOp>(kind), root, bytes);
+  p.call = abi::pack_call(p.kind, call.type, static_cast<abi::ReduceOp>(kind), root, bytes);
   for (int r = 0; r < group_.world; ++r) p.parts[r] = parts[r];
   p.compares_pairs = bytes == 0 && (kind == ExchangeKind::kAllToAll || kind == ExchangeKind::kAllGather);
   if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move_bytes) &&
@@ -293,7 +292,7 @@ void CudaCollectives::barrier(const Call& call) {
 
 void CudaCollectives::point(CollectiveKind kind, int peer, uint64_t bytes, CollectiveParams& p, const Call& call) {
   p.peer = peer;
-  p.call = abi::pack_call(kind, kBarrierType, abi::ReduceOp::kSum, peer, bytes);
+  p.call = abi::pack_call(kind, kUntyped, abi::ReduceOp::kSum, peer, bytes);
   launch({KernelFamily::kPoint, DType::kU8, 0}, std::max(1, abi::ring_workers(bytes, abi::kMaxPointWorkers)), true, p,
          call);
 }
@@ -394,7 +393,8 @@ std::string call_text(uint64_t call) {
   std::string to = cat(root < 0 ? "" : cat(", root ", root), call & abi::kDirectCall ? ", on registered memory" : "");
   switch (kind) {
     case CollectiveKind::kExchange:
-      return cat(op < 6 ? kExchanges[op] : "?", count ? cat(" of ", count, " bytes") : "", to);
+      return cat(op < 6 ? kExchanges[op] : "?", count ? cat(" of ", count, " bytes") : "",
+                 dtype < kNumDTypes ? cat(" of ", name(static_cast<DType>(dtype))) : "", to);
     case CollectiveKind::kSend:
       return cat("send of ", count, " bytes to rank ", root);
     case CollectiveKind::kReceive:

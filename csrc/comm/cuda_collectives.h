@@ -31,10 +31,12 @@ struct CudaCollectivesOptions {
 
 class CudaCollectives {
  public:
+  static constexpr int kUntyped = 15;
   struct Call {
     cuda::Stream stream = nullptr;
     uint64_t sequence = 0;
     uint64_t timeout_ns = 0;
+    int type = kUntyped;  // of what an exchange moves, compared over the ranks: a DType, or above these
   };
   /// Waits for nobody. `store` outlives this. A group of one rank copies and launches nothing.
   CudaCollectives(Store& store, const GroupInfo& group, int device, std::shared_ptr<cuda::Toolchain> toolchain,

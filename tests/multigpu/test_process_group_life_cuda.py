@@ -285,6 +285,26 @@ def disagree(rank: int, world: int) -> str:
     return raised(call)[0]
 
 
+def types(rank: int, world: int) -> dict[str, str]:
+    import ark_torch.distributed as ark
+
+    texts = {}
+    for number, name in enumerate(("all_gather", "broadcast")):
+        group = a_group(world, 20 + number)
+        x = torch.ones(4, device=DEVICE, dtype=torch.int32 if rank == 1 else torch.float32)
+
+        def call(name: str = name, group: dist.ProcessGroup = group, x: torch.Tensor = x) -> None:
+            if name == "broadcast":
+                dist.broadcast(x, 0, group=group)
+            else:
+                dist.all_gather_into_tensor(x.new_empty(4 * world), x, group=group)
+            torch.cuda.synchronize()
+            ark.check(group)
+
+        texts[name] = raised(call)[0]
+    return texts
+
+
 FUNCTIONS = (
     alone,
     coalesced,
@@ -296,7 +316,14 @@ FUNCTIONS = (
     leaks,
     pending_receive,
     disagree,
+    types,
     refused,
+)
+
+# What a rank says that hears of a failure from another.
+HEARD = (
+    r"rank \d+ (has failed|gave up: this rank did not arrive there in time, or disagreed"
+    r"|did not arrive in time, or disagreed, at rank \d+, which gave up)"
 )
 
 
@@ -346,10 +373,19 @@ def test_a_call_that_one_rank_refuses_raises_on_all_at_once(ranks):
         if rank == 1:
             assert f"all_gather_into_tensor: expected an output of {4 * world} elements of Float, got 7" in text, text
             continue
-        in_its_kernel = rf"rank {rank}, collective number 1, all_gather of 16 bytes: rank \d+ has failed"
+        in_its_kernel = rf"rank {rank}, collective number 1, all_gather of 16 bytes of f32: {HEARD}"
         before_it = rf"all_gather_into_tensor number 1 of group \S+ on rank {rank}: rank 1 refused its call"
         assert re.search(f"{in_its_kernel}|{before_it}", text), text
     assert any("rank 1 has failed" in text or "rank 1 refused" in text for text, _ in texts)
+
+
+def test_types_that_differ_raise_on_every_rank(ranks):
+    for rank, texts in enumerate(of(ranks, types)):
+        for name, size, number in (("all_gather", 16, 0), ("broadcast", 16, 0)):
+            own, other = ("i32", "f32") if rank == 1 else ("f32", "i32")
+            call = rf"rank {rank}, collective number {number}, {name} of {size} bytes of {own}(, root 0)?: "
+            why = rf"the ranks disagree: rank \d+ called {name} of {size} bytes of {other}|{HEARD}"
+            assert re.search(f"{call}({why})", texts[name]), texts
 
 
 def test_disagreements_name_rank_operation_and_number(ranks):
@@ -357,6 +393,6 @@ def test_disagreements_name_rank_operation_and_number(ranks):
     texts = of(ranks, disagree)
     for rank, text in enumerate(texts):
         own, call = 5 if rank == 1 else 4, r"all_reduce \(sum\) of {} elements of f32"
-        why = rf"the ranks disagree: rank \d+ called {call.format(4 if rank == 1 else 5)}|rank \d+ has failed"
+        why = rf"the ranks disagree: rank \d+ called {call.format(4 if rank == 1 else 5)}|{HEARD}"
         assert re.search(rf"rank {rank}, collective number 3, {call.format(own)}: ({why})", text), text
     assert any("the ranks disagree" in text for text in texts)
