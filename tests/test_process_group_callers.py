@@ -22,26 +22,36 @@ from tests.test_process_group_faults import a_group, raised
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
 
+LANES = 4  # threads for each peer
+
+
 def threads(rank: int, world: int) -> None:
-    """One for each peer, all starting together in a fresh group."""
+    """All start together in a fresh group."""
     for _ in range(20):
         group = a_group(world)
-        gate = threading.Barrier(world - 1)
+        gate = threading.Barrier((world - 1) * LANES)
         errors = []
 
-        def talk(peer: int, group: dist.ProcessGroup = group, gate: threading.Barrier = gate, errors: list = errors):
+        def talk(
+            peer: int,
+            lane: int,
+            group: dist.ProcessGroup = group,
+            gate: threading.Barrier = gate,
+            errors: list = errors,
+        ):
             try:
                 gate.wait()
-                for i in range(10):
-                    sent = dist.isend(torch.full((7,), float(10 * rank + i)), peer, group=group, tag=i)
+                for i in range(5):
                     got = torch.zeros(7)
-                    dist.recv(got, peer, group=group, tag=i)
-                    sent.wait()
-                    assert (got == 10 * peer + i).all(), got
+                    received = dist.irecv(got, peer, group=group, tag=lane)
+                    dist.send(torch.full((7,), float(100 * rank + 10 * lane + i)), peer, group=group, tag=lane)
+                    received.wait()
+                    assert (got == 100 * peer + 10 * lane + i).all(), got
             except Exception as error:
                 errors.append(error)
 
-        talks = [threading.Thread(target=talk, args=(peer,)) for peer in range(world) if peer != rank]
+        pairs = [(peer, lane) for peer in range(world) if peer != rank for lane in range(LANES)]
+        talks = [threading.Thread(target=talk, args=pair) for pair in pairs]
         for thread in talks:
             thread.start()
         for thread in talks:

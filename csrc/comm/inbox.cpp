@@ -33,8 +33,10 @@ StepChannel::Scope Inbox::scope(const Receive& r) const {
 }
 
 void Inbox::run() {
+  constexpr uint64_t kTurnsBetweenChecks = 4096;  // where messages never stop coming
   int idle = 0;
-  while (take_posted()) {
+  for (uint64_t turn = 1; take_posted(); ++turn) {
+    if (turn % kTurnsBetweenChecks == 0) check_waits();
     bool moved = deliver_kept();
     for (int peer = 0; peer < channel_.world(); ++peer)
       if (peer != channel_.rank()) moved = take_pieces(peer) || moved;
