@@ -274,9 +274,14 @@ def outputs_of(step: Step, steps: list[Step], result) -> list[fx.Node]:
     for node in step.nodes:
         if isinstance(node.meta.get("val"), (tuple, list)) or is_symbolic(node) or node in made:
             continue
-        if node in returned or any(u not in inside and u.op != "output" and not is_symbolic(u) for u in node.users):
+        if node in returned or any(u not in inside and u.op != "output" and _reads_values(u) for u in node.users):
             found.append(node)
     return found
+
+
+def _reads_values(node: fx.Node) -> bool:
+    """Not only sizes: what a number is taken out of (`item`) has to be there."""
+    return not is_symbolic(node) or _is_unbacked_source(node)
 
 
 class SymbolTable:

@@ -135,3 +135,23 @@ def test_marked_unbacked_free(executor, dim):
     torch._dynamo.mark_dynamic(x, dim)
     compiled = torch.compile(lambda x: F.softmax(x, dim), backend=ark, options={"strict": True})
     torch.testing.assert_close(compiled(x), F.softmax(x, dim))
+
+
+NUMBERS_OF_THE_GRAPH = {
+    "size": (lambda x: x[: int((x > 0).sum())] * 2, torch.linspace(-1, 3, 9)),
+    "sizes": (lambda n: [part * 2 for part in torch.ones(7, 2).split(n.tolist())], torch.tensor([3, 4])),
+    "float": (lambda x: x.masked_fill(x > 0, x.sum().item()), torch.linspace(-1, 3, 9)),
+    "bool": (lambda x: x * bool((x > 0).any().item()), torch.linspace(-1, 3, 9)),
+    "returned": (lambda x: (x.sum().item(), x * 2), torch.arange(4.0)),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS_OF_THE_GRAPH)
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_numbers_from_what_the_graph_computes(executor, what):
+    """`item` reads what a native segment makes."""
+    body, x = NUMBERS_OF_THE_GRAPH[what]
+    compiled = torch.compile(body, backend=ark, fullgraph=True)
+    for y in (x, x + x, x):
+        y = x if what == "sizes" else y
+        torch.testing.assert_close(compiled(y), body(y))
