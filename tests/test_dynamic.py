@@ -9,6 +9,7 @@ from torch import nn
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
+from ark_torch.segment import NativeSegment
 
 
 def sweep(body, make, sizes, limit=1, **options):
@@ -155,3 +156,26 @@ def test_numbers_from_what_the_graph_computes(executor, what):
     for y in (x, x + x, x):
         y = x if what == "sizes" else y
         torch.testing.assert_close(compiled(y), body(y))
+
+
+def test_equal_sizes_that_look_different(executor):
+    """n and 2 * ((n + 1) // 2), which guards say are the same."""
+
+    def body(x, y, i):
+        z = torch.stack([x[..., ::2], y[..., 1::2]], -1).flatten(-2)
+        z[i] = y[i] * 2
+        return z, z + y
+
+    compiled = torch.compile(body, backend=ark, dynamic=True)
+    for rows, width in ((3, 24), (5, 6)):
+        inputs = torch.randn(rows, 2, width), torch.randn(rows, 2, width), torch.randperm(rows)
+        torch.testing.assert_close(compiled(*inputs), body(*inputs))
+
+
+def test_declined_sizes_run_through_aten(executor, monkeypatch):
+    """The stand-in of a segment gets the symbols; arguments that are sizes themselves are among what its nodes read."""
+    monkeypatch.setattr(NativeSegment, "__call__", NativeSegment._run_fallback)
+    compiled = torch.compile(lambda x, n: x.exp().view(2, n, -1) + n, backend=ark, dynamic=True)
+    for n in (3, 5):
+        x = torch.randn(2 * n, 7)
+        torch.testing.assert_close(compiled(x, n), x.exp().view(2, n, -1) + n)
