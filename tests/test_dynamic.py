@@ -179,3 +179,18 @@ def test_declined_sizes_run_through_aten(executor, monkeypatch):
     for n in (3, 5):
         x = torch.randn(2 * n, 7)
         torch.testing.assert_close(compiled(x, n), x.exp().view(2, n, -1) + n)
+
+
+def test_slices_of_all_rows_are_written_natively(executor):
+    def body(x):
+        z = x * 1
+        z[:, 2].add_(1)
+        return z
+
+    compiled = torch.compile(body, backend=ark, dynamic=True, options={"strict": True})
+    for rows in (3, 5):
+        x = torch.randn(rows, 4, rows + 3)
+        torch.testing.assert_close(compiled(x), body(x))
+    x = torch.randn(3, 4, 6, requires_grad=True)
+    torch.compile(lambda x: x[:, :].exp(), backend=ark, dynamic=True, options={"strict": True})(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().exp())
