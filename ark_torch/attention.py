@@ -152,6 +152,8 @@ def _takes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
     """Whether the op covers the call; what it does not cover stays ATen's."""
     if dropout_p != 0 or q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or q.is_nested:
         return False
+    if any(isinstance(size, int) and size == 0 for size in (q.shape[1], q.shape[3])):
+        return False
     if q.dtype not in _FLOATS or k.dtype != q.dtype or v.dtype != q.dtype:
         return False
     if k.shape[0] != q.shape[0] or v.shape[0] != q.shape[0] or k.shape[1] != v.shape[1]:

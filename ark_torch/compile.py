@@ -274,9 +274,14 @@ def outputs_of(step: Step, steps: list[Step], result) -> list[fx.Node]:
     for node in step.nodes:
         if isinstance(node.meta.get("val"), (tuple, list)) or is_symbolic(node) or node in made:
             continue
-        if node in returned or any(u not in inside and u.op != "output" and not is_symbolic(u) for u in node.users):
+        if node in returned or any(u not in inside and u.op != "output" and _reads_values(u) for u in node.users):
             found.append(node)
     return found
+
+
+def _reads_values(node: fx.Node) -> bool:
+    """Not only sizes: what a number is taken out of (`item`) has to be there."""
+    return not is_symbolic(node) or _is_unbacked_source(node)
 
 
 class SymbolTable:
@@ -318,6 +323,11 @@ class SymbolTable:
             return False
         return self.source_of(val) is not None
 
+    def carries(self, node: fx.Node) -> bool:
+        """Whether the node is an argument that is a size (a segment's stand-in gets the symbols instead)."""
+        val = node.meta.get("val")
+        return node.op == "placeholder" and isinstance(val, torch.SymInt) and self.source_of(val) is not None
+
     @property
     def variables(self) -> dict[str, str]:
         return {name: f"s_{name}" for name in self.sources}
@@ -342,6 +352,7 @@ class Emitter:
         self.lines: list[str] = []
         self.known_symbols: set[str] = set()
         self.made: set[fx.Node] = set()
+        self.data: dict = {}  # size expression -> variable, a rank-0 tensor
 
     # ---- entry points ----
     def emit(self, name: str, placeholders, steps: list[Step], segments: dict[int, NativeSegment], result):
@@ -360,15 +371,17 @@ class Emitter:
         return self._close(name)
 
     def emit_segment(self, name: str, lowered, nodes: list[fx.Node]):
-        """The ATen stand-in of a native segment: same arguments (without the seed), same results."""
-        self._open(lowered.inputs, lowered.symbols)
+        """The ATen stand-in of a native segment: inputs, symbols and sizes as data, last to first; same results."""
+        keys = [key for _, key in reversed(lowered.extras) if key != SEED]
+        self.data = {key: f"data_{i}" for i, key in enumerate(keys)}
+        self._open(lowered.inputs, lowered.symbols, list(self.data.values()))
         for node in nodes:
             self._emit_aten(node)
         self.lines.append(f"return {self._argument(list(lowered.outputs))}")
         return self._close(name)
 
-    def _open(self, arguments, symbols=()) -> None:
-        names = [n.name for n in arguments] + [f"s_{s}" for s in symbols]
+    def _open(self, arguments, symbols=(), data=()) -> None:
+        names = [*(n.name for n in arguments), *(f"s_{s}" for s in symbols), *data]
         if names:
             self.lines.append(f"({', '.join(names)},) = args")
         self.lines.append("args.clear()")
@@ -453,11 +466,17 @@ class Emitter:
         if node not in self.made:
             if is_constant(node):
                 self._emit_aten(node)
-            elif self.symbols.knows(node):
-                return self.symbols.source_of(node.meta["val"])
+            elif self.symbols.knows(node) or self.symbols.carries(node):
+                return self._size(node.meta["val"])
             else:
                 raise RuntimeError(f"{node.name} is read before any step makes it")
         return node.name
+
+    def _size(self, val) -> str:
+        """From the symbols; in a stand-in that lacks one, from the number that its segment gets as data."""
+        expr = size_expr(val)
+        known = isinstance(expr, int) or {s.name for s in expr.free_symbols} <= self.known_symbols
+        return self.symbols.source_of(val) if known or expr not in self.data else f"int({self.data[expr]})"
 
     def _constant(self, value, name: str = "") -> str:
         key = f"c{len(self.scope)}_{name}" if name else f"c{len(self.scope)}"

@@ -43,6 +43,8 @@ def _outputs(ctx: Lowering, vals) -> list[Value]:
 
 @rule(ark.attention.default)
 def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal):
+    if q.dtype == torch.float64:
+        raise Unsupported("attention in float64")
     masks, causal = _mask_inputs(ctx, q, k, mask, causal)
     outputs = _outputs(ctx, node.meta["val"])
     attrs = {"scale": scale, "causal": causal, "has_mask": bool(masks)}

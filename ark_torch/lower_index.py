@@ -11,6 +11,8 @@ from ark_torch.lowering import Lowering, broadcast, canonical_dim, fitting, meta
 
 aten = torch.ops.aten
 
+MOST = 2**63 - 1  # where a slice without an end ends
+
 
 def _check_index(index: Value) -> None:
     if index.dtype not in (torch.int32, torch.int64):
@@ -119,6 +121,8 @@ def lower_slice_scatter(ctx: Lowering, node, x, src, dim=0, start=None, end=None
     size = x.shape[dim]
     start = 0 if start is None else start
     if not all(isinstance(s, int) for s in (size, start, step)):
+        if start == 0 and step == 1 and (end is None or end == MOST):  # all of it
+            return ctx.pointwise("cast", [ctx.expand(src, like["shape"])], **like)
         raise Unsupported("slice_scatter of symbolic extent")
     start = min(max(start + size if start < 0 else start, 0), size)
     fill = _constant_of(node.args[0])

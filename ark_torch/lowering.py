@@ -222,14 +222,15 @@ class Lowering:
         return self.view(value, shape, strides)
 
     def expand(self, value: Value, shape) -> Value:
-        """`value` broadcast (right-aligned) to `shape` by a view of stride 0."""
+        """`value` broadcast (right-aligned) to `shape` by a view of stride 0. Only sizes of 1 are repeated: two
+        expressions that look different may well be the same number."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
         lead = len(shape) - len(value.shape)
         strides = [0] * lead
         for have, want, stride in zip(value.shape, shape[lead:], value.strides):
-            strides.append(stride if have == want else 0)
+            strides.append(0 if have == 1 and want != 1 else stride)
         return self.view(value, shape, strides)
 
     def reshape_rank(self, value: Value, rank: int, trailing: int = 0) -> Value:

@@ -14,7 +14,7 @@ from torch import fx
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import to_text
-from ark_torch.lowering import Lowering
+from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
 from ark_torch.records import REGISTRY, log
 
@@ -175,9 +175,8 @@ class NativeSegment:
         if self._fallback is None:
             self._fallback = self.make_fallback()
         inputs = list(inputs)
-        for place, _ in reversed(self.lowered.extras):
-            inputs.pop(place)
-        return self._fallback(inputs)
+        extras = [(key, inputs.pop(place)) for place, key in reversed(self.lowered.extras)]
+        return self._fallback(inputs + [value for key, value in extras if key != SEED])
 
     def _restride(self, inputs: list) -> list | None:
         """Copies of the tensors whose strides are not those that the graph was compiled for; None if that cannot

@@ -207,3 +207,24 @@ def test_in_place_methods_survive_the_pass(executor):
     actual = torch.compile(body, backend=ark, options={"strict": True})(q, mine, new, position)
     torch.testing.assert_close(actual, body(q, theirs, new, position))
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 4, 0), (1, 0, 4, 8), (0, 2, 4, 8), (1, 2, 0, 8)])
+def test_attention_of_nothing(executor, shape):
+    q, v = torch.randn(shape, requires_grad=True), torch.randn(*shape[:3], 3)
+    out = torch.compile(lambda q, v: F.scaled_dot_product_attention(q, q, v), backend=ark)(q, v)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q, v))
+    out.sum().backward()
+    assert q.grad.shape == q.shape
+
+
+def test_float64_is_a_fallback_with_a_name(executor):
+    q = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
+    with recording() as records:
+        out = torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q), backend=ark)(q)
+        gradient = torch.autograd.grad(out.sum(), q)[0]
+    wanted = F.scaled_dot_product_attention(q, q, q)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), q)[0])
+    assert set(records[0].fallbacks) == {"attention in float64"}
+    assert not any(r.internal_errors for r in records)

@@ -9,6 +9,7 @@ from torch import nn
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
+from ark_torch.segment import NativeSegment
 
 
 def sweep(body, make, sizes, limit=1, **options):
@@ -135,3 +136,61 @@ def test_marked_unbacked_free(executor, dim):
     torch._dynamo.mark_dynamic(x, dim)
     compiled = torch.compile(lambda x: F.softmax(x, dim), backend=ark, options={"strict": True})
     torch.testing.assert_close(compiled(x), F.softmax(x, dim))
+
+
+NUMBERS_OF_THE_GRAPH = {
+    "size": (lambda x: x[: int((x > 0).sum())] * 2, torch.linspace(-1, 3, 9)),
+    "sizes": (lambda n: [part * 2 for part in torch.ones(7, 2).split(n.tolist())], torch.tensor([3, 4])),
+    "float": (lambda x: x.masked_fill(x > 0, x.sum().item()), torch.linspace(-1, 3, 9)),
+    "bool": (lambda x: x * bool((x > 0).any().item()), torch.linspace(-1, 3, 9)),
+    "returned": (lambda x: (x.sum().item(), x * 2), torch.arange(4.0)),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS_OF_THE_GRAPH)
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_numbers_from_what_the_graph_computes(executor, what):
+    """`item` reads what a native segment makes."""
+    body, x = NUMBERS_OF_THE_GRAPH[what]
+    compiled = torch.compile(body, backend=ark, fullgraph=True)
+    for y in (x, x + x, x):
+        y = x if what == "sizes" else y
+        torch.testing.assert_close(compiled(y), body(y))
+
+
+def test_equal_sizes_that_look_different(executor):
+    """n and 2 * ((n + 1) // 2), which guards say are the same."""
+
+    def body(x, y, i):
+        z = torch.stack([x[..., ::2], y[..., 1::2]], -1).flatten(-2)
+        z[i] = y[i] * 2
+        return z, z + y
+
+    compiled = torch.compile(body, backend=ark, dynamic=True)
+    for rows, width in ((3, 24), (5, 6)):
+        inputs = torch.randn(rows, 2, width), torch.randn(rows, 2, width), torch.randperm(rows)
+        torch.testing.assert_close(compiled(*inputs), body(*inputs))
+
+
+def test_declined_sizes_run_through_aten(executor, monkeypatch):
+    """The stand-in of a segment gets the symbols; arguments that are sizes themselves are among what its nodes read."""
+    monkeypatch.setattr(NativeSegment, "__call__", NativeSegment._run_fallback)
+    compiled = torch.compile(lambda x, n: x.exp().view(2, n, -1) + n, backend=ark, dynamic=True)
+    for n in (3, 5):
+        x = torch.randn(2 * n, 7)
+        torch.testing.assert_close(compiled(x, n), x.exp().view(2, n, -1) + n)
+
+
+def test_slices_of_all_rows_are_written_natively(executor):
+    def body(x):
+        z = x * 1
+        z[:, 2].add_(1)
+        return z
+
+    compiled = torch.compile(body, backend=ark, dynamic=True, options={"strict": True})
+    for rows in (3, 5):
+        x = torch.randn(rows, 4, rows + 3)
+        torch.testing.assert_close(compiled(x), body(x))
+    x = torch.randn(3, 4, 6, requires_grad=True)
+    torch.compile(lambda x: x[:, :].exp(), backend=ark, dynamic=True, options={"strict": True})(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().exp())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
+from ark_torch.backend import ark
 from tests.lowering_check import check, f32
 
 
@@ -232,3 +234,20 @@ def test_foreach(executor):
         )
 
     check(body, xs, ys)
+
+
+@pytest.mark.parametrize("rows", [2, 20])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_steps_written_along_a_product(executor, rows, steps):
+    """A recurrence (RWKV's): every step writes its rows of a tensor that a product of few or of many rows reads."""
+
+    def body(x, w, v):
+        gate, keys = (x @ w).sigmoid(), x @ v
+        states = torch.zeros_like(x)
+        for t in range(steps):
+            states[:, t] = keys[:, t].exp()
+        return (gate * states) @ w
+
+    inputs = torch.rand(rows, steps, 8), torch.randn(8, 8), torch.randn(8, 8)
+    compiled = torch.compile(body, backend=ark, options={"strict": True})
+    torch.testing.assert_close(compiled(*inputs), body(*inputs), rtol=1e-4, atol=1e-4)

@@ -211,8 +211,11 @@ class Cutter {
     propagate_own(g, chosen);
   }
 
+  /// A store that runs along the group's op. One that selects is computed by whoever needs it, like any other value.
   bool is_index_store(int v) const {
-    return state_.node(state_.tensor(v).node).op == OpKind::kIndexStore && !state_.place[static_cast<size_t>(v)];
+    const Node& node = state_.node(state_.tensor(v).node);
+    if (node.op != OpKind::kIndexStore || state_.place[static_cast<size_t>(v)]) return false;
+    return state_.in_place[static_cast<size_t>(v)] || !is_select_store(state_, node);
   }
 
   struct Reading {
