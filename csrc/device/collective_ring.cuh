@@ -66,7 +66,7 @@ struct RingShared {
 template <class E, int kWorld>
 struct Reducer {
   // Blocks of a thread at a time: registers are the limit.
-  static constexpr int kCount = kWorld == 2 ? 4 : kWorld > 4 ? 1 : E::kBytes == 4 ? 2 : 3;
+  static constexpr int kCount = kWorld == 2 ? 4 : kWorld > 4 ? 1 : kWorld == 4 && E::kBytes != 4 ? 3 : 2;
   const CollectiveParams& p;
   RingShared& shared;
   Segment in, out;
