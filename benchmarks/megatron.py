@@ -5,7 +5,8 @@
 `--script` trains one of Megatron-Core's GPT models for some steps and prints a JSON line with `med_ms` (the median step
 of the slowest rank, milliseconds) and `loss` (the first losses); it takes --model, --tp, --mbs, --seq, --steps,
 --warmup and --backend. The package `megatron` has to be importable. Backends take turns; the losses of all runs of a
-case must agree.
+case must agree. Every rank has its share of the CPU's cores to itself: these steps are bound by the CPU, and ranks that
+move from core to core scatter by more than the backends differ.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import subprocess
 import sys
 
@@ -24,6 +26,19 @@ BACKENDS = ("nccl", "ark")
 LOSS_TOLERANCE = 5e-3  # relative; equal weights and batches, sums of bf16 in another order
 
 
+AS_RANK = "--as-rank"
+
+
+def run_as_rank(script: str, arguments: list[str]) -> None:
+    """What torchrun starts: the script on this rank's cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // int(os.environ["LOCAL_WORLD_SIZE"]))
+    first = int(os.environ["LOCAL_RANK"]) * share
+    os.sched_setaffinity(0, cores[first : first + share] or cores)
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")
+
+
 def cases_of(gpus: int) -> dict[str, list[str]]:
     return {
         f"Megatron-Core GPT-3 XL, tensor parallel {gpus}": f"--model gpt3-xl --tp {gpus} --mbs 1 --seq 2048".split(),
@@ -32,7 +47,8 @@ def cases_of(gpus: int) -> dict[str, list[str]]:
 
 
 def run(script: str, gpus: int, backend: str, args: list[str]) -> dict:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", script, *args]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
+    command = [*launcher, __file__, AS_RANK, script, *args]
     # NVLink multicast stays off, for every backend.
     quiet = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -47,6 +63,8 @@ def run(script: str, gpus: int, backend: str, args: list[str]) -> dict:
 
 
 def main() -> None:
+    if sys.argv[1:2] == [AS_RANK]:
+        return run_as_rank(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json")
     parser.add_argument("--script", required=True)
