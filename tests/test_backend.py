@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ark_torch.backend import ark, parse_options, record_callables
-from ark_torch.compile import check_workers
 from ark_torch.options import OPTIONS
 from ark_torch.records import REGISTRY, recording
+from ark_torch.targets import check_workers
 from tests.graph_builder import add_relu
 
 

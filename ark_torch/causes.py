@@ -1,0 +1,75 @@
+"""Why nodes of a graph run through ATen: node -> cause."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from ark_torch.errors import Unsupported
+from ark_torch.host_scalars import on_device
+from ark_torch.partition import Step, is_symbolic, is_view
+from ark_torch.records import REGISTRY, GraphRecord
+from ark_torch.segment import blamed_node, probe
+
+# Assertions on sizes, numbers on their way to the device: they run on the host and are no fallback.
+HOST_OPS = {
+    on_device,
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+}
+
+
+def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None) -> dict[fx.Node, str]:
+    """The nodes that cannot be lowered, and why."""
+    causes: dict[fx.Node, str] = {}
+    for node in nodes:
+        reason = _probe(node, device, causes) if target else f"device {device}"
+        if reason is not None:
+            causes[node] = reason
+    return causes
+
+
+def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
+    """A getitem goes where its source goes."""
+    if node.op == "get_attr":
+        return "attribute"
+    if is_symbolic(node) or node.target in HOST_OPS:
+        return "host arithmetic"
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return causes.get(source, None if source.op == "call_function" else "getitem of an argument")
+    return probe(node, device)
+
+
+def decline(causes: dict[fx.Node, str], nodes: list[fx.Node], step: Step, message: str, whole: bool) -> fx.Node | None:
+    """Notes what the planner said of a step, for the node that it names, else for all of the step: that node."""
+    node = None if whole else blamed_node(message, step.nodes)
+    for n in step.nodes if node is None else [node]:
+        causes.setdefault(n, message)
+        if n.target is operator.getitem:
+            causes.setdefault(n.args[0], message)
+    for n in nodes:  # a getitem goes where its source goes
+        if n.target is operator.getitem and n.args[0] in causes:
+            causes.setdefault(n, message)
+    return node
+
+
+def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: GraphRecord, strict: bool) -> None:
+    """What the steps leave to ATen goes into the record; under strict it is an error."""
+    for step in steps:
+        for node in () if step.native else step.nodes:
+            if is_view(node) or node.op == "get_attr" or node.target is operator.getitem:
+                continue
+            if is_symbolic(node) or node.target in HOST_OPS:
+                continue
+            cause = causes.get(node, "too small for a plan of its own")
+            record.num_aten += 1
+            if node in causes:
+                record.fallbacks[cause] += 1
+                REGISTRY.log_cause(cause, record.name)
+    if strict and record.fallbacks:
+        listed = ", ".join(f"{cause} (x{n})" for cause, n in record.fallbacks.most_common())
+        raise Unsupported(f"strict: {record.name} needs ATen for: {listed}")

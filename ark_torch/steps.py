@@ -1,0 +1,82 @@
+"""The steps of a partition before they are compiled: views that a native step makes itself, steps too small for a plan,
+the values that leave a step."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import fx
+
+from ark_torch.partition import Step, is_symbolic, is_view
+from ark_torch.symbols import is_unbacked_source
+
+
+def own_views(steps: list[Step], owner: dict[fx.Node, fx.Node], causes: dict[fx.Node, str]) -> bool:
+    """A plan sees only the aliases that it makes itself. A native step that writes an input therefore makes its own
+    views of it; where it cannot, the write is declined. Whether that was so anywhere."""
+    declined = False
+    for step in (s for s in steps if s.native):
+        inside, views = set(step.nodes), []
+        writes = [n for n in step.nodes if n.target == torch.ops.aten.copy_.default]
+        for source in (x for n in step.nodes for x in n.all_input_nodes):
+            mine = [n for n in writes if owner[n] is owner[source]]
+            if not mine or source in inside or source is owner[source]:
+                continue
+            chain = _view_chain(source, owner, causes)
+            if chain is None:
+                causes.update((n, "copy_ into an input that ATen views") for n in mine)
+                declined = True
+            else:
+                views += [n for n in chain if n not in inside]
+                inside.update(chain)
+        step.nodes[:0] = views
+    return declined
+
+
+def _view_chain(node: fx.Node, owner: dict[fx.Node, fx.Node], causes: dict[fx.Node, str]) -> list[fx.Node] | None:
+    """The native views that lead from the argument that owns the node's memory to the node; None where there is
+    more than that to it."""
+    chain = []
+    while node is not owner[node]:
+        if not is_view(node) or node in causes:
+            return None
+        chain.append(node)
+        node = node.args[0]
+    return chain[::-1] if node.op == "placeholder" else None
+
+
+def release_small(steps: list[Step]) -> None:
+    """Segments that compute a handful of scalars between ATen steps cost more as a launch than as ATen calls."""
+    if sum(s.native for s in steps) < 2:
+        return
+    for step in steps:
+        if step.native and len(step.nodes) <= 8 and all(_is_tiny(n) for n in step.nodes):
+            step.native = False
+
+
+def _is_tiny(node: fx.Node) -> bool:
+    val = node.meta.get("val")
+    vals = val if isinstance(val, (tuple, list)) else (val,)
+    inputs = [n.meta.get("val") for n in node.all_input_nodes]
+    return all(not isinstance(v, torch.Tensor) or v.dim() == 0 for v in [*vals, *inputs])
+
+
+def outputs_of(step: Step, steps: list[Step], result) -> list[fx.Node]:
+    """Values of the step that later steps or the caller read, and that no earlier step has made."""
+    inside = set(step.nodes)
+    made = {node for earlier in itertools.takewhile(lambda s: s is not step, steps) for node in earlier.nodes}
+    returned = set()
+    fx.map_arg(result, returned.add)
+    found = []
+    for node in step.nodes:
+        if isinstance(node.meta.get("val"), (tuple, list)) or is_symbolic(node) or node in made:
+            continue
+        if node in returned or any(u not in inside and u.op != "output" and _reads_values(u) for u in node.users):
+            found.append(node)
+    return found
+
+
+def _reads_values(node: fx.Node) -> bool:
+    """Not only sizes: what a number is taken out of (`item`) has to be there."""
+    return not is_symbolic(node) or is_unbacked_source(node)
