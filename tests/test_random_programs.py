@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from ark_torch.backend import ark
 from ark_torch.records import recording
 
-PROGRAMS = int(os.environ.get("ARK_PROGRAMS", "24"))
+PROGRAMS = int(os.environ.get("ARK_PROGRAMS", "8"))
+SEEDS = sorted({*range(PROGRAMS), 929})  # 929: sizes that look different and are the same number
 SIZES = ((1, 2, 7, 20, 130), (1, 2, 3, 5), (4, 8, 24, 64))  # of the three dimensions of a value
 
 # What a step appends to the values: {a} and {c} are earlier ones, {t} and {s} are places in the last two dimensions.
@@ -118,7 +119,7 @@ def assert_as_good_as_eager(mine: torch.Tensor, eager: torch.Tensor, exact: torc
     assert error <= slack * own + floor, f"error {error:.3e} of the largest number, eager's {own:.3e}"
 
 
-@pytest.mark.parametrize("seed", range(PROGRAMS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_program(seed):
     program = Program(seed)
     compiled = torch.compile(program.function, backend=ark, dynamic=program.dynamic)
