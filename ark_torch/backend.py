@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 
+from ark_torch import _C
 from ark_torch._compat import aot_autograd, decompositions, min_cut_rematerialization_partition
 from ark_torch.attention import replace_attention
 from ark_torch.compile import CompileOptions, compile_graph
@@ -21,7 +22,8 @@ _recorders: list[list] = []
 
 
 def parse_options(mode: str | None, options: dict | None) -> CompileOptions:
-    """Raises ValueError (TypeError) naming the mode or option that ark does not know."""
+    """Raises ValueError (TypeError) naming the mode, option or value of the environment that ark does not know."""
+    _C.check_environment()
     if mode not in (None, "default"):
         raise ValueError(f'backend "ark" has no mode {mode!r} (expected None or "default")')
     options = dict(options or {})

@@ -34,6 +34,7 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object
 
 def _create(options: object, _backend_options: object = None) -> object:
     """Called by torch.distributed with c10d's DistributedBackendOptions; returns the backend of this rank."""
+    _C.check_environment()
     return _C.ProcessGroupArk(
         store=options.store,
         rank=options.group_rank,

@@ -1,4 +1,5 @@
-"""Random collectives, the same on every rank: every result checked bit for bit, and digests compared over the ranks.
+"""Random collectives, the same on every rank: the bits of every result checked, and digests of what all of them get
+compared over the ranks.
 
 Sizes, types, operations, groups, asynchronous calls, delays on the host and on the GPU, stragglers, registered memory,
 sends and receives with several peers, replays of captured graphs in between. Results are looked at in bulk, so that
@@ -20,7 +21,26 @@ ROUNDS = int(os.environ.get("ARK_STRESS_ROUNDS", "2000"))
 CHECK_EVERY = 200
 OPS = ("all_reduce", "all_reduce", "reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "gather",
        "scatter", "uneven", "send", "sends", "barrier")  # fmt: skip
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8)
+SAME = ("all_reduce", "all_gather", "broadcast")  # on every rank
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.int16,
+          torch.int8, torch.uint8, torch.bool)  # fmt: skip
+
+
+def part(base: torch.Tensor, dtype: torch.dtype, number: int) -> torch.Tensor:
+    """What the rank of this number has; of bool, neither all true nor all false."""
+    numbers = base + number
+    return numbers % 3 == 0 if dtype == torch.bool else numbers.to(dtype)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def digest(tensor: torch.Tensor) -> torch.Tensor:
+    """Differs where one word of 8 bytes does: factors that are odd lose no bit, and all differ."""
+    data = bits(tensor)
+    words = torch.nn.functional.pad(data, (0, -len(data) % 8)).view(torch.int64)
+    return (words * torch.arange(1, 2 * len(words), 2, device=tensor.device)).sum()
 
 
 class Stress:
@@ -91,17 +111,19 @@ class Stress:
             return
         registered = registered and index == 0
         n, me = len(members), members.index(self.rank)
-        base = (torch.arange(size, device=self.device) % (i % 7 + 2) + 1).to(dtype)
-        part = lambda r, k=0: base + (r + 2 * k)  # what rank r has, for rank k
+        base = torch.arange(size, device=self.device) % (i % 7 + 2) + 1
+        own = lambda r, k=0: part(base, dtype, r + 2 * k)  # what rank r has, for rank k
+        if op == dist.ReduceOp.AVG and dtype in (torch.bool, torch.int8):  # refused; sums that do not fit
+            op = dist.ReduceOp.SUM
         run = getattr(self, kind)
-        out, wanted, work = run(group, members, n, me, root, op, part, registered, asynchronous)
+        out, wanted, work = run(group, members, n, me, root, op, own, registered, asynchronous)
         if work is not None:
             work.wait()
         if out is None:
             return
-        self.wrong += (out != wanted).any()
-        if kind == "all_reduce":
-            self.digests[index].mul_(31).add_(out.view(torch.uint8).sum(dtype=torch.int64))
+        self.wrong += (bits(out) != bits(wanted)).any()
+        if kind in SAME:
+            self.digests[index].mul_(31).add_(digest(out))
 
     # Each returns what came, what should have come (None: nothing to check) and the work of an asynchronous call.
     def all_reduce(self, group, members, n, me, root, op, part, registered, asynchronous):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from ark_torch.options import OPTIONS
 from ark_torch.records import REGISTRY, recording
 from ark_torch.targets import check_workers
 from tests.graph_builder import add_relu
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def is_installed() -> bool:
@@ -64,6 +68,27 @@ def test_refuses_unknown_options_by_name(mode, options, error, named):
 def test_a_value_out_of_range_reaches_the_caller(executor):
     with pytest.raises(Exception, match="'workers' is 0, expected 1 to 1024"):
         torch.compile(lambda x: x * 2 + 1, backend=ark, options={"workers": 0})(torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "variable, expected", [("ARK_VERIFY", "once, full, structure"), ("ARK_LOG", "error, warn, info, debug")]
+)
+def test_refuses_unknown_values_of_the_environment(variable, expected):
+    """The caller gets the error, of a compilation and of a process group; nothing runs through ATen instead."""
+    code = (
+        "import torch, torch.distributed as dist, ark_torch\n"
+        "calls = (lambda: torch.compile(lambda x: x * 2 + 1, backend='ark')(torch.ones(4)),\n"
+        "         lambda: dist.init_process_group('ark', store=dist.HashStore(), rank=0, world_size=1))\n"
+        "for call in calls:\n"
+        "    try:\n"
+        "        call()\n"
+        "        print('no error')\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT), variable: "bogus"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.stdout.count(f'{variable}: expected one of {expected}, got "bogus"') == 2, done.stdout + done.stderr
 
 
 def test_refuses_more_workers_than_multiprocessors(monkeypatch):

@@ -251,3 +251,16 @@ def test_steps_written_along_a_product(executor, rows, steps):
     inputs = torch.rand(rows, steps, 8), torch.randn(8, 8), torch.randn(8, 8)
     compiled = torch.compile(body, backend=ark, options={"strict": True})
     torch.testing.assert_close(compiled(*inputs), body(*inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_returned_values_beside_a_product(executor, rows, dtype):
+    """An epilogue that reads a value of inputs alone stores it, and what else is computed from it."""
+
+    def body(x, w):
+        scale = x.exp()
+        kept, left = torch.where(scale > 1, x @ w, 0.0), x @ (w + 1)
+        return scale, kept, left * scale, -scale, scale > 0.5, (scale + 1).sum()
+
+    check(body, torch.randn(rows, 64).to(dtype), torch.randn(64, 64).to(dtype), rtol=2e-2, atol=1e-2)

@@ -200,6 +200,29 @@ def refused(rank: int, world: int) -> dict[str, str]:
         "all tensors of Char, got one of Float": lambda: backend.alltoall(
             [ones(4, dtype=torch.int8)] + [ones(4)] * (world - 1), [ones(4, dtype=torch.int8)] * world
         ),
+        "all_reduce: expected a tensor to write whose elements each have a place of their own, got sizes [5] and "
+        "strides [0]": lambda: dist.all_reduce(ones(1).expand(5), group=group),
+        "reduce: expected a tensor to write": lambda: dist.reduce(ones(1).expand(5), dst=0, group=group),
+        "all_reduce_coalesced: expected a tensor to write": lambda: dist.all_reduce_coalesced(
+            [ones(1), ones(1).expand(5)], group=group
+        ),
+        "broadcast: expected a tensor to write": lambda: dist.broadcast(ones(1).expand(5), src=0, group=group),
+        "all_gather: expected a tensor to write": lambda: dist.all_gather(
+            [ones(4, 1).expand(4, 5)] * world, ones(4, 5), group=group
+        ),
+        "all_gather_into_tensor: expected a tensor to write": lambda: dist.all_gather_into_tensor(
+            ones(1).expand(5 * world), ones(5), group=group
+        ),
+        "reduce_scatter_tensor: expected a tensor to write": lambda: dist.reduce_scatter_tensor(
+            ones(1).expand(5), ones(5 * world), group=group
+        ),
+        "reduce_scatter: expected a tensor to write": lambda: dist.reduce_scatter(
+            ones(1).expand(5), [ones(5)] * world, group=group
+        ),
+        "all_to_all: expected a tensor to write": lambda: dist.all_to_all_single(
+            ones(1).expand(world), ones(world), group=group
+        ),
+        "recv: expected a tensor to write": lambda: dist.recv(ones(1).expand(5), src=(rank + 1) % world, group=group),
         "splits of 0 to 4": lambda: dist.all_to_all_single(
             ones(4), ones(4), [2**62] * (world - 1) + [4], [4] + [0] * (world - 1), group=group
         ),
@@ -213,7 +236,19 @@ def refused(rank: int, world: int) -> dict[str, str]:
     return texts
 
 
-FUNCTIONS = (threads, forked, callbacks, waits_that_end, types_differ, refused)
+def expanded(rank: int, world: int) -> None:
+    """Tensors whose elements share a place may be sent."""
+    group = a_group(world)
+    out = torch.zeros(5 * world)
+    dist.all_gather_into_tensor(out, torch.ones(1).expand(5), group=group)
+    assert (out == 1).all()
+    dist.reduce_scatter_tensor(out[:5], torch.ones(1).expand(5 * world), group=group)
+    assert (out[:5] == world).all()
+    dist.all_to_all_single(out, torch.full([1], float(rank)).expand(5 * world), group=group)
+    assert (out.view(world, 5) == torch.arange(world)[:, None]).all()
+
+
+FUNCTIONS = (threads, forked, callbacks, waits_that_end, types_differ, refused, expanded)
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
@@ -229,7 +264,7 @@ def of(ranks: list[dict], function) -> list:
     return values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
 
 
-@pytest.mark.parametrize("function", [threads, forked], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [threads, forked, expanded], ids=lambda f: f.__name__)
 def test_function(ranks, function):
     of(ranks, function)
 

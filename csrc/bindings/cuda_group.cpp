@@ -154,8 +154,10 @@ CudaGroup::WorkPtr CudaGroup::submit_on(c10::Stream stream, Plan& plan, const Bo
 
 CudaGroup::WorkPtr CudaGroup::allreduce(Tensors& tensors, const c10d::ReduceOp& op, bool async,
                                         std::chrono::milliseconds timeout) {
-  for (const at::Tensor& t : tensors)
+  for (const at::Tensor& t : tensors) {
     if (t.layout() != at::kStrided || !reducible(t, op)) return nullptr;
+    check_written(t, "all_reduce");
+  }
   if (tensors.empty() || !usable(tensors[0].device())) return nullptr;
   return submit(
       {.type = c10d::OpType::ALLREDUCE, .results = tensors, .async = async, .timeout = timeout},
@@ -172,7 +174,7 @@ CudaGroup::WorkPtr CudaGroup::allreduce(Tensors& tensors, const c10d::ReduceOp& 
 
 CudaGroup::WorkPtr CudaGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_root(opts.rootRank, size_, "reduce");
-  const at::Tensor& tensor = single(tensors, "reduce");
+  const at::Tensor& tensor = single_written(tensors, "reduce");
   if (!reducible(tensor, opts.reduceOp) || !usable(tensor.device())) return nullptr;
   return submit(
       {.type = c10d::OpType::REDUCE, .results = tensors, .async = opts.asyncOp, .timeout = opts.timeout},
@@ -188,7 +190,7 @@ CudaGroup::WorkPtr CudaGroup::reduce(Tensors& tensors, const c10d::ReduceOptions
 
 CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                              const c10d::ReduceScatterOptions& opts) {
-  const at::Tensor& output = single(outputs, "reduce_scatter");
+  const at::Tensor& output = single_written(outputs, "reduce_scatter");
   TORCH_CHECK(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
               "ark process group, reduce_scatter: expected one list of ", size_, " inputs, got ", inputs.size(),
               " lists, the first of ", inputs.empty() ? 0 : inputs[0].size());
@@ -230,6 +232,7 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].layout() != at::kStrided || inputs[i].is_complex() || !reducible(inputs[i], opts.reduceOp))
       return nullptr;
+    check_written(outputs[i], "reduce_scatter_tensor");
     TORCH_CHECK(inputs[i].numel() == outputs[i].numel() * size_ && inputs[i].scalar_type() == outputs[i].scalar_type(),
                 "ark process group, reduce_scatter_tensor: expected an input of ", outputs[i].numel() * size_,
                 " elements of ", outputs[i].scalar_type(), ", got ", inputs[i].numel(), " of ",
@@ -287,7 +290,7 @@ CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
 CudaGroup::WorkPtr CudaGroup::recv(Tensors& tensors, int source) {
   check_root(source, size_, "recv");
   TORCH_CHECK(source != rank_, "ark process group, recv: rank ", source, " cannot receive from itself");
-  const at::Tensor& tensor = single(tensors, "recv");
+  const at::Tensor& tensor = single_written(tensors, "recv");
   if (!usable(tensor.device(), true)) return nullptr;
   return point(source, false, tensor, [&](Collectives& collectives, const Call& call) {
     Staged out(tensor);

@@ -15,7 +15,7 @@ abi::ExchangePart part(const void* source, void* destination, uint64_t send_byte
 
 CudaGroup::WorkPtr CudaGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   check_root(opts.rootRank, size_, "broadcast");
-  const at::Tensor& tensor = single(tensors, "broadcast");
+  const at::Tensor& tensor = single_written(tensors, "broadcast");
   if (!usable(tensor.device())) return nullptr;
   return submit(
       {.type = c10d::OpType::BROADCAST, .results = tensors, .async = opts.asyncOp, .timeout = opts.timeout},
@@ -112,7 +112,10 @@ CudaGroup::WorkPtr CudaGroup::gather(std::vector<Tensors>& outputs, Tensors& inp
   const bool is_root = rank_ == opts.rootRank;
   TORCH_CHECK(outputs.size() == (is_root ? 1u : 0u), "ark process group, gather: expected ",
               is_root ? "one list" : "no list", " of outputs on rank ", rank_, ", got ", outputs.size());
-  if (is_root) check_parts(outputs[0], size_, input, "gather");
+  if (is_root) {
+    check_parts(outputs[0], size_, input, "gather");
+    for (const at::Tensor& part : outputs[0]) check_written(part, "gather");
+  }
   if (!usable(input.device())) return nullptr;
   return submit(
       {.type = c10d::OpType::GATHER,
@@ -139,7 +142,7 @@ CudaGroup::WorkPtr CudaGroup::gather(std::vector<Tensors>& outputs, Tensors& inp
 CudaGroup::WorkPtr CudaGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                       const c10d::ScatterOptions& opts) {
   check_root(opts.rootRank, size_, "scatter");
-  const at::Tensor& output = single(outputs, "scatter");
+  const at::Tensor& output = single_written(outputs, "scatter");
   const bool is_root = rank_ == opts.rootRank;
   TORCH_CHECK(inputs.size() == (is_root ? 1u : 0u), "ark process group, scatter: expected ",
               is_root ? "one list" : "no list", " of inputs on rank ", rank_, ", got ", inputs.size());
@@ -169,6 +172,7 @@ CudaGroup::WorkPtr CudaGroup::scatter(Tensors& outputs, std::vector<Tensors>& in
 
 CudaGroup::WorkPtr CudaGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                             std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  check_written(output, "all_to_all");
   TORCH_CHECK(input.scalar_type() == output.scalar_type(), "ark process group, all_to_all: expected an output of ",
               input.scalar_type(), ", got ", output.scalar_type());
   auto to = split_bytes(input_splits, input, size_, "input"),
@@ -207,6 +211,7 @@ CudaGroup::WorkPtr CudaGroup::alltoall(Tensors& outputs, Tensors& inputs, const 
               outputs.size());
   check_alike(inputs, inputs[0], "all_to_all");
   check_alike(outputs, inputs[0], "all_to_all");
+  for (const at::Tensor& t : outputs) check_written(t, "all_to_all");
   TORCH_CHECK(inputs[rank_].nbytes() == outputs[rank_].nbytes(), "ark process group, all_to_all: rank ", rank_,
               " sends ", inputs[rank_].nbytes(), " bytes to itself and expects ", outputs[rank_].nbytes());
   if (!usable(inputs[0].device())) return nullptr;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "bindings/call.h"
 #include "bindings/options.h"
 #include "codegen/codegen.h"
@@ -223,6 +224,12 @@ py::dict info(cuda::Toolchain& toolchain) {
   return result;
 }
 
+/// Every variable with a fixed set of values, so that a wrong one is refused before it is needed.
+void check_environment() {
+  log::enabled(log::Level::kError);
+  runtime::verification_from_environment();
+}
+
 void register_errors(py::module_& m) {
   py::register_exception<UnsupportedError>(m, "Unsupported", PyExc_RuntimeError);
   py::register_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
@@ -278,6 +285,8 @@ PYBIND11_MODULE(_C, m) {
       },
       py::arg("plan_json"), py::arg("trace") = false, py::arg("arch") = "sm_90a",
       "Compiles a plan's kernel; needs no GPU.");
+  m.def("check_environment", &check_environment,
+        "Raises ValueError on a value that ARK_LOG or ARK_VERIFY cannot have.");
   m.def("info", [toolchain] { return info(*toolchain); }, "Driver, NVRTC, GPU, cache.");
   m.def(
       "set_trace_sink",

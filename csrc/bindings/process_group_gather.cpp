@@ -23,7 +23,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::broadcast(Tensors& tensors, const c10d
         [&](c10d::Backend& b) { return b.broadcast(tensors, opts); });
   }
   check_root(opts.rootRank, getSize(), "broadcast");
-  at::Tensor tensor = single(tensors, "broadcast");
+  at::Tensor tensor = single_written(tensors, "broadcast");
   return submit(c10d::OpType::BROADCAST, tensors, opts.timeout,
                 [this, tensor, root = static_cast<int>(opts.rootRank)](const Call& call) {
                   Staged staged(tensor);
@@ -157,6 +157,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::gather(std::vector<Tensors>& outputs, 
               is_root ? "one list" : "no list", " of outputs on rank ", getRank(), ", got ", outputs.size());
   Tensors parts = is_root ? outputs[0] : Tensors{};
   if (is_root) check_parts(parts, getSize(), input, "gather");
+  for (const at::Tensor& part : parts) check_written(part, "gather");
   return submit(c10d::OpType::GATHER, parts, opts.timeout,
                 [this, input, parts, root = static_cast<int>(opts.rootRank)](const Call& call) {
                   Staged in(input);
@@ -175,7 +176,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::scatter(Tensors& outputs, std::vector<
         [&](c10d::Backend& b) { return b.scatter(outputs, inputs, opts); });
   }
   check_root(opts.rootRank, getSize(), "scatter");
-  at::Tensor output = single(outputs, "scatter");
+  at::Tensor output = single_written(outputs, "scatter");
   const bool is_root = getRank() == opts.rootRank;
   TORCH_CHECK(inputs.size() == (is_root ? 1u : 0u), "ark process group, scatter: expected ",
               is_root ? "one list" : "no list", " of inputs on rank ", getRank(), ", got ", inputs.size());
@@ -201,6 +202,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall_base(at::Tensor& output, at::
         [&](CudaGroup& g) { return g.alltoall_base(output, input, output_splits, input_splits, opts); },
         [&](c10d::Backend& b) { return b.alltoall_base(output, input, output_splits, input_splits, opts); });
   }
+  check_written(output, "all_to_all");
   TORCH_CHECK(input.scalar_type() == output.scalar_type(), "ark process group, all_to_all: expected an output of ",
               input.scalar_type(), ", got ", output.scalar_type());
   auto to = split_bytes(input_splits, input, getSize(), "input"),
@@ -225,6 +227,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::alltoall(Tensors& outputs, Tensors& in
               " and ", outputs.size());
   check_alike(inputs, inputs[0], "all_to_all");
   check_alike(outputs, inputs[0], "all_to_all");
+  for (const at::Tensor& t : outputs) check_written(t, "all_to_all");
   std::vector<uint64_t> to, from;
   int64_t total = 0;
   for (const at::Tensor& t : inputs) to.push_back(t.nbytes());

@@ -61,7 +61,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int
   }
   check_root(source, getSize(), "recv");
   TORCH_CHECK(source != getRank(), "ark process group, recv: rank ", source, " cannot receive from itself");
-  return receive(single(tensors, "recv"), source, tag);
+  return receive(single_written(tensors, "recv"), source, tag);
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recvAnysource(Tensors& tensors, int tag) {
@@ -71,7 +71,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::recvAnysource(Tensors& tensors, int ta
         "recv", [&](CudaGroup&) { return WorkPtr(); }, [&](c10d::Backend& b) { return b.recvAnysource(tensors, tag); },
         false);
   }
-  return receive(single(tensors, "recv"), comm::Inbox::kAnyRank, tag);
+  return receive(single_written(tensors, "recv"), comm::Inbox::kAnyRank, tag);
 }
 
 }  // namespace ark::bindings

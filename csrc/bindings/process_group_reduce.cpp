@@ -15,7 +15,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d
   if (tensors.size() == 1 && tensors[0].layout() != at::kStrided)
     return on_gloo("all_reduce of sparse tensors", c10d::OpType::_ALLREDUCE_SPARSE, tensors, opts.timeout,
                    [tensors, opts](c10d::Backend& b) mutable { return b.allreduce(tensors, opts); });
-  at::Tensor tensor = as_real(single(tensors, "all_reduce"), opts.reduceOp);
+  at::Tensor tensor = as_real(single_written(tensors, "all_reduce"), opts.reduceOp);
   DType type = reducible_type(tensor.scalar_type(), opts.reduceOp);
   return submit(c10d::OpType::ALLREDUCE, tensors, opts.timeout,
                 [this, tensor, type, op = reduction(opts.reduceOp)](const Call& call) {
@@ -37,7 +37,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
   TORCH_CHECK(!tensors.empty(), "ark process group, all_reduce_coalesced: expected at least one tensor");
   Tensors parts;
   for (const at::Tensor& t : tensors) {
-    check_dense(t, "all_reduce_coalesced");
+    check_written(t, "all_reduce_coalesced");
     TORCH_CHECK(t.scalar_type() == tensors[0].scalar_type(),
                 "ark process group, all_reduce_coalesced: expected one type, got ", tensors[0].scalar_type(), " and ",
                 t.scalar_type());
@@ -60,7 +60,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::R
         [&](c10d::Backend& b) { return b.reduce(tensors, opts); });
   }
   check_root(opts.rootRank, getSize(), "reduce");
-  at::Tensor tensor = as_real(single(tensors, "reduce"), opts.reduceOp);
+  at::Tensor tensor = as_real(single_written(tensors, "reduce"), opts.reduceOp);
   DType type = reducible_type(tensor.scalar_type(), opts.reduceOp);
   auto root = static_cast<int>(opts.rootRank);
   return submit(c10d::OpType::REDUCE, tensors, opts.timeout,
@@ -79,7 +79,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
         "reduce_scatter", [&](CudaGroup& g) { return g.reduce_scatter(outputs, inputs, opts); },
         [&](c10d::Backend& b) { return b.reduce_scatter(outputs, inputs, opts); });
   }
-  at::Tensor output = single(outputs, "reduce_scatter");
+  at::Tensor output = single_written(outputs, "reduce_scatter");
   TORCH_CHECK(inputs.size() == 1, "ark process group, reduce_scatter: expected one list of inputs, got ",
               inputs.size());
   Tensors parts = inputs[0];
@@ -129,6 +129,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensor
   check_device(outputs, inputs[0], "reduce_scatter_tensor");
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "reduce_scatter_tensor");
+    check_written(outputs[i], "reduce_scatter_tensor");
     reducible_type(inputs[i].scalar_type(), opts.reduceOp);
     TORCH_CHECK(
         inputs[i].numel() == outputs[i].numel() * getSize() && inputs[i].scalar_type() == outputs[i].scalar_type(),

@@ -1,6 +1,7 @@
 #include "bindings/tensor_args.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 #include <optional>
@@ -92,6 +93,13 @@ void check_dense(const at::Tensor& tensor, const char* operation) {
               ": expected a dense tensor, got layout ", tensor.layout());
 }
 
+void check_written(const at::Tensor& tensor, const char* operation) {
+  check_dense(tensor, operation);
+  TORCH_CHECK(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ark process group, ", operation,
+              ": expected a tensor to write whose elements each have a place of their own, got sizes ", tensor.sizes(),
+              " and strides ", tensor.strides());
+}
+
 void check_device(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
   for (const at::Tensor& t : tensors)
     TORCH_CHECK(t.device() == like.device(), "ark process group, ", operation, ": expected all tensors on ",
@@ -101,6 +109,11 @@ void check_device(const std::vector<at::Tensor>& tensors, const at::Tensor& like
 const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* operation) {
   TORCH_CHECK(tensors.size() == 1, "ark process group, ", operation, ": expected one tensor, got ", tensors.size());
   check_dense(tensors[0], operation);
+  return tensors[0];
+}
+
+const at::Tensor& single_written(const std::vector<at::Tensor>& tensors, const char* operation) {
+  check_written(single(tensors, operation), operation);
   return tensors[0];
 }
 
@@ -148,7 +161,7 @@ void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Te
               " outputs, got ", parts.size());
   check_device(parts, input, "all_gather");
   for (const at::Tensor& part : parts) {
-    check_dense(part, "all_gather");
+    check_written(part, "all_gather");
     TORCH_CHECK(part.scalar_type() == input.scalar_type(), "ark process group, all_gather: expected outputs of ",
                 input.scalar_type(), ", got ", part.scalar_type());
   }
@@ -156,7 +169,7 @@ void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Te
 
 void check_gathered_into(const at::Tensor& output, const at::Tensor& input, int size) {
   check_dense(input, "all_gather_into_tensor");
-  check_dense(output, "all_gather_into_tensor");
+  check_written(output, "all_gather_into_tensor");
   TORCH_CHECK(output.numel() == input.numel() * size && output.scalar_type() == input.scalar_type(),
               "ark process group, all_gather_into_tensor: expected an output of ", input.numel() * size,
               " elements of ", input.scalar_type(), ", got ", output.numel(), " of ", output.scalar_type());

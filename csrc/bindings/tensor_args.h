@@ -15,10 +15,13 @@ int wire_type(at::ScalarType type);
 DType reducible_type(at::ScalarType type, const c10d::ReduceOp& op);
 comm::Reduction reduction(const c10d::ReduceOp& op);
 void check_dense(const at::Tensor& tensor, const char* operation);
+/// Of a tensor that the call writes: dense, and no two elements in one place, as those of an expanded tensor are.
+void check_written(const at::Tensor& tensor, const char* operation);
 /// All of `tensors` on the device of `like`.
 void check_device(const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation);
-/// The only tensor of a list.
+/// The only tensor of a list; one that the call writes.
 const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* operation);
+const at::Tensor& single_written(const std::vector<at::Tensor>& tensors, const char* operation);
 void check_root(int64_t root, int size, const char* operation);
 /// A tensor to reduce: complex numbers are pairs of real ones (sums and averages only).
 at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op);
@@ -42,7 +45,7 @@ at::Tensor flat(const std::vector<at::Tensor>& parts);
 void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts);
 /// As many parts as ranks, each like `like`, on its device.
 void check_parts(const std::vector<at::Tensor>& parts, int size, const at::Tensor& like, const char* operation);
-/// The same, of any sizes.
+/// The same, of any sizes; all of them written.
 void check_gathered(const std::vector<at::Tensor>& parts, int size, const at::Tensor& input);
 /// Output and input of all_gather_into_tensor.
 void check_gathered_into(const at::Tensor& output, const at::Tensor& input, int size);

@@ -215,9 +215,18 @@ class Grouper {
     const int reg = place ? try_eval(owner, g, *place) : -1;
     if (reg < 0 || !fits(reg, *place, g)) return claim_part(owner, g);
     state_.place[o] = place;
-    if (group(g).kind == GroupKind::kMatmul) state_.value_roots[o] = trial(g).reg(reg).roots;
+    if (group(g).kind == GroupKind::kMatmul) state_.value_roots[o] = roots_of(owner, g, trial(g).reg(reg).roots);
     adopt(owner, g);
     return true;
+  }
+
+  /// The matmuls whose epilogue stores a value: those that it depends on; of one computed from adopted values alone,
+  /// those that store the first of them.
+  uint32_t roots_of(int owner, int g, uint32_t depends) const {
+    for (ir::ValueId input : state_.node(state_.tensor(owner).node).inputs)
+      if (depends == 0 && state_.group(input) == g)
+        depends = state_.value_roots[static_cast<size_t>(state_.owner(input))];
+    return depends;
   }
 
   /// A value along a matmul that is not one per element of its domain (half of rotated columns): whoever needs it
