@@ -117,6 +117,43 @@ def test_pair(function):
     values(run_ranks(function, 2, seconds=30))
 
 
+def to_itself(rank: int, world: int) -> list[str]:
+    """Batches with messages of a rank to itself, beside others and alone; halves that find no other one raise."""
+    P2P = dist.P2POp
+    for _ in range(3):
+        sent = [torch.full((3 + peer,), 10.0 * rank + peer) for peer in range(world)]
+        got = [torch.zeros(3 + rank) for _ in range(world)]
+        ops = [P2P(dist.irecv, got[peer], peer) for peer in range(world)]
+        ops += [P2P(dist.isend, sent[peer], peer) for peer in range(world)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        assert [x.unique().item() for x in got] == [10.0 * peer + rank for peer in range(world)]
+    a, b = torch.zeros(2, 2), torch.zeros(2, 2)
+    ops = [P2P(dist.isend, torch.full((4,), 1.0), rank, tag=1), P2P(dist.isend, torch.full((4,), 2.0), rank, tag=2)]
+    ops += [P2P(dist.irecv, a, rank, tag=2), P2P(dist.irecv, b, rank, tag=1)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert (a == 2).all() and (b == 1).all()
+    texts = []
+    for ops in (
+        [P2P(dist.irecv, a, rank)],
+        [P2P(dist.isend, a, rank), P2P(dist.irecv, torch.zeros(5), rank)],
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            dist.batch_isend_irecv(ops)
+        texts.append(str(raised.value))
+        if len(texts) == 1:  # after an error inside of a batch, torch leaves the group in it
+            dist.all_reduce(a)
+            assert (a == 2 * world).all()
+    return texts
+
+
+def test_messages_to_itself():
+    for rank, texts in enumerate(values(run_ranks(to_itself, 2, seconds=30))):
+        assert f"rank {rank} receives from itself in a batch that has not the other half (tag 0)" in texts[0], texts
+        assert f"rank {rank} sends 4 elements of Float to itself and receives 5 of Float" in texts[1], texts
+
+
 @pytest.mark.parametrize("function", [batch_beside_any, any_order_of_sizes])
 def test_three_ranks(function):
     values(run_ranks(function, 3, seconds=30))

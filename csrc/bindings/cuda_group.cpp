@@ -278,7 +278,6 @@ CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tens
 
 CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
   check_root(destination, size_, "send");
-  TORCH_CHECK(destination != rank_, "ark process group, send: rank ", destination, " cannot send to itself");
   const at::Tensor& tensor = single(tensors, "send");
   if (!usable(tensor.device(), true)) return nullptr;
   return point(destination, true, tensor, [&](Collectives& collectives, const Call& call) {
@@ -289,7 +288,6 @@ CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
 
 CudaGroup::WorkPtr CudaGroup::recv(Tensors& tensors, int source) {
   check_root(source, size_, "recv");
-  TORCH_CHECK(source != rank_, "ark process group, recv: rank ", source, " cannot receive from itself");
   const at::Tensor& tensor = single_written(tensors, "recv");
   if (!usable(tensor.device(), true)) return nullptr;
   return point(source, false, tensor, [&](Collectives& collectives, const Call& call) {

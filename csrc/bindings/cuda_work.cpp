@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "bindings/profiling_title.h"
 
 namespace ark::bindings {
 
@@ -48,13 +49,14 @@ c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<c10::Devic
 
 CudaWork::CudaWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results, c10::Stream stream,
                    std::shared_ptr<comm::CudaCollectives> collectives, bool blocks_host, bool own_stream)
-    : c10d::Work(rank, type),
+    : c10d::Work(rank, type, profiling_title(type), results),
       results_(std::move(results)),
       sequence_(sequence),
       stream_(stream),
       blocks_host_(blocks_host),
       collectives_(std::move(collectives)) {
   if (own_stream) end();
+  if (recordFunctionEndCallback_) recordFunctionEndCallback_();  // launched
 }
 
 c10::Event& CudaWork::end() {

@@ -108,6 +108,9 @@ class ProcessGroupArk : public c10d::Backend {
   WorkPtr enqueue(WorkQueue& queue, c10d::OpType type, uint64_t sequence, Tensors results,
                   std::chrono::milliseconds timeout, Body body, std::optional<comm::CallCounts> before = {});
   WorkPtr receive(at::Tensor tensor, int source, int tag);
+  WorkPtr message_to_self(c10d::OpType type, const at::Tensor& tensor, int tag);
+  void end_messages_to_self();
+  WorkPtr end_batch();
   void sequence_failed(const std::exception& error);
   uint64_t number_gpu_call();
   void abort_kernels();
@@ -172,6 +175,13 @@ class ProcessGroupArk : public c10d::Backend {
   std::shared_ptr<void> life_ = std::make_shared<char>();
   bool coalescing_ = false, coalescing_cuda_ = false, coalescing_own_ = false;
   std::vector<WorkPtr> coalesced_;
+  struct ToSelf {
+    bool sends;
+    int tag;
+    at::Tensor tensor;
+    c10::intrusive_ptr<ArkWork> work;
+  };
+  std::vector<ToSelf> to_self_;  // halves of messages in the batch that is being called
   DelegatedCalls own_delegated_;
   std::unique_ptr<WorkQueue> collective_queue_;
   std::map<int, std::unique_ptr<WorkQueue>> send_queues_;

@@ -91,11 +91,18 @@ void ProcessGroupArk::startCoalescing() {
   coalescing_ = true;
   coalescing_cuda_ = coalescing_own_ = false;
   coalesced_.clear();
+  to_self_.clear();
 }
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::endCoalescing() {
   auto own_turn = turn("endCoalescing");
   coalescing_ = false;
+  WorkPtr work = end_batch();
+  end_messages_to_self();
+  return work;
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::end_batch() {
   if (coalescing_cuda_ && !coalescing_own_) {
     coalescing_cuda_ = false;
     return nccl_->endCoalescing();

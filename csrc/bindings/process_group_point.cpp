@@ -7,13 +7,14 @@ namespace ark::bindings {
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::send(Tensors& tensors, int destination, int tag) {
   auto own_turn = turn("send");
-  if (on_cuda(tensors, "send")) {
+  const bool cuda = on_cuda(tensors, "send");
+  if (destination == getRank()) return message_to_self(c10d::OpType::SEND, single(tensors, "send"), tag);
+  if (cuda) {
     return on_gpu(
         "send", [&](CudaGroup& g) { return g.send(tensors, destination); },
         [&](c10d::Backend& b) { return b.send(tensors, destination, tag); }, false);
   }
   check_root(destination, getSize(), "send");
-  TORCH_CHECK(destination != getRank(), "ark process group, send: rank ", destination, " cannot send to itself");
   // Copied now where it is not contiguous; the memory itself belongs to the caller until wait().
   at::Tensor data = single(tensors, "send").contiguous();
   return enqueue(queue(send_queues_[destination]), c10d::OpType::SEND, sent_[destination]++, tensors,
@@ -54,13 +55,14 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::receive(at::Tensor tensor, int source,
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int tag) {
   auto own_turn = turn("recv");
-  if (on_cuda(tensors, "recv")) {
+  const bool cuda = on_cuda(tensors, "recv");
+  if (source == getRank()) return message_to_self(c10d::OpType::RECV, single_written(tensors, "recv"), tag);
+  if (cuda) {
     return on_gpu(
         "recv", [&](CudaGroup& g) { return g.recv(tensors, source); },
         [&](c10d::Backend& b) { return b.recv(tensors, source, tag); }, false);
   }
   check_root(source, getSize(), "recv");
-  TORCH_CHECK(source != getRank(), "ark process group, recv: rank ", source, " cannot receive from itself");
   return receive(single_written(tensors, "recv"), source, tag);
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/InferenceMode.h>
 
+#include "bindings/profiling_title.h"
+
 namespace ark::bindings {
 
 namespace {
@@ -15,7 +17,7 @@ bool receives(c10d::OpType type) { return type == c10d::OpType::RECV || type == 
 }  // namespace
 
 ArkWork::ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results)
-    : c10d::Work(rank, type),
+    : c10d::Work(rank, type, profiling_title(type), results),
       results_(std::move(results)),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
       sequence_(sequence) {}
