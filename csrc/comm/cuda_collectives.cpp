@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "comm/collective_tuning.h"
 
 namespace ark::comm {
 namespace {
@@ -201,7 +200,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
   p.call = abi::pack_call(kind, static_cast<int>(dtype), p.op, root, count);
   const uint64_t bytes = count * size_bytes(dtype);
   if (group_.world == 1) return copy_alone(out, in, bytes, call);
-  if (takes_direct(bytes, tuning_for(group_.world).direct_reduce_bytes) && reduce_direct(p, bytes, bytes, dtype, call))
+  if (takes_direct(bytes, tuning_for(group_.world).direct_reduce) && reduce_direct(p, bytes, bytes, dtype, call))
     return;
   p.algorithm = choose(bytes, dtype);
   if (p.algorithm == abi::Algorithm::kRing) {
@@ -231,7 +230,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
   if (group_.world == 1) return copy_alone(out, in, count * size_bytes(dtype), call);
   const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
   const uint64_t room = layout_.packet_area_bytes / 2;
-  if (takes_direct(bytes * group_.world, tuning_for(group_.world).direct_scatter_bytes) &&
+  if (takes_direct(bytes * group_.world, tuning_for(group_.world).direct_scatter) &&
       reduce_direct(p, bytes * group_.world, 0, dtype, call))
     return;
   const bool small =
@@ -259,8 +258,7 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   p.call = abi::pack_call(p.kind, call.type, static_cast<abi::ReduceOp>(kind), root, bytes);
   for (int r = 0; r < group_.world; ++r) p.parts[r] = parts[r];
   p.compares_pairs = bytes == 0 && (kind == ExchangeKind::kAllToAll || kind == ExchangeKind::kAllGather);
-  if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move_bytes) &&
-      move_direct(p, output, call))
+  if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move) && move_direct(p, output, call))
     return;
   p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
   p.ring_workers =

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "comm/collective_source.h"
+#include "comm/collective_tuning.h"
 #include "comm/reduce.h"
 #include "comm/symmetric_memory.h"
 #include "comm/window.h"
@@ -104,7 +105,7 @@ class CudaCollectives {
   std::shared_ptr<Window> window_at(const void* data, uint64_t bytes) const;
   void keep_window(const std::shared_ptr<Window>& window);
   int direct_workers() const;
-  bool takes_direct(uint64_t bytes, uint64_t from) const;
+  bool takes_direct(uint64_t bytes, const SizeRange& range) const;
   /// On registered memory, if both tensors lie in it.
   bool reduce_direct(abi::CollectiveParams& params, uint64_t in_bytes, uint64_t out_bytes, DType dtype,
                      const Call& call);

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "comm/collective_tuning.h"
 #include "comm/cuda_collectives.h"
 
 namespace ark::comm {
@@ -63,9 +62,9 @@ int CudaCollectives::direct_workers() const {
   return forced_workers_ > 0 ? forced_workers_ : tuning_for(group_.world).direct_workers;
 }
 
-bool CudaCollectives::takes_direct(uint64_t bytes, uint64_t from) const {
+bool CudaCollectives::takes_direct(uint64_t bytes, const SizeRange& range) const {
   if (forced_ >= 0) return forced_ == static_cast<int>(abi::Algorithm::kDirect);
-  return bytes >= from;
+  return range.has(bytes);
 }
 
 bool CudaCollectives::reduce_direct(abi::CollectiveParams& p, uint64_t in_bytes, uint64_t out_bytes, DType dtype,
