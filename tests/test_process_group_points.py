@@ -134,6 +134,10 @@ def to_itself(rank: int, world: int) -> list[str]:
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     assert (a == 2).all() and (b == 1).all()
+    c, d = torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    for work in dist.batch_isend_irecv([P2P(dist.irecv, d, rank), P2P(dist.isend, 2 * c, rank)]):
+        work.wait()
+    assert (d == 2).all() and d.is_leaf  # as between two ranks: no autograd
     texts = []
     for ops in (
         [P2P(dist.irecv, a, rank)],
@@ -142,9 +146,19 @@ def to_itself(rank: int, world: int) -> list[str]:
         with pytest.raises(RuntimeError) as raised:
             dist.batch_isend_irecv(ops)
         texts.append(str(raised.value))
-        if len(texts) == 1:  # after an error inside of a batch, torch leaves the group in it
+        if len(texts) == 1:  # after an error inside of a batch, torch leaves its collectives in it
             dist.all_reduce(a)
             assert (a == 2 * world).all()
+    # but no message: the batch has ended with the error
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="cannot send to itself but within a batch"):
+        group.send([a], rank, 0)
+    group._start_coalescing()
+    half = group.recv([a], rank, 0)
+    with pytest.raises(RuntimeError, match="sends 5 elements of Float to itself and receives 4"):
+        group.send([torch.zeros(5)], rank, 0)
+    with pytest.raises(ValueError, match="has ended with an exception"):
+        half.wait()
     return texts
 
 

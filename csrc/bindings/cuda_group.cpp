@@ -256,6 +256,32 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
       inputs[0].device());
 }
 
+/// A stream of the group that follows the current one.
+c10::Stream CudaGroup::forked_stream(int key, c10::Device device) {
+  c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  c10::Stream stream = own_stream(key);
+  c10::Event begin(c10::DeviceType::CUDA);
+  begin.record(current);
+  begin.block(stream);
+  return stream;
+}
+
+CudaGroup::WorkPtr CudaGroup::message_to_self(const at::Tensor& from, const at::Tensor& to) {
+  if (!usable(to.device(), true)) return nullptr;
+  std::lock_guard lock(mutex_);
+  const int key = 2 * rank_;
+  c10::DeviceGuard guard(to.device());
+  Plan plan{.type = c10d::OpType::SEND, .results = {to}, .inputs = {from}};
+  return submit_on(
+      forked_stream(key, to.device()), plan,
+      [&](Collectives&, const Call&) {
+        at::NoGradGuard no_grad;
+        at::Tensor target = to;
+        target.copy_(from.reshape(to.sizes()));
+      },
+      true, points_[key]++);
+}
+
 CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tensor, const Body& body) {
   std::lock_guard lock(mutex_);
   const int key = 2 * peer + (sends ? 1 : 0);
@@ -267,11 +293,7 @@ CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tens
     return nullptr;
   }
   c10::DeviceGuard guard(tensor.device());
-  c10::Stream current = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
-  c10::Stream stream = own_stream(key);
-  c10::Event begin(c10::DeviceType::CUDA);
-  begin.record(current);
-  begin.block(stream);
+  c10::Stream stream = forked_stream(key, tensor.device());
   Plan plan{.type = sends ? c10d::OpType::SEND : c10d::OpType::RECV, .results = {tensor}};
   return submit_on(stream, plan, body, true, points_[key]++);
 }

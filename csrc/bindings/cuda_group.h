@@ -48,6 +48,8 @@ class CudaGroup {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts);
   WorkPtr send(Tensors& tensors, int destination);
   WorkPtr recv(Tensors& tensors, int source);
+  /// Copies on a stream of the group.
+  WorkPtr message_to_self(const at::Tensor& from, const at::Tensor& to);
   WorkPtr barrier(const c10d::BarrierOptions& opts, c10::Device device);
 
   /// A tensor in new memory that all ranks map; its memory goes when the last tensor on it does. Collective.
@@ -90,6 +92,7 @@ class CudaGroup {
   WorkPtr submit(Plan plan, const Body& body, c10::Device device);
   WorkPtr submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number);
   WorkPtr point(int peer, bool sends, const at::Tensor& tensor, const Body& body);
+  c10::Stream forked_stream(int key, c10::Device device);
   c10::Stream own_stream(int key);
   void follow(c10::Stream stream);
   void gather_parts(Collectives& collectives, const at::Tensor& input, const Tensors& parts, const Call& call);

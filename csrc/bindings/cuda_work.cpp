@@ -134,7 +134,8 @@ c10::intrusive_ptr<c10::ivalue::Future> CombinedWork::getFuture() {
     wait(kNoTimeout);
     std::vector<at::Tensor> results = result();
     std::vector<c10::Device> devices;
-    if (!results.empty() && results[0].is_cuda()) devices.push_back(results[0].device());
+    for (const at::Tensor& t : results)
+      if (t.is_cuda() && devices.empty()) devices.push_back(t.device());
     future_ = make_future(devices);
     future_->markCompleted(c10::IValue(results));
   }

@@ -109,8 +109,19 @@ class ProcessGroupArk : public c10d::Backend {
                   std::chrono::milliseconds timeout, Body body, std::optional<comm::CallCounts> before = {});
   WorkPtr receive(at::Tensor tensor, int source, int tag);
   WorkPtr message_to_self(c10d::OpType type, const at::Tensor& tensor, int tag);
-  void end_messages_to_self();
   WorkPtr end_batch();
+  void drop_batch();
+  /// Around calls that are no Attempt: if one throws, its batch ends.
+  class BatchGuard {
+   public:
+    explicit BatchGuard(ProcessGroupArk& group) : group_(group), exceptions_(std::uncaught_exceptions()) {}
+    ~BatchGuard();
+    BatchGuard(const BatchGuard&) = delete;
+
+   private:
+    ProcessGroupArk& group_;
+    int exceptions_;
+  };
   void sequence_failed(const std::exception& error);
   uint64_t number_gpu_call();
   void abort_kernels();

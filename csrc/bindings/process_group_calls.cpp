@@ -1,4 +1,4 @@
-// How a call of a group is numbered, queued, refused and put together with others.
+// How a call of a group is numbered, queued and refused.
 #include <exception>
 #include <utility>
 
@@ -31,6 +31,7 @@ ProcessGroupArk::Attempt::~Attempt() {
   if (std::uncaught_exceptions() == exceptions_ || group_.closed_) return;
   const bool peers_wait = group_.channel_->note_refusal(cat(operation_, " (the exception of that rank says why)"));
   if (peers_wait && group_.cuda_) group_.abort_kernels();
+  group_.drop_batch();
 }
 
 /// An exception on this rank alone after its call got a number: the peers wait for it in theirs.
@@ -84,42 +85,6 @@ void ProcessGroupArk::abort_kernels() {
   } catch (const std::exception& error) {
     log::warn("process group ", name_, ": its kernels end at their time-out: ", error.what());
   }
-}
-
-void ProcessGroupArk::startCoalescing() {
-  auto own_turn = turn("startCoalescing");
-  coalescing_ = true;
-  coalescing_cuda_ = coalescing_own_ = false;
-  coalesced_.clear();
-  to_self_.clear();
-}
-
-ProcessGroupArk::WorkPtr ProcessGroupArk::endCoalescing() {
-  auto own_turn = turn("endCoalescing");
-  coalescing_ = false;
-  WorkPtr work = end_batch();
-  end_messages_to_self();
-  return work;
-}
-
-ProcessGroupArk::WorkPtr ProcessGroupArk::end_batch() {
-  if (coalescing_cuda_ && !coalescing_own_) {
-    coalescing_cuda_ = false;
-    return nccl_->endCoalescing();
-  }
-  if (coalescing_own_) {
-    auto parts = std::exchange(coalesced_, {});
-    if (std::exchange(coalescing_cuda_, false)) parts.push_back(nccl_->endCoalescing());
-    coalescing_own_ = false;
-    return c10::make_intrusive<CombinedWork>(getRank(), sequence_, std::move(parts));
-  }
-  auto parts = std::exchange(coalesced_, {});
-  Tensors results;
-  for (const WorkPtr& part : parts)
-    for (const at::Tensor& t : part->result()) results.push_back(t);
-  auto work = c10::make_intrusive<ArkWork>(getRank(), c10d::OpType::COALESCED, sequence_, std::move(results));
-  complete_with(work, parts);
-  return work;
 }
 
 }  // namespace ark::bindings

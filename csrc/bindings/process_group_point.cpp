@@ -7,6 +7,7 @@ namespace ark::bindings {
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::send(Tensors& tensors, int destination, int tag) {
   auto own_turn = turn("send");
+  const BatchGuard guard(*this);
   const bool cuda = on_cuda(tensors, "send");
   if (destination == getRank()) return message_to_self(c10d::OpType::SEND, single(tensors, "send"), tag);
   if (cuda) {
@@ -55,6 +56,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::receive(at::Tensor tensor, int source,
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int tag) {
   auto own_turn = turn("recv");
+  const BatchGuard guard(*this);
   const bool cuda = on_cuda(tensors, "recv");
   if (source == getRank()) return message_to_self(c10d::OpType::RECV, single_written(tensors, "recv"), tag);
   if (cuda) {
@@ -68,6 +70,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::recv(Tensors& tensors, int source, int
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::recvAnysource(Tensors& tensors, int tag) {
   auto own_turn = turn("recv");
+  const BatchGuard guard(*this);
   if (on_cuda(tensors, "recv")) {
     return on_gpu(
         "recv", [&](CudaGroup&) { return WorkPtr(); }, [&](c10d::Backend& b) { return b.recvAnysource(tensors, tag); },

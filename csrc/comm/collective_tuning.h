@@ -30,22 +30,23 @@ struct CollectiveTuning {
 
 // Above two_shot_bytes, which is what the boxes hold, the rings win: packets are polled and cleared, rings are not.
 // Four ranks: 32 CTAs leave a computation beside them room (31 % slower instead of 90 %), and take 3 % longer alone
-// than 64, which is for what takes a millisecond anyway. Reductions in place are slower than the rings there;
-// of two ranks, all-reduces and moves in place are from 32 to 64 MB on (1 GB: 3274 : 3067, 1697 : 1528 us).
+// than 64, which are for tensors of 256 MB and more. Reductions in place are slower than the rings there; of two ranks,
+// all-reduces and moves in place are faster at 16 MB and slower from 64 MB on (1 GB: 3274 : 3067, 1697 : 1528 us).
+inline constexpr uint64_t kKB = 1 << 10, kMB = 1 << 20;
 inline constexpr CollectiveTuning kCollectiveTuning[] = {
     {2,
-     4 << 20,
-     4 << 20,
-     4 << 20,
-     512 << 10,
-     {(4 << 20) + 1, 32 << 20},
-     {(4 << 20) + 1},
-     {8 << 20, 32 << 20},
+     4 * kMB,
+     4 * kMB,
+     4 * kMB,
+     512 * kKB,
+     {4 * kMB + 1, 32 * kMB},
+     {4 * kMB + 1},
+     {8 * kMB, 32 * kMB},
      64,
      64,
      kNever},
-    {4, 256 << 10, 4 << 20, 4 << 20, 128 << 10, {}, {}, {4 << 20}, 64, 32, 256 << 20},
-    {8, 128 << 10, 4 << 20, 4 << 20, 64 << 10, {(4 << 20) + 1}, {(4 << 20) + 1}, {8 << 20}, 64, 64, kNever},
+    {4, 256 * kKB, 4 * kMB, 4 * kMB, 128 * kKB, {}, {}, {4 * kMB}, 64, 32, 256 * kMB},
+    {8, 128 * kKB, 4 * kMB, 4 * kMB, 64 * kKB, {4 * kMB + 1}, {4 * kMB + 1}, {8 * kMB}, 64, 64, kNever},
 };
 
 inline constexpr uint64_t kPacketSetBytes = 8 << 20;  // of each of two sets: 4 MB in two hops of 16-byte packets

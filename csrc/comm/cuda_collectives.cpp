@@ -261,8 +261,9 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move) && move_direct(p, output, call))
     return;
   p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
-  p.ring_workers =
-      ring_workers(bytes * group_.world);  // `bytes` is the same on all ranks, the sizes of pairs may differ
+  // `bytes` is the same on all ranks, the sizes of pairs may differ: where they do, it is 0.
+  const bool of_the_whole = kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kAllToAll;
+  p.ring_workers = ring_workers(of_the_whole ? bytes : bytes * group_.world);
   uint64_t small = 0, big = 0;
   for (int r = 0; r < group_.world; ++r) {
     if (r == group_.rank) continue;
@@ -431,14 +432,14 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
       return cat(where, "the ranks disagree: rank ", e.peer, " expects ", e.peer_call >> 16,
                  " bytes from this rank, which sends ", e.own_call >> 16);
     case abi::CollectiveWait::kEnd:
-      return cat(where, "rank ", e.peer, " did not end the collective within the time-out (worker ", e.worker,
-                 ", epoch ", e.epoch, ")");
+      return cat(where, "rank ", e.peer, " did not end the collective within the time-out (CTA ", e.worker, ", epoch ",
+                 e.epoch, ")");
     default:
       break;
   }
   const std::string who = e.peer < 0 ? "a rank (it is not known which)" : cat("rank ", e.peer);
   static constexpr const char* kWaits[] = {"call", "packet", "message", "free slot", "tile", "copy"};
-  return cat(where, who, " did not arrive within the time-out (worker ", e.worker, " waited for a ",
+  return cat(where, who, " did not arrive within the time-out (CTA ", e.worker, " waited for a ",
              e.wait < 6 ? kWaits[e.wait] : "?", ", expected ", e.expected, ", saw ", e.seen, ", epoch ", e.epoch, ")");
 }
 

@@ -307,6 +307,16 @@ void check_all(int world) {
               rank, [&](int from, int to) { return (from * 3 + to + 1) % 4 * n; }, algorithm, shift, ++round);
         }
     });
+  run_ranks(world, "numbers of workers", {}, [&](Rank& rank) {  // from 16 on with CTAs to spare
+    int round = 0;
+    for (int workers : {1, 2, 15, 16, 17, 31, 33, 63, 64}) {
+      rank.collectives.force_workers(workers);
+      for (size_t count : {size_t{100'003}, size_t{3'000'000}})
+        check_reductions(rank, DType::kBF16, Reduction::kSum, count, 2, 0, count % 2 == 0, -1, ++round);
+      check_exchange(rank, [&](int from, int to) { return (from + to) % 3 * 400'000; }, 2, 0, ++round);
+    }
+    rank.collectives.force_workers(0);
+  });
   run_ranks(world, "send and receive", {}, [&](Rank& rank) {
     int round = 0;
     for (size_t n : {1, 16, 16384, 100'000, 5'000'000, 40'000'001}) check_points(rank, n, ++round);
