@@ -12,10 +12,6 @@ namespace {
 using ir::Node;
 using ir::OpKind;
 
-bool is_opaque(GroupKind kind) {
-  return kind == GroupKind::kAttention || kind == GroupKind::kAttentionBackward || kind == GroupKind::kIndexStore;
-}
-
 class Grouper {
  public:
   explicit Grouper(State& state) : state_(state) {
@@ -215,18 +211,10 @@ class Grouper {
     const int reg = place ? try_eval(owner, g, *place) : -1;
     if (reg < 0 || !fits(reg, *place, g)) return claim_part(owner, g);
     state_.place[o] = place;
-    if (group(g).kind == GroupKind::kMatmul) state_.value_roots[o] = roots_of(owner, g, trial(g).reg(reg).roots);
+    if (group(g).kind == GroupKind::kMatmul)
+      state_.value_roots[o] = roots_of(state_, owner, g, trial(g).reg(reg).roots);
     adopt(owner, g);
     return true;
-  }
-
-  /// The matmuls whose epilogue stores a value: those that it depends on; of one computed from adopted values alone,
-  /// those that store the first of them.
-  uint32_t roots_of(int owner, int g, uint32_t depends) const {
-    for (ir::ValueId input : state_.node(state_.tensor(owner).node).inputs)
-      if (depends == 0 && state_.group(input) == g)
-        depends = state_.value_roots[static_cast<size_t>(state_.owner(input))];
-    return depends;
   }
 
   /// A value along a matmul that is not one per element of its domain (half of rotated columns): whoever needs it

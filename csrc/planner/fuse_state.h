@@ -41,6 +41,10 @@ struct Place {
 };
 
 enum class GroupKind : uint8_t { kPointwise, kRow, kColumn, kMatmul, kAttention, kAttentionBackward, kIndexStore };
+/// Nothing else is computed along the op of such a group.
+inline bool is_opaque(GroupKind kind) {
+  return kind == GroupKind::kAttention || kind == GroupKind::kAttentionBackward || kind == GroupKind::kIndexStore;
+}
 
 /// Nodes that one op computes (a matmul group may become several ops). Groups are numbered in an order in which
 /// everything that a group reads is computed by earlier groups.
@@ -129,6 +133,14 @@ std::vector<int> emit(State& state, FusedGraph& result);
 bool is_copy_node(const State& state, int node);
 /// Index store whose every element has at most one candidate: a select instead of a scatter.
 bool is_select_store(const State& state, const ir::Node& node);
+
+/// The matmuls of group `g` whose epilogue stores the value of `owner`: those that it depends on; of one computed from
+/// adopted values alone (`depends` is empty), those that store the first of them.
+inline uint32_t roots_of(const State& state, int owner, int g, uint32_t depends) {
+  for (ir::ValueId input : state.node(state.tensor(owner).node).inputs)
+    if (depends == 0 && state.group(input) == g) depends = state.value_roots[static_cast<size_t>(state.owner(input))];
+  return depends;
+}
 
 /// The operand of a matmul or an attention: strides over `dims` (the value's own dimensions), traced through views and
 /// copies to a value that can be (or is) in memory.

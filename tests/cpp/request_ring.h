@@ -31,6 +31,15 @@ struct RingShape {
   size_t bytes() const { return static_cast<size_t>(piece_bytes) * pieces; }
 };
 
+/// What every kind of rank has to pass: 2 to 4 of them, many small pieces, few that are long enough to see a count
+/// raised before its bytes.
+template <class TestRing>
+void for_each_ring(TestRing test_ring) {
+  for (int world : {2, 3, 4})
+    for (const RingShape& shape : {RingShape{8192, 32, 20}, RingShape{16, 100, 20}, RingShape{1 << 20, 3, 8}})
+      test_ring(world, shape);
+}
+
 /// Rank r owns buffers 2 r (source) and 2 r + 1 (destination), each of shape.bytes(). It sends to its right neighbour,
 /// piece by piece in random order, round after round; the receiver hands the buffer back by a message of its own, which
 /// raises the source's count: "I have read it".

@@ -84,11 +84,7 @@ void test_full_ring() {
 int main() {
   test_format();
   test_full_ring();
-  for (int world : {2, 3, 4}) {
-    test_ring_of_threads(world, {8192, 32, 20});
-    test_ring_of_threads(world, {16, 100, 20});
-    test_ring_of_threads(world, {1 << 20, 3, 8});  // long enough to see a count before its bytes
-  }
+  for_each_ring(test_ring_of_threads);
   test_bad_requests();
   if (failures) std::fprintf(stderr, "%d failures\n", failures.load());
   return failures ? 1 : 0;

@@ -110,11 +110,7 @@ void test_sender_that_dies() {
 }  // namespace
 
 int main() {
-  for (int world : {2, 3, 4}) {
-    test_ring_of_processes(world, {8192, 32, 20});
-    test_ring_of_processes(world, {16, 100, 20});
-    test_ring_of_processes(world, {1 << 20, 3, 8});  // long enough to see a count before its bytes
-  }
+  for_each_ring(test_ring_of_processes);
   test_sender_that_dies();
   if (failures) std::fprintf(stderr, "%d failures\n", failures.load());
   return failures ? 1 : 0;
