@@ -104,12 +104,12 @@ at::Tensor aligned_copy(const at::Tensor& tensor) {
 }
 
 void bind_inputs(Run& run, const runtime::CompiledGraph& graph, const CallLayout& layout) {
-  const ir::Graph& bound = run.instance->bound;
-  run.inputs.resize(bound.inputs.size());
-  for (size_t i = 0; i < bound.inputs.size(); ++i) {
+  const std::vector<ir::Value>& expected = run.instance->inputs;
+  run.inputs.resize(expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
     const int64_t position = layout.input_map[i];
     const at::Tensor& tensor = tensor_at(run.items, position);
-    check_tensor(bound.values[bound.inputs[i]], position, tensor, run.device);
+    check_tensor(expected[i], position, tensor, run.device);
     void* address = graph.written_inputs()[i] ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
     if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0) [[unlikely]] {
       at::Tensor copy = aligned_copy(tensor);

@@ -39,6 +39,18 @@ bool split_term(const Term& term, int64_t s, Term& high, Term& low) {
   return true;
 }
 
+/// The terms of an expression, each perhaps in two parts.
+class Terms {
+ public:
+  void push_back(const Term& term) { terms_[size_++] = term; }
+  const Term* begin() const { return terms_.data(); }
+  const Term* end() const { return terms_.data() + size_; }
+
+ private:
+  std::array<Term, 2 * kMaxTerms> terms_;
+  size_t size_ = 0;
+};
+
 }  // namespace
 
 int64_t Expr::min() const {
@@ -112,10 +124,11 @@ Expr reg_expr(int reg, int64_t extent) {
 
 std::optional<Division> divide(const Expr& expr, int64_t q) {
   if (q == 1) return Division{expr, Expr{}};
-  std::vector<Term> pending(expr.view().begin(), expr.view().end());
+  Terms pending;
+  for (const Term& t : expr.view()) pending.push_back(t);
   for (int round = 0; round < 2; ++round) {
     Division result;
-    std::vector<Term> rest;
+    Terms rest;
     for (const Term& t : pending) {
       Term high = t, low = t;
       high.coef = t.coef / q;
@@ -136,7 +149,7 @@ std::optional<Division> divide(const Expr& expr, int64_t q) {
       return result;
     }
     if (round == 1) return std::nullopt;
-    std::vector<Term> split;
+    Terms split;
     for (const Term& t : pending) {
       Term high, low;
       const bool reaches = t.coef > 0 && t.coef < q && t.coef * (t.range() - 1) >= q;
@@ -147,7 +160,7 @@ std::optional<Division> divide(const Expr& expr, int64_t q) {
         split.push_back(t);
       }
     }
-    pending = std::move(split);
+    pending = split;
   }
   return std::nullopt;
 }
@@ -186,6 +199,7 @@ std::optional<Expr> linearize(std::span<const Expr> coords, std::span<const int6
 std::optional<Coords> delinearize(Expr expr, std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   Coords coords(sizes.size());
   std::vector<size_t> order;
+  order.reserve(sizes.size());
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] > 1) order.push_back(d);
   }

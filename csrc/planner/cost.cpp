@@ -74,19 +74,20 @@ bool sees_triangle(const plan::Op& op) {
   return p.causal != 0 || (p.mask_kind == 1 && op.operands[mask].stride[2] != 0);
 }
 
-double tile_weight(const plan::Op& op, int64_t tile) {
-  if (!sees_triangle(op)) return 1;
+std::vector<double> tile_weights(const plan::Op& op) {
+  if (!sees_triangle(op)) return {};
   const abi::AttentionParams& p = op.record.params.attention;
-  const int64_t blocks = op.record.grid[2], block = tile % blocks;
-  double sum = 0, mine = 0;
-  for (int64_t b = 0; b < blocks; ++b) {
-    // Key blocks of the backward kind: the queries from them on.
-    const bool by_keys = op.record.kind == TaskKind::kAttentionBackward;
-    const auto seen = static_cast<double>(by_keys ? std::max<int64_t>(1, p.queries - b * p.tile_k) : causal_keys(p, b));
-    sum += seen;
-    if (b == block) mine = seen;
+  // Key blocks of the backward kind: the queries from them on.
+  const bool by_keys = op.record.kind == TaskKind::kAttentionBackward;
+  std::vector<double> weights(static_cast<size_t>(op.record.grid[2]));
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto block = static_cast<int64_t>(i);
+    const int64_t seen = by_keys ? std::max<int64_t>(1, p.queries - block * p.tile_k) : causal_keys(p, block);
+    sum += weights[i] = static_cast<double>(seen);
   }
-  return mine * static_cast<double>(blocks) / sum;
+  for (double& weight : weights) weight = weight * static_cast<double>(weights.size()) / sum;
+  return weights;
 }
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {

@@ -1,6 +1,8 @@
 // What things cost: the model behind schedule's choices and predicted_ms. Times in seconds. Numbers:
 // docs/PERFORMANCE.md.
 #pragma once
+#include <vector>
+
 #include "planner/draft.h"
 #include "planner/planner.h"
 
@@ -19,8 +21,8 @@ double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, co
 /// suffer).
 bool sees_triangle(const plan::Op& op);
 
-/// Work of a tile relative to the mean of its op.
-double tile_weight(const plan::Op& op, int64_t tile);
+/// Work of a tile relative to the mean of its op, by the tile's last grid coordinate; empty: all are alike.
+std::vector<double> tile_weights(const plan::Op& op);
 
 /// The least time that the op can take on the whole machine: max(bytes / bandwidth, flops / rate).
 double floor_seconds(const plan::Op& op, const Machine& machine);

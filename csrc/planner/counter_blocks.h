@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "planner/counters.h"
 #include "planner/regions.h"
 
 namespace ark::planner {
@@ -20,10 +21,6 @@ struct CounterRange {
 
 /// The rows of a tile on the counters of a wait or an arrival (abi.h).
 using RowMap = abi::Arrive;
-inline RowMap row_map(const abi::Arrive& arrive) { return arrive; }
-inline RowMap row_map(const abi::Wait& w) {
-  return {w.counter, w.base, {w.coef[0], w.coef[1], w.coef[2]}, w.extent, w.div, w.limit};
-}
 inline CounterRange counters_at(const RowMap& map, const int64_t (&c)[3]) {
   int64_t row = map.base;
   for (int i = 0; i < 3; ++i) row += c[i] * map.coef[i];

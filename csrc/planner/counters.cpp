@@ -200,9 +200,9 @@ Interval blocks_of(const abi::Arrive& arrive, const int c[3]) {
   return row_blocks(row, arrive.extent, arrive.div, arrive.limit);
 }
 
-std::vector<Interval> blocks_per_tile(const abi::Wait& wait, const abi::OpRecord& record) {
+std::vector<Interval> blocks_per_tile(const abi::Arrive& map, const abi::OpRecord& record) {
   std::vector<Interval> result(num_tiles(record));
-  for_each_tile(record, [&](int64_t tile, const int* c) { result[tile] = blocks_of(wait, c); });
+  for_each_tile(record, [&](int64_t tile, const int* c) { result[tile] = blocks_of(map, c); });
   return result;
 }
 
@@ -224,11 +224,10 @@ std::optional<Scale> CounterMemo::scale(const CounterGroup& group, const abi::Op
   return found->second;
 }
 
-Blocks CounterMemo::blocks(const abi::Wait& wait, const abi::OpRecord& record) {
-  const auto [found, added] =
-      blocks_.try_emplace({wait.base, wait.coef[0], wait.coef[1], wait.coef[2], wait.extent, wait.div, wait.limit,
-                           record.grid[0], record.grid[1], record.grid[2]});
-  if (added) found->second = std::make_shared<const std::vector<Interval>>(blocks_per_tile(wait, record));
+Blocks CounterMemo::blocks(const abi::Arrive& map, const abi::OpRecord& record) {
+  const auto [found, added] = blocks_.try_emplace({map.base, map.coef[0], map.coef[1], map.coef[2], map.extent, map.div,
+                                                   map.limit, record.grid[0], record.grid[1], record.grid[2]});
+  if (added) found->second = std::make_shared<const std::vector<Interval>>(blocks_per_tile(map, record));
   return found->second;
 }
 

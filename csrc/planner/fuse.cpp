@@ -116,9 +116,9 @@ const Coords* view_map(const State& state, int view) {
   return t.map_state == Tensor::Map::kKnown ? &t.map : nullptr;
 }
 
-FusedGraph fuse(const ir::Graph& bound_graph, bool tensor_cores, int num_workers, bool few_rows) {
+FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows) {
   State state;
-  state.graph = simplify(bound_graph, num_workers);
+  state.graph = simplify(std::move(bound_graph), num_workers);
   state.tensor_cores = tensor_cores;
   state.few_rows = few_rows;
   state.num_workers = num_workers;

@@ -103,7 +103,7 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
   op.op.operands = {x, range};
   op.access = {Access::kRead, Access::kWrite};
   const int node = state_.tensor(info.source.owner).node;
-  finish(std::move(op), node >= 0 ? std::set<int>{node} : std::set<int>{}, -1);
+  finish(std::move(op), node >= 0 ? std::vector<int>{node} : std::vector<int>{}, -1);
   result_.ops.back().op.name = "range of " + state_.graph.values[static_cast<size_t>(mask)].name;
   masks_.push_back(info);
   return info;
@@ -336,7 +336,7 @@ void Emitter::index_store_group(int g) {
                                }).finish();
     FusedOp op;
     set_program_op(op, abi::TaskKind::kPointwise, built);
-    finish(std::move(op), built.nodes.empty() ? std::set<int>{number} : built.nodes, -1);
+    finish(std::move(op), built.nodes.empty() ? std::vector<int>{number} : built.nodes, -1);
   }
   if (src.numel == 0) return;
   ProgramSpec spec;

@@ -192,7 +192,7 @@ int64_t Emitter::touched_bytes(const FusedOp& op) const {
   return sum;
 }
 
-std::string Emitter::op_name(const std::set<int>& nodes, int main_node) const {
+std::string Emitter::op_name(const std::vector<int>& nodes, int main_node) const {
   constexpr size_t kShown = 4;
   std::vector<std::string> names;
   if (main_node >= 0) names.push_back(state_.node(main_node).name);
@@ -213,7 +213,7 @@ std::string Emitter::op_name(const std::set<int>& nodes, int main_node) const {
 }
 
 /// An op with too many operands: the value in the middle of its nodes goes to memory, and fusion starts again.
-void Emitter::cut_in_half(const FusedOp& op, const std::set<int>& nodes) const {
+void Emitter::cut_in_half(const FusedOp& op, const std::vector<int>& nodes) const {
   std::vector<int> values;
   for (int i : nodes) {
     const Node& node = state_.node(i);
@@ -227,8 +227,10 @@ void Emitter::cut_in_half(const FusedOp& op, const std::set<int>& nodes) const {
   throw NeedStored{values[values.size() / 2]};
 }
 
-void Emitter::finish(FusedOp op, const std::set<int>& nodes, int main_node) {
-  const int representative = main_node >= 0 ? main_node : nodes.empty() ? -1 : *nodes.rbegin();
+void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  const int representative = main_node >= 0 ? main_node : nodes.empty() ? -1 : nodes.back();
   op.op.name = op_name(nodes, main_node);
   if (representative >= 0) op.op.module = state_.node(representative).module;
   op.op.bytes = touched_bytes(op);

@@ -249,8 +249,8 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
   }
   FusedOp op;
   set_program_op(op, abi::TaskKind::kPointwise, built);
-  std::set<int> computed = built.nodes;
-  computed.insert(nodes.begin(), nodes.end());
+  std::vector<int> computed = built.nodes;
+  computed.insert(computed.end(), nodes.begin(), nodes.end());
   finish(std::move(op), computed, -1);
 }
 

@@ -157,7 +157,7 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
   for (const Unit& unit : units) p.pair_distance = std::max(p.pair_distance, static_cast<int>(unit.pair));
   p.lanes = p.gated || p.pair_distance > 0 ? 2 : 1;
   p.weights_immutable = 1;
-  std::set<int> nodes;
+  std::vector<int> nodes;
   struct Weights {
     int weight[2];
   };
@@ -181,14 +181,14 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
       op.op.operands.push_back(x);
       op.access.push_back(Access::kRead);
       op.op.flops += 2 * own.m * own.n * own.k;
-      nodes.insert(group.anchors[k]);
+      nodes.push_back(group.anchors[k]);
     }
     weights.push_back(w);
   }
   const BuiltProgram head = prologue(main.inputs[0], shape.m, shape.k);
   p.prologue_operand = append(op, head);
   p.prologue = add_program(head.program);
-  nodes.insert(head.nodes.begin(), head.nodes.end());
+  nodes.insert(nodes.end(), head.nodes.begin(), head.nodes.end());
   op.op.programs = {p.prologue};
   for (size_t s = 0; s < units.size(); ++s) {
     const BuiltProgram tail = epilogue(units[s]);
@@ -204,8 +204,8 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
       op.op.programs.push_back(segment.program);
     p.num_units += segment.num_units;
     record.size[2] += n;
-    nodes.insert(tail.nodes.begin(), tail.nodes.end());
-    for (int i : state_.groups[static_cast<size_t>(units[s].group)].index_stores) nodes.insert(i);
+    nodes.insert(nodes.end(), tail.nodes.begin(), tail.nodes.end());
+    for (int i : state_.groups[static_cast<size_t>(units[s].group)].index_stores) nodes.push_back(i);
   }
   finish(std::move(op), nodes, first.anchors[0]);
 }
@@ -239,8 +239,8 @@ void Emitter::tile_matmul(int g) {
   p.pair_distance = static_cast<int>(tail.pair_distance);
   op.op.programs = {p.program};
   op.op.flops = 2 * shape.batch * shape.m * shape.n * shape.k;
-  std::set<int> nodes = tail.nodes;
-  nodes.insert(group.anchors[0]);
+  std::vector<int> nodes = tail.nodes;
+  nodes.push_back(group.anchors[0]);
   finish(std::move(op), nodes, group.anchors[0]);
 }
 

@@ -1,5 +1,6 @@
 #include "planner/planner.h"
 
+#include <string>
 #include <utility>
 
 #include "planner/cost.h"
@@ -55,10 +56,12 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   return plan;
 }
 
-plan::Plan make_plan(const ir::Graph& bound_graph, const Options& options) {
-  FusedGraph fused = fuse(bound_graph, options.tensor_cores, options.machine.num_workers, options.few_rows);
+plan::Plan make_plan(ir::Graph bound_graph, const Options& options) {
+  std::string name = bound_graph.name;
+  const int num_workers = options.machine.num_workers;
+  FusedGraph fused = fuse(std::move(bound_graph), options.tensor_cores, num_workers, options.few_rows);
   plan::Plan plan = plan_fused(std::move(fused), options);
-  plan.name = bound_graph.name;
+  plan.name = std::move(name);
   return plan;
 }
 

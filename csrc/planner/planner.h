@@ -32,7 +32,7 @@ struct Options {
 };
 
 /// Throws UnsupportedError (with the node) for what no task kind can run.
-plan::Plan make_plan(const ir::Graph& bound_graph, const Options& options);
+plan::Plan make_plan(ir::Graph bound_graph, const Options& options);
 
 /// Everything after `fuse` (fused.h): tile, schedule, synchronize, place_memory, verify.
 struct FusedGraph;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/check.h"
 
@@ -21,6 +22,11 @@ int log2_of(int64_t n) {
 ProgramBuilder::ProgramBuilder(const State& state, ProgramSpec spec) : state_(state), spec_(std::move(spec)) {
   const int rank = static_cast<int>(spec_.dims.size());
   wanted_splits_.resize(spec_.dims.size());
+  constexpr size_t kUsual = 16;  // instructions
+  instrs_.reserve(kUsual), regs_.reserve(kUsual), memo_.reserve(kUsual), nodes_.reserve(kUsual);
+  operands_.reserve(kUsual / 2), access_.reserve(kUsual / 2), operand_dims_.reserve(kUsual / 2);
+  base_.reserve(spec_.dims.size());
+  memo_heads_.assign(kUsual, -1);
   for (int d = 0; d < rank; ++d) {
     std::vector<int64_t> cuts{spec_.dims[static_cast<size_t>(d)]};  // sizes of suffixes, descending
     if (!spec_.splits.empty()) {
@@ -65,6 +71,7 @@ bool ProgramBuilder::refine(ProgramSpec& spec) const {
 }
 
 Coords ProgramBuilder::lift(const Coords& coords) const {
+  if (spec_.splits.empty()) return coords;
   Coords lifted;
   lifted.reserve(coords.size());
   for (const Expr& expr : coords) {
@@ -137,19 +144,29 @@ int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
 }
 
 int ProgramBuilder::eval_owner(int owner, const Coords& coords, int pred) {
-  std::vector<Memo>& memo = memo_[owner];
-  for (const Memo& m : memo) {
-    if (m.pred == pred && m.coords == coords) return m.reg;
+  for (int i = memo_head(owner); i >= 0; i = memo_[static_cast<size_t>(i)].next) {
+    const Memo& m = memo_[static_cast<size_t>(i)];
+    if (m.owner == owner && m.pred == pred && m.coords == coords) return m.reg;
   }
   const int reg = compute(owner, coords, pred);
-  memo_[owner].push_back({coords, pred, reg});
+  remember(owner, pred, reg, coords);
   return reg;
+}
+
+void ProgramBuilder::remember(int owner, int pred, int reg, const Coords& coords) {
+  if (memo_.size() == memo_heads_.size()) {
+    memo_heads_.assign(2 * memo_heads_.size(), -1);
+    for (size_t i = 0; i < memo_.size(); ++i)
+      memo_[i].next = std::exchange(memo_head(memo_[i].owner), static_cast<int>(i));
+  }
+  const int next = std::exchange(memo_head(owner), static_cast<int>(memo_.size()));
+  memo_.push_back({owner, pred, reg, next, coords});
 }
 
 int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
   const Tensor& t = state_.tensor(owner);
   const ir::Node& node = state_.node(t.node);
-  nodes_.insert(t.node);
+  nodes_.push_back(t.node);
   switch (node.op) {
     case ir::OpKind::kPointwise:
       return wrapped(pointwise(owner, node, coords, pred), t.dtype);

@@ -3,7 +3,6 @@
 #pragma once
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "planner/fuse_state.h"
 
@@ -28,7 +27,7 @@ struct BuiltProgram {
   std::vector<Access> access;
   std::vector<int64_t> dims;
   int64_t pair_distance = 0;
-  std::set<int> nodes;  // computed, for the name
+  std::vector<int> nodes;  // computed, for the name
 };
 
 class ProgramBuilder {
@@ -70,8 +69,9 @@ class ProgramBuilder {
 
  private:
   struct Memo {
+    int owner, pred, reg;
+    int next;  // in the chain of owners with the same head, -1: none
     Coords coords;
-    int pred, reg;
   };
   struct Bound {  // an active predicate of a cat: low <= expr < high
     Expr expr;
@@ -79,6 +79,8 @@ class ProgramBuilder {
   };
 
   static int16_t narrow(int i) { return static_cast<int16_t>(i); }
+  int& memo_head(int owner) { return memo_heads_[static_cast<size_t>(owner) & (memo_heads_.size() - 1)]; }
+  void remember(int owner, int pred, int reg, const Coords& coords);
   bool in_memory(int owner) const;
   bool computes(int owner) const;
   int eval_owner(int owner, const Coords& coords, int pred);
@@ -134,7 +136,8 @@ class ProgramBuilder {
   std::vector<Reg> regs_;
   std::vector<abi::Operand> operands_;
   std::vector<Access> access_;
-  std::unordered_map<int, std::vector<Memo>> memo_;
+  std::vector<Memo> memo_;
+  std::vector<int> memo_heads_;                                    // a power of two of them, by the owner's low bits
   std::map<std::tuple<DType, uint64_t, int64_t>, int> constants_;  // floats by their bits
   std::vector<std::pair<Expr, int>> expr_regs_;
   std::vector<Bound> bounds_;
@@ -151,7 +154,7 @@ class ProgramBuilder {
   std::vector<uint32_t> operand_dims_;  // what an operand's index and predicate registers depend on
   std::set<int> raw_operands_;          // LoadParts: their strides are numbers of its own
   int64_t pair_distance_ = 0;
-  std::set<int> nodes_;
+  std::vector<int> nodes_;
 };
 
 /// Runs `body` on builders whose domain is cut where the body's accesses ask for it.

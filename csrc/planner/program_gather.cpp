@@ -245,16 +245,16 @@ void remove_dead(std::vector<Instr>& instrs) {
 
 BuiltProgram ProgramBuilder::finish() {
   check(instrs_.size() + stores_.size() < 30000, "a program of ", instrs_.size(), " instructions");
-  BuiltProgram built;
+  BuiltProgram built;  // takes what the builder has
   built.program.kind = spec_.kind;
-  built.program.instrs = instrs_;
+  built.program.instrs = std::move(instrs_);
   built.program.instrs.insert(built.program.instrs.end(), stores_.begin(), stores_.end());
   remove_dead(built.program.instrs);
   built.operands = operands_;
-  built.access = access_;
+  built.access = std::move(access_);
   built.dims = dims_;
   built.pair_distance = pair_distance_;
-  built.nodes = nodes_;
+  built.nodes = std::move(nodes_);
   built.program.num_operands = static_cast<int>(operands_.size());
   built.program.num_dims = static_cast<int>(dims_.size());
   built.program.reduce_dims = spec_.reduce_dims;

@@ -165,7 +165,7 @@ void ProgramBuilder::index_store(int node_number, const Coords& src_coords) {
   const Coords lifted = lift(src_coords);
   const Tensor& s = state_.tensor(src);
   const Place& place = state_.places[static_cast<size_t>(out)];
-  nodes_.insert(node_number);
+  nodes_.push_back(node_number);
   const int value = eval(src, lifted, -1);
   Coords coords;
   int pred = -1;

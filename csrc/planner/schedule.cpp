@@ -1,6 +1,7 @@
 #include "planner/schedule.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -18,11 +19,71 @@ struct Worker {
   double bytes = 0;   // streamed by few-row matmuls, for balance
 };
 
+/// Workers by when they are free; of those free at once, by number: a ring in that order. Most tiles of an op end after
+/// those placed before them, so that a worker goes back at or near the end.
+class FreeWorkers {
+ public:
+  explicit FreeWorkers(size_t workers) : ring_(std::bit_ceil(workers)), workers_(workers) {}
+  void sort(const std::vector<Worker>& workers) {
+    first_ = 0;
+    for (size_t w = 0; w < workers_; ++w) ring_[w] = {workers[w].free, static_cast<int>(w)};
+    std::sort(ring_.begin(), ring_.begin() + static_cast<ptrdiff_t>(workers_));
+  }
+  double free() const { return ring_[first_].free; }
+  int worker() const { return ring_[first_].worker; }
+  /// The first worker is busy until then.
+  void keep_busy(double free) {
+    const Entry moved{free, worker()};
+    const size_t mask = ring_.size() - 1, begin = first_ + 1;
+    size_t at = first_ + workers_;
+    for (; at > begin && moved < ring_[(at - 1) & mask]; --at) ring_[at & mask] = ring_[(at - 1) & mask];
+    ring_[at & mask] = moved;
+    first_ = begin & mask;
+  }
+
+ private:
+  struct Entry {
+    double free = 0;
+    int worker = 0;
+    bool operator<(const Entry& o) const { return free < o.free || (free == o.free && worker < o.worker); }
+  };
+  std::vector<Entry> ring_;
+  size_t workers_, first_ = 0;
+};
+
+/// The blocks of counters that each tile of an op waits for, or arrives on.
+class TileBlocks {
+ public:
+  TileBlocks() = default;
+  TileBlocks(const abi::Arrive& map, const abi::OpRecord& record, CounterMemo& memo) {
+    constexpr int kFirst[3] = {0, 0, 0};
+    if (std::ranges::all_of(map.coef, [](int coef) { return coef == 0; })) {
+      all_ = blocks_of(map, kFirst);
+    } else {
+      per_tile_ = memo.blocks(map, record);
+    }
+  }
+  bool alike() const { return per_tile_ == nullptr; }
+  Interval of(int64_t tile) const { return alike() ? all_ : (*per_tile_)[static_cast<size_t>(tile)]; }
+
+ private:
+  Blocks per_tile_;
+  Interval all_;  // where all tiles have the same
+};
+
 class Scheduler {
  public:
   Scheduler(Draft& draft, const Options& options)
-      : draft_(draft), machine_(options.machine), workers_(machine_.num_workers), reached_(draft.num_counters, 0.0) {
+      : draft_(draft),
+        machine_(options.machine),
+        workers_(machine_.num_workers),
+        queue_(workers_.size()),
+        reached_(draft.num_counters, 0.0) {
+    int64_t tiles = 0;  // at most as many items
+    for (const FusedOp& fused : draft_.graph.ops) tiles += num_tiles(fused.op.record);
     draft_.lists.assign(machine_.num_workers, {});
+    const int64_t items = std::min(tiles / machine_.num_workers + 64, kMostReserved);
+    for (std::vector<abi::WorkItem>& list : draft_.lists) list.reserve(static_cast<size_t>(items));
   }
 
   Timeline run() {
@@ -33,7 +94,7 @@ class Scheduler {
       op_ = static_cast<int>(i);
       if (num_tiles(record()) == 0) continue;
       timeline_.start[i] = 1e30;
-      forget_waits();
+      look_up_maps();
       record().kind == TaskKind::kMatmulRows ? place_rows() : place_tiles();
       timeline_.end = std::max(timeline_.end, timeline_.finish[i]);
     }
@@ -41,10 +102,12 @@ class Scheduler {
   }
 
  private:
+  static constexpr int64_t kMostReserved = 1024;  // items of a worker's list
+
   const plan::Op& op() const { return draft_.graph.ops[op_].op; }
   const abi::OpRecord& record() const { return op().record; }
 
-  void forget_waits();
+  void look_up_maps();
   double reached(int wait, int64_t tile);
   double ready(int64_t first, int64_t count);
   void arrive(int64_t first, int64_t count, double when);
@@ -55,44 +118,39 @@ class Scheduler {
   Draft& draft_;
   const Machine& machine_;
   std::vector<Worker> workers_;
+  FreeWorkers queue_;
+  bool queue_is_old_ = true;
   std::vector<double> reached_;  // per counter: when its last arrival so far was
   Timeline timeline_;
   int op_ = 0;
-  /// Of the op's waits, by their first block: when the blocks from there on are reached (earlier ops reach them).
+  // Of the op that is placed: the blocks of its tiles, and when the blocks from one on are reached (earlier ops reach
+  // them).
   struct Known {
     int64_t end = -1;
     double when = 0;
   };
+  CounterMemo memo_;
+  TileBlocks waits_[abi::kMaxWaits], arrivals_[abi::kMaxArrivals];
   std::vector<Known> known_[abi::kMaxWaits];
 };
 
-void coordinates(const abi::OpRecord& record, int64_t tile, int c[3]) {
-  const auto number = static_cast<uint32_t>(tile), n2 = static_cast<uint32_t>(record.grid[2]), rest = number / n2,
-             n1 = static_cast<uint32_t>(record.grid[1]);
-  c[2] = static_cast<int>(number - rest * n2);
-  c[0] = static_cast<int>(rest / n1);
-  c[1] = static_cast<int>(rest - static_cast<uint32_t>(c[0]) * n1);
-}
-
-bool is_fixed(const int coef[3]) { return coef[0] == 0 && coef[1] == 0 && coef[2] == 0; }
-
-void Scheduler::forget_waits() {
+void Scheduler::look_up_maps() {
   for (int w = 0; w < record().num_waits; ++w) {
     const abi::Wait& wait = record().wait[w];
+    waits_[w] = TileBlocks(row_map(wait), record(), memo_);
     known_[w].assign(static_cast<size_t>(wait.limit <= 0 ? 1 : (wait.limit - 1) / wait.div + 2), Known{});
   }
+  for (int a = 0; a < record().num_arrivals; ++a) arrivals_[a] = TileBlocks(record().arrive[a], record(), memo_);
 }
 
 double Scheduler::reached(int w, int64_t tile) {
-  const abi::Wait& wait = record().wait[w];
-  int c[3];
-  coordinates(record(), tile, c);
-  const Interval blocks = blocks_of(wait, c);
-  if (blocks.begin >= blocks.end) return 0;
+  const Interval blocks = waits_[w].of(tile);
+  if (blocks.empty()) return 0;
   Known& known = known_[w][static_cast<size_t>(blocks.begin)];
   if (known.end == blocks.end) return known.when;
   known = {blocks.end, 0};
-  for (int64_t b = blocks.begin; b < blocks.end; ++b) known.when = std::max(known.when, reached_[wait.counter + b]);
+  const double* of_counter = reached_.data() + record().wait[w].counter;
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) known.when = std::max(known.when, of_counter[b]);
   known.when += kHopSeconds;
   return known.when;
 }
@@ -100,7 +158,7 @@ double Scheduler::reached(int w, int64_t tile) {
 double Scheduler::ready(int64_t first, int64_t count) {
   double when = 0;
   for (int w = 0; w < record().num_waits; ++w) {
-    const int64_t end = is_fixed(record().wait[w].coef) ? first + 1 : first + count;
+    const int64_t end = waits_[w].alike() ? first + 1 : first + count;
     for (int64_t tile = first; tile < end; ++tile) when = std::max(when, reached(w, tile));
   }
   return when;
@@ -108,15 +166,11 @@ double Scheduler::ready(int64_t first, int64_t count) {
 
 void Scheduler::arrive(int64_t first, int64_t count, double when) {
   for (int a = 0; a < record().num_arrivals; ++a) {
-    const abi::Arrive& map = record().arrive[a];
-    const int64_t end = is_fixed(map.coef) ? first + 1 : first + count;
+    double* of_counter = reached_.data() + record().arrive[a].counter;
+    const int64_t end = arrivals_[a].alike() ? first + 1 : first + count;
     for (int64_t tile = first; tile < end; ++tile) {
-      int c[3];
-      coordinates(record(), tile, c);
-      const Interval blocks = blocks_of(map, c);
-      for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-        reached_[map.counter + b] = std::max(reached_[map.counter + b], when);
-      }
+      const Interval blocks = arrivals_[a].of(tile);
+      for (int64_t b = blocks.begin; b < blocks.end; ++b) of_counter[b] = std::max(of_counter[b], when);
     }
   }
 }
@@ -136,6 +190,7 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
   const bool triangle = sees_triangle(op);
   const int64_t heads = record.grid[1], blocks = record.grid[2];
   std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(num_tiles(record)));
   for (int64_t batch = 0; batch < record.grid[0]; ++batch)
     for (int64_t i = 0; i < blocks; ++i)
       for (int64_t head = 0; head < heads; ++head)
@@ -183,49 +238,21 @@ int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
   return std::max<int64_t>(1, num_tiles(record) / (int64_t{kItemsPerWorker} * workers));
 }
 
-/// Workers by when they are free; of those free at once, by number.
-class FreeWorkers {
- public:
-  struct Entry {
-    double free;
-    int worker;
-    bool operator<(const Entry& o) const { return free < o.free || (free == o.free && worker < o.worker); }
-  };
-  explicit FreeWorkers(const std::vector<Worker>& workers) {
-    for (size_t w = 0; w < workers.size(); ++w) heap_.push_back({workers[w].free, static_cast<int>(w)});
-    std::make_heap(heap_.begin(), heap_.end(), [](const Entry& a, const Entry& b) { return b < a; });
-  }
-  const Entry& first() const { return heap_.front(); }
-  /// The first worker is busy until then.
-  void keep_busy(double free) {
-    Entry entry{free, heap_.front().worker};
-    size_t at = 0;
-    for (size_t child = 1; child < heap_.size(); child = 2 * at + 1) {
-      if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
-      if (!(heap_[child] < entry)) break;
-      heap_[at] = heap_[child];
-      at = child;
-    }
-    heap_[at] = entry;
-  }
-
- private:
-  std::vector<Entry> heap_;
-};
-
 void Scheduler::place_tiles() {
-  FreeWorkers queue(workers_);
+  if (std::exchange(queue_is_old_, false)) queue_.sort(workers_);
   const std::vector<int64_t> order = visiting_order(op());
   const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
   const double seconds = tile_seconds(op(), draft_.graph.programs, machine_);
+  const std::vector<double> weights = tile_weights(op());
   for (int64_t i = 0; i < tiles; i += chunk) {
     const int64_t first = order[i], count = std::min(chunk, tiles - i);
-    const auto [free, worker] = queue.first();
-    const double start = std::max(free, ready(first, count));
-    const double weight = chunk == 1 ? tile_weight(op(), first) : 1;
+    const int worker = queue_.worker();
+    const double start = std::max(queue_.free(), ready(first, count));
+    const bool alike = weights.empty() || chunk > 1;
+    const double weight = alike ? 1 : weights[static_cast<size_t>(first % record().grid[2])];
     const double finish = start + kItemSeconds + seconds * weight * static_cast<double>(count);
     put(worker, first, count, start, finish);
-    queue.keep_busy(finish);
+    queue_.keep_busy(finish);
   }
   for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
 }
@@ -245,6 +272,7 @@ int64_t segment_end(const abi::MatmulRowsParams& params, int64_t unit) {
 /// Weights stream ahead of the wait as far as the ring holds them; what is beyond it starts when the activation is
 /// there.
 void Scheduler::place_rows() {
+  queue_is_old_ = true;
   const abi::MatmulRowsParams& params = record().params.rows;
   const int num_workers = machine_.num_workers;
   const int64_t units = num_tiles(record()), per_item = std::max(1, abi::kMaxRowsPerItem / std::max(1, params.lanes));

@@ -61,55 +61,48 @@ class Key {
 
 class Simplifier {
  public:
-  explicit Simplifier(const Graph& graph) : graph_(graph), same_(graph.values.size()) {
+  explicit Simplifier(Graph& graph) : graph_(graph), same_(graph.values.size()) {
     std::iota(same_.begin(), same_.end(), 0);
     output_owner_.resize(graph.values.size(), false);
-    for (ValueId id : graph.outputs) output_owner_[static_cast<size_t>(owner(id))] = true;
+    for (ValueId id : graph.outputs) {
+      const ValueId base = value(id).base;
+      output_owner_[static_cast<size_t>(base < 0 ? id : base)] = true;
+    }
+    seen_.reserve(graph.nodes.size());
   }
 
-  Graph run() {
-    Graph out{.name = graph_.name,
-              .symbols = {},
-              .exprs = {},
-              .values = graph_.values,
-              .inputs = graph_.inputs,
-              .immutable = graph_.immutable,
-              .outputs = graph_.outputs,
-              .nodes = {}};
-    out.nodes.reserve(graph_.nodes.size());
-    for (const Node& node : graph_.nodes) {
-      Node& copy = out.nodes.emplace_back(node);
-      for (ValueId& id : copy.inputs) id = same_[static_cast<size_t>(id)];
-      for (ValueId id : copy.outputs) {
-        Value& v = out.values[static_cast<size_t>(id)];
-        if (v.base >= 0) v.base = same_[static_cast<size_t>(v.base)];
+  void run() {
+    std::vector<Node> nodes;
+    nodes.reserve(graph_.nodes.size());
+    for (Node& node : graph_.nodes) {
+      for (ValueId& id : node.inputs) id = same_[static_cast<size_t>(id)];
+      for (ValueId id : node.outputs) {
+        ValueId& base = graph_.values[static_cast<size_t>(id)].base;
+        if (base >= 0) base = same_[static_cast<size_t>(base)];
       }
-      if (replace(out, copy)) out.nodes.pop_back();
+      if (!replace(node)) nodes.push_back(std::move(node));
     }
-    for (ValueId& id : out.outputs) id = same_[static_cast<size_t>(id)];
-    remove_dead(out);
-    return out;
+    graph_.nodes = std::move(nodes);
+    for (ValueId& id : graph_.outputs) id = same_[static_cast<size_t>(id)];
+    remove_dead(graph_);
   }
 
  private:
-  ValueId owner(ValueId id) const {
-    const ValueId base = graph_.values[static_cast<size_t>(id)].base;
-    return base < 0 ? id : base;
-  }
+  const Value& value(ValueId id) const { return graph_.values[static_cast<size_t>(id)]; }
 
   /// True when the node's output is another value, which `same_` then names.
-  bool replace(const Graph& out, const Node& node) {
+  bool replace(const Node& node) {
     if (node.outputs.size() != 1 || node.op == OpKind::kCopyTo || node.op == OpKind::kIndexStore) return false;
     const ValueId id = node.outputs[0];
-    const Value& v = out.values[static_cast<size_t>(id)];
+    const Value& v = value(id);
     if (node.op == OpKind::kView) {
-      if (same_layout(v, out.values[static_cast<size_t>(v.base)])) return set(id, v.base);
-      return equal_node(out, node);
+      if (same_layout(v, value(v.base))) return set(id, v.base);
+      return equal_node(node);
     }
     if (output_owner_[static_cast<size_t>(id)]) return false;
-    const ValueId kept = unchanged_input(out, node);
+    const ValueId kept = unchanged_input(node);
     if (kept >= 0) return set(id, kept);
-    return equal_node(out, node);
+    return equal_node(node);
   }
 
   bool set(ValueId id, ValueId other) {
@@ -118,39 +111,39 @@ class Simplifier {
   }
 
   /// The input that the node merely passes on in the same layout, or -1.
-  ValueId unchanged_input(const Graph& out, const Node& node) {
+  ValueId unchanged_input(const Node& node) {
     if (node.op != OpKind::kPointwise) return -1;
-    const Value& v = out.values[static_cast<size_t>(node.outputs[0])];
+    const Value& v = value(node.outputs[0]);
     auto passes = [&](size_t i) {
-      const Value& x = out.values[static_cast<size_t>(node.inputs[i])];
+      const Value& x = value(node.inputs[i]);
       // A value with views must stay an owner, so only owners stand in for it.
       return x.base < 0 && same_layout(v, x);
     };
-    if (is_copy(out, node)) return passes(0) ? node.inputs[0] : -1;
+    if (is_copy(graph_, node)) return passes(0) ? node.inputs[0] : -1;
     const Opcode op = node.attrs.opcode;
     if (op == Opcode::kMul || op == Opcode::kAdd || op == Opcode::kSub || op == Opcode::kDiv) {
       // Not 0: -0 + 0 is 0.
       const double neutral = op == Opcode::kMul || op == Opcode::kDiv ? 1 : op == Opcode::kAdd ? -0.0 : 0.0;
-      if (passes(0) && is_scalar(out, node.inputs[1], neutral)) return node.inputs[0];
+      if (passes(0) && is_scalar(node.inputs[1], neutral)) return node.inputs[0];
       const bool commutes = op == Opcode::kMul || op == Opcode::kAdd;
-      if (commutes && passes(1) && is_scalar(out, node.inputs[0], neutral)) return node.inputs[1];
+      if (commutes && passes(1) && is_scalar(node.inputs[0], neutral)) return node.inputs[1];
     }
     return -1;
   }
 
-  bool is_scalar(const Graph& out, ValueId id, double number) {
+  bool is_scalar(ValueId id, double number) {
     const auto found = full_.find(id);
     if (found == full_.end()) return false;
-    const Value& v = out.values[static_cast<size_t>(id)];
+    const Value& v = value(id);
     const auto [real, integer] = found->second;
     if (!is_float(v.dtype)) return static_cast<double>(integer) == number;
     return real == number && std::signbit(real) == std::signbit(number);
   }
 
-  bool equal_node(const Graph& out, const Node& node) {
+  bool equal_node(const Node& node) {
     const ValueId id = node.outputs[0];
     if (node.op == OpKind::kFull) full_[id] = {node.attrs.imm, node.attrs.imm_int};
-    const Value& v = out.values[static_cast<size_t>(id)];
+    const Value& v = value(id);
     Key key;
     key.reserve(256);
     key.add(node.op);
@@ -196,7 +189,7 @@ class Simplifier {
     graph.nodes.resize(kept);
   }
 
-  const Graph& graph_;
+  Graph& graph_;
   std::vector<ValueId> same_;
   std::vector<bool> output_owner_;
   std::unordered_map<std::string, ValueId> seen_;
@@ -326,10 +319,10 @@ bool is_copy(const Graph& graph, const Node& node) {
              graph.values[static_cast<size_t>(node.outputs[0])].dtype;
 }
 
-Graph simplify(const Graph& bound_graph, int num_workers) {
-  Graph graph = Simplifier(bound_graph).run();
-  split_reductions(graph, num_workers);
-  return graph;
+Graph simplify(Graph bound_graph, int num_workers) {
+  Simplifier(bound_graph).run();
+  split_reductions(bound_graph, num_workers);
+  return bound_graph;
 }
 
 }  // namespace ark::planner

@@ -6,7 +6,7 @@
 
 namespace ark::planner {
 
-ir::Graph simplify(const ir::Graph& bound_graph, int num_workers);
+ir::Graph simplify(ir::Graph bound_graph, int num_workers);
 
 /// A pure copy: cast to the type that the input has.
 bool is_copy(const ir::Graph& graph, const ir::Node& node);

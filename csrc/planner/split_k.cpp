@@ -198,6 +198,7 @@ class KSplitter {
 void split_long_k(Draft& draft, const Options& options) {
   FusedGraph& graph = draft.graph;
   std::vector<FusedOp> ops;
+  ops.reserve(graph.ops.size());
   std::vector<int> place(graph.ops.size());
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];

@@ -88,10 +88,11 @@ std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const 
   return targets::make_cuda(std::move(plan), cuda);
 }
 
-plan::Plan CompiledGraph::make_plan(const ir::Graph& bound) {
+plan::Plan CompiledGraph::make_plan(ir::Graph bound) {
   planner::Options options = options_.planner;
   options.verify_races = options_.verification == Verification::kFull;
-  return shared_ ? shared_->plan(bound, options.verify_races) : planner::make_plan(bound, options);
+  return shared_ ? shared_->plan(std::move(bound), options.verify_races)
+                 : planner::make_plan(std::move(bound), options);
 }
 
 CompiledGraph::Proof CompiledGraph::start_proof(const plan::Plan& plan) const {
@@ -106,11 +107,12 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   auto instance = std::make_shared<Instance>();
   instance->symbols.assign(symbols.begin(), symbols.end());
   auto begin = Clock::now();
-  instance->bound = ir::bind(graph_, symbols);
+  ir::Graph bound = ir::bind(graph_, symbols);
+  for (ir::ValueId input : bound.inputs) instance->inputs.push_back(bound.values[static_cast<size_t>(input)]);
   Seconds seconds;
   seconds.bind = seconds_since(begin);
   begin = Clock::now();
-  plan::Plan plan = options_.saved_plan.empty() ? make_plan(instance->bound) : plan::from_json(options_.saved_plan);
+  plan::Plan plan = options_.saved_plan.empty() ? make_plan(std::move(bound)) : plan::from_json(options_.saved_plan);
   Proof proof = start_proof(plan);
   seconds.plan = seconds_since(begin);
   begin = Clock::now();

@@ -51,8 +51,8 @@ struct Seconds {
 /// The graph with every size a number, ready to run.
 struct Instance {
   std::vector<int64_t> symbols;
-  ir::Graph bound;
-  KernelUse kernel;  // cuda, where sizes are symbolic
+  std::vector<ir::Value> inputs;  // with their sizes, as each call has to bring them
+  KernelUse kernel;               // cuda, where sizes are symbolic
   std::unique_ptr<targets::Executable> executable;
   std::unique_ptr<targets::Executable> traced;  // made on first use
   std::unique_ptr<RunStates> states, traced_states;
@@ -89,7 +89,7 @@ class CompiledGraph {
   std::shared_ptr<Instance> last() const;
 
  private:
-  plan::Plan make_plan(const ir::Graph& bound);
+  plan::Plan make_plan(ir::Graph bound);
   /// That a plan's tiles do not race, found out on another thread while the executable is made; throws what it finds.
   struct Proof {
     uint64_t key = 0;

@@ -107,7 +107,7 @@ void dump_graph(const std::string& root, const ir::Graph& graph, std::span<const
 void dump(const Options& options, const ir::Graph& graph, const Instance& instance) {
   const Folder folder(options.dump_folder, graph, instance.symbols);
   if (!folder) return;
-  folder.write_stages(instance.bound, options.planner);
+  folder.write_stages(ir::bind(graph, instance.symbols), options.planner);
   folder.write_plan(instance.plan());
   const std::string& source = instance.executable->build_info().source;
   if (!source.empty()) folder.write("source.cu", source);
