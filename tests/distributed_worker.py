@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import Empty
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,9 @@ os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")
 
 
 START_SECONDS = 90  # for eight processes to start: importing torch and making CUDA contexts
+FUNCTION_SECONDS = 150  # for one of `run_each`: a rank that takes longer ends, and its name is told
+
+_tell_begin: Callable[[str], None] = lambda name: None  # in a rank: what it does now, told to who started it
 
 
 @dataclasses.dataclass
@@ -43,7 +47,9 @@ class Job:
 
 
 def _main(rank: int, job: Job, queue) -> None:
+    global _tell_begin
     faulthandler.dump_traceback_later(START_SECONDS + 1.5 * job.seconds)  # where a rank that hangs does so
+    _tell_begin = lambda name: queue.put((rank, "begin", name))
     try:
         if job.on_gpus:
             torch.cuda.set_device(rank)
@@ -64,6 +70,30 @@ def _main(rank: int, job: Job, queue) -> None:
             dist.destroy_process_group()
 
 
+def _collect(queue, processes: list, job: Job, number: int) -> dict:
+    """The first `number` results. What no rank is left to send, or has not come in time, is an error that says what the
+    ranks were doing."""
+    results, doing = {}, {}
+    deadline = time.monotonic() + START_SECONDS + 2 * job.seconds
+    while len(results) < number:
+        ended = [rank for rank, process in enumerate(processes) if process.exitcode is not None]
+        try:
+            rank, status, value = queue.get(timeout=1)
+        except Empty:
+            alive = job.world - len({*ended, *results})
+            if time.monotonic() < deadline and alive >= number - len(results):
+                continue
+            silent = {r: doing.get(r, "starting") for r in range(job.world) if r not in results}
+            codes = {r: processes[r].exitcode for r in ended}
+            raise AssertionError(f"no result of ranks that were in {silent}; exit codes {codes}") from None
+        if status == "begin":
+            deadline = max(deadline, time.monotonic() + FUNCTION_SECONDS + 10)
+            doing[rank] = value
+        else:
+            results[rank] = (status, value)
+    return results
+
+
 def _run(job: Job, expect_missing: int) -> dict:
     context = mp.get_context("spawn")
     queue = context.Queue()
@@ -74,9 +104,7 @@ def _run(job: Job, expect_missing: int) -> dict:
             process.start()
         results = {}
         try:
-            while len(results) < job.world - expect_missing:
-                rank, status, value = queue.get(timeout=START_SECONDS + 2 * job.seconds)
-                results[rank] = (status, value)
+            results = _collect(queue, processes, job, job.world - expect_missing)
         finally:
             last = (
                 START_SECONDS if expect_missing == job.world else 10
@@ -105,17 +133,22 @@ def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing
     return _run(Job(function, world, "ark", seconds, options), expect_missing)
 
 
-def run_each(functions: Sequence[Callable], rank: int, world: int) -> dict[str, tuple[str, object]]:
+def run_each(
+    functions: Sequence[Callable], rank: int, world: int, seconds: float = FUNCTION_SECONDS
+) -> dict[str, tuple[str, object]]:
     """All of them in one group, one after the other: name -> ("ok", result) or ("error", traceback). Starting processes
-    takes longer than most of them."""
+    takes longer than most of them. Each has a deadline of its own, at which the rank says where it is, and ends."""
     results = {}
     for function in functions:
         begin = time.monotonic()
+        _tell_begin(function.__name__)
+        faulthandler.dump_traceback_later(seconds, exit=True)
         try:
             results[function.__name__] = ("ok", function(rank, world))
         except Exception:
             results[function.__name__] = ("error", traceback.format_exc())
         print(f"rank {rank}, {function.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+    faulthandler.dump_traceback_later(seconds, exit=True)  # for what comes after them
     return results
 
 

@@ -248,7 +248,33 @@ def expanded(rank: int, world: int) -> None:
     assert (out.view(world, 5) == torch.arange(world)[:, None]).all()
 
 
-FUNCTIONS = (threads, forked, callbacks, waits_that_end, types_differ, refused, expanded)
+def inference_tensors(rank: int, world: int) -> None:
+    """Written inside of inference mode and outside, those that go through a copy too."""
+    P2P = dist.P2POp
+    group = a_group(world)
+    with torch.inference_mode():
+        x = torch.full((4,), rank + 1.0)
+        parts, strided = [torch.zeros(4) for _ in range(world)], torch.ones(4, 4)[:, :2]
+        everything = torch.zeros(4 * world)
+    for inside in (True, False):
+        with torch.inference_mode(inside):
+            dist.all_gather(parts, x, group=group)
+            assert [p.unique().item() for p in parts] == [r + 1.0 for r in range(world)]
+            dist.all_gather_into_tensor(everything, x, group=group)
+            dist.all_to_all(parts, [x] * world, group=group)
+            dist.all_reduce(strided, op=dist.ReduceOp.AVG, group=group)
+            dist.broadcast(strided, 0, group=group)
+            assert (strided == 1).all()
+            dist.scatter(x, [p * 0 + r + 1 for r, p in enumerate(parts)] if rank == 0 else None, group=group)
+            dist.gather(x, parts if rank == 1 else None, 1, group=group)
+            ops = [P2P(dist.isend, x, (rank + 1) % world, group), P2P(dist.irecv, parts[0], (rank - 1) % world, group)]
+            ops += [P2P(dist.irecv, parts[1], rank, group), P2P(dist.isend, x, rank, group)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            assert (parts[0] == (rank - 1) % world + 1).all() and (parts[1] == rank + 1).all()
+
+
+FUNCTIONS = (threads, forked, callbacks, waits_that_end, types_differ, refused, expanded, inference_tensors)
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
@@ -264,7 +290,7 @@ def of(ranks: list[dict], function) -> list:
     return values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
 
 
-@pytest.mark.parametrize("function", [threads, forked, expanded], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [threads, forked, expanded, inference_tensors], ids=lambda f: f.__name__)
 def test_function(ranks, function):
     of(ranks, function)
 

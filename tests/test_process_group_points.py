@@ -112,7 +112,29 @@ def any_order_of_sizes(rank: int, world: int) -> None:
         assert (out == value).all()
 
 
-@pytest.mark.parametrize("function", [from_a_rank_and_from_any, tags])
+def batch_against_single_calls(rank: int, world: int) -> None:
+    """Whatever their order, and receives first in a batch of several, also around a collective."""
+    n, P2P = 300_000, dist.P2POp
+    for order in ((dist.isend, dist.irecv), (dist.irecv, dist.isend)):
+        x, y = torch.full((n,), rank + 1.0), torch.zeros(n)
+        of = {dist.isend: x, dist.irecv: y}
+        if rank == 0:
+            works = dist.batch_isend_irecv([P2P(dist.isend, x, 1), P2P(dist.irecv, y, 1)])
+        else:
+            works = [call(of[call], 0) for call in order]
+        dist.all_reduce(torch.ones(n))
+        for work in works:
+            work.wait()
+        assert (y == 2.0 - rank).all()
+    got = [torch.zeros(n) for _ in range(3)]
+    ops = [P2P(dist.irecv, t, 1 - rank) for t in got]
+    ops += [P2P(dist.isend, torch.full((n,), 10.0 * rank + i), 1 - rank) for i in range(3)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert [t.unique().item() for t in got] == [10.0 * (1 - rank) + i for i in range(3)]
+
+
+@pytest.mark.parametrize("function", [from_a_rank_and_from_any, tags, batch_against_single_calls])
 def test_pair(function):
     values(run_ranks(function, 2, seconds=30))
 

@@ -13,13 +13,14 @@ namespace ark::bindings {
 class C10dStore : public comm::Store {
  public:
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
-  /// From now on waits end when `check` throws: a rank that has failed will not set what others wait for.
-  void watch(std::function<void()> check) { check_ = std::move(check); }
+  /// From now on waits for a rank end when `check` of it throws: who has failed, died or left will not set what others
+  /// wait for.
+  void watch(std::function<void(int)> check) { check_ = std::move(check); }
   void set(const std::string& key, const std::string& value) override {
     store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
   }
-  std::string get(const std::string& key, comm::Clock::time_point deadline) override {
-    if (check_) look_until(key, deadline);
+  std::string get(const std::string& key, comm::Clock::time_point deadline, int from) override {
+    if (check_) look_until(key, deadline, from);
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - comm::Clock::now());
     store_->wait({key}, std::max(left, std::chrono::milliseconds(1)));
     std::vector<uint8_t> bytes = store_->get(key);
@@ -33,16 +34,16 @@ class C10dStore : public comm::Store {
   }
 
  private:
-  void look_until(const std::string& key, comm::Clock::time_point deadline) {
+  void look_until(const std::string& key, comm::Clock::time_point deadline, int from) {
     constexpr std::chrono::milliseconds kLongest(20);
     for (std::chrono::milliseconds pause(1); !store_->check({key}); pause = std::min(2 * pause, kLongest)) {
-      check_();
+      check_(from);
       check<DeviceError>(comm::Clock::now() < deadline, "nobody has set ", key, " within the time-out");
       std::this_thread::sleep_for(pause);
     }
   }
   c10::intrusive_ptr<c10d::Store> store_;
-  std::function<void()> check_;
+  std::function<void(int)> check_;
 };
 
 }  // namespace ark::bindings

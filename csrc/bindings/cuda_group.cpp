@@ -106,14 +106,16 @@ c10::Stream CudaGroup::own_stream(int key) {
   return streams_.emplace(key, stream).first->second;
 }
 
-/// Collectives of a group run one after the other, whatever their streams.
+/// Collectives of a group run one after the other, whatever their streams; those of a graph by its own edges.
 void CudaGroup::follow(c10::Stream stream) {
-  if (last_ && *last_ != stream && is_capturing(raw_stream(*last_)) == is_capturing(raw_stream(stream))) {
+  const bool captured = is_capturing(raw_stream(stream));
+  std::optional<c10::Stream>& last = captured ? last_captured_ : last_;
+  if (last && *last != stream && is_capturing(raw_stream(*last)) == captured) {
     c10::Event end(c10::DeviceType::CUDA);
-    end.record(*last_);
+    end.record(*last);
     end.block(stream);
   }
-  last_ = stream;
+  last = stream;
 }
 
 CudaGroup::WorkPtr CudaGroup::submit(Plan plan, const Body& body, c10::Device device) {
@@ -266,20 +268,15 @@ c10::Stream CudaGroup::forked_stream(int key, c10::Device device) {
   return stream;
 }
 
-CudaGroup::WorkPtr CudaGroup::message_to_self(const at::Tensor& from, const at::Tensor& to) {
+CudaGroup::WorkPtr CudaGroup::message_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to) {
   if (!usable(to.device(), true)) return nullptr;
   std::lock_guard lock(mutex_);
   const int key = 2 * rank_;
   c10::DeviceGuard guard(to.device());
-  Plan plan{.type = c10d::OpType::SEND, .results = {to}, .inputs = {from}};
+  Plan plan{.type = type, .results = {to}, .inputs = {from}};
   return submit_on(
-      forked_stream(key, to.device()), plan,
-      [&](Collectives&, const Call&) {
-        at::NoGradGuard no_grad;
-        at::Tensor target = to;
-        target.copy_(from.reshape(to.sizes()));
-      },
-      true, points_[key]++);
+      forked_stream(key, to.device()), plan, [&](Collectives&, const Call&) { overwrite(to, from); }, true,
+      points_[key]++);
 }
 
 CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tensor, const Body& body) {
@@ -330,13 +327,13 @@ CudaGroup::WorkPtr CudaGroup::barrier(const c10d::BarrierOptions& opts, c10::Dev
       [&](Collectives& collectives, const Call& call) { collectives.barrier(call); }, device);
 }
 
+std::shared_ptr<CudaGroup::Collectives> CudaGroup::collectives() const {
+  std::lock_guard lock(creation_mutex_);
+  return collectives_;
+}
+
 void CudaGroup::abort() {
-  std::shared_ptr<Collectives> collectives;
-  {
-    std::lock_guard lock(creation_mutex_);
-    collectives = collectives_;
-  }
-  if (collectives) collectives->abort();
+  if (auto own = collectives()) own->abort();
 }
 
 bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
@@ -347,7 +344,7 @@ bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
     if (is_capturing(raw_stream(stream))) continue;
     c10::Event end(c10::DeviceType::CUDA);
     end.record(stream);
-    for (; !end.query(); std::this_thread::sleep_for(std::chrono::microseconds(100)))
+    for (; !has_ended(end); std::this_thread::sleep_for(std::chrono::microseconds(100)))
       if (comm::Clock::now() >= deadline) return false;
   }
   return true;
@@ -374,6 +371,7 @@ void CudaGroup::shutdown(comm::Clock::time_point deadline) {
   }
   streams_.clear();
   last_.reset();
+  last_captured_.reset();
   registered_.clear();
   std::lock_guard creation(creation_mutex_);
   collectives_.reset();
@@ -381,7 +379,12 @@ void CudaGroup::shutdown(comm::Clock::time_point deadline) {
 }
 
 void CudaGroup::poll() {
-  if (collectives_) collectives_->poll();
+  if (auto own = collectives()) own->poll();
+}
+
+uint64_t CudaGroup::launches() const {
+  auto own = collectives();
+  return own ? own->launches() : 0;
 }
 
 void CudaGroup::force_algorithm(int algorithm) {

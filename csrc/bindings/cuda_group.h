@@ -29,7 +29,7 @@ class CudaGroup {
   /// What the CPU side of the process group does for this one.
   struct HostSide {
     std::function<uint64_t()> number;  // counts a collective; numbers are shared. Throws if a peer will not come
-    std::function<void()> check;       // throws if a rank has failed there
+    std::function<void(int)> check;    // throws if a rank has failed there, or the given one has died or left
   };
   void set_host_side(HostSide host);
 
@@ -49,7 +49,7 @@ class CudaGroup {
   WorkPtr send(Tensors& tensors, int destination);
   WorkPtr recv(Tensors& tensors, int source);
   /// Copies on a stream of the group.
-  WorkPtr message_to_self(const at::Tensor& from, const at::Tensor& to);
+  WorkPtr message_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to);
   WorkPtr barrier(const c10d::BarrierOptions& opts, c10::Device device);
 
   /// A tensor in new memory that all ranks map; its memory goes when the last tensor on it does. Collective.
@@ -67,7 +67,7 @@ class CudaGroup {
   /// Throws if a kernel of the group has failed.
   void poll();
   /// Kernels launched so far.
-  uint64_t launches() const { return collectives_ ? collectives_->launches() : 0; }
+  uint64_t launches() const;
   void force_algorithm(int algorithm);
 
  private:
@@ -84,6 +84,8 @@ class CudaGroup {
   };
   /// Whether ark does collectives (or messages of a pair) on the device. A rank that cannot tells its peers.
   bool usable(c10::Device device, bool pair = false);
+  /// Null before the first tensor; for any thread.
+  std::shared_ptr<Collectives> collectives() const;
   /// Waits for the memory of all ranks; false if one of them has none: then no rank of the group goes on here.
   bool connected(std::chrono::milliseconds timeout, uint64_t number);
   void give_up(const std::string& why);
@@ -106,10 +108,11 @@ class CudaGroup {
   std::map<int, uint64_t> points_;  // messages of each pair and direction
   std::shared_ptr<Collectives> collectives_;
   std::string unusable_;
-  std::mutex creation_mutex_, mutex_;
+  mutable std::mutex creation_mutex_;
+  std::mutex mutex_;
   std::map<int, c10::Stream> streams_;
   std::map<int, at::Tensor> registered_;
-  std::optional<c10::Stream> last_;  // where the last collective of the group is
+  std::optional<c10::Stream> last_, last_captured_;  // where the last collective of the group is; in a graph
 };
 
 }  // namespace ark::bindings

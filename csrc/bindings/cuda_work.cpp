@@ -37,6 +37,11 @@ bool is_capturing(cuda::Stream stream) {
   return status == cuda::CaptureStatus::kActive;
 }
 
+bool has_ended(const c10::Event& event) {
+  cuda::RelaxedCaptureScope relaxed;
+  return event.query();
+}
+
 namespace {
 
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
@@ -72,7 +77,7 @@ c10::Event& CudaWork::end() {
 bool CudaWork::isCompleted() {
   collectives_->poll();
   c10::Event& event = end();
-  return captured_ || event.query();
+  return captured_ || has_ended(event);
 }
 
 bool CudaWork::isSuccess() const { return true; }  // poll() has thrown otherwise
@@ -87,7 +92,7 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
   if (captured_) return true;
   // Not an event's wait: a rank that fails must be heard of.
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!event.query()) {
+  while (!has_ended(event)) {
     collectives_->poll();
     TORCH_CHECK(!limited || std::chrono::steady_clock::now() < deadline, "ark process group, rank ", rank_, ": ",
                 c10d::opTypeToString(opType_), " number ", sequence_, " did not end within ", timeout.count(), " ms");

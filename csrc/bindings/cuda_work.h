@@ -17,6 +17,8 @@ namespace ark::bindings {
 cuda::Stream raw_stream(const c10::Stream& stream);
 /// Whether a graph is being recorded from the stream.
 bool is_capturing(cuda::Stream stream);
+/// Asks without ending the graph that another thread may be recording.
+bool has_ended(const c10::Event& event);
 
 class CudaWork : public c10d::Work {
  public:

@@ -37,7 +37,7 @@ ProcessGroupArk::ProcessGroupArk(const c10::intrusive_ptr<c10d::Store>& store, i
   if (!setup_.cuda) return;
   cuda_ = std::make_unique<CudaGroup>(store_, rank, size, name_, timeout, setup_);
   cuda_->set_host_side({.number = [this] { return number_gpu_call(); },
-                        .check = [this] { channel_->check_failures({cat("group ", name_), {}}); }});
+                        .check = [this](int peer) { channel_->check_peer({cat("group ", name_), {}}, peer); }});
 }
 
 ProcessGroupArk::~ProcessGroupArk() {

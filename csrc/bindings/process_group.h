@@ -109,6 +109,7 @@ class ProcessGroupArk : public c10d::Backend {
                   std::chrono::milliseconds timeout, Body body, std::optional<comm::CallCounts> before = {});
   WorkPtr receive(at::Tensor tensor, int source, int tag);
   WorkPtr message_to_self(c10d::OpType type, const at::Tensor& tensor, int tag);
+  WorkPtr copy_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to, int tag);
   WorkPtr end_batch();
   void drop_batch();
   /// Around calls that are no Attempt: if one throws, its batch ends.

@@ -32,11 +32,11 @@ std::shared_ptr<c10::Event> ProcessGroupArk::queued_on_gpu() const {
   if (is_capturing(raw_stream(stream))) return nullptr;
   auto event = std::make_shared<c10::Event>(kCuda);
   event->record(stream);
-  return event->query() ? nullptr : event;
+  return has_ended(*event) ? nullptr : event;
 }
 
 void ProcessGroupArk::wait_for(const std::shared_ptr<c10::Event>& event, const Call& call) {
-  while (event && !event->query()) {
+  while (event && !has_ended(*event)) {
     cuda_->poll();
     channel_->check_failures({cat("barrier number ", call.sequence, " of group ", name_), {}});
     check<DeviceError>(comm::Clock::now() < call.deadline, "barrier number ", call.sequence, " of group ", name_,

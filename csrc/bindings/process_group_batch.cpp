@@ -1,7 +1,5 @@
 // Calls that are put together (batch_isend_irecv, _coalescing_manager), and messages of a rank to itself, which are
 // allowed there, as in NCCL, because the other half follows.
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -76,34 +74,37 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::message_to_self(c10d::OpType type, con
   auto other = std::find_if(to_self_.begin(), to_self_.end(), [&](const ToSelf& m) {
     return m.sends != sends && m.tensor.is_cuda() == cuda && (cuda || m.tag == tag);
   });
-  auto work = c10::make_intrusive<ArkWork>(getRank(), type, uint64_t{0}, Tensors{});
   if (other == to_self_.end()) {
-    to_self_.push_back({sends, tag, tensor, work});
-    return work;
+    to_self_.push_back({sends, tag, tensor, c10::make_intrusive<ArkWork>(getRank(), type, uint64_t{0}, Tensors{})});
+    return to_self_.back().work;
   }
   at::Tensor from = sends ? tensor : other->tensor, to = sends ? other->tensor : tensor;
+  check_device({from}, to, "send");
   TORCH_CHECK(from.scalar_type() == to.scalar_type() && from.numel() == to.numel(), "ark process group, rank ",
               getRank(), " sends ", from.numel(), " elements of ", from.scalar_type(), " to itself and receives ",
               to.numel(), " of ", to.scalar_type());
-  const ToSelf first = std::move(*other);
+  WorkPtr copied = copy_to_self(type, from, to, tag);
+  other->work->complete(nullptr);  // if the copy has thrown, it ends with the batch
   to_self_.erase(other);
-  WorkPtr copied = work;
-  if (cuda) {
-    copied = on_gpu(
-        "send", [&](CudaGroup& g) { return g.message_to_self(from, to); },
+  return copied;
+}
+
+ProcessGroupArk::WorkPtr ProcessGroupArk::copy_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to,
+                                                       int tag) {
+  if (to.is_cuda()) {
+    return on_gpu(
+        "send", [&](CudaGroup& g) { return g.message_to_self(type, from, to); },
         [&](c10d::Backend& b) {
           Tensors received{to}, sent{from};
           b.recv(received, getRank(), tag);
           return b.send(sent, getRank(), tag);
         },
         false);
-  } else {
-    at::NoGradGuard no_grad;
-    to.copy_(from.reshape(to.sizes()));
-    work->complete(nullptr);
   }
-  first.work->complete(nullptr);
-  return copied;
+  auto work = c10::make_intrusive<ArkWork>(getRank(), type, uint64_t{0}, Tensors{});
+  overwrite(to, from);
+  work->complete(nullptr);
+  return work;
 }
 
 }  // namespace ark::bindings

@@ -80,12 +80,13 @@ void register_process_group(pybind11::module_& m, std::shared_ptr<cuda::Toolchai
           "Torch calls it on ranks that a split leaves out: nothing to do here.")
       .def(
           "launches", [](ProcessGroupArk& g) { return g.cuda_group() ? g.cuda_group()->launches() : 0; },
-          "CUDA kernels of the group launched so far.")
+          py::call_guard<py::gil_scoped_release>(), "CUDA kernels of the group launched so far.")
       .def(
           "poll",
           [](ProcessGroupArk& g) {
             if (g.cuda_group()) g.cuda_group()->poll();
           },
+          py::call_guard<py::gil_scoped_release>(),
           "Raises DeviceError when a CUDA collective of the group has failed; never blocks.")
       .def(
           "force_algorithm",

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <optional>
@@ -129,6 +130,12 @@ at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   return at::view_as_real(tensor);
 }
 
+void overwrite(const at::Tensor& to, const at::Tensor& from) {
+  c10::InferenceMode any_tensor;
+  at::Tensor target = to;
+  target.copy_(from.reshape(to.sizes()));
+}
+
 at::Tensor flat(const std::vector<at::Tensor>& parts) {
   std::vector<at::Tensor> pieces;
   for (const at::Tensor& part : parts) pieces.push_back(part.reshape(-1));
@@ -136,10 +143,9 @@ at::Tensor flat(const std::vector<at::Tensor>& parts) {
 }
 
 void unflatten(const at::Tensor& joined, const std::vector<at::Tensor>& parts) {
-  at::NoGradGuard no_grad;
   int64_t at = 0;
   for (const at::Tensor& part : parts) {
-    part.copy_(joined.narrow(0, at, part.numel()).view(part.sizes()));
+    overwrite(part, joined.narrow(0, at, part.numel()));
     at += part.numel();
   }
 }

@@ -26,6 +26,9 @@ void check_root(int64_t root, int size, const char* operation);
 /// A tensor to reduce: complex numbers are pairs of real ones (sums and averages only).
 at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
+/// Copies what a call writes: no part of autograd, and tensors of inference mode too, whatever the thread's mode is.
+void overwrite(const at::Tensor& to, const at::Tensor& from);
+
 /// Contiguous storage to work on; written back by `finish` when it is a copy.
 struct Staged {
   at::Tensor user, data;
@@ -34,10 +37,7 @@ struct Staged {
   size_t bytes() const { return data.nbytes(); }
   void release() { user = data = at::Tensor(); }
   void finish() const {
-    if (!data.is_same(user)) {
-      at::NoGradGuard no_grad;
-      user.copy_(data);
-    }
+    if (!data.is_same(user)) overwrite(user, data);
   }
 };
 

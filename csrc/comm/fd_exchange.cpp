@@ -227,7 +227,7 @@ UniqueFd request(const std::string& published, const GroupInfo& group, int from,
 std::string address_of(Store& store, const GroupInfo& group, const std::string& key, int from,
                        Clock::time_point deadline) {
   try {
-    return store.get(key, deadline);
+    return store.get(key, deadline, from);
   } catch (const std::exception& error) {
     throw DeviceError(cat("group ", group.name, ", rank ", group.rank, ": rank ", from,
                           " has not come to make the group (", error.what(), ")"));
@@ -301,7 +301,7 @@ FdServer::~FdServer() {
 
 UniqueFd request_fd(Store& store, const GroupInfo& group, const std::string& tag, int from,
                     Clock::time_point deadline) {
-  return request(store.get(cat("ark/", group.name, "/", tag, "/", from), deadline), group, from, deadline);
+  return request(store.get(cat("ark/", group.name, "/", tag, "/", from), deadline, from), group, from, deadline);
 }
 
 }  // namespace ark::comm

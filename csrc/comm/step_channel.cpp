@@ -94,6 +94,12 @@ void StepChannel::check_failures(const Scope& scope) const {
       throw DeviceError(cat(scope.what, ": rank ", peer, " failed: ", control(peer).failure));
 }
 
+void StepChannel::check_peer(const Scope& scope, int peer) const {
+  check_failures(scope);
+  const std::string why = absence(peer);
+  check<DeviceError>(why.empty(), scope.what, ": rank ", peer, " ", why);
+}
+
 CallCounts StepChannel::note_call(bool on_gpu) {
   ControlBlock& own = control(rank());
   CallCounts before{own.host_calls.value.load(std::memory_order_relaxed),

@@ -144,6 +144,8 @@ class StepChannel {
   void fail(const std::string& message);
   /// Throws DeviceError if this rank or a peer has failed.
   void check_failures(const Scope& scope) const;
+  /// The same, and if `peer` has died or destroyed the group.
+  void check_peer(const Scope& scope, int peer) const;
 
  private:
   ControlBlock& control(int rank) const;

@@ -11,8 +11,8 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Waits for the key; throws when it has not come by `deadline`.
-  virtual std::string get(const std::string& key, Clock::time_point deadline) = 0;
+  /// Waits for the key, which rank `from` sets; throws when it has not come by `deadline`.
+  virtual std::string get(const std::string& key, Clock::time_point deadline, int from) = 0;
   /// Forgets a key that nobody will ask for again. Never throws.
   virtual void remove(const std::string& key) noexcept = 0;
 };

@@ -52,7 +52,7 @@ void SymmetricMemory::offer() {
 cuda::DevicePtr SymmetricMemory::of(int rank, Clock::time_point deadline) {
   check(rank >= 0 && rank < group_.world, "symmetric memory of rank ", rank, " in a group of ", group_.world);
   if (addresses_[rank]) return addresses_[rank];
-  const std::string said = store_.get(place_key(group_, tag_, rank), deadline);
+  const std::string said = store_.get(place_key(group_, tag_, rank), deadline, rank);
   check<UnsupportedError>(said.compare(0, kRefused.size(), kRefused) != 0, "rank ", rank, ": ",
                           said.substr(std::min(said.size(), kRefused.size() + 1)));
   std::istringstream place(said);
@@ -72,7 +72,7 @@ void SymmetricMemory::settle(Clock::time_point deadline) {
   auto key = [&](int rank) { return cat("ark/", group_.name, "/", tag_, "/mapped/", rank); };
   store_.set(key(group_.rank), "1");
   for (int r = 0; r < group_.world; ++r)
-    if (r != group_.rank) store_.get(key(r), deadline);
+    if (r != group_.rank) store_.get(key(r), deadline, r);
   server_.reset();
 }
 

@@ -67,7 +67,7 @@ Window::Window(Store& store, const GroupInfo& group, const GpuInfo& gpu, int num
 void Window::open_peers(Store& store, const GroupInfo& group, Clock::time_point deadline) {
   for (int step = 1; step < group.world; ++step) {
     const int r = (group.rank + step) % group.world;
-    std::istringstream place(store.get(key_of(group, number_, r), deadline));
+    std::istringstream place(store.get(key_of(group, number_, r), deadline, r));
     std::string handle;
     uint64_t offset = 0;
     place >> handle >> offset;

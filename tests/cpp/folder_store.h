@@ -20,7 +20,7 @@ class FolderStore : public comm::Store {
     std::ofstream(half) << value;
     std::filesystem::rename(half, path(key));  // whole or not at all
   }
-  std::string get(const std::string& key, comm::Clock::time_point deadline) override {
+  std::string get(const std::string& key, comm::Clock::time_point deadline, int) override {
     while (!std::filesystem::exists(path(key))) {
       check<DeviceError>(comm::Clock::now() < deadline, "the store has no ", key);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -19,7 +19,7 @@ class MapStore : public comm::Store {
     values_[key] = value;
     changed_.notify_all();
   }
-  std::string get(const std::string& key, Clock::time_point deadline) override {
+  std::string get(const std::string& key, Clock::time_point deadline, int) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_until(lock, deadline, [&] { return values_.count(key) > 0; }))
       throw DeviceError(cat("the store has no ", key));

@@ -223,6 +223,13 @@ void test_receives_that_fail() {
     c.barrier({0, in(20)});
     has(text_of(ask(*inbox, &data, 4, 1, 7, in(20))), "rank 1 has destroyed the group");
     has(text_of(ask(*inbox, &data, 4, Inbox::kAnyRank, 7, in(20))), "all other ranks");
+    channel.check_peer({"a wait for oneself", {}}, 0);
+    try {
+      channel.check_peer({"a wait for memory", {}}, 1);
+      expect(false, "a rank that has left is still waited for");
+    } catch (const DeviceError& error) {
+      has(error.what(), "a wait for memory: rank 1 has destroyed the group");
+    }
     auto pending = ask(*inbox, &data, 4, 1, 7, in(20));
     inbox.reset();
     has(text_of(std::move(pending)), "destroyed");
@@ -370,7 +377,7 @@ void test_fd_server() {
           expect(::pread(fd.get(), &seen, 1, 0) == 1 && seen == 'a' + from, cat("descriptor of rank ", from));
         }
         store.set(cat("done/", rank), "1");
-        for (int peer = 0; peer < kWorld; ++peer) store.get(cat("done/", peer), in(10));
+        for (int peer = 0; peer < kWorld; ++peer) store.get(cat("done/", peer), in(10), peer);
       } catch (const std::exception& error) {
         expect(false, cat("rank ", rank, ": ", error.what()));
       }

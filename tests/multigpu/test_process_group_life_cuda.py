@@ -36,7 +36,7 @@ def raised(call, *arguments) -> tuple[str, float]:
 
 
 def leaks(rank: int, world: int) -> int:
-    """Bytes of device memory that ten groups keep, which used rings, messages, windows and NCCL."""
+    """Bytes of device memory that four groups keep, which used rings, messages, windows and NCCL."""
     import ark_torch.distributed as ark
 
     def use_a_group() -> None:
@@ -67,16 +67,17 @@ def leaks(rank: int, world: int) -> int:
     calls = ark.delegated_calls().get("all_reduce", 0)
     use_a_group()
     before = free_bytes()
-    for _ in range(10):
+    for _ in range(4):
         use_a_group()
     after = free_bytes()
-    assert ark.delegated_calls()["all_reduce"] == calls + 11  # of groups that have gone
+    assert ark.delegated_calls()["all_reduce"] == calls + 5  # of groups that have gone
     return before - after
 
 
 def pending_receive(rank: int, world: int) -> float:
     """Nothing comes for it; the default group goes on."""
     group = a_group(world, 60)
+    dist.all_reduce(torch.ones(100, device=DEVICE), group=group)  # all ranks offer their memory
     if rank == 0:
         dist.irecv(torch.ones(100, device=DEVICE), 1, group=group)
     begin = time.monotonic()
@@ -86,6 +87,16 @@ def pending_receive(rank: int, world: int) -> float:
     dist.all_reduce(x)
     assert (x == world).all()
     return seconds
+
+
+def left_at_once(rank: int, world: int) -> tuple[str, float]:
+    """The others destroy the group before their first tensor: who waits for memory of theirs hears of it."""
+    group = a_group(world, 60)
+    result = "", 0.0
+    if rank == 0:
+        result = raised(lambda: dist.irecv(torch.ones(100, device=DEVICE), 1, group=group))
+    dist.destroy_process_group(group)
+    return result
 
 
 def alone(rank: int, world: int) -> None:
@@ -217,6 +228,100 @@ def captured_messages(rank: int, world: int) -> None:
         assert (y == (rank - 1) % world + i).all(), i
 
 
+def batches_of_messages(rank: int, world: int) -> None:
+    """Two to and from every rank, itself too, receives first, longer than the rings; against single calls."""
+    P2P, n = dist.P2POp, 1 << 21
+
+    def run(ops: list) -> None:
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+    pairs = [(peer, i) for peer in range(world) for i in range(2)]
+    for _ in range(3):
+        got = {pair: torch.zeros(n, device=DEVICE) for pair in pairs}
+        ops = [P2P(dist.irecv, got[pair], pair[0]) for pair in pairs]
+        ops += [
+            P2P(dist.isend, torch.full((n,), 10.0 * rank + peer + 0.5 * i, device=DEVICE), peer) for peer, i in pairs
+        ]
+        run(ops)
+        del ops
+        for (peer, i), x in got.items():
+            assert (x == 10.0 * peer + rank + 0.5 * i).all(), (peer, i)
+    for order in ((dist.send, dist.recv), (dist.recv, dist.send)):
+        x, y = torch.full((n,), rank + 1.0, device=DEVICE), torch.zeros(n, device=DEVICE)
+        if rank == 0:
+            run([P2P(dist.isend, x, 1), P2P(dist.irecv, y, 1)])
+        elif rank == 1:
+            for call in order:
+                call(x if call is dist.send else y, 0)
+        assert rank > 1 or (y == 2.0 - rank).all()
+
+
+def messages_to_itself(rank: int, world: int) -> None:
+    """They follow the stream, carry no autograd, can be captured, and a half alone is an error."""
+    P2P = dist.P2POp
+
+    def move(x: torch.Tensor, y: torch.Tensor) -> None:
+        for work in dist.batch_isend_irecv([P2P(dist.irecv, y, rank), P2P(dist.isend, x, rank)]):
+            work.wait()
+
+    x, y = torch.zeros(1 << 20, device=DEVICE), torch.zeros(1 << 20, device=DEVICE, requires_grad=True)
+    for i in range(20):
+        torch.cuda._sleep(100_000)
+        x.fill_(i)
+        move(x, y)
+        assert (y == i).all() and y.is_leaf, i
+    with torch.inference_mode():
+        z = torch.zeros(1024, 1024, device=DEVICE).t()
+    move(x, z)
+    assert (z == 19).all()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        move(x, z)
+    for i in range(5):
+        x.fill_(i)
+        graph.replay()
+        assert (z == i).all(), i
+    text, _ = raised(dist.batch_isend_irecv, [P2P(dist.irecv, x, rank)])
+    assert "itself in a batch that has not the other half" in text, text
+    dist.all_reduce(x.fill_(1.0))
+    assert (x == world).all()
+
+
+def names_in_the_profiler(rank: int, world: int) -> list[str]:
+    x, y = torch.ones(8, device=DEVICE), torch.zeros(8, device=DEVICE)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(x)
+        dist.all_reduce(x, async_op=True).wait()
+        batch = [dist.P2POp(dist.irecv, y, rank), dist.P2POp(dist.isend, x, rank)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+        torch.cuda.synchronize()
+    return sorted(event.name for event in profile.events() if event.name.startswith("ark:"))
+
+
+def after_a_capture(rank: int, world: int) -> None:
+    """An eager call comes after those before the capture, though the last one called was captured."""
+    stream, graph, x = torch.cuda.Stream(), torch.cuda.CUDAGraph(), torch.ones(1000, device=DEVICE)
+    dist.all_reduce(x.clone())
+    dist.all_reduce(x.clone(), async_op=True).wait()
+    torch.cuda.synchronize()
+    first, second = x.clone(), x.clone()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        work = dist.all_reduce(first, async_op=True)
+    other, captured = torch.cuda.Stream(), x.clone()
+    with torch.cuda.stream(other):
+        graph.capture_begin(capture_error_mode="relaxed")  # unlike torch.cuda.graph it waits for nothing
+        dist.all_reduce(captured)
+        graph.capture_end()
+    dist.all_reduce(second)
+    assert (second == world).all()
+    assert work.is_completed()
+    assert (first == world).all()
+
+
 def nothing(rank: int, world: int) -> None:
     """Tensors without elements in every call."""
     empty = lambda: torch.empty(0, device=DEVICE)
@@ -309,11 +414,16 @@ FUNCTIONS = (
     alone,
     coalesced,
     captured_messages,
+    batches_of_messages,
+    messages_to_itself,
+    names_in_the_profiler,
+    after_a_capture,
     nothing,
     barrier_after_the_stream,
     bound,
     refused_by_one_gpu,
     leaks,
+    left_at_once,
     pending_receive,
     disagree,
     types,
@@ -328,19 +438,31 @@ HEARD = (
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
-    return run_each(FUNCTIONS, rank, world)
+    return run_each(FUNCTIONS, rank, world, seconds=60)
 
 
 @pytest.fixture(scope="module")
 def ranks() -> list[dict]:
-    return values(run_gpus(together, GPUS - GPUS % 2, seconds=90))
+    return values(run_gpus(together, GPUS - GPUS % 2, seconds=40))
 
 
 def of(ranks: list[dict], function) -> list:
     return values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
 
 
-@pytest.mark.parametrize("function", [alone, bound, coalesced, captured_messages, nothing], ids=lambda f: f.__name__)
+ALONE = (
+    alone,
+    bound,
+    coalesced,
+    captured_messages,
+    batches_of_messages,
+    messages_to_itself,
+    after_a_capture,
+    nothing,
+)
+
+
+@pytest.mark.parametrize("function", ALONE, ids=lambda f: f.__name__)
 def test_function(ranks, function):
     of(ranks, function)
 
@@ -348,6 +470,23 @@ def test_function(ranks, function):
 def test_destroyed_groups_leave_no_memory(ranks):
     for lost in of(ranks, leaks):
         assert lost < 32 << 20
+
+
+def test_a_group_that_others_have_left(ranks):
+    text, seconds = of(ranks, left_at_once)[0]
+    assert "rank 1 did not offer its memory" in text and "rank 1 has destroyed the group" in text, text
+    assert seconds < 20
+
+
+def test_names_in_the_profiler(ranks):
+    for names in of(ranks, names_in_the_profiler):
+        assert names == ["ark:all_reduce", "ark:all_reduce", "ark:recv", "ark:send"]
+
+
+@pytest.mark.xfail(strict=False, reason="a receive that waits for the one before it may hold up the sends behind it")
+def test_batches_through_one_queue_of_the_device(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as Megatron asks for
+    values(run_gpus(batches_of_messages, 2, seconds=10))
 
 
 def test_destroying_ends_a_receive_that_nothing_comes_for(ranks):
