@@ -152,6 +152,42 @@ def test_nan_and_infinity(device, what):
     same(SPECIAL[what], x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("what", ["query", "key", "value"])
+def test_nan_in_attention_reaches_what_it_reaches_in_eager(device, what, dtype):
+    """The loss leaves out the query with the NaN, so that gradients can have it from the statistics alone."""
+    torch.manual_seed(0)
+    inputs = {name: torch.randn(1, 2, 129, 64).to(dtype) for name in ("query", "key", "value")}
+    inputs[what][0, 0, 40] = math.nan
+
+    def nan_rows(attention, device):
+        leaves = [t.to(device).requires_grad_() for t in inputs.values()]
+        out = attention(*leaves)
+        grads = torch.autograd.grad(out[:, :, :40].float().sum(), leaves)
+        return [t.isnan().any(-1).tolist() for t in (out, *grads)]
+
+    def attention(query, key, value):
+        return F.scaled_dot_product_attention(query, key, value)
+
+    assert nan_rows(compiled(attention), device) == nan_rows(attention, "cpu")
+
+
+def test_integers_divided_by_zero_give_zero(device):
+    x, zero = torch.tensor([7, -7, 0], device=device), torch.zeros(3, dtype=torch.int64, device=device)
+    results = compiled(lambda x, z: (x // z, x % z, torch.fmod(x, z), torch.div(x, z, rounding_mode="trunc")))(x, zero)
+    assert not any(r.any() for r in results)
+
+
+def test_nan_in_a_key_that_a_mask_hides_is_not_seen(device):
+    query, key, value = (torch.randn(1, 2, 40, 64, device=device) for _ in range(3))
+    key[:, :, 3] = math.nan
+    visible = torch.ones(40, 40, dtype=torch.bool, device=device)
+    visible[:, 3] = False
+    out = compiled(lambda *x: F.scaled_dot_product_attention(*x))(query, key, value, visible)
+    expected = F.scaled_dot_product_attention(query, key.nan_to_num(), value, visible)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_overflow_of_narrow_types(device):
     x = torch.tensor([60000.0, -60000.0, 1e-8, 6e-8], device=device).half()
     same(lambda x: (x + x, x * x, (x.float() * 2).half(), x / 4), x, rtol=1e-3)

@@ -257,14 +257,14 @@ struct AttentionForward {
         total += __shfl_xor_sync(~0u, total, 2);
         const int query = row + h * 8;
         if (query >= p.queries) continue;
-        // A query that sees no key gets zeros and -inf.
-        const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+        // A query that sees no key gets zeros and -inf; NaN stays, or the backward pass would take it for such a query.
+        const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
         write_row<kHalf>(task, kOut, at.batch, at.head, query, (consumer.lane() & 3) * 2, out, h, inverse);
         if (task.has(kLogSumExp) && (consumer.lane() & 3) == 0) {
           const abi::Operand& o = task.operand(kLogSumExp);
           float* l =
               task.address<float>(kLogSumExp) + at.batch * o.stride[0] + at.head * o.stride[1] + query * o.stride[2];
-          store_element(l, total > 0.0f ? (max[h] + log2_fast(total)) * kLn2 : negative_infinity());
+          store_element(l, total == 0.0f ? negative_infinity() : (max[h] + log2_fast(total)) * kLn2);
         }
       }
     }
