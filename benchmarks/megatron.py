@@ -36,6 +36,7 @@ def run_as_rank(script: str, arguments: list[str]) -> None:
     first = int(os.environ["LOCAL_RANK"]) * share
     os.sched_setaffinity(0, cores[first : first + share] or cores)
     sys.argv = [script, *arguments]
+    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # this file is no package `megatron`
     runpy.run_path(script, run_name="__main__")
 
 

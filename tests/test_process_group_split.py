@@ -7,6 +7,7 @@ import contextlib
 import copy
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -91,7 +92,20 @@ def sharded_and_parallel(rank: int, world: int) -> None:
     close(mean_over_ranks(train(model, data)), expected(world // 2))
 
 
-FUNCTIONS = (split, options, sharded_and_parallel)
+def ranks_in_groups_of_their_own(rank: int, world: int) -> None:
+    """Torch names a split group by the number of groups that the rank is in: one more on the first two ranks."""
+    some = dist.new_group([0, 1])
+    with bound_device():
+        group = dist.split_group(split_ranks=[[0, 2], [1, 3]], timeout=timedelta(seconds=20))
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x, group=group)
+    assert x.item() == (2 if rank % 2 == 0 else 4)
+    dist.destroy_process_group(group)
+    if rank < 2:
+        dist.destroy_process_group(some)
+
+
+FUNCTIONS = (split, options, sharded_and_parallel, ranks_in_groups_of_their_own)
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:

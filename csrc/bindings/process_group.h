@@ -179,8 +179,8 @@ class ProcessGroupArk : public c10d::Backend {
     bool numbered;
   } gpu_call_{"", false};
   struct {
-    std::map<std::string, int> times;  // by name
-    const c10d::Store* store = nullptr;
+    std::map<std::string, int> times;  // by ranks
+    c10::intrusive_ptr<c10d::Store> store;
     ProcessGroupArk* group = nullptr;  // the last one, while it lives
     std::weak_ptr<void> lives{};
   } splits_;

@@ -1,5 +1,6 @@
 // Groups that are split off others.
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/check.h"
 #include "bindings/process_group.h"
@@ -16,15 +17,20 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupArk::split(const c10::intrusive_pt
                                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   check_open("split");
   for (int rank : ranks) check_root(rank, getSize(), "split");
-  if (splits_.store == store.get() && !splits_.lives.expired())
+  if (splits_.store == store && !splits_.lives.expired())
     return c10::intrusive_ptr<ProcessGroupArk>::reclaim_copy(splits_.group);
-  std::string name = opts->group_name.empty() ? cat(name_, ".split") : opts->group_name;
-  if (const int times = splits_.times[name]++) name += cat('#', times);
   const auto own = std::find(ranks.begin(), ranks.end(), getRank());
   if (own == ranks.end()) return nullptr;
-  auto group = c10::make_intrusive<ProcessGroupArk>(store, static_cast<int>(own - ranks.begin()),
+  // Torch names a split group, and its store, by how many groups a rank is in, which may differ from rank to rank. The
+  // ranks meet by what they share: this group, the ranks, how often these have been split off.
+  std::string of_ranks;
+  for (int rank : ranks) of_ranks += cat(of_ranks.empty() ? "" : ",", rank);
+  std::string name = cat(name_, " split ", of_ranks);
+  if (const int times = splits_.times[of_ranks]++) name += cat('#', times);
+  auto group = c10::make_intrusive<ProcessGroupArk>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                                    static_cast<int>(own - ranks.begin()),
                                                     static_cast<int>(ranks.size()), opts->timeout, name, setup_);
-  splits_.store = store.get();
+  splits_.store = store;
   splits_.group = group.get();
   splits_.lives = group->life_;
   return group;

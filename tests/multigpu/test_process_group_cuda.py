@@ -305,6 +305,10 @@ def mismatches(rank: int, world: int) -> list[str]:
         ark.check(group)
         dist.all_reduce(ones(64), group=group)
 
+    def gather(out: torch.Tensor, group) -> None:
+        """Of a size at which registered memory is written in place."""
+        dist.all_gather_into_tensor(out, ones(out.numel() // world), group=group)
+
     plain = lambda x, wanted: torch.empty_like(x) if wanted else x
     calls = {
         "size": lambda g: dist.all_reduce(ones(100_000 + odd), group=g),
@@ -312,8 +316,8 @@ def mismatches(rank: int, world: int) -> list[str]:
         "dtype": lambda g: dist.all_reduce(ones(64, torch.int32 if odd else torch.float32), group=g),
         "reduction": lambda g: dist.all_reduce(ones(64), op=dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM, group=g),
         "root": lambda g: dist.broadcast(ones(64), src=int(odd), group=g),
-        "registration": lambda g: dist.all_reduce([ark.empty(1 << 22, group=g) for _ in range(2)][odd], group=g),
-        "registered or not": lambda g: dist.all_reduce(plain(ark.empty(1 << 22, group=g), odd), group=g),
+        "registration": lambda g: gather([ark.empty(1 << 22, group=g) for _ in range(2)][odd], g),
+        "registered or not": lambda g: gather(plain(ark.empty(1 << 22, group=g), odd), g),
         "uneven": lambda g: uneven(g, 100),
         "uneven, large": lambda g: uneven(g, 1_000_000),
         "point": lambda g: point(g, 100),
