@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <unordered_map>
 
@@ -72,17 +74,19 @@ class Simplifier {
   }
 
   void run() {
-    std::vector<Node> nodes;
-    nodes.reserve(graph_.nodes.size());
-    for (Node& node : graph_.nodes) {
-      for (ValueId& id : node.inputs) id = same_[static_cast<size_t>(id)];
-      for (ValueId id : node.outputs) {
+    std::vector<Node>& nodes = graph_.nodes;
+    size_t kept = 0;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (ValueId& id : nodes[i].inputs) id = same_[static_cast<size_t>(id)];
+      for (ValueId id : nodes[i].outputs) {
         ValueId& base = graph_.values[static_cast<size_t>(id)].base;
         if (base >= 0) base = same_[static_cast<size_t>(base)];
       }
-      if (!replace(node)) nodes.push_back(std::move(node));
+      if (replace(nodes[i])) continue;
+      if (kept != i) nodes[kept] = std::move(nodes[i]);
+      ++kept;
     }
-    graph_.nodes = std::move(nodes);
+    nodes.resize(kept);
     for (ValueId& id : graph_.outputs) id = same_[static_cast<size_t>(id)];
     remove_dead(graph_);
   }
@@ -301,12 +305,21 @@ bool split_reduction(Graph& graph, const Node& node, int num_workers, std::vecto
 }
 
 void split_reductions(Graph& graph, int num_workers) {
+  std::map<size_t, std::vector<Node>> parts;  // by the node that they stand for
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    std::vector<Node> nodes;
+    if (graph.nodes[i].op == OpKind::kReduce && split_reduction(graph, graph.nodes[i], num_workers, nodes))
+      parts.emplace(i, std::move(nodes));
+  }
+  if (parts.empty()) return;
   std::vector<Node> nodes;
-  nodes.reserve(graph.nodes.size());
-  std::vector<Node> old = std::move(graph.nodes);
-  for (Node& node : old) {
-    if (node.op == OpKind::kReduce && split_reduction(graph, node, num_workers, nodes)) continue;
-    nodes.push_back(std::move(node));
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto found = parts.find(i);
+    if (found == parts.end()) {
+      nodes.push_back(std::move(graph.nodes[i]));
+    } else {
+      std::ranges::move(found->second, std::back_inserter(nodes));
+    }
   }
   graph.nodes = std::move(nodes);
 }
