@@ -13,7 +13,7 @@
 namespace ark::bindings {
 namespace {
 
-// Key of the stream of asynchronous collectives; sends and receives have 2 peer + 0, 1.
+// Key of the stream of asynchronous collectives; those of messages are not negative.
 constexpr int kAsyncStream = -1;
 
 bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -258,64 +258,6 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
       inputs[0].device());
 }
 
-/// A stream of the group that follows the current one.
-c10::Stream CudaGroup::forked_stream(int key, c10::Device device) {
-  c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  c10::Stream stream = own_stream(key);
-  c10::Event begin(c10::DeviceType::CUDA);
-  begin.record(current);
-  begin.block(stream);
-  return stream;
-}
-
-CudaGroup::WorkPtr CudaGroup::message_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to) {
-  if (!usable(to.device(), true)) return nullptr;
-  std::lock_guard lock(mutex_);
-  const int key = 2 * rank_;
-  c10::DeviceGuard guard(to.device());
-  Plan plan{.type = type, .results = {to}, .inputs = {from}};
-  return submit_on(
-      forked_stream(key, to.device()), plan, [&](Collectives&, const Call&) { overwrite(to, from); }, true,
-      points_[key]++);
-}
-
-CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tensor, const Body& body) {
-  std::lock_guard lock(mutex_);
-  const int key = 2 * peer + (sends ? 1 : 0);
-  try {
-    collectives_->reach(peer, comm::Clock::now() + timeout_.load(),
-                        cat(sends ? "send" : "receive", " number ", points_[key]));
-  } catch (const UnsupportedError& error) {
-    give_up(error.what());
-    return nullptr;
-  }
-  c10::DeviceGuard guard(tensor.device());
-  c10::Stream stream = forked_stream(key, tensor.device());
-  Plan plan{.type = sends ? c10d::OpType::SEND : c10d::OpType::RECV, .results = {tensor}};
-  return submit_on(stream, plan, body, true, points_[key]++);
-}
-
-CudaGroup::WorkPtr CudaGroup::send(Tensors& tensors, int destination) {
-  check_root(destination, size_, "send");
-  const at::Tensor& tensor = single(tensors, "send");
-  if (!usable(tensor.device(), true)) return nullptr;
-  return point(destination, true, tensor, [&](Collectives& collectives, const Call& call) {
-    at::Tensor data = tensor.contiguous();
-    collectives.send(data.data_ptr(), data.nbytes(), destination, call);
-  });
-}
-
-CudaGroup::WorkPtr CudaGroup::recv(Tensors& tensors, int source) {
-  check_root(source, size_, "recv");
-  const at::Tensor& tensor = single_written(tensors, "recv");
-  if (!usable(tensor.device(), true)) return nullptr;
-  return point(source, false, tensor, [&](Collectives& collectives, const Call& call) {
-    Staged out(tensor);
-    collectives.receive(out.ptr(), out.bytes(), source, call);
-    out.finish();
-  });
-}
-
 CudaGroup::WorkPtr CudaGroup::barrier(const c10d::BarrierOptions& opts, c10::Device device) {
   if (!usable(device)) return nullptr;
   return submit(
@@ -353,6 +295,7 @@ bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
 void CudaGroup::shutdown(comm::Clock::time_point deadline) {
   constexpr std::chrono::seconds kAbort(2);  // kernels look at their abort flags every microsecond or so
   std::lock_guard lock(mutex_);
+  drop_held(std::make_exception_ptr(DeviceError(cat("group ", name_, " has been destroyed within a batch"))));
   if (!collectives_) return;
   const int device = collectives_->device();
   try {

@@ -2,7 +2,8 @@
 //
 // A synchronous call goes into the caller's stream. An asynchronous one goes into a stream of the group that waits for
 // the caller's, so that computation goes on beside it; sends and receives have a stream per peer and direction. Each
-// operation returns null when ark does not do it; the process group then hands it to NCCL.
+// operation returns null when ark does not do it; the process group then hands it to NCCL. Sends and receives of a
+// batch are checked at their calls and launched when it ends, in the order of comm/message_rounds.h.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include "bindings/c10d_store.h"
 #include "bindings/cuda_work.h"
 #include "bindings/group_setup.h"
+#include "bindings/pending_work.h"
 
 namespace ark::bindings {
 
@@ -48,6 +50,11 @@ class CudaGroup {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts);
   WorkPtr send(Tensors& tensors, int destination);
   WorkPtr recv(Tensors& tensors, int source);
+  /// Sends and receives from now on are held until one of the next two; their works can be waited for after it.
+  void hold_messages();
+  /// Throws if one cannot be launched; those behind it are held still.
+  void launch_messages();
+  void drop_messages(const std::exception_ptr& error);
   /// Copies on a stream of the group.
   WorkPtr message_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to);
   WorkPtr barrier(const c10d::BarrierOptions& opts, c10::Device device);
@@ -93,8 +100,22 @@ class CudaGroup {
   bool streams_end(comm::Clock::time_point deadline);
   WorkPtr submit(Plan plan, const Body& body, c10::Device device);
   WorkPtr submit_on(c10::Stream stream, Plan& plan, const Body& body, bool fork, uint64_t number);
-  WorkPtr point(int peer, bool sends, const at::Tensor& tensor, const Body& body);
-  c10::Stream forked_stream(int key, c10::Device device);
+  /// A send or receive that has been checked.
+  struct Message {
+    int peer;
+    bool sends;
+    at::Tensor tensor;
+    c10::Event begin;  // after what the caller's stream held
+    Body body;
+    c10::intrusive_ptr<PendingWork> work{};  // of a batch
+    int key() const { return 2 * peer + (sends ? 1 : 0); }
+    c10d::OpType type() const { return sends ? c10d::OpType::SEND : c10d::OpType::RECV; }
+  };
+  WorkPtr point(int peer, bool sends, const at::Tensor& tensor, Body body);
+  uint64_t next_number(int key) const;
+  WorkPtr hold(Message message);
+  WorkPtr launch(const Message& message);
+  void drop_held(const std::exception_ptr& error);
   c10::Stream own_stream(int key);
   void follow(c10::Stream stream);
   void gather_parts(Collectives& collectives, const at::Tensor& input, const Tensors& parts, const Call& call);
@@ -105,7 +126,9 @@ class CudaGroup {
   std::atomic<std::chrono::milliseconds> timeout_;
   GroupSetup setup_;
   HostSide host_;
-  std::map<int, uint64_t> points_;  // messages of each pair and direction
+  std::map<int, uint64_t> points_;  // messages of each pair and direction that have been launched
+  bool holds_ = false;
+  std::vector<Message> held_;  // of the batch that is being called
   std::shared_ptr<Collectives> collectives_;
   std::string unusable_;
   mutable std::mutex creation_mutex_;

@@ -14,10 +14,11 @@ void ProcessGroupArk::startCoalescing() {
   auto own_turn = turn("startCoalescing");
   drop_batch();
   coalescing_ = true;
+  if (cuda_) cuda_->hold_messages();
 }
 
-/// After an exception between start and end, of whose end torch does not tell: what is under way goes on, and nothing
-/// more joins it.
+/// After an exception between start and end, of whose end torch does not tell: what is under way goes on, messages on
+/// GPUs that have not been launched never are, and nothing more joins it.
 void ProcessGroupArk::drop_batch() {
   if (!std::exchange(coalescing_, false)) return;
   coalesced_.clear();
@@ -25,6 +26,7 @@ void ProcessGroupArk::drop_batch() {
   const auto error =
       std::make_exception_ptr(UserError(cat("a batch of group ", name_, " has ended with an exception")));
   for (const ToSelf& half : std::exchange(to_self_, {})) half.work->complete(error);
+  if (cuda_) cuda_->drop_messages(error);
   if (!std::exchange(coalescing_cuda_, false)) return;
   try {
     nccl_->endCoalescing();
@@ -39,6 +41,8 @@ ProcessGroupArk::BatchGuard::~BatchGuard() {
 
 ProcessGroupArk::WorkPtr ProcessGroupArk::endCoalescing() {
   auto own_turn = turn("endCoalescing");
+  const BatchGuard guard(*this);
+  if (cuda_) cuda_->launch_messages();
   coalescing_ = false;
   const auto left = std::exchange(to_self_, {});
   std::string problem;
