@@ -1,5 +1,5 @@
-"""What ranks do in batches of messages on GPUs (tests/multigpu): orders of calls, graphs, works of single calls, messages
-to oneself."""
+"""What ranks do in batches of messages on GPUs (tests/multigpu): orders of calls, graphs, works of single calls,
+messages to oneself."""
 
 from __future__ import annotations
 
