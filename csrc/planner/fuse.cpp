@@ -104,6 +104,7 @@ const Coords* view_map(const State& state, int view) {
     t.map_state = Tensor::Map::kNone;
     const Tensor& owner = state.tensor(t.owner);
     Coords coords;
+    coords.reserve(t.sizes.size());
     for (size_t d = 0; d < t.sizes.size(); ++d) coords.push_back(dim_expr(static_cast<int>(d), t.sizes[d]));
     const std::optional<Expr> linear = linearize(coords, t.strides, t.offset);
     std::optional<Coords> map;

@@ -1,5 +1,6 @@
 // How matrix products and attentions are computed, and from where their operands are read.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "planner/fuse_state.h"
@@ -17,11 +18,6 @@ constexpr int64_t kMinTileK = 8;
 
 bool aligned(int64_t elements, DType dtype) { return elements * size_bytes(dtype) % kAlignmentBytes == 0; }
 
-/// Strides of a source over (batch, rows, columns) of a matrix operand.
-std::vector<int64_t> with_batch(const std::vector<int64_t>& strides) {
-  return strides.size() == 2 ? std::vector<int64_t>{0, strides[0], strides[1]} : strides;
-}
-
 /// One unit stride, the others multiples of 16 bytes: what TMA reads.
 bool tile_readable(const StridedSource& x, DType dtype, const int64_t (&sizes)[3]) {
   const bool unit_inner = x.strides[2] == 1, unit_outer = x.strides[1] == 1;
@@ -31,9 +27,25 @@ bool tile_readable(const StridedSource& x, DType dtype, const int64_t (&sizes)[3
   return sizes[0] == 1 || (x.strides[0] > 0 && aligned(x.strides[0], dtype));
 }
 
+/// Is the owner a copy whose source may be read in its place?
+bool is_seen_through(const State& state, const Tensor& owner) {
+  return is_copy_node(state, owner.node) && !state.forced[static_cast<size_t>(owner.owner)];
+}
+
+/// Dimensions of size 1 have stride 0.
+StridedSource moving_source(const Tensor& t) {
+  StridedSource source{t.owner, t.strides, t.offset};
+  for (size_t d = 0; d < t.sizes.size(); ++d)
+    if (t.sizes[d] <= 1) source.strides[d] = 0;
+  return source;
+}
+
 std::optional<StridedSource> trace(const State& state, int value) {
-  Coords coords;
   const std::vector<int64_t>& sizes = state.tensor(value).sizes;
+  if (sizes.size() <= kMaxTerms && !is_seen_through(state, state.tensor(state.owner(value))))
+    return moving_source(state.tensor(value));
+  Coords coords;
+  coords.reserve(sizes.size());
   for (size_t d = 0; d < sizes.size(); ++d) coords.push_back(dim_expr(static_cast<int>(d), sizes[d]));
   int current = value;
   StridedSource source;
@@ -50,18 +62,18 @@ std::optional<StridedSource> trace(const State& state, int value) {
       source.strides[static_cast<size_t>(term.dim)] += term.coef;
     }
     const Tensor& owner = state.tensor(t.owner);
-    const bool through = is_copy_node(state, owner.node) && !state.forced[static_cast<size_t>(t.owner)];
-    if (!through) return pure ? std::optional(source) : std::nullopt;
+    if (!is_seen_through(state, owner)) return pure ? std::optional(source) : std::nullopt;
     if (t.owner != current) {
       const Coords* map = view_map(state, current);
       if (map == nullptr) return pure ? std::optional(source) : std::nullopt;
       Coords inner;
+      inner.reserve(map->size());
       for (const Expr& expr : *map) {
         std::optional<Expr> c = substitute(expr, coords);
         if (!c) return std::nullopt;
         inner.push_back(*c);
       }
-      coords = inner;
+      coords = std::move(inner);
     }
     const int input = state.node(owner.node).inputs[0];
     if (state.tensor(input).sizes != owner.sizes)
@@ -78,7 +90,7 @@ StridedSource direct_source(const State& state, int value) {
 }
 
 StridedSource strided_source(const State& state, int value) {
-  if (const std::optional<StridedSource> source = trace(state, value)) return *source;
+  if (std::optional<StridedSource> source = trace(state, value)) return std::move(*source);
   return direct_source(state, value);
 }
 
@@ -93,7 +105,7 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   shape.dtype = a.dtype;
   auto source = [&](int value, bool direct) {
     StridedSource x = direct ? direct_source(state, value) : strided_source(state, value);
-    x.strides = with_batch(x.strides);
+    if (rank == 2) x.strides.insert(x.strides.begin(), 0);
     return x;
   };
   shape.a = source(node.inputs[0], false);

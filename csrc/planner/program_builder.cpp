@@ -25,10 +25,12 @@ ProgramBuilder::ProgramBuilder(const State& state, ProgramSpec spec) : state_(st
   constexpr size_t kUsual = 16;  // instructions
   instrs_.reserve(kUsual), regs_.reserve(kUsual), memo_.reserve(kUsual), nodes_.reserve(kUsual);
   operands_.reserve(kUsual / 2), access_.reserve(kUsual / 2), operand_dims_.reserve(kUsual / 2);
-  base_.reserve(spec_.dims.size());
+  base_.reserve(spec_.dims.size()), dims_.reserve(spec_.dims.size());
+  given_.reserve(spec_.dims.size()), inner_.reserve(spec_.dims.size());
   memo_heads_.assign(kUsual, -1);
+  std::vector<int64_t> cuts;  // sizes of suffixes, descending
   for (int d = 0; d < rank; ++d) {
-    std::vector<int64_t> cuts{spec_.dims[static_cast<size_t>(d)]};  // sizes of suffixes, descending
+    cuts.assign(1, spec_.dims[static_cast<size_t>(d)]);
     if (!spec_.splits.empty()) {
       const std::vector<int64_t>& inner = spec_.splits[static_cast<size_t>(d)];
       cuts.insert(cuts.end(), inner.rbegin(), inner.rend());
