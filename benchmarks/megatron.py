@@ -36,7 +36,8 @@ def run_as_rank(script: str, arguments: list[str]) -> None:
     first = int(os.environ["LOCAL_RANK"]) * share
     os.sched_setaffinity(0, cores[first : first + share] or cores)
     sys.argv = [script, *arguments]
-    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # this file is no package `megatron`
+    here = os.path.realpath(os.path.dirname(__file__))  # where this file would be taken for the package `megatron`
+    sys.path[:] = [path for path in sys.path if os.path.realpath(path) != here]
     runpy.run_path(script, run_name="__main__")
 
 

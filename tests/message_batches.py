@@ -107,8 +107,8 @@ def batches_of_messages(rank: int, world: int) -> None:
 
 
 def held_until_the_end(rank: int, world: int) -> None:
-    """A message of a batch follows its own caller's stream, its work is of use after the end, and after an exception
-    within the batch nothing is sent."""
+    """A message of a batch follows its own caller's stream, is launched at the end or when it is waited for, also in a
+    batch that an exception has left open, and not after an exception of a call within the batch."""
     group, peer = dist.group.WORLD._get_backend(torch.device(DEVICE)), rank ^ 1
     x, y = torch.zeros(1000, device=DEVICE), torch.zeros(1000, device=DEVICE)
     torch.cuda.synchronize()
@@ -119,13 +119,22 @@ def held_until_the_end(rank: int, world: int) -> None:
         works = [group.send([x], peer, 0)]
     works.append(group.recv([y], peer, 0))
     assert not any(work.is_completed() for work in works)
-    with pytest.raises(RuntimeError, match="expected the end of the batch first"):
-        works[0].wait()
     group._end_coalescing().wait()
     assert (y == peer + 1.0).all()
     torch.cuda.synchronize()
     assert all(work.wait() and work.is_completed() and work.is_success() for work in works)
     assert works[1].get_future().wait()[0] is not None
+    for end in (True, False):
+        x.fill_(rank + 2.0 + end)
+        group._start_coalescing()
+        works = [group.recv([y], peer, 0), group.send([x], peer, 0)]
+        works[0].wait()
+        assert (y == peer + 2.0 + end).all()
+        if end:
+            group._end_coalescing().wait()
+    dist.recv(y, peer) if rank > peer else dist.send(x, peer)  # the batch is still open
+    dist.send(x, peer) if rank > peer else dist.recv(y, peer)
+    assert (y == peer + 2.0).all()
     group._start_coalescing()
     dropped = group.send([x], peer, 0)
     with pytest.raises(RuntimeError, match="expected a root in"):

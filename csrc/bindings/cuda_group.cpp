@@ -47,11 +47,12 @@ CudaGroup::CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, 
       size_(size),
       name_(std::move(name)),
       timeout_(timeout),
-      setup_(setup) {
+      setup_(setup),
+      launcher_(std::make_shared<Launcher>([this] { launch_held(); })) {
   if (size > abi::kMaxRanks) unusable_ = cat("it has more than ", abi::kMaxRanks, " ranks");
 }
 
-CudaGroup::~CudaGroup() = default;
+CudaGroup::~CudaGroup() { launcher_->close(); }
 
 void CudaGroup::set_host_side(HostSide host) {
   host_ = std::move(host);
@@ -294,6 +295,7 @@ bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
 
 void CudaGroup::shutdown(comm::Clock::time_point deadline) {
   constexpr std::chrono::seconds kAbort(2);  // kernels look at their abort flags every microsecond or so
+  launcher_->close();                        // takes mutex_ itself
   std::lock_guard lock(mutex_);
   drop_held(std::make_exception_ptr(DeviceError(cat("group ", name_, " has been destroyed within a batch"))));
   if (!collectives_) return;

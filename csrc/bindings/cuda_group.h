@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
@@ -50,9 +51,10 @@ class CudaGroup {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts);
   WorkPtr send(Tensors& tensors, int destination);
   WorkPtr recv(Tensors& tensors, int source);
-  /// Sends and receives from now on are held until one of the next two; their works can be waited for after it.
+  /// Sends and receives that this thread calls from now on are held until one of the next two, or until somebody waits
+  /// for one of them.
   void hold_messages();
-  /// Throws if one cannot be launched; those behind it are held still.
+  /// Throws if one cannot be launched; those behind it are not launched either.
   void launch_messages();
   void drop_messages(const std::exception_ptr& error);
   /// Copies on a stream of the group.
@@ -115,6 +117,7 @@ class CudaGroup {
   uint64_t next_number(int key) const;
   WorkPtr hold(Message message);
   WorkPtr launch(const Message& message);
+  void launch_held();
   void drop_held(const std::exception_ptr& error);
   c10::Stream own_stream(int key);
   void follow(c10::Stream stream);
@@ -127,8 +130,9 @@ class CudaGroup {
   GroupSetup setup_;
   HostSide host_;
   std::map<int, uint64_t> points_;  // messages of each pair and direction that have been launched
-  bool holds_ = false;
-  std::vector<Message> held_;  // of the batch that is being called
+  std::thread::id holds_;           // of the thread that calls a batch
+  std::vector<Message> held_;       // of that batch
+  std::shared_ptr<Launcher> launcher_;
   std::shared_ptr<Collectives> collectives_;
   std::string unusable_;
   mutable std::mutex creation_mutex_;

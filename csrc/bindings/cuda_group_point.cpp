@@ -55,7 +55,7 @@ CudaGroup::WorkPtr CudaGroup::point(int peer, bool sends, const at::Tensor& tens
   }
   c10::DeviceGuard guard(tensor.device());
   Message message{peer, sends, tensor, current_end(tensor.device()), std::move(body)};
-  return holds_ ? hold(std::move(message)) : launch(message);
+  return holds_ == std::this_thread::get_id() ? hold(std::move(message)) : launch(message);
 }
 
 CudaGroup::WorkPtr CudaGroup::launch(const Message& message) {
@@ -67,24 +67,34 @@ CudaGroup::WorkPtr CudaGroup::launch(const Message& message) {
 }
 
 CudaGroup::WorkPtr CudaGroup::hold(Message message) {
-  message.work = c10::make_intrusive<PendingWork>(rank_, message.type(), Tensors{message.tensor});
+  message.work = c10::make_intrusive<PendingWork>(rank_, message.type(), Tensors{message.tensor}, launcher_);
   held_.push_back(std::move(message));
   return held_.back().work;
 }
 
 void CudaGroup::hold_messages() {
   std::lock_guard lock(mutex_);
-  holds_ = true;
+  holds_ = std::this_thread::get_id();
 }
 
 void CudaGroup::launch_messages() {
+  launch_held();
   std::lock_guard lock(mutex_);
+  holds_ = {};
+}
+
+void CudaGroup::launch_held() {
+  std::lock_guard lock(mutex_);
+  const std::vector<Message> held = std::exchange(held_, {});
   std::vector<comm::BatchMessage> messages;
-  for (const Message& m : held_) messages.push_back({m.peer, m.sends});
+  for (const Message& m : held) messages.push_back({m.peer, m.sends});
   c10::InferenceMode any_tensor;  // no part of autograd: torch's dispatcher is not around this call
-  for (const size_t i : comm::launch_order(messages, rank_, size_)) held_[i].work->launched(launch(held_[i]));
-  held_.clear();
-  holds_ = false;
+  try {
+    for (const size_t i : comm::launch_order(messages, rank_, size_)) held[i].work->launched(launch(held[i]));
+  } catch (...) {
+    for (const Message& m : held) m.work->fail(std::current_exception());
+    throw;
+  }
 }
 
 void CudaGroup::drop_messages(const std::exception_ptr& error) {
@@ -94,7 +104,7 @@ void CudaGroup::drop_messages(const std::exception_ptr& error) {
 
 /// Those that have been launched go on.
 void CudaGroup::drop_held(const std::exception_ptr& error) {
-  holds_ = false;
+  holds_ = {};
   for (const Message& m : std::exchange(held_, {})) m.work->fail(error);
 }
 

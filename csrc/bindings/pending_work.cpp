@@ -4,6 +4,16 @@
 
 namespace ark::bindings {
 
+void Launcher::launch() {
+  std::lock_guard lock(mutex_);
+  if (launch_) launch_();
+}
+
+void Launcher::close() {
+  std::lock_guard lock(mutex_);
+  launch_ = nullptr;
+}
+
 void PendingWork::launched(WorkPtr work) {
   std::lock_guard lock(mutex_);
   work_ = std::move(work);
@@ -18,12 +28,19 @@ PendingWork::WorkPtr PendingWork::work() const {
   return work_;
 }
 
-PendingWork::WorkPtr PendingWork::need() const {
+PendingWork::WorkPtr PendingWork::need() {
+  if (WorkPtr own = work()) return own;
+  if (!exception()) launcher_->launch();
   std::lock_guard lock(mutex_);
   if (exception_) std::rethrow_exception(exception_);
   TORCH_CHECK(work_, "ark process group, rank ", rank_, ": the ", opType_ == c10d::OpType::SEND ? "send" : "recv",
-              " of a batch is waited for, which is launched when the batch ends: expected the end of the batch first");
+              " of a batch is waited for, whose group has been destroyed");
   return work_;
+}
+
+uint64_t PendingWork::getSequencenumber() const {
+  const WorkPtr own = work();
+  return own ? own->getSequencenumber() : c10d::Work::getSequencenumber();
 }
 
 bool PendingWork::isCompleted() {

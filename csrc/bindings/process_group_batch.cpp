@@ -88,8 +88,9 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::message_to_self(c10d::OpType type, con
               getRank(), " sends ", from.numel(), " elements of ", from.scalar_type(), " to itself and receives ",
               to.numel(), " of ", to.scalar_type());
   WorkPtr copied = copy_to_self(type, from, to, tag);
-  other->work->complete(nullptr);  // if the copy has thrown, it ends with the batch
+  auto first = other->work;  // if the copy has thrown, it ends with the batch
   to_self_.erase(other);
+  first->complete(nullptr);
   return copied;
 }
 

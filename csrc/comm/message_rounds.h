@@ -3,9 +3,10 @@
 // Messages of a pair and direction follow each other in a stream; streams may share a queue of the device, where one
 // that has to wait holds up what was launched after it. So the first message of every pair and direction comes first,
 // then the second of each, and so on; within a round those to the next rank and from the one before, then those to the
-// rank after that, and so on, a send before the receive. Both ends give a message the same place (round, distance), so
-// that whatever is held up waits for a message of an earlier place only, even if no more than a send and a receive run
-// at a time.
+// rank after that, and so on, a send before the receive. Both ends give a message the same place (round, distance) if
+// both call it in a batch of the same messages between them, so that whatever is held up waits for a message of an
+// earlier place only, even if no more than a send and a receive run at a time. Against other calls the order is as good
+// as any.
 #pragma once
 #include <algorithm>
 #include <cstddef>

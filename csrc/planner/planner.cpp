@@ -34,6 +34,7 @@ void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.outputs = std::move(draft.graph.outputs);
   plan.programs = std::move(draft.graph.programs);
   plan.lists = std::move(draft.lists);
+  for (std::vector<abi::WorkItem>& list : plan.lists) list.shrink_to_fit();
   plan.maps = std::move(draft.maps);
   plan.num_counters = draft.num_counters;
 }
