@@ -2,6 +2,7 @@
 executed.
 
 Those of tests/cpp/graphs: python -m tests.dump_graphs tests/cpp/graphs llama_decode_small bert_small bert_dropout_small
+The deep ones have the layers of Llama-3.2-1B and BERT-Large, but are narrow: for test_saved_plans --scale 0.05.
 """
 
 from __future__ import annotations
@@ -58,19 +59,26 @@ def _empty(build, dtype):
 LLAMA_SIZES = {
     "small": dict(hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=4, vocab_size=300),
     "tiny": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8, vocab_size=1000),
+    "deep": dict(hidden_size=256, intermediate_size=768, num_hidden_layers=16, num_attention_heads=4, vocab_size=300),
     "full": dict(
         hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, vocab_size=128256
     ),
 }
-LLAMA_KEYS = {"small": (2, 600), "tiny": (2, 1024), "full": (8, 1024)}  # heads of keys, positions of the cache
+LLAMA_KEYS = {
+    "small": (2, 600),
+    "tiny": (2, 1024),
+    "deep": (2, 1024),
+    "full": (8, 1024),
+}  # heads of keys, positions of the cache
 BERT_SIZES = {
     "small": dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, vocab_size=300),
     "tiny": dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000),
+    "deep": dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=24, num_attention_heads=4, vocab_size=300),
     "full": dict(
         hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, vocab_size=30522
     ),
 }
-BERT_ROWS = {"small": (4, 81), "tiny": (4, 128), "full": (10, 384)}  # batch, length
+BERT_ROWS = {"small": (4, 81), "tiny": (4, 128), "deep": (2, 129), "full": (10, 384)}  # batch, length
 
 
 def llama(size: str, rows: int):
@@ -131,7 +139,7 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     jobs = {
         f"{name}_{size}": (lambda build=build, size=size: build(size))
-        for size in ("small", "tiny", "full")
+        for size in ("small", "tiny", "deep", "full")
         for name, build in {
             "llama_decode": lambda size: llama(size, 1),
             "llama_prefill": lambda size: llama(size, 128),

@@ -11,9 +11,10 @@ namespace ark::test {
 /// Inputs of a graph with fixed contents, outputs and arena for one plan of it.
 class PlanRun {
  public:
-  /// `integer(i, rank 0)`: element i of every int64 input; other inputs are random.
-  PlanRun(const ir::Graph& graph, const plan::Plan& plan, std::function<int64_t(int64_t, bool)> integer)
-      : graph_(graph), plan_(plan), integer_(std::move(integer)), arena_(plan.arena_bytes / 8 + 64) {
+  /// `integer(i, rank 0)`: element i of every int64 input; other inputs are random, of this scale.
+  PlanRun(const ir::Graph& graph, const plan::Plan& plan, std::function<int64_t(int64_t, bool)> integer,
+          double scale = 0.3)
+      : graph_(graph), plan_(plan), integer_(std::move(integer)), scale_(scale), arena_(plan.arena_bytes / 8 + 64) {
     for (const plan::Buffer& b : plan.buffers)
       memory_.emplace_back(b.kind == plan::BufferKind::kArena ? 0 : size_t(b.size_bytes) / 8 + 16);
     fill();
@@ -52,12 +53,13 @@ class PlanRun {
       if (dtype == DType::kI64)
         for (int64_t j = 0; j < n; ++j) write_value(memory_[i].data(), dtype, j, {0, integer_(j, value.sizes.empty())});
       else
-        fill_random(memory_[i].data(), dtype, n, random, 0.3);
+        fill_random(memory_[i].data(), dtype, n, random, scale_);
     }
   }
   const ir::Graph& graph_;
   const plan::Plan& plan_;
   std::function<int64_t(int64_t, bool)> integer_;
+  double scale_;
   std::vector<std::vector<double>> memory_, initial_;
   std::vector<double> arena_;
 };

@@ -2,8 +2,9 @@
 // tests/dump_graphs.py), saved as JSON, loaded again, and run on the host with all 132 workers in many orders: every
 // order gives the bits of the sequential plan whose values share no memory.
 //
-//   test_saved_plans [--seeds N] [--save FOLDER | --load FOLDER] [--damage] [GRAPH.json...]
+//   test_saved_plans [--seeds N] [--scale X] [--save FOLDER | --load FOLDER] [--damage] [GRAPH.json...]
 //
+// --scale is that of the random inputs: with 0.3, 24 layers of a backward pass overflow (0.05 does not).
 // --save only writes the plans; --load reads them instead of planning (for a program built under ThreadSanitizer).
 // --damage takes the waits of one op away: ThreadSanitizer must find the race.
 #include <cstring>
@@ -22,6 +23,7 @@ constexpr int kWorkers = 132;
 
 struct Arguments {
   int seeds = 100;
+  double scale = 0.3;
   std::string save, load;
   bool damage = false;
   std::vector<std::string> graphs;
@@ -34,6 +36,8 @@ Arguments parse(int argc, char** argv) {
     const auto next = [&] { return i + 1 < argc ? argv[++i] : throw UserError(text + " needs a value"); };
     if (text == "--seeds")
       result.seeds = std::stoi(next());
+    else if (text == "--scale")
+      result.scale = std::stod(next());
     else if (text == "--save")
       result.save = next();
     else if (text == "--load")
@@ -110,13 +114,13 @@ void run(const Arguments& arguments, const std::string& path) {
   if (arguments.damage) damage(plan);
   EXPECT_EQ(plan.num_workers, kWorkers);
 
-  test::PlanRun reference(graph, plain, integer);
+  test::PlanRun reference(graph, plain, integer, arguments.scale);
   auto first = targets::make_host(plain, {.num_threads = 1});
   std::vector<uint32_t> state(first->state_bytes() / 4);
   const auto expected = reference.launch(*first, state, 0);
   expect_numbers(expected, plain, graph);
 
-  test::PlanRun tested(graph, plan, integer);
+  test::PlanRun tested(graph, plan, integer, arguments.scale);
   for (const int threads : {4, 2, 1}) {
     auto executable = targets::make_host(plan, {.num_threads = threads});
     state.assign(executable->state_bytes() / 4, 0);
