@@ -64,6 +64,17 @@ def run(script: str, gpus: int, backend: str, args: list[str]) -> dict:
     return found[0]
 
 
+def row_of(case: str, results: dict[str, list[dict]]) -> dict:
+    expected = results["nccl"][0]["loss"]
+    for result in (r for found in results.values() for r in found):
+        for mine, theirs in zip(result["loss"], expected):
+            if not abs(mine - theirs) <= LOSS_TOLERANCE * abs(theirs):
+                raise AssertionError(f"{case}: losses differ: {result['loss']} and {expected}")
+    times = {backend: summary([r["med_ms"] for r in found]) for backend, found in results.items()}
+    row = {"case": case, "unit": "ms", "better": "lower", "ark": times["ark"], "rivals": {"nccl": times["nccl"]}}
+    return row | {"floor": None, "must": times["nccl"]["median"], "errors": {}, "runs": results}
+
+
 def main() -> None:
     if sys.argv[1:2] == [AS_RANK]:
         return run_as_rank(sys.argv[2], sys.argv[3:])
@@ -82,20 +93,14 @@ def main() -> None:
             continue
         options = [*options, "--steps", str(args.steps), "--warmup", str(args.warmup)]
         results: dict[str, list[dict]] = {backend: [] for backend in BACKENDS}
+        rows.append({})
         for repeat in range(args.repeat):
             for backend in BACKENDS if repeat % 2 == 0 else reversed(BACKENDS):
                 results[backend].append(run(args.script, args.gpus, backend, options))
-        expected = results["nccl"][0]["loss"]
-        for result in (r for found in results.values() for r in found):
-            for mine, theirs in zip(result["loss"], expected):
-                if not abs(mine - theirs) <= LOSS_TOLERANCE * abs(theirs):
-                    raise AssertionError(f"{case}: losses differ: {result['loss']} and {expected}")
-        times = {backend: summary([r["med_ms"] for r in found]) for backend, found in results.items()}
-        row = {"case": case, "unit": "ms", "better": "lower", "ark": times["ark"], "rivals": {"nccl": times["nccl"]}}
-        row |= {"floor": None, "must": times["nccl"]["median"], "errors": {}, "runs": results}
-        rows.append(row)
-        print_row(row)
-        write_json(args.json, rows, multicast=False)
+                print(f"{case}, {backend}: {results[backend][-1]['med_ms']} ms", flush=True)
+            rows[-1] = row_of(case, results)
+            write_json(args.json, rows, multicast=False)
+        print_row(rows[-1])
 
 
 if __name__ == "__main__":
