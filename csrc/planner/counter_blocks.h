@@ -19,8 +19,6 @@ struct CounterRange {
   friend auto operator<=>(const CounterRange&, const CounterRange&) = default;
 };
 
-/// The rows of a tile on the counters of a wait or an arrival (abi.h).
-using RowMap = abi::Arrive;
 inline CounterRange counters_at(const RowMap& map, const int64_t (&c)[3]) {
   int64_t row = map.base;
   for (int i = 0; i < 3; ++i) row += c[i] * map.coef[i];

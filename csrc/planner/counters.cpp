@@ -188,19 +188,13 @@ abi::Wait wait_for_all(const CounterGroup& group) {
   return wait;
 }
 
-Interval blocks_of(const abi::Wait& wait, const int c[3]) {
+Interval blocks_of(const RowMap& map, const int c[3]) {
   const int64_t row =
-      wait.base + int64_t{c[0]} * wait.coef[0] + int64_t{c[1]} * wait.coef[1] + int64_t{c[2]} * wait.coef[2];
-  return row_blocks(row, wait.extent, wait.div, wait.limit);
+      map.base + int64_t{c[0]} * map.coef[0] + int64_t{c[1]} * map.coef[1] + int64_t{c[2]} * map.coef[2];
+  return row_blocks(row, map.extent, map.div, map.limit);
 }
 
-Interval blocks_of(const abi::Arrive& arrive, const int c[3]) {
-  const int64_t row =
-      arrive.base + int64_t{c[0]} * arrive.coef[0] + int64_t{c[1]} * arrive.coef[1] + int64_t{c[2]} * arrive.coef[2];
-  return row_blocks(row, arrive.extent, arrive.div, arrive.limit);
-}
-
-std::vector<Interval> blocks_per_tile(const abi::Arrive& map, const abi::OpRecord& record) {
+std::vector<Interval> blocks_per_tile(const RowMap& map, const abi::OpRecord& record) {
   std::vector<Interval> result(num_tiles(record));
   for_each_tile(record, [&](int64_t tile, const int* c) { result[tile] = blocks_of(map, c); });
   return result;
@@ -224,7 +218,7 @@ std::optional<Scale> CounterMemo::scale(const CounterGroup& group, const abi::Op
   return found->second;
 }
 
-Blocks CounterMemo::blocks(const abi::Arrive& map, const abi::OpRecord& record) {
+Blocks CounterMemo::blocks(const RowMap& map, const abi::OpRecord& record) {
   const auto [found, added] = blocks_.try_emplace({map.base, map.coef[0], map.coef[1], map.coef[2], map.extent, map.div,
                                                    map.limit, record.grid[0], record.grid[1], record.grid[2]});
   if (added) found->second = std::make_shared<const std::vector<Interval>>(blocks_per_tile(map, record));

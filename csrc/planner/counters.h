@@ -60,23 +60,24 @@ std::optional<abi::Wait> make_wait(const CounterGroup& group, const Scale& scale
                                    const abi::OpRecord& reader);
 abi::Wait wait_for_all(const CounterGroup& group);
 
-/// Blocks that a tile with coordinates c waits for (or arrives on), as abi.h defines it.
-Interval blocks_of(const abi::Wait& wait, const int c[3]);
-Interval blocks_of(const abi::Arrive& arrive, const int c[3]);
-/// The same for all tiles of a grid.
-std::vector<Interval> blocks_per_tile(const abi::Arrive& map, const abi::OpRecord& record);
-/// What a wait and an arrival have in common.
-inline abi::Arrive row_map(const abi::Arrive& arrive) { return arrive; }
-inline abi::Arrive row_map(const abi::Wait& w) {
+/// The rows of a tile on the counters of a wait or an arrival (abi.h).
+using RowMap = abi::Arrive;
+inline RowMap row_map(const abi::Arrive& arrive) { return arrive; }
+inline RowMap row_map(const abi::Wait& w) {
   return {w.counter, w.base, {w.coef[0], w.coef[1], w.coef[2]}, w.extent, w.div, w.limit};
 }
+
+/// Blocks that a tile with coordinates c waits for (or arrives on), as abi.h defines it.
+Interval blocks_of(const RowMap& map, const int c[3]);
+/// The same for all tiles of a grid.
+std::vector<Interval> blocks_per_tile(const RowMap& map, const abi::OpRecord& record);
 
 /// The functions above that look at every tile, remembered by their arguments: equal layers ask the same again.
 class CounterMemo {
  public:
   const std::vector<CounterGroup>& groups(const abi::OpRecord& record, const Axis& axis, int64_t reader_extent);
   std::optional<Scale> scale(const CounterGroup& group, const abi::OpRecord& record, const Footprint& own);
-  Blocks blocks(const abi::Arrive& map, const abi::OpRecord& record);
+  Blocks blocks(const RowMap& map, const abi::OpRecord& record);
   Blocks blocks(const abi::Wait& wait, const abi::OpRecord& record) { return blocks(row_map(wait), record); }
 
  private:

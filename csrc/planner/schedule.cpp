@@ -55,7 +55,7 @@ class FreeWorkers {
 class TileBlocks {
  public:
   TileBlocks() = default;
-  TileBlocks(const abi::Arrive& map, const abi::OpRecord& record, CounterMemo& memo) {
+  TileBlocks(const RowMap& map, const abi::OpRecord& record, CounterMemo& memo) {
     constexpr int kFirst[3] = {0, 0, 0};
     if (std::ranges::all_of(map.coef, [](int coef) { return coef == 0; })) {
       all_ = blocks_of(map, kFirst);
