@@ -2,11 +2,11 @@
 
     python benchmarks/megatron.py --script megatron_step.py --json benchmarks/results/h200/megatron_4.json
 
-`--script` trains one of Megatron-Core's GPT models for some steps and prints a JSON line with `med_ms` (the median step
-of the slowest rank, milliseconds) and `loss` (the first losses); it takes --model, --tp, --mbs, --seq, --steps,
---warmup and --backend. The package `megatron` has to be importable. Backends take turns; the losses of all runs of a
-case must agree. Every rank has its share of the CPU's cores to itself: these steps are bound by the CPU, and ranks that
-move from core to core scatter by more than the backends differ.
+`--script` trains one of Megatron-Core's GPT models for some steps, each between two timing events, and prints a JSON
+line with `loss` (the losses of the steps); it takes --model, --tp, --mbs, --seq, --steps, --warmup and --backend. The
+package `megatron` has to be importable. These steps are bound by the CPU, and two launches of the same program differ
+by more than the backends do: so both backends are launched together, on the same GPUs and cores, and take turns, a step
+each (turns.py). Their losses must agree. Every rank has its share of the CPU's cores to itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import os
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from harness import ROOT, print_row, summary, write_json
+from turns import Table, take_turns
 
 BACKENDS = ("nccl", "ark")
 LOSS_TOLERANCE = 5e-3  # relative; equal weights and batches, sums of bf16 in another order
+LIMIT = 400  # seconds that one launch may take
 
 
 AS_RANK = "--as-rank"
@@ -38,7 +41,8 @@ def run_as_rank(script: str, arguments: list[str]) -> None:
     sys.argv = [script, *arguments]
     here = os.path.realpath(os.path.dirname(__file__))  # where this file would be taken for the package `megatron`
     sys.path[:] = [path for path in sys.path if os.path.realpath(path) != here]
-    runpy.run_path(script, run_name="__main__")
+    with take_turns(BACKENDS):
+        runpy.run_path(script, run_name="__main__")
 
 
 def cases_of(gpus: int) -> dict[str, list[str]]:
@@ -48,31 +52,53 @@ def cases_of(gpus: int) -> dict[str, list[str]]:
     }
 
 
-def run(script: str, gpus: int, backend: str, args: list[str]) -> dict:
+def start(script: str, gpus: int, backend: str, options: list[str], table: Table) -> subprocess.Popen:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
-    command = [*launcher, __file__, AS_RANK, script, *args]
+    command = [*launcher, __file__, AS_RANK, script, *options, "--backend", backend]
     # NVLink multicast stays off, for every backend.
     quiet = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | quiet | {"PYTHONPATH": paths}
-    done = subprocess.run(
-        [*command, "--backend", backend], capture_output=True, text=True, timeout=240, env=environment
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{") and "med_ms" in line]
-    if done.returncode != 0 or not found:
-        raise RuntimeError(f"{' '.join(command)} --backend {backend} returned {done.returncode}: {done.stderr[-3000:]}")
-    return found[0]
+    environment = os.environ | quiet | {"PYTHONPATH": paths} | table.environment(backend)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
-def row_of(case: str, results: dict[str, list[dict]]) -> dict:
-    expected = results["nccl"][0]["loss"]
-    for result in (r for found in results.values() for r in found):
+def losses_of(output: str) -> list[float]:
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{") and "loss" in line]
+    if not found:
+        raise RuntimeError(f"no losses in: {output[-3000:]}")
+    return found[0]["loss"]
+
+
+def run(script: str, gpus: int, options: list[str]) -> dict[str, dict]:
+    """Both backends once, in turns; what each measured: `ms` (of every step, the slowest rank's) and `loss`."""
+    table = Table()
+    running = {backend: start(script, gpus, backend, options, table) for backend in BACKENDS}
+    with ThreadPoolExecutor() as readers:  # both outputs at once: a full pipe would hold its program
+        read = {backend: readers.submit(process.communicate, timeout=LIMIT) for backend, process in running.items()}
+        try:
+            outputs = {backend: output.result()[0] for backend, output in read.items()}
+        finally:
+            for process in running.values():
+                process.terminate()  # torchrun ends its ranks
+    for backend, process in running.items():
+        if process.returncode != 0:
+            raise RuntimeError(f"{backend} returned {process.returncode}: {outputs[backend][-3000:]}")
+    return {b: {"ms": table.times(b, gpus), "loss": losses_of(outputs[b])} for b in BACKENDS}
+
+
+def row_of(case: str, launches: list[dict[str, dict]], warmup: int) -> dict:
+    expected = launches[0]["nccl"]["loss"]
+    for result in (launch[backend] for launch in launches for backend in BACKENDS):
         for mine, theirs in zip(result["loss"], expected):
             if not abs(mine - theirs) <= LOSS_TOLERANCE * abs(theirs):
                 raise AssertionError(f"{case}: losses differ: {result['loss']} and {expected}")
-    times = {backend: summary([r["med_ms"] for r in found]) for backend, found in results.items()}
+    steps = {backend: [ms for launch in launches for ms in launch[backend]["ms"][warmup:]] for backend in BACKENDS}
+    times = {backend: summary(of_backend) for backend, of_backend in steps.items()}
     row = {"case": case, "unit": "ms", "better": "lower", "ark": times["ark"], "rivals": {"nccl": times["nccl"]}}
-    return row | {"floor": None, "must": times["nccl"]["median"], "errors": {}, "runs": results}
+    ratios = [mine / theirs for mine, theirs in zip(steps["ark"], steps["nccl"])]
+    rounded = [{b: [round(ms, 2) for ms in launch[b]["ms"]] for b in BACKENDS} for launch in launches]
+    extra = {"ratio_of_neighbours": summary(ratios), "steps": rounded}
+    return row | {"floor": None, "must": times["nccl"]["median"], "errors": {}} | extra
 
 
 def main() -> None:
@@ -82,7 +108,7 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--script", required=True)
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=2, help="launches of each case")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--only", default="", help="cases whose name contains this")
@@ -92,13 +118,11 @@ def main() -> None:
         if args.only not in case:
             continue
         options = [*options, "--steps", str(args.steps), "--warmup", str(args.warmup)]
-        results: dict[str, list[dict]] = {backend: [] for backend in BACKENDS}
+        launches: list[dict[str, dict]] = []
         rows.append({})
-        for repeat in range(args.repeat):
-            for backend in BACKENDS if repeat % 2 == 0 else reversed(BACKENDS):
-                results[backend].append(run(args.script, args.gpus, backend, options))
-                print(f"{case}, {backend}: {results[backend][-1]['med_ms']} ms", flush=True)
-            rows[-1] = row_of(case, results)
+        for _ in range(args.repeat):
+            launches.append(run(args.script, args.gpus, options))
+            rows[-1] = row_of(case, launches, args.warmup)
             write_json(args.json, rows, multicast=False)
         print_row(rows[-1])
 
