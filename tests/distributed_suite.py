@@ -15,6 +15,7 @@ by `make test`, which runs the part for CPU tensors (test_distributed_suite.py),
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -77,9 +78,22 @@ common_utils.check_if_enable = lambda test: (
 
 introduce_ark()
 
+from torch.testing._internal.distributed import distributed_test
 from torch.testing._internal.distributed.distributed_test import Barrier, DistributedTest, TestDistBackend
 
 torch.set_num_threads(1)
+rank_temp_file = distributed_test._rank_temp_file
+
+
+@contextlib.contextmanager
+def kept_file():
+    """Rank 0 removes the file that all read, in some tests while others have not opened it yet."""
+    with rank_temp_file() as name:
+        yield name
+        distributed_test.dist.barrier()
+
+
+distributed_test._rank_temp_file = kept_file
 
 
 def cuda_is_in_use() -> bool:

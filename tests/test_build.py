@@ -137,7 +137,7 @@ def test_processes_may_compile_at_once(tmp_path):
 def test_kernels_compile_without_spills_or_warnings(graph, trace):
     result = _C.compile_only(_C.plan_graph(graph), trace)
     assert result["cubin"].startswith(b"\x7fELF") and result["registers"] > 0
-    assert result["warnings"] == "", result["log"]
+    assert result["warnings"] == "" and result["spill_bytes"] == 0, result["log"]
 
 
 @needs_nvrtc

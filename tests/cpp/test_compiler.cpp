@@ -67,7 +67,12 @@ void test_cache(const std::vector<std::string>& folders, const fs::path& root) {
   CompileOutcome made = first.compile(kernel(1), "sm_90a");
   expect(made.origin == CubinOrigin::kCompiled && !made.cubin->bytes.empty(), "the first time compiles");
   expect(made.cubin->registers > 0, "registers are read off the report");
-  expect(performance_warnings(*made.cubin).empty(), "no spills in a small kernel");
+  expect(made.cubin->spill_bytes == 0 && performance_warnings(*made.cubin).empty(), "no spills in a small kernel");
+  Cubin spilling = *made.cubin;
+  spilling.spill_bytes = kSpillsOfTasks;
+  expect(performance_warnings(spilling).empty(), "words of a task may be spilled");
+  spilling.spill_bytes = 8 * kSpillsOfTasks;
+  expect(!performance_warnings(spilling).empty(), "main loops may not spill");
   expect(first.compile(kernel(1), "sm_90a").origin == CubinOrigin::kMemory, "the second time is in memory");
   fs::path file = only_file(cache);
 

@@ -196,7 +196,7 @@ int Compiler::clear_disk() {
 
 std::string performance_warnings(const Cubin& cubin) {
   std::string found;
-  if (cubin.spill_bytes) found = cat(cubin.spill_bytes, " bytes of register spills");
+  if (cubin.spill_bytes > kSpillsOfTasks) found = cat(cubin.spill_bytes, " bytes of register spills");
   for (const char* code : {"C7504", "C7508", "C7509", "C7510", "C7512", "C7515", "C7520"})
     if (cubin.log.find(code) != std::string::npos) found += cat(found.empty() ? "" : ", ", "warning ", code);
   return found;
