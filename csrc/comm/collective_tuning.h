@@ -22,31 +22,27 @@ struct CollectiveTuning {
   uint64_t pair_bytes;            // exchange: of one pair, by packets up to here
   // On registered memory, in place: tensor of an all-reduce, input of a reduce-scatter, output of an exchange.
   SizeRange direct_reduce, direct_scatter, direct_move;
-  int direct_workers, ring_workers;  // CTAs
-  uint64_t long_ring_bytes;          // likewise in bytes: from here on the rings take kMaxRingWorkers
+  int direct_workers;  // CTAs
+  SizeRange modest;    // tensors for which the rings leave a computation beside them room
+  int modest_workers;  // CTAs of the rings then, else kMaxRingWorkers
 
-  int ring_workers_for(uint64_t bytes) const { return bytes < long_ring_bytes ? ring_workers : abi::kMaxRingWorkers; }
+  /// Of tensors of so many bytes; 0: known to no rank, as pairs differ.
+  int ring_workers_for(uint64_t bytes) const {
+    const bool as_modest = bytes == 0 ? modest_workers > 0 : modest.has(bytes);
+    return as_modest ? modest_workers : abi::kMaxRingWorkers;
+  }
 };
 
 // Above two_shot_bytes, which is what the boxes hold, the rings win: packets are polled and cleared, rings are not.
 // Four ranks: 32 CTAs leave a computation beside them room (31 % slower instead of 90 %), and take 3 % longer alone
-// than 64, which are for tensors of 256 MB and more. Reductions in place are slower than the rings there; of two ranks,
-// all-reduces and moves in place are faster at 16 MB and slower from 64 MB on (1 GB: 3274 : 3067, 1697 : 1528 us).
+// than 64 (16 MB: 6 %), which are for tensors of 256 MB and more, and for those smaller than DDP's buckets. Reductions
+// in place are slower than the rings there; of two ranks, all-reduces and moves in place are faster at 16 MB and slower
+// from 64 MB on (1 GB: 3274 : 3067, 1697 : 1528 us).
 inline constexpr uint64_t kKB = 1 << 10, kMB = 1 << 20;
 inline constexpr CollectiveTuning kCollectiveTuning[] = {
-    {2,
-     4 * kMB,
-     4 * kMB,
-     4 * kMB,
-     512 * kKB,
-     {4 * kMB + 1, 32 * kMB},
-     {4 * kMB + 1},
-     {8 * kMB, 32 * kMB},
-     64,
-     64,
-     kNever},
-    {4, 256 * kKB, 4 * kMB, 4 * kMB, 128 * kKB, {}, {}, {4 * kMB}, 64, 32, 256 * kMB},
-    {8, 128 * kKB, 4 * kMB, 4 * kMB, 64 * kKB, {4 * kMB + 1}, {4 * kMB + 1}, {8 * kMB}, 64, 64, kNever},
+    {2, 4 * kMB, 4 * kMB, 4 * kMB, 512 * kKB, {4 * kMB + 1, 32 * kMB}, {4 * kMB + 1}, {8 * kMB, 32 * kMB}, 64, {}, 0},
+    {4, 256 * kKB, 4 * kMB, 4 * kMB, 128 * kKB, {}, {}, {4 * kMB}, 64, {24 * kMB, 256 * kMB}, 32},
+    {8, 128 * kKB, 4 * kMB, 4 * kMB, 64 * kKB, {4 * kMB + 1}, {4 * kMB + 1}, {8 * kMB}, 64, {}, 0},
 };
 
 inline constexpr uint64_t kPacketSetBytes = 8 << 20;  // of each of two sets: 4 MB in two hops of 16-byte packets

@@ -350,8 +350,11 @@ void CudaCollectives::launch(const KernelKey& key, int grid, bool with_shared, C
 
 void CudaCollectives::poll() {
   auto* record = static_cast<abi::CollectiveError*>(error_.host());
-  if (std::atomic_ref<abi::u32>(record->set).load(std::memory_order_acquire) == 0) [[likely]]
-    return;
+  if (std::atomic_ref<abi::u32>(record->set).load(std::memory_order_acquire) == 0) [[likely]] {
+    if (!aborted_.load(std::memory_order_acquire)) [[likely]]
+      return;
+    throw DeviceError(cat("group ", group_.name, ", rank ", group_.rank, ": the group was aborted"));
+  }
   std::lock_guard lock(mutex_);
   if (failure_.empty()) failure_ = describe(*record);
   throw DeviceError(failure_);
@@ -361,6 +364,7 @@ void CudaCollectives::abort() {
   if (!arena_) return;
   // Into the flags of this rank and of the peers that it has mapped: it may have no kernel under way that would tell
   // them.
+  aborted_.store(true, std::memory_order_release);
   const uint32_t about = abi::abort_about(group_.rank);
   ContextScope scope(gpu_.context);
   RelaxedCaptureScope relaxed;

@@ -6,6 +6,7 @@
 // poll(); the group is broken from then on.
 #pragma once
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -82,7 +83,7 @@ class CudaCollectives {
 
   /// Throws DeviceError if a launch has failed. Never blocks.
   void poll();
-  /// Ends the waits of all kernels of this rank, and of the peers.
+  /// Ends the waits of all kernels of this rank, and of the peers; from then on poll() throws.
   void abort();
   /// Maps the memory of one rank, for send and receive; else as `connect`.
   void reach(int peer, Clock::time_point deadline, const std::string& what);
@@ -125,6 +126,7 @@ class CudaCollectives {
   bool connected_ = false;
   int forced_ = -1, forced_workers_ = 0;
   uint64_t launches_ = 0;
+  std::atomic<bool> aborted_ = false;
   std::string failure_;
   std::mutex mutex_;
   struct Kernel {

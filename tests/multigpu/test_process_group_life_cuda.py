@@ -100,6 +100,22 @@ def left_at_once(rank: int, world: int) -> tuple[str, float]:
     return result
 
 
+def aborted(rank: int, world: int) -> tuple[str, float]:
+    """Small collectives, too, which end before they would look at their abort flags."""
+    from ark_torch.distributed import backend_of
+
+    group = a_group(world, 30)
+    x = torch.ones(100, device=DEVICE)
+    dist.all_reduce(x, group=group)
+    torch.cuda.synchronize()
+    dist.barrier()
+    backend_of(group).abort()
+    result = raised(lambda: dist.all_reduce(x, group=group))
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return result
+
+
 def alone(rank: int, world: int) -> None:
     import ark_torch.distributed as ark
 
@@ -345,6 +361,7 @@ FUNCTIONS = (
     leaks,
     left_at_once,
     pending_receive,
+    aborted,
     disagree,
     types,
     refused,
@@ -410,6 +427,11 @@ def test_batches_through_one_queue_of_the_device(world, monkeypatch):
         pytest.skip(f"needs {world} GPUs")
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as Megatron asks for
     values(run_gpus(batches_of_messages, world, seconds=10))
+
+
+def test_nothing_runs_on_an_aborted_group(ranks):
+    for text, seconds in of(ranks, aborted):
+        assert "the group was aborted" in text and seconds < 5
 
 
 def test_destroying_ends_a_receive_that_nothing_comes_for(ranks):
