@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bindings/c10d_store.h"
+#include "bindings/completions.h"
 
 namespace ark::bindings {
 
@@ -124,6 +125,7 @@ void ProcessGroupArk::end_queues(comm::Clock::time_point deadline) {
   }
   collective_queue_.reset();
   send_queues_.clear();
+  Completions::own().drain(deadline);
 }
 
 }  // namespace ark::bindings

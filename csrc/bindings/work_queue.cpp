@@ -3,41 +3,44 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/InferenceMode.h>
 
+#include "bindings/completions.h"
 #include "bindings/profiling_title.h"
 
 namespace ark::bindings {
-
-namespace {
-
-thread_local WorkQueue* own_queue = nullptr;
-thread_local bool ends_receive = false;  // `complete` of a receive is under way on this thread
-
-bool receives(c10d::OpType type) { return type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE; }
-
-}  // namespace
 
 ArkWork::ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results)
     : c10d::Work(rank, type, profiling_title(type), results),
       results_(std::move(results)),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
-      sequence_(sequence) {}
+      sequence_(sequence) {
+  // The first callback: complete() runs it, with this Work alive.
+  future_->addCallback(
+      [this](c10::ivalue::Future& future) { finish(future.hasError() ? future.exception_ptr() : nullptr); });
+}
 
-void ArkWork::complete(std::exception_ptr error) {
-  // The future first: who waits for the Work may look at the future at once.
-  const bool outer = std::exchange(ends_receive, receives(opType_));
+c10::intrusive_ptr<c10::ivalue::Future> ArkWork::getFuture() {
+  std::lock_guard lock(future_mutex_);
+  future_taken_ = true;
+  return future_;
+}
+
+void ArkWork::end_future(const std::exception_ptr& error) {
   if (error)
     future_->setError(error);
   else
     future_->markCompleted(c10::IValue(results_));
-  ends_receive = outer;
-  finish(error);
+}
+
+void ArkWork::complete(std::exception_ptr error) {
+  {
+    std::lock_guard lock(future_mutex_);
+    if (!future_taken_) return end_future(error);
+  }
+  auto self = c10::intrusive_ptr<ArkWork>::reclaim_copy(this);
+  Completions::own().add([self, error] { self->end_future(error); });
 }
 
 bool ArkWork::wait(std::chrono::milliseconds timeout) {
-  TORCH_CHECK(!ends_receive || !receives(opType_) || isCompleted(), "ark process group, rank ", rank_, ": ",
-              c10d::opTypeToString(opType_), " number ", sequence_,
-              " is waited for in a callback of another receive, on the thread that would take it");
-  if (own_queue) own_queue->run_until(*this);
   if (timeout != kNoTimeout) {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(cv_.wait_for(lock, timeout, [this] { return completed_; }), "ark process group, rank ", rank_, ": ",
@@ -100,7 +103,7 @@ void WorkQueue::cancel(std::exception_ptr error) {
 }
 
 /// The first of the queue; its tensors are released before anyone is told, and nothing of it under the lock.
-void WorkQueue::run_job(std::unique_lock<std::mutex>& lock) {
+void WorkQueue::run_first(std::unique_lock<std::mutex>& lock) {
   auto [work, job] = std::move(jobs_.front());
   jobs_.pop_front();
   lock.unlock();
@@ -116,13 +119,7 @@ void WorkQueue::run_job(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void WorkQueue::run_until(c10d::Work& work) {
-  std::unique_lock lock(mutex_);
-  while (!jobs_.empty() && !work.isCompleted()) run_job(lock);
-}
-
 void WorkQueue::run() {
-  own_queue = this;
   c10::InferenceMode no_autograd(false);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -131,7 +128,7 @@ void WorkQueue::run() {
     changed_.wait(lock, [this] { return closing_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
     running_ = true;
-    run_job(lock);
+    run_first(lock);
   }
 }
 

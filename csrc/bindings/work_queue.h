@@ -10,14 +10,13 @@
 
 namespace ark::bindings {
 
-/// One operation of a process group. Completes with the tensors that it wrote, or with the exception of the job.
+/// One operation of a process group. Completes with the tensors that it wrote, or with the exception of the job; its
+/// future first, then the Work, then callbacks of the future (completions.h).
 class ArkWork : public c10d::Work {
  public:
   ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at::Tensor> results);
-  /// On a queue's own thread (in a callback of one of its works), what is in the queue runs meanwhile. A receive cannot
-  /// be waited for where another one has just ended: throws.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
   std::vector<at::Tensor> result() override { return results_; }
   int sourceRank() const override { return source_; }
@@ -25,8 +24,11 @@ class ArkWork : public c10d::Work {
   void complete(std::exception_ptr error);
 
  private:
+  void end_future(const std::exception_ptr& error);
   std::vector<at::Tensor> results_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::mutex future_mutex_;
+  bool future_taken_ = false;  // somebody has it, who may have callbacks
   uint64_t sequence_;
   int source_ = -1;
 };
@@ -46,13 +48,11 @@ class WorkQueue {
   bool drain(std::chrono::steady_clock::time_point deadline);
   /// Ends the jobs that have not begun with `error`.
   void cancel(std::exception_ptr error);
-  /// On the queue's thread: runs what is queued until `work` has ended or nothing is left.
-  void run_until(c10d::Work& work);
 
  private:
   using Job = std::pair<c10::intrusive_ptr<ArkWork>, std::function<void()>>;
   void run();
-  void run_job(std::unique_lock<std::mutex>& lock);
+  void run_first(std::unique_lock<std::mutex>& lock);
   std::mutex mutex_;
   std::condition_variable changed_, idle_;
   std::deque<Job> jobs_;
