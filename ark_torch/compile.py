@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from ark_torch import (  # noqa: F401 - they fill the table
@@ -75,11 +76,26 @@ class _GraphCompiler:
     def build(self):
         self.causes = probe_nodes(self.nodes, self.device, self.target)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
+        self._leave_offsets()
         steps, segments = self._plan()
         self.record.segments = list(segments.values())
         count_fallbacks(steps, self.causes, self.record, self.options.strict)
         emitter = Emitter(self.gm, self.symbols, self.device)
         return emitter.emit(self.record.name, self.placeholders, steps, segments, self.result)
+
+    def _leave_offsets(self) -> None:
+        """With symbols, AOTAutograd makes an output that is a view of a written input anew, at the storage offset of
+        what the graph returned: a copy that keeps its input's offset is ATen's."""
+        if not self.symbols.sources:
+            return
+        returned: list[fx.Node] = []
+        fx.map_arg(self.result, returned.append)
+        for root in {self.owner[node] for node in returned if node.op != "placeholder"}:
+            val = root.meta.get("val")
+            if root.op != "call_function" or not isinstance(val, torch.Tensor) or val.layout != torch.strided:
+                continue
+            if not isinstance(val.storage_offset(), int) or val.storage_offset() != 0:
+                self.causes.setdefault(root, "a copy with its input's storage offset")
 
     def _plan(self) -> tuple[list[Step], dict[int, NativeSegment]]:
         """Partition, lower, compile; a node that the planner declines becomes an ATen step and the cut starts again."""

@@ -129,4 +129,5 @@ def check(group: dist.ProcessGroup | None = None) -> None:
 def register_backend() -> None:
     """Makes torch.distributed know the backend; idempotent, called when ark_torch is imported."""
     if dist.is_available() and not hasattr(dist.Backend, "ARK"):
-        dist.Backend.register_backend("ark", _create, extended_api=True, devices=["cpu", "cuda"])
+        devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+        dist.Backend.register_backend("ark", _create, extended_api=True, devices=devices)

@@ -7,7 +7,7 @@ import torch
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value
-from ark_torch.lowering import Lowering, broadcast, canonical_dim, fitting, meta_shape, rule
+from ark_torch.lowering import Lowering, broadcast, canonical_dim, fitting, meta_shape, rule, stored
 
 aten = torch.ops.aten
 
@@ -125,7 +125,7 @@ def lower_slice_scatter(ctx: Lowering, node, x, src, dim=0, start=None, end=None
             return ctx.pointwise("cast", [ctx.expand(src, like["shape"])], **like)
         raise Unsupported("slice_scatter of symbolic extent")
     start = min(max(start + size if start < 0 else start, 0), size)
-    fill = _constant_of(node.args[0])
+    fill = _constant_of(node.args[0], x.dtype)
     if fill is not None and step == 1 and isinstance(src.shape[dim], int):
         pads = [0] * (2 * rank)
         pads[2 * dim], pads[2 * dim + 1] = start, size - start - src.shape[dim]
@@ -135,13 +135,18 @@ def lower_slice_scatter(ctx: Lowering, node, x, src, dim=0, start=None, end=None
     return _store(ctx, x, src, [index], [-1 if d == dim else d for d in range(rank)], like)
 
 
-def _constant_of(node) -> float | None:
-    """The value of a constant tensor node."""
+def _constant_of(node, dtype: torch.dtype) -> float | None:
+    """The value of a constant tensor node, if a float holds it."""
     target = getattr(node, "target", None)
-    if target in (aten.full.default, aten.full_like.default, aten.new_full.default):
-        value = node.args[-1]
-        return float(value) if isinstance(value, (bool, int, float)) else None
-    return 0.0 if target in (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default) else None
+    if target in (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default):
+        return 0.0
+    if target not in (aten.full.default, aten.full_like.default, aten.new_full.default):
+        return None
+    value = node.args[-1]
+    if not isinstance(value, (bool, int, float)):
+        return None
+    number = stored(value, dtype)
+    return float(number) if isinstance(number, float) or int(float(number)) == number else None
 
 
 @rule(aten.select_scatter.default)
@@ -222,7 +227,7 @@ def lower_pad(ctx: Lowering, node, x, pad, value=0):
         raise Unsupported(f"pad of uint8 with {value}")
     if isinstance(fill, int) and float(fill) != fill:
         raise Unsupported(f"pad with {fill}")
-    return ctx.graph.add_node("pad", [x], **like, ints=ints, imm=float(fill))
+    return ctx.graph.add_node("pad", [x], **like, ints=ints, imm=float(stored(fill, x.dtype)))
 
 
 @rule(aten.repeat.default)

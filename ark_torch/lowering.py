@@ -193,9 +193,9 @@ class Lowering:
         return self.full(number, dtype, ())
 
     def full(self, number, dtype: torch.dtype, shape, strides=None) -> Value:
+        number = stored(number, dtype)
         if dtype.is_floating_point:
-            return self.graph.add_node("full", [], dtype, shape, strides, imm=float(number))
-        number = int(bool(number)) if dtype == torch.bool else int(number)
+            return self.graph.add_node("full", [], dtype, shape, strides, imm=number)
         if not -(2**63) <= number < 2**63:
             raise Unsupported(f"integer constant {number}")
         return self.graph.add_node("full", [], dtype, shape, strides, imm_int=number)
@@ -210,7 +210,9 @@ class Lowering:
 
     def fitting_operand(self, value: Any, dtype: torch.dtype) -> Value:
         """The same where ATen refuses a number that `dtype` does not hold."""
-        return self.operand(value if isinstance(value, Value) else fitting(value, dtype), dtype)
+        if isinstance(value, (bool, int, float)):
+            value = stored(fitting(value, dtype), dtype)
+        return self.operand(value, dtype)
 
     def view(self, value: Value, shape, strides, shift=0) -> Value:
         return self.graph.add_view(value, tuple(shape), tuple(strides), value.offset + shift)
@@ -297,6 +299,19 @@ def fitting(number: Any, dtype: torch.dtype) -> Any:
     if not fits:
         raise Unsupported(f"{number}, which {str(dtype).removeprefix('torch.')} does not hold")
     return number
+
+
+def stored(number: bool | int | float, dtype: torch.dtype) -> int | float:
+    """The number as an element of `dtype`: rounded to 16 bits or fewer (wider floats round where they are read), cut
+    off and wrapped to an integer."""
+    if dtype == torch.bool:
+        return int(bool(number))
+    if not dtype.is_floating_point:
+        return wrap_integer(int(number), dtype)
+    if dtype.itemsize > 2:
+        return float(number)
+    with unset_fake_temporarily():
+        return torch.tensor(float(number), dtype=torch.float64).to(dtype).item()
 
 
 def wrap_integer(number: Any, dtype: torch.dtype) -> Any:

@@ -87,6 +87,21 @@ def _is_ordered(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
+def _inputs(nodes: list[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
+    """What each node reads, through what is no step of its own: sizes that are worked out where they are needed follow
+    from the node that reads a number off a tensor."""
+    own, found = set(nodes), {}
+
+    def through(node: fx.Node) -> set[fx.Node]:
+        if node in own or not node.all_input_nodes:
+            return {node}
+        if node not in found:
+            found[node] = set().union(*map(through, node.all_input_nodes))
+        return found[node]
+
+    return {node: set().union(*map(through, node.all_input_nodes)) for node in nodes}
+
+
 def order_edges(nodes: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> dict[fx.Node, set[fx.Node]]:
     """For each node the earlier nodes that it must follow: data flow, writes after reads, reads after writes, random
     order."""
@@ -94,8 +109,9 @@ def order_edges(nodes: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> dict[fx.
     touched: dict[fx.Node, list[fx.Node]] = {}
     last_write: dict[fx.Node, fx.Node] = {}
     last_ordered = None
+    inputs = _inputs(nodes)
     for node in nodes:
-        edges = set(node.all_input_nodes)
+        edges = inputs[node]
         memory = {owner[x] for x in node.all_input_nodes}
         writes = _writes(node) or isinstance(node.target, torch._ops.HigherOrderOperator)
         for root in memory:

@@ -130,6 +130,29 @@ def test_size_from_data(executor):
         torch.testing.assert_close(compiled(x, torch.tensor(k)), body(x, torch.tensor(k)))
 
 
+LENGTHS = {
+    "arange": lambda n, x: torch.arange(n) * 2.0,
+    "mask": lambda n, x: torch.arange(n)[None] < x[:, None],
+    "more": lambda n, x: torch.zeros(3, n + 1) + x.sum(),
+    "narrow": lambda n, x: x.narrow(0, n - 1, 2) * 2,
+}
+
+
+@pytest.mark.parametrize("what", LENGTHS)
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_sizes_worked_out_from_data(executor, what):
+    def body(n, x):
+        k = n.item()
+        torch._check(k >= 1)
+        torch._check(k <= 5)
+        return LENGTHS[what](k, x)
+
+    compiled = torch.compile(body, backend=ark, fullgraph=True)
+    for k in (3, 5):
+        n, x = torch.tensor(k), torch.arange(6.0)
+        torch.testing.assert_close(compiled(n, x), body(n, x))
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_marked_unbacked_free(executor, dim):
     x = torch.randn(6, 8)

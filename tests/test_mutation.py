@@ -170,3 +170,19 @@ def test_optimizer_step(executor):
         assert all(not r.fallbacks for r in records), [r.fallbacks for r in records]
         optimizers[1].step()
         torch.testing.assert_close(list(mine.parameters()), list(theirs.parameters()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("view", [lambda a, k: a[1:].view_as(a[1:]), lambda a, k: a[k]], ids=["rows", "row"])
+def test_a_view_of_a_written_argument_is_one(executor, view):
+    """Of sizes that vary, and with a storage offset: at the place of the argument's own memory."""
+
+    def body(a, k):
+        v = view(a, k)
+        a[0] = 2.0
+        return v
+
+    compiled = torch.compile(body, backend=ark, dynamic=True)
+    mine, wanted = (torch.arange(56.0).view(8, 7)[::2, 1:] for _ in range(2))
+    result, expected = compiled(mine, 2), body(wanted, 2)
+    assert torch.equal(result, expected) and torch.equal(mine, wanted)
+    assert result.data_ptr() - mine.data_ptr() == expected.data_ptr() - wanted.data_ptr()

@@ -63,3 +63,44 @@ def test_numbers(what, kind):
             torch.testing.assert_close(
                 actual, expected, rtol=0, atol=0, equal_nan=True, msg=f"{number}: {actual} {expected}"
             )
+
+
+FILLS = [
+    (2**63 - 1, torch.int64),
+    (2**53 + 1, torch.int64),
+    (3.7, torch.int64),
+    (-1, torch.uint8),
+    (2, torch.bool),
+    (0.1, torch.bfloat16),
+    (0.1, torch.float16),
+    (0.1, torch.float32),
+]
+
+
+@pytest.mark.parametrize(
+    "what, number, dtype",
+    [
+        (what, *fill)
+        for what in ("full", "slice", "pad", "masked_fill")
+        for fill in FILLS
+        if what != "pad" or fill[0] >= 0  # which eager refuses
+    ],
+    ids=str,
+)
+def test_constants_are_read_as_they_are_stored(executor, what, number, dtype):
+    """Rounded, cut off and wrapped, also where no memory is in between."""
+    x = torch.tensor([1, 0]).to(dtype)
+
+    def body(x):
+        if what == "pad":
+            y = F.pad(x, (1, 1), value=number)
+        elif what == "masked_fill":
+            y = x.masked_fill(x == 0, number)
+        else:
+            y = torch.full((8,), number, dtype=dtype)
+            if what == "slice":
+                y[2:4] = x
+        return y, y.double() * 2, y.int() + 1
+
+    for mine, wanted in zip(torch.compile(body, backend=ark)(x), body(x)):
+        assert mine.dtype == wanted.dtype and torch.equal(mine, wanted), (mine, wanted)

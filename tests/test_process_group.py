@@ -112,6 +112,11 @@ def exchanges(rank: int, world: int) -> None:
     z = torch.complex(torch.ones(5), torch.full((5,), float(rank)))
     dist.all_reduce(z)
     assert torch.equal(z, torch.complex(torch.full((5,), float(world)), torch.full((5,), float(sum(ranks)))))
+    part = z[:2].clone()
+    dist.reduce_scatter_tensor(part, torch.cat([z[:2] * r for r in ranks]), op=dist.ReduceOp.AVG)
+    assert torch.equal(part, z[:2] * rank)
+    dist.reduce_scatter(part, [z[:2] * r for r in ranks])
+    assert torch.equal(part, z[:2] * rank * world)
     flag = torch.tensor([rank == 0, False])
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     assert flag.tolist() == [True, False]

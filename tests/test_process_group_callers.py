@@ -151,6 +151,25 @@ def callbacks(rank: int, world: int) -> None:
     assert ended == [rank]
 
 
+def messages_ahead(rank: int, world: int) -> None:
+    """Their time-out begins when somebody waits, as gloo's does; until then everything else goes on."""
+    group = a_group(world, 2)
+    next_one, before = (rank + 1) % world, (rank - 1) % world
+    stop, big = torch.zeros(1), torch.zeros(5_000_000)
+    asked = dist.irecv(stop, before, group=group, tag=7)
+    sent = dist.isend(big + rank, next_one, group=group)  # more than the boxes hold
+    for _ in range(3):
+        time.sleep(1)
+        dist.all_reduce(torch.ones(3), group=group)
+    dist.recv(big, before, group=group)
+    sent.wait()
+    assert (big == before).all()
+    dist.send(torch.tensor([5.0]), next_one, group=group, tag=7)
+    asked.wait()
+    assert stop.item() == 5
+    dist.destroy_process_group(group)
+
+
 def waits_that_end(rank: int, world: int) -> str:
     """By the time that wait() is given; the call itself goes on."""
     group = a_group(world)
@@ -291,7 +310,17 @@ def inference_tensors(rank: int, world: int) -> None:
             assert (parts[0] == (rank - 1) % world + 1).all() and (parts[1] == rank + 1).all()
 
 
-FUNCTIONS = (threads, forked, callbacks, waits_that_end, types_differ, refused, expanded, inference_tensors)
+FUNCTIONS = (
+    threads,
+    forked,
+    callbacks,
+    messages_ahead,
+    waits_that_end,
+    types_differ,
+    refused,
+    expanded,
+    inference_tensors,
+)
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
@@ -308,7 +337,7 @@ def of(ranks: list[dict], function) -> list:
 
 
 @pytest.mark.parametrize(
-    "function", [threads, forked, callbacks, expanded, inference_tensors], ids=lambda f: f.__name__
+    "function", [threads, forked, callbacks, messages_ahead, expanded, inference_tensors], ids=lambda f: f.__name__
 )
 def test_function(ranks, function):
     of(ranks, function)

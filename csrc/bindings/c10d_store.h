@@ -22,9 +22,13 @@ class C10dStore : public comm::Store {
   std::string get(const std::string& key, comm::Clock::time_point deadline, int from) override {
     if (check_) look_until(key, deadline, from);
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - comm::Clock::now());
-    store_->wait({key}, std::max(left, std::chrono::milliseconds(1)));
-    std::vector<uint8_t> bytes = store_->get(key);
-    return {bytes.begin(), bytes.end()};
+    try {
+      store_->wait({key}, std::max(left, std::chrono::milliseconds(1)));
+      std::vector<uint8_t> bytes = store_->get(key);
+      return {bytes.begin(), bytes.end()};
+    } catch (const c10::Error& error) {
+      throw DeviceError(error.what_without_backtrace());
+    }
   }
   void remove(const std::string& key) noexcept override {
     try {

@@ -39,8 +39,8 @@ void ProcessGroupArk::wait_for(const std::shared_ptr<c10::Event>& event, const C
   while (event && !has_ended(*event)) {
     cuda_->poll();
     channel_->check_failures({cat("barrier number ", call.sequence, " of group ", name_), {}});
-    check<DeviceError>(comm::Clock::now() < call.deadline, "barrier number ", call.sequence, " of group ", name_,
-                       " on rank ", getRank(), ": what the stream held did not end within the time-out");
+    check<DeviceError>(!call.deadline.passed(), "barrier number ", call.sequence, " of group ", name_, " on rank ",
+                       getRank(), ": what the stream held did not end within the time-out");
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

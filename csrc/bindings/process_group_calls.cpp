@@ -57,9 +57,11 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::enqueue(WorkQueue& queue, c10d::OpType
                                                   std::optional<comm::CallCounts> before) {
   if (timeout == c10d::kUnsetTimeout || timeout.count() <= 0) timeout = timeout_;
   auto work = c10::make_intrusive<ArkWork>(getRank(), type, sequence, std::move(results));
-  queue.push(work, [this, sequence, timeout, before, body = std::move(body)] {
+  std::optional<comm::Deadline> clock;
+  if (type == c10d::OpType::SEND) work->set_clock(clock.emplace(comm::Deadline::none_yet()), timeout);
+  queue.push(work, [this, sequence, timeout, before, clock, body = std::move(body)] {
     try {
-      body(Call{sequence, comm::Clock::now() + timeout, before});
+      body(Call{sequence, clock.value_or(comm::Clock::now() + timeout), before});
     } catch (const comm::CancelledError&) {
       throw;
     } catch (const std::exception& error) {

@@ -30,13 +30,15 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::receive(at::Tensor tensor, int source,
   auto out = std::make_shared<Staged>(tensor);
   auto work = c10::make_intrusive<ArkWork>(getRank(), any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
                                            received_[source]++, Tensors{std::move(tensor)});
+  const auto clock = comm::Deadline::none_yet();
+  work->set_clock(clock, timeout_.load());
   if (!inbox_) inbox_ = std::make_unique<comm::Inbox>(*channel_);
   inbox_->post({.data = out->ptr(),
                 .bytes = out->bytes(),
                 .from = source,
                 .tag = tag,
                 .sequence = work->getSequencenumber(),
-                .deadline = comm::Clock::now() + timeout_.load(),
+                .deadline = clock,
                 .done = [this, work, out](int from, std::exception_ptr error) {
                   try {
                     if (error) std::rethrow_exception(error);

@@ -84,6 +84,8 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
               inputs.size());
   Tensors parts = inputs[0];
   check_scattered(parts, getRank(), getSize(), output);
+  output = as_real(output, opts.reduceOp);
+  for (at::Tensor& part : parts) part = as_real(part, opts.reduceOp);
   DType type = reducible_type(output.scalar_type(), opts.reduceOp);
   bool even = true;
   for (const at::Tensor& part : parts) even = even && part.numel() == output.numel();
@@ -127,17 +129,20 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensor
               "ark process group, reduce_scatter_tensor: expected as many outputs as inputs, got ", outputs.size(),
               " and ", inputs.size());
   check_device(outputs, inputs[0], "reduce_scatter_tensor");
+  Tensors from, to;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(inputs[i], "reduce_scatter_tensor");
     check_written(outputs[i], "reduce_scatter_tensor");
-    reducible_type(inputs[i].scalar_type(), opts.reduceOp);
     TORCH_CHECK(
         inputs[i].numel() == outputs[i].numel() * getSize() && inputs[i].scalar_type() == outputs[i].scalar_type(),
         "ark process group, reduce_scatter_tensor: expected an input of ", outputs[i].numel() * getSize(),
         " elements of ", outputs[i].scalar_type(), ", got ", inputs[i].numel(), " of ", inputs[i].scalar_type());
+    from.push_back(as_real(inputs[i], opts.reduceOp));
+    to.push_back(as_real(outputs[i], opts.reduceOp));
+    reducible_type(from[i].scalar_type(), opts.reduceOp);
   }
   return submit(c10d::OpType::_REDUCE_SCATTER_BASE, outputs, opts.timeout,
-                [this, inputs, outputs, op = reduction(opts.reduceOp)](const Call& call) {
+                [this, inputs = from, outputs = to, op = reduction(opts.reduceOp)](const Call& call) {
                   for (size_t i = 0; i < inputs.size(); ++i) {
                     Staged in(inputs[i]), out(outputs[i]);
                     collectives_->reduce_scatter(in.ptr(), out.ptr(), out.data.numel(),

@@ -18,7 +18,16 @@ ArkWork::ArkWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<at:
       [this](c10::ivalue::Future& future) { finish(future.hasError() ? future.exception_ptr() : nullptr); });
 }
 
+void ArkWork::start_clocks() const {
+  for (const auto& [clock, limit] : clocks_) clock.start(comm::Clock::now() + limit);
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> ArkWork::getFuture() {
+  start_clocks();
+  return take_future();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> ArkWork::take_future() {
   std::lock_guard lock(future_mutex_);
   future_taken_ = true;
   return future_;
@@ -41,6 +50,7 @@ void ArkWork::complete(std::exception_ptr error) {
 }
 
 bool ArkWork::wait(std::chrono::milliseconds timeout) {
+  start_clocks();
   if (timeout != kNoTimeout) {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(cv_.wait_for(lock, timeout, [this] { return completed_; }), "ark process group, rank ", rank_, ": ",
@@ -58,8 +68,10 @@ void complete_with(const c10::intrusive_ptr<ArkWork>& work, const std::vector<c1
   auto countdown = std::make_shared<Countdown>();
   countdown->left = parts.size();
   if (parts.empty()) return work->complete(nullptr);
-  for (const auto& part : parts)
-    part->getFuture()->addCallback([countdown, work](c10::ivalue::Future& future) {
+  for (const auto& part : parts) {
+    auto* own = dynamic_cast<ArkWork*>(part.get());
+    if (own) work->clocks_.insert(work->clocks_.end(), own->clocks_.begin(), own->clocks_.end());
+    (own ? own->take_future() : part->getFuture())->addCallback([countdown, work](c10::ivalue::Future& future) {
       {
         std::lock_guard lock(countdown->mutex);
         if (future.hasError() && !countdown->error) countdown->error = future.exception_ptr();
@@ -67,6 +79,7 @@ void complete_with(const c10::intrusive_ptr<ArkWork>& work, const std::vector<c1
       }
       work->complete(countdown->error);
     });
+  }
 }
 
 WorkQueue::WorkQueue() : thread_([this] { run(); }) {}

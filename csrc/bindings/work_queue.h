@@ -7,6 +7,10 @@
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+#include "comm/deadline.h"
 
 namespace ark::bindings {
 
@@ -21,9 +25,16 @@ class ArkWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return results_; }
   int sourceRank() const override { return source_; }
   void set_source(int rank) { source_ = rank; }
+  /// Of a message: somebody who waits, or asks for the future, gives it `limit` from then on.
+  void set_clock(comm::Deadline clock, std::chrono::milliseconds limit) {
+    clocks_.emplace_back(std::move(clock), limit);
+  }
   void complete(std::exception_ptr error);
 
  private:
+  friend void complete_with(const c10::intrusive_ptr<ArkWork>&, const std::vector<c10::intrusive_ptr<c10d::Work>>&);
+  c10::intrusive_ptr<c10::ivalue::Future> take_future();
+  void start_clocks() const;
   void end_future(const std::exception_ptr& error);
   std::vector<at::Tensor> results_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -31,9 +42,10 @@ class ArkWork : public c10d::Work {
   bool future_taken_ = false;  // somebody has it, who may have callbacks
   uint64_t sequence_;
   int source_ = -1;
+  std::vector<std::pair<comm::Deadline, std::chrono::milliseconds>> clocks_;  // of this message, or of a batch's
 };
 
-/// Completes `work` when all parts have ended: with the first error, if any.
+/// Completes `work` when all parts have ended: with the first error, if any. Who waits for it waits for their messages.
 void complete_with(const c10::intrusive_ptr<ArkWork>& work, const std::vector<c10::intrusive_ptr<c10d::Work>>& parts);
 
 class WorkQueue {

@@ -38,7 +38,7 @@ class HostCollectives {
   /// Applies to every call: what to say in errors, and until when to wait.
   struct Call {
     uint64_t sequence = 0;
-    Clock::time_point deadline;
+    Deadline deadline;
     std::optional<CallCounts> before = {};  // collectives only: StepChannel::note_call
     const char* element = "";               // type of what is moved, by the caller's name; compared over the ranks
   };

@@ -28,7 +28,7 @@ class Inbox {
     int from = kAnyRank;
     int64_t tag = 0;
     uint64_t sequence = 0;  // for the text of errors
-    Clock::time_point deadline{};
+    Deadline deadline{};
     /// Called once on the inbox's thread: the sender, or why nothing came.
     std::function<void(int from, std::exception_ptr error)> done{};
   };

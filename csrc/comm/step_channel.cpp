@@ -170,7 +170,7 @@ void StepChannel::check_wait(const Scope& scope, int peer, const char* what) con
                         " refused its call of the same number: ", refusal(other)));
   if (cancelled_.load(std::memory_order_acquire))
     throw CancelledError(cat(scope.what, " on rank ", rank(), ": the group was destroyed"));
-  if (Clock::now() > scope.deadline)
+  if (scope.deadline.passed())
     throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " did not ", what, " within the time-out"));
 }
 

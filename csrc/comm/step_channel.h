@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "comm/deadline.h"
 #include "comm/host_arena.h"
 
 namespace ark::comm {
@@ -96,7 +97,7 @@ class StepChannel {
   /// What a wait is for, and until when; becomes the text of the exception.
   struct Scope {
     std::string what;  // "all_reduce number 17 of group g"
-    Clock::time_point deadline;
+    Deadline deadline;
     std::optional<CallCounts> before = {};  // what this rank had called before it
   };
 

@@ -75,7 +75,7 @@ struct Answer {
   std::string error;
 };
 
-std::future<Answer> ask(Inbox& inbox, void* data, size_t bytes, int from, int64_t tag, Clock::time_point deadline) {
+std::future<Answer> ask(Inbox& inbox, void* data, size_t bytes, int from, int64_t tag, Deadline deadline) {
   auto sender = std::make_shared<std::promise<Answer>>();
   inbox.post({.data = data,
               .bytes = bytes,
