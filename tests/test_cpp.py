@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -22,16 +23,19 @@ def _run(command: list[str]) -> None:
 
 
 def build(folder: Path, targets: list[str], *definitions: str) -> Path:
-    """An incremental build of the targets (none: all) in the folder."""
+    """An incremental build of the targets (none: all) in the folder; test processes that run at once take turns."""
     if not shutil.which("cmake"):
         warnings.warn("no cmake: the C++ tests are left out", stacklevel=1)  # in pytest's last lines, unlike a skip
         pytest.skip("needs cmake")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    if not (folder / "CMakeCache.txt").exists():
-        _run(["cmake", "-S", "csrc", "-B", str(folder), *generator, *definitions])
     jobs = os.environ.get("MAX_JOBS", str(os.cpu_count()))
     wanted = ["--target", *targets] if targets else []
-    _run(["cmake", "--build", str(folder), "-j", jobs, *wanted])
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "CMakeCache.txt").exists():
+            _run(["cmake", "-S", "csrc", "-B", str(folder), *generator, *definitions])
+        _run(["cmake", "--build", str(folder), "-j", jobs, *wanted])
     return folder
 
 
