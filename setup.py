@@ -41,6 +41,7 @@ def link_options() -> list[str]:
 
 
 setup(
+    license="MIT",
     ext_modules=[
         CppExtension(
             "ark_torch._C",

@@ -41,7 +41,7 @@ def run_as_rank(script: str, arguments: list[str]) -> None:
     sys.argv = [script, *arguments]
     here = os.path.realpath(os.path.dirname(__file__))  # where this file would be taken for the package `megatron`
     sys.path[:] = [path for path in sys.path if os.path.realpath(path) != here]
-    with take_turns(BACKENDS):
+    with take_turns(BACKENDS, script):
         runpy.run_path(script, run_name="__main__")
 
 

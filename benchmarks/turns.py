@@ -1,9 +1,10 @@
 """Two programs that train take turns, a step each, so that what disturbs a machine disturbs both alike.
 
-Each program runs as it is: it makes a pair of timing events at the start of every step (and no others), records the
-first when the step begins and the second when it ends. `take_turns` puts a `torch.cuda.Event` in place that waits, in
-front of each pair, until all ranks of the other program have ended their step; ranks meet in a TCPStore of the process
-that has started them. `Table` is that process's side.
+Each program is a script that runs as it is: it makes a pair of timing events at the start of every step (and no
+others), records the first when the step begins and the second when it ends. `take_turns` puts a `torch.cuda.Event` in
+place that waits, in front of each pair, until all ranks of the other program have ended their step; events that
+libraries make (compilers time their kernels by them) are no steps. Ranks meet in a TCPStore of the process that has
+started them. `Table` is that process's side.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -75,16 +77,17 @@ class Turns:
 
 
 @contextlib.contextmanager
-def take_turns(programs: tuple[str, str]) -> Iterator[None]:
-    """What runs inside, one of the `programs`, waits for its turn before each of its steps."""
+def take_turns(programs: tuple[str, str], script: str) -> Iterator[None]:
+    """The script (its path) that runs inside, one of the `programs`, waits for its turn before each of its steps."""
     turns, plain = Turns(programs), torch.cuda.Event
 
     class Event(plain):  # a class, as users may inherit from it or name it as a type
         def __new__(cls, enable_timing: bool = False, **options: bool) -> torch.cuda.Event:
-            if enable_timing and len(turns.events) % 2 == 0:
+            step = enable_timing and os.path.realpath(sys._getframe(1).f_code.co_filename) == os.path.realpath(script)
+            if step and len(turns.events) % 2 == 0:
                 turns.wait()
             event = super().__new__(cls, enable_timing=enable_timing, **options)
-            if enable_timing:
+            if step:
                 turns.events.append(event)
             return event
 

@@ -103,12 +103,14 @@ class Captured:
         return [tensor(graph["values"][i]) for i in graph["outputs"]]
 
 
-def capture(steps) -> list[SizedGraph]:
-    """The graphs of all `steps` (functions); the first step compiles them, the others must fit them."""
+def capture(steps, before=lambda: None) -> list[SizedGraph]:
+    """The graphs of all `steps` (functions); the first step compiles them, the others must fit them. `before` is run
+    first, for attributes that Dynamo takes as fixed until they have changed once."""
     original = ark_torch.segment.make_executable
     ark_torch.segment.make_executable = lambda text, *rest: Captured(text)
     torch._dynamo.reset()
     try:
+        before()
         with recording() as records:
             count = 0
             for i, step in enumerate(steps):
@@ -154,6 +156,18 @@ def llama_decode(layers: int, batches) -> list[SizedGraph]:
         call(tokens, past_key_values=cache)
 
     return capture([lambda batch=batch: step(batch) for batch in batches])
+
+
+def llama_caches(layers: int, batch: int, lengths) -> list[SizedGraph]:
+    """Decode steps whose caches differ in length, as those of requests of other lengths do."""
+    config, call = _llama(layers)
+
+    def step(length: int) -> None:
+        cache = _cache(config, batch, length)
+        _mark([t for layer in cache.layers for t in (layer.keys, layer.values)], 2)
+        call(torch.zeros(batch, 1, dtype=torch.long), past_key_values=cache)
+
+    return capture([lambda length=length: step(length) for length in lengths], lambda: step(lengths[0] + 1))
 
 
 def llama_prefill(layers: int, lengths) -> list[SizedGraph]:

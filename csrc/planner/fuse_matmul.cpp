@@ -149,8 +149,8 @@ AttentionWay attention_way(const State& state, const Node& node) {
   };
   if (!readable(node.inputs[0]) || !readable(node.inputs[1]) || !readable(node.inputs[2])) return AttentionWay::kSimple;
   const bool sizes = d == dv && (d == 64 || d == 128);
-  if (sizes && q.sizes[2] * group <= kDecodeRows && k.sizes[2] >= kDecodeKeys && !logsumexp)
-    return AttentionWay::kDecode;
+  const bool keys = k.sizes[2] >= kDecodeKeys || q.sizes[2] == 1;  // a short cache needs no kernel of its own
+  if (sizes && q.sizes[2] * group <= kDecodeRows && keys && !logsumexp) return AttentionWay::kDecode;
   return sizes ? AttentionWay::kForward : AttentionWay::kSimple;
 }
 

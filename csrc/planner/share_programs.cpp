@@ -1,8 +1,10 @@
 #include "planner/share_programs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,7 @@ using abi::TaskKind;
 
 /// Which numbers of a program may go into the records: integers that are added, or that number a stream of random
 /// numbers; where sizes vary also what can only be a size or a stride (and no main loop's index): the extent that an
-/// index has to lie in, and factors in the place of an element in a stream.
+/// index has to lie in, and factors in the place of an element (in a cache, in a stream).
 class FreeNumbers {
  public:
   FreeNumbers(const Program& program, bool sizes_vary) : program_(program), sizes_vary_(sizes_vary) {
@@ -69,12 +71,18 @@ class FreeNumbers {
     for (size_t i = instrs.size(); i-- > 0;) {
       const Instr& instr = instrs[i];
       place_[i] = place_[i] && !elsewhere[i] && (instr.op == Opcode::kAdd || instr.op == Opcode::kMul);
-      for (const int16_t input : {instr.a, instr.b, instr.c, instr.d}) {
-        if (input < 0) continue;
-        const bool in_place = place_[i] || (instr.op == Opcode::kRand && input == instr.c);
-        (in_place ? place_ : elsewhere)[static_cast<size_t>(input)] = true;
-      }
+      const int16_t inputs[] = {instr.a, instr.b, instr.c, instr.d};
+      for (size_t k = 0; k < std::size(inputs); ++k)
+        if (inputs[k] >= 0)
+          (place_[i] || names_place(instr.op, k) ? place_ : elsewhere)[static_cast<size_t>(inputs[k])] = true;
     }
+  }
+  /// Whether argument k (a, b, c, d) of the instruction is the place of an element: in a stream of random numbers, or
+  /// in what is read or written by index.
+  static bool names_place(Opcode op, size_t k) {
+    if (op == Opcode::kRand) return k == 2;
+    if (op == Opcode::kLoad) return k <= 1;
+    return op == Opcode::kStore && (k == 1 || k == 2);
   }
 
   const Program& program_;
@@ -88,11 +96,12 @@ Program without_numbers(Program program, const std::vector<int>& numbers) {
   return program;
 }
 
-/// Where a record of a kind with one program keeps its number and first operand.
+/// Where a record names a program, and the program's first operand.
 struct Place {
   abi::i32* program;
   abi::i32 first_operand;
 };
+/// Of a kind with one program.
 std::optional<Place> place_of(abi::OpRecord& record) {
   switch (record.kind) {
     case TaskKind::kPointwise:
@@ -105,6 +114,32 @@ std::optional<Place> place_of(abi::OpRecord& record) {
     default:
       return std::nullopt;
   }
+}
+
+/// Of any kind whose programs may be shared.
+std::vector<Place> places_of(abi::OpRecord& record) {
+  if (const std::optional<Place> only = place_of(record)) return {*only};
+  std::vector<Place> places;
+  if (record.kind != TaskKind::kMatmulRows) return places;
+  abi::MatmulRowsParams& rows = record.params.rows;
+  if (rows.prologue >= 0) places.push_back({&rows.prologue, rows.prologue_operand});
+  for (abi::Segment& x : std::span(rows.segment, static_cast<size_t>(rows.num_segments)))
+    places.push_back({&x.program, x.first_operand});
+  return places;
+}
+
+/// Numbers behind the strides and extents of an operand that holds index strides (abi::Operand).
+constexpr int kFirstSpare = 4, kNumSpare = abi::kMaxDims - kFirstSpare;
+
+/// An operand of the program, counted from its first, that holds index strides in this op; -1: it has none.
+int spare_operand(const plan::Op& op, const Place& place, const Program& program) {
+  for (const Instr& i : program.instrs) {
+    const bool indexed = (i.op == Opcode::kLoad && i.a >= 0) || (i.op == Opcode::kStore && (i.b >= 0 || i.c >= 0));
+    if (!indexed) continue;
+    const int index = op.operands[static_cast<size_t>(place.first_operand + i.operand)].index_operand;
+    if (index >= place.first_operand) return index - place.first_operand;
+  }
+  return -1;
 }
 
 class Sharing {
@@ -139,48 +174,102 @@ class Sharing {
     std::vector<size_t> members;
   };
 
-  bool may_share(size_t program) {
+  /// Whether the op's record names the program once, with operands that are its last and room for one more.
+  bool may_append(size_t program, plan::Op& op) const {
+    const std::optional<Place> place = place_of(op.record);
+    if (!place || *place->program != static_cast<int>(program)) return false;
+    const size_t end = static_cast<size_t>(place->first_operand + graph_.programs[program].num_operands);
+    const size_t bytes = sizeof(abi::OpRecord) + (op.operands.size() + 1) * sizeof(abi::Operand);
+    return end == op.operands.size() && bytes <= abi::kMaxRecordBytes;
+  }
+
+  std::vector<Place> places_of_program(size_t program, plan::Op& op) const {
+    std::vector<Place> places = places_of(op.record);
+    std::erase_if(places, [&](const Place& x) { return *x.program != static_cast<int>(program); });
+    return places;
+  }
+
+  /// The operand that has spare numbers in every record that names the program, else -1.
+  int spare_in_all(size_t program) const {
+    int spare = -1;
     for (const size_t index : users_[program]) {
-      plan::Op& op = graph_.ops[index].op;
-      const std::optional<Place> place = place_of(op.record);
-      if (!place || *place->program != static_cast<int>(program)) return false;
-      const size_t end = static_cast<size_t>(place->first_operand + graph_.programs[program].num_operands);
-      const size_t bytes = sizeof(abi::OpRecord) + (op.operands.size() + 1) * sizeof(abi::Operand);
-      if (end != op.operands.size() || bytes > abi::kMaxRecordBytes) return false;
+      const std::vector<Place> places = places_of_program(program, graph_.ops[index].op);
+      if (places.empty()) return -1;
+      for (const Place& place : places) {
+        const int found = spare_operand(graph_.ops[index].op, place, graph_.programs[program]);
+        if (found < 0 || (spare >= 0 && found != spare)) return -1;
+        spare = found;
+      }
     }
-    return !users_[program].empty();
+    return spare;
+  }
+
+  bool all_may_append(size_t program) const {
+    return std::ranges::all_of(users_[program],
+                               [&](size_t index) { return may_append(program, graph_.ops[index].op); });
+  }
+
+  bool may_share(size_t program) const {
+    if (users_[program].empty()) return false;
+    return all_may_append(program) || (sizes_vary_ && spare_in_all(program) >= 0);
+  }
+
+  /// Numbers of the class's programs that go into the records.
+  std::vector<int> differing(const Class& c) const {
+    const FreeNumbers free(c.rest, sizes_vary_);
+    std::vector<int> result;
+    for (const int k : c.numbers)
+      if (free.is_size(k) ||
+          std::ranges::any_of(c.members, [&](size_t p) { return number_of(p, k) != number_of(c.members.front(), k); }))
+        result.push_back(k);
+    return result;
+  }
+  int64_t number_of(size_t program, int k) const {
+    return graph_.programs[program].instrs[static_cast<size_t>(k)].imm_int;
   }
 
   void merge(const Class& c) {
     if (c.members.size() < 2 && !sizes_vary_) return;
-    auto number_of = [&](size_t program, int k) {
-      return graph_.programs[program].instrs[static_cast<size_t>(k)].imm_int;
-    };
-    const FreeNumbers free(c.rest, sizes_vary_);
-    std::vector<int> differing;
-    for (const int k : c.numbers)
-      if (free.is_size(k) || std::any_of(c.members.begin(), c.members.end(),
-                                         [&](size_t p) { return number_of(p, k) != number_of(c.members.front(), k); }))
-        differing.push_back(k);
-    if (differing.empty() || differing.size() > abi::kMaxDims) return;
+    const std::vector<int> numbers = differing(c);
+    if (numbers.empty() || numbers.size() > abi::kMaxDims) return;
+    int operand = spare_in_all(c.members.front()), first_stride = kFirstSpare;
+    const bool spare = sizes_vary_ && operand >= 0 && numbers.size() <= kNumSpare &&
+                       std::ranges::all_of(c.members, [&](size_t p) { return spare_in_all(p) == operand; });
+    if (!spare) {
+      if (!std::ranges::all_of(c.members, [&](size_t p) { return all_may_append(p); })) return;
+      operand = graph_.programs[c.members.front()].num_operands, first_stride = 0;
+    }
     for (const size_t program : c.members)
       for (const size_t index : users_[program]) {
         FusedOp& op = graph_.ops[index];
-        abi::Operand parameters{
-            .slot = abi::kNoSlot, .dtype = static_cast<short>(DType::kI64), .vector = 1, .index_operand = -1};
-        for (size_t d = 0; d < differing.size(); ++d) parameters.stride[d] = number_of(program, differing[d]);
-        op.op.operands.push_back(parameters);
-        op.access.push_back(Access::kParameters);
-        *place_of(op.op.record)->program = static_cast<int>(c.members.front());
-        op.op.programs = {static_cast<int>(c.members.front())};
+        if (!spare) append_parameters(op);
+        for (const Place& place : places_of_program(program, op.op)) {
+          abi::Operand& parameters = op.op.operands[static_cast<size_t>(place.first_operand + operand)];
+          for (size_t n = 0; n < numbers.size(); ++n)
+            parameters.stride[first_stride + static_cast<int>(n)] = number_of(program, numbers[n]);
+          *place.program = static_cast<int>(c.members.front());
+        }
+        rename(op.op.programs, static_cast<int>(program), static_cast<int>(c.members.front()));
       }
     Program& shared = graph_.programs[c.members.front()];
-    for (size_t d = 0; d < differing.size(); ++d)
-      shared.instrs[static_cast<size_t>(differing[d])] = {.op = Opcode::kParameter,
-                                                          .dtype = DType::kI64,
-                                                          .operand = static_cast<int16_t>(shared.num_operands),
-                                                          .aux = static_cast<int16_t>(d)};
-    ++shared.num_operands;
+    for (size_t n = 0; n < numbers.size(); ++n)
+      shared.instrs[static_cast<size_t>(numbers[n])] = {
+          .op = Opcode::kParameter,
+          .dtype = DType::kI64,
+          .operand = static_cast<int16_t>(operand),
+          .aux = static_cast<int16_t>(first_stride + static_cast<int>(n))};
+    if (!spare) ++shared.num_operands;
+  }
+
+  static void append_parameters(FusedOp& op) {
+    op.op.operands.push_back(
+        {.slot = abi::kNoSlot, .dtype = static_cast<short>(DType::kI64), .vector = 1, .index_operand = -1});
+    op.access.push_back(Access::kParameters);
+  }
+  /// Every program that an op names is listed once.
+  static void rename(std::vector<int>& programs, int from, int to) {
+    std::erase(programs, from);
+    if (std::ranges::find(programs, to) == programs.end()) programs.push_back(to);
   }
 
   /// Programs that nobody names any more go; the others move up.
@@ -200,11 +289,7 @@ class Sharing {
     };
     for (FusedOp& op : graph_.ops) {
       for (int& program : op.op.programs) renumber(program);
-      if (const std::optional<Place> place = place_of(op.op.record)) renumber(*place->program);
-      if (op.op.record.kind != TaskKind::kMatmulRows) continue;
-      abi::MatmulRowsParams& rows = op.op.record.params.rows;
-      renumber(rows.prologue);
-      for (int s = 0; s < rows.num_segments; ++s) renumber(rows.segment[s].program);
+      for (const Place& place : places_of(op.op.record)) renumber(*place.program);
     }
   }
 
