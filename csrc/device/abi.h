@@ -59,7 +59,7 @@ enum class TaskKind : i32 {
 /// With `index_operand` >= 0 the operand entry of that number holds, in stride[0..1], the strides (elements) of the
 /// index registers of the instruction (Instr::a/b of a Load, b/c of a Store), in stride[2..3] the extents they must lie
 /// in (negative indices count from the end; out of range: the read gives NaN or 0, the write is dropped, the error word
-/// is set).
+/// is set), in stride[4..5] numbers of the program (planner/share_programs.h).
 struct Operand {
   u32 slot;
   short dtype;  // ark::DType

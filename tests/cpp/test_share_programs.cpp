@@ -1,6 +1,6 @@
 // Programs that differ in added numbers are one (planner/share_programs.h), on the host target and in the source.
 #include "codegen/codegen.h"
-#include "graph_builder.h"
+#include "model_graph.h"
 #include "planner/planner.h"
 #include "targets/target.h"
 #include "test_host_util.h"
@@ -111,9 +111,51 @@ void sizes_are_parameters() {
   expect(plan_of(50, false).programs != plan_of(70, false).programs, "share: without symbols numbers stay");
 }
 
+constexpr int64_t kHeads = 3, kDim = 8, kWidth = 64, kPosition = 5;
+
+/// One row of a few-row product goes to a place of a cache [1, kHeads, keys, kDim].
+plan::Plan append_to_cache(int64_t keys, bool sizes_vary) {
+  ark::test::Model m;
+  const ValueId x = m.input(DType::kF32, {1, kWidth}), w = m.input(DType::kF32, {kHeads * kDim, kWidth}),
+                position = m.input(DType::kI64, {}), cache = m.input(DType::kF32, {1, kHeads, keys, kDim});
+  const ValueId row = m.reshape(m.matmul(x, m.transposed(w), DType::kF32), {1, kHeads, 1, kDim});
+  m.copy_to(cache, m.index_store(cache, row, m.reshape(position, {1, 1, 1, 1}), {0, 1, ~0, 3}));
+  return planner::make_plan(m.graph, {.sizes_vary = sizes_vary});
+}
+
+/// The stride of a cache's heads is no part of the code where sizes vary, though the product's record is one of several
+/// programs.
+void caches_of_any_length_share_code() {
+  const plan::Plan few = append_to_cache(50, true), many = append_to_cache(70, true);
+  expect(few.ops.size() == 1 && few.ops[0].record.kind == abi::TaskKind::kMatmulRows, "share: one few-row product");
+  expect(few.programs == many.programs, "share: programs of caches of other lengths are the same");
+  expect(append_to_cache(50, false).programs != append_to_cache(70, false).programs,
+         "share: without symbols the cache's length stays");
+  for (const int64_t keys : {50, 70}) {
+    std::vector<float> x(kWidth), w(kHeads * kDim * kWidth), cache(static_cast<size_t>(kHeads * keys * kDim), -1);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7) - 3;
+    for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 5) - 2;
+    int64_t position = kPosition;
+    const std::vector<void*> slots = {x.data(), w.data(), &position, cache.data()};
+    auto executable = targets::make_host(keys == 50 ? few : many, {.num_threads = 2});
+    std::vector<std::byte> state(executable->state_bytes());
+    executable->launch({.slots = slots, .run_state = state.data()});
+    for (int64_t at = 0; at < static_cast<int64_t>(cache.size()); ++at) {
+      const int64_t column = at / (keys * kDim) * kDim + at % kDim;
+      float expected = 0;
+      for (int64_t k = 0; k < kWidth; ++k) expected += x[size_t(k)] * w[size_t(column * kWidth + k)];
+      if (at / kDim % keys != kPosition) expected = -1;
+      if (cache[size_t(at)] != expected)
+        return expect(false,
+                      cat("share: cache of ", keys, " at ", at, " is ", cache[size_t(at)], ", expected ", expected));
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
+  caches_of_any_length_share_code();
   sizes_are_parameters();
   added_numbers_are_parameters();
   factors_stay();
