@@ -3,7 +3,7 @@
 .PHONY: demo test setup python
 
 PY = "$$(cat build/python)"
-# Tests run side by side where pytest-xdist is there: on a GPU most of their time is the compiler's, one core each.
+# Tests run side by side (but those that take all GPUs) where pytest-xdist is there: on a GPU most of their time is the compiler's, one core each.
 WORKERS = $$($(PY) -c 'import importlib.util as u, os; print(f"-n {min(16, len(os.sched_getaffinity(0)))} --dist worksteal" if u.find_spec("xdist") else "")')
 RUN = PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PY)
 
@@ -11,7 +11,8 @@ demo: setup
 	$(RUN) examples/demo.py
 
 test: setup
-	$(RUN) -m pytest -q $(WORKERS) tests
+	$(RUN) -m pytest -q $(WORKERS) --ignore=tests/multigpu tests
+	$(RUN) -m pytest -q tests/multigpu
 
 setup:
 	@./configure

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
@@ -155,7 +156,9 @@ def test_nan_and_infinity(device, what):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("what", ["query", "key", "value"])
 def test_nan_in_attention_reaches_what_it_reaches_in_eager(device, what, dtype):
-    """The loss leaves out the query with the NaN, so that gradients can have it from the statistics alone."""
+    """The loss leaves out the query with the NaN, so that gradients can have it from the statistics alone. Eager's own
+    formula, on the CPU: in its fused kernels for bf16 the NaN goes as far as the CPU's instructions for matrices let
+    it."""
     torch.manual_seed(0)
     inputs = {name: torch.randn(1, 2, 129, 64).to(dtype) for name in ("query", "key", "value")}
     inputs[what][0, 0, 40] = math.nan
@@ -169,7 +172,9 @@ def test_nan_in_attention_reaches_what_it_reaches_in_eager(device, what, dtype):
     def attention(query, key, value):
         return F.scaled_dot_product_attention(query, key, value)
 
-    assert nan_rows(compiled(attention), device) == nan_rows(attention, "cpu")
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = nan_rows(attention, "cpu")
+    assert nan_rows(compiled(attention), device) == expected
 
 
 def test_integers_divided_by_zero_give_zero(device):

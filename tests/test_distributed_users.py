@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from unittest import mock
+
 import pytest
 
 from tests.conftest import has_extension
@@ -13,7 +16,8 @@ pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is no
 
 @pytest.fixture(scope="module", params=[4])
 def ranks(request) -> list[dict]:
-    return values(run_ranks(all_users, request.param, seconds=120))
+    with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):  # for the models go to GPUs where there are any
+        return values(run_ranks(all_users, request.param, seconds=120))
 
 
 @pytest.mark.parametrize("function", USERS, ids=lambda f: f.__name__)
