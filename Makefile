@@ -4,7 +4,7 @@
 
 PY = "$$(cat build/python)"
 # Tests run side by side (but those that take all GPUs) where pytest-xdist is there: on a GPU most of their time is the compiler's, one core each.
-WORKERS = $$($(PY) -c 'import importlib.util as u, os; print(f"-n {min(16, len(os.sched_getaffinity(0)))} --dist worksteal" if u.find_spec("xdist") else "")')
+WORKERS = $$($(PY) -c 'import importlib.util as u, os; print(f"-n {min(12, len(os.sched_getaffinity(0)))} --dist worksteal" if u.find_spec("xdist") else "")')
 RUN = PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PY)
 
 demo: setup
