@@ -79,7 +79,13 @@ def lower_masked_fill(ctx: Lowering, node, x, mask, value):
 
 
 # ---- casts and copies ----
-@rule(prims.convert_element_type.default, aten._to_copy.default, aten.clone.default, aten.lift_fresh_copy.default)
+@rule(
+    prims.convert_element_type.default,
+    prims.device_put.default,  # to the device that the tensor is on: others are no tensors of this graph
+    aten._to_copy.default,
+    aten.clone.default,
+    aten.lift_fresh_copy.default,
+)
 def lower_cast(ctx: Lowering, node, x, *args, **kwargs):
     if kwargs.get("pin_memory"):
         raise Unsupported("pinned memory")

@@ -64,6 +64,19 @@ def test_numbers_made_of_numbers_follow(monkeypatch):
     assert list(record.fallbacks) == ["tensor on cpu in a graph on cuda:0"] and record.fallbacks.total() == 2
 
 
+def test_a_number_moved_to_the_device_is_no_step_of_its_own(monkeypatch):
+    """A cache that is made in the graph takes its position there; what has dimensions is copied by ATen."""
+
+    def body(x, position):
+        there = torch.ops.prims.device_put.default(position, x.device)
+        return x + there, there + 1
+
+    compiler, record, moved = compiled(body, torch.tensor(3), monkeypatch=monkeypatch)
+    assert len(record.segments) == 1 and not record.fallbacks and moved == 1
+    _, record, moved = compiled(body, torch.arange(64), monkeypatch=monkeypatch, strict=False)
+    assert moved == 0 and list(record.fallbacks) == ["tensor on cpu in a graph on cuda:0"]
+
+
 def test_a_number_is_copied_once():
     where = torch.device("cpu")
     first = on_device(epsilon(0.25), where)
