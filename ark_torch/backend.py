@@ -12,6 +12,7 @@ from torch import fx
 from ark_torch import _C
 from ark_torch._compat import aot_autograd, decompositions, min_cut_rematerialization_partition
 from ark_torch.attention import replace_attention
+from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
 from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
@@ -49,8 +50,9 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     """
     parsed = parse_options(mode, options)
     number = next(_counter)
-    replace_attention(gm)
-    replace_multihead(gm)
+    for part in with_checkpointed(gm):
+        replace_attention(part)
+        replace_multihead(part)
 
     def compiler(kind: str):
         def compile_one(graph_module: fx.GraphModule, inputs):

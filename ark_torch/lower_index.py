@@ -202,7 +202,24 @@ def lower_cat(ctx: Lowering, node, tensors, dim=0):
         raise Unsupported("cat of ranks that differ")
     if len(parts) == 1:
         return ctx.pointwise("cast", parts, **like)
-    return ctx.graph.add_node("cat", parts, **like, dim=canonical_dim(dim, rank))
+    return _cat(ctx, parts, like, canonical_dim(dim, rank))
+
+
+_MOST_PARTS = 16  # of one cat: an op has operands for that many and a little more
+
+
+def _cat(ctx: Lowering, parts: list[Value], like: dict, dim: int) -> Value:
+    """Many parts are joined in pieces, which the planner puts into memory where one op cannot read them all."""
+    while len(parts) > _MOST_PARTS:
+        pieces = [parts[i : i + _MOST_PARTS] for i in range(0, len(parts), _MOST_PARTS)]
+        parts = [_cat(ctx, piece, _joined(piece, like, dim), dim) for piece in pieces]
+    return parts[0] if len(parts) == 1 else ctx.graph.add_node("cat", parts, **like, dim=dim)
+
+
+def _joined(parts: list[Value], like: dict, dim: int) -> dict:
+    shape = list(like["shape"])
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    return {"dtype": like["dtype"], "shape": tuple(shape)}
 
 
 @rule(aten.constant_pad_nd.default)

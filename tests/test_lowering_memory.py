@@ -48,6 +48,39 @@ def test_scatter(executor):
     check(lambda x, i: (x.scatter(1, i, 2.0), x.scatter(1, i, x[:, :1] * 3)), x, i)
 
 
+def _scan(a, b, values):
+    """A recurrence over the middle dimension, as a state space model has it."""
+    state, outputs = b[:, 0], []
+    for i in range(40):
+        state = a[:, i] * state + b[:, i]
+        outputs.append(state)
+    return values(outputs)
+
+
+@pytest.mark.parametrize("of", ["inputs", "a product", "a row"])
+@pytest.mark.parametrize("values", ["stacked", "added", "summed"])
+def test_more_parts_than_an_op_has_operands(executor, of, values):
+    """All of it in one segment: the planner cuts ops that would read more than fits."""
+    before = {"inputs": lambda a: a, "a product": lambda a: a @ a[0, :8], "a row": lambda a: a.softmax(-1)}[of]
+    after = {
+        "stacked": lambda xs: torch.stack(xs, 1),
+        "added": sum,
+        "summed": lambda xs: torch.stack([(x * x).sum(-1) for x in xs], 1),
+    }[values]
+    records = check(lambda a, b: _scan(before(a), b, after), f32(3, 40, 8) * 0.3, f32(3, 40, 8))
+    assert len(records[0].segments) == 1
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_cat_of_many(executor, dim):
+    """More than one level of pieces; parts of several lengths and types; sizes that are symbols."""
+    xs = [f32(1 + i % 3, 4) if dim == 0 else f32(4, 1 + i % 3) for i in range(300)]
+    check(lambda xs: torch.cat(xs, dim) * 2, xs)
+    mixed = [x.bfloat16() if i % 5 == 0 else x for i, x in enumerate(xs[:20])]
+    check(lambda xs: torch.cat(xs, dim), mixed)
+    check(lambda x: torch.cat([x * i for i in range(20)], dim), f32(5, 6), dynamic=True)
+
+
 def test_cat_pad_roll(executor):
     x = f32(4, 5)
     check(

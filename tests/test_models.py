@@ -241,6 +241,19 @@ def mixtral():
     return decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2)
 
 
+def mamba():
+    config = transformers.MambaConfig(hidden_size=16, state_size=4, num_hidden_layers=2, vocab_size=100)
+    ids = torch.randint(1, 100, (2, 12))
+    return transformers.MambaForCausalLM(config), {"input_ids": ids, "labels": ids}
+
+
+def recurrent_gemma():
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, vocab_size=100)
+    config = transformers.RecurrentGemmaConfig(**sizes, lru_width=32, attention_window_size=8)
+    ids = torch.randint(1, 100, (2, 12))
+    return transformers.RecurrentGemmaForCausalLM(config), {"input_ids": ids, "labels": ids}
+
+
 def vit():
     sizes = dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3)
     no_dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -304,6 +317,8 @@ ZOO = {
     "Mistral": (lambda: decoder("Mistral", head_dim=16), LOOKUPS),
     "Llama": (lambda: decoder("Llama", head_dim=16), LOOKUPS),
     "Mixtral": (mixtral, LOOKUPS | {"topk", "sort", "histc", "grouped_mm_fallback", "scatter of several"}),
+    "Mamba": (mamba, LOOKUPS | CONVOLUTIONS),
+    "RecurrentGemma": (recurrent_gemma, LOOKUPS | CONVOLUTIONS),
     "ViT": (vit, CONVOLUTIONS),
     "ResNet": (resnet, CONVOLUTIONS),
 }

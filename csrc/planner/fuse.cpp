@@ -130,8 +130,8 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
   if (tensor_cores) pad_rows(state);
   force(state);
   constexpr int kMaxRestarts = 200;
-  for (int restart = 0;; ++restart) {
-    check<UnsupportedError>(restart < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");
+  for (;; ++state.restarts) {
+    check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");
     make_groups(state);
     bool more = false;
     for (int src : state.copied) {

@@ -212,19 +212,30 @@ std::string Emitter::op_name(const std::vector<int>& nodes, int main_node) const
   return text;
 }
 
-/// An op with too many operands: the value in the middle of its nodes goes to memory, and fusion starts again.
+/// An op with too many operands: a value in the middle of its nodes goes to memory, and fusion starts again. Pieces of
+/// concatenations first, as their readers share nothing; then values that the op only computes on the way; then values
+/// of the group, which is cut there.
 void Emitter::cut_in_half(const FusedOp& op, const std::vector<int>& nodes) const {
-  std::vector<int> values;
+  constexpr int kCutRestarts = 100;  // later the op is left to ATen, the others stay
+  std::vector<int> pieces, passing, own;
   for (int i : nodes) {
     const Node& node = state_.node(i);
-    if (node.op != OpKind::kPointwise || is_copy_node(state_, i)) continue;
+    const bool reduces = node.op == OpKind::kReduce;
+    if ((node.op != OpKind::kPointwise && node.op != OpKind::kCat && !reduces) || is_copy_node(state_, i)) continue;
     const int owner = state_.owner(node.outputs[0]);
     const auto o = static_cast<size_t>(owner);
-    if (!state_.forced[o] && state_.group_of[o] < 0 && !state_.stored[o]) values.push_back(owner);
+    if (state_.group_of[o] >= 0) {
+      if (!state_.no_claim[o] && i != nodes.back()) own.push_back(owner);
+    } else if (!state_.forced[o] && !state_.stored[o] && !reduces) {
+      (node.op == OpKind::kCat ? pieces : passing).push_back(owner);
+    }
   }
-  check<UnsupportedError>(!values.empty(), "op '", op.op.name, "' needs ", op.op.operands.size(), " operands, at most ",
-                          kMaxOperands);
-  throw NeedStored{values[values.size() / 2]};
+  const std::vector<int>& values = !pieces.empty() ? pieces : !passing.empty() ? passing : own;
+  check<UnsupportedError>(!values.empty() && state_.restarts < kCutRestarts, "op '", op.op.name, "' needs ",
+                          op.op.operands.size(), " operands, at most ", kMaxOperands);
+  const int cut = values[values.size() / 2];
+  if (state_.group_of[static_cast<size_t>(cut)] >= 0) state_.forced[static_cast<size_t>(cut)] = true;
+  throw NeedStored{cut};  // what is in memory already, joins no group any more
 }
 
 void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {

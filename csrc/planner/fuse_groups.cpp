@@ -350,14 +350,15 @@ class Grouper {
     const Node& node = state_.node(i);
     const int out = node.outputs[0], x = node.inputs[0];
     const int g = last_group(node);
-    if (g >= 0 && group(g).kind == GroupKind::kRow) {
+    const bool alone = state_.no_claim[static_cast<size_t>(out)];
+    if (!alone && g >= 0 && group(g).kind == GroupKind::kRow) {
       if (const std::optional<Coords> place = reduced_place(node, g)) {
         if (try_eval(out, g, *place) >= 0) return join(out, i, g, *place);
       }
     }
     const std::vector<int64_t>& sizes = state_.tensor(x).sizes;
     for (int j = static_cast<int>(state_.groups.size()) - 1;
-         j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
+         !alone && j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
       const Group& y = group(j);
       if ((y.kind != GroupKind::kRow && y.kind != GroupKind::kColumn) || y.x_sizes != sizes ||
           y.x_dims != node.attrs.dims)

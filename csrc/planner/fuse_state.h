@@ -80,6 +80,7 @@ struct State {
   std::vector<bool> no_claim;  // per owner: may not join the group of its operands
   std::vector<bool> in_place;  // per owner (index store): written over its destination
   std::vector<int> copied;     // owners that a CopyTo reads
+  int restarts = 0;            // of the planning so far
   // Filled by the cuts.
   std::vector<bool> stored;        // per owner
   std::vector<int> first_reader;   // per free owner: first group that reads it
