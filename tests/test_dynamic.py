@@ -217,3 +217,39 @@ def test_slices_of_all_rows_are_written_natively(executor):
     x = torch.randn(3, 4, 6, requires_grad=True)
     torch.compile(lambda x: x[:, :].exp(), backend=ark, dynamic=True, options={"strict": True})(x).sum().backward()
     torch.testing.assert_close(x.grad, x.detach().exp())
+
+
+def write_caches(x, weights, position, *caches):
+    """A layer per pair of caches [batch, heads, keys, size] and [heads, keys, batch, size]: keys and values go to their
+    places in caches of any lengths, the next layer reads what stands before them."""
+    for k, v in zip(caches[::2], caches[1::2]):
+        h = F.rms_norm(x, x.shape[-1:])
+        key, value = ((h @ w).unflatten(-1, (2, -1)).transpose(1, 2) for w in weights)
+        k.index_copy_(2, position, key)
+        v.permute(2, 0, 1, 3)[:, :, (position * 2 + 1) % v.shape[1]] = value
+        x = x + (k[:, :, position] * v[:, :1].permute(2, 0, 1, 3)).transpose(1, 2).flatten(2)
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_caches_of_different_lengths(executor, rows, dtype):
+    """The lengths are factors of places: every op's record has its own."""
+    weights = [(torch.randn(64, 64) / 8).to(dtype) for _ in range(2)]
+    compiled = torch.compile(write_caches, backend=ark, fullgraph=True, options={"strict": True})
+    for batch, lengths in ((2, (9, 17, 9, 31)), (3, (40, 7, 11, 7)), (2, (300, 9, 8, 131))):
+        x, position = torch.randn(batch, rows, 64).to(dtype), torch.arange(rows) + 1
+        caches = [
+            torch.randn((batch, 2, n, 32) if at % 2 == 0 else (2, n, batch, 32)).to(dtype)
+            for at, n in enumerate(lengths)
+        ]
+        mine, exact = [t.clone() for t in caches], [t.double() for t in caches]
+        for at, cache in enumerate(mine):
+            torch._dynamo.maybe_mark_dynamic(cache, 2 - at % 2)
+        with torch.no_grad():
+            eager = [write_caches(x, weights, position, *caches), *caches]
+            right = [write_caches(x.double(), [w.double() for w in weights], position, *exact), *exact]
+            actual = [compiled(x, weights, position, *mine), *mine]
+        for a, e, r in zip(actual, eager, right, strict=True):
+            scale = r.abs().max()
+            assert (a - r).abs().max() <= 2 * (e - r).abs().max() + 1e-6 * scale

@@ -83,8 +83,10 @@ int ProgramBuilder::add_operand(const Address& address, Access access) {
     }
     int found = -1;
     for (size_t i = 0; i < operands_.size(); ++i) {
+      // All numbers: those of an attention's parts (Opcode::kLoadParts) leave share_programs no room behind the
+      // extents.
       if (access_[i] == Access::kParameters && operands_[i].dtype == parameters.dtype &&
-          std::equal(parameters.stride, parameters.stride + 4, operands_[i].stride)) {
+          std::equal(parameters.stride, parameters.stride + abi::kMaxDims, operands_[i].stride)) {
         found = static_cast<int>(i);
       }
     }
