@@ -6,8 +6,8 @@
 // No factors and divisors (but see `sizes_vary`), for the compiler makes much of a factor or a divisor that it knows.
 // The numbers stand in an operand of their own behind all others (at most kMaxDims; kinds with one program), or, where
 // sizes vary, behind the index strides of an operand that the program has anyway (at most two; records of few-row
-// products are full). With the sizes in the code a decode step whose cache grows had 31 forms of few-row products for
-// 7, and compiled for 100 s.
+// products are full). With the sizes in the code a decode step whose cache's length varies had 31 forms of few-row
+// products for 7, and compiled for 100 s.
 #pragma once
 #include "planner/fused.h"
 
