@@ -37,7 +37,8 @@ def environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    return os.environ | own | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | own | {"PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
 
 
 def run_ranks(folder: Path, tests: list[str]) -> list[list[dict]]:

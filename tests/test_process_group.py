@@ -345,20 +345,23 @@ def test_dead_rank_raises_soon():
         assert seconds < 20
 
 
-def left_behind() -> set[str]:
-    """What groups of this host have put into places that outlive processes (sem.mp-*: the queue of these tests)."""
-    shared = {path for path in Path("/dev/shm").glob("*") if not path.name.startswith("sem.mp-")}
-    return {str(path) for path in shared | set(Path("/tmp").glob("ark-*"))}
+def left_behind(folder: Path) -> set[str]:
+    """What groups of this host have put into places that outlive processes. (They use no named semaphores: those are
+    of the queue of these tests and of what else runs.)"""
+    shared = {path for path in Path("/dev/shm").glob("*") if not path.name.startswith("sem.")}
+    return {str(path) for path in shared | set(folder.glob("ark-*"))}
 
 
 @pytest.mark.parametrize("function", [die, die_together])
-def test_killed_processes_leave_nothing_behind(function):
-    before = left_behind()
-    run_ranks(function, SEVERAL, expect_missing=1 if function is die else SEVERAL)
-    end = time.monotonic() + 10  # of other processes, which come and go
-    while left_behind() - before and time.monotonic() < end:
-        time.sleep(0.5)
-    assert left_behind() <= before
+def test_killed_processes_leave_nothing_behind(function, monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:  # of these ranks alone: other groups come and go meanwhile
+        monkeypatch.setenv("TMPDIR", folder)
+        before = left_behind(Path(folder))
+        run_ranks(function, SEVERAL, expect_missing=1 if function is die else SEVERAL)
+        end = time.monotonic() + 10  # of other processes, which use /dev/shm for a while
+        while left_behind(Path(folder)) - before and time.monotonic() < end:
+            time.sleep(0.5)
+        assert left_behind(Path(folder)) <= before
 
 
 def test_late_rank_raises_within_the_time_out():

@@ -90,7 +90,7 @@ void test_cache(const std::vector<std::string>& folders, const fs::path& root) {
 
 void test_damage(const std::vector<std::string>& folders, const fs::path& root) {
   fs::path cache = root / "damage";
-  std::string good = Compiler(options(folders, cache)).compile(kernel(3), "sm_90a").cubin->bytes;
+  Compiler(options(folders, cache)).compile(kernel(3), "sm_90a");
   fs::path file = only_file(cache);
   auto size = fs::file_size(file);
   for (size_t at : {size_t{0}, size_t{20}, size_t{80}, static_cast<size_t>(size) / 2, static_cast<size_t>(size) - 1}) {
@@ -101,8 +101,11 @@ void test_damage(const std::vector<std::string>& folders, const fs::path& root) 
     io.put(static_cast<char>(byte ^ 0x40));
     io.close();
     CompileOutcome outcome = Compiler(options(folders, cache)).compile(kernel(3), "sm_90a");
-    expect(outcome.origin == CubinOrigin::kCompiled && outcome.cubin->bytes == good, cat("damage at byte ", at));
-    expect(Compiler(options(folders, cache)).compile(kernel(3), "sm_90a").origin == CubinOrigin::kDisk, "repaired");
+    expect(outcome.origin == CubinOrigin::kCompiled, cat("damage at byte ", at));
+    CompileOutcome again = Compiler(options(folders, cache)).compile(kernel(3), "sm_90a");
+    // Compared with what has just been compiled: NVRTC does not always make the same bytes of the same source.
+    expect(again.origin == CubinOrigin::kDisk && again.cubin->bytes == outcome.cubin->bytes,
+           cat("repaired after damage at byte ", at));
   }
   fs::resize_file(file, size / 2);
   expect(Compiler(options(folders, cache)).compile(kernel(3), "sm_90a").origin == CubinOrigin::kCompiled, "cut short");
