@@ -213,7 +213,9 @@ class Cutter {
 
   /// A store that runs along the group's op. One that selects is computed by whoever needs it, like any other value.
   bool is_index_store(int v) const {
-    const Node& node = state_.node(state_.tensor(v).node);
+    const int made_by = state_.tensor(v).node;
+    if (made_by < 0) return false;  // an input
+    const Node& node = state_.node(made_by);
     if (node.op != OpKind::kIndexStore || state_.place[static_cast<size_t>(v)]) return false;
     return state_.in_place[static_cast<size_t>(v)] || !is_select_store(state_, node);
   }

@@ -2,106 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "planner/depend.h"
+#include "planner/synchronizer.h"
 
 namespace ark::planner {
-namespace {
 
 using abi::TaskKind;
 using abi::WaitRole;
-
-/// A dependence with the footprints of its ends.
-struct Need {
-  Dependence dep;
-  Footprint own{}, reads{};  // what `before` touches through its operand, what the waiting op touches through its own
-  WaitRole role = WaitRole::kAll;
-  bool anywhere = false;  // no footprints: the whole of `before`
-};
-
-struct Groups {
-  std::optional<CounterGroup> fine, whole;
-};
-
-/// A wait that an op needs, and the group that it reads.
-struct Candidate {
-  int before = -1;
-  bool fine = false;
-  abi::Wait wait{};
-  Blocks blocks{};  // per tile of the waiting op; null: every tile waits for everything
-  bool full = false, some = false, together = false;  // as in WaitSource
-
-  WaitSource source() const { return {before, full, some, together}; }
-};
-
-/// Extends a by b if that leaves one interval; else keeps the longer.
-void join(Interval& a, const Interval& b) {
-  if (b.empty()) return;
-  if (a.empty()) {
-    a = b;
-  } else if (b.begin <= a.end && a.begin <= b.end) {
-    a = {std::min(a.begin, b.begin), std::max(a.end, b.end)};
-  } else if (b.end - b.begin > a.end - a.begin) {
-    a = b;
-  }
-}
-
-class Synchronizer {
- public:
-  Synchronizer(Draft& draft, const Options& options)
-      : draft_(draft), ops_(draft.graph.ops), options_(options), finished_(static_cast<int>(ops_.size())) {}
-
-  Sync run() {
-    collect_needs();
-    for (int i = 0; i < num_ops(); ++i) choose_fine_group(i);
-    kept_.resize(ops_.size());
-    for (int i = 0; i < num_ops(); ++i) choose_waits(i);
-    return write();
-  }
-  /// An op that needs too many waits even so; run() has then left the draft as it was.
-  int overfull() const { return overfull_; }
-  std::vector<int> gathered() const { return gathered_; }
-
- private:
-  int num_ops() const { return static_cast<int>(ops_.size()); }
-  const abi::OpRecord& record(int op) const { return ops_[op].op.record; }
-  bool small(int op) const { return num_tiles(record(op)) <= kMaxTilesForFine; }
-
-  void collect_needs();
-  Need need_of(const Dependence& dep) const;
-  void choose_fine_group(int op);
-  Axis axis_of(int op, const Footprint& own) const;
-  double score_of(int op, const CounterGroup& group);
-  Candidate candidate(int op, const Need& need);
-  Candidate full_candidate(int op, int before);
-  void add_candidate(std::vector<Candidate>& candidates, Candidate candidate) const;
-  void choose_waits(int op);
-  bool implied(int op, const Candidate& wanted, const std::vector<Candidate>& kept);
-  std::vector<Interval> cover_through(int op, const std::vector<Candidate>& kept, int target, int depth);
-  const std::vector<Interval>& cover(int op, int target, int depth);
-  Sync write();
-
-  Draft& draft_;
-  std::vector<FusedOp>& ops_;
-  const Options& options_;
-  std::vector<std::vector<Need>> needs_, readers_;  // by waiting op; by op that is waited for
-  std::vector<Groups> groups_;
-  CounterMemo memo_;
-  std::vector<std::vector<Candidate>> kept_;
-  Finished finished_;
-  std::map<std::pair<int, int>, std::vector<Interval>>
-      cover_;  // (op, group's owner) -> blocks finished before each tile
-  int overfull_ = -1;
-  std::vector<int> gathered_;
-};
-
-bool covers_most(const Footprint& reads, const Footprint& own) {
-  return reads.extent >= (own.last - own.first + 1) - (own.last - own.first + 1) / 8;
-}
 
 Need Synchronizer::need_of(const Dependence& dep) const {
   Need need{.dep = dep};
@@ -154,7 +64,7 @@ void Synchronizer::choose_fine_group(int op) {
   if (record(op).kind == TaskKind::kMatmulRows && record(op).params.rows.m > 1) return;
   std::map<int, std::pair<int, int64_t>> votes;  // operand -> (readers, smallest extent in positions of the axis)
   for (const Need& need : readers_[op]) {
-    if (need.anywhere || covers_most(need.reads, need.own) || !small(need.dep.op)) continue;
+    if (need.anywhere || need.reads_most() || !small(need.dep.op)) continue;
     if (record(op).kind != TaskKind::kMatmulRows && need.own.base != need.own.first) continue;  // walks backwards
     int64_t extent = need.reads.extent;
     if (record(op).kind == TaskKind::kMatmulRows) {
@@ -191,7 +101,7 @@ double Synchronizer::score_of(int op, const CounterGroup& group) {
   constexpr double kPollCost = 0.02;  // of reading too much once; 32 lanes poll together
   double score = 0;
   for (const Need& need : readers_[op]) {
-    if (need.anywhere || !small(need.dep.op) || covers_most(need.reads, need.own)) continue;
+    if (need.anywhere || !small(need.dep.op) || need.reads_most()) continue;
     const std::optional<Scale> scale = memo_.scale(group, record(op), need.own);
     const std::optional<abi::Wait> wait =
         scale ? make_wait(group, *scale, need.reads, record(need.dep.op)) : std::nullopt;
@@ -206,163 +116,6 @@ double Synchronizer::score_of(int op, const CounterGroup& group) {
     score += mean * static_cast<double>(scale->block) / static_cast<double>(need.reads.extent) + kPollCost * mean;
   }
   return score;
-}
-
-Candidate Synchronizer::full_candidate(int op, int before) {
-  Candidate c{.before = before, .full = true, .some = true, .together = true};
-  Groups& groups = groups_[before];
-  // A few fine counters are as cheap to poll as one, and spare the arrivals of a whole group.
-  constexpr int kFewBlocks = 8;
-  if (groups.fine && groups.fine->num_blocks <= kFewBlocks && !groups.whole) {
-    c.fine = true;
-    c.wait = wait_for_all(*groups.fine);
-    if (small(op)) c.blocks = memo_.blocks(c.wait, record(op));
-    return c;
-  }
-  if (!groups.whole) groups.whole = whole_group(record(before));
-  c.wait = wait_for_all(*groups.whole);
-  return c;
-}
-
-Candidate Synchronizer::candidate(int op, const Need& need) {
-  const int before = need.dep.before;
-  const std::optional<CounterGroup>& fine = groups_[before].fine;
-  if (!fine || need.anywhere || !small(op) || covers_most(need.reads, need.own)) return full_candidate(op, before);
-  const std::optional<Scale> scale = memo_.scale(*fine, record(before), need.own);
-  const std::optional<abi::Wait> wait = scale ? make_wait(*fine, *scale, need.reads, record(op)) : std::nullopt;
-  if (!wait) return full_candidate(op, before);
-  Candidate c{.before = before, .fine = true, .wait = *wait};
-  c.wait.role = static_cast<int>(need.role);
-  c.blocks = memo_.blocks(*wait, record(op));
-  Interval all;
-  bool full = true;
-  c.some = true;
-  for (const Interval& blocks : *c.blocks) {
-    join(all, blocks);
-    c.some = c.some && !blocks.empty();
-    full = full && blocks.begin == 0 && blocks.end == fine->num_blocks;
-  }
-  if (full) return full_candidate(op, before);
-  c.together = all.begin == 0 && all.end == fine->num_blocks;
-  // Who reads no fresh rows may skip a kFresh wait, so it proves nothing to others.
-  if (need.role == WaitRole::kFresh) c.some = c.together = false;
-  return c;
-}
-
-/// Merges waits on the same counters: equal maps, and maps of which one covers the other.
-void Synchronizer::add_candidate(std::vector<Candidate>& candidates, Candidate added) const {
-  auto covered = [](const Candidate& small, const Candidate& big) {
-    if (small.before != big.before) return false;
-    if (small.wait.role == 0 && big.wait.role != 0) return false;  // kFresh does not hold everyone back
-    if (big.full) return true;
-    if (small.full || !small.fine || !big.fine) return false;
-    if (small.blocks == big.blocks || !small.blocks) return true;
-    for (size_t t = 0; t < small.blocks->size(); ++t) {
-      if (!(*big.blocks)[t].contains((*small.blocks)[t])) return false;
-    }
-    return true;
-  };
-  for (const Candidate& c : candidates) {
-    if (covered(added, c)) return;
-  }
-  std::erase_if(candidates, [&](const Candidate& c) { return covered(c, added); });
-  candidates.push_back(std::move(added));
-}
-
-/// Per tile of `op`: blocks of target's fine group that are complete before the tile starts, known from the waits
-/// `kept`.
-std::vector<Interval> Synchronizer::cover_through(int op, const std::vector<Candidate>& kept, int target, int depth) {
-  std::vector<Interval> result(num_tiles(record(op)));
-  for (const Candidate& c : kept) {
-    if (c.before < target || c.wait.role != static_cast<int>(WaitRole::kAll)) continue;
-    if (c.before == target) {
-      for (size_t t = 0; t < result.size(); ++t) {
-        join(result[t], c.full ? Interval{0, groups_[target].fine->num_blocks} : (*c.blocks)[t]);
-      }
-      continue;
-    }
-    if (depth == 0 || !small(c.before)) continue;
-    const std::vector<Interval>& earlier = cover(c.before, target, depth - 1);
-    if (c.full) {
-      Interval all;
-      for (const Interval& blocks : earlier) join(all, blocks);
-      for (Interval& blocks : result) join(blocks, all);
-      continue;
-    }
-    const CounterGroup& group = *groups_[c.before].fine;
-    std::vector<Interval> of_block(group.num_blocks);
-    for (size_t t = 0; t < earlier.size(); ++t) {
-      const Interval& own = (*group.tile_blocks)[t];
-      for (int64_t b = own.begin; b < own.end; ++b) join(of_block[b], earlier[t]);
-    }
-    for (size_t t = 0; t < result.size(); ++t) {
-      const Interval& own = (*c.blocks)[t];
-      for (int64_t b = own.begin; b < own.end; ++b) join(result[t], of_block[b]);
-    }
-  }
-  return result;
-}
-
-const std::vector<Interval>& Synchronizer::cover(int op, int target, int depth) {
-  const auto key = std::make_pair(op, target);
-  if (const auto it = cover_.find(key); it != cover_.end()) return it->second;
-  std::vector<Interval> result;
-  if (finished_.before[op].has(target)) {
-    result.assign(num_tiles(record(op)), {0, groups_[target].fine->num_blocks});
-  } else {
-    result = cover_through(op, kept_[op], target, depth);
-  }
-  return cover_.emplace(key, std::move(result)).first->second;
-}
-
-bool Synchronizer::implied(int op, const Candidate& wanted, const std::vector<Candidate>& kept) {
-  // Whoever waits for at least one tile of an op has everything that all tiles of that op waited for.
-  for (const Candidate& c : kept) {
-    if (c.before == wanted.before) continue;
-    if (c.full && finished_.after[c.before].has(wanted.before)) return true;
-    if (c.some && finished_.before[c.before].has(wanted.before)) return true;
-  }
-  constexpr int kDepth = 5;  // ops between a value and its second reader: a residual skips about as many
-  if (!wanted.fine || !wanted.blocks || !small(op)) return false;
-  std::vector<Candidate> others;
-  for (const Candidate& c : kept) {
-    if (c.before != wanted.before) others.push_back(c);
-  }
-  const std::vector<Interval> have = cover_through(op, others, wanted.before, kDepth);
-  for (size_t t = 0; t < have.size(); ++t) {
-    if (!have[t].contains((*wanted.blocks)[t])) return false;
-  }
-  return true;
-}
-
-void Synchronizer::choose_waits(int op) {
-  std::map<int, std::vector<Candidate>, std::greater<>> by_op;  // latest first: earlier ops cannot imply later ones
-  for (const Need& need : needs_[op]) {
-    if (num_tiles(record(need.dep.before)) == 0) continue;
-    add_candidate(by_op[need.dep.before], candidate(op, need));
-  }
-  std::vector<Candidate>& kept = kept_[op];
-  for (auto& [before, candidates] : by_op) {
-    for (Candidate& c : candidates) {
-      if (!implied(op, c, kept)) kept.push_back(std::move(c));
-    }
-  }
-  // Too many: several waits on one op become one for all of it.
-  for (auto it = by_op.begin(); it != by_op.end() && kept.size() > abi::kMaxWaits; ++it) {
-    auto of_op = [&](const Candidate& c) { return c.before == it->first; };
-    if (std::count_if(kept.begin(), kept.end(), of_op) < 2) continue;
-    std::erase_if(kept, of_op);
-    kept.push_back(full_candidate(op, it->first));
-  }
-  if (kept.size() > abi::kMaxWaits && overfull_ < 0) {
-    overfull_ = op;
-    for (const Candidate& c : kept) gathered_.push_back(c.before);
-    std::sort(gathered_.begin(), gathered_.end());
-    gathered_.erase(std::unique(gathered_.begin(), gathered_.end()), gathered_.end());
-  }
-  std::vector<WaitSource> sources;
-  for (const Candidate& c : kept) sources.push_back(c.source());
-  finished_.derive(op, sources);
 }
 
 Sync Synchronizer::write() {
@@ -399,6 +152,8 @@ Sync Synchronizer::write() {
   }
   return sync;
 }
+
+namespace {
 
 /// Puts an empty op before `op` that comes after `gathered`; waits for them then follow from the wait for it.
 void insert_join(FusedGraph& graph, int op, const std::vector<int>& gathered) {

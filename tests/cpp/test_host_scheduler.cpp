@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "targets/host/patience.h"
 #include "test_host_util.h"
 
 using namespace ark;
@@ -174,6 +175,23 @@ void test_missing_producer(int threads) {
   expect(chain.right(chain.p.memory), "launch after a failure");
 }
 
+/// Deadlines are of what a thread has watched: not of one long look, as when the process is stopped.
+void test_patience() {
+  constexpr uint64_t kSecond = 1'000'000'000, kDeadline = 5 * kSecond;
+  targets::host::Patience patience;
+  expect(!patience.ends(7 * kSecond, 1 * kSecond, kDeadline), "patience: the first look");
+  expect(!patience.ends(60 * kSecond, 1 * kSecond, kDeadline), "patience: stopped for 53 seconds");
+  uint64_t now = 60 * kSecond;
+  const auto look = [&](uint64_t progress) { return patience.ends(now += 1'000'000, progress, kDeadline); };
+  for (int i = 0; i < 4900; ++i) expect(!look(1 * kSecond), "patience: looks of 4.9 seconds");
+  for (int i = 0; i < 4900; ++i) expect(!look(2 * kSecond), "patience: after progress");
+  patience.renew();
+  for (int i = 0; i < 4900; ++i) expect(!look(2 * kSecond), "patience: after work");
+  bool ended = false;
+  for (int i = 0; i < 200; ++i) ended |= look(2 * kSecond);
+  expect(ended, "patience: 5.1 seconds of looks");
+}
+
 /// A plan whose waits were removed gives wrong results under some seed: the random order is worth something.
 void test_missing_wait_shows() {
   Chain chain(8);
@@ -270,6 +288,7 @@ int main() {
   test_seeds_and_threads();
   test_wrap();
   for (const int threads : {1, 3}) test_missing_producer(threads);
+  test_patience();
   test_missing_wait_shows();
   test_trace();
   test_two_launches_at_once();

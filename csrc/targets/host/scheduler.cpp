@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "targets/host/patience.h"
 
 namespace ark::targets::host {
 namespace {
@@ -17,6 +18,7 @@ using abi::u32;
 
 constexpr int kIdleScans = 200;  // about 50 us: longer than most waits between tiles
 constexpr std::chrono::microseconds kIdleSleep{50};
+constexpr int kClaimAttempts = 1000;  // others hold a worker for a moment when nothing runs
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
 
@@ -216,12 +218,13 @@ class Launch {
     Random random(options_.seed * 1024 + static_cast<uint64_t>(thread));
     try {
       int idle = 0;  // scans in a row that found nothing to run
+      Patience patience;
       while (unfinished_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_acquire)) {
         if (step(random, env)) {
           idle = 0;
           continue;
         }
-        check_deadline();
+        check_deadline(patience);
         if (++idle < kIdleScans)
           std::this_thread::yield();
         else
@@ -235,10 +238,19 @@ class Launch {
   }
 
   /// Nothing could run: is that for good?
-  void check_deadline() {
-    if (unfinished_.load(std::memory_order_acquire) == 0 || running_.load(std::memory_order_relaxed) > 0) return;
-    const uint64_t waited = now_ns() - std::min(now_ns(), progress_ns_.load(std::memory_order_relaxed));
-    if (waited > options_.deadline_ns) throw DeviceError(describe_failure());
+  void check_deadline(Patience& patience) {
+    const bool busy = unfinished_.load(std::memory_order_acquire) == 0 || running_.load(std::memory_order_relaxed) > 0;
+    if (busy) return patience.renew();
+    const uint64_t progress = progress_ns_.load(std::memory_order_relaxed);
+    if (patience.ends(now_ns(), progress, options_.deadline_ns)) throw DeviceError(describe_failure());
+  }
+
+  bool claim(Worker& worker) {
+    for (int i = 0; i < kClaimAttempts; ++i) {
+      if (!worker.claimed.exchange(true, std::memory_order_acquire)) return true;
+      std::this_thread::yield();
+    }
+    return false;
   }
 
   /// Of the workers that are stuck, the one at the earliest op: the others most likely wait for what it should have
@@ -249,7 +261,7 @@ class Launch {
     abi::WorkItem item{};
     for (const int index : active_) {
       Worker& worker = workers_[index];
-      if (shared_ && worker.claimed.exchange(true, std::memory_order_acquire)) continue;
+      if (shared_ && !claim(worker)) continue;
       if (!worker.finished.load(std::memory_order_acquire) && worker.blocked) {
         const abi::WorkItem& candidate = plan_.lists[index][worker.item];
         if (stuck < 0 || candidate.op < item.op) stuck = index, why = worker.why, item = candidate;
