@@ -152,6 +152,7 @@ class CudaExecutable final : public Executable {
   }
 
   void upload() {
+    auto begin = Clock::now();
     PlanImage image = lay_out(plan_, options_.numbers);
     image_memory_ = DeviceMemory(gpu_.context, image.bytes.size());
     DevicePtr base = image_memory_.address();
@@ -171,6 +172,7 @@ class CudaExecutable final : public Executable {
     header_.num_maps = header_.num_patches = static_cast<abi::i32>(plan_.maps.size());
     for (size_t i = 0; i < plan_.buffers.size(); ++i)
       if (plan_.buffers[i].kind == plan::BufferKind::kConstant) constants_.push_back({i, base + image.constants[i]});
+    info_.load_seconds += seconds_since(begin);
   }
 
   void fill(unsigned char* params, const LaunchArgs& args) const {
