@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from tests.damaged_plans import some_inputs, without_one_arrival
+from tests.damaged_plans import some_inputs, without_one_arrival, without_one_item
 from tests.graph_builder import GraphBuilder, accumulate_in_place, add_relu, mlp, symbolic_scale
 
 _C = pytest.importorskip("ark_torch._C")
@@ -250,14 +250,16 @@ def test_trace_and_profile(tmp_path):
 
 
 def test_a_producer_that_never_signals_is_an_error():
-    """Every arrival that is waited for, removed in turn: the wait's deadline says where, and other runs go on."""
+    """Every arrival that is waited for and every item that makes one, removed in turn: the wait's deadline says where,
+    and other runs go on."""
     text = mlp(70, 200)
     healthy = host(text)
     inputs = some_inputs(text, "cpu")
     (expected,) = healthy(inputs)
-    damaged = list(without_one_arrival(healthy.plan_json([])))
-    assert damaged
-    for _, plan in damaged:
+    plan = healthy.plan_json([])
+    arrivals, items = list(without_one_arrival(plan)), list(without_one_item(plan, 100))
+    assert arrivals and items
+    for _, plan in arrivals + items:
         graph = host(text, plan=plan, deadline_ms=50)
         with pytest.raises(_C.DeviceError, match=r"worker \d+ waited .* op .*"):
             graph(inputs)

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -211,10 +212,12 @@ class CudaExecutable final : public Executable {
 
   /// What a wait that is not for a counter was for: see WaitName in device/sync.cuh.
   static std::string awaited(const abi::ErrorRecord& e) {
-    static constexpr const char* kOther[] = {"a loaded page", "a free page",      "a record",
-                                             "tensor maps",   "the other loader", "flagged words"};
+    static constexpr const char* kOther[] = {
+        "a loaded page",           "a free page", "a record", "tensor maps", "the other loader", "flagged words",
+        "the consumers of an item"};
     if (e.counter >= 0) return cat("counter ", e.counter);
-    return e.counter >= -6 ? kOther[-1 - e.counter] : "?";
+    const auto place = static_cast<size_t>(-1 - static_cast<int64_t>(e.counter));
+    return place < std::size(kOther) ? kOther[place] : "?";
   }
 
   std::string describe(const abi::ErrorRecord& e) const {
