@@ -31,9 +31,8 @@ def without_one_arrival(plan_text: str) -> Iterator[tuple[str, str]]:
 
 
 def without_one_item(plan_text: str, most: int) -> Iterator[tuple[str, str]]:
-    """(name of the op, plan) for work items of ops that signal counters which are all waited for, at most 2 * `most` of them spread
-    over the plan: the plan without it. What it would have written stays unwritten, words that carry their own flag as
-    well."""
+    """(name of the op, plan) for work items whose signals are waited for, at most 2 * `most` of them spread over the
+    plan: the plan without it. What it would have written stays unwritten, words that carry their own flag as well."""
     plan = json.loads(plan_text)
     ops, lists = plan["ops"], plan["lists"]
     awaited = set().union(*(_counters(wait) for op in ops for wait in op.get("waits", [])))
