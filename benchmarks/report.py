@@ -141,6 +141,7 @@ def communication() -> str:
     names = [
         "collectives_device_side",
         *(f"{what}_{n}" for what in ("interference", "ddp", "megatron") for n in (4, 8)),
+        "megatron_2",
     ]
     for row in (row for name in names for row in rows_of(name)):
         nccl = median(row["rivals"].get("nccl"))
