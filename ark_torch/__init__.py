@@ -1,5 +1,7 @@
 """`torch.compile(model, backend="ark")`: the model as one GPU-driven loop kernel."""
 
+import importlib
+
 from ark_torch import distributed
 from ark_torch._C import DeviceError, Unsupported
 from ark_torch.explain import Explanation, compile_times, explain, report
@@ -9,3 +11,10 @@ __version__ = "0.1.0"
 __all__ = ["DeviceError", "Explanation", "Unsupported", "compile_times", "distributed", "explain", "profile", "report"]
 
 distributed.register_backend()
+
+
+def __getattr__(name: str):
+    """`ark_torch.backend` is imported when it is asked for: it brings Dynamo and AOTAutograd with it."""
+    if name == "backend":
+        return importlib.import_module("ark_torch.backend")
+    raise AttributeError(f"module 'ark_torch' has no attribute {name!r}")

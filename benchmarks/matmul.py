@@ -26,6 +26,9 @@ CASES = [  # m, k, n, layout: the products of a BERT-Large training step (10 x 3
     (1024, 3840, 1024, "tn"),
     (4096, 3840, 1024, "tn"),
     (1024, 3840, 4096, "tn"),
+    (3840, 1024, 30528, "nt"),  # the vocabulary's, whose rows of 30522 ark and cuBLAS pad to whole vectors
+    (3840, 30528, 1024, "nn"),
+    (30528, 3840, 1024, "tn"),
     (4096, 4096, 4096, "nt"),
     (8192, 8192, 8192, "nt"),
 ]
@@ -94,7 +97,7 @@ def main() -> None:
             "ark": summary(per["ark"]),
             "rivals": {"cublas": summary(per["cublas"])},
             "floor": 2 * m * n * k / 790e12 * 1e6,
-            "must": None,
+            "must": summary(per["cublas"])["median"] / 0.85,
             "errors": {"ark": error, "cublas": eager_error},
             "launch_us": summary(samples["ark", 1])["median"] * 1e3,
             "cublas_launch_us": summary(samples["cublas", 1])["median"] * 1e3,

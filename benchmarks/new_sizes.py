@@ -4,8 +4,9 @@
 
 The model is compiled once with its sizes marked dynamic; then every call has sizes that were not there before. A row's
 number is ark's own work for them, summed over the model's graphs, milliseconds of the CPU: binding the symbols and
-planning, which `must` limits (`parts` has the rest: printing the source, laying out and loading the plan). `nvrtc` and
-`graphs` count what was compiled for the new sizes: both have to be 0, or the benchmark fails.
+planning, which `must` limits (`parts` has the rest: looking the plan up in the kernel, and, as `load`, laying it out
+and uploading it; `total` is all of it). `nvrtc` and `graphs` count what was compiled for the new sizes: both have to be
+0, or the benchmark fails.
 """
 
 from __future__ import annotations

@@ -124,6 +124,16 @@ def test_help_lists_every_option_with_its_default():
     assert "1 to 1024; default 132" in " ".join(ark.__doc__.split())
 
 
+def test_help_is_found_after_an_import_of_the_package():
+    code = (
+        "import sys, ark_torch\n"
+        "assert 'ark_torch.backend' not in sys.modules\n"
+        "assert 'deadline_ms' in ark_torch.backend.ark.__doc__\n"
+        "assert not hasattr(ark_torch, 'bakcend')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_refuses_target_that_does_not_fit(executor):
     with pytest.raises(Exception, match="cuda.*cpu"):
         torch.compile(lambda x: x + 1, backend=ark, options={"target": "cuda"})(torch.ones(3))

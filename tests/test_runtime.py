@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.damaged_plans import some_inputs, without_one_arrival
+from tests.damaged_plans import some_inputs, without_one_arrival, without_one_item
 from tests.graph_builder import GraphBuilder, accumulate_in_place, add_relu, mlp, symbolic_scale
 
 _C = pytest.importorskip("ark_torch._C")
@@ -250,14 +251,16 @@ def test_trace_and_profile(tmp_path):
 
 
 def test_a_producer_that_never_signals_is_an_error():
-    """Every arrival that is waited for, removed in turn: the wait's deadline says where, and other runs go on."""
+    """Every arrival that is waited for and every item that makes one, removed in turn: the wait's deadline says where,
+    and other runs go on."""
     text = mlp(70, 200)
     healthy = host(text)
     inputs = some_inputs(text, "cpu")
     (expected,) = healthy(inputs)
-    damaged = list(without_one_arrival(healthy.plan_json([])))
-    assert damaged
-    for _, plan in damaged:
+    plan = healthy.plan_json([])
+    arrivals, items = list(without_one_arrival(plan)), list(without_one_item(plan, 100))
+    assert arrivals and items
+    for _, plan in arrivals + items:
         graph = host(text, plan=plan, deadline_ms=50)
         with pytest.raises(_C.DeviceError, match=r"worker \d+ waited .* op .*"):
             graph(inputs)
@@ -273,3 +276,21 @@ def test_a_wide_product_of_few_rows_is_proved_in_time():
     plan = json.loads(_C.plan_graph(g.returns(g.matmul(x, w, "y", [3, 128256], torch.bfloat16)), [], {"workers": 132}))
     assert [op["kind"] for op in plan["ops"]] == ["matmul_rows"]
     assert time.process_time() - begin < 10  # 0.3 measured
+
+
+def test_a_feed_forward_product_waits_for_its_own_rows():
+    """In the front end's graph of BERT: a row block of the second product of a layer waits for that row block of the
+    first, all of its columns, and for no other."""
+    text = (Path(__file__).parent / "cpp/graphs/bert_fw_small.json").read_text()
+    ops = json.loads(_C.plan_graph(text, [], {"workers": 132}))["ops"]
+    products = {op["module"]: op for op in ops if op.get("kind") == "matmul_tile"}
+    for layer in range(2):
+        first = products[f"bert.encoder.layer.{layer}.intermediate.dense"]
+        second = products[f"bert.encoder.layer.{layer}.output.dense"]
+        (arrive,) = first["arrivals"]
+        rows, columns = first["grid"][1:]
+        assert rows == second["grid"][1] > 1 and arrive["coef"] == [0, 1, 0] and arrive["limit"] == rows
+        counters = range(arrive["counter"], arrive["counter"] + rows)
+        (wait,) = [wait for wait in second["waits"] if wait["counter"] in counters]
+        assert wait["counter"] == arrive["counter"] and wait["coef"] == [0, 1, 0] and wait.get("base", 0) == 0
+        assert wait["extent"] == wait["div"] == 1 and wait["target"] == wait["last_target"] == columns

@@ -18,25 +18,34 @@ static_assert(abi::kTypeBool == int(DType::kBool) && abi::kTypeU8 == int(DType::
 
 constexpr size_t kRecordAlignment = 64;
 
+/// Which op a message is about: written out when one is wanted (thousands of checks pass for one that fails).
+struct Where {
+  const Plan& plan;
+  size_t op;
+};
+std::ostream& operator<<(std::ostream& out, const Where& at) {
+  return out << "plan " << at.plan.name << ", op " << at.op << " (" << at.plan.ops[at.op].name << "): ";
+}
+
 void check_limits(const Plan& plan, size_t index) {
   const Op& op = plan.ops[index];
   const abi::OpRecord& r = op.record;
-  auto where = [&] { return cat("plan ", plan.name, ", op ", index, " (", op.name, "): "); };
+  const Where where{plan, index};
   size_t bytes = sizeof(abi::OpRecord) + op.operands.size() * sizeof(abi::Operand);
-  check(bytes <= abi::kMaxRecordBytes, where(), "expected at most ", abi::kMaxRecordBytes, " bytes of record, got ",
+  check(bytes <= abi::kMaxRecordBytes, where, "expected at most ", abi::kMaxRecordBytes, " bytes of record, got ",
         bytes);
-  check(0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, where(), r.num_waits, " waits");
-  check(0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, where(), r.num_arrivals, " arrivals");
+  check(0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, where, r.num_waits, " waits");
+  check(0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, where, r.num_arrivals, " arrivals");
   auto narrow = [](int64_t value) { return value == static_cast<int32_t>(value); };
   for (int64_t size : r.size)
-    check<UnsupportedError>(narrow(size), where(), "expected dimensions below 2^31 elements, got ", size);
+    check<UnsupportedError>(narrow(size), where, "expected dimensions below 2^31 elements, got ", size);
   for (const abi::Operand& operand : op.operands) {
     // entries without a slot hold numbers of a program or of an index, which the kernel reads as 64 bits
     for (int64_t stride : operand.stride)
-      check<UnsupportedError>(operand.slot == abi::kNoSlot || narrow(stride), where(),
+      check<UnsupportedError>(operand.slot == abi::kNoSlot || narrow(stride), where,
                               "expected strides below 2^31 elements, got ", stride);
     bool known = operand.slot == abi::kNoSlot || operand.slot < plan.buffers.size();
-    check(known, where(), "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
+    check(known, where, "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
   }
 }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -152,6 +153,7 @@ class CudaExecutable final : public Executable {
   }
 
   void upload() {
+    auto begin = Clock::now();
     PlanImage image = lay_out(plan_, options_.numbers);
     image_memory_ = DeviceMemory(gpu_.context, image.bytes.size());
     DevicePtr base = image_memory_.address();
@@ -171,6 +173,7 @@ class CudaExecutable final : public Executable {
     header_.num_maps = header_.num_patches = static_cast<abi::i32>(plan_.maps.size());
     for (size_t i = 0; i < plan_.buffers.size(); ++i)
       if (plan_.buffers[i].kind == plan::BufferKind::kConstant) constants_.push_back({i, base + image.constants[i]});
+    info_.load_seconds += seconds_since(begin);
   }
 
   void fill(unsigned char* params, const LaunchArgs& args) const {
@@ -209,10 +212,12 @@ class CudaExecutable final : public Executable {
 
   /// What a wait that is not for a counter was for: see WaitName in device/sync.cuh.
   static std::string awaited(const abi::ErrorRecord& e) {
-    static constexpr const char* kOther[] = {"a loaded page", "a free page",      "a record",
-                                             "tensor maps",   "the other loader", "flagged words"};
+    static constexpr const char* kOther[] = {
+        "a loaded page",           "a free page", "a record", "tensor maps", "the other loader", "flagged words",
+        "the consumers of an item"};
     if (e.counter >= 0) return cat("counter ", e.counter);
-    return e.counter >= -6 ? kOther[-1 - e.counter] : "?";
+    const auto place = static_cast<size_t>(-1 - static_cast<int64_t>(e.counter));
+    return place < std::size(kOther) ? kOther[place] : "?";
   }
 
   std::string describe(const abi::ErrorRecord& e) const {

@@ -16,7 +16,7 @@ import torch
 from ark_torch.backend import ark
 from ark_torch.graph_json import to_text
 from ark_torch.records import recording
-from tests.damaged_plans import some_inputs, without_one_arrival
+from tests.damaged_plans import some_inputs, without_one_arrival, without_one_item
 from tests.graph_builder import add_relu, mlp
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -159,10 +159,10 @@ def small_graphs() -> dict[str, str]:
     return found
 
 
-@pytest.mark.timeout(300)  # compiles four kernels, then some 120 deadlines
+@pytest.mark.timeout(300)  # compiles four kernels, then some 200 deadlines
 def test_every_producer_that_never_signals_is_an_error():
-    """Each arrival that is waited for, removed in turn: a deadline fires and says where, outputs are NaN, and a sound
-    plan runs as before."""
+    """Each arrival that is waited for, and items that make them (what reads words that carry their own flag waits for
+    those), removed in turn: a deadline fires and says where, outputs are NaN, and a sound plan runs as before."""
     from ark_torch import _C
 
     tried = {}
@@ -173,10 +173,11 @@ def test_every_producer_that_never_signals_is_an_error():
         expected = healthy(some_inputs(text, "cuda"))
         torch.cuda.synchronize()
         healthy.poll()
-        damaged = list(without_one_arrival(healthy.plan_json([])))
-        tried[name] = damaged[:: max(1, len(damaged) // 40)]
-        for op, plan in tried[name]:
-            graph = _C.CompiledGraph(text, "cuda", 0, {"plan": plan, "deadline_ms": 5})
+        plan = healthy.plan_json([])
+        arrivals, items = list(without_one_arrival(plan)), list(without_one_item(plan, 20))
+        tried[name] = arrivals[:: max(1, len(arrivals) // 40)] + items
+        for op, damaged in tried[name]:
+            graph = _C.CompiledGraph(text, "cuda", 0, {"plan": damaged, "deadline_ms": 5})
             inputs = some_inputs(text, "cuda")
             outputs = graph(inputs)
             torch.cuda.synchronize()
