@@ -108,6 +108,12 @@ def disagreements(rank: int, world: int) -> dict[str, str]:
         "all_to_all": lambda g: dist.all_to_all_single(
             torch.ones(2 * world), torch.ones(2 * world + odd), [2] * world, [2 + odd] + [2] * (world - 1), group=g
         ),
+        "all_gather number 3 of 48 bytes, sizes by rank": lambda g: dist.all_gather(
+            [torch.ones(4 + (odd and r == 0)) for r in range(world)], torch.ones(4), group=g
+        ),
+        "reduce_scatter number 3 of 7 f32, sizes by rank": lambda g: dist.reduce_scatter(
+            torch.ones(rank + 1), [torch.ones(r + 1 + (odd and r == 0)) for r in range(world)], group=g
+        ),
     }
     texts = {}
     for name, call in calls.items():

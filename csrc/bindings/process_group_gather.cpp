@@ -7,9 +7,11 @@ namespace ark::bindings {
 
 namespace {
 
-/// The ranks compare the types of what they move.
-comm::HostCollectives::Call typed(comm::HostCollectives::Call call, const at::Tensor& tensor) {
+/// The ranks compare the types of what they move. `operation`: what the user called, where that is done by another.
+comm::HostCollectives::Call typed(comm::HostCollectives::Call call, const at::Tensor& tensor,
+                                  const char* operation = "") {
   call.element = c10::toString(tensor.scalar_type());
+  call.operation = operation;
   return call;
 }
 
@@ -50,7 +52,7 @@ void ProcessGroupArk::gather_parts(const at::Tensor& input, const Tensors& parts
   } else {
     at::Tensor sent = flat(Tensors(parts.size(), staged.data));
     collectives_->all_to_all(sent.data_ptr(), std::vector<uint64_t>(parts.size(), staged.bytes()), joined.data_ptr(),
-                             from, typed(call, input));
+                             from, typed(call, input, "all_gather"));
   }
   unflatten(joined, parts);
 }

@@ -97,7 +97,9 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
                     collectives_->reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, op, call);
                     return out.finish();
                   }
-                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, op, call);
+                  Call uneven = call;
+                  uneven.operation = "reduce_scatter";
+                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, op, uneven);
                   int64_t before = 0;
                   for (int r = 0; r < getRank(); ++r) before += parts[r].numel();
                   unflatten(joined.narrow(0, before, output.numel()), {output});

@@ -18,6 +18,7 @@ Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t
   d.count = count;
   d.stream_bytes = stream_bytes;
   std::strncpy(d.element, call.element, sizeof d.element - 1);
+  std::strncpy(d.operation, call.operation, sizeof d.operation - 1);
   return d;
 }
 
@@ -31,8 +32,11 @@ Descriptor describe(Collective kind, const HostCollectives::Call& call, uint64_t
 }
 
 std::string text(const Descriptor& d) {
-  std::string out = cat(name(static_cast<Collective>(d.kind)), " number ", d.sequence, " of ", d.count);
+  const auto kind = static_cast<Collective>(d.kind);
+  const uint64_t sent = kind == Collective::kAllToAll ? d.stream_bytes : d.count;
+  std::string out = cat(d.operation[0] ? d.operation : name(kind), " number ", d.sequence, " of ", sent);
   out += d.dtype >= 0 ? cat(" ", ark::name(static_cast<DType>(d.dtype))) : std::string(" bytes");
+  if (d.operation[0]) out += ", sizes by rank";
   if (d.element[0]) out += cat(" (", d.element, ")");
   if (d.reduction >= 0) out += cat(", ", name(static_cast<Reduction>(d.reduction)));
   if (d.root >= 0) out += cat(", root ", d.root);
@@ -60,7 +64,9 @@ const char* name(Collective kind) {
 }
 
 StepChannel::Scope HostCollectives::scope(Collective kind, const Call& call) const {
-  return {cat(name(kind), " number ", call.sequence, " of group ", channel_.name()), call.deadline, call.before};
+  return {
+      cat(call.operation[0] ? call.operation : name(kind), " number ", call.sequence, " of group ", channel_.name()),
+      call.deadline, call.before};
 }
 
 /// In the first step every rank publishes its descriptor beside its data; all compare all, so all ranks raise the same

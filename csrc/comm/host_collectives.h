@@ -41,6 +41,7 @@ class HostCollectives {
     Deadline deadline;
     std::optional<CallCounts> before = {};  // collectives only: StepChannel::note_call
     const char* element = "";               // type of what is moved, by the caller's name; compared over the ranks
+    const char* operation = "";             // what the caller was asked for, where that is done by another; for errors
   };
 
   void barrier(const Call& call);

@@ -162,7 +162,7 @@ std::string StepChannel::absence(int peer) const {
   return pid && process_gone(pid) ? cat("(process ", pid, ") has died") : std::string();
 }
 
-void StepChannel::check_wait(const Scope& scope, int peer, const char* what) const {
+void StepChannel::check_wait(const Scope& scope, const std::string& who, const char* what) const {
   check_failures(scope);
   check_sides(scope);
   if (int other = scope.before ? refused_by(*scope.before) : -1; other >= 0)
@@ -171,19 +171,27 @@ void StepChannel::check_wait(const Scope& scope, int peer, const char* what) con
   if (cancelled_.load(std::memory_order_acquire))
     throw CancelledError(cat(scope.what, " on rank ", rank(), ": the group was destroyed"));
   if (scope.deadline.passed())
-    throw DeviceError(cat(scope.what, " on rank ", rank(), ": rank ", peer, " did not ", what, " within the time-out"));
+    throw DeviceError(cat(scope.what, " on rank ", rank(), ": ", who, " did not ", what, " within the time-out"));
 }
 
 void StepChannel::check_message(const Scope& scope, int peer) const {
-  check_wait(scope, peer < 0 ? (rank() + 1) % world() : peer, "send");
-  if (peer >= 0) {
-    const std::string why = absence(peer);
-    check<DeviceError>(why.empty() || arrived_piece(peer), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
-    return;
-  }
+  if (peer < 0) return check_message_from_any(scope);
+  check_wait(scope, cat("rank ", peer), "send");
+  const std::string why = absence(peer);
+  check<DeviceError>(why.empty() || arrived_piece(peer), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
+}
+
+/// Goes on while one of them may still send; the text of its time-out says which ones may not.
+void StepChannel::check_message_from_any(const Scope& scope) const {
   bool possible = false;
-  for (int other = 0; other < world(); ++other)
-    possible = possible || (other != rank() && (absence(other).empty() || arrived_piece(other)));
+  std::string gone;
+  for (int other = 0; other < world(); ++other) {
+    if (other == rank()) continue;
+    const std::string why = absence(other);
+    possible = possible || why.empty() || arrived_piece(other);
+    if (!why.empty()) gone += cat(gone.empty() ? " (rank " : ", rank ", other, " ", why);
+  }
+  check_wait(scope, cat("the other ranks", gone, gone.empty() ? "" : ")"), "send");
   check<DeviceError>(possible, scope.what, " on rank ", rank(), ": all other ranks have died or destroyed the group");
 }
 
@@ -195,7 +203,7 @@ void StepChannel::wait(const Counter& counter, uint64_t target, int peer, const 
     if (polls % 64 == 0) {
       const std::string why = absence(peer);  // before the last look at what the peer may have done till then
       if (!why.empty() && reached()) return;
-      check_wait(scope, peer, what);
+      check_wait(scope, cat("rank ", peer), what);
       check<DeviceError>(why.empty(), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
     }
     if (polls < 2000)
@@ -229,7 +237,7 @@ std::byte* StepChannel::begin_send(int peer, const Scope& scope) {
   check_failures(scope);
   uint64_t piece = control(rank()).sent[peer].value.load(std::memory_order_relaxed);
   if (piece - options_.first_step >= 2)
-    wait(control(peer).received[rank()], piece - 1, peer, "receive an earlier message", scope);
+    wait(control(peer).received[rank()], piece - 1, peer, "receive it or what was sent before it", scope);
   return box(rank(), peer, piece);
 }
 

@@ -46,6 +46,7 @@ struct Descriptor {
   uint64_t count;         // elements (bytes where there is no type)
   uint64_t stream_bytes;  // length of what this rank will publish
   char element[24];       // as the caller names the type, where there is no dtype; may be empty
+  char operation[24];     // what the caller was asked for, where that is another kind; for texts, not compared
   // Uneven exchanges: bytes for each rank, and expected from each.
   uint64_t bytes_to[kMaxHostRanks], bytes_from[kMaxHostRanks];
 };
@@ -155,9 +156,10 @@ class StepChannel {
   void check_sides(const Scope& scope) const;
   /// Why `peer` will not do anything any more; empty: it may.
   std::string absence(int peer) const;
+  void check_message_from_any(const Scope& scope) const;
   /// Throws if the deadline has passed, a peer has failed or calls something else instead; called by waits now and
-  /// then.
-  void check_wait(const Scope& scope, int peer, const char* what) const;
+  /// then. `who`: "rank 1".
+  void check_wait(const Scope& scope, const std::string& who, const char* what) const;
   void wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope);
 
   GroupInfo group_;

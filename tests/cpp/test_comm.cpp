@@ -218,7 +218,9 @@ void test_receives_that_fail() {
       return answer.error.empty() ? cat("came from ", answer.from) : answer.error;
     };
     auto has = [](const std::string& text, const char* part) { expect(text.find(part) != std::string::npos, text); };
-    has(text_of(ask(*inbox, &data, 4, 1, 7, in(0.2))), "did not send within the time-out");
+    has(text_of(ask(*inbox, &data, 4, 1, 7, in(0.2))), "rank 1 did not send within the time-out");
+    has(text_of(ask(*inbox, &data, 4, Inbox::kAnyRank, 7, in(0.2))),
+        "the other ranks did not send within the time-out");
     has(text_of(ask(*inbox, other, 8, 1, 1, in(5))), "sent 4 bytes, expected 8");
     c.barrier({0, in(20)});
     has(text_of(ask(*inbox, &data, 4, 1, 7, in(20))), "rank 1 has destroyed the group");
@@ -233,6 +235,25 @@ void test_receives_that_fail() {
     auto pending = ask(*inbox, &data, 4, 1, 7, in(20));
     inbox.reset();
     has(text_of(std::move(pending)), "destroyed");
+  });
+}
+
+/// A receive from any rank goes on while one of them may send; what it says at its deadline names those that may not.
+void test_receive_from_any_names_who_is_gone() {
+  run_ranks(3, {}, false, [&](StepChannel& channel, HostCollectives& c) {
+    if (channel.rank() == 1) {
+      c.barrier({0, in(20)});
+      return channel.leave();
+    }
+    c.barrier({0, in(20)});
+    if (channel.rank() == 0) {
+      int data = 0;
+      Inbox inbox(channel);
+      const std::string text = ask(inbox, &data, 4, Inbox::kAnyRank, 7, in(0.5)).get().error;
+      expect(
+          text.find("the other ranks (rank 1 has destroyed the group) did not send within the time-out") != text.npos,
+          text);
+    }
   });
 }
 
@@ -397,6 +418,7 @@ int main() {
   test_sides();
   test_tags();
   test_receives_that_fail();
+  test_receive_from_any_names_who_is_gone();
   test_refusals();
   std::printf("%s: %d failures\n", failures ? "FAILED" : "ok", failures.load());
   return failures ? 1 : 0;
