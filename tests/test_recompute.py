@@ -88,3 +88,32 @@ def test_spectral_norm(executor):
             function(x).square().sum().backward()
         results.append([module.weight_orig.grad.clone(), module.bias.grad.clone(), module.weight_u.clone()])
     torch.testing.assert_close(results[1], results[0])
+
+
+VIEWS = {
+    "of an argument": lambda x, w: (x.view(-1), (x.view(6, 4) @ w).sum()),
+    "of a value": lambda x, w: ((h := x * 2).detach(), (h.view(6, 4) @ w).sum()),
+    "of a view": lambda x, w: ((h := x * 2).view(6, 4), (h.permute(2, 0, 1).reshape(4, 6).t() @ w).sum()),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_write_to_what_a_saved_view_shows_is_noticed(name):
+    """The backward pass would read what was written."""
+    w = torch.randn(4, 4, requires_grad=True)
+    shown, loss = torch.compile(VIEWS[name], backend=ark)(torch.randn(2, 3, 4), w)
+    shown.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_views_of_inference_tensors():
+    compiled = torch.compile(lambda x: (x * 2, x.view(6, 4)[1:], (x + 1).transpose(0, 1)), backend=ark)
+    with torch.inference_mode():
+        x = torch.randn(2, 3, 4)
+        inside = compiled(x)
+    wanted = (x * 2, x.view(6, 4)[1:], (x + 1).transpose(0, 1))
+    torch.testing.assert_close(inside, wanted)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), wanted)
+    torch.testing.assert_close(compiled(x.clone()), wanted)
