@@ -10,12 +10,13 @@ import torch
 from torch import fx
 
 from ark_torch import _C
-from ark_torch._compat import aot_autograd, decompositions, min_cut_rematerialization_partition
+from ark_torch._compat import aot_autograd, decompositions
 from ark_torch.attention import replace_attention
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
 from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
+from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
 
 _counter = itertools.count()
@@ -71,7 +72,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition_joint,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
 

@@ -183,6 +183,12 @@ void copy_back(const Run& run, const runtime::CompiledGraph& graph) {
     if (graph.written_inputs()[input]) original.copy_(copy);
 }
 
+/// Below autograd a view gets a version of its own: autograd would not notice a write through what it is a view of.
+void share_version(const at::Tensor& view, const at::Tensor& source) {
+  const c10::VariableVersion& version = source.unsafeGetTensorImpl()->version_counter();
+  if (version.enabled() && !view.is_inference()) view.unsafeGetTensorImpl()->set_version_counter(version);
+}
+
 py::list collect(const Run& run, const CallLayout& layout) {
   const std::vector<plan::Output>& outputs = run.instance->plan().outputs;
   py::list result(outputs.size());
@@ -193,6 +199,7 @@ py::list collect(const Run& run, const CallLayout& layout) {
     at::Tensor tensor =
         output.whole ? source
                      : at::as_strided(source, output.sizes, output.strides, source.storage_offset() + output.offset);
+    if (!output.whole) share_version(tensor, source);
     PyObject* wrapped = THPVariable_Wrap(std::move(tensor));
     if (!wrapped) throw py::error_already_set();
     PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), wrapped);
