@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tests.collective_reference import check_not_numbers, reference
-from tests.collective_stress import stress_on_gpus
+from tests.collective_stress import ROUNDS, stress_on_gpus
 from tests.distributed_worker import run_each, run_gpus, values
 
 GPUS = torch.cuda.device_count()
@@ -434,7 +434,8 @@ def test_training_follows_one_process(outcome, function):
 @pytest.mark.parametrize("world", WORLDS)
 def test_stress(world):
     """Epochs and counts of messages wrap on the way. ARK_STRESS_ROUNDS=10000 for more rounds."""
-    print(values(run_gpus(stress_on_gpus, world, seconds=150, first_epoch=0xFFFFFF80, first_message=0xFFFFFF00)))
+    seconds = 100 + ROUNDS // 40
+    print(values(run_gpus(stress_on_gpus, world, seconds=seconds, first_epoch=0xFFFFFF80, first_message=0xFFFFFF00)))
 
 
 def test_every_mismatch_raises_on_every_rank():
