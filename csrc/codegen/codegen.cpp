@@ -147,6 +147,7 @@ std::string dispatch_text(const Kernel& kernel) {
                 ", kDecodeRows4 = ", flag(kernel.decode_rows.contains(4)),
                 ", kDecodeRows16 = ", flag(kernel.decode_rows.contains(16)), ";\n");
   }
+  if (kernel.mask_types != 0) text += cat("  static constexpr u32 kMaskTypes = ", kernel.mask_types, ";\n");
   return text;
 }
 

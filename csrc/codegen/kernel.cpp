@@ -23,6 +23,9 @@ uint32_t broadcast_operands(const plan::Op& op, const Program& program, int firs
   return result;
 }
 
+/// Bit: the number of a floating-point type; masks of all others are read as bool (device/mask_range.cuh).
+uint32_t mask_type(DType type) { return 1u << static_cast<int>(is_float(type) ? type : DType::kBool); }
+
 /// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul_tile.cuh.
 uint32_t matmul_variant(const abi::MatmulTileParams& p) {
   const bool half = p.dtype == static_cast<int>(DType::kF16);
@@ -128,6 +131,9 @@ class Analysis {
       case TaskKind::kAttentionDecode:
         note_decode(op);
         break;
+      case TaskKind::kMaskRange:
+        needs_.rest.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
+        break;
       case TaskKind::kAttentionForward:
       case TaskKind::kAttentionBackwardRows:
       case TaskKind::kAttentionBackward:
@@ -215,6 +221,7 @@ class Maker {
     kernel_.decode_types.insert(rest.decode_types.begin(), rest.decode_types.end());
     kernel_.decode_dims.insert(rest.decode_dims.begin(), rest.decode_dims.end());
     kernel_.decode_rows.insert(rest.decode_rows.begin(), rest.decode_rows.end());
+    kernel_.mask_types |= rest.mask_types;
     kernel_.matmul_variants |= rest.matmul_variants;
     kernel_.attention_variants |= rest.attention_variants;
     kernel_.maps |= rest.maps;
@@ -275,7 +282,7 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
   const Kernel& rest = needs.rest;
   if (!within(rest.kinds, kernel.kinds) || !within(rest.decode_types, kernel.decode_types) ||
       !within(rest.decode_dims, kernel.decode_dims) || !within(rest.decode_rows, kernel.decode_rows) ||
-      (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
+      (rest.mask_types & ~kernel.mask_types) != 0 || (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
       (rest.attention_variants & ~kernel.attention_variants) != 0 || (rest.maps && !kernel.maps) ||
       rest.slot_capacity > kernel.slot_capacity)
     return std::nullopt;

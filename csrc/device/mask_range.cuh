@@ -22,24 +22,29 @@ struct MaskRange {
     for (int t = task.first; t < task.first + task.count; ++t) {
       switch (dtype) {
         case kTypeF16:
-          Tile<f16>(consumer, task, t).run();
+          run<f16, kTypeF16>(consumer, task, t);
           break;
         case kTypeBF16:
-          Tile<bf16>(consumer, task, t).run();
+          run<bf16, kTypeBF16>(consumer, task, t);
           break;
         case kTypeF32:
-          Tile<float>(consumer, task, t).run();
+          run<float, kTypeF32>(consumer, task, t);
           break;
         case kTypeF64:
-          Tile<double>(consumer, task, t).run();
+          run<double, kTypeF64>(consumer, task, t);
           break;
         default:
-          Tile<boolean>(consumer, task, t).run();
+          run<boolean, kTypeBool>(consumer, task, t);
       }
     }
   }
 
  private:
+  /// Of types that no mask of this kernel has there is no code.
+  template <class S, int kType>
+  static ARK_DEVICE void run(const Consumer& consumer, const Task& task, int tile) {
+    if constexpr ((Programs::kMaskTypes >> kType & 1) != 0) Tile<S>(consumer, task, tile).run();
+  }
   // Whether an element lets its key through. Additive masks hide a key by the lowest finite value of their type as well
   // as by -infinity (Hugging Face does the former).
   static ARK_DEVICE bool visible(boolean x) { return x.bits != 0; }

@@ -6,7 +6,7 @@ namespace ark::device {
 
 using abi::i32;
 using abi::i64;
-using abi::kTypeBF16, abi::kTypeF16, abi::kTypeF32, abi::kTypeF64, abi::kTypeI64, abi::kTypeI8;
+using abi::kTypeBF16, abi::kTypeBool, abi::kTypeF16, abi::kTypeF32, abi::kTypeF64, abi::kTypeI64, abi::kTypeI8;
 using abi::u32;
 using abi::u64;
 

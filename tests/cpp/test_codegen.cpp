@@ -161,6 +161,31 @@ void kernels_are_shared() {
   EXPECT(!codegen::find_numbers(both, slots).has_value());
 }
 
+plan::Plan mask_range_plan(DType dtype) {
+  plan::Plan plan = pointwise_plan(64);
+  plan::Op op;
+  op.name = "mask_range";
+  op.record.kind = abi::TaskKind::kMaskRange;
+  op.record.params.mask_range.dtype = static_cast<int>(dtype);
+  plan.ops.push_back(op);
+  return plan;
+}
+
+/// A kernel has code for the types of its own masks; masks of integers are read as bool.
+void types_of_masks() {
+  const auto named = [](DType dtype) { return cat("kMaskTypes = ", 1u << static_cast<int>(dtype), ";"); };
+  const auto source = [](DType dtype) { return codegen::generate(mask_range_plan(dtype), {}).text; };
+  for (const DType dtype : {DType::kBool, DType::kF16, DType::kBF16, DType::kF32, DType::kF64})
+    EXPECT(contains(source(dtype), named(dtype).c_str()));
+  EXPECT(contains(source(DType::kU8), named(DType::kBool).c_str()));
+  EXPECT(!contains(codegen::generate(pointwise_plan(64), {}).text, "kMaskTypes"));
+  const plan::Plan flags = mask_range_plan(DType::kBool), added = mask_range_plan(DType::kBF16);
+  const plan::Plan* const plans[] = {&flags};
+  const codegen::Kernel one = codegen::make_kernel(plans), more = codegen::extended(one, added);
+  EXPECT(codegen::find_numbers(one, flags) && !codegen::find_numbers(one, added));
+  EXPECT(codegen::find_numbers(more, flags) && codegen::find_numbers(more, added));
+}
+
 /// Lengths that the first form of rows does not serve get one that serves them all; code never serves what it cannot.
 void rows_of_all_lengths() {
   std::vector<plan::Plan> plans;
@@ -183,6 +208,7 @@ void rows_of_all_lengths() {
 
 int main() {
   kernels_are_shared();
+  types_of_masks();
   rows_of_all_lengths();
   sizes_are_not_in_the_source();
   few_rows_are_sizes();

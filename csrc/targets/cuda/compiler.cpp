@@ -19,11 +19,16 @@ namespace {
 constexpr std::string_view kMagic = "ark cubin 1\n";
 constexpr size_t kDigestSize = 64;
 
-std::vector<std::string> options_for(const std::string& arch) {
+std::vector<std::string> options_for(const std::string& arch, const Nvrtc& compiler) {
   // Lambdas without annotation are device code; NVRTC lacks the compiler's spelling of memcpy that nvcc takes from its
   // host.
-  return {"--gpu-architecture=" + arch, "--std=c++20",      "--ptxas-options=-v", "--device-as-default-execution-space",
-          "-D__builtin_memcpy=memcpy",  "--split-compile=0"};
+  std::vector<std::string> options{"--gpu-architecture=" + arch, "--std=c++20",
+                                   "--ptxas-options=-v",         "--device-as-default-execution-space",
+                                   "-D__builtin_memcpy=memcpy",  "--split-compile=0"};
+  // From 12.9 on NVRTC keeps results itself where there is a driver: a second copy of ours, and without the report.
+  const bool keeps = compiler.major() > 12 || (compiler.major() == 12 && compiler.minor() >= 9);
+  if (keeps) options.push_back("--no-cache");
+  return options;
 }
 
 std::string default_cache_folder() {
@@ -114,7 +119,7 @@ std::string Compiler::key_of(const std::string& source, const std::string& arch)
   Sha256 hash;
   hash.update_field(kMagic);
   hash.update_field(cat(compiler.major(), '.', compiler.minor(), ' ', files::name_of(compiler.path())));
-  for (const std::string& option : options_for(arch)) hash.update_field(option);
+  for (const std::string& option : options_for(arch, compiler)) hash.update_field(option);
   for (const EmbeddedFile& file : embedded_files()) {
     hash.update_field(file.name);
     hash.update_field(file.text);
@@ -158,7 +163,7 @@ CompileOutcome Compiler::compile(const std::string& source, const std::string& a
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     return {entry->cubin, CubinOrigin::kDisk, seconds.count()};
   }
-  CompileResult compiled = nvrtc().compile(source, embedded_files(), options_for(arch));
+  CompileResult compiled = nvrtc().compile(source, embedded_files(), options_for(arch, nvrtc()));
   auto cubin = std::make_shared<Cubin>();
   cubin->key = key;
   cubin->bytes = std::move(compiled.cubin);

@@ -306,11 +306,15 @@ void* decode_job(void* const* tensors, const long long* strides, const int* size
   return job;
 }
 
+struct AllMasks {
+  static constexpr u32 kMaskTypes = ~0u;
+};
+
 /// kMaskRange of a (batch, heads, queries, keys) mask.
 void* mask_range_job(void* mask, const long long* strides, void* out, const long long* out_strides, const int* sizes,
                      int dtype) {
   auto* job = new Job;
-  job->kernel = ark_loop<OneFamily<MaskRange<SimplePrograms>, 56, 224>>;
+  job->kernel = ark_loop<OneFamily<MaskRange<AllMasks>, 56, 224>>;
   job->add_operand(mask, dtype, strides, 4, 1);
   job->add_operand(out, 4, out_strides, 4, 1);
   abi::OpRecord& r = job->record;
