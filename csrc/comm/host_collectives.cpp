@@ -128,7 +128,7 @@ void HostCollectives::run_reduction(const Descriptor& descriptor, const std::byt
   uint64_t position = 0;
   do {
     std::byte* buffer = channel_.begin_step(where);
-    std::memcpy(buffer, send + position, std::min(piece, total - position));
+    if (position < total) std::memcpy(buffer, send + position, std::min(piece, total - position));
     if (position == 0) channel_.own_descriptor() = descriptor;
     channel_.publish_step();
     if (position == 0) agree(descriptor, where, all);
