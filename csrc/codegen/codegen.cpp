@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <ranges>
 #include <set>
 #include <vector>
 
@@ -23,30 +24,33 @@ enum class Reach {
   kInline,      // part of the kernel's body
   kCall,        // a function of its own (device/outline.cuh)
   kCallPerUse,  // one function per program
+  kPerForm,     // a case per form of few-row products: called where one op has it
 };
 struct Family {
   TaskKind kind;
   const char* name;    // of the kind's enumerator; without the k, of the device struct
   const char* header;  // where that is
-  const char* type() const { return name + 1; }
   Reach reach = Reach::kInline;
+  bool pages = true;              // it has loaders
   Use use = kNumUses;             // kCallPerUse: the programs,
   const char* program = nullptr;  // and where a record says which
+  const char* type() const { return name + 1; }
 };
 constexpr Family kFamilies[] = {
-    {TaskKind::kPointwise, "kPointwise", "pointwise", Reach::kCallPerUse, kPointwiseUse, "program.program"},
-    {TaskKind::kRow, "kRow", "row", Reach::kCallPerUse, kRowUse, "program.program"},
-    {TaskKind::kColumn, "kColumn", "column", Reach::kCallPerUse, kColumnUse, "program.program"},
-    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows"},
+    {TaskKind::kPointwise, "kPointwise", "pointwise", Reach::kCallPerUse, false, kPointwiseUse, "program.program"},
+    {TaskKind::kRow, "kRow", "row", Reach::kCallPerUse, false, kRowUse, "program.program"},
+    {TaskKind::kColumn, "kColumn", "column", Reach::kCallPerUse, false, kColumnUse, "program.program"},
+    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", Reach::kPerForm},
     {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile"},
-    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", Reach::kCallPerUse, kEpilogueSimple, "matmul.program"},
+    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", Reach::kCallPerUse, false, kEpilogueSimple,
+     "matmul.program"},
     {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode"},
     {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward"},
-    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", Reach::kCall},
+    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", Reach::kCall, false},
     {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward"},
     {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall},
-    {TaskKind::kMaskRange, "kMaskRange", "mask_range", Reach::kCall},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall, false},
+    {TaskKind::kMaskRange, "kMaskRange", "mask_range", Reach::kCall, false},
 };
 
 std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
@@ -127,12 +131,6 @@ std::string dispatch_text(const Kernel& kernel) {
       text += cat("      case ", number, ":\n        return f(Program", number, "{});\n");
     text += "    }\n  }\n";
   }
-  if (!kernel.forms.empty()) {
-    text += "  template <class F>\n  static ARK_DEVICE void rows_form(int form, F&& f) {\n    switch (form) {\n";
-    for (size_t i = 0; i < kernel.forms.size(); ++i)
-      text += cat("      case ", i, ":\n        return f(RowsForm", i, "{});\n");
-    text += "    }\n  }\n";
-  }
   if (kernel.matmul_variants != 0)
     text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants, ";\n");
   if (kernel.attention_variants != 0)
@@ -155,29 +153,41 @@ std::string dispatch_text(const Kernel& kernel) {
 std::string loader_cases(const Kernel& kernel, const char* role) {
   std::string text;
   for (const Family& family : kFamilies)
-    if (kernel.kinds.contains(family.kind) && family.reach == Reach::kInline)
+    if (kernel.kinds.contains(family.kind) && family.pages)
       text += cat("      case TaskKind::", family.name, ":\n        return ", family.type(), "<Programs>::", role,
                   "(loader, task);\n");
   return text;
 }
 
-/// The same for consumers; families that are called get a call per program.
+std::string consume_text(const std::string& family, bool called) {
+  return called ? cat("return call<", family, ">(consumer, task);\n")
+                : cat("return ", family, "::consume(consumer, task);\n");
+}
+
+/// `switch (task.record->params.field)` over numbers, with a statement for each.
+template <class Numbers, class Statement>
+std::string switch_text(const char* field, const Numbers& numbers, const Statement& statement) {
+  std::string text = cat("        switch (task.record->params.", field, ") {\n");
+  for (const auto& number : numbers) text += cat("          case ", number, ":\n            ", statement(number));
+  return text + "        }\n        return;\n";
+}
+
+/// The same for consumers; families that are called get a call per program, few-row products a case per form.
 std::string consumer_cases(const Kernel& kernel) {
   std::string text;
   for (const Family& family : kFamilies) {
     if (!kernel.kinds.contains(family.kind)) continue;
     text += cat("      case TaskKind::", family.name, ":\n");
-    if (family.reach == Reach::kInline) {
-      text += cat("        return ", family.type(), "<Programs>::consume(consumer, task);\n");
-    } else if (family.reach == Reach::kCall) {
-      text += cat("        return call<", family.type(), "<Programs>>(consumer, task);\n");
-    } else {
-      text += cat("        switch (task.record->params.", family.program, ") {\n");
-      for (const int number : kernel.uses[family.use])
-        text += cat("          case ", number, ":\n            return call<", family.type(), "<OneProgram<Program",
-                    number, ">>>(consumer, task);\n");
-      text += "        }\n        return;\n";
-    }
+    if (family.reach == Reach::kInline || family.reach == Reach::kCall)
+      text += "        " + consume_text(cat(family.type(), "<Programs>"), family.reach == Reach::kCall);
+    else if (family.reach == Reach::kPerForm)
+      text += switch_text("rows.form", std::views::iota(size_t{0}, kernel.forms.size()), [&](size_t form) {
+        return consume_text(cat("RowsTask<RowsForm", form, ">"), kernel.forms[form].once);
+      });
+    else
+      text += switch_text(family.program, kernel.uses[family.use], [&](int program) {
+        return consume_text(cat(family.type(), "<OneProgram<Program", program, ">>"), true);
+      });
   }
   return text;
 }

@@ -91,7 +91,7 @@ class Analysis {
     check<UnsupportedError>(p.m >= 1 && p.m <= 8, "op '", op.name, "': a few-row matmul has 1 to 8 rows, not ", p.m);
     for (int s = 0; s < p.num_segments; ++s) note_program(op, kEpilogueRows, p.segment[s].program, -1);
     check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
-    note_program(op, kPrologueRows, p.prologue, -1);
+    note_program(op, kPrologueRows, p.prologue, p.prologue_operand);
   }
 
   void note_decode(const plan::Op& op) {

@@ -129,7 +129,8 @@ void ProgramAnalysis::classify() {
 }
 
 bool ProgramAnalysis::broadcast(const Instr& in) const {
-  return !flagged_ && !row_ && !column_ && in.operand >= 0 && in.operand < 32 && (broadcast_ >> in.operand & 1) != 0;
+  const bool row = program_.kind == ProgramKind::kRow;  // those have forms
+  return !flagged_ && !row && !column_ && in.operand >= 0 && in.operand < 32 && (broadcast_ >> in.operand & 1) != 0;
 }
 
 void ProgramAnalysis::classify_preload(int i) {

@@ -24,7 +24,7 @@ struct AttentionBackwardRows {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     const i32 dtype = task.record->params.attention.dtype;
     for (int i = 0; i < task.count; ++i) {
       if (dtype == kTypeF32)

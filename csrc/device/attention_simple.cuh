@@ -13,7 +13,7 @@ struct AttentionSimple {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     const bool wide = task.record->params.attention.dtype == kTypeF64;
     for (int i = consumer.warp(); i < task.count; i += kConsumerWarps) {
       const Row row(task, task.first + i);

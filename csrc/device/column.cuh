@@ -13,7 +13,7 @@ struct Column {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     Programs::column(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
       using P = decltype(program);
       using A = decltype(P::accumulator(Pass<0>{}));

@@ -36,8 +36,7 @@
 //     template <class F> static ARK_DEVICE void pointwise(int program, F&& f);
 //     template <class F> static ARK_DEVICE void row(int program, F&& f);
 //     template <class F> static ARK_DEVICE void column(int program, F&& f);
-//     template <class F> static ARK_DEVICE void rows_form(int form, F&& f);             // f(RowsForm<n>{}):
-//     rows_form.cuh template <class F> static ARK_DEVICE void epilogue_tile(int program, F&& f);     // kMatmulTile
+//     template <class F> static ARK_DEVICE void epilogue_tile(int program, F&& f);     // kMatmulTile
 //     template <class F> static ARK_DEVICE void epilogue_simple(int program, F&& f);   // kMatmulSimple
 //   };
 // An epilogue program offers
@@ -385,6 +384,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     s.epoch = load_relaxed(&launch.state->epoch);
     s.failure.set = load_relaxed(&launch.state->abort);  // an earlier launch failed: leave at once
     s.failure.first = 0;
+    s.launch = launch;
     *reinterpret_cast<uint4*>(s.zeros) = uint4{0, 0, 0, 0};
     for (int i = 0; i < kTaskSlots; ++i) s.task[i].wait_end = 0;
     fence_mbarrier_init();

@@ -16,7 +16,7 @@ struct MaskRange {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     const int dtype = task.record->params.mask_range.dtype;
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t) {
@@ -58,6 +58,30 @@ struct MaskRange {
   static ARK_DEVICE bool neutral(S x) {
     return widen(x) == 0;
   }
+
+  /// Bit i: element i lets its key through, or leaves its score as it is. Shorter code than a test of each element.
+  struct Bits {
+    u32 visible = 0, neutral = 0;
+
+    template <class S, int V>
+    explicit ARK_DEVICE Bits(const Vec<S, V>& x) {
+      ARK_EACH {
+        visible |= static_cast<u32>(MaskRange::visible(x.v[i])) << i;
+        neutral |= static_cast<u32>(MaskRange::neutral(x.v[i])) << i;
+      }
+    }
+    explicit ARK_DEVICE Bits(const Vec<boolean, 16>& x) {
+      u32 words[4];
+      __builtin_memcpy(words, &x, 16);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const u32 low = (words[w] & 0x7f7f7f7fu) + 0x7f7f7f7fu;  // a byte's upper bit: some of its lower ones is set
+        const u32 flags = (low | words[w]) >> 7 & 0x01010101u;   // one per byte
+        visible |= flags * 0x10204080u >> 28 << w * 4;           // the four of them side by side
+      }
+      neutral = visible;
+    }
+  };
 
   template <class S>
   struct Tile {
@@ -116,7 +140,8 @@ struct MaskRange {
       if (group < groups) {
 #pragma unroll 1
         for (int v = consumer.thread() % lanes; v < vectors; v += lanes) {
-          bool seen[kTogether] = {}, plain = true;
+          constexpr u32 kAll = (1u << kTogether) - 1;
+          u32 seen = 0, plain = kAll;
 #pragma unroll 1
           for (int row = group; row < rows; row += kRows * groups) {
             Vec<S, kTogether> x[kRows];
@@ -125,20 +150,18 @@ struct MaskRange {
               load_vector(origin + min(row + u * groups, rows - 1) * mask.stride[2] + v * kTogether * mask.stride[3],
                           x[u]);
 #pragma unroll
-            for (int u = 0; u < kRows; ++u)
-#pragma unroll
-              for (int i = 0; i < kTogether; ++i) {
-                seen[i] = seen[i] || visible(x[u].v[i]);
-                plain = plain && neutral(x[u].v[i]);
-                if (u == 0 && neutral(x[u].v[i])) ++kept;
-              }
+            for (int u = 0; u < kRows; ++u) {
+              const Bits bits(x[u]);
+              seen |= bits.visible;
+              plain &= bits.neutral;
+              if (u == 0) kept += __popc(bits.neutral);
+            }
           }
-#pragma unroll
-          for (int i = 0; i < kTogether; ++i) {
-            const int key = v * kTogether + i;
-            if (seen[i]) low = min(low, key), high = max(high, key + 1);
+          if (seen != 0) {
+            low = min(low, v * kTogether + __ffs(seen) - 1);
+            high = max(high, v * kTogether + 32 - __clz(seen));
           }
-          if (!plain) flags[v * kTogether / block] = 1;
+          if (plain != kAll) flags[v * kTogether / block] = 1;
         }
       }
       low = __reduce_min_sync(~0u, low);

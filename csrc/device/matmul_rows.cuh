@@ -107,9 +107,8 @@ struct RowsTask {
 
     // ---- the activation, in windows that fit the scratch memory, into registers
     typename Pages::Fragments b = {};
-    if (kWhole && consumer.staged == consumer.op && task.slot->waits_alike) {  // what it waits for has been waited for
-      Pages::template load_fragments<kWhole>(b, scratch, 0, kK, rows, at);
-    } else {
+    // (still there, if this item comes after another one of its op and what it waits for has been waited for)
+    if (!kWhole || consumer.staged != consumer.op || !task.slot->waits_alike) {
       if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
       consumer.stamp(1);
 #pragma unroll 1
@@ -119,16 +118,19 @@ struct RowsTask {
         stage<S>(consumer, task, reinterpret_cast<S*>(scratch), begin, end, reduction);
         consumer.stamp(2);
         consumer.sync();
-        Pages::template load_fragments<kWhole>(b, scratch, begin, end, rows, at);
+        if constexpr (!kWhole) Pages::template load_fragments<kWhole>(b, scratch, begin, end, rows, at);
       }
     }
+    if constexpr (kWhole) Pages::template load_fragments<kWhole>(b, scratch, 0, kK, rows, at);
     // the sums lie behind the activation if there is room, else over it
     static_assert((abi::kMaxRowsPerItem * R::kChunks + R::kRowsPerPage) * Pages::kSlotWords * 4 <= kScratchBytes);
-    int total_slots = 0;
-    for_each_segment<Form>(task, [&](auto, const auto& range, int, int slot)
-                                     __attribute__((always_inline)) { total_slots = slot + R::slots(range.count); });
+    int pages = 0, slots = 0;
+    for_each_segment<Form>(task, [&](auto, const auto& range, int page, int slot) __attribute__((always_inline)) {
+      pages = page + R::pages(range.count);
+      slots = slot + R::slots(range.count);
+    });
     float* sums = reinterpret_cast<float*>(scratch + kStagedBytes);
-    const bool behind = kStagedBytes + total_slots * Pages::kSlotWords * 4 <= kActivationBytes;
+    const bool behind = kStagedBytes + slots * Pages::kSlotWords * 4 <= kActivationBytes;
     if (!behind) {
       consumer.sync();
       sums = reinterpret_cast<float*>(scratch);
@@ -138,13 +140,8 @@ struct RowsTask {
     consumer.stamp(3);
     prefetch_epilogues(consumer, task);
 
-    // ---- the pages
-    int pages = 0;
-    for_each_segment<Form>(task, [&](auto, const auto& range, int page, int slot) __attribute__((always_inline)) {
-      const int here = R::pages(range.count);
-      Pages::run(consumer, b, sums, consumer.page + page, here, slot, rows, at);
-      pages = page + here;
-    });
+    // ---- the pages: of all segments together, as every page has as many slots
+    Pages::run(consumer, b, sums, consumer.page, pages, rows, at);
     consumer.advance(pages);
     consumer.stamp(7);
     consumer.sync();
@@ -273,6 +270,7 @@ struct RowsTask {
   }
 };
 
+/// The loaders; consumers call RowsTask of the record's form.
 template <class Programs>
 struct MatmulRows {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
@@ -283,11 +281,6 @@ struct MatmulRows {
     if (fills) loader.wait_for(task, task.first, task.count);
     RowsLoader::load(loader, task, fills);
     prefetch_operands(loader, task);
-  }
-  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    Programs::rows_form(task.record->params.rows.form, [&](auto form) __attribute__((always_inline)) {
-      RowsTask<decltype(form)>::consume(consumer, task);
-    });
   }
 
  private:

@@ -41,7 +41,7 @@ struct MatmulSimple {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     const i32 dtype = task.record->params.matmul.dtype;
     for (int i = 0; i < task.count; ++i) {
       if (dtype == kTypeF64)

@@ -1,7 +1,7 @@
 // Task families in functions of their own. The kernel's body grows with every program; what the compiler spends on a
 // function grows faster than its size (a Llama decode kernel: 32 s in one piece, 10 s in several), and a long program
-// takes registers from the main loops beside it. So a family that has no pages, reports no tile early and multiplies
-// nothing on the tensor cores (wgmma and setmaxnreg belong into the kernel's entry) is called, once per program.
+// takes registers from the main loops beside it. So a family that issues no wgmma (which belongs into the kernel's
+// entry, as setmaxnreg does) is called, once per program or form.
 #pragma once
 #include "device/pipeline.cuh"
 
@@ -37,18 +37,19 @@ ARK_DEVICE T* in_shared(T* p) {
 
 /// The handles are made anew: addresses of the caller's would force its registers into memory.
 template <class Family>
-__device__ __noinline__ void run_called(Shared* shared, const abi::LaunchHeader* launch, Task task, i32 op) {
-  Worker worker(*in_shared(shared), *launch);
-  Consumer consumer(worker);
-  consumer.op = op;
+__device__ __noinline__ ConsumerState run_called(Shared* shared, Task task, ConsumerState state) {
+  shared = in_shared(shared);
+  Worker worker(*shared, shared->launch);
+  Consumer consumer(worker, state);
   task.record = in_shared(task.record);
   task.slot = in_shared(task.slot);
   Family::consume(consumer, task);
+  return consumer;
 }
 
 template <class Family>
 ARK_DEVICE void call(Consumer& consumer, const Task& task) {
-  run_called<Family>(&consumer.worker.shared, &consumer.worker.launch, task, consumer.op);
+  static_cast<ConsumerState&>(consumer) = run_called<Family>(&consumer.worker.shared, task, consumer);
 }
 
 }  // namespace ark::device

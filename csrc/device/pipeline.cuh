@@ -59,6 +59,7 @@ struct Shared {
   u32 leave[2];     // by parity of the item: consumers leave after it
   Failure failure;
   u32 epoch;
+  abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
   alignas(16) unsigned char zeros[16];
   u32 stamp[16];  // trace only
 };
@@ -81,6 +82,15 @@ struct Task {
   }
 };
 
+ARK_DEVICE void note_index_error(abi::RunState* state, int op, i64 index, i64 limit) {
+  if (atomicCAS(&state->index_error, 0u, static_cast<u32>(op) + 1) != 0) return;
+  state->index_value = index;
+  state->index_limit = limit;
+}
+__device__ __noinline__ void note_index_error_called(abi::RunState* state, int op, i64 index, i64 limit) {
+  note_index_error(state, op, index, limit);
+}
+
 /// Everything that all roles of a worker share.
 struct Worker {
   Shared& shared;
@@ -92,10 +102,10 @@ struct Worker {
       : shared(s), launch(header), waiter{header.state, &s.failure, header.deadline_ns}, epoch(s.epoch) {}
   /// An index of this op that does not lie in [0, limit); the host raises the first one later.
   ARK_DEVICE void report_index_error(int op, i64 index, i64 limit) const {
-    abi::RunState* state = launch.state;
-    if (atomicCAS(&state->index_error, 0u, static_cast<u32>(op) + 1) != 0) return;
-    state->index_value = index;
-    state->index_limit = limit;
+    if constexpr (ARK_CALLED_WAITS != 0)
+      note_index_error_called(launch.state, op, index, limit);
+    else
+      note_index_error(launch.state, op, index, limit);
   }
   ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
 };
@@ -292,17 +302,21 @@ struct Loader {
   }
 };
 
-/// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of
-/// an item.
-struct Consumer {
-  Worker& worker;
+/// What a consumer carries from item to item and hands to a function that it calls, and back.
+struct ConsumerState {
   u32 page = 0;                    // first page of the current item, advanced by the family
   i32 arrived = 0;                 // tiles of the current item already reported
   i32 op = -1;                     // of the current item, for error records
   i32 staged = -1;                 // op whose activation lies at the beginning of the scratch memory (matmul_rows)
   u64 wait_end = 0, load_end = 0;  // trace only
+};
 
-  ARK_DEVICE explicit Consumer(Worker& w) : worker(w) {}
+/// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of
+/// an item.
+struct Consumer : ConsumerState {
+  Worker& worker;
+
+  ARK_DEVICE explicit Consumer(Worker& w, const ConsumerState& state = {}) : ConsumerState(state), worker(w) {}
 
   ARK_DEVICE int thread() const { return thread_index() - 128; }  // 0..255
   ARK_DEVICE int warp() const { return (thread_index() >> 5) - 4; }

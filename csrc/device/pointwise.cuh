@@ -11,7 +11,7 @@ struct Pointwise {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
       using P = decltype(program);
       constexpr int V = P::kVector;

@@ -18,7 +18,7 @@ struct Row {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    consumer.wait_for(task, task.first, task.count);
+    consumer.wait_for_item(task);
     Programs::row(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
       using P = decltype(program);
       if constexpr (P::kChunks > 0)

@@ -75,10 +75,9 @@ struct RowsPages {
     });
   }
 
-  /// This group's pages of one segment: `pages` of them from page number `first` of the sequence on, sums from
-  /// `first_slot` on.
-  static ARK_DEVICE void run(Consumer& consumer, const Fragments& b, float* sums, u32 first, int pages, int first_slot,
-                             int rows, const RowsPlace& at) {
+  /// This group's pages of an item: `pages` of them from page number `first` of the sequence on.
+  static ARK_DEVICE void run(Consumer& consumer, const Fragments& b, float* sums, u32 first, int pages, int rows,
+                             const RowsPlace& at) {
     const u32 zeros = shared_address(consumer.worker.shared.zeros);
     // the lane's 16 bytes of a fragment: row of the 8 x 8 matrix = piece, matrices 0 and 2: lower and upper 64 elements
     const int piece = (at.lane & 7) * 8 + (at.lane >> 4 & 1) * 64, lower = at.lane >> 3 & 1;
@@ -101,7 +100,7 @@ struct RowsPages {
               ldmatrix_x4(a[q][j], inside ? address + ((pair + q) * 2 * kK + j * 512) * 2 : zeros);
             }
           if (pair + kAtOnce >= kNumPairs) release(consumer, first + i, at);
-          const int slot = first_slot + i * R::kRowsPerPage + pair * 2;
+          const int slot = i * R::kRowsPerPage + pair * 2;
 #pragma unroll
           for (int q = 0; q < kAtOnce; ++q)
             if (kNumPairs % kAtOnce == 0 || pair + q < kNumPairs) {
@@ -126,9 +125,9 @@ struct RowsPages {
           ldmatrix_x4(a[j], full || element + j * 512 < limit ? address + j * 1024 : zeros);
         release(consumer, first + i, at);
         if (kSteps <= kPerPage || chunk == 0)
-          multiply_halves<0>(a, b, sums, first_slot + i, at);
+          multiply_halves<0>(a, b, sums, i, at);
         else
-          multiply_halves<kSteps - kPerPage>(a, b, sums, first_slot + i, at);
+          multiply_halves<kSteps - kPerPage>(a, b, sums, i, at);
       }
     }
   }

@@ -51,7 +51,9 @@ RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
     form.early_prologue = early_prologue(plan, op, form.flagged_operands);
     size_t at = 0;
     while (at < result.forms.size() && !same_form(result.forms[at], form)) ++at;
-    if (at == result.forms.size()) result.forms.push_back(form);
+    form.once = at == result.forms.size();
+    if (form.once) result.forms.push_back(form);
+    result.forms[at].once &= form.once;
     result.of_op.back() = static_cast<int>(at);
   }
   for (size_t i = 0; i < result.forms.size(); ++i) result.forms[i].params.form = static_cast<int>(i);

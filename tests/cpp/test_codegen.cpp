@@ -79,6 +79,26 @@ void few_rows_are_sizes() {
     }
 }
 
+/// Code that runs once in a launch is a function; code that every layer runs is part of the kernel's body.
+void forms_of_one_op_are_called() {
+  test::GraphBuilder b;
+  ir::ValueId x = b.input(DType::kBF16, {1, 512});
+  for (int layer = 0; layer < 4; ++layer) {
+    const ir::ValueId weight = b.input(DType::kBF16, {512, 512}), product = b.value(DType::kBF16, {1, 512});
+    b.graph.immutable[static_cast<size_t>(layer + 1)] = true;
+    b.graph.values[static_cast<size_t>(weight)].strides = {test::number(1), test::number(512)};
+    b.node(ir::OpKind::kMatmul, {x, weight}, {product});
+    x = b.pointwise(Opcode::kRelu, {product}, DType::kBF16, {1, 512});
+  }
+  b.graph.outputs = {x};
+  ir::verify(b.graph);
+  const std::string text = codegen::generate(planner::make_plan(b.graph, {}), {}).text;
+  EXPECT(contains(text, "return call<RowsTask<RowsForm0>>(consumer, task)"));     // reads the input
+  EXPECT(contains(text, "return RowsTask<RowsForm1>::consume(consumer, task)"));  // the layers in the middle
+  EXPECT(contains(text, "return call<RowsTask<RowsForm2>>(consumer, task)"));     // writes the output
+  EXPECT(!contains(text, "RowsForm3"));
+}
+
 void only_what_is_needed() {
   const codegen::Source source = codegen::generate(pointwise_plan(64), {});
   EXPECT(contains(source.text, "device/pointwise.cuh"));
@@ -212,6 +232,7 @@ int main() {
   rows_of_all_lengths();
   sizes_are_not_in_the_source();
   few_rows_are_sizes();
+  forms_of_one_op_are_called();
   only_what_is_needed();
   accurate_functions_for_fp32();
   slots_choose_the_capacity();
