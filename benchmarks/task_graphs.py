@@ -176,11 +176,17 @@ class Shape:
     keys: int
     size: int
     causal: bool = False
+    masked: bool = False  # a mask of bools for all heads: every sequence ends somewhere in its second half
+    dtype: torch.dtype = BF16
 
     def __str__(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}" if self.heads != self.kv_heads else str(self.heads)
         lengths = f"{self.queries}" if self.queries == self.keys else f"{self.queries} of {self.keys}"
-        return f"{self.batch} x {heads} x {lengths} x {self.size}" + (", causal" if self.causal else "")
+        return (
+            f"{self.batch} x {heads} x {lengths} x {self.size}"
+            + ((", causal" if self.causal else "") + (", mask" if self.masked else ""))
+            + (", fp32" if self.dtype == F32 else "")
+        )
 
     @property
     def flops(self) -> float:
@@ -194,25 +200,40 @@ class Shape:
 
     def inputs(self, device: str) -> list[torch.Tensor]:
         rows = [(self.heads, self.queries), (self.kv_heads, self.keys), (self.kv_heads, self.keys)]
-        return [normal(self.batch, heads, length, self.size)(device) for heads, length in rows]
+        tensors = [normal(self.batch, h, length, self.size, dtype=self.dtype)(device) for h, length in rows]
+        return [*tensors, self.mask(device)] if self.masked else tensors
+
+    def mask(self, device: str) -> torch.Tensor:
+        lengths = torch.linspace(self.keys // 2, self.keys, self.batch, device=device).int()
+        visible = torch.arange(self.keys, device=device) < lengths[:, None]
+        return visible[:, None, None, :].expand(-1, 1, self.queries, -1).contiguous()
 
     def values(self, g: GraphBuilder, i: int) -> list[int]:
         rows = [(self.heads, self.queries), (self.kv_heads, self.keys), (self.kv_heads, self.keys)]
-        return [g.input(f"{n}{i}", [self.batch, h, length, self.size], BF16) for n, (h, length) in zip("qkv", rows)]
+        sizes = [[self.batch, h, length, self.size] for h, length in rows]
+        values = [g.input(f"{name}{i}", size, self.dtype) for name, size in zip("qkv", sizes)]
+        if self.masked:
+            values.append(g.input(f"mask{i}", [self.batch, 1, self.queries, self.keys], torch.bool))
+        return values
 
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=self.heads != self.kv_heads)
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        how = {"is_causal": self.causal, "enable_gqa": self.heads != self.kv_heads}
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **how)
 
-    def scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def scores(self, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Scaled and masked."""
         scores = q @ k.repeat_interleave(self.heads // self.kv_heads, 1).mT * self.size**-0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -torch.inf)
         if self.causal:
             hidden = torch.ones(self.queries, self.keys, dtype=torch.bool, device=q.device).triu(1)
             scores = scores.masked_fill(hidden, -torch.inf)
         return scores
 
-    def exact(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return self.scores(q, k).softmax(-1) @ v.repeat_interleave(self.heads // self.kv_heads, 1)
+    def exact(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self.scores(q, k, mask).softmax(-1) @ v.repeat_interleave(self.heads // self.kv_heads, 1)
 
 
 def with_backend(backend: SDPBackend, function: Callable) -> Callable:
@@ -224,20 +245,25 @@ def with_backend(backend: SDPBackend, function: Callable) -> Callable:
 
 
 BACKENDS = {"sdpa flash": SDPBackend.FLASH_ATTENTION, "sdpa cuDNN": SDPBackend.CUDNN_ATTENTION}
+GENERAL_BACKENDS = {"sdpa efficient": SDPBackend.EFFICIENT_ATTENTION, "sdpa cuDNN": SDPBackend.CUDNN_ATTENTION}
 
 
 def attention(kind: str, shape: Shape, copies: int = 4) -> Kind:
     def body(g: GraphBuilder, i: int) -> list[int]:
-        q, k, v = shape.values(g, i)
-        out = g.value("out", [shape.batch, shape.heads, shape.queries, shape.size], BF16)
+        values = shape.values(g, i)
+        out = g.value("out", [shape.batch, shape.heads, shape.queries, shape.size], shape.dtype)
         logsumexp = g.value("logsumexp", [shape.batch, shape.heads, shape.queries], F32)
-        attrs = {"scale": shape.size**-0.5, "causal": shape.causal, "has_mask": False}
-        node = {"op": "attention", "inputs": [q, k, v], "outputs": [out, logsumexp], "attrs": attrs}
+        attrs = {"scale": shape.size**-0.5, "causal": shape.causal, "has_mask": shape.masked}
+        node = {"op": "attention", "inputs": values, "outputs": [out, logsumexp], "attrs": attrs}
         g.graph["nodes"].append(node | {"name": "attention", "module": "test"})
         return [out]
 
-    floor = max(moved(shape.elements), computed(2 * shape.flops))
-    library = {name: with_backend(backend, shape.run) for name, backend in BACKENDS.items()}
+    wide = shape.dtype == F32
+    masks = moved(shape.batch * shape.queries * shape.keys, 1) if shape.masked else 0.0
+    bound = computed(2 * shape.flops, F32_FLOPS if wide else TENSOR_FLOPS)
+    floor = max(moved(shape.elements, 4 if wide else 2) + masks, bound)
+    backends = GENERAL_BACKENDS if wide or shape.masked else BACKENDS
+    library = {name: with_backend(backend, shape.run) for name, backend in backends.items()}
     return Kind(f"attention, {shape}", kind, body, shape.inputs, library, shape.exact, floor, copies)
 
 
@@ -297,6 +323,8 @@ def kinds(small: bool) -> list[Kind]:
             product("matmul_rows", 1, 256, 512),
             product("matmul_tile", 128, 64, 256),
             attention("attention_forward", Shape(1, 4, 2, 128, 128, 64, True)),
+            attention("attention_forward + mask_range", Shape(2, 4, 4, 128, 128, 64, masked=True)),
+            attention("attention_simple", Shape(1, 2, 2, 64, 64, 64, dtype=F32)),
             attention_backward(Shape(1, 2, 2, 128, 128, 64)),
         ]
     bert, llama = Shape(10, 16, 16, 384, 384, 64), Shape(1, 32, 8, 2048, 2048, 64, True)
@@ -315,6 +343,8 @@ def kinds(small: bool) -> list[Kind]:
         attention("attention_decode", Shape(1, 32, 8, 1, 32768, 64)),
         attention("attention_forward", bert),
         attention("attention_forward", llama),
+        attention("attention_forward + mask_range", dataclasses.replace(bert, masked=True)),
+        attention("attention_simple", Shape(1, 16, 16, 512, 512, 64, dtype=F32)),
         attention_backward(bert),
         attention_backward(llama),
     ]
