@@ -132,7 +132,8 @@ std::string dispatch_text(const Kernel& kernel) {
     text += "    }\n  }\n";
   }
   if (kernel.matmul_variants != 0)
-    text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants, ";\n");
+    text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants,
+                ";\n  static constexpr bool kEvenRows = ", kernel.even_rows ? "true" : "false", ";\n");
   if (kernel.attention_variants != 0)
     text += cat("  static constexpr u32 kAttentionVariants = ", kernel.attention_variants, ";\n");
   if (kernel.kinds.contains(TaskKind::kAttentionDecode)) {

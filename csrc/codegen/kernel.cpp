@@ -124,6 +124,7 @@ class Analysis {
       case TaskKind::kMatmulTile:
         note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand);
         needs_.rest.matmul_variants |= matmul_variant(p.matmul);
+        needs_.rest.even_rows |= p.matmul.n % 2 == 0 && p.matmul.n % 8 != 0;
         break;
       case TaskKind::kMatmulSimple:
         note_program(op, kEpilogueSimple, p.matmul.program, p.matmul.first_operand);
@@ -224,6 +225,7 @@ class Maker {
     kernel_.mask_types |= rest.mask_types;
     kernel_.matmul_variants |= rest.matmul_variants;
     kernel_.attention_variants |= rest.attention_variants;
+    kernel_.even_rows |= rest.even_rows;
     kernel_.maps |= rest.maps;
     kernel_.slot_capacity = std::max(kernel_.slot_capacity, rest.slot_capacity);
   }

@@ -38,6 +38,7 @@ struct Kernel {
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
+  bool even_rows = false;  // some product's rows are of even length and none that its epilogue's vectors divide
   bool maps = false;
   int slot_capacity = 0;
 };

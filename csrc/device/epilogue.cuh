@@ -75,6 +75,15 @@ ARK_DEVICE void run_strided(const WarpTile<Program>& tile, const float (&acc)[kR
   }
 }
 
+/// Whether rows of even length that are no multiple of the vectors have code of their own.
+template <class Programs>
+consteval bool has_even_rows() {
+  if constexpr (requires { Programs::kEvenRows; })
+    return Programs::kEvenRows;
+  else
+    return true;
+}
+
 /// The epilogue of a warpgroup's tile: 64 rows, `columns` (128 or 256) columns.
 template <class Programs, int kRegisters>
 ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const float (&acc)[kRegisters],
@@ -88,7 +97,7 @@ ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const f
     const Tile tile{context, place, used * Tile::kParts};
     if constexpr (Tile::kWalks && Program::kVector > 1) {
       if (tile.template moves<Program::kVector>()) return run_vectors<Program, Program::kVector>(tile, acc);
-      if constexpr (Program::kVector > 2 && !reads_pairs<Program>())  // rows of even length
+      if constexpr (has_even_rows<Programs>() && Program::kVector > 2 && !reads_pairs<Program>())
         if (tile.template moves<2>()) return run_vectors<Program, 2>(tile, acc);
     } else if constexpr (Program::kVector > 1) {
       if (p.n % Program::kVector == 0) return run_strided<Program, Program::kVector>(tile, acc);
