@@ -47,7 +47,7 @@ def raised(call: Callable[[], object]) -> tuple[str, float]:
     try:
         call()
         text = "no error"
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         text = str(error)
     return text, time.monotonic() - begin
 
