@@ -18,7 +18,7 @@ from tests.distributed_worker import run_ranks, values
 
 VICTIM = 1
 KILLED_SECONDS = 8  # time-out of the group, one of whose ranks is killed
-ABSENT_SECONDS = 5  # of groups, one of whose ranks stays away
+ABSENT_SECONDS = {"cpu": 2, "cuda": 5}  # of groups, one of whose ranks stays away
 LATE_SECONDS = 6  # what an exception may take beyond a time-out, and a group to end
 CALLS = 200  # under way when a rank is killed
 ENDED = 4  # of them before that
@@ -143,7 +143,7 @@ def absent(rank: int, world: int, device: str) -> dict[str, tuple[str, float]]:
     """The victim makes the calls before, and not this one. The broken groups are left for the end of the process."""
     texts = {}
     for name, call in absences(world, device).items():
-        group = dist.new_group(list(range(world)), timeout=timedelta(seconds=ABSENT_SECONDS))
+        group = dist.new_group(list(range(world)), timeout=timedelta(seconds=ABSENT_SECONDS[device]))
         for _ in range(0 if "first" in name else 3):
             dist.all_reduce(torch.ones(4, device=device), group=group)
         end_of_device(device, group)
@@ -194,4 +194,4 @@ def check_absent(world: int, device: str, folder: Path, monkeypatch) -> None:
             named = r"(?:all_reduce|collective) number (\d+)" if first else NUMBERED.format(name.split(",")[0])
             number = re.search(named, text)
             assert number and int(number[1]) == (0 if first else 3) and re.search(MISSING, text), (name, text)
-            assert seconds < ABSENT_SECONDS + LATE_SECONDS, (name, seconds)
+            assert seconds < ABSENT_SECONDS[device] + LATE_SECONDS, (name, seconds)
