@@ -4,6 +4,10 @@ CPU tensors go through shared memory between the processes of one host. CUDA ten
 the memory of the other GPUs of the host, on the caller's stream (asynchronous calls: on a stream of the group). What
 ark does not do (other reductions and types than its own, groups over more than 8 ranks) goes to NCCL, all-reduces of
 sparse CPU tensors to Gloo: `delegated_calls()` counts it, and the first call of each kind is logged as a warning.
+
+The time-out of a call on a GPU, messages included, runs from when its kernel begins to wait, even if the other rank
+cannot answer yet: who posts receives long ahead gives the group a long one. That of a message on the host runs from
+when somebody waits for it.
 """
 
 from __future__ import annotations
@@ -76,7 +80,8 @@ def empty(
     """A tensor in memory that all ranks of the group have mapped: collectives on it, or on parts of it, work in place.
 
     Collective: every rank of the group calls it with the same sizes, and later passes tensors of the same call to a
-    collective. In the default group if `group` is None. Of a device other than CUDA it is ordinary memory.
+    collective (to all_to_all_single: all ranks with splits, or all without). In the default group if `group` is None.
+    Of a device other than CUDA it is ordinary memory.
     """
     sizes = list(size[0]) if len(size) == 1 and not isinstance(size[0], int) else list(size)
     dtype = dtype or torch.get_default_dtype()

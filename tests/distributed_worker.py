@@ -94,7 +94,7 @@ def _collect(queue, processes: list, job: Job, number: int) -> dict:
     return results
 
 
-def _run(job: Job, expect_missing: int) -> dict:
+def _run(job: Job, expect_missing: int, exit_codes: list | None) -> dict:
     context = mp.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -111,6 +111,8 @@ def _run(job: Job, expect_missing: int) -> dict:
             )  # nobody answers: who dies may still be starting
             for process in processes:
                 process.join(last)
+                if exit_codes is not None:
+                    exit_codes.append(process.exitcode)
                 if process.is_alive():
                     process.kill()
     return results
@@ -122,15 +124,17 @@ def run_ranks(
     backend: str = "cpu:ark",
     seconds: float = 60,
     expect_missing: int = 0,
+    exit_codes: list | None = None,
     **options: int,
 ) -> dict:
-    """Results by rank: (status, value). Kills what is left after START_SECONDS + `seconds` * 2."""
-    return _run(Job(function, world, backend, seconds, options), expect_missing)
+    """Results by rank: (status, value). Kills what is left after START_SECONDS + `seconds` * 2. `exit_codes` gets how
+    every rank ended; None: it had not, ten seconds after the results were there."""
+    return _run(Job(function, world, backend, seconds, options), expect_missing, exit_codes)
 
 
-def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options: int) -> dict:
+def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options) -> dict:
     """The same, one GPU for each rank."""
-    return _run(Job(function, world, "ark", seconds, options), expect_missing)
+    return run_ranks(function, world, "ark", seconds, expect_missing, **options)
 
 
 def run_each(

@@ -180,6 +180,7 @@ CudaGroup::WorkPtr CudaGroup::alltoall_base(at::Tensor& output, at::Tensor& inpu
   TORCH_CHECK(to[rank_] == from[rank_], "ark process group, all_to_all: rank ", rank_, " sends ", to[rank_],
               " bytes to itself and expects ", from[rank_]);
   if (!usable(output.device())) return nullptr;
+  // Splits that are even here need not be so on other ranks.
   const uint64_t same = input_splits.empty() && output_splits.empty() ? input.nbytes() : 0;
   return submit(
       {.type = c10d::OpType::ALLTOALL_BASE,

@@ -26,7 +26,7 @@ struct CollectiveTuning {
   SizeRange modest;    // tensors for which the rings leave a computation beside them room
   int modest_workers;  // CTAs of the rings then, else kMaxRingWorkers
 
-  /// Of tensors of so many bytes; 0: known to no rank, as pairs differ.
+  /// Of tensors of so many bytes; 0: known to no rank, as pairs differ (an all-to-all goes by the size of each pair).
   int ring_workers_for(uint64_t bytes) const {
     const bool as_modest = bytes == 0 ? modest_workers > 0 : modest.has(bytes);
     return as_modest ? modest_workers : abi::kMaxRingWorkers;

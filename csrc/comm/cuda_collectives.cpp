@@ -164,6 +164,13 @@ int CudaCollectives::ring_workers(uint64_t bytes) const {
   return forced_workers_ > 0 ? forced_workers_ : tuning_for(group_.world).ring_workers_for(bytes);
 }
 
+/// The most CTAs of the rings for a pair of an exchange, from what both ends know: `bytes`; of an all-to-all, which may
+/// be uneven for another rank, only the size of the pair, as if all were of it.
+int CudaCollectives::pair_workers(ExchangeKind kind, uint64_t pair, uint64_t bytes) const {
+  if (kind == ExchangeKind::kBroadcast) return ring_workers(bytes);
+  return ring_workers((kind == ExchangeKind::kAllToAll ? pair : bytes) * group_.world);
+}
+
 abi::Algorithm CudaCollectives::choose(uint64_t bytes, DType dtype) const {
   const CollectiveTuning& tuning = tuning_for(group_.world);
   // Flagged packets carry half: they fill the boxes, and the link, twice as fast.
@@ -258,30 +265,34 @@ void CudaCollectives::exchange(ExchangeKind kind, std::span<const abi::ExchangeP
   p.call = abi::pack_call(p.kind, call.type, static_cast<abi::ReduceOp>(kind), root, bytes);
   for (int r = 0; r < group_.world; ++r) p.parts[r] = parts[r];
   p.compares_pairs = bytes == 0 && (kind == ExchangeKind::kAllToAll || kind == ExchangeKind::kAllGather);
+  p.mixes_pairs = kind == ExchangeKind::kAllToAll;
   if (output.data && takes_direct(output.bytes, tuning_for(group_.world).direct_move) && move_direct(p, output, call))
     return;
   p.packet_limit = forced_ == static_cast<int>(abi::Algorithm::kRing) ? 0 : tuning_for(group_.world).pair_bytes;
-  // `bytes` is the same on all ranks, the sizes of pairs may differ: where they do, it is 0.
-  const bool of_the_whole = kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kAllToAll;
-  p.ring_workers = ring_workers(of_the_whole ? bytes : bytes * group_.world);
-  uint64_t small = 0, big = 0;
+  uint64_t small = 0;
+  int big_workers = 0;
+  auto workers_for = [&](uint64_t size) {  // of one pair and direction
+    if (size <= p.packet_limit) {
+      small = std::max(small, size);
+      return 0;
+    }
+    const int limit = pair_workers(kind, size, bytes), workers = abi::ring_workers(size, limit);
+    p.ring_workers = std::max(p.ring_workers, limit);
+    big_workers = std::max(big_workers, workers);
+    return workers;
+  };
   for (int r = 0; r < group_.world; ++r) {
     if (r == group_.rank) continue;
-    for (uint64_t size : {parts[r].send_bytes, parts[r].receive_bytes}) {
-      if (size <= p.packet_limit)
-        small = std::max(small, size);
-      else
-        big = std::max(big, size);
-    }
+    p.parts[r].send_workers = workers_for(parts[r].send_bytes);
+    p.parts[r].receive_workers = workers_for(parts[r].receive_bytes);
   }
   constexpr uint64_t kBytesPerWorker = kPacketThreads * 8;
   uint64_t grid = std::max<uint64_t>(1, (small + kBytesPerWorker - 1) / kBytesPerWorker);
   const abi::ExchangePart& own = parts[group_.rank];
   if (own.source != own.destination) grid = std::max<uint64_t>(grid, own.send_bytes / (4 * 16 * kPacketThreads));
-  grid = std::max<uint64_t>(std::min<uint64_t>(grid, big ? p.ring_workers : kMaxPacketWorkers),
-                            abi::ring_workers(big, p.ring_workers));
-  p.uses_rings = big > 0;
-  launch({KernelFamily::kExchange, DType::kU8, group_.world}, static_cast<int>(grid), big > 0, p, call);
+  p.uses_rings = big_workers > 0;
+  grid = std::max<uint64_t>(std::min<uint64_t>(grid, p.uses_rings ? p.ring_workers : kMaxPacketWorkers), big_workers);
+  launch({KernelFamily::kExchange, DType::kU8, group_.world}, static_cast<int>(grid), p.uses_rings, p, call);
 }
 
 void CudaCollectives::barrier(const Call& call) {

@@ -64,7 +64,8 @@ class CudaCollectives {
     uint64_t bytes;
     uint64_t own_part;  // offset of this rank's part
   };
-  /// One part per rank. `bytes` goes into the comparison of the calls: what all ranks must agree on (0: nothing).
+  /// One part per rank. `bytes` goes into the comparison of the calls: what all ranks must agree on (0: nothing, then
+  /// every pair compares). Ranks of an all-to-all may differ in whether they pass the size of the whole, or 0.
   void exchange(ExchangeKind kind, std::span<const abi::ExchangePart> parts, int root, uint64_t bytes, const Call& call,
                 const Output& output = {});
   void barrier(const Call& call);
@@ -101,6 +102,7 @@ class CudaCollectives {
   abi::CollectiveParams make_params(abi::CollectiveKind kind, const Call& call) const;
   /// CTAs of the rings for a tensor of so many bytes.
   int ring_workers(uint64_t bytes) const;
+  int pair_workers(ExchangeKind kind, uint64_t pair, uint64_t bytes) const;
   void launch(const KernelKey& key, int grid, bool with_shared, abi::CollectiveParams& params, const Call& call);
   void point(abi::CollectiveKind kind, int peer, uint64_t bytes, abi::CollectiveParams& params, const Call& call);
   std::shared_ptr<Window> window_at(const void* data, uint64_t bytes) const;

@@ -109,11 +109,13 @@ struct CollectiveError {
   u64 sequence;  // of the call, as given at its launch
 };
 
-/// One rank's part of an exchange: bytes to and from every peer.
+/// One rank's part of an exchange: bytes to and from every peer. Workers: CTAs of the rings that serve it, the same at
+/// both ends (kExchange).
 struct ExchangePart {
   const unsigned char* source;
   unsigned char* destination;
   u64 send_bytes, receive_bytes;
+  i32 send_workers, receive_workers;
 };
 
 /// A call, packed into 64 bits so that one packet carries it: kind and kDirectCall, type, operation, root + 1, then the
@@ -149,7 +151,7 @@ struct CollectiveParams {
   i32 early;         // launched with programmatic dependence
   i32 peer;          // kSend, kReceive
   i32 uses_rings;    // kExchange: some pair is larger than packet_limit
-  i32 ring_workers;  // CTAs of the rings, the same on all ranks
+  i32 ring_workers;  // CTAs of the rings, the same on all ranks (kExchange: at most these of this rank)
   i32 workers;       // CTAs that take part: the first of the launch that ask
   u64 count;         // elements of the whole (all-reduce, reduce), of one part (reduce-scatter)
   const unsigned char* in;
@@ -163,12 +165,13 @@ struct CollectiveParams {
   u64 place_in, place_out;
   u64 push_offset;
   i32 compares_pairs;  // kExchange: the sizes of pairs may differ, so that the call does not say them
+  i32 mixes_pairs;     // kExchange: calls of other ranks may say them, or not, unlike this one
 };
 
 /// A call about one pair, whose own call says no count.
 ARK_HOST_DEVICE inline constexpr u64 pair_call(u64 call, u64 bytes) { return (call & 0xffff) | bytes << 16; }
 
-/// Workers that serve a pair of an exchange: both ends compute the same.
+/// Workers that serve a pair: both ends compute the same.
 ARK_HOST_DEVICE inline constexpr int ring_workers(u64 bytes, int limit) {
   const u64 messages = (bytes + kMessageBytes - 1) / kMessageBytes;
   return messages < static_cast<u64>(limit) ? static_cast<int>(messages) : limit;

@@ -168,7 +168,7 @@ struct BigParts {
     const u64 bytes = outgoing ? part.send_bytes : part.receive_bytes;
     unsigned char* data = outgoing ? const_cast<unsigned char*>(part.source) : part.destination;
     if (r == p.rank || bytes <= p.packet_limit) return {nullptr, 0, 0};
-    return {data, bytes, abi::ring_workers(bytes, p.ring_workers)};
+    return {data, bytes, outgoing ? part.send_workers : part.receive_workers};
   }
 };
 

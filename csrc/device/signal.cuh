@@ -118,9 +118,15 @@ ARK_DEVICE void announce_call(const CollectiveParams& p, int worker, u32 epoch, 
   store_packet(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, words);
 }
 
-/// Worker 0, one warp: hears of the peers' calls.
-ARK_DEVICE void hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
-  if (lane >= p.world || lane == p.rank) return;
+/// Whether one rank tells with its call how large all pairs are, and the other one tells of each pair apart.
+ARK_DEVICE bool mixes(const CollectiveParams& p, u64 theirs) {
+  return p.mixes_pairs && ((theirs ^ p.call) & 0xffff) == 0 && (theirs >> 16 == 0 || p.call >> 16 == 0);
+}
+
+/// Worker 0, one warp: hears of the peers' calls. Returns that of rank `lane`, 0 where there is none to go on with.
+template <bool kMixes = false>
+ARK_DEVICE u64 hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
+  if (lane >= p.world || lane == p.rank) return 0;
   const unsigned char* slot = p.base[p.rank] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + lane) * 16;
   Patience patience;
   u32 w[4];
@@ -128,20 +134,23 @@ ARK_DEVICE void hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
     load_packet(w, slot);
     if (w[1] == epoch && w[3] == epoch) {
       const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
-      if (theirs != p.call) fail_group(p, {CollectiveWait::kMismatch, lane}, 0, 0, theirs);
-      return;
+      if (theirs == p.call || (kMixes && mixes(p, theirs))) return theirs;
+      fail_group(p, {CollectiveWait::kMismatch, lane}, 0, 0, theirs);
+      return 0;
     }
   } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+  return 0;
 }
 
 /// ... and hears of theirs. The last worker that comes here (every thread of a CTA has read the epoch before) moves the
 /// epoch on.
-ARK_DEVICE void finish_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+template <bool kMixes = false>
+ARK_DEVICE u64 finish_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
   if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == static_cast<u32>(p.workers) - 1) {
     store_relaxed(&p.state->entered, 0);
     store_relaxed(&p.state->epoch, next_epoch(epoch));
   }
-  if (worker == 0) hear_calls(p, epoch, lane);
+  return worker == 0 ? hear_calls<kMixes>(p, epoch, lane) : 0;
 }
 
 /// The same where CTA 0 does nothing else: the others only say that all their threads have read the epoch.
@@ -175,23 +184,24 @@ ARK_DEVICE void announce_exchange(const CollectiveParams& p, int worker, u32 epo
   store_tagged(place_packet(p, lane, p.rank, epoch, 1), p.parts[lane].receive_bytes, epoch, epoch);
 }
 
-/// ... and compares with what they say.
+/// ... and compares with what they say: of this pair, or with the call of all of them.
 ARK_DEVICE void finish_exchange(const CollectiveParams& p, int worker, u32 epoch, int lane) {
-  finish_call(p, worker, epoch, lane);
-  if (!p.compares_pairs || worker != 0 || lane >= p.world || lane == p.rank) return;
+  const u64 call = finish_call<true>(p, worker, epoch, lane);
+  if (call == 0 || (!p.compares_pairs && call == p.call)) return;
   Patience patience;
   for (int i = 0; i < 2; i++) {
     const u64 own = i == 0 ? p.parts[lane].receive_bytes : p.parts[lane].send_bytes;
-    u32 w[4];
-    do {
-      load_packet(w, place_packet(p, p.rank, lane, epoch, i));
-      if (w[1] != epoch || w[3] != epoch) continue;
-      const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
-      if (theirs != own)
-        fail_group(p, {i == 0 ? CollectiveWait::kSent : CollectiveWait::kExpected, lane}, 0, 0,
-                   abi::pair_call(p.call, theirs), abi::pair_call(p.call, own));
-      break;
-    } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+    u64 theirs = (call >> 16) / p.world;
+    if (theirs == 0) {  // it tells apart
+      const unsigned char* box = place_packet(p, p.rank, lane, epoch, i);
+      u32 w[4];
+      for (load_packet(w, box); w[1] != epoch || w[3] != epoch; load_packet(w, box))
+        if (!patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1])) return;
+      theirs = static_cast<u64>(w[2]) << 32 | w[0];
+    }
+    if (theirs != own)
+      fail_group(p, {i == 0 ? CollectiveWait::kSent : CollectiveWait::kExpected, lane}, 0, 0,
+                 abi::pair_call(p.call, theirs), abi::pair_call(p.call, own));
   }
 }
 

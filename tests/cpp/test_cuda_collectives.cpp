@@ -38,8 +38,9 @@ void check_reductions(Rank& rank, DType dtype, Reduction op, size_t count, int a
   expect(got == wanted, cat("reduce_scatter of ", what, got == wanted ? "" : first_difference(got, wanted, width)));
 }
 
-/// bytes(from, to) of every pair.
-void check_exchange(Rank& rank, const std::function<size_t(int, int)>& bytes, int algorithm, int shift, int round) {
+/// bytes(from, to) of every pair; `whole`: what this rank says of all of its pairs together, if they are even.
+void check_exchange(Rank& rank, const std::function<size_t(int, int)>& bytes, int algorithm, int shift, int round,
+                    size_t whole = 0) {
   rank.collectives.force_algorithm(algorithm);
   std::vector<unsigned char> sent, wanted;
   std::vector<abi::ExchangePart> parts(rank.world);
@@ -52,11 +53,21 @@ void check_exchange(Rank& rank, const std::function<size_t(int, int)>& bytes, in
   }
   if (!sent.empty()) rank.upload(rank.in() + shift, sent.data(), sent.size());
   rank.sync();
-  rank.collectives.exchange(ExchangeKind::kAllToAll, parts, -1, 0, rank.call());
+  rank.collectives.exchange(ExchangeKind::kAllToAll, parts, -1, whole, rank.call());
   auto got = rank.download(rank.out() + shift, wanted.size());
   rank.collectives.poll();
   expect(got == wanted, cat("exchange round ", round, " algorithm ", algorithm, " shift ", shift, " rank ", rank.rank,
                             ": ", got == wanted ? "" : first_difference(got, wanted, 1)));
+}
+
+/// Ranks that know the exchange as even beside others that do not, or for which it is not.
+void check_mixed_exchange(Rank& rank, size_t n, int algorithm, int shift, int round) {
+  const size_t whole = n * rank.world;
+  const bool says = (rank.rank + round) % 2 == 0;
+  check_exchange(rank, [&](int, int) { return n; }, algorithm, shift, round, says ? whole : 0);
+  check_exchange(
+      rank, [&](int from, int to) { return from == 0 || to == 0 ? n : (from + to) % 3 * n; }, algorithm, shift, round,
+      rank.rank == 0 ? whole : 0);
 }
 
 /// All-gather of one output.
@@ -173,7 +184,8 @@ void check_mismatch(int world) {
 }
 
 /// Rank 1 sends a byte more to rank 0 than this expects: both may say so, who is not concerned hears of it later.
-void check_pair_mismatch(int world, size_t bytes, bool point) {
+/// `even`: rank 0 knows the exchange as even.
+void check_pair_mismatch(int world, size_t bytes, bool point, bool even = false) {
   std::atomic<int> said{0};
   run_ranks(world, cat(point ? "send" : "exchange", " of ", bytes, " bytes, of which one rank sends more"), {},
             [&](Rank& rank) {
@@ -183,7 +195,8 @@ void check_pair_mismatch(int world, size_t bytes, bool point) {
                             bytes + (rank.rank == 1 && r == 0), bytes};
               std::string text = "no error";
               try {
-                if (!point) rank.collectives.exchange(ExchangeKind::kAllToAll, parts, -1, 0, rank.call());
+                const size_t whole = even && rank.rank == 0 ? bytes * world : 0;
+                if (!point) rank.collectives.exchange(ExchangeKind::kAllToAll, parts, -1, whole, rank.call());
                 if (point && rank.rank == 1)
                   rank.collectives.send(reinterpret_cast<void*>(rank.in()), bytes + 1, 0, rank.call());
                 if (point && rank.rank == 0)
@@ -305,6 +318,7 @@ void check_all(int world) {
           check_exchange(rank, [&](int, int) { return n; }, algorithm, shift, ++round);
           check_exchange(
               rank, [&](int from, int to) { return (from * 3 + to + 1) % 4 * n; }, algorithm, shift, ++round);
+          check_mixed_exchange(rank, n, algorithm, shift, ++round);
         }
     });
   run_ranks(world, "numbers of workers", {}, [&](Rank& rank) {  // from 16 on with CTAs to spare
@@ -335,8 +349,10 @@ void check_all(int world) {
     }
   });
   check_mismatch(world);
-  for (size_t bytes : {1000, 3'000'000})
+  for (size_t bytes : {1000, 3'000'000}) {
     for (bool point : {false, true}) check_pair_mismatch(world, bytes, point);
+    check_pair_mismatch(world, bytes, false, true);
+  }
   check_other_window(world);
   check_missing(world);
 }
