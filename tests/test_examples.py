@@ -1,4 +1,4 @@
-"""The examples that stand on torch.distributed, as their first lines say, between two processes of the host."""
+"""The examples as their first lines say, on the host; those that stand on torch.distributed between two processes."""
 
 from __future__ import annotations
 
@@ -36,3 +36,38 @@ def test_train_ddp():
     text = torchrun("examples/train_ddp.py", "--steps", "11", "--width", "64", "--depth", "2")
     losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", text)]
     assert len(losses) == 2 and losses[1] < losses[0], text
+
+
+def run(*command: str) -> str:
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | own | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_explain_model():
+    """Every op that runs through ATen is there with its cause."""
+    text = run("examples/explain_model.py")
+    assert re.search(r"\d+ +aten\.sort\.default", text) and re.search(r"matmul_simple \d+", text), text
+
+
+def test_train_bert():
+    text = run("examples/train_bert.py", "--steps", "2")
+    steps = re.findall(r"step \d+: loss ([\d.]+) with ark, ([\d.]+) eager", text)
+    assert len(steps) == 2, text
+    for ark, eager in steps:
+        assert abs(float(ark) - float(eager)) < 0.01, text
+
+
+def test_demo():
+    """The report of `make demo`: equal tokens, no fallback, compile time by parts."""
+    text = run("examples/demo.py")
+    assert re.search(r"tokens generated, equal to eager.s", text) and "through ATen: nothing" in text, text
+    assert re.search(r"of which Dynamo [\d.]+, AOTAutograd [\d.]+, ark [\d.]+", text), text

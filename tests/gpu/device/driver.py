@@ -3,9 +3,11 @@
 import ctypes
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 
+import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -15,8 +17,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 def _load() -> ctypes.CDLL:
     if "ARK_TEST_DRIVER" in os.environ:  # built before
         return _declare(ctypes.CDLL(os.environ["ARK_TEST_DRIVER"]))
+    nvcc = os.environ.get("NVCC") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not os.path.exists(nvcc):
+        pytest.skip(f"needs nvcc, of the CUDA toolkit: none on the PATH, none at {nvcc}", allow_module_level=True)
     library = pathlib.Path(tempfile.mkdtemp()) / "libdriver.so"
-    nvcc = os.environ.get("NVCC", "/usr/local/cuda/bin/nvcc")
     command = [nvcc, "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC"]
     command += [
         "-gencode",
