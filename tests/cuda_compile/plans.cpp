@@ -191,7 +191,8 @@ NamedPlan column_plan() {
   return {"column", p};
 }
 
-/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; every number of rows.
+/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; every number of rows, each
+/// form once (called), or one row in two layers (part of the kernel's body).
 NamedPlan rows_plan(bool every_size) {
   plan::Plan p;
   const int norm = add_program(p, rms_norm(ProgramKind::kPrologue));
@@ -256,7 +257,7 @@ NamedPlan rows_plan(bool every_size) {
       segment.num_units = 256;
       rows.num_units += segment.num_units;
     }
-    p.ops.push_back(op);
+    p.ops.insert(p.ops.end(), every_size ? 1 : 2, op);
   };
   const DType b = DType::kBF16;
   add("q, k, v", {1, 2048, 2, 32, 0, b}, norm, {programs[0], programs[0], programs[2]});
