@@ -17,15 +17,19 @@ pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is no
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def torchrun(*command: str) -> str:
+def run(*command: str) -> str:
+    """What python prints for it, without GPUs."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    own = {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    own = {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [*launch, *command], cwd=ROOT, env=os.environ | own, capture_output=True, text=True, timeout=300
+        [sys.executable, *command], cwd=ROOT, env=os.environ | own, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
+
+
+def torchrun(*command: str) -> str:
+    return run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command)
 
 
 def test_allreduce_quickstart():
@@ -36,20 +40,6 @@ def test_train_ddp():
     text = torchrun("examples/train_ddp.py", "--steps", "11", "--width", "64", "--depth", "2")
     losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", text)]
     assert len(losses) == 2 and losses[1] < losses[0], text
-
-
-def run(*command: str) -> str:
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | own | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
 
 
 def test_explain_model():

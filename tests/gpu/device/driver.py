@@ -18,8 +18,8 @@ def _load() -> ctypes.CDLL:
     if "ARK_TEST_DRIVER" in os.environ:  # built before
         return _declare(ctypes.CDLL(os.environ["ARK_TEST_DRIVER"]))
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not os.path.exists(nvcc):
-        pytest.skip(f"needs nvcc, of the CUDA toolkit: none on the PATH, none at {nvcc}", allow_module_level=True)
+    if shutil.which(nvcc) is None:
+        pytest.skip(f"needs nvcc, of the CUDA toolkit: there is no {nvcc}", allow_module_level=True)
     library = pathlib.Path(tempfile.mkdtemp()) / "libdriver.so"
     command = [nvcc, "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC"]
     command += [
