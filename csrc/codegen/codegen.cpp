@@ -62,7 +62,7 @@ std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
     std::string comment;
     for (const std::string& user : code.users) comment += cat("// ", user, "\n");
     text += code.row ? row_program_source(code.program, *code.row, number, comment)
-                     : program_source(code.program, number, comment, code.broadcast);
+                     : program_source(code.program, number, comment, code.broadcast, code.epilogue_ways);
     text += "\n";
     if (flagged.contains(number)) text += flagged_program_source(code.program, number) + "\n";
   }
@@ -132,8 +132,7 @@ std::string dispatch_text(const Kernel& kernel) {
     text += "    }\n  }\n";
   }
   if (kernel.matmul_variants != 0)
-    text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants,
-                ";\n  static constexpr bool kEvenRows = ", kernel.even_rows ? "true" : "false", ";\n");
+    text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants, ";\n");
   if (kernel.attention_variants != 0)
     text += cat("  static constexpr u32 kAttentionVariants = ", kernel.attention_variants, ";\n");
   if (kernel.kinds.contains(TaskKind::kAttentionDecode)) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "codegen/epilogue_ways.h"
 #include "device/launch.h"
 
 namespace ark::codegen {
@@ -48,8 +49,9 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u;
+    uint32_t broadcast = ~0u, epilogue_ways = 0;
     Ops row_ops;
+    std::optional<EpilogueShape> epilogue;
   };
   std::vector<Program> programs;
   Kernel rest;  // everything but code, uses and the numbers in the forms
@@ -106,6 +108,12 @@ class Analysis {
     needs_.rest.decode_rows.insert(rows <= 4 ? 4 : 16);
   }
 
+  void note_epilogue(const plan::Op& op, Needs::Program& need) const {
+    const auto number = static_cast<size_t>(op.record.params.matmul.program);
+    if (!need.epilogue) need.epilogue = epilogue_shape(plan_.programs[number]);
+    need.epilogue_ways |= epilogue_way(*need.epilogue, op);
+  }
+
   void note(const plan::Op& op) {
     const abi::Params& p = op.record.params;
     switch (op.record.kind) {
@@ -122,9 +130,8 @@ class Analysis {
         note_rows(op);
         break;
       case TaskKind::kMatmulTile:
-        note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand);
+        note_epilogue(op, note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand));
         needs_.rest.matmul_variants |= matmul_variant(p.matmul);
-        needs_.rest.even_rows |= p.matmul.n % 2 == 0 && p.matmul.n % 8 != 0;
         break;
       case TaskKind::kMatmulSimple:
         note_program(op, kEpilogueSimple, p.matmul.program, p.matmul.first_operand);
@@ -213,6 +220,7 @@ class Maker {
         code = append(plan.programs[i], need, own_form(plan.programs[i], need));
       else if (!need.uses.empty())
         code = code_of(plan.programs[i], need);
+      if (code >= 0) kernel_.code[static_cast<size_t>(code)].epilogue_ways |= need.epilogue_ways;
       number.push_back(code);
       for (const Use use : need.uses) kernel_.uses[use].insert(code);
     }
@@ -225,13 +233,15 @@ class Maker {
     kernel_.mask_types |= rest.mask_types;
     kernel_.matmul_variants |= rest.matmul_variants;
     kernel_.attention_variants |= rest.attention_variants;
-    kernel_.even_rows |= rest.even_rows;
     kernel_.maps |= rest.maps;
     kernel_.slot_capacity = std::max(kernel_.slot_capacity, rest.slot_capacity);
   }
 
   void add_form(plan::RowsForm form) {
-    if (find_form(kernel_, form) >= 0) return;
+    if (const int known = find_form(kernel_, form); known >= 0) {
+      kernel_.forms[static_cast<size_t>(known)].once &= form.once;
+      return;
+    }
     form.params.form = static_cast<int>(kernel_.forms.size());
     kernel_.forms.push_back(form);
   }
@@ -241,7 +251,7 @@ class Maker {
   }
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
-    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, need.users});
+    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, 0, need.users});
     return static_cast<int>(kernel_.code.size()) - 1;
   }
 
@@ -294,6 +304,9 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
     numbers.program.push_back(need.uses.empty() ? -1 : find_code(kernel, plan.programs[i], need));
     for (const Use use : need.uses)
       if (!kernel.uses[use].contains(numbers.program.back())) return std::nullopt;
+    if (!need.uses.empty() &&
+        !has_epilogue_ways(kernel.code[static_cast<size_t>(numbers.program.back())].epilogue_ways, need.epilogue_ways))
+      return std::nullopt;
   }
   std::vector<int32_t> forms;
   for (const plan::RowsForm& form : rest.forms) {

@@ -25,6 +25,7 @@ struct Code {
   Program program;
   std::optional<RowForm> row;
   uint32_t broadcast = 0;          // operands with stride 0 along the last dimension wherever it is used
+  uint32_t epilogue_ways = 0;      // of kMatmulTile: EpilogueWay, of all ops that use it
   std::vector<std::string> users;  // names of some ops, for the reader of the source
 };
 
@@ -38,7 +39,6 @@ struct Kernel {
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
-  bool even_rows = false;  // some product's rows are of even length and none that its epilogue's vectors divide
   bool maps = false;
   int slot_capacity = 0;
 };

@@ -17,7 +17,7 @@ class Printer : public ProgramAnalysis {
  public:
   using ProgramAnalysis::ProgramAnalysis;
 
-  std::string text(int number, const std::string& comment, bool flagged = false) {
+  std::string text(int number, const std::string& comment, bool flagged = false, uint32_t epilogue_ways = 0) {
     out_ = comment;
     flagged_ = flagged;
     line(flagged ? cat("template <u32 kFlags>\nstruct FlaggedProgram", number, " {")
@@ -32,6 +32,7 @@ class Printer : public ProgramAnalysis {
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
                "u, kStores = ", plain_operands(Opcode::kStore), "u;"));
+    if (epilogue_ways != 0) line(cat("  static constexpr u32 kEpilogueWays = ", epilogue_ways, ";"));
     print_inputs();
     if (flagged_) print_ready();
     if (row_ || column_) {
@@ -440,9 +441,9 @@ class Printer : public ProgramAnalysis {
 
 }  // namespace
 
-std::string program_source(const Program& program, int number, const std::string& comment,
-                           uint32_t broadcast_operands) {
-  return Printer(program, nullptr, broadcast_operands).text(number, comment);
+std::string program_source(const Program& program, int number, const std::string& comment, uint32_t broadcast_operands,
+                           uint32_t epilogue_ways) {
+  return Printer(program, nullptr, broadcast_operands).text(number, comment, false, epilogue_ways);
 }
 
 std::string flagged_program_source(const Program& program, int number) {

@@ -75,13 +75,32 @@ ARK_DEVICE void run_strided(const WarpTile<Program>& tile, const float (&acc)[kR
   }
 }
 
-/// Whether rows of even length that are no multiple of the vectors have code of their own.
-template <class Programs>
-consteval bool has_even_rows() {
-  if constexpr (requires { Programs::kEvenRows; })
-    return Programs::kEvenRows;
+/// How products of the kernel move the program's vectors; programs that do not say have code for every way.
+enum EpilogueWay : u32 { kWholeVectors = 1, kTwoElements = 2, kSingleElements = 4 };
+template <class Program>
+consteval u32 epilogue_ways() {
+  if constexpr (requires { Program::kEpilogueWays; })
+    return Program::kEpilogueWays;
   else
-    return true;
+    return kWholeVectors | kTwoElements | kSingleElements;
+}
+
+/// The program over a warpgroup's tile in the first way that fits the op; the last one that there is fits what is left.
+template <class Program, int kRegisters>
+ARK_DEVICE void run_program(const WarpTile<Program>& tile, const float (&acc)[kRegisters]) {
+  constexpr u32 kWays = epilogue_ways<Program>();
+  constexpr int V = Program::kVector;
+  constexpr bool kWalks = WarpTile<Program>::kWalks, kTwo = V > 2 && kWalks && !reads_pairs<Program>();
+  if constexpr ((kWays & kWholeVectors) != 0) {
+    if constexpr (kWalks) {
+      if (kWays == kWholeVectors || tile.template moves<V>()) return run_vectors<Program, V>(tile, acc);
+    } else {
+      if (kWays == kWholeVectors || tile.params().n % V == 0) return run_strided<Program, V>(tile, acc);
+    }
+  }
+  if constexpr ((kWays & kTwoElements) != 0 && kTwo)
+    if ((kWays & kSingleElements) == 0 || tile.template moves<2>()) return run_vectors<Program, 2>(tile, acc);
+  if constexpr ((kWays & kSingleElements) != 0) run_strided<Program, 1>(tile, acc);
 }
 
 /// The epilogue of a warpgroup's tile: 64 rows, `columns` (128 or 256) columns.
@@ -90,19 +109,10 @@ ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const f
                              const TilePlace& place, int columns) {
   const abi::MatmulTileParams& p = task.record->params.matmul;
   Programs::epilogue_tile(p.program, [&](auto program) __attribute__((always_inline)) {
-    using Program = decltype(program);
-    using Tile = WarpTile<Program>;
+    using Tile = WarpTile<decltype(program)>;
     const ProgramContext context(task, p.first_operand, consumer.worker);
     const int used = (min(columns, p.n - place.column) + Tile::Layout::kColumns - 1) / Tile::Layout::kColumns;
-    const Tile tile{context, place, used * Tile::kParts};
-    if constexpr (Tile::kWalks && Program::kVector > 1) {
-      if (tile.template moves<Program::kVector>()) return run_vectors<Program, Program::kVector>(tile, acc);
-      if constexpr (has_even_rows<Programs>() && Program::kVector > 2 && !reads_pairs<Program>())
-        if (tile.template moves<2>()) return run_vectors<Program, 2>(tile, acc);
-    } else if constexpr (Program::kVector > 1) {
-      if (p.n % Program::kVector == 0) return run_strided<Program, Program::kVector>(tile, acc);
-    }
-    run_strided<Program, 1>(tile, acc);
+    run_program(Tile{context, place, used * Tile::kParts}, acc);
   });
 }
 

@@ -79,11 +79,10 @@ void few_rows_are_sizes() {
     }
 }
 
-/// Code that runs once in a launch is a function; code that every layer runs is part of the kernel's body.
-void forms_of_one_op_are_called() {
+plan::Plan layers_of_few_rows(int layers) {
   test::GraphBuilder b;
   ir::ValueId x = b.input(DType::kBF16, {1, 512});
-  for (int layer = 0; layer < 4; ++layer) {
+  for (int layer = 0; layer < layers; ++layer) {
     const ir::ValueId weight = b.input(DType::kBF16, {512, 512}), product = b.value(DType::kBF16, {1, 512});
     b.graph.immutable[static_cast<size_t>(layer + 1)] = true;
     b.graph.values[static_cast<size_t>(weight)].strides = {test::number(1), test::number(512)};
@@ -92,11 +91,23 @@ void forms_of_one_op_are_called() {
   }
   b.graph.outputs = {x};
   ir::verify(b.graph);
-  const std::string text = codegen::generate(planner::make_plan(b.graph, {}), {}).text;
-  EXPECT(contains(text, "return call<RowsTask<RowsForm0>>(consumer, task)"));     // reads the input
-  EXPECT(contains(text, "return RowsTask<RowsForm1>::consume(consumer, task)"));  // the layers in the middle
-  EXPECT(contains(text, "return call<RowsTask<RowsForm2>>(consumer, task)"));     // writes the output
+  return planner::make_plan(b.graph, {});
+}
+
+/// Code that runs once in a launch is a function; code that every layer runs is part of the kernel's body, also where
+/// only a later plan of the kernel has several.
+void forms_of_one_op_are_called() {
+  const char* const called = "return call<RowsTask<RowsForm1>>(consumer, task)";
+  const char* const in_body = "return RowsTask<RowsForm1>::consume(consumer, task)";
+  const plan::Plan three = layers_of_few_rows(3), four = layers_of_few_rows(4);
+  const std::string text = codegen::generate(four, {}).text;
+  EXPECT(contains(text, "return call<RowsTask<RowsForm0>>(consumer, task)"));  // reads the input
+  EXPECT(contains(text, in_body));                                             // the layers in the middle
+  EXPECT(contains(text, "return call<RowsTask<RowsForm2>>(consumer, task)"));  // writes the output
   EXPECT(!contains(text, "RowsForm3"));
+  EXPECT(contains(codegen::generate(three, {}).text, called));
+  const plan::Plan* const plans[] = {&three, &four};
+  EXPECT(contains(codegen::generate(codegen::make_kernel(plans), {}).text, in_body));
 }
 
 void only_what_is_needed() {
@@ -181,6 +192,46 @@ void kernels_are_shared() {
   EXPECT(!codegen::find_numbers(both, slots).has_value());
 }
 
+/// x [256, 512] @ w [512, columns] + bias, in bf16.
+plan::Plan tile_plan(int64_t columns, bool bias_is_strided = false) {
+  test::GraphBuilder b;
+  const int64_t step = bias_is_strided ? 2 : 1;
+  const ir::ValueId x = b.input(DType::kBF16, {256, 512}), weight = b.input(DType::kBF16, {512, columns}),
+                    bias = b.input(DType::kBF16, {columns}), product = b.value(DType::kBF16, {256, columns});
+  b.graph.values[static_cast<size_t>(weight)].strides = {test::number(1), test::number(512)};
+  b.graph.values[static_cast<size_t>(bias)].strides = {test::number(step)};
+  b.node(ir::OpKind::kMatmul, {x, weight}, {product});
+  const ir::ValueId spread = b.value(DType::kBF16, {256, columns}, bias);
+  b.graph.values[static_cast<size_t>(spread)].strides = {test::number(0), test::number(step)};
+  b.node(ir::OpKind::kView, {bias}, {spread});
+  b.graph.outputs = {b.pointwise(Opcode::kAdd, {product, spread}, DType::kBF16, {256, columns})};
+  ir::verify(b.graph);
+  return planner::make_plan(b.graph, {});
+}
+
+/// A kernel has the ways of moving vectors that its products take; one that takes another does not fit it.
+void ways_of_epilogues() {
+  const plan::Plan whole = tile_plan(512), pairs = tile_plan(514), odd = tile_plan(515), spaced = tile_plan(512, true);
+  const auto ways = [](const plan::Plan& plan) {
+    const std::string text = codegen::generate(plan, {}).text;
+    const size_t at = text.find("kEpilogueWays = ");
+    return at == std::string::npos ? 0 : std::stoi(text.substr(at + 16));
+  };
+  EXPECT_EQ(ways(whole), 1);
+  EXPECT_EQ(ways(pairs), 2);
+  EXPECT_EQ(ways(odd), 4);
+  EXPECT_EQ(ways(spaced), 4);
+  const plan::Plan* const plans[] = {&whole, &pairs, &odd};
+  const codegen::Kernel one = codegen::make_kernel({plans, 1}), two = codegen::make_kernel({plans, 2}),
+                        all = codegen::make_kernel(plans);
+  EXPECT(codegen::find_numbers(one, whole) && !codegen::find_numbers(one, pairs) && !codegen::find_numbers(one, odd));
+  EXPECT(codegen::find_numbers(two, whole) && codegen::find_numbers(two, pairs) && !codegen::find_numbers(two, odd));
+  for (const plan::Plan* plan : plans) EXPECT(codegen::find_numbers(all, *plan).has_value());
+  EXPECT(contains(codegen::generate(all, {}).text, "kEpilogueWays = 7;"));
+  const codegen::Kernel more = codegen::extended(one, odd);
+  EXPECT(codegen::find_numbers(more, whole) && codegen::find_numbers(more, odd) && codegen::find_numbers(more, pairs));
+}
+
 plan::Plan mask_range_plan(DType dtype) {
   plan::Plan plan = pointwise_plan(64);
   plan::Op op;
@@ -228,6 +279,7 @@ void rows_of_all_lengths() {
 
 int main() {
   kernels_are_shared();
+  ways_of_epilogues();
   types_of_masks();
   rows_of_all_lengths();
   sizes_are_not_in_the_source();

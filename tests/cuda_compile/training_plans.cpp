@@ -23,7 +23,9 @@ int with_bias(ProgramBuilder& b) {
   return b.op(Opcode::kAdd, b.root(), bias);
 }
 
-void add_matmul(plan::Plan& p, int program, int tile_n, bool a_k_major, bool b_k_major, const char* name) {
+/// Products that end in the program: rows of whole vectors, and (`odd`) rows that go element by element.
+void add_matmul(plan::Plan& p, int program, int tile_n, bool a_k_major, bool b_k_major, const char* name,
+                int odd = 1027) {
   plan::Op op;
   op.name = name;
   op.record.kind = TaskKind::kMatmulTile;
@@ -32,7 +34,15 @@ void add_matmul(plan::Plan& p, int program, int tile_n, bool a_k_major, bool b_k
   m.tile_m = 128, m.tile_n = tile_n, m.tile_k = 64;
   m.a_k_major = a_k_major, m.b_k_major = b_k_major;
   m.program = program;
-  p.ops.push_back(op);
+  op.operands.resize(static_cast<size_t>(p.programs[static_cast<size_t>(program)].num_operands));
+  for (const int n : {1024, odd}) {
+    m.n = n;
+    for (abi::Operand& o : op.operands) {
+      o.stride[1] = n, o.stride[2] = 1;
+      o.vector = n % 8 == 0 ? 8 : n % 2 == 0 ? 2 : 1;
+    }
+    p.ops.push_back(op);
+  }
 }
 
 void add_attention(plan::Plan& p, TaskKind kind, const char* name) {
@@ -56,7 +66,7 @@ NamedPlan forward_plan() {
   gelu.store(2, DType::kBF16, gelu.op(Opcode::kMul, x, gaussian_cdf(gelu, x)));
   ProgramBuilder tanh(ProgramKind::kEpilogue, 3, 0, 2);
   tanh.store(1, DType::kBF16, tanh.op(Opcode::kTanh, with_bias(tanh)));
-  add_matmul(p, add_program(p, bias), 256, true, true, "bias");
+  add_matmul(p, add_program(p, bias), 256, true, true, "bias", 1026);  // rows of pairs
   add_matmul(p, add_program(p, gelu), 256, true, true, "bias, gelu");
   add_matmul(p, add_program(p, tanh), 128, true, true, "bias, tanh");
   add_attention(p, TaskKind::kAttentionForward, "attention");

@@ -1,0 +1,57 @@
+#include "codegen/epilogue_ways.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "codegen/program_analysis.h"
+
+namespace ark::codegen {
+namespace {
+
+class Shape : public ProgramAnalysis {
+ public:
+  using ProgramAnalysis::ProgramAnalysis;
+  EpilogueShape get() const {
+    const uint32_t stores = plain_operands(Opcode::kStore);
+    return {vector_length(), stores, stores | plain_operands(Opcode::kLoad), program_.num_operands, reads_pairs()};
+  }
+};
+
+/// Whether all operands that are walked over can be moved by `vector` elements (WarpTile::moves).
+bool moves(const EpilogueShape& shape, const plan::Op& op, int vector) {
+  const abi::MatmulTileParams& p = op.record.params.matmul;
+  if (p.n % vector != 0) return false;
+  for (int i = 0; i < shape.num_operands; ++i) {
+    if ((shape.walked >> i & 1) == 0) continue;
+    const abi::Operand& o = op.operands[static_cast<size_t>(p.first_operand + i)];
+    const bool spread = (shape.stores >> i & 1) == 0 && o.stride[2] == 0;
+    if (!spread && o.vector < std::min(vector, 16 / static_cast<int>(size_bytes(static_cast<DType>(o.dtype)))))
+      return false;
+    constexpr int64_t kMostStride = int64_t{1} << 27;  // a row in bytes fits 32 bits
+    if (o.stride[1] < -kMostStride || o.stride[1] >= kMostStride) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool EpilogueShape::walks() const {
+  constexpr int kMostWalked = 6;  // device/epilogue_walk.cuh
+  return num_operands <= 32 && std::popcount(walked) <= kMostWalked;
+}
+
+EpilogueShape epilogue_shape(const Program& program) { return Shape(program).get(); }
+
+EpilogueWay epilogue_way(const EpilogueShape& shape, const plan::Op& op) {
+  const abi::MatmulTileParams& p = op.record.params.matmul;
+  check(op.record.kind == abi::TaskKind::kMatmulTile &&
+            static_cast<size_t>(p.first_operand + shape.num_operands) <= op.operands.size(),
+        "op '", op.name, "': a product in tiles with ", op.operands.size(), " operands, of them ", shape.num_operands,
+        " of its epilogue from ", p.first_operand, " on");
+  if (!shape.walks()) return p.n % shape.vector == 0 ? kWholeVectors : kSingleElements;
+  if (moves(shape, op, shape.vector)) return kWholeVectors;
+  return shape.vector > 2 && !shape.pairs && moves(shape, op, 2) ? kTwoElements : kSingleElements;
+}
+
+}  // namespace ark::codegen

@@ -1,0 +1,36 @@
+// How the epilogues of products in tiles move their vectors (device/epilogue.cuh). Each way is a copy of the program in
+// the function that holds the main loops, whose size is most of a kernel's compile time: a kernel has those ways that
+// its products take.
+#pragma once
+#include <cstdint>
+
+#include "ir/program.h"
+#include "planner/plan.h"
+
+namespace ark::codegen {
+
+/// Bits. The device knows them by these numbers.
+enum EpilogueWay : uint32_t { kWholeVectors = 1, kTwoElements = 2, kSingleElements = 4 };
+
+/// What the choice needs to know of a program, whatever the sizes.
+struct EpilogueShape {
+  int vector = 1;       // elements
+  uint32_t stores = 0;  // operands reached by coordinates alone that are stored,
+  uint32_t walked = 0;  // stored or loaded
+  int num_operands = 0;
+  bool pairs = false;  // it reads accumulators of other columns
+  /// Whether lanes walk over the operands by addresses; else they reach them by coordinates and strides.
+  bool walks() const;
+};
+EpilogueShape epilogue_shape(const Program& program);
+
+/// The way of one op, a kMatmulTile whose epilogue has this shape.
+EpilogueWay epilogue_way(const EpilogueShape& shape, const plan::Op& op);
+
+/// Whether code with the ways `has` serves what `needs` some: single elements serve pairs too.
+inline bool has_epilogue_ways(uint32_t has, uint32_t needs) {
+  if ((has & kSingleElements) != 0) needs &= ~kTwoElements;
+  return (needs & ~has) == 0;
+}
+
+}  // namespace ark::codegen
