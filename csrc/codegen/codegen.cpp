@@ -137,13 +137,15 @@ std::string dispatch_text(const Kernel& kernel) {
     text += cat("  static constexpr u32 kAttentionVariants = ", kernel.attention_variants, ";\n");
   if (kernel.kinds.contains(TaskKind::kAttentionDecode)) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
-    text += "  // Decode attention: element types, head sizes and query rows (padded) that occur.\n";
+    text += "  // Decode attention: element types, head sizes, query rows (padded) and keys that occur.\n";
     text += cat("  static constexpr bool kDecodeBF16 = ", flag(kernel.decode_types.contains(DType::kBF16)),
                 ", kDecodeF16 = ", flag(kernel.decode_types.contains(DType::kF16)), ";\n");
     text += cat("  static constexpr bool kDecode64 = ", flag(kernel.decode_dims.contains(64)),
                 ", kDecode128 = ", flag(kernel.decode_dims.contains(128)),
                 ", kDecodeRows4 = ", flag(kernel.decode_rows.contains(4)),
                 ", kDecodeRows16 = ", flag(kernel.decode_rows.contains(16)), ";\n");
+    text += cat("  static constexpr bool kDecodeCache = ", flag(kernel.decode_caches.contains(true)),
+                ", kDecodePlain = ", flag(kernel.decode_caches.contains(false)), ";  // where keys come from\n");
   }
   if (kernel.mask_types != 0) text += cat("  static constexpr u32 kMaskTypes = ", kernel.mask_types, ";\n");
   return text;

@@ -106,6 +106,7 @@ class Analysis {
     needs_.rest.decode_types.insert(static_cast<DType>(p.dtype));
     needs_.rest.decode_dims.insert(p.head_dim);
     needs_.rest.decode_rows.insert(rows <= 4 ? 4 : 16);
+    needs_.rest.decode_caches.insert(p.fresh_operand >= 0);
   }
 
   void note_epilogue(const plan::Op& op, Needs::Program& need) const {
@@ -230,6 +231,7 @@ class Maker {
     kernel_.decode_types.insert(rest.decode_types.begin(), rest.decode_types.end());
     kernel_.decode_dims.insert(rest.decode_dims.begin(), rest.decode_dims.end());
     kernel_.decode_rows.insert(rest.decode_rows.begin(), rest.decode_rows.end());
+    kernel_.decode_caches.insert(rest.decode_caches.begin(), rest.decode_caches.end());
     kernel_.mask_types |= rest.mask_types;
     kernel_.matmul_variants |= rest.matmul_variants;
     kernel_.attention_variants |= rest.attention_variants;
@@ -294,7 +296,8 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
   const Kernel& rest = needs.rest;
   if (!within(rest.kinds, kernel.kinds) || !within(rest.decode_types, kernel.decode_types) ||
       !within(rest.decode_dims, kernel.decode_dims) || !within(rest.decode_rows, kernel.decode_rows) ||
-      (rest.mask_types & ~kernel.mask_types) != 0 || (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
+      !within(rest.decode_caches, kernel.decode_caches) || (rest.mask_types & ~kernel.mask_types) != 0 ||
+      (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
       (rest.attention_variants & ~kernel.attention_variants) != 0 || (rest.maps && !kernel.maps) ||
       rest.slot_capacity > kernel.slot_capacity)
     return std::nullopt;

@@ -39,6 +39,7 @@ struct Kernel {
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
+  std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait
   bool maps = false;
   int slot_capacity = 0;
 };

@@ -3,9 +3,10 @@
 //
 // Keys. With fresh_operand, cache rows below that scalar (the position) are immutable in this launch: they stream
 // through the ring ahead of every wait, cut into parts of equal length; the rows from there on (appended in this
-// launch) are read directly after the wait, by the last part that is used. Without it, all visible keys are read
-// directly after the wait. Parts beyond those that are used (cache_parts) do nothing at all and are not read; without
-// the scalar all are used, and one that gets no keys leaves m = -infinity, l = 0.
+// launch) are read directly after the wait, by the last part that is used. Without it, all keys stream through the ring
+// after the wait; pages of keys outside the mask's range stay empty. Parts beyond those that are used (cache_parts) do
+// nothing at all and are not read; without the scalar all are used, and one that sees no keys leaves m = -infinity,
+// l = 0.
 //
 // A page holds the keys and values of 16384 / (4 * dim) positions and belongs to one consumer group; each of its 4
 // warps takes a quarter of the positions (decode_warp.cuh). Softmax is online per warp, in base 2; warps, then parts,
@@ -105,9 +106,10 @@ struct DecodeTile {
   struct Step {
     int first, count;
   };
-  ARK_DEVICE Step ring_step(int page) const {
-    const int first = keys.old_begin + page * kPerPage + (consumer.warp() & 3) * kPerWarp;
-    return {first, min(keys.old_end - first, kPerWarp)};
+  ARK_DEVICE Step ring_step(int page, const DecodeRange& range) const {
+    const int begin = keys.old_begin + page * kPerPage, first = begin + (consumer.warp() & 3) * kPerWarp;
+    const bool loaded = p.fresh_operand >= 0 || range.sees(begin, kPerPage);
+    return {first, loaded ? min(keys.old_end - first, kPerWarp) : 0};
   }
 
   /// The warp for the rows of this launch: one that has nothing of the last page, else one of the other group.
@@ -144,11 +146,10 @@ struct DecodeTile {
     consumer.sync();
   }
 
-  /// The pages of this warp's group, then the rows of this launch, or pages of direct keys that the groups take in
-  /// turn.
+  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn.
   ARK_DEVICE void walk(int pages, const DecodeRange& range, const DirectKeys& direct, const Mask& masks,
                        bool takes_fresh, const Raw<16>& fresh) {
-    const bool few = p.fresh_operand >= 0 && direct.count() <= kPerWarp;
+    const bool few = direct.count() <= kPerWarp;
     const int quarter = (consumer.warp() & 3) * kPerWarp;
     int i = (consumer.group() - static_cast<int>(consumer.page)) & 1, turn = 0;
 #pragma unroll 1
@@ -157,7 +158,7 @@ struct DecodeTile {
       const unsigned char *from_k, *from_v;
       const bool ring = i < pages;
       if (ring) {
-        step = ring_step(i);
+        step = ring_step(i, range);
         from_k = consumer.worker.shared.ring[(consumer.page + i) % kPages] + quarter * kDim * 2;
         from_v = from_k + kPageBytes / 2;
       } else if (few) {
@@ -269,8 +270,16 @@ struct DecodeTile {
 
 template <class Programs>
 struct AttentionDecode {
-  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) { DecodeLoader::load(loader, task); }
-  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) { DecodeLoader::skip(loader, task); }
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    if constexpr (Programs::kDecodeCache)
+      if (task.record->params.attention.fresh_operand >= 0) return DecodeLoader::load_cache(loader, task);
+    DecodeLoader::skip(loader, task);
+  }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    if constexpr (Programs::kDecodePlain)
+      if (task.record->params.attention.fresh_operand < 0) return DecodeLoader::load_after_waits(loader, task);
+    DecodeLoader::skip(loader, task);
+  }
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;

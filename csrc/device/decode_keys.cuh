@@ -1,5 +1,6 @@
-// Which keys a tile of kAttentionDecode reads: those that it may read ahead of every wait, by the position that the
-// fetch warp has read for all roles of the item (TaskSlot::position), and the others, by the mask's range.
+// Which keys a tile of kAttentionDecode reads: those that come through the ring (of a cache the rows below the
+// position, which the fetch warp has read for all roles of the item, TaskSlot::position; else all that sizes and
+// causality leave) and the rows of a cache from the position on, by the mask's range.
 #pragma once
 #include "device/cache_position.cuh"
 #include "device/program_support.cuh"
@@ -21,15 +22,19 @@ enum DecodeOperand {
 /// The keys of one tile that come through the ring: [old_begin, old_end).
 struct DecodeKeys {
   int part;
-  int position;  // keys below it may be read ahead of the wait
+  int position;  // of all parts the keys below it come through the ring: of a cache ahead of the wait, else after it
   int parts_used;
   int old_begin, old_end;
 
   ARK_DEVICE DecodeKeys(const Task& task, int number) : part(number) {
     const abi::AttentionParams& p = task.record->params.attention;
-    position = task.slot->position;
-    parts_used = p.parts;
-    if (p.fresh_operand >= 0) parts_used = cache_parts(position, p.queries, p.positions_per_part, p.parts);
+    if (p.fresh_operand >= 0) {
+      position = task.slot->position;
+      parts_used = cache_parts(position, p.queries, p.positions_per_part, p.parts);
+    } else {
+      position = p.causal ? max(0, min(p.keys, p.queries + p.causal_offset)) : p.keys;
+      parts_used = max(1, p.parts);
+    }
     const int length = parts_used > 1 ? (position + parts_used - 1) / parts_used : position;
     old_begin = min(position, part * length);
     old_end = part < parts_used ? min(position, old_begin + length) : old_begin;
@@ -66,26 +71,20 @@ struct DecodeRange {
     }
     high = min(high, p.keys);
   }
+  /// Whether any query sees one of `count` keys; of those that none sees not even the values may be looked at where
+  /// they were not loaded (DecodeLoader).
+  ARK_DEVICE bool sees(int first, int count) const { return first < high && first + count > low; }
   ARK_DEVICE bool neutral(int first, int count) const { return neutral_begin <= first && first + count <= neutral_end; }
 };
 
-/// Keys that do not come through the ring: from the position on (last used part), or this part's share of everything
-/// visible.
+/// Keys that do not come through the ring: those of a cache from the position on (last used part).
 struct DirectKeys {
   int begin, end;
 
-  ARK_DEVICE DirectKeys(const abi::AttentionParams& p, const DecodeKeys& keys, const DecodeRange& range) {
-    const int high = p.causal ? min(range.high, p.queries + p.causal_offset) : range.high;
-    if (p.fresh_operand >= 0) {
-      begin = keys.position;
-      end = keys.part == keys.parts_used - 1 ? high : begin;
-      return;
-    }
-    const int seen = max(0, high - range.low), each = max(1, p.positions_per_part);
-    const int used = min(max(1, (seen + each - 1) / each), max(1, p.parts));
-    const int length = (seen + used - 1) / used;
-    begin = range.low + keys.part * length;
-    end = keys.part < used ? min(high, begin + length) : begin;
+  ARK_DEVICE DirectKeys(const abi::AttentionParams& p, const DecodeKeys& keys, const DecodeRange& range)
+      : begin(keys.position), end(begin) {
+    if (p.fresh_operand < 0 || keys.part != keys.parts_used - 1) return;
+    end = p.causal ? min(range.high, p.queries + p.causal_offset) : range.high;
   }
   ARK_DEVICE int count() const { return end - begin; }
 };

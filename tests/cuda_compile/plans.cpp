@@ -275,6 +275,7 @@ NamedPlan rows_plan(bool every_size) {
   return {every_size ? "rows" : "rows_one", p};
 }
 
+/// Keys of a cache (the position is operand 0), keys that are none, or both.
 NamedPlan decode_plan() {
   plan::Plan p;
   for (const int dim : {64, 128}) {
@@ -286,6 +287,7 @@ NamedPlan decode_plan() {
     attention.head_dim = attention.value_dim = dim;
     attention.heads = dim == 64 ? 4 : 16;
     attention.kv_heads = attention.queries = 1;
+    attention.fresh_operand = dim == 64 ? 0 : -1;
     p.ops.push_back(op);
   }
   return {"decode", p};

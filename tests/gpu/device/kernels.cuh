@@ -152,7 +152,8 @@ struct AttentionPrograms {
 template <bool kHalf, int kDim, int kRows>
 struct DecodePrograms {
   static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf, kDecode64 = kDim == 64, kDecode128 = kDim == 128;
-  static constexpr bool kDecodeRows4 = kRows == 4, kDecodeRows16 = kRows == 16;
+  static constexpr bool kDecodeRows4 = kRows == 4, kDecodeRows16 = kRows == 16, kDecodeCache = true,
+                        kDecodePlain = true;
 };
 
 template <class Family, int kService, int kConsumers>
