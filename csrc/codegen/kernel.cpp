@@ -31,6 +31,8 @@ uint32_t matmul_variant(const abi::MatmulTileParams& p) {
   const bool half = p.dtype == static_cast<int>(DType::kF16);
   return 1u << (half << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0));
 }
+/// Bit (a mn-major << 1 | b mn-major), see device/matmul_float.cuh.
+uint32_t float_layout(const abi::MatmulTileParams& p) { return 1u << ((p.a_k_major == 0) << 1 | (p.b_k_major == 0)); }
 /// Bit (f16 << 1 | head_dim 128), see device/attention_common.cuh.
 uint32_t attention_variant(const abi::AttentionParams& p) {
   return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim == 128));
@@ -48,7 +50,7 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u;
+    uint32_t broadcast = ~0u, layouts = 0;
     Ops row_ops;
   };
   std::vector<Program> programs;
@@ -125,6 +127,9 @@ class Analysis {
         note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand);
         needs_.rest.matmul_variants |= matmul_variant(p.matmul);
         needs_.rest.even_rows |= p.matmul.n % 2 == 0 && p.matmul.n % 8 != 0;
+        break;
+      case TaskKind::kMatmulFloat:
+        note_program(op, kEpilogueFloat, p.matmul.program, p.matmul.first_operand).layouts |= float_layout(p.matmul);
         break;
       case TaskKind::kMatmulSimple:
         note_program(op, kEpilogueSimple, p.matmul.program, p.matmul.first_operand);
@@ -215,6 +220,7 @@ class Maker {
         code = code_of(plan.programs[i], need);
       number.push_back(code);
       for (const Use use : need.uses) kernel_.uses[use].insert(code);
+      if (code >= 0) kernel_.code[static_cast<size_t>(code)].layouts |= need.layouts;
     }
     for (const plan::RowsForm& form : needs.rest.forms) add_form(renumbered(form, number));
     const Kernel& rest = needs.rest;
@@ -241,7 +247,7 @@ class Maker {
   }
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
-    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, need.users});
+    kernel_.code.push_back({program, row, 0, row || need.uses.empty() ? 0 : need.broadcast, need.users});
     return static_cast<int>(kernel_.code.size()) - 1;
   }
 
@@ -292,8 +298,10 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     const Needs::Program& need = needs.programs[i];
     numbers.program.push_back(need.uses.empty() ? -1 : find_code(kernel, plan.programs[i], need));
+    const int code = numbers.program.back();
     for (const Use use : need.uses)
-      if (!kernel.uses[use].contains(numbers.program.back())) return std::nullopt;
+      if (!kernel.uses[use].contains(code)) return std::nullopt;
+    if (code >= 0 && (need.layouts & ~kernel.code[static_cast<size_t>(code)].layouts) != 0) return std::nullopt;
   }
   std::vector<int32_t> forms;
   for (const plan::RowsForm& form : rest.forms) {

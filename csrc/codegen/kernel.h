@@ -18,12 +18,23 @@
 namespace ark::codegen {
 
 /// Where a task meets a program; each is one dispatch function of the generated `Programs`.
-enum Use { kPointwiseUse, kRowUse, kColumnUse, kEpilogueRows, kPrologueRows, kEpilogueTile, kEpilogueSimple, kNumUses };
+enum Use {
+  kPointwiseUse,
+  kRowUse,
+  kColumnUse,
+  kEpilogueRows,
+  kPrologueRows,
+  kEpilogueTile,
+  kEpilogueFloat,
+  kEpilogueSimple,
+  kNumUses
+};
 
 /// A program as it is printed: with the form of its rows, or with what is known of its operands.
 struct Code {
   Program program;
   std::optional<RowForm> row;
+  uint32_t layouts = 0;            // of the fp32 products that end in it (device/matmul_float.cuh)
   uint32_t broadcast = 0;          // operands with stride 0 along the last dimension wherever it is used
   std::vector<std::string> users;  // names of some ops, for the reader of the source
 };

@@ -1,0 +1,223 @@
+// kMatmulFloat: fp32 products on the CUDA cores, from operands that tensor copies bring in. A tile is 64 or 128 rows by
+// 64 or 128 columns, k in steps of 32. Each consumer warp has 32 x 64 sums, a lane 8 x 8 of them; where the tile has
+// fewer than eight such parts, warps share one and each takes its part of every step's k (FloatShare). What a lane
+// reads of shared memory, 16 times 16 bytes per 4 k, then is a sixteenth of its multiplications.
+//
+// Page sequence: per tile, per step of k: one page of A, one of B. A page holds one or two blocks of 64 rows x 32 k: 64
+// lines of 32 k with 128-byte swizzle where k is contiguous, else 32 lines of 64 rows without.
+#pragma once
+#include "device/float_epilogue.cuh"
+#include "device/loop.cuh"
+#include "device/outline.cuh"
+#include "device/page_walk.cuh"
+#include "device/tensor_map.cuh"
+
+namespace ark::device {
+
+/// One program and the layouts of the products that end in it: bit (a mn-major << 1 | b mn-major).
+template <class P, u32 kBits>
+struct FloatProgram : OneProgram<P> {
+  static constexpr u32 kLayouts = kBits;
+};
+template <class Programs>
+consteval u32 float_layouts() {
+  if constexpr (requires { Programs::kLayouts; })
+    return Programs::kLayouts;
+  else
+    return 0xfu;
+}
+ARK_DEVICE int float_layout(const abi::MatmulTileParams& p) { return (p.a_k_major == 0) << 1 | (p.b_k_major == 0); }
+
+/// The main loop of a warp. A is read 4 values of a lane at a time, B of 4 k is kept: in both layouts 8 loads of 16
+/// bytes are 8 rows (columns) by 4 k, and each of A's meets 32 values of B.
+template <bool kTransA, bool kTransB>
+struct FloatLoop {
+  float (&sum)[8][8];
+  float a[2][4], b[2][8][4];
+  u32 own_a, own_b;  // the lane's place in a page, without the chunk of k
+
+  /// Where 4 k of the lane's rows and columns lie.
+  struct Place {
+    u32 a, b;
+  };
+
+  ARK_DEVICE FloatLoop(float (&s)[8][8], const FloatShare& share) : sum(s) {
+    const u32 row = share.lane_row(), column = share.lane_column();
+    own_a = share.row / 64 * kFloatBlockBytes + share.row % 64 * (kTransA ? 4 : 128) + row * (kTransA ? 16 : 128);
+    own_b = share.column / 64 * kFloatBlockBytes + column * (kTransB ? 16 : 128);
+    if (!kTransA) swizzle_a = row << 4;
+    if (!kTransB) swizzle_b = column << 4;
+  }
+
+  ARK_DEVICE Place place(const PageReader& pages, u32 chunk) const {
+    const u32 page_a = pages.address(pages.slot) + own_a, page_b = pages.address(pages.slot_at(1)) + own_b;
+    return {page_a + (kTransA ? chunk * 1024 : chunk * 16 ^ swizzle_a),
+            page_b + (kTransB ? chunk * 1024 : chunk * 16 ^ swizzle_b)};
+  }
+
+  /// Steps of `chunks` times 4 k (an even number) from chunk `first` of each.
+  ARK_DEVICE void run(const Consumer& consumer, int steps, u32 first, u32 chunks) {
+    PageReader pages(consumer);
+    pages.template wait<2>();
+    Place next = place(pages, first);
+    load_a<0>(a[0], next.a);
+    unrolled<8>([&](auto t) __attribute__((always_inline)) { load_b<t.value>(b[0][t.value], next.b); });
+    u32 chunk = first, used = pages.slot;
+#pragma unroll 1
+    while (steps > 0) {
+      const Place here = next, second = after(here);
+      multiply<0>(here, second);
+      chunk += 2;
+      const bool last = chunk == first + chunks;
+      if (last) {
+        chunk = first;
+        used = pages.slot;
+        pages.advance(2);
+        if (--steps > 0) pages.template wait<2>();  // without a next step nobody uses what is read below
+      }
+      next = place(pages, chunk);
+      multiply<1>(second, next);
+      if (last) pages.template release<2>(used);
+    }
+  }
+
+ private:
+  u32 swizzle_a = 0, swizzle_b = 0;
+
+  static ARK_DEVICE Place after(const Place& p) {  // p: an even chunk
+    return {kTransA ? p.a + 1024 : p.a ^ 16, kTransB ? p.b + 1024 : p.b ^ 16};
+  }
+  template <int kNumber>
+  static ARK_DEVICE void load_a(float (&v)[4], u32 place) {
+    if constexpr (kTransA)
+      shared_read_four(v, place + kNumber / 2 * 256 + kNumber % 2 * 64);
+    else
+      shared_read_four(v, (kNumber % 2 != 0 ? place ^ 64 : place) + kNumber * 512);
+  }
+  template <int kNumber>
+  static ARK_DEVICE void load_b(float (&v)[4], u32 place) {
+    if constexpr (kTransB)
+      shared_read_four(v, place + kNumber / 2 * 256 + kNumber % 2 * 128);
+    else
+      shared_read_four(v, place + kNumber * 1024);
+  }
+
+  /// 4 k: A from `here` but for its first load, which is there; B of this half is there, the other half's and the
+  /// next first load of A come from `next`.
+  template <int kHalf>
+  ARK_DEVICE void multiply(const Place& here, const Place& next) {
+    unrolled<8>([&](auto number) __attribute__((always_inline)) {
+      constexpr int t = number.value;
+      if constexpr (t < 7)
+        load_a<t + 1>(a[(t + 1) % 2], here.a);
+      else
+        load_a<0>(a[0], next.a);
+      load_b<t>(b[kHalf ^ 1][t], next.b);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int k = kTransA ? t / 2 : e, i = kTransA ? t % 2 * 4 + e : t;
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+          sum[i][j] += a[t % 2][e] * (kTransB ? b[kHalf][k * 2 + j / 4][j % 4] : b[kHalf][j][k]);
+      }
+    });
+  }
+};
+
+template <class Programs>
+struct MatmulFloat {
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    load(loader, task, p.a_immutable != 0, p.b_immutable != 0, false);
+  }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    load(loader, task, p.a_immutable == 0, p.b_immutable == 0, true);
+  }
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    for (int i = 0; i < task.count; ++i) {
+      multiply_any<0>(consumer, task, task.first + i);
+      if (i + 1 < task.count) consumer.arrive(task, 1);
+    }
+  }
+
+ private:
+  static constexpr u32 kLayouts = float_layouts<Programs>();
+
+  static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    if (!load_a && !load_b) {
+      loader.skip(task.count * float_steps(p) * 2);
+      return;
+    }
+    wait_tensor_maps(loader);
+    acquire_tensor_maps(loader, &p.map_a, 2);
+    for (int i = 0; i < task.count && loader.ok; ++i) {
+      if (dependent) loader.wait_for(task, task.first + i, 1);
+      const Elected one = elect_lane();
+      if (one.chosen) load_tile(loader, p, TileCoordinates(*task.record, task.first + i), load_a, load_b);
+      PageWalk::rejoin(loader, one.lane);
+    }
+  }
+
+  /// One lane: the pages of a tile that this loader fills.
+  static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
+                                   bool load_a, bool load_b) {
+    const void* map_a = tensor_map(loader.worker, p.map_a);
+    const void* map_b = tensor_map(loader.worker, p.map_b);
+    const u32 own = (load_a ? 1 : 0) | (load_b ? 2 : 0);
+    PageWalk walk(loader);
+#pragma unroll 1
+    for (int k = 0; k < p.k; k += kFloatStep) {
+      walk.acquire<2>(own);
+      if (!loader.ok) break;
+      if (load_a) load_page(walk, 0, map_a, p.a_k_major != 0, k, at.row, p.tile_m, at.batch);
+      if (load_b) load_page(walk, 1, map_b, p.b_k_major != 0, k, at.column, p.tile_n, at.batch);
+      walk.advance<2>(own);
+      walk.publish();
+    }
+    walk.finish();
+  }
+  /// `count` rows (64 or 128) x 32 k of an operand.
+  static ARK_DEVICE void load_page(const PageWalk& walk, u32 page, const void* map, bool k_major, int k, int row,
+                                   int count, int batch) {
+    const u32 barrier = walk.barrier(page), shared = walk.address(page);
+    mbarrier_arrive_expect(barrier, count / 64 * kFloatBlockBytes);
+    for (int i = 0; i < count; i += 64)
+      tensor_load(shared + i / 64 * kFloatBlockBytes, map, barrier, k_major ? k : row + i, k_major ? row + i : k,
+                  batch);
+  }
+
+  template <int kLayout>
+  static ARK_DEVICE void multiply_any(Consumer& consumer, const Task& task, int tile) {
+    if constexpr (kLayout < 4) {
+      if constexpr ((kLayouts >> kLayout & 1) != 0)
+        if (float_layout(task.record->params.matmul) == kLayout)
+          return multiply < (kLayout & 2) != 0, (kLayout & 1) != 0 > (consumer, task, tile);
+      multiply_any<kLayout + 1>(consumer, task, tile);
+    }
+  }
+
+  template <bool kTransA, bool kTransB>
+  static ARK_DEVICE void multiply(Consumer& consumer, const Task& task, int tile) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    const FloatShare share(p, consumer.warp(), consumer.lane());
+    const int steps = float_steps(p);
+    float sum[8][8];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) sum[i / 8][i % 8] = 0.0f;
+    const u32 chunks = kFloatStep / 4 / share.parts;
+    FloatLoop<kTransA, kTransB>(sum, share).run(consumer, steps, share.part * chunks, chunks);
+    consumer.advance(steps * 2);
+    consumer.mark_loaded();
+    // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
+    if (p.a_immutable && p.b_immutable) consumer.wait_for(task, tile, 1);
+    Programs::epilogue_float(p.program, [&](auto program) __attribute__((always_inline)) {
+      FloatEpilogue<decltype(program), kTransA, kTransB>{consumer, task, share, TileCoordinates(*task.record, tile)}
+          .run(sum);
+    });
+  }
+};
+
+}  // namespace ark::device
