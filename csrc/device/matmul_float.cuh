@@ -28,6 +28,48 @@ consteval u32 float_layouts() {
 }
 ARK_DEVICE int float_layout(const abi::MatmulTileParams& p) { return (p.a_k_major == 0) << 1 | (p.b_k_major == 0); }
 
+/// The worker's handles, made anew from what lies in shared memory: nobody has to keep them in registers.
+ARK_DEVICE Worker worker_anew(Shared* shared) { return Worker(*shared, shared->launch); }
+
+/// A consumer warp's view of the pages of a step, for a loop that needs its registers for sums.
+struct FloatPages {
+  Shared* shared;
+  u32 base;  // its address; the ring is at its beginning
+  u32 slot, parity;
+
+  ARK_DEVICE explicit FloatPages(const Consumer& c)
+      : shared(&c.worker.shared),
+        base(opaque(shared_address(shared))),
+        slot(c.page % kPages),
+        parity(c.page / kPages & 1) {}
+
+  ARK_DEVICE u32 page(u32 i) const { return base + slot_at(i) * kPageBytes; }
+  ARK_DEVICE void wait(i32 op) const {
+    constexpr u32 kFull = __builtin_offsetof(Shared, full);
+    const bool a = mbarrier_try_wait(base + kFull + slot * 8, parity);
+    if (mbarrier_try_wait(base + kFull + slot_at(1) * 8, parity_at(1)) && a) return;
+#pragma unroll 1
+    for (u32 i = 0; i < 2; ++i)
+      worker_anew(shared).waiter.wait_barrier(&shared->full[slot_at(i)], parity_at(i), WaitName{op, -1, -1});
+  }
+  /// This warp has read the pages of the step before.
+  ARK_DEVICE void release_last() const {
+    constexpr u32 kEmpty = __builtin_offsetof(Shared, empty);
+    __syncwarp();
+    if ((thread_index() & 31) != 0) return;
+#pragma unroll
+    for (u32 i = 1; i <= 2; ++i) mbarrier_arrive(base + kEmpty + (slot >= i ? slot - i : slot + kPages - i) * 8);
+  }
+  ARK_DEVICE void advance() {
+    parity = parity_at(2);
+    slot = slot_at(2);
+  }
+
+ private:
+  ARK_DEVICE u32 slot_at(u32 i) const { return slot + i < kPages ? slot + i : slot + i - kPages; }
+  ARK_DEVICE u32 parity_at(u32 i) const { return slot + i < kPages ? parity : parity ^ 1; }
+};
+
 /// The main loop of a warp. A is read 4 values of a lane at a time, B of 4 k is kept: in both layouts 8 loads of 16
 /// bytes are 8 rows (columns) by 4 k, and each of A's meets 32 values of B.
 template <bool kTransA, bool kTransB>
@@ -49,20 +91,20 @@ struct FloatLoop {
     if (!kTransB) swizzle_b = column << 4;
   }
 
-  ARK_DEVICE Place place(const PageReader& pages, u32 chunk) const {
-    const u32 page_a = pages.address(pages.slot) + own_a, page_b = pages.address(pages.slot_at(1)) + own_b;
+  ARK_DEVICE Place place(const FloatPages& pages, u32 chunk) const {
+    const u32 page_a = pages.page(0) + own_a, page_b = pages.page(1) + own_b;
     return {page_a + (kTransA ? chunk * 1024 : chunk * 16 ^ swizzle_a),
             page_b + (kTransB ? chunk * 1024 : chunk * 16 ^ swizzle_b)};
   }
 
   /// Steps of `chunks` times 4 k (an even number) from chunk `first` of each.
   ARK_DEVICE void run(const Consumer& consumer, int steps, u32 first, u32 chunks) {
-    PageReader pages(consumer);
-    pages.template wait<2>();
+    FloatPages pages(consumer);
+    pages.wait(consumer.op);
     Place next = place(pages, first);
     load_a<0>(a[0], next.a);
     unrolled<8>([&](auto t) __attribute__((always_inline)) { load_b<t.value>(b[0][t.value], next.b); });
-    u32 chunk = first, used = pages.slot;
+    u32 chunk = first;
 #pragma unroll 1
     while (steps > 0) {
       const Place here = next, second = after(here);
@@ -71,13 +113,12 @@ struct FloatLoop {
       const bool last = chunk == first + chunks;
       if (last) {
         chunk = first;
-        used = pages.slot;
-        pages.advance(2);
-        if (--steps > 0) pages.template wait<2>();  // without a next step nobody uses what is read below
+        pages.advance();
+        if (--steps > 0) pages.wait(consumer.op);  // without a next step nobody uses what is read below
       }
       next = place(pages, chunk);
       multiply<1>(second, next);
-      if (last) pages.template release<2>(used);
+      if (last) pages.release_last();
     }
   }
 
@@ -202,20 +243,25 @@ struct MatmulFloat {
   template <bool kTransA, bool kTransB>
   static ARK_DEVICE void multiply(Consumer& consumer, const Task& task, int tile) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
-    const FloatShare share(p, consumer.warp(), consumer.lane());
-    const int steps = float_steps(p);
+    Shared* shared = &consumer.worker.shared;
     float sum[8][8];
 #pragma unroll
     for (int i = 0; i < 64; ++i) sum[i / 8][i % 8] = 0.0f;
-    const u32 chunks = kFloatStep / 4 / share.parts;
-    FloatLoop<kTransA, kTransB>(sum, share).run(consumer, steps, share.part * chunks, chunks);
-    consumer.advance(steps * 2);
+    {
+      const FloatShare share(p, consumer.warp(), consumer.lane());
+      const u32 chunks = kFloatStep / 4 / share.parts;
+      FloatLoop<kTransA, kTransB>(sum, share).run(consumer, float_steps(p), share.part * chunks, chunks);
+    }
+    consumer.advance(float_steps(p) * 2);
     consumer.mark_loaded();
     // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
-    if (p.a_immutable && p.b_immutable) consumer.wait_for(task, tile, 1);
+    Worker worker = worker_anew(shared);
+    Consumer again(worker, consumer);
+    if (p.a_immutable && p.b_immutable) again.wait_for(task, tile, 1);
     Programs::epilogue_float(p.program, [&](auto program) __attribute__((always_inline)) {
-      FloatEpilogue<decltype(program), kTransA, kTransB>{consumer, task, share, TileCoordinates(*task.record, tile)}
-          .run(sum);
+      const FloatShare share(p, again.warp(), again.lane());
+      FloatEpilogue<decltype(program), kTransA, kTransB>{again, task, share, TileCoordinates(*task.record, tile)}.run(
+          sum);
     });
   }
 };
