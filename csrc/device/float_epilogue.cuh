@@ -63,7 +63,8 @@ struct FloatRoots {
   }
 };
 
-template <class Program, bool kTransA, bool kTransB>
+/// kLayouts: bit (a mn-major << 1 | b mn-major) of the products that end in the program.
+template <class Program, u32 kLayouts>
 struct FloatEpilogue {
   const Consumer& consumer;
   const Task& task;
@@ -87,6 +88,13 @@ struct FloatEpilogue {
   }
 
  private:
+  // Known to the compiler where all layouts agree.
+  ARK_DEVICE bool trans_a() const {
+    return (kLayouts & 3) == 0 || ((kLayouts & 12) != 0 && task.record->params.matmul.a_k_major == 0);
+  }
+  ARK_DEVICE bool trans_b() const {
+    return (kLayouts & 5) == 0 || ((kLayouts & 10) != 0 && task.record->params.matmul.b_k_major == 0);
+  }
   /// Among those who share lines; all warps of a worker have tiles of the same kind.
   ARK_DEVICE void together() const {
     if (share.parts > 1)
@@ -103,27 +111,25 @@ struct FloatEpilogue {
   ARK_DEVICE void stage_any(int q, const float (&sum)[8][8]) const {
     if constexpr (kQuarter < 4) {
       if (q != kQuarter) return stage_any<kQuarter + 1>(q, sum);
-      const u32 base = staged(consumer.warp()) + share.lane_row() * kFloatPitch * 4;
+      const bool neighbours = trans_b();  // two times four columns, or eight that are 8 apart
+      const u32 line =
+          staged(consumer.warp()) + share.lane_row() * kFloatPitch * 4 + share.lane_column() * (neighbours ? 16 : 4);
+      stage_line(line, neighbours, sum[kQuarter * 2]);
+      stage_line(line + 4 * kFloatPitch * 4, neighbours, sum[kQuarter * 2 + 1]);
+    }
+  }
+  static ARK_DEVICE void stage_line(u32 line, bool neighbours, const float (&s)[8]) {
+    if (neighbours) {
+      shared_store_four(line, s[0], s[1], s[2], s[3]);
+      shared_store_four(line + 128, s[4], s[5], s[6], s[7]);
+    } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const u32 line = base + i * 4 * kFloatPitch * 4 + share.lane_column() * (kTransB ? 16 : 4);
-        const float(&s)[8] = sum[kQuarter * 2 + i];
-        if constexpr (kTransB) {
-          shared_store_four(line, s[0], s[1], s[2], s[3]);
-          shared_store_four(line + 128, s[4], s[5], s[6], s[7]);
-        } else {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) shared_store_float(line + j * 32, s[j]);
-        }
-      }
+      for (int j = 0; j < 8; ++j) shared_store_float(line + j * 32, s[j]);
     }
   }
   /// Which of the warp's 32 rows line `line` of quarter q is.
-  static ARK_DEVICE int row_of(int q, int line) {
-    if constexpr (kTransA)
-      return q / 2 * 16 + (line & 3) * 4 + q % 2 * 2 + line / 4;
-    else
-      return q * 8 + line;
+  ARK_DEVICE int row_of(int q, int line) const {
+    return trans_a() ? q / 2 * 16 + (line & 3) * 4 + q % 2 * 2 + line / 4 : q * 8 + line;
   }
 
   template <int V>

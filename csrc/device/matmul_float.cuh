@@ -76,7 +76,8 @@ template <bool kTransA, bool kTransB>
 struct FloatLoop {
   float (&sum)[8][8];
   float a[2][4], b[2][8][4];
-  u32 own_a, own_b;  // the lane's place in a page, without the chunk of k
+  u32 own_a, own_b;                  // the lane's place in a page, without the chunk of k,
+  u32 swizzle_a = 0, swizzle_b = 0;  // with which its lines are swizzled
 
   /// Where 4 k of the lane's rows and columns lie.
   struct Place {
@@ -91,17 +92,12 @@ struct FloatLoop {
     if (!kTransB) swizzle_b = column << 4;
   }
 
-  ARK_DEVICE Place place(const FloatPages& pages, u32 chunk) const {
-    const u32 page_a = pages.page(0) + own_a, page_b = pages.page(1) + own_b;
-    return {page_a + (kTransA ? chunk * 1024 : chunk * 16 ^ swizzle_a),
-            page_b + (kTransB ? chunk * 1024 : chunk * 16 ^ swizzle_b)};
-  }
-
-  /// Steps of `chunks` times 4 k (an even number) from chunk `first` of each.
-  ARK_DEVICE void run(const Consumer& consumer, int steps, u32 first, u32 chunks) {
+  /// The warp's chunks of 4 k of every step.
+  ARK_DEVICE void run(const Consumer& consumer, int steps, const FloatShare& share) {
+    const u32 chunks = kFloatStep / 4 / share.parts, first = share.part * chunks;  // 2, 4 or 8
     FloatPages pages(consumer);
     pages.wait(consumer.op);
-    Place next = place(pages, first);
+    Place lines = lines_of(pages), next = place(lines, first);
     load_a<0>(a[0], next.a);
     unrolled<8>([&](auto t) __attribute__((always_inline)) { load_b<t.value>(b[0][t.value], next.b); });
     u32 chunk = first;
@@ -115,16 +111,20 @@ struct FloatLoop {
         chunk = first;
         pages.advance();
         if (--steps > 0) pages.wait(consumer.op);  // without a next step nobody uses what is read below
+        lines = lines_of(pages);
       }
-      next = place(pages, chunk);
+      next = place(lines, chunk);
       multiply<1>(second, next);
       if (last) pages.release_last();
     }
   }
 
  private:
-  u32 swizzle_a = 0, swizzle_b = 0;
-
+  ARK_DEVICE Place lines_of(const FloatPages& pages) const { return {pages.page(0) + own_a, pages.page(1) + own_b}; }
+  ARK_DEVICE Place place(const Place& lines, u32 chunk) const {
+    return {lines.a + (kTransA ? chunk * 1024 : chunk * 16 ^ swizzle_a),
+            lines.b + (kTransB ? chunk * 1024 : chunk * 16 ^ swizzle_b)};
+  }
   static ARK_DEVICE Place after(const Place& p) {  // p: an even chunk
     return {kTransA ? p.a + 1024 : p.a ^ 16, kTransB ? p.b + 1024 : p.b ^ 16};
   }
@@ -178,7 +178,7 @@ struct MatmulFloat {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     for (int i = 0; i < task.count; ++i) {
-      multiply_any<0>(consumer, task, task.first + i);
+      run_tile(consumer, task, task.first + i);
       if (i + 1 < task.count) consumer.arrive(task, 1);
     }
   }
@@ -231,37 +231,35 @@ struct MatmulFloat {
   }
 
   template <int kLayout>
-  static ARK_DEVICE void multiply_any(Consumer& consumer, const Task& task, int tile) {
+  static ARK_DEVICE void multiply_any(Consumer& consumer, const abi::MatmulTileParams& p, float (&sum)[8][8]) {
     if constexpr (kLayout < 4) {
       if constexpr ((kLayouts >> kLayout & 1) != 0)
-        if (float_layout(task.record->params.matmul) == kLayout)
-          return multiply < (kLayout & 2) != 0, (kLayout & 1) != 0 > (consumer, task, tile);
-      multiply_any<kLayout + 1>(consumer, task, tile);
+        if (float_layout(p) == kLayout) {
+          const FloatShare share(p, consumer.warp(), consumer.lane());
+          FloatLoop<(kLayout & 2) != 0, (kLayout & 1) != 0>(sum, share).run(consumer, float_steps(p), share);
+          return;
+        }
+      multiply_any<kLayout + 1>(consumer, p, sum);
     }
   }
 
-  template <bool kTransA, bool kTransB>
-  static ARK_DEVICE void multiply(Consumer& consumer, const Task& task, int tile) {
+  static ARK_DEVICE void run_tile(Consumer& consumer, const Task& task, int tile) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
     Shared* shared = &consumer.worker.shared;
     float sum[8][8];
 #pragma unroll
     for (int i = 0; i < 64; ++i) sum[i / 8][i % 8] = 0.0f;
-    {
-      const FloatShare share(p, consumer.warp(), consumer.lane());
-      const u32 chunks = kFloatStep / 4 / share.parts;
-      FloatLoop<kTransA, kTransB>(sum, share).run(consumer, float_steps(p), share.part * chunks, chunks);
-    }
+    multiply_any<0>(consumer, p, sum);
     consumer.advance(float_steps(p) * 2);
     consumer.mark_loaded();
-    // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
+    consumer.stamp(2);
     Worker worker = worker_anew(shared);
     Consumer again(worker, consumer);
+    // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
     if (p.a_immutable && p.b_immutable) again.wait_for(task, tile, 1);
     Programs::epilogue_float(p.program, [&](auto program) __attribute__((always_inline)) {
       const FloatShare share(p, again.warp(), again.lane());
-      FloatEpilogue<decltype(program), kTransA, kTransB>{again, task, share, TileCoordinates(*task.record, tile)}.run(
-          sum);
+      FloatEpilogue<decltype(program), kLayouts>{again, task, share, TileCoordinates(*task.record, tile)}.run(sum);
     });
   }
 };
