@@ -76,42 +76,38 @@ template <bool kTransA, bool kTransB>
 struct FloatLoop {
   float (&sum)[8][8];
   float a[2][4], b[2][8][4];
-  u32 own_a, own_b;                  // the lane's place in a page, without the chunk of k,
-  u32 swizzle_a = 0, swizzle_b = 0;  // with which its lines are swizzled
 
   /// Where 4 k of the lane's rows and columns lie.
   struct Place {
     u32 a, b;
   };
 
-  ARK_DEVICE FloatLoop(float (&s)[8][8], const FloatShare& share) : sum(s) {
-    const u32 row = share.lane_row(), column = share.lane_column();
-    own_a = share.row / 64 * kFloatBlockBytes + share.row % 64 * (kTransA ? 4 : 128) + row * (kTransA ? 16 : 128);
-    own_b = share.column / 64 * kFloatBlockBytes + column * (kTransB ? 16 : 128);
-    if (!kTransA) swizzle_a = row << 4;
-    if (!kTransB) swizzle_b = column << 4;
-  }
+  ARK_DEVICE explicit FloatLoop(float (&s)[8][8]) : sum(s) {}
 
   /// The warp's chunks of 4 k of every step.
   ARK_DEVICE void run(const Consumer& consumer, int steps, const FloatShare& share) {
-    const u32 chunks = kFloatStep / 4 / share.parts, first = share.part * chunks;  // 2, 4 or 8
+    const u32 chunks = kFloatStep / 4 / share.parts;  // 2, 4 or 8
     FloatPages pages(consumer);
     pages.wait(consumer.op);
-    Place lines = lines_of(pages), next = place(lines, first);
+    Place lines = lines_of(pages, share);
+    u32 chunk = share.part * chunks;
+    Place next = place(lines, chunk);
     load_a<0>(a[0], next.a);
     unrolled<8>([&](auto t) __attribute__((always_inline)) { load_b<t.value>(b[0][t.value], next.b); });
-    u32 chunk = first;
 #pragma unroll 1
     while (steps > 0) {
       const Place here = next, second = after(here);
       multiply<0>(here, second);
       chunk += 2;
-      const bool last = chunk == first + chunks;
+      const bool last = (chunk & (chunks - 1)) == 0;
       if (last) {
-        chunk = first;
+        chunk -= chunks;
+        lines.a -= pages.page(0);
+        lines.b -= pages.page(1);
         pages.advance();
+        lines.a += pages.page(0);
+        lines.b += pages.page(1);
         if (--steps > 0) pages.wait(consumer.op);  // without a next step nobody uses what is read below
-        lines = lines_of(pages);
       }
       next = place(lines, chunk);
       multiply<1>(second, next);
@@ -120,10 +116,16 @@ struct FloatLoop {
   }
 
  private:
-  ARK_DEVICE Place lines_of(const FloatPages& pages) const { return {pages.page(0) + own_a, pages.page(1) + own_b}; }
-  ARK_DEVICE Place place(const Place& lines, u32 chunk) const {
-    return {lines.a + (kTransA ? chunk * 1024 : chunk * 16 ^ swizzle_a),
-            lines.b + (kTransB ? chunk * 1024 : chunk * 16 ^ swizzle_b)};
+  /// The lane's first rows in the pages. Where k is contiguous, with what their chunks are swizzled by.
+  static ARK_DEVICE Place lines_of(const FloatPages& pages, const FloatShare& share) {
+    const u32 row = share.lane_row(), column = share.lane_column();
+    return {pages.page(0) + share.row / 64 * kFloatBlockBytes + share.row % 64 * (kTransA ? 4 : 128) +
+                row * (kTransA ? 16 : 128 + 16),
+            pages.page(1) + share.column / 64 * kFloatBlockBytes + column * (kTransB ? 16 : 128 + 16)};
+  }
+  static ARK_DEVICE Place place(const Place& lines, u32 chunk) {
+    return {kTransA ? lines.a + chunk * 1024 : lines.a ^ chunk * 16,
+            kTransB ? lines.b + chunk * 1024 : lines.b ^ chunk * 16};
   }
   static ARK_DEVICE Place after(const Place& p) {  // p: an even chunk
     return {kTransA ? p.a + 1024 : p.a ^ 16, kTransB ? p.b + 1024 : p.b ^ 16};
@@ -236,7 +238,7 @@ struct MatmulFloat {
       if constexpr ((kLayouts >> kLayout & 1) != 0)
         if (float_layout(p) == kLayout) {
           const FloatShare share(p, consumer.warp(), consumer.lane());
-          FloatLoop<(kLayout & 2) != 0, (kLayout & 1) != 0>(sum, share).run(consumer, float_steps(p), share);
+          FloatLoop<(kLayout & 2) != 0, (kLayout & 1) != 0>(sum).run(consumer, float_steps(p), share);
           return;
         }
       multiply_any<kLayout + 1>(consumer, p, sum);
