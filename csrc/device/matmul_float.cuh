@@ -34,31 +34,27 @@ ARK_DEVICE Worker worker_anew(Shared* shared) { return Worker(*shared, shared->l
 /// A consumer warp's view of the pages of a step, for a loop that needs its registers for sums.
 struct FloatPages {
   Shared* shared;
-  u32 base;  // its address; the ring is at its beginning
   u32 slot, parity;
 
   ARK_DEVICE explicit FloatPages(const Consumer& c)
-      : shared(&c.worker.shared),
-        base(opaque(shared_address(shared))),
-        slot(c.page % kPages),
-        parity(c.page / kPages & 1) {}
+      : shared(&c.worker.shared), slot(c.page % kPages), parity(c.page / kPages & 1) {}
 
-  ARK_DEVICE u32 page(u32 i) const { return base + slot_at(i) * kPageBytes; }
+  ARK_DEVICE u32 page(u32 i) const { return shared_address(shared->ring) + slot_at(i) * kPageBytes; }
   ARK_DEVICE void wait(i32 op) const {
-    constexpr u32 kFull = __builtin_offsetof(Shared, full);
-    const bool a = mbarrier_try_wait(base + kFull + slot * 8, parity);
-    if (mbarrier_try_wait(base + kFull + slot_at(1) * 8, parity_at(1)) && a) return;
+    const u32 full = shared_address(shared->full);
+    const bool a = mbarrier_try_wait(full + slot * 8, parity);
+    if (mbarrier_try_wait(full + slot_at(1) * 8, parity_at(1)) && a) return;
 #pragma unroll 1
     for (u32 i = 0; i < 2; ++i)
       worker_anew(shared).waiter.wait_barrier(&shared->full[slot_at(i)], parity_at(i), WaitName{op, -1, -1});
   }
   /// This warp has read the pages of the step before.
   ARK_DEVICE void release_last() const {
-    constexpr u32 kEmpty = __builtin_offsetof(Shared, empty);
     __syncwarp();
     if ((thread_index() & 31) != 0) return;
+    const u32 empty = shared_address(shared->empty);
 #pragma unroll
-    for (u32 i = 1; i <= 2; ++i) mbarrier_arrive(base + kEmpty + (slot >= i ? slot - i : slot + kPages - i) * 8);
+    for (u32 i = 1; i <= 2; ++i) mbarrier_arrive(empty + (slot >= i ? slot - i : slot + kPages - i) * 8);
   }
   ARK_DEVICE void advance() {
     parity = parity_at(2);
