@@ -24,6 +24,7 @@ _PALETTE = {
     "column": "#c2b84a",
     "matmul_rows": "#2f6fb5",
     "matmul_tile": "#1f4e8c",
+    "matmul_float": "#4a82c0",
     "matmul_simple": "#74a3d4",
     "attention_decode": "#c0504d",
     "attention_forward": "#a33a3a",

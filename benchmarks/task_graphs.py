@@ -339,7 +339,7 @@ def kinds(small: bool) -> list[Kind]:
         product("matmul_tile", 3840, 1024, 4096),
         product("matmul_tile", 3840, 4096, 1024),
         product("matmul_tile", 4096, 4096, 4096),
-        product("matmul_simple", 1024, 1024, 1024, F32),
+        product("matmul_float", 1024, 1024, 1024, F32),
         attention("attention_decode", Shape(1, 32, 8, 1, 32768, 64)),
         attention("attention_forward", bert),
         attention("attention_forward", llama),

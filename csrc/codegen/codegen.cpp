@@ -17,7 +17,8 @@ namespace {
 using abi::TaskKind;
 
 constexpr std::array<const char*, kNumUses> kUseNames = {
-    "pointwise", "row", "column", "epilogue_rows", "prologue_rows", "epilogue_tile", "epilogue_simple"};
+    "pointwise",     "row",           "column",         "epilogue_rows",
+    "prologue_rows", "epilogue_tile", "epilogue_float", "epilogue_simple"};
 
 /// How the kernel reaches a family's consume().
 enum class Reach {
@@ -42,6 +43,8 @@ constexpr Family kFamilies[] = {
     {TaskKind::kColumn, "kColumn", "column", Reach::kCallPerUse, false, kColumnUse, "program.program"},
     {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", Reach::kPerForm},
     {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile"},
+    {TaskKind::kMatmulFloat, "kMatmulFloat", "matmul_float", Reach::kCallPerUse, true, kEpilogueFloat,
+     "matmul.program"},
     {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", Reach::kCallPerUse, false, kEpilogueSimple,
      "matmul.program"},
     {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode"},
@@ -188,7 +191,10 @@ std::string consumer_cases(const Kernel& kernel) {
       });
     else
       text += switch_text(family.program, kernel.uses[family.use], [&](int program) {
-        return consume_text(cat(family.type(), "<OneProgram<Program", program, ">>"), true);
+        const uint32_t layouts = kernel.code[static_cast<size_t>(program)].layouts;
+        const std::string one = family.use == kEpilogueFloat ? cat("FloatProgram<Program", program, ", ", layouts, ">")
+                                                             : cat("OneProgram<Program", program, ">");
+        return consume_text(cat(family.type(), "<", one, ">"), true);
       });
   }
   return text;

@@ -32,6 +32,8 @@ uint32_t matmul_variant(const abi::MatmulTileParams& p) {
   const bool half = p.dtype == static_cast<int>(DType::kF16);
   return 1u << (half << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0));
 }
+/// Bit (a mn-major << 1 | b mn-major), see device/matmul_float.cuh.
+uint32_t float_layout(const abi::MatmulTileParams& p) { return 1u << ((p.a_k_major == 0) << 1 | (p.b_k_major == 0)); }
 /// Bit (f16 << 1 | head_dim 128), see device/attention_common.cuh.
 uint32_t attention_variant(const abi::AttentionParams& p) {
   return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim == 128));
@@ -49,7 +51,7 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u, epilogue_ways = 0;
+    uint32_t broadcast = ~0u, epilogue_ways = 0, layouts = 0;
     Ops row_ops;
     std::optional<EpilogueShape> epilogue;
   };
@@ -133,6 +135,9 @@ class Analysis {
       case TaskKind::kMatmulTile:
         note_epilogue(op, note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand));
         needs_.rest.matmul_variants |= matmul_variant(p.matmul);
+        break;
+      case TaskKind::kMatmulFloat:
+        note_program(op, kEpilogueFloat, p.matmul.program, p.matmul.first_operand).layouts |= float_layout(p.matmul);
         break;
       case TaskKind::kMatmulSimple:
         note_program(op, kEpilogueSimple, p.matmul.program, p.matmul.first_operand);
@@ -221,9 +226,11 @@ class Maker {
         code = append(plan.programs[i], need, own_form(plan.programs[i], need));
       else if (!need.uses.empty())
         code = code_of(plan.programs[i], need);
-      if (code >= 0) kernel_.code[static_cast<size_t>(code)].epilogue_ways |= need.epilogue_ways;
       number.push_back(code);
       for (const Use use : need.uses) kernel_.uses[use].insert(code);
+      if (code < 0) continue;
+      kernel_.code[static_cast<size_t>(code)].epilogue_ways |= need.epilogue_ways;
+      kernel_.code[static_cast<size_t>(code)].layouts |= need.layouts;
     }
     for (const plan::RowsForm& form : needs.rest.forms) add_form(renumbered(form, number));
     const Kernel& rest = needs.rest;
@@ -253,7 +260,7 @@ class Maker {
   }
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
-    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, 0, need.users});
+    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, 0, 0, need.users});
     return static_cast<int>(kernel_.code.size()) - 1;
   }
 
@@ -305,10 +312,12 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     const Needs::Program& need = needs.programs[i];
     numbers.program.push_back(need.uses.empty() ? -1 : find_code(kernel, plan.programs[i], need));
+    const int code = numbers.program.back();
     for (const Use use : need.uses)
-      if (!kernel.uses[use].contains(numbers.program.back())) return std::nullopt;
-    if (!need.uses.empty() &&
-        !has_epilogue_ways(kernel.code[static_cast<size_t>(numbers.program.back())].epilogue_ways, need.epilogue_ways))
+      if (!kernel.uses[use].contains(code)) return std::nullopt;
+    if (code < 0) continue;
+    const Code& own = kernel.code[static_cast<size_t>(code)];
+    if (!has_epilogue_ways(own.epilogue_ways, need.epilogue_ways) || (need.layouts & ~own.layouts) != 0)
       return std::nullopt;
   }
   std::vector<int32_t> forms;

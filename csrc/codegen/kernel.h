@@ -18,7 +18,17 @@
 namespace ark::codegen {
 
 /// Where a task meets a program; each is one dispatch function of the generated `Programs`.
-enum Use { kPointwiseUse, kRowUse, kColumnUse, kEpilogueRows, kPrologueRows, kEpilogueTile, kEpilogueSimple, kNumUses };
+enum Use {
+  kPointwiseUse,
+  kRowUse,
+  kColumnUse,
+  kEpilogueRows,
+  kPrologueRows,
+  kEpilogueTile,
+  kEpilogueFloat,
+  kEpilogueSimple,
+  kNumUses
+};
 
 /// A program as it is printed: with the form of its rows, or with what is known of its operands.
 struct Code {
@@ -26,6 +36,7 @@ struct Code {
   std::optional<RowForm> row;
   uint32_t broadcast = 0;          // operands with stride 0 along the last dimension wherever it is used
   uint32_t epilogue_ways = 0;      // of kMatmulTile: EpilogueWay, of all ops that use it
+  uint32_t layouts = 0;            // of the fp32 products that end in it (device/matmul_float.cuh)
   std::vector<std::string> users;  // names of some ops, for the reader of the source
 };
 

@@ -44,6 +44,7 @@ enum class TaskKind : i32 {
   kColumn,     // column program; tile = (split of the reduced range, block of kept columns); partial sums if splits > 1
   kMatmulRows,        // few rows (m <= 8): weights stream through the ring; tile = a unit (one output column or a pair)
   kMatmulTile,        // tensor cores, wgmma + TMA; tile = (batch, m block, n block)
+  kMatmulFloat,       // fp32, CUDA cores, TMA; tile = (batch, m block, n block)
   kMatmulSimple,      // any type, stride and size, on the CUDA cores; tile = (batch, m block, n block)
   kAttentionDecode,   // few queries against a cache; tile = (batch, kv head, part)
   kAttentionForward,  // tile = (batch, head, query block)
@@ -115,16 +116,18 @@ struct MatmulRowsParams {
   Segment segment[kMaxSegments];
 };
 
-/// kMatmulTile, kMatmulSimple: c[b, m, n] = sum_k a[b, m, k] * b[b, k, n]; operands 0 (a: dims b, m, k) and 1 (b: dims
-/// b, k, n). kMatmulTile: bf16 or f16, tile_m 128, tile_n 128 or 256, tile_k 64. Tensor maps of rank 3, innermost
-/// first: (k, rows, batch) with box (64, 128, 1) for a k-major operand, (rows, k, batch) with box (64, 64, 1) for the
-/// other; rows are m of a, n of b. TMA wants addresses and strides of 16 bytes' alignment (else kMatmulSimple).
-/// pair_distance divides 64 (a pair lies in one block of 128 columns). kMatmulSimple: tile_m 64, tile_n 64, no maps.
+/// kMatmulTile, kMatmulFloat, kMatmulSimple: c[b, m, n] = sum_k a[b, m, k] * b[b, k, n]; operands 0 (a: dims b, m, k)
+/// and 1 (b: dims b, k, n). kMatmulTile: bf16 or f16, tile_m 128, tile_n 128 or 256, tile_k 64. Tensor maps of rank 3,
+/// innermost first: (k, rows, batch) with box (64, 128, 1) for a k-major operand, (rows, k, batch) with box (64, 64, 1)
+/// for the other; rows are m of a, n of b. TMA wants addresses and strides of 16 bytes' alignment (else kMatmulSimple).
+/// pair_distance divides 64 (a pair lies in one block of 128 columns). kMatmulFloat: f32, tile_m and tile_n 64 or 128,
+/// tile_k 32, boxes (32, 64, 1) and (64, 32, 1). kMatmulSimple: tile_m 64, tile_n 64, no maps. Of both, pair_distance
+/// divides 32.
 /// Grid: (batch, m blocks, n blocks).
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
-  i32 map_a, map_b;            // tensor maps (kMatmulTile)
+  i32 map_a, map_b;            // tensor maps (not kMatmulSimple)
   i32 a_k_major, b_k_major;    // 1: k is the contiguous dimension
   i32 b_immutable;             // B may be loaded ahead of every wait
   i32 program, first_operand;  // epilogue

@@ -37,6 +37,7 @@
 //     template <class F> static ARK_DEVICE void row(int program, F&& f);
 //     template <class F> static ARK_DEVICE void column(int program, F&& f);
 //     template <class F> static ARK_DEVICE void epilogue_tile(int program, F&& f);     // kMatmulTile
+//     template <class F> static ARK_DEVICE void epilogue_float(int program, F&& f);    // kMatmulFloat
 //     template <class F> static ARK_DEVICE void epilogue_simple(int program, F&& f);   // kMatmulSimple
 //   };
 // An epilogue program offers
@@ -50,10 +51,10 @@
 //
 // ---- Families included by the generated source
 // ----------------------------------------------------------------------------
-//   kPointwise Pointwise  kRow Row  kColumn Column  kMatmulRows MatmulRows  kMatmulTile MatmulTile  kMatmulSimple
-//   MatmulSimple kAttentionDecode AttentionDecode  kAttentionForward AttentionForward  kAttentionBackwardRows
-//   AttentionBackwardRows kAttentionBackward AttentionBackward  kAttentionBackwardQuery AttentionBackwardQuery
-//   kAttentionSimple AttentionSimple kMaskRange MaskRange
+//   kPointwise Pointwise  kRow Row  kColumn Column  kMatmulRows MatmulRows  kMatmulTile MatmulTile  kMatmulFloat
+//   MatmulFloat  kMatmulSimple MatmulSimple kAttentionDecode AttentionDecode  kAttentionForward AttentionForward
+//   kAttentionBackwardRows AttentionBackwardRows kAttentionBackward AttentionBackward  kAttentionBackwardQuery
+//   AttentionBackwardQuery kAttentionSimple AttentionSimple kMaskRange MaskRange
 // in headers named after them (attention_backward.cuh holds all three backward kinds). tensor_map.cuh offers
 //   ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader&, const u64* slots /* kernel parameter */, int lane);  //
 //   warp 2 of every worker: its share (map m is patched by worker m % num_workers), writes made visible to tensor

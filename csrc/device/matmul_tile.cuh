@@ -9,6 +9,7 @@
 #include "device/loop.cuh"
 #include "device/page_walk.cuh"
 #include "device/tensor_map.cuh"
+#include "device/tile_coordinates.cuh"
 
 namespace ark::device {
 
@@ -21,16 +22,6 @@ struct StepPages {
       a = 2;
       b = 0;
     }
-  }
-};
-
-struct TileCoordinates {
-  int batch, row, column;
-  ARK_DEVICE TileCoordinates(const abi::OpRecord& r, int tile) {
-    const int rest = tile / r.grid[2];
-    column = tile % r.grid[2] * r.params.matmul.tile_n;
-    row = rest % r.grid[1] * r.params.matmul.tile_m;
-    batch = rest / r.grid[1];
   }
 };
 

@@ -368,6 +368,15 @@ ARK_DEVICE void shared_load_four(float (&v)[4], u32 shared) {
                : "r"(shared)
                : "memory");
 }
+/// The same of what a tensor copy has brought: volatile (never moved over a wait for it), without a memory clobber.
+ARK_DEVICE void shared_read_four(float (&v)[4], u32 shared) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(shared));
+}
+ARK_DEVICE void shared_store_four(u32 shared, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
 ARK_DEVICE void shared_load_two(float (&v)[2], u32 shared) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(shared) : "memory");
 }

@@ -23,9 +23,10 @@ bool is_candidate(const FusedOp& op, const Options& options) {
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
   if (!options.tensor_cores || op.op.record.kind != TaskKind::kMatmulSimple || op.op.flops < kWorthCopying)
     return false;
-  const bool half = p.dtype == static_cast<int>(DType::kBF16) || p.dtype == static_cast<int>(DType::kF16);
+  const auto dtype = static_cast<DType>(p.dtype);
+  const bool readable = dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
   const bool same = op.op.operands[0].dtype == p.dtype && op.op.operands[1].dtype == p.dtype;
-  return half && same && p.k >= kMatmulTileK && (p.pair_distance == 0 || 64 % p.pair_distance == 0);
+  return readable && same && p.k >= kMatmulTileK && (p.pair_distance == 0 || 64 % p.pair_distance == 0);
 }
 
 class Aligner {
@@ -153,7 +154,8 @@ void align_operands(Draft& draft, const Options& options) {
       if ((fits_a || !changes[a.slot]) && (fits_b || !changes[b.slot]) && a.index_operand < 0 && b.index_operand < 0) {
         if (!fits_a) a = aligner.copied(a, 1, 2, {p.batch, p.m, p.k}, op);
         if (!fits_b) b = aligner.copied(b, 2, 1, {p.batch, p.n, p.k}, op);
-        op.op.record.kind = TaskKind::kMatmulTile;
+        const bool f32 = p.dtype == static_cast<int>(DType::kF32);
+        op.op.record.kind = f32 ? TaskKind::kMatmulFloat : TaskKind::kMatmulTile;
         op.op.record.params.matmul.a_immutable = graph.storages[a.slot].immutable;
         op.op.record.params.matmul.b_immutable = graph.storages[b.slot].immutable;
       }

@@ -7,7 +7,8 @@
 
 namespace ark::planner {
 
-/// Inserts copies in draft.graph, renumbers FusedOp::after, and makes the matmuls kMatmulTile. No grid may be set yet.
+/// Inserts copies in draft.graph, renumbers FusedOp::after, and makes the matmuls kMatmulTile or kMatmulFloat. No grid
+/// may be set yet.
 void align_operands(Draft& draft, const Options& options);
 
 /// True when TMA can read the matmul operand: one of its dimensions contiguous, 16-byte strides and offset, a real

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/float_tiles.h"
+
 namespace ark::planner {
 namespace {
 
@@ -25,6 +27,7 @@ Rates rates_of(const abi::OpRecord& record) {
       return {3.5e-6, 0.9, 0.5, false};
     case TaskKind::kMatmulRows:
       return {0.1e-6, 1.0, 0.5, true};
+    case TaskKind::kMatmulFloat:  // of its tiles float_tiles.h knows
     case TaskKind::kMatmulSimple:
       return {3e-6, 0.3, 0.3, false};
     case TaskKind::kAttentionDecode:
@@ -99,6 +102,10 @@ double floor_seconds(const plan::Op& op, const Machine& machine) {
 
 double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine) {
   if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs);
+  if (op.record.kind == TaskKind::kMatmulFloat) {
+    const abi::MatmulTileParams& p = op.record.params.matmul;
+    return float_tile_seconds({p.tile_m, p.tile_n}, p.k);
+  }
   const Rates rates = rates_of(op.record);
   const double flops = rates.tensor_cores ? machine.tensor_flops : machine.simple_flops;
   const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * rates.bytes),

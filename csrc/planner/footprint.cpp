@@ -216,6 +216,7 @@ Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int o
       add_program_dims(op, x, layout);
       break;
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
       add_matmul_dims(op, x, operand, layout);
       break;
@@ -318,6 +319,7 @@ Programs programs_of(const plan::Op& op) {
     case TaskKind::kColumn:
       return {{{{params.program.program, params.program.first_operand}}}, 1};
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
       return {{{{params.matmul.program, params.matmul.first_operand}}}, 1};
     case TaskKind::kMatmulRows: {

@@ -216,7 +216,9 @@ void Emitter::tile_matmul(int g) {
   const MatmulShape shape = matmul_shape(state_, node);
   FusedOp op;
   abi::OpRecord& record = op.op.record;
-  record.kind = shape.way == MatmulWay::kTile ? abi::TaskKind::kMatmulTile : abi::TaskKind::kMatmulSimple;
+  record.kind = shape.way == MatmulWay::kTile    ? abi::TaskKind::kMatmulTile
+                : shape.way == MatmulWay::kFloat ? abi::TaskKind::kMatmulFloat
+                                                 : abi::TaskKind::kMatmulSimple;
   std::fill(record.size, record.size + abi::kMaxDims, 1);
   std::copy(group.dims.begin(), group.dims.end(), record.size);
   abi::MatmulTileParams& p = record.params.matmul;

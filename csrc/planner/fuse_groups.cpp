@@ -135,7 +135,7 @@ void Grouper::matmul(int i) {
     Group& x = group(g);
     x.dims = {shape.batch, shape.m, shape.n};
     x.few_rows = shape.way == MatmulWay::kRows;
-    x.simple = shape.way == MatmulWay::kSimple;
+    x.simple = shape.way == MatmulWay::kSimple || shape.way == MatmulWay::kFloat;
     x.x_sizes = state_.tensor(out).sizes;
     if (x.x_sizes.size() == 3) x.x_place.push_back(dim_expr(0, shape.batch));
     x.x_place.push_back(dim_expr(1, shape.m));

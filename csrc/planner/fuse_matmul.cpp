@@ -121,12 +121,12 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
     shape.way = MatmulWay::kRows;
     return shape;
   }
-  if (!half || shape.k < kMinTileK) return shape;
+  if ((!half && shape.dtype != DType::kF32) || shape.k < kMinTileK) return shape;
   // Rather a copy that TMA reads than a view that it does not.
   if (!tile_readable(shape.a, shape.dtype, a_sizes)) shape.a = source(node.inputs[0], true);
   if (!tile_readable(shape.b, shape.dtype, b_sizes)) shape.b = source(node.inputs[1], true);
   if (tile_readable(shape.a, shape.dtype, a_sizes) && tile_readable(shape.b, shape.dtype, b_sizes))
-    shape.way = MatmulWay::kTile;
+    shape.way = half ? MatmulWay::kTile : MatmulWay::kFloat;
   return shape;
 }
 

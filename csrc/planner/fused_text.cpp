@@ -56,7 +56,8 @@ std::string to_string(const FusedGraph& graph) {
       const abi::MatmulRowsParams& p = record.params.rows;
       out << " m=" << p.m << " k=" << p.k << " segments=" << p.num_segments << " lanes=" << p.lanes
           << " pair=" << p.pair_distance << " gated=" << p.gated;
-    } else if (record.kind == abi::TaskKind::kMatmulTile || record.kind == abi::TaskKind::kMatmulSimple) {
+    } else if (record.kind == abi::TaskKind::kMatmulTile || record.kind == abi::TaskKind::kMatmulFloat ||
+               record.kind == abi::TaskKind::kMatmulSimple) {
       const abi::MatmulTileParams& p = record.params.matmul;
       out << " batch=" << p.batch << " m=" << p.m << " n=" << p.n << " k=" << p.k << " pair=" << p.pair_distance;
     } else if (record.kind == abi::TaskKind::kRow || record.kind == abi::TaskKind::kColumn) {

@@ -69,6 +69,7 @@ std::vector<OperandUse> operand_uses(const plan::Op& op, const std::vector<Progr
       program(params.program.program, params.program.first_operand);
       break;
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
       check(uses.size() >= 2, "op ", op.name, ": a matmul with ", uses.size(), " operands");
       uses[0].read = uses[1].read = true;

@@ -84,7 +84,8 @@ void use_numbers(const KernelNumbers& numbers, abi::OpRecord& record) {
   using enum abi::TaskKind;
   if (record.kind == kPointwise || record.kind == kRow || record.kind == kColumn)
     renumber(record.params.program.program);
-  if (record.kind == kMatmulTile || record.kind == kMatmulSimple) renumber(record.params.matmul.program);
+  if (record.kind == kMatmulTile || record.kind == kMatmulFloat || record.kind == kMatmulSimple)
+    renumber(record.params.matmul.program);
 }
 
 }  // namespace

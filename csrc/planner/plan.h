@@ -46,7 +46,7 @@ struct Output {
 };
 
 /// Tiled tensor map over a slot, rank <= 5, innermost dimension first, as cuTensorMapEncodeTiled takes it. 128-byte
-/// swizzle.
+/// swizzle, none where the lines of the box are longer than 128 bytes.
 struct TensorMap {
   uint32_t slot = 0;
   int64_t offset_bytes = 0;

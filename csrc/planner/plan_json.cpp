@@ -33,7 +33,7 @@ ParamsKind params_kind(abi::TaskKind kind) {
   using enum abi::TaskKind;
   if (kind == kPointwise || kind == kRow || kind == kColumn) return ParamsKind::kProgram;
   if (kind == kMatmulRows) return ParamsKind::kRows;
-  if (kind == kMatmulTile || kind == kMatmulSimple) return ParamsKind::kMatmul;
+  if (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) return ParamsKind::kMatmul;
   return kind == kMaskRange ? ParamsKind::kMaskRange : ParamsKind::kAttention;
 }
 

@@ -10,6 +10,7 @@ const char* name(abi::TaskKind kind) {
                                     "column",
                                     "matmul_rows",
                                     "matmul_tile",
+                                    "matmul_float",
                                     "matmul_simple",
                                     "attention_decode",
                                     "attention_forward",
@@ -63,6 +64,7 @@ std::string params_text(const abi::OpRecord& r) {
       return out;
     }
     case kMatmulTile:
+    case kMatmulFloat:
     case kMatmulSimple:
       return cat("batch ", p.matmul.batch, ", m ", p.matmul.m, ", n ", p.matmul.n, ", k ", p.matmul.k, ", tile ",
                  p.matmul.tile_m, " x ", p.matmul.tile_n, " x ", p.matmul.tile_k, ", maps ", p.matmul.map_a, ' ',

@@ -370,6 +370,7 @@ void block_region(const plan::Op& op, const std::vector<Program>& programs, int 
       tile_runs(r, block, [&](int64_t from, int64_t to) { program_region(op, x, use, from, to, emitter); });
       break;
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
       matmul_region(op, x, operand, block, emitter);
       break;

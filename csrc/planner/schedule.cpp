@@ -207,7 +207,8 @@ std::vector<int64_t> visiting_order(const plan::Op& op) {
     return by_query_blocks(op);
   std::vector<int64_t> order(num_tiles(record));
   std::iota(order.begin(), order.end(), int64_t{0});
-  if (record.kind != TaskKind::kMatmulTile || record.grid[2] <= kGroup) return order;
+  const bool product = record.kind == TaskKind::kMatmulTile || record.kind == TaskKind::kMatmulFloat;
+  if (!product || record.grid[2] <= kGroup) return order;
   size_t at = 0;
   for (int b = 0; b < record.grid[0]; ++b) {
     for (int m = 0; m < record.grid[1]; m += kGroup) {
@@ -224,6 +225,7 @@ std::vector<int64_t> visiting_order(const plan::Op& op) {
 int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
   switch (record.kind) {
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kAttentionDecode:
     case TaskKind::kAttentionForward:
     case TaskKind::kAttentionBackward:

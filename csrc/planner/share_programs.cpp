@@ -33,6 +33,7 @@ std::optional<Place> place_of(abi::OpRecord& record) {
     case TaskKind::kColumn:
       return Place{&record.params.program.program, record.params.program.first_operand};
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
       return Place{&record.params.matmul.program, record.params.matmul.first_operand};
     default:

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
+#include "planner/float_tiles.h"
 #include "planner/tile.h"
 
 namespace ark::planner {
@@ -15,14 +17,30 @@ using abi::TaskKind;
 
 constexpr int kMaxParts = 8;
 
-/// A step of k takes a worker about 0.45 us when few others run: 32 KB of operands at its share of what a CTA can read.
-constexpr double kStepSeconds = 0.45e-6;
+/// What the parts of a product are made of.
+struct Steps {
+  int tile, k;     // rows and columns of a tile, k of a step
+  double seconds;  // of a step, when few others run
+  int share;       // the tiles must be no more than one for so many workers
+};
+std::optional<Steps> steps_of(TaskKind kind) {
+  // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
+  // rarely fills the rest; weight gradients use more.
+  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4};
+  if (kind == TaskKind::kMatmulFloat)
+    return Steps{
+        kFloatBlock, kFloatTileK,
+        float_tile_seconds({kFloatBlock, kFloatBlock}, kFloatTileK) - float_tile_seconds({kFloatBlock, kFloatBlock}, 0),
+        2};
+  return std::nullopt;
+}
 /// Writing and reading the parts, and the hop between.
 constexpr double kCombineSeconds = 8e-6;
 
 int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
-  if (op.op.record.kind != TaskKind::kMatmulTile || p.batch != 1) return 1;
+  const std::optional<Steps> steps = steps_of(op.op.record.kind);
+  if (!steps || p.batch != 1) return 1;
   const Program& program = programs[p.program];
   std::set<int> signs;  // accumulators that the epilogue reads: its own, and those of the pair
   for (const Instr& instr : program.instrs) {
@@ -32,13 +50,12 @@ int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Opt
   }
   constexpr int kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
   const int room = kMaxOperands - static_cast<int>(op.op.operands.size()) + 2;
-  const int64_t tiles = ((p.m + 127) / 128) * int64_t{(p.n + 127) / 128};
-  // Where a quarter of the machine is used, other work rarely fills the rest; weight gradients use more.
-  if (tiles * 4 > options.machine.num_workers || p.n % 4 != 0) return 1;
+  const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
+  if (tiles * steps->share > options.machine.num_workers || p.n % 4 != 0) return 1;
   for (int parts = kMaxParts; parts > 1; --parts) {
-    if (p.k % (kMatmulTileK * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
+    if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
     if (static_cast<int>(signs.size()) * parts > room) continue;
-    const double saved = p.k / kMatmulTileK * kStepSeconds * (1.0 - 1.0 / parts);
+    const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
     return saved > kCombineSeconds ? parts : 1;
   }
   return 1;

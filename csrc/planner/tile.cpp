@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "planner/align_operands.h"
+#include "planner/float_tiles.h"
 #include "planner/split_k.h"
 #include "planner/split_reduction.h"
 #include "planner/tile_columns.h"
@@ -189,8 +190,17 @@ void tile_column(FusedOp& op, const Options& options) {
 
 // ---- matmul ----
 
-int add_matmul_map(Draft& draft, const abi::Operand& x, int rows_dim, int k_dim, int64_t batch, int64_t rows,
-                   int64_t k) {
+struct Box {
+  int32_t rows, k;
+};
+/// Of an operand whose k is contiguous, or of one whose rows are.
+Box map_box(TaskKind kind, bool k_major) {
+  if (kind == TaskKind::kMatmulFloat) return {kFloatBlock, kFloatTileK};
+  return {k_major ? kMatmulTileM : 64, kMatmulTileK};
+}
+
+int add_matmul_map(Draft& draft, TaskKind kind, const abi::Operand& x, int rows_dim, int k_dim, int64_t batch,
+                   int64_t rows, int64_t k) {
   const bool k_major = x.stride[k_dim] == 1;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
@@ -201,12 +211,13 @@ int add_matmul_map(Draft& draft, const abi::Operand& x, int rows_dim, int k_dim,
   map.dtype = static_cast<DType>(x.dtype);
   map.sizes = k_major ? std::vector<int64_t>{k, rows, batch} : std::vector<int64_t>{rows, k, batch};
   map.strides_bytes = {outer_stride, batch == 1 ? extent : x.stride[0] * element};
-  map.box = k_major ? std::vector<int32_t>{64, kMatmulTileM, 1} : std::vector<int32_t>{64, 64, 1};
+  const Box box = map_box(kind, k_major);
+  map.box = k_major ? std::vector<int32_t>{box.k, box.rows, 1} : std::vector<int32_t>{box.rows, box.k, 1};
   draft.maps.push_back(std::move(map));
   return static_cast<int>(draft.maps.size()) - 1;
 }
 
-void tile_matmul(Draft& draft, FusedOp& op, int columns) {
+void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns) {
   abi::OpRecord& record = op.op.record;
   abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
@@ -217,13 +228,15 @@ void tile_matmul(Draft& draft, FusedOp& op, int columns) {
     p.tile_m = p.tile_n = kSimpleTile;
     p.tile_k = 16;
   } else {
-    p.tile_m = kMatmulTileM;
-    p.tile_n = columns;
-    p.tile_k = kMatmulTileK;
+    const FloatTile tile = record.kind == TaskKind::kMatmulFloat ? float_tile(p, options.machine.num_workers)
+                                                                 : FloatTile{kMatmulTileM, columns};
+    p.tile_m = tile.rows;
+    p.tile_n = tile.columns;
+    p.tile_k = record.kind == TaskKind::kMatmulFloat ? kFloatTileK : kMatmulTileK;
     p.a_k_major = a.stride[2] == 1;
     p.b_k_major = b.stride[1] == 1;
-    p.map_a = add_matmul_map(draft, a, 1, 2, p.batch, p.m, p.k);
-    p.map_b = add_matmul_map(draft, b, 2, 1, p.batch, p.n, p.k);
+    p.map_a = add_matmul_map(draft, record.kind, a, 1, 2, p.batch, p.m, p.k);
+    p.map_b = add_matmul_map(draft, record.kind, b, 2, 1, p.batch, p.n, p.k);
   }
   set_grid(record, p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n), op.op.name);
 }
@@ -323,8 +336,9 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
     case TaskKind::kColumn:
       return tile_column(op, options);
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
-      return tile_matmul(draft, op, columns);
+      return tile_matmul(draft, op, options, columns);
     case TaskKind::kMatmulRows:
       return set_grid(record, record.params.rows.num_units, 1, 1, op.op.name);
     case TaskKind::kMaskRange: {

@@ -6,15 +6,18 @@
 //   elements.
 //   The grid is factored along the domain's outer dimensions where tiles do not straddle them (so that waits can follow
 //   the rows); only t matters to the task. Split reductions are two ops (split_reduction.h).
-// - kMatmulTile, kMatmulSimple: (batch, m block, n block). kMatmulRows: (unit, 1, 1).
+// - kMatmulTile, kMatmulFloat, kMatmulSimple: (batch, m block, n block). kMatmulRows: (unit, 1, 1).
 // - attention: (batch, head, query block); backward: (batch, kv head, key block); simple: (batch, head, query); decode:
 //   (batch, kv head, part). kMaskRange: (batch, head, query block).
 //
-// Tensor maps (bf16, f16; 128-byte swizzle). The innermost box dimension always is 64 elements = 128 bytes; batch is
-// outermost:
+// Tensor maps (batch is outermost) of bf16 and f16, with 128-byte swizzle: the innermost box dimension always is 64
+// elements = 128 bytes:
 // - matmul operand, k contiguous: dims (k, rows, batch), box (64, 128, 1): tile_n / 128 boxes per k step
 // - matmul operand, rows contiguous: dims (rows, k, batch), box (64, 64, 1): tile_m / 64 or tile_n / 64 boxes a k step
 // - attention: dims (d, seq, head, batch), box (64, 64, 1, 1); map[0..2] = q, k, v; map[3] = dout (backward kinds)
+// Of fp32 products:
+// - k contiguous: box (32, 64, 1), with 128-byte swizzle: tile_m / 64 or tile_n / 64 boxes a k step
+// - rows contiguous: box (64, 32, 1), lines of 256 bytes without swizzle
 //
 // An operand that TMA cannot address (strides not multiples of 16 bytes, broadcast batch) makes the op kMatmulSimple or
 // kAttentionSimple.

@@ -66,6 +66,7 @@ class RecordCheck {
       case TaskKind::kColumn:
         return program_task(ProgramKind::kColumn);
       case TaskKind::kMatmulTile:
+      case TaskKind::kMatmulFloat:
       case TaskKind::kMatmulSimple:
         return matmul();
       case TaskKind::kMatmulRows:
@@ -160,7 +161,7 @@ class RecordCheck {
     program(p.program, p.first_operand, ProgramKind::kEpilogue);
     need(op_.operands.size() >= 2 && p.tile_m > 0 && p.tile_n > 0, "tiles of ", p.tile_m, " x ", p.tile_n);
     grid({p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n)});
-    if (r_.kind != TaskKind::kMatmulTile) return;
+    if (r_.kind == TaskKind::kMatmulSimple) return;
     auto sizes = [&](bool k_major, int64_t rows) {
       return k_major ? std::vector<int64_t>{p.k, rows, p.batch} : std::vector<int64_t>{rows, p.k, p.batch};
     };

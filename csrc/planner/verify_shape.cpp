@@ -99,6 +99,7 @@ std::optional<Dims> coordinates(const plan::Plan& plan, const Use& use) {
     case TaskKind::kColumn:
       return program_dims(r, x, use.how);
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple: {
       const abi::MatmulTileParams& p = r.params.matmul;
       if (use.operand < 2) return std::nullopt;

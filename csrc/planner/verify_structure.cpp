@@ -75,7 +75,8 @@ void check_record(const Plan& plan, size_t index) {
 std::vector<int> early_operands(const plan::Op& op) {
   const abi::Params& p = op.record.params;
   std::vector<int> early;
-  if (op.record.kind == abi::TaskKind::kMatmulTile || op.record.kind == abi::TaskKind::kMatmulSimple) {
+  if (op.record.kind == abi::TaskKind::kMatmulTile || op.record.kind == abi::TaskKind::kMatmulFloat ||
+      op.record.kind == abi::TaskKind::kMatmulSimple) {
     if (p.matmul.a_immutable) early.push_back(0);
     if (p.matmul.b_immutable) early.push_back(1);
   } else if (op.record.kind == abi::TaskKind::kMatmulRows && p.rows.weights_immutable) {

@@ -26,10 +26,10 @@ int64_t product_of(std::span<const int64_t> symbols) {
   return product;
 }
 
-/// Kinds whose code takes registers from the other kinds' main loops (what has no pages is called, device/outline.cuh).
+/// Kinds whose code takes registers from the other kinds' main loops (the others are called, device/outline.cuh).
 std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
   using enum abi::TaskKind;
-  static const std::set<abi::TaskKind> kCalled = {kPointwise,       kRow,      kColumn, kMatmulSimple,
+  static const std::set<abi::TaskKind> kCalled = {kPointwise,       kRow,      kColumn, kMatmulFloat, kMatmulSimple,
                                                   kAttentionSimple, kMaskRange};
   std::set<abi::TaskKind> kinds;
   for (const plan::Op& op : plan.ops)
@@ -40,7 +40,8 @@ std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
 bool has_only_few_rows(const plan::Plan& plan) {
   bool few = false;
   for (const plan::Op& op : plan.ops) {
-    if (op.record.kind == abi::TaskKind::kMatmulTile && op.record.params.matmul.m > kFewRows) return false;
+    const bool product = op.record.kind == abi::TaskKind::kMatmulTile || op.record.kind == abi::TaskKind::kMatmulFloat;
+    if (product && op.record.params.matmul.m > kFewRows) return false;
     few |= op.record.kind == abi::TaskKind::kMatmulRows;
   }
   return few;

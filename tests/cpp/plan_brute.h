@@ -165,6 +165,7 @@ class BrutePlan {
       case kColumn:
         return touch_program(op, tile, visit);
       case kMatmulTile:
+      case kMatmulFloat:
       case kMatmulSimple:
         return touch_matmul(op, c, visit);
       case kMatmulRows:

@@ -308,6 +308,8 @@ int main() {
   check_product(DType::kF32, 1, 129, 130, 1000, 2, abi::TaskKind::kMatmulSimple);
   check_product(DType::kF32, 3, 5, 7, 0, 0, abi::TaskKind::kMatmulSimple);
   check_product(DType::kBF16, 1, 200, 300, 64, 2, abi::TaskKind::kMatmulTile);
+  for (int layout = 0; layout < 4; ++layout)
+    check_product(DType::kF32, 2, 130, 70, 40, layout, abi::TaskKind::kMatmulFloat);
   check_pairs();
   for (const DType t : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64})
     for (const int64_t m : {1, 3, 8}) {

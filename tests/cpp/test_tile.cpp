@@ -106,7 +106,57 @@ void test_unaligned_matmul() {
   expect_equal(grid(find(draft, "odd")), std::string("1 2 1"), "odd: 64 x 64 tiles");
 }
 
+/// y[m, n] in fp32 of x [m, k] and w [n, k], rows of `pitch` elements.
+Builder float_product(int64_t m, int64_t n, int64_t k, int64_t pitch) {
+  Builder b;
+  auto x = b.input("x", {m, pitch}, false, DType::kF32), w = b.input("w", {n, pitch}, true, DType::kF32);
+  auto y = b.storage("y", {m, n}, DType::kF32);
+  b.output(y);
+  FusedOp& op = b.matmul("y", 1, m, n, k, {x, {0, pitch, 1}}, {w, {0, 1, pitch}}, {y, {0, n, 1}});
+  op.op.record.kind = TaskKind::kMatmulFloat;
+  op.op.record.params.matmul.dtype = static_cast<int>(DType::kF32);
+  return b;
+}
+
+/// Tiles that fill the workers, maps of blocks of 64 rows by 32 k.
+void test_float_tiles() {
+  struct Case {
+    int64_t m, n, k;
+    std::string grid;
+  };
+  for (const Case& c : {Case{1024, 1024, 1024, "1 8 16"}, Case{2048, 2048, 2048, "1 16 16"},
+                        Case{384, 768, 768, "1 6 12"}, Case{64, 16384, 256, "1 1 128"}}) {
+    Builder b = float_product(c.m, c.n, c.k, c.k);
+    const planner::Draft draft = tiled(b);
+    expect(find(draft, "y").record.kind == TaskKind::kMatmulFloat, "float: kind");
+    expect_equal(grid(find(draft, "y")), c.grid, cat("float: grid of ", c.m, " x ", c.n, " x ", c.k));
+    expect(draft.maps.size() == 2, "float: two maps");
+    for (const plan::TensorMap& map : draft.maps) expect(map.box == std::vector<int32_t>{32, 64, 1}, "float: box");
+  }
+  Builder b = float_product(1024, 1024, 1024, 1024);
+  for (abi::Operand& x : b.graph.ops[0].op.operands)
+    if (x.stride[2] == 1) std::swap(x.stride[1], x.stride[2]);  // a by columns
+  const planner::Draft columns = tiled(b);
+  expect(columns.maps[0].box == std::vector<int32_t>{64, 32, 1}, "float: box of rows");
+  Builder odd = float_product(1024, 1024, 1023, 1023);
+  expect(find(tiled(odd), "y").record.kind == TaskKind::kMatmulSimple, "rows of 4092 bytes are not for tensor maps");
+}
+
 Memory evaluate(const FusedGraph& graph);
+
+/// Parts of a long k, as of products on the tensor cores.
+void test_float_split_k(int64_t n, int64_t k, int64_t tiles) {
+  Builder b = float_product(9, n, k, k);
+  const StorageId y = b.graph.fresh_storage[0];
+  const Memory wanted = evaluate(b.graph);
+  const planner::Draft draft = tiled(b);
+  const std::string what = cat("float, n ", n, ", k ", k, ": ");
+  expect_equal(draft.graph.ops.size(), tiles > 0 ? size_t{2} : size_t{1}, what + "ops");
+  expect(evaluate(draft.graph)[static_cast<size_t>(y)] == wanted[static_cast<size_t>(y)], what + "results differ");
+  const abi::OpRecord& record = draft.graph.ops[0].op.record;
+  expect(record.kind == TaskKind::kMatmulFloat, what + "kind");
+  if (tiles > 0) expect_equal(planner::num_tiles(record), tiles, what + "tiles");
+}
 
 /// The same, but large: its operands are copied into padded rows, once for both products that read x.
 void test_aligned_copies() {
@@ -277,7 +327,8 @@ Memory evaluate(const FusedGraph& graph) {
       memory.back()[i] = storage.input < 0 ? 0 : static_cast<double>(i * 7 % 13);
   }
   for (const FusedOp& op : graph.ops) {
-    op.op.record.kind == TaskKind::kMatmulTile ? evaluate_matmul(op, graph, memory) : evaluate(op, graph, memory);
+    const bool product = op.op.record.kind == TaskKind::kMatmulTile || op.op.record.kind == TaskKind::kMatmulFloat;
+    product ? evaluate_matmul(op, graph, memory) : evaluate(op, graph, memory);
   }
   return memory;
 }
@@ -376,6 +427,9 @@ int main() {
   test_narrow_columns();
   test_unaligned_matmul();
   test_aligned_copies();
+  test_float_tiles();
+  test_float_split_k(256, 2048, 32);
+  test_float_split_k(256, 256, 0);
   test_pointwise();
   test_split(true, 64, {1024}, true);
   test_split(true, 96, {16, 120}, true);

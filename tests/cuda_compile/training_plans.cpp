@@ -45,6 +45,12 @@ void add_matmul(plan::Plan& p, int program, int tile_n, bool a_k_major, bool b_k
   }
 }
 
+void add_float_matmul(plan::Plan& p, int program, bool a_k_major, bool b_k_major, const char* name) {
+  add_matmul(p, program, 128, a_k_major, b_k_major, name);
+  p.ops.back().record.kind = TaskKind::kMatmulFloat;
+  p.ops.back().record.params.matmul.dtype = static_cast<int>(DType::kF32);
+}
+
 void add_attention(plan::Plan& p, TaskKind kind, const char* name) {
   plan::Op op;
   op.name = name;
@@ -100,8 +106,33 @@ NamedPlan backward_plan() {
   return {"training_backward", p};
 }
 
+/// fp32 products in every layout beside main loops on the tensor cores; an epilogue of several layouts.
+NamedPlan mixed_plan() {
+  plan::Plan p;
+  p.maps.resize(1);
+  ProgramBuilder half(ProgramKind::kEpilogue, 3, 0, 2);
+  half.store(1, DType::kBF16, with_bias(half));
+  ProgramBuilder plain(ProgramKind::kEpilogue, 3, 0, 1);
+  plain.store(0, DType::kF32, plain.root());
+  ProgramBuilder gelu(ProgramKind::kEpilogue, 3, 0, 4);
+  const int x = gelu.op(Opcode::kAdd, gelu.root(), gelu.load(0, DType::kF32));
+  const int y = gelu.op(Opcode::kAdd, gelu.op(Opcode::kMul, x, gaussian_cdf(gelu, x)), gelu.load(1, DType::kF32));
+  gelu.store(2, DType::kF32, x);
+  gelu.store(3, DType::kF32, y);
+  ProgramBuilder pairs(ProgramKind::kEpilogue, 3, 0, 2);
+  pairs.store(1, DType::kF32, pairs.op(Opcode::kFma, pairs.root(0, 1), pairs.load(0, DType::kF32), pairs.root(0, -1)));
+  add_matmul(p, add_program(p, half), 256, true, true, "bias");
+  add_attention(p, TaskKind::kAttentionForward, "attention");
+  const int store = add_program(p, plain);
+  for (const bool a : {false, true})
+    for (const bool b : {false, true}) add_float_matmul(p, store, a, b, "product");
+  add_float_matmul(p, add_program(p, gelu), true, true, "bias, gelu, residual");
+  add_float_matmul(p, add_program(p, pairs), true, false, "pairs");
+  return {"mixed", p};
+}
+
 }  // namespace
 
-std::vector<NamedPlan> training_plans() { return {forward_plan(), backward_plan()}; }
+std::vector<NamedPlan> training_plans() { return {forward_plan(), backward_plan(), mixed_plan()}; }
 
 }  // namespace ark::cuda_compile

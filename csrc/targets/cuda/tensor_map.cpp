@@ -48,10 +48,11 @@ TensorMap encode(const plan::TensorMap& map, size_t number, DevicePtr stand_in) 
   check(map.offset_bytes % 16 == 0, "tensor map ", number, ": offset of ", map.offset_bytes,
         " bytes is no multiple of 16");
   TensorMap result{};
-  check_result(driver().tensor_map_encode_tiled(&result, map_type(map.dtype), static_cast<unsigned>(rank),
-                                                reinterpret_cast<void*>(stand_in), sizes, strides, box, element_strides,
-                                                TensorMapInterleave::kNone, TensorMapSwizzle::k128B,
-                                                TensorMapPromotion::k256B, TensorMapFill::kZero),
+  check_result(driver().tensor_map_encode_tiled(
+                   &result, map_type(map.dtype), static_cast<unsigned>(rank), reinterpret_cast<void*>(stand_in), sizes,
+                   strides, box, element_strides, TensorMapInterleave::kNone,
+                   box[0] * size_bytes(map.dtype) > 128 ? TensorMapSwizzle::kNone : TensorMapSwizzle::k128B,
+                   TensorMapPromotion::k256B, TensorMapFill::kZero),
                cat("cuTensorMapEncodeTiled of map ", number).c_str());
   return result;
 }

@@ -36,6 +36,7 @@ std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, cons
     case TaskKind::kColumn:
       return make_program_task(plan, op, kernels);
     case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
     case TaskKind::kMatmulSimple:
       return make_matmul_task(plan, op, kernels);
     case TaskKind::kMatmulRows:

@@ -1,4 +1,4 @@
-// kMatmulTile and kMatmulSimple: the same product, whatever the device would compute it with.
+// kMatmulTile, kMatmulFloat and kMatmulSimple: the same product, whatever the device would compute it with.
 #include <algorithm>
 
 #include "base/check.h"

@@ -1,5 +1,6 @@
 # ruff: noqa: B023  (every function is called before its loop goes on)
-"""The tensor-core kinds alone against cuBLAS and scaled_dot_product_attention, interleaved. TFLOP/s, medians."""
+"""Matrix products and attention alone against cuBLAS and scaled_dot_product_attention, interleaved. TFLOP/s, medians.
+Arguments: quick, fp32 (these products alone)."""
 
 import math
 import statistics
@@ -90,6 +91,47 @@ def bench_attention(shapes):
         )
 
 
+FLOAT_TILES = [(128, 128), (128, 64), (64, 128), (64, 64)]
+
+
+def graph_of(function, count):
+    """`count` calls in a CUDA graph, as one function."""
+    function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            function()
+    return graph.replay
+
+
+def bench_float(shapes):
+    """cuBLAS in a CUDA graph, without tf32; ark's launches with what they cost, an empty one's time below."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    print("fp32 m n k layout | cuBLAS TFLOP/s, us | ark by tile: us | best: TFLOP/s, of cuBLAS | error / cuBLAS'")
+    for m, n, k, layout in shapes:
+        a = torch.randn(1, m, k, device="cuda") if layout[0] == "n" else torch.randn(1, k, m, device="cuda").mT
+        b = torch.randn(1, k, n, device="cuda") if layout[1] == "n" else torch.randn(1, n, k, device="cuda").mT
+        out, theirs = (torch.empty(1, m, n, device="cuda") for _ in range(2))
+        jobs = [driver.matmul_float(a, b, out, tile=tile) for tile in FLOAT_TILES]
+        flops = 2 * m * n * k
+        count = max(3, min(50, int(2e11 / flops)))
+        cublas = graph_of(lambda: torch.matmul(a[0], b[0], out=theirs[0]), count)
+
+        reference, errors = a.double() @ b.double(), []
+        for job in jobs:
+            out.fill_(float("nan"))
+            job.run()
+            errors.append(((out.double() - reference).norm() / (theirs.double() - reference).norm()).item())
+        rates = compare([cublas] + [lambda j=j: [j.launch() for _ in range(count)] for j in jobs], flops * count, 1)
+        us = [flops / r / 1e6 for r in rates]
+        print(
+            f"{m:5} {n:5} {k:5} {layout} | {rates[0]:5.1f} {us[0]:7.1f} | "
+            + " ".join(f"{x}x{y} {t:7.1f}" for (x, y), t in zip(FLOAT_TILES, us[1:]))
+            + f" | {max(rates[1:]):5.1f} {max(rates[1:]) / rates[0]:.2f} | {max(errors):.2f}"
+        )
+
+
 def bench_launch():
     """An empty list: what a launch costs before and after all tiles."""
     a, out = torch.randn(1, 128, 128, device="cuda").bfloat16(), torch.empty(1, 128, 128, device="cuda").bfloat16()
@@ -101,6 +143,11 @@ def bench_launch():
 if __name__ == "__main__":
     quick = "quick" in sys.argv
     bench_launch()
+    cubes = [(size, size, size, "nt") for size in (1024, 2048, 4096)]
+    products = [(3840, 1024, 1024), (3840, 1024, 4096), (3840, 4096, 1024)]
+    bench_float(cubes + [(*p, layout) for p in products for layout in ("nt", "nn", "tn")] + [(384, 768, 768, "nt")])
+    if "fp32" in sys.argv:
+        sys.exit()
     bert = [(3840, 4096, 1024), (3840, 1024, 4096), (3840, 1024, 1024)]
     cubes = [(4096, 4096, 4096), (8192, 8192, 8192)]
     bench_matmul((bert + cubes) if quick else bert + [(3840, 3072, 1024)] + cubes, ("NT",) if quick else ("NT", "NN"))

@@ -26,6 +26,9 @@ void check(cudaError_t error, int line) {
 #define ALL_VARIANTS(family) \
   {ONE_VARIANT(family, 0), ONE_VARIANT(family, 1), ONE_VARIANT(family, 2), ONE_VARIANT(family, 3)}
 
+#define ONE_LAYOUT(l) \
+  ark_loop<OneFamily<Called<MatmulFloat<FloatProgram<Whole<StoreProgram<float>>, 1u << l>>>, 56, 224>>
+
 #define DECODE(half, dim, rows) ark_loop<OneFamily<AttentionDecode<DecodePrograms<half, dim, rows>>, 72, 216>>
 #define ALL_DECODE(half) {DECODE(half, 64, 4), DECODE(half, 64, 16), DECODE(half, 128, 4), DECODE(half, 128, 16)}
 
@@ -70,7 +73,7 @@ struct Job {
 
   /// sizes innermost first; strides in elements of the dimensions after the first. The address is patched by the
   /// kernel.
-  int add_map(int slot, bool half, std::vector<cuuint64_t> sizes, std::vector<long long> strides,
+  int add_map(int slot, int type, std::vector<cuuint64_t> sizes, std::vector<long long> strides,
               std::vector<cuuint32_t> box) {
     static Encode encode = [] {
       void* f = nullptr;
@@ -79,13 +82,16 @@ struct Job {
       return reinterpret_cast<Encode>(f);
     }();
     std::vector<cuuint64_t> bytes;
-    for (long long s : strides) bytes.push_back(static_cast<cuuint64_t>(s) * 2);
+    const unsigned element = type == 8 ? 4 : 2;
+    for (long long s : strides) bytes.push_back(static_cast<cuuint64_t>(s) * element);
+    const CUtensorMapDataType types[3] = {CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                          CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
+    const auto swizzle = box[0] * element > 128 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
     std::vector<cuuint32_t> unit(sizes.size(), 1);
     static const auto dummy = reinterpret_cast<void*>(0x10000);
     CUtensorMap map;
-    const CUresult result = encode(&map, half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                   static_cast<cuuint32_t>(sizes.size()), dummy, sizes.data(), bytes.data(), box.data(),
-                                   unit.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    const CUresult result = encode(&map, types[type - 6], static_cast<cuuint32_t>(sizes.size()), dummy, sizes.data(),
+                                   bytes.data(), box.data(), unit.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
       std::fprintf(stderr, "cuTensorMapEncodeTiled: %d\n", result);
@@ -94,6 +100,17 @@ struct Job {
     patches.push_back({static_cast<abi::u32>(slot), static_cast<abi::u32>(maps.size()), 0});
     maps.push_back(map);
     return static_cast<int>(maps.size()) - 1;
+  }
+
+  /// Of an operand of the product (strides b, row, k), by its boxes: (k, rows) where k is contiguous, else (rows, k).
+  int add_matrix(int slot, int type, int rows, const long long* s, std::vector<cuuint32_t> k_major,
+                 std::vector<cuuint32_t> row_major) {
+    const abi::MatmulTileParams& p = record.params.matmul;
+    const auto r64 = static_cast<cuuint64_t>(rows), k64 = static_cast<cuuint64_t>(p.k),
+               b64 = static_cast<cuuint64_t>(p.batch);
+    const long long batch_stride = p.batch == 1 ? 64 : s[0];
+    if (s[2] == 1) return add_map(slot, type, {k64, r64, b64}, {s[1], batch_stride}, {k_major[0], k_major[1], 1});
+    return add_map(slot, type, {r64, k64, b64}, {s[2], batch_stride}, {row_major[0], row_major[1], 1});
   }
 
   /// Items of `chunk` tiles dealt out to the workers in turn; 0: none at all.
@@ -178,15 +195,52 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
   p.first_operand = 2;
   p.pair_distance = pair_distance;
   p.dtype = type;
-  auto map = [&](int slot, int rows, const long long* s, bool k_major) {
-    const auto r64 = static_cast<cuuint64_t>(rows), k64 = static_cast<cuuint64_t>(k),
-               b64 = static_cast<cuuint64_t>(batch);
-    const long long batch_stride = batch == 1 ? 64 : s[0];
-    if (k_major) return job->add_map(slot, half, {k64, r64, b64}, {s[1], batch_stride}, {64, 128, 1});
-    return job->add_map(slot, half, {r64, k64, b64}, {s[2], batch_stride}, {64, 64, 1});
-  };
-  p.map_a = map(0, m, strides_a, p.a_k_major);
-  p.map_b = map(1, n, strides_b, p.b_k_major);
+  p.map_a = job->add_matrix(0, type, m, strides_a, {64, 128}, {64, 64});
+  p.map_b = job->add_matrix(1, type, n, strides_b, {64, 128}, {64, 64});
+  job->finish(chunk);
+  return job;
+}
+
+/// The same in fp32 on the CUDA cores, in tiles of tile_m x tile_n.
+void* float_job(const void* a, const void* b, void* c, const void* extra, const void* residual, const int* sizes,
+                const long long* strides_a, const long long* strides_b, const long long* strides_c, int tile_m,
+                int tile_n, int program, int pair_distance, int a_immutable, int b_immutable, int chunk) {
+  constexpr int kType = 8;
+  void (*const stores[4])(abi::LaunchParams<64>) = {ONE_LAYOUT(0), ONE_LAYOUT(1), ONE_LAYOUT(2), ONE_LAYOUT(3)};
+  const bool trans_a = strides_a[2] != 1, trans_b = strides_b[2] != 1;
+  auto* job = new Job;
+  job->kernel =
+      program == 0 ? stores[trans_a << 1 | trans_b] : ark_loop<OneFamily<MatmulFloat<FloatPrograms>, 56, 224>>;
+  const long long n_strides[3] = {0, 0, 1}, b_strides[3] = {strides_b[0], strides_b[2], strides_b[1]};
+  const int vector = sizes[2] % 4 == 0 && strides_c[2] == 1 && strides_c[1] % 4 == 0 ? 4 : 1;
+  job->add_operand(a, kType, strides_a, 3, 4);
+  job->add_operand(b, kType, b_strides, 3, 4);
+  job->add_operand(c, kType, strides_c, 3, vector);
+  job->add_operand(extra, kType, n_strides, 3, vector);
+  job->add_operand(residual, kType, strides_c, 3, vector);
+  abi::OpRecord& r = job->record;
+  r.kind = abi::TaskKind::kMatmulFloat;
+  abi::MatmulTileParams& p = r.params.matmul;
+  p.batch = sizes[0];
+  p.m = sizes[1];
+  p.n = sizes[2];
+  p.k = sizes[3];
+  p.tile_m = tile_m;
+  p.tile_n = tile_n;
+  p.tile_k = 32;
+  p.a_k_major = !trans_a;
+  p.b_k_major = !trans_b;
+  p.a_immutable = a_immutable;
+  p.b_immutable = b_immutable;
+  p.program = program;
+  p.first_operand = 2;
+  p.pair_distance = pair_distance;
+  p.dtype = kType;
+  r.grid[0] = p.batch;
+  r.grid[1] = (p.m + tile_m - 1) / tile_m;
+  r.grid[2] = (p.n + tile_n - 1) / tile_n;
+  p.map_a = job->add_matrix(0, kType, p.m, strides_a, {32, 64}, {64, 32});
+  p.map_b = job->add_matrix(1, kType, p.n, strides_b, {32, 64}, {64, 32});
   job->finish(chunk);
   return job;
 }
@@ -262,7 +316,7 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
     for (int i = 0; i < (kind == 0 ? 3 : 4); ++i) {
       const bool kv = i == 1 || i == 2;
       const long long* s = strides + 4 * i;
-      p.map[i] = job->add_map(static_cast<int>(job->operands[i].slot), half,
+      p.map[i] = job->add_map(static_cast<int>(job->operands[i].slot), type,
                               {static_cast<cuuint64_t>(p.head_dim), static_cast<cuuint64_t>(kv ? p.keys : p.queries),
                                static_cast<cuuint64_t>(kv ? p.kv_heads : p.heads), static_cast<cuuint64_t>(p.batch)},
                               {s[2], s[1], s[0]}, {64, 64, 1, 1});

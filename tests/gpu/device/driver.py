@@ -36,7 +36,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    for job in (lib.matmul_job, lib.simple_job, lib.attention_job, lib.decode_job, lib.mask_range_job):
+    for job in (lib.matmul_job, lib.float_job, lib.simple_job, lib.attention_job, lib.decode_job, lib.mask_range_job):
         job.restype = ctypes.c_void_p
     lib.job_time.restype = ctypes.c_float
     lib.job_launch.argtypes = [ctypes.c_void_p]
@@ -100,6 +100,30 @@ def matmul_simple(a, b, out, chunk=1) -> Job:
         ctypes.c_int(chunk),
     )
     return Job(handle, [a, b, out])
+
+
+def matmul_float(
+    a,
+    b,
+    out,
+    extra=None,
+    residual=None,
+    tile=(128, 128),
+    program=0,
+    pair_distance=0,
+    immutable=(False, False),
+    chunk=1,
+) -> Job:
+    """out[i] = a[i] @ b[i] in fp32 with the epilogue `program` of kernels.cuh; a (batch, m, k), b (batch, k, n)."""
+    handle = LIB.float_job(
+        *(_pointer(t) for t in (a, b, out, extra, residual)),
+        (ctypes.c_int * 4)(a.shape[0], a.shape[1], b.shape[2], a.shape[2]),
+        (ctypes.c_longlong * 3)(*a.stride()),
+        (ctypes.c_longlong * 3)(b.stride(0), b.stride(2), b.stride(1)),
+        (ctypes.c_longlong * 3)(*out.stride()),
+        *(ctypes.c_int(x) for x in (*tile, program, pair_distance, *immutable, chunk)),
+    )
+    return Job(handle, [a, b, out, extra, residual])
 
 
 def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=None, chunk=1) -> Job:

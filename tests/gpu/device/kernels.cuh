@@ -5,6 +5,7 @@
 #include "device/attention_forward.cuh"
 #include "device/attention_simple.cuh"
 #include "device/mask_range.cuh"
+#include "device/matmul_float.cuh"
 #include "device/matmul_simple.cuh"
 #include "device/matmul_tile.cuh"
 
@@ -127,6 +128,32 @@ struct FusedPrograms {
       f(PairProgram<bf16>{});
   }
 };
+/// A program of fp32 in one piece, as epilogues on the CUDA cores run it.
+template <class Program>
+struct Whole : Program {
+  static constexpr int kVector = 4;
+  template <int V, class Roots, class Context>
+  static ARK_DEVICE void run(const Context& c, const i32 (&x)[3], const Roots& roots) {
+    typename Program::template Inputs<V> in;
+    Program::template load<V>(c, x, in);
+    Program::template run_loaded<V>(c, x, in, roots);
+  }
+};
+struct FloatPrograms {
+  template <class F>
+  static ARK_DEVICE void epilogue_float(int program, F&& f) {
+    if (program == 2)
+      f(Whole<BiasGeluResidualProgram<float>>{});
+    else
+      f(Whole<PairProgram<float>>{});
+  }
+};
+/// A family in a function of its own.
+template <class Family>
+struct Called : Family {
+  static ARK_DEVICE void consume(Consumer& c, const Task& t) { call<Family>(c, t); }
+};
+
 struct SimplePrograms {
   template <class F>
   static ARK_DEVICE void epilogue_simple(int dtype, F&& f) {

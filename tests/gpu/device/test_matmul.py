@@ -1,4 +1,4 @@
-"""kMatmulTile and kMatmulSimple against float64."""
+"""kMatmulTile, kMatmulFloat and kMatmulSimple against float64."""
 
 import pytest
 import torch
@@ -99,3 +99,102 @@ def test_simple(dtype):
         reference = a.double() @ b.double()
         limit = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}.get(dtype, 1e-12)
         assert error(out, reference) < limit
+
+
+FLOAT_TILES = [(128, 128), (128, 64), (64, 128), (64, 64)]
+
+
+def float_operands(batch, m, n, k, layout):
+    """fp32, in the layout of BLAS: "nt" is a [m, k] and b [n, k]; rows begin at multiples of 16 bytes."""
+
+    def rows_of(rows, columns):
+        return torch.randn(batch, rows, (columns + 3) // 4 * 4, device="cuda")[:, :, :columns]
+
+    a = rows_of(m, k) if layout[0] == "n" else rows_of(k, m).transpose(1, 2)
+    b = rows_of(k, n) if layout[1] == "n" else rows_of(n, k).transpose(1, 2)
+    return a, b
+
+
+def check_float(value, reference, eager):
+    """No further from fp64 than twice what eager's fp32 is."""
+    assert error(value, reference) < 2 * error(eager, reference)
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("tile", FLOAT_TILES)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 384, 512, 448),
+        (1, 8, 8, 8),
+        (3, 200, 520, 201),
+        (2, 1000, 1001, 1000),
+        (1, 63, 41, 2048),
+        (2, 129, 65, 33),
+    ],
+)
+def test_float(size, layout, tile):
+    batch, m, n, k = size
+    a, b = float_operands(batch, m, n, k, layout)
+    out = torch.full((batch, m, n), float("nan"), device="cuda")
+    job = driver.matmul_float(a, b, out, tile=tile)
+    job.run()
+    check_float(out, a.double() @ b.double(), a @ b)
+    first = out.clone()
+    for _ in range(2):
+        out.fill_(float("nan"))
+        job.run()
+        assert torch.equal(out, first)
+
+
+@pytest.mark.parametrize("tile", FLOAT_TILES)
+@pytest.mark.parametrize("immutable", [(False, True), (True, False), (True, True)])
+def test_float_items_of_several_tiles(tile, immutable):
+    for layout, size in [("nt", (1, 3840, 1024, 256)), ("nn", (5, 640, 768, 320)), ("tn", (3, 300, 516, 96))]:
+        a, b = float_operands(*size, layout)
+        out = torch.full((size[0], size[1], size[2]), float("nan"), device="cuda")
+        driver.matmul_float(a, b, out, tile=tile, immutable=immutable, chunk=3).run()
+        check_float(out, a.double() @ b.double(), a @ b)
+
+
+@pytest.mark.parametrize("tile", FLOAT_TILES)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_float_bias_gelu_residual(layout, tile):
+    a, b = float_operands(1, 500, 772, 512, layout)
+    a, out = a / 16, torch.full((1, 500, 772), float("nan"), device="cuda")
+    bias, residual = torch.randn(772, device="cuda"), torch.randn(1, 500, 772, device="cuda")
+    driver.matmul_float(a, b, out, bias, residual, tile=tile, program=2).run()
+    product = a.double() @ b.double() + bias.double()
+    # tanh.approx.f32 in the program: 2^-11
+    assert error(out, torch.nn.functional.gelu(product, approximate="tanh") + residual.double()) < 5e-4
+
+
+@pytest.mark.parametrize("tile", FLOAT_TILES)
+@pytest.mark.parametrize("distance", [1, 4, 32])
+def test_float_pairs(distance, tile):
+    a, b = float_operands(1, 300, 512, 128, "nt")
+    out = torch.full((1, 300, 512), float("nan"), device="cuda")
+    factor = torch.randn(512, device="cuda")
+    driver.matmul_float(a, b, out, factor, tile=tile, program=3, pair_distance=distance).run()
+    low = (torch.arange(512, device="cuda") // distance) % 2 == 0
+
+    def rotated(product):
+        other = torch.where(low, product.roll(-distance, 2), -product.roll(distance, 2))
+        return product * factor.to(product.dtype) + other
+
+    check_float(out, rotated(a.double() @ b.double()), rotated(a @ b))
+
+
+def test_float_strided_output():
+    a, b = float_operands(2, 130, 70, 100, "nt")
+    out = torch.full((2, 70, 130), float("nan"), device="cuda").transpose(1, 2)
+    driver.matmul_float(a, b, out, tile=(128, 64)).run()
+    check_float(out, a.double() @ b.double(), a @ b)
