@@ -49,7 +49,7 @@ constexpr Family kFamilies[] = {
     {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", Reach::kCall, false},
     {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward"},
     {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall, false},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall},
     {TaskKind::kMaskRange, "kMaskRange", "mask_range", Reach::kCall, false},
 };
 
@@ -136,6 +136,8 @@ std::string dispatch_text(const Kernel& kernel) {
                 ";\n  static constexpr bool kEvenRows = ", kernel.even_rows ? "true" : "false", ";\n");
   if (kernel.attention_variants != 0)
     text += cat("  static constexpr u32 kAttentionVariants = ", kernel.attention_variants, ";\n");
+  if (kernel.simple_attention != 0)
+    text += cat("  static constexpr u64 kSimpleAttention = ", kernel.simple_attention, "ull;\n");
   if (kernel.kinds.contains(TaskKind::kAttentionDecode)) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
     text += "  // Decode attention: element types, head sizes and query rows (padded) that occur.\n";

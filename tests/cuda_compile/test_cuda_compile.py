@@ -47,7 +47,19 @@ def compile_source(path: Path) -> str:
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 @pytest.mark.parametrize(
     "name",
-    ["pointwise", "row", "row_trace", "column", "rows", "rows_one", "decode", "training_forward", "training_backward"],
+    [
+        "pointwise",
+        "row",
+        "row_trace",
+        "column",
+        "rows",
+        "rows_one",
+        "decode",
+        "attention_tiled",
+        "attention_mma",
+        "training_forward",
+        "training_backward",
+    ],
 )
 def test_compiles_without_spills(sources, name):
     report = compile_source(sources[name])
