@@ -52,7 +52,7 @@ constexpr Family kFamilies[] = {
     {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", Reach::kCall, false},
     {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward"},
     {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall, false},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall},
     {TaskKind::kMaskRange, "kMaskRange", "mask_range", Reach::kCall, false},
 };
 
@@ -138,6 +138,8 @@ std::string dispatch_text(const Kernel& kernel) {
     text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants, ";\n");
   if (kernel.attention_variants != 0)
     text += cat("  static constexpr u32 kAttentionVariants = ", kernel.attention_variants, ";\n");
+  if (kernel.simple_attention != 0)
+    text += cat("  static constexpr u64 kSimpleAttention = ", kernel.simple_attention, "ull;\n");
   if (kernel.kinds.contains(TaskKind::kAttentionDecode)) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
     text += "  // Decode attention: element types, head sizes, query rows (padded) and keys that occur.\n";

@@ -39,6 +39,15 @@ uint32_t attention_variant(const abi::AttentionParams& p) {
   return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim == 128));
 }
 
+/// Bit of kAttentionSimple's form, see device/attention_simple.cuh.
+uint64_t simple_attention_form(const abi::AttentionParams& p) {
+  constexpr int kTiledForms = 32, kFewColumns = 64;
+  const auto dtype = static_cast<DType>(p.dtype);
+  if (p.tile_q == abi::kMmaQueries)
+    return uint64_t{1} << ((dtype == DType::kF16) << 4 | (std::max(1, p.value_dim) - 1) / 16);
+  return uint64_t{1} << (kTiledForms + (dtype == DType::kF64 ? 2 : p.value_dim > kFewColumns));
+}
+
 int slot_capacity(size_t num_slots) {
   for (const int capacity : abi::kSlotCapacities)
     if (num_slots <= static_cast<size_t>(capacity)) return capacity;
@@ -154,6 +163,9 @@ class Analysis {
       case TaskKind::kAttentionBackwardQuery:
         needs_.rest.attention_variants |= attention_variant(p.attention);
         break;
+      case TaskKind::kAttentionSimple:
+        needs_.rest.simple_attention |= simple_attention_form(p.attention);
+        break;
       default:
         break;
     }
@@ -242,6 +254,7 @@ class Maker {
     kernel_.mask_types |= rest.mask_types;
     kernel_.matmul_variants |= rest.matmul_variants;
     kernel_.attention_variants |= rest.attention_variants;
+    kernel_.simple_attention |= rest.simple_attention;
     kernel_.maps |= rest.maps;
     kernel_.slot_capacity = std::max(kernel_.slot_capacity, rest.slot_capacity);
   }
@@ -305,7 +318,8 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
       !within(rest.decode_dims, kernel.decode_dims) || !within(rest.decode_rows, kernel.decode_rows) ||
       !within(rest.decode_caches, kernel.decode_caches) || (rest.mask_types & ~kernel.mask_types) != 0 ||
       (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
-      (rest.attention_variants & ~kernel.attention_variants) != 0 || (rest.maps && !kernel.maps) ||
+      (rest.attention_variants & ~kernel.attention_variants) != 0 ||
+      (rest.simple_attention & ~kernel.simple_attention) != 0 || (rest.maps && !kernel.maps) ||
       rest.slot_capacity > kernel.slot_capacity)
     return std::nullopt;
   plan::KernelNumbers numbers;

@@ -47,6 +47,7 @@ struct Kernel {
   std::array<std::set<int>, kNumUses> uses;              // numbers of code
   std::vector<plan::RowsForm> forms;                     // of few-row products; their programs are numbers of code
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
+  uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/attention_simple.cuh)
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head

@@ -50,7 +50,7 @@ enum class TaskKind : i32 {
   kAttentionForward,  // tile = (batch, head, query block)
   kAttentionBackwardRows,   // delta = rowsum(dout * out); tile = (batch, head, query block)
   kAttentionBackward,       // dk, dv for a key block; tile = (batch, kv head, key block)
-  kAttentionSimple,         // any type and size, forward, on the CUDA cores; tile = (batch, head, query row)
+  kAttentionSimple,         // any type, size and stride, forward; tile = (batch, head, query block)
   kMaskRange,               // first and one past last visible key per (batch, head, query block); tile = a query block
   kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
   kCount,
@@ -137,6 +137,10 @@ struct MatmulTileParams {
   i32 a_immutable;
 };
 
+/// tile_q of kAttentionSimple. kMmaQueries: bf16 or f16 on the tensor cores, head_dim and value_dim multiples of 8 up
+/// to 256, rows of q, k and v readable by 16 bytes, a mask of at most 4 bytes an element. On the CUDA cores: anything.
+inline constexpr i32 kMmaQueries = 128, kTiledQueries = 64, kTiledQueriesF64 = 32;
+
 /// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot kNoSlot: none), mask, range; decode
 /// adds parts_out f32 [batch, kv head, part, group * queries, dv] and parts_ml f32 [.., 2] when parts > 1. Backward and
 /// backward query: q, k, v, dout, logsumexp, delta, mask, range, dq, dk, dv: the first writes dk and dv, the second dq;
@@ -146,7 +150,7 @@ struct MatmulTileParams {
 /// f16, head_dim == value_dim, 64 or 128, tile_q = tile_k = 128; tensor maps of rank 4, innermost first, (d, s or t,
 /// head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first three). Grids: forward, backward
 /// rows, backward query (batch, heads, ceil(queries / 128)); backward (batch, kv_heads, ceil(keys / 128)). Simple: any
-/// type, size and stride, grid (batch, heads, queries).
+/// type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see kMmaQueries.
 struct AttentionParams {
   i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   i32 causal;              // query s sees keys <= s + (keys - queries) .. see causal_offset

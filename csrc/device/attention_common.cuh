@@ -263,11 +263,11 @@ struct ScoreMask {
 
  private:
   /// A mask of bytes that lie side by side: the warp's 16 rows go through shared memory as they are, four bytes a lane,
-  /// eight loads in flight.
+  /// up to eight loads in flight.
   ARK_DEVICE void apply_bytes(float (&s)[kCount], const unsigned char* origin, int stride, u32 staging, float factor,
                               int lane) const {
     constexpr int kLanes = kCount / 2, kRows = 32 / kLanes, kLoads = 16 / kRows;  // a row's lanes; rows at once
-    constexpr int kFlight = 8;
+    constexpr int kFlight = kLoads < 8 ? kLoads : 8;
     static_assert(kCount * 2 <= kPitch);
     const int row0 = row - (lane >> 2), column0 = column - (lane & 3) * 2;
     const int key = column0 + lane % kLanes * 4, first = lane / kLanes;
@@ -343,17 +343,18 @@ ARK_DEVICE bool block_has_edge(const abi::AttentionParams& p, int query0, int ke
   return key0 + keys > p.keys || (p.causal && key0 + keys - 1 > query0 + p.causal_offset);
 }
 
-/// Row `row` of a (b, h, rows, d) tensor of the 16-bit type: this thread's columns of a 64 x head_dim block of
-/// accumulators.
+/// Row `row` of a (b, h, rows, d) tensor of the 16-bit type: this thread's columns of a block of accumulators, of which
+/// the first `columns` (a multiple of 8) exist.
 template <bool kHalf, int kCount>
 ARK_DEVICE void write_row(const Task& task, int number, int batch, int head, int row, int column,
-                          const float (&value)[kCount], int h, float factor) {
+                          const float (&value)[kCount], int h, float factor, int columns = kCount * 2) {
   const abi::Operand& o = task.operand(number);
   unsigned short* at =
       task.address<unsigned short>(number) + batch * o.stride[0] + head * o.stride[1] + row * o.stride[2];
   const bool pairs = o.vector >= 2;
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
+    if (j * 8 >= columns) continue;
     const u32 two = pack_two<kHalf>(value[j * 4 + h * 2] * factor, value[j * 4 + h * 2 + 1] * factor);
     const int c = column + j * 8;
     if (pairs) {

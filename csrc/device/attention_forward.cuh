@@ -5,7 +5,7 @@
 // Page sequence: Q (held, tall), then per visible key block K (tall) and V (wide). Which blocks a tile has follows from
 // sizes and causality; blocks outside the mask's range (kMaskRange) are walked as empty pages.
 #pragma once
-#include "device/attention_common.cuh"
+#include "device/online_softmax.cuh"
 
 namespace ark::device {
 
@@ -71,7 +71,7 @@ struct AttentionForward {
   }
 
  private:
-  static constexpr int kOut = 3, kLogSumExp = 4, kMask = 5, kRange = 6;
+  static constexpr int kMask = 5, kRange = 6;
 
   static ARK_DEVICE int key_blocks(const abi::AttentionParams& p, const QueryTile& at) {
     return (causal_end(p, min(at.row + 127, p.queries - 1)) + 127) / 128;
@@ -215,28 +215,7 @@ struct AttentionForward {
     ARK_DEVICE void softmax(float (&s)[64], int block, float (&correction)[2]) {
       apply_mask(s, block);
       const float factor = scores_scaled(p, masked(block)) ? 1.0f : p.scale * kLog2E;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float highest = negative_infinity();
-#pragma unroll
-        for (int j = 0; j < 16; ++j) highest = fmaxf(highest, fmaxf(s[j * 4 + h * 2], s[j * 4 + h * 2 + 1]));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-        const float before = max[h];
-        max[h] = fmaxf(before, highest * factor);
-        const float base = max[h] == negative_infinity() ? 0.0f : max[h];
-        correction[h] = exp2_approx(before - base);
-        float total = 0.0f;
-#pragma unroll
-        for (int j = 0; j < 16; ++j)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const float weight = exp2_approx(fmaf(s[j * 4 + h * 2 + e], factor, -base));
-            s[j * 4 + h * 2 + e] = weight;
-            total += weight;
-          }
-        sum[h] = sum[h] * correction[h] + total;
-      }
+      online_softmax(s, factor, max, sum, correction);
     }
     ARK_DEVICE void apply_mask(float (&s)[64], int block) {
       const int key0 = block * 128;
@@ -250,23 +229,7 @@ struct AttentionForward {
     }
 
     ARK_DEVICE void write() {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float total = sum[h];
-        total += __shfl_xor_sync(~0u, total, 1);
-        total += __shfl_xor_sync(~0u, total, 2);
-        const int query = row + h * 8;
-        if (query >= p.queries) continue;
-        // A query that sees no key gets zeros and -inf; NaN stays, or the backward pass would take it for such a query.
-        const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
-        write_row<kHalf>(task, kOut, at.batch, at.head, query, (consumer.lane() & 3) * 2, out, h, inverse);
-        if (task.has(kLogSumExp) && (consumer.lane() & 3) == 0) {
-          const abi::Operand& o = task.operand(kLogSumExp);
-          float* l =
-              task.address<float>(kLogSumExp) + at.batch * o.stride[0] + at.head * o.stride[1] + query * o.stride[2];
-          store_element(l, total == 0.0f ? negative_infinity() : (max[h] + log2_fast(total)) * kLn2);
-        }
-      }
+      write_queries<kHalf>(task, at.batch, at.head, row, (consumer.lane() & 3) * 2, out, max, sum);
     }
   };
 };

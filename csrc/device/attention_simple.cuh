@@ -1,141 +1,67 @@
-// kAttentionSimple: attention forward of any type, size and stride on the CUDA cores. A tile is one query row of one
-// head; a warp takes a row: scores of 32 keys at a time (a key per lane), an online softmax, then the columns of V over
-// the lanes.
+// kAttentionSimple: attention forward of what kAttentionForward does not take. tile_q says how: kMmaQueries by the
+// tensor cores at warp level (attention_mma.cuh), kTiledQueries or kTiledQueriesF64 on the CUDA cores
+// (attention_tiled.cuh).
+//
+// An item has kPages pages that no loader fills: while it runs, the ring is the consumers' memory.
 #pragma once
-#include "device/attention_common.cuh"
-#include "device/matmul_simple.cuh"
+#include "device/attention_mma.cuh"
+#include "device/attention_tiled.cuh"
 
 namespace ark::device {
 
+/// Which forms a kernel has (codegen/kernel.cpp): bit (f16 << 4 | (value_dim - 1) / 16) of those on the tensor cores,
+/// kTiledForms + 0: fp32 of up to 64 columns at once, + 1: of up to 128, + 2: fp64. Generated code may narrow it with
+/// Programs::kSimpleAttention.
+inline constexpr int kTiledForms = 32, kSimpleForms = 35;
+template <class Programs>
+consteval u64 simple_attention_forms() {
+  if constexpr (requires { Programs::kSimpleAttention; })
+    return Programs::kSimpleAttention;
+  else
+    return (1ull << kSimpleForms) - 1;
+}
+
 template <class Programs>
 struct AttentionSimple {
-  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
-  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task&) { loader.skip(kPages); }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task&) {
+    load_tile_pages(loader, TilePages(loader.slot, kPages, 0), [](int, u32, u32) { return false; });
+  }
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    for (int i = 0; i < kPages; ++i) consumer.wait_page(consumer.page + i);
     consumer.wait_for_item(task);
-    const bool wide = task.record->params.attention.dtype == kTypeF64;
-    for (int i = consumer.warp(); i < task.count; i += kConsumerWarps) {
-      const Row row(task, task.first + i);
-      for (int column = 0; column < task.record->params.attention.value_dim; column += kColumns) {
-        if (wide)
-          row.template run<double>(column);
-        else
-          row.template run<float>(column);
-      }
-    }
+    consumer.stamp(1);
+    const int form = form_of(task.record->params.attention);
+#pragma unroll 1
+    for (int i = 0; i < task.count; ++i) run<0>(form, consumer, task, task.first + i);
+    fence_proxy_async_shared();  // the next pages in these slots may be copied by the async proxy
+    for (int i = 0; i < kPages; ++i) consumer.release_page(consumer.page + i);
+    consumer.advance(kPages);
   }
 
  private:
-  static constexpr int kOut = 3, kLogSumExp = 4, kMask = 5, kRange = 6;
-  static constexpr int kPerLane = 4, kColumns = 32 * kPerLane;  // columns of V per walk over the keys
+  static ARK_DEVICE int form_of(const abi::AttentionParams& p) {
+    if (p.tile_q == abi::kMmaQueries) return (p.dtype == kTypeF16) << 4 | (p.value_dim - 1) / 16;
+    return kTiledForms + (p.dtype == kTypeF64 ? 2 : p.value_dim > AttentionTiled<float, 1>::kColumns);
+  }
 
-  struct Row {
-    const Task& task;
-    const abi::AttentionParams& p;
-    int batch, head, query, lane;
-
-    ARK_DEVICE Row(const Task& t, int tile) : task(t), p(t.record->params.attention), lane(thread_index() & 31) {
-      const abi::OpRecord& r = *t.record;
-      query = tile % r.grid[2];
-      head = tile / r.grid[2] % r.grid[1];
-      batch = tile / r.grid[2] / r.grid[1];
-    }
-
-    /// Columns [column, column + kColumns) of the row's output; with the first ones, its logsumexp.
-    template <class T>
-    ARK_DEVICE void run(int column) const {
-      const KeyRange range = mask_range(task, kRange, batch, head, query / 128);
-      const int begin = range.begin / 32 * 32, end = min(causal_end(p, query), range.end);
-      T max = -infinity<T>(), sum = 0, out[kPerLane] = {};
-      for (int key0 = begin; key0 < end; key0 += 32) {
-        T score = score_of<T>(key0 + lane, end), highest = score;
-        for (int m = 16; m > 0; m >>= 1) highest = fmax(highest, __shfl_xor_sync(~0u, highest, m));
-        if (highest == -infinity<T>() && !__any_sync(~0u, score != score)) continue;  // fmax passes over NaN
-        highest = fmax(highest, max);
-        const T correction = ::exp(max - highest), weight = ::exp(score - highest);
-        max = highest;
-        T total = weight;
-        for (int m = 16; m > 0; m >>= 1) total += __shfl_xor_sync(~0u, total, m);
-        sum = sum * correction + total;
-        add_values<T>(key0, end, column, weight, correction, out);
-      }
-      write<T>(column, max, sum, out);
-    }
-
-   private:
-    template <class T>
-    static ARK_DEVICE T infinity() {
-      return static_cast<T>(-negative_infinity());
-    }
-    ARK_DEVICE int kv_head() const { return head / (p.heads / p.kv_heads); }
-
-    template <class T>
-    ARK_DEVICE T score_of(int key, int end) const {
-      if (key >= end) return -infinity<T>();
-      const abi::Operand &q = task.operand(0), &k = task.operand(1);
-      const i64 at_q = batch * q.stride[0] + head * q.stride[1] + query * q.stride[2];
-      const i64 at_k = batch * k.stride[0] + kv_head() * k.stride[1] + key * k.stride[2];
-      T score = 0;
-#pragma unroll 4
-      for (int d = 0; d < p.head_dim; ++d)
-        score += load_as<T>(q, at_q + d * q.stride[3]) * load_as<T>(k, at_k + d * k.stride[3]);
-      score *= static_cast<T>(p.scale);
-      if (p.mask_kind == 0) return score;
-      const abi::Operand& m = task.operand(kMask);
-      const i64 at = batch * m.stride[0] + head * m.stride[1] + query * m.stride[2] + key * m.stride[3];
-      if (p.mask_kind == 1)
-        return load_element(reinterpret_cast<const unsigned char*>(m.offset) + at) != 0 ? score : -infinity<T>();
-      if (m.dtype == kTypeF64) return score + static_cast<T>(load_as<double>(m, at));
-      return score + static_cast<T>(load_as<float>(m, at));
-    }
-
-    template <class T>
-    ARK_DEVICE void add_values(int key0, int end, int column, T weight, T correction, T (&out)[kPerLane]) const {
-      const abi::Operand& v = task.operand(2);
-      const i64 at = batch * v.stride[0] + kv_head() * v.stride[1];
-#pragma unroll
-      for (int c = 0; c < kPerLane; ++c) out[c] *= correction;
-#pragma unroll 2
-      for (int j = 0; j < min(32, end - key0); ++j) {
-        const T w = __shfl_sync(~0u, weight, j);
-#pragma unroll
-        for (int c = 0; c < kPerLane; ++c) {
-          const int d = column + c * 32 + lane;
-          if (d < p.value_dim) out[c] += w * load_as<T>(v, at + (key0 + j) * v.stride[2] + d * v.stride[3]);
+  template <int kForm>
+  static ARK_DEVICE void run(int form, Consumer& consumer, const Task& task, int tile) {
+    if constexpr (kForm < kSimpleForms) {
+      if constexpr ((simple_attention_forms<Programs>() >> kForm & 1) != 0)
+        if (form == kForm) {
+          if constexpr (kForm == kTiledForms + 2)
+            AttentionTiled<double, 2>(consumer, task, tile).run();
+          else if constexpr (kForm >= kTiledForms)
+            AttentionTiled<float, kForm - kTiledForms + 1>(consumer, task, tile).run();
+          else
+            AttentionMma<kForm % 16 + 1, (kForm >= 16)>(consumer, task, tile).run();
+          return;
         }
-      }
+      run<kForm + 1>(form, consumer, task, tile);
     }
-
-    template <class T>
-    ARK_DEVICE void write(int column, T max, T sum, const T (&out)[kPerLane]) const {
-      const abi::Operand& o = task.operand(kOut);
-      const T inverse = sum == 0 ? 0 : 1 / sum;  // a query that sees no key gets zeros and -inf; NaN stays
-#pragma unroll
-      for (int c = 0; c < kPerLane; ++c) {
-        const int d = column + c * 32 + lane;
-        if (d >= p.value_dim) continue;
-        const i64 at = batch * o.stride[0] + head * o.stride[1] + query * o.stride[2] + d * o.stride[3];
-        store_as(o, at, out[c] * inverse);
-      }
-      if (column == 0 && lane == 0 && task.has(kLogSumExp)) {
-        const abi::Operand& l = task.operand(kLogSumExp);
-        store_as(l, batch * l.stride[0] + head * l.stride[1] + query * l.stride[2],
-                 sum == 0 ? -infinity<T>() : max + ::log(sum));
-      }
-    }
-    template <class T>
-    static ARK_DEVICE void store_as(const abi::Operand& o, i64 at, T value) {
-      if (o.dtype == kTypeF64)
-        store_element(reinterpret_cast<double*>(o.offset) + at, static_cast<double>(value));
-      else if (o.dtype == kTypeF32)
-        store_element(reinterpret_cast<float*>(o.offset) + at, static_cast<float>(value));
-      else if (o.dtype == kTypeF16)
-        store_element(reinterpret_cast<f16*>(o.offset) + at, narrow<f16>(static_cast<float>(value)));
-      else
-        store_element(reinterpret_cast<bf16*>(o.offset) + at, narrow<bf16>(static_cast<float>(value)));
-    }
-  };
+  }
 };
 
 }  // namespace ark::device

@@ -127,6 +127,20 @@ ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier
                : "memory");
 }
 
+// ---- copies by the threads themselves (generic proxy), 16 bytes each
+
+/// Global -> shared, both aligned to 16 bytes: the first `bytes` of them are read, the others become 0. Part of this
+/// thread's current group of copies.
+ARK_DEVICE void copy_async(u32 shared, const void* global, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+}
+ARK_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until at most `kPending` of this thread's groups are unfinished.
+template <int kPending>
+ARK_DEVICE void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 ARK_DEVICE void prefetch_l2(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 
 // ---- order between proxies

@@ -40,6 +40,9 @@ Rates rates_of(const abi::OpRecord& record) {
       return {0.1e-6, 0.3, 0.28, true};
     case TaskKind::kAttentionBackwardQuery:
       return {0.1e-6, 0.3, 0.27, true};
+    case TaskKind::kAttentionSimple:
+      return record.params.attention.tile_q == abi::kMmaQueries ? Rates{3e-6, 0.3, 0.25, true}
+                                                                : Rates{4e-6, 0.3, 0.5, false};
     default:
       return {0.1e-6, 0.3, 0.3, false};
   }
@@ -71,7 +74,7 @@ int64_t causal_keys(const abi::AttentionParams& p, int64_t block) {
 bool sees_triangle(const plan::Op& op) {
   const TaskKind kind = op.record.kind;
   const bool backward = kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery;
-  if (kind != TaskKind::kAttentionForward && !backward) return false;
+  if (kind != TaskKind::kAttentionForward && kind != TaskKind::kAttentionSimple && !backward) return false;
   const abi::AttentionParams& p = op.record.params.attention;
   const size_t mask = backward ? 6 : 5;  // abi::AttentionParams
   return p.causal != 0 || (p.mask_kind == 1 && op.operands[mask].stride[2] != 0);

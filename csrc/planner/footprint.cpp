@@ -147,7 +147,7 @@ void add_attention_dims(const plan::Op& op, const abi::Operand& x, int operand, 
   }
   // Backward walks key blocks and sums over the query heads of a kv head; everything else walks query blocks of a head.
   const bool by_keys = kind == TaskKind::kAttentionBackward;
-  const int64_t block_q = kind == TaskKind::kAttentionSimple ? 1 : p.tile_q;
+  const int64_t block_q = p.tile_q;
   const int64_t stride_h = x.stride[1], stride_s = x.stride[2];
   const Dim heads = by_keys ? Dim{p.heads, stride_h, 1, group} : Dim{p.heads, stride_h, 1, 1};
   const Dim kv_heads = by_keys ? Dim{p.kv_heads, stride_h, 1, 1} : Dim{p.kv_heads, stride_h, 1, 1, group};

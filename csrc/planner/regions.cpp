@@ -267,7 +267,7 @@ void attention_region(const plan::Op& op, const abi::Operand& x, int operand, co
   const TaskKind kind = op.record.kind;
   const bool by_keys =
       kind == TaskKind::kAttentionBackward;  // tile = key block of a kv head, else query block of a head
-  const int64_t group = p.heads / p.kv_heads, block = kind == TaskKind::kAttentionSimple ? 1 : p.tile_q;
+  const int64_t group = p.heads / p.kv_heads, block = p.tile_q;
   const Range batch{c.first[0], c.count[0], x.stride[0]};
   const int64_t first_kv = by_keys ? c.first[1] : c.first[1] / group;
   const int64_t last_kv = by_keys ? c.last(1) : c.last(1) / group;

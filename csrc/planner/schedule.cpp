@@ -203,7 +203,8 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
 std::vector<int64_t> visiting_order(const plan::Op& op) {
   constexpr int kGroup = 16;
   const abi::OpRecord& record = op.record;
-  if (record.kind == TaskKind::kAttentionForward || record.kind == TaskKind::kAttentionBackwardQuery)
+  if (record.kind == TaskKind::kAttentionForward || record.kind == TaskKind::kAttentionBackwardQuery ||
+      record.kind == TaskKind::kAttentionSimple)
     return by_query_blocks(op);
   std::vector<int64_t> order(num_tiles(record));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -230,6 +231,7 @@ int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
     case TaskKind::kAttentionForward:
     case TaskKind::kAttentionBackward:
     case TaskKind::kAttentionBackwardQuery:
+    case TaskKind::kAttentionSimple:
       return 1;
     case TaskKind::kAttentionBackwardRows:  // a chain of latencies: as few items as give every worker one
       return std::max<int64_t>(1, (num_tiles(record) + workers - 1) / workers);

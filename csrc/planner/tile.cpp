@@ -281,13 +281,27 @@ signed char attention_vector(const abi::Operand& x) {
   return 1;
 }
 
+/// Queries of a tile of kAttentionSimple, by which its form is chosen (abi.h).
+int simple_queries(const abi::AttentionParams& p, const std::vector<abi::Operand>& x) {
+  constexpr int kMostDim = 256, kQ = 0, kV = 2, kMask = 5;
+  const auto dtype = static_cast<DType>(p.dtype);
+  if (dtype == DType::kF64) return abi::kTiledQueriesF64;
+  bool fits = size_bytes(dtype) == 2 && p.head_dim % 8 == 0 && p.value_dim % 8 == 0 && p.head_dim <= kMostDim &&
+              p.value_dim <= kMostDim;
+  for (size_t i = kQ; i <= kV; ++i) fits = fits && x[i].dtype == p.dtype && x[i].vector == 8;
+  fits = fits && (p.mask_kind == 0 || size_bytes(static_cast<DType>(x[kMask].dtype)) <= 4);
+  return fits ? abi::kMmaQueries : abi::kTiledQueries;
+}
+
 void tile_attention(Draft& draft, FusedOp& op) {
   abi::OpRecord& record = op.op.record;
   abi::AttentionParams& p = record.params.attention;
   const std::vector<abi::Operand>& x = op.op.operands;
   std::fill(std::begin(p.map), std::end(p.map), -1);
-  // Tensors of the 16-bit type and dimensions b, h, s, d (masks, statistics and ranges are read element by element).
-  if (record.kind != TaskKind::kAttentionDecode && p.head_dim % 8 == 0 && p.value_dim % 8 == 0) {
+  // Tensors of dimensions b, h, s, d (masks, statistics and ranges are read element by element). Of attention simple, a
+  // row may end within a vector.
+  const bool whole = p.head_dim % 8 == 0 && p.value_dim % 8 == 0;
+  if (record.kind != TaskKind::kAttentionDecode && (whole || record.kind == TaskKind::kAttentionSimple)) {
     for (abi::Operand& o : op.op.operands) {
       if (o.dtype == p.dtype) o.vector = attention_vector(o);
     }
@@ -310,8 +324,9 @@ void tile_attention(Draft& draft, FusedOp& op) {
                             "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
   }
   if (record.kind == TaskKind::kAttentionSimple) {
-    p.tile_q = p.tile_k = 1;
-    return set_grid(record, p.batch, p.heads, p.queries, op.op.name);
+    p.tile_q = simple_queries(p, x);
+    p.tile_k = kSimpleTile;
+    return set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
   }
   p.tile_q = p.tile_k = kAttentionTile;
   if (tensor_cores) {

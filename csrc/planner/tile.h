@@ -7,8 +7,8 @@
 //   The grid is factored along the domain's outer dimensions where tiles do not straddle them (so that waits can follow
 //   the rows); only t matters to the task. Split reductions are two ops (split_reduction.h).
 // - kMatmulTile, kMatmulFloat, kMatmulSimple: (batch, m block, n block). kMatmulRows: (unit, 1, 1).
-// - attention: (batch, head, query block); backward: (batch, kv head, key block); simple: (batch, head, query); decode:
-//   (batch, kv head, part). kMaskRange: (batch, head, query block).
+// - attention: (batch, head, query block); backward: (batch, kv head, key block); decode: (batch, kv head, part).
+//   kMaskRange: (batch, head, query block).
 //
 // Tensor maps (batch is outermost) of bf16 and f16, with 128-byte swizzle: the innermost box dimension always is 64
 // elements = 128 bytes:

@@ -196,12 +196,14 @@ class RecordCheck {
                                                                                                                 : 7;
     need(op_.operands.size() >= operands, op_.operands.size(), " operands, expected ", operands);
     if (r_.kind == TaskKind::kAttentionDecode) return grid({p.batch, p.kv_heads, p.parts});
-    if (r_.kind == TaskKind::kAttentionSimple) return grid({p.batch, p.heads, p.queries});
     need(p.tile_q > 0 && p.tile_k > 0, "tiles of ", p.tile_q, " x ", p.tile_k);
     bool by_keys = r_.kind == TaskKind::kAttentionBackward;
     if (by_keys) grid({p.batch, p.kv_heads, ceil_div(p.keys, p.tile_k)});
     if (!by_keys) grid({p.batch, p.heads, ceil_div(p.queries, p.tile_q)});
     if (r_.kind == TaskKind::kAttentionBackwardRows) return;
+    if (r_.kind == TaskKind::kAttentionSimple)
+      return need(p.tile_q == abi::kMmaQueries || p.tile_q == abi::kTiledQueries || p.tile_q == abi::kTiledQueriesF64,
+                  "tiles of ", p.tile_q, " queries");
     map(p.map[0], 0, {p.head_dim, p.queries, p.heads, p.batch});
     map(p.map[1], 1, {p.head_dim, p.keys, p.kv_heads, p.batch});
     map(p.map[2], 2, {p.value_dim, p.keys, p.kv_heads, p.batch});

@@ -113,6 +113,7 @@ std::optional<Dims> coordinates(const plan::Plan& plan, const Use& use) {
     case TaskKind::kAttentionBackward:
     case TaskKind::kAttentionBackwardRows:
     case TaskKind::kAttentionBackwardQuery:
+    case TaskKind::kAttentionSimple:
       return attention_dims(r, x, use.operand);
     default:
       return std::nullopt;

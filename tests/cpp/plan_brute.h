@@ -233,7 +233,7 @@ class BrutePlan {
 
   void touch_attention(const plan::Op& op, const int64_t* c, const Visit& visit) const {
     const abi::AttentionParams& p = op.record.params.attention;
-    int64_t block = op.record.kind == abi::TaskKind::kAttentionSimple ? 1 : p.tile_q, first = c[2] * block;
+    int64_t block = p.tile_q, first = c[2] * block;
     int64_t count = std::min(block, p.queries - first), kv = c[1] / (p.heads / p.kv_heads);
     each({count, p.head_dim}, [&](const Index& x) { element(op, 0, {c[0], c[1], first + x[0], x[1]}, false, visit); });
     each({p.keys, p.head_dim}, [&](const Index& x) { element(op, 1, {c[0], kv, x[0], x[1]}, false, visit); });

@@ -171,8 +171,10 @@ void check_forward(const Case& c, TaskKind kind, bool with_range) {
   const abi::Operand range = with_range ? x.add_range() : Problem::absent();
   const uint32_t out = x.p.slot(c.t, c.batch * c.queries * c.heads * c.dv),
                  lse = x.p.slot(DType::kF32, c.batch * c.heads * c.queries);
-  const bool decode = kind == TaskKind::kAttentionDecode, simple = kind == TaskKind::kAttentionSimple;
-  plan::Op op = x.op(kind, decode ? c.kv_heads : c.heads, decode ? 1 : simple ? c.queries : (c.queries + 127) / 128);
+  const bool decode = kind == TaskKind::kAttentionDecode;
+  const int64_t block = kind == TaskKind::kAttentionSimple ? abi::kTiledQueries : 128;
+  plan::Op op = x.op(kind, decode ? c.kv_heads : c.heads, decode ? 1 : (c.queries + block - 1) / block);
+  op.record.params.attention.tile_q = static_cast<int>(block);
   op.operands = {x.q_like(x.q, c.t, c.d),
                  x.k_like(x.k, c.t, c.d),
                  x.k_like(x.v, c.t, c.dv),

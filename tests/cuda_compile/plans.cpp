@@ -293,10 +293,41 @@ NamedPlan decode_plan() {
   return {"decode", p};
 }
 
+/// On the CUDA cores (one and two chunks of columns, fp64) or on the tensor cores.
+NamedPlan simple_attention_plan(bool tensor_cores) {
+  plan::Plan p;
+  const auto add = [&](DType type, int queries, int dim) {
+    plan::Op op;
+    op.name = "attention";
+    op.record.kind = TaskKind::kAttentionSimple;
+    abi::AttentionParams& attention = op.record.params.attention;
+    attention.dtype = static_cast<int>(type);
+    attention.head_dim = attention.value_dim = dim;
+    attention.tile_q = queries;
+    p.ops.push_back(op);
+  };
+  if (tensor_cores) {
+    for (const int dim : {80, 96, 256}) add(DType::kBF16, abi::kMmaQueries, dim);
+    add(DType::kF16, abi::kMmaQueries, 160);
+  } else {
+    add(DType::kF32, abi::kTiledQueries, 64);
+    add(DType::kF32, abi::kTiledQueries, 128);
+    add(DType::kF64, abi::kTiledQueriesF64, 64);
+  }
+  return {tensor_cores ? "attention_mma" : "attention_tiled", p};
+}
+
 }  // namespace
 
 std::vector<NamedPlan> plans() {
-  return {pointwise_plan(), row_plan(), column_plan(), rows_plan(false), rows_plan(true), decode_plan()};
+  return {pointwise_plan(),
+          row_plan(),
+          column_plan(),
+          rows_plan(false),
+          rows_plan(true),
+          decode_plan(),
+          simple_attention_plan(false),
+          simple_attention_plan(true)};
 }
 
 }  // namespace ark::cuda_compile

@@ -69,7 +69,7 @@ struct NamedPlan {
 };
 
 /// Every program-shaped kind with every opcode; norms, softmax, column sums, few-row matmuls of each type and size
-/// class, decode attention.
+/// class, decode attention, attention of any size.
 std::vector<NamedPlan> plans();
 /// Products, epilogues and attention of a training step, forward and backward; fp32 products beside them.
 std::vector<NamedPlan> training_plans();

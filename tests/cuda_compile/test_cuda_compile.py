@@ -55,6 +55,8 @@ def compile_source(path: Path) -> str:
         "rows",
         "rows_one",
         "decode",
+        "attention_tiled",
+        "attention_mma",
         "training_forward",
         "training_backward",
         "mixed",

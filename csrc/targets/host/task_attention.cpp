@@ -12,8 +12,7 @@ namespace {
 
 using abi::TaskKind;
 
-constexpr int kFewQueries = 4;       // below, packing panels costs more than the products
-constexpr int64_t kRowsAtOnce = 32;  // query rows of kAttentionSimple that share the conversion of a key
+constexpr int kFewQueries = 4;  // below, packing panels costs more than the products
 
 enum Operands { kQ, kK, kV, kOut, kLogSumExp, kMask, kRange, kPartsOut, kPartsMaxSum };
 
@@ -26,20 +25,15 @@ class AttentionTask : public Task {
   }
 
   bool run(const TileEnvironment& env, int64_t first, int64_t count) const override {
-    for (int64_t tile = first; tile < first + count;) {
+    for (int64_t tile = first; tile < first + count; ++tile) {
       const auto [c] = tile_coordinates(op_.record, tile);
-      int64_t tiles = 1;
       if (kind() == TaskKind::kAttentionDecode) {
         run_part(env, c[0], c[1], c[2]);
-      } else if (kind() == TaskKind::kAttentionSimple) {
-        tiles = std::min({first + count - tile, params().queries - c[2], kRowsAtOnce});
-        attend(env, {c[0], c[1], c[2], tiles, 0, params().keys});
       } else {
         const int64_t begin = c[2] * params().tile_q,
                       queries = std::min<int64_t>(params().tile_q, params().queries - begin);
         if (queries > 0) attend(env, {c[0], c[1], begin, queries, 0, params().keys});
       }
-      tile += tiles;
     }
     return true;
   }

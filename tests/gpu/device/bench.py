@@ -132,6 +132,54 @@ def bench_float(shapes):
         )
 
 
+def simple_rivals(q, k, v, causal):
+    """scaled_dot_product_attention by each of its backends that takes the tensors, in a CUDA graph of 20 calls."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    fused = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
+    rivals = {}
+    for backend in (*fused, SDPBackend.MATH):
+        try:
+            with sdpa_kernel(backend):
+                sdpa = torch.nn.functional.scaled_dot_product_attention
+                sdpa(q, k, v, is_causal=causal)
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    for _ in range(20):
+                        sdpa(q, k, v, is_causal=causal)
+            rivals[backend.name.split("_")[0].lower()] = graph
+        except RuntimeError:
+            continue
+    return rivals
+
+
+def bench_simple(shapes):
+    """Times of kAttentionSimple, and of the best backend: the loop kernel is launched anew each time (see the empty
+    launch), the rival is not."""
+    print("simple dtype b h s d causal | sdpa us (best backend) | ark us, items of 2 | sdpa / ark | TFLOP/s")
+    for dtype, b, h, s, d, causal in shapes:
+        q, k, v, out = (torch.randn(b, h, s, d, device="cuda").to(dtype) for _ in range(4))
+        lse = torch.empty(b, h, s, device="cuda")
+        sizes, options = (b, h, h, s, s, d), dict(scale=1 / math.sqrt(d), causal=bool(causal))
+        jobs = [driver.attention(4, [q, k, v, out, lse, None, None], sizes, chunk=n, **options) for n in (1, 2)]
+        rivals = simple_rivals(q, k, v, bool(causal))
+        for f in [*(graph.replay for graph in rivals.values()), *(job.run for job in jobs)]:
+            f()
+        rounds = [
+            [once(graph.replay, 2) / 20 for graph in rivals.values()] + [once(job.launch, 10) for job in jobs]
+            for _ in range(9)
+        ]
+        times = [1e3 * statistics.median(column) for column in zip(*rounds)]
+        best = min(range(len(rivals)), key=lambda i: times[i])
+        flops = 4 * b * h * s * s * d / (2 if causal else 1)
+        own = min(times[-2:])
+        print(
+            f"{str(dtype)[6:]:8} {b:3} {h:3} {s:5} {d:4} {causal} | {times[best]:7.1f} ({list(rivals)[best]}) | "
+            f"{times[-2]:7.1f} {times[-1]:7.1f} | {times[best] / own:.2f} | {flops / own / 1e6:.1f}"
+        )
+
+
 def bench_launch():
     """An empty list: what a launch costs before and after all tiles."""
     a, out = torch.randn(1, 128, 128, device="cuda").bfloat16(), torch.empty(1, 128, 128, device="cuda").bfloat16()
@@ -143,10 +191,17 @@ def bench_launch():
 if __name__ == "__main__":
     quick = "quick" in sys.argv
     bench_launch()
-    cubes = [(size, size, size, "nt") for size in (1024, 2048, 4096)]
-    products = [(3840, 1024, 1024), (3840, 1024, 4096), (3840, 4096, 1024)]
-    bench_float(cubes + [(*p, layout) for p in products for layout in ("nt", "nn", "tn")] + [(384, 768, 768, "nt")])
     if "fp32" in sys.argv:
+        cubes = [(size, size, size, "nt") for size in (1024, 2048, 4096)]
+        products = [(3840, 1024, 1024), (3840, 1024, 4096), (3840, 4096, 1024)]
+        layouts = [(*p, layout) for p in products for layout in ("nt", "nn", "tn")]
+        bench_float([*cubes, *layouts, (384, 768, 768, "nt")])
+    if "simple" in sys.argv:
+        fp32 = [(torch.float32, 1, 16, 512, 64, 0), (torch.float32, 4, 12, 1024, 64, 1)]
+        wide = [(torch.float32, 1, 16, 1024, 128, 0)]
+        half = [(torch.bfloat16, 1, 16, 1024, d, causal) for d in (80, 96, 256) for causal in (0, 1)]
+        bench_simple(fp32 + wide + half + [(torch.bfloat16, 4, 16, 2048, 96, 1), (torch.float64, 1, 16, 512, 64, 0)])
+    if {"fp32", "simple"} & set(sys.argv):
         sys.exit()
     bert = [(3840, 4096, 1024), (3840, 1024, 4096), (3840, 1024, 1024)]
     cubes = [(4096, 4096, 4096), (8192, 8192, 8192)]

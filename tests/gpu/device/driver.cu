@@ -32,6 +32,10 @@ void check(cudaError_t error, int line) {
 #define DECODE(half, dim, rows) ark_loop<OneFamily<AttentionDecode<DecodePrograms<half, dim, rows>>, 72, 216>>
 #define ALL_DECODE(half) {DECODE(half, 64, 4), DECODE(half, 64, 16), DECODE(half, 128, 4), DECODE(half, 128, 16)}
 
+#define SIMPLE_ATTENTION(forms) ark_loop<CalledFamily<AttentionSimple<SimpleAttentionPrograms<forms>>, 56, 224>>
+/// Value sizes of the kernels on the tensor cores, in sixteens.
+constexpr abi::u64 kMmaForms = 1 << 0 | 1 << 1 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 15;
+
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -272,9 +276,34 @@ void* simple_job(const void* a, const void* b, void* c, const int* sizes, const 
   return job;
 }
 
-/// kind: 0 forward, 1 backward rows, 2 backward, 3 backward query, 4 simple (`half` is the
-/// ark::DType then). tensors and strides (4 each) in the order of
-/// abi::AttentionParams.
+/// Elements of `bytes` that may be moved at once from rows of a tensor with 4 strides.
+int attention_vector(const void* address, const long long* strides, int bytes) {
+  if (strides[3] != 1 || reinterpret_cast<abi::u64>(address) % 16 != 0) return 1;
+  for (int d = 0; d < 3; ++d)
+    if (strides[d] * bytes % 16 != 0) return 1;
+  return 16 / bytes;
+}
+
+/// Queries per tile, as the planner chooses them.
+int simple_queries(const std::vector<abi::Operand>& x, const int* sizes, int dtype, int mask_type) {
+  if (dtype == 9) return abi::kTiledQueriesF64;
+  bool fits = dtype != 8 && sizes[5] % 8 == 0 && sizes[6] % 8 == 0 && sizes[5] <= 256 && sizes[6] <= 256;
+  for (int i = 0; i < 3; ++i) fits = fits && x[i].vector == 8;
+  return fits && mask_type != 9 ? abi::kMmaQueries : abi::kTiledQueries;
+}
+
+void (*simple_kernel(int tile_q, int dtype, int value_dim))(abi::LaunchParams<64>) {
+  if (tile_q != abi::kMmaQueries) return SIMPLE_ATTENTION(7ull << 32);
+  if ((kMmaForms >> (value_dim - 1) / 16 & 1) == 0) {
+    std::fprintf(stderr, "no kernel for %d columns of values\n", value_dim);
+    std::abort();
+  }
+  return dtype == 6 ? SIMPLE_ATTENTION(kMmaForms << 16) : SIMPLE_ATTENTION(kMmaForms);
+}
+
+/// kind: 0 forward, 1 backward rows, 2 backward, 3 backward query, 4 simple (`half` is the ark::DType then). tensors
+/// and strides (4 each) in the order of abi::AttentionParams. sizes: batch, heads, kv heads, queries, keys, head size,
+/// value size.
 void* attention_job(int kind, void* const* tensors, const long long* strides, const int* sizes, float scale, int causal,
                     int causal_offset, int mask_kind, int mask_type, int half, int chunk) {
   auto* job = new Job;
@@ -284,14 +313,14 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
   void (*const kernels[4][4])(abi::LaunchParams<64>) = {
       ALL_VARIANTS(AttentionForward), ALL_VARIANTS(AttentionBackwardRows), ALL_VARIANTS(AttentionBackward),
       ALL_VARIANTS(AttentionBackwardQuery)};
-  job->kernel = kind == 4 ? ark_loop<OneFamily<AttentionSimple<SimplePrograms>, 56, 224>>
-                          : kernels[kind][half << 1 | (sizes[5] == 128)];
+  if (kind != 4) job->kernel = kernels[kind][half << 1 | (sizes[5] == 128)];
   const int type = kind == 4 ? half : half ? 6 : 7;
   // Types by operand: the tensors' (t), f32 (f), the mask's (m), i32 (i).
   const char* types[5] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt", "ttttfmi"};
   for (int i = 0; types[kind][i] != 0; ++i) {
     const char t = types[kind][i];
-    const int vector = t == 't' && kind != 4 ? 8 : 1;
+    const int bytes = type < 8 ? 2 : type == 8 ? 4 : 8;
+    const int vector = t != 't' ? 1 : kind == 4 ? attention_vector(tensors[i], strides + 4 * i, bytes) : 8;
     job->add_operand(tensors[i], t == 't' ? type : t == 'f' ? 8 : t == 'm' ? mask_type : 4, strides + 4 * i, 4, vector);
   }
   abi::OpRecord& r = job->record;
@@ -302,16 +331,21 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
   p.kv_heads = sizes[2];
   p.queries = sizes[3];
   p.keys = sizes[4];
-  p.head_dim = p.value_dim = sizes[5];
+  p.head_dim = sizes[5];
+  p.value_dim = sizes[6];
   p.causal = causal;
   p.causal_offset = causal_offset;
   p.mask_kind = mask_kind;
   p.tile_q = p.tile_k = 128;
+  if (kind == 4) {
+    p.tile_q = simple_queries(job->operands, sizes, type, mask_type);
+    job->kernel = simple_kernel(p.tile_q, type, p.value_dim);
+  }
   p.dtype = type;
   p.scale = scale;
   r.grid[0] = p.batch;
   r.grid[1] = kind == 2 ? p.kv_heads : p.heads;
-  r.grid[2] = kind == 4 ? p.queries : ((kind == 2 ? p.keys : p.queries) + 127) / 128;
+  r.grid[2] = ((kind == 2 ? p.keys : p.queries) + p.tile_q - 1) / p.tile_q;
   if (kind != 1 && kind != 4)
     for (int i = 0; i < (kind == 0 ? 3 : 4); ++i) {
       const bool kv = i == 1 || i == 2;

@@ -127,7 +127,9 @@ def matmul_float(
 
 
 def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=None, chunk=1) -> Job:
-    """kind: 0 forward, 1 backward rows, 2 backward, 3 backward query, 4 simple; tensors as in abi::AttentionParams."""
+    """kind: 0 forward, 1 backward rows, 2 backward, 3 backward query, 4 simple; tensors as in abi::AttentionParams.
+    sizes: batch, heads, kv heads, queries, keys, head size and, where it differs, value size."""
+    sizes = (*sizes, sizes[5]) if len(sizes) == 6 else sizes
     pointers = (ctypes.c_void_p * len(tensors))(*(_pointer(t).value for t in tensors))
     strides = []
     for t in tensors:
@@ -139,7 +141,7 @@ def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=N
         kind,
         pointers,
         (ctypes.c_longlong * len(strides))(*strides),
-        (ctypes.c_int * 6)(*sizes),
+        (ctypes.c_int * 7)(*sizes),
         ctypes.c_float(scale),
         *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else TYPES[mask.dtype])),
         *(ctypes.c_int(x) for x in (TYPES[dtype] if kind == 4 else dtype == torch.float16, chunk)),

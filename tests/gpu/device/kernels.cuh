@@ -8,6 +8,7 @@
 #include "device/matmul_float.cuh"
 #include "device/matmul_simple.cuh"
 #include "device/matmul_tile.cuh"
+#include "device/outline.cuh"
 
 namespace {
 using namespace ark::device;
@@ -176,6 +177,11 @@ struct AttentionPrograms {
   static constexpr u32 kAttentionVariants = kVariants;
 };
 
+template <u64 kForms>
+struct SimpleAttentionPrograms {
+  static constexpr u64 kSimpleAttention = kForms;
+};
+
 template <bool kHalf, int kDim, int kRows>
 struct DecodePrograms {
   static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf, kDecode64 = kDim == 64, kDecode128 = kDim == 128;
@@ -192,6 +198,12 @@ struct OneFamily {
   static ARK_DEVICE void patch_maps(const ark::abi::LaunchHeader& launch, const u64* slots) {
     patch_tensor_maps(launch, slots, thread_index() & 31);
   }
+};
+
+/// The same, consume() a function of its own.
+template <class Family, int kService, int kConsumers>
+struct CalledFamily : OneFamily<Family, kService, kConsumers> {
+  static ARK_DEVICE void consume(Consumer& c, const Task& t) { call<Family>(c, t); }
 };
 
 template <class Tasks>
