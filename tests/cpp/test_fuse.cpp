@@ -18,8 +18,8 @@ using planner::FusedOp;
 namespace {
 
 std::string kinds(const FusedGraph& fused) {
-  const char* names[] = {"pointwise", "row",   "column",   "rows",      "tile",  "simple", "decode",
-                         "forward",   "delta", "backward", "attention", "range", "query"};
+  const char* names[] = {"pointwise", "row",     "column", "rows",     "tile",      "float", "simple",
+                         "decode",    "forward", "delta",  "backward", "attention", "range", "query"};
   std::string text;
   for (const FusedOp& op : fused.ops) text += cat(text.empty() ? "" : " ", names[static_cast<int>(op.op.record.kind)]);
   return text;
@@ -174,7 +174,8 @@ void test_matmul_kinds() {
   EXPECT_EQ(kind(kBF16, 9, 2048, 512, true), "tile");
   EXPECT_EQ(kind(kBF16, 4, 256, 512, false), "tile");
   EXPECT_EQ(kind(kBF16, 64, 100, 64, true), "simple");  // rows of 200 bytes
-  EXPECT_EQ(kind(kF32, 64, 128, 64, true), "simple");
+  EXPECT_EQ(kind(kF32, 64, 128, 64, true), "float");
+  EXPECT_EQ(kind(kF32, 64, 126, 64, true), "simple");  // rows of 504 bytes
   EXPECT_EQ(kind(kBF16, 64, 128, 64, true, false), "simple");
 }
 
