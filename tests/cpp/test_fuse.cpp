@@ -179,16 +179,16 @@ void test_matmul_kinds() {
   EXPECT_EQ(kind(kBF16, 64, 128, 64, true, false), "simple");
 }
 
-/// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and both products run on tensor cores.
-void test_padded_rows() {
+/// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and TMA reads it for both products.
+void test_padded_rows(DType type, const std::string& wanted, int64_t row) {
   Model m;
-  const ValueId logits = m.input(kBF16, {512, 1003}), w = m.input(kBF16, {1003, 64}), h = m.input(kBF16, {512, 64});
+  const ValueId logits = m.input(type, {512, 1003}), w = m.input(type, {1003, 64}), h = m.input(type, {512, 64});
   const ValueId gradient = m.unary(Opcode::kNeg, logits);
-  const ValueId dh = m.matmul(gradient, w, kBF16);
-  const ValueId dw = m.matmul(m.transposed(gradient), h, kBF16);
+  const ValueId dh = m.matmul(gradient, w, type);
+  const ValueId dw = m.matmul(m.transposed(gradient), h, type);
   const FusedGraph fused = m.fuse({dh, dw});
-  EXPECT_EQ(kinds(fused), "pointwise tile tile");
-  EXPECT_EQ(fused.ops[1].op.operands[0].stride[1], int64_t{1008});
+  EXPECT_EQ(kinds(fused), wanted);
+  EXPECT_EQ(fused.ops[1].op.operands[0].stride[1], row);
 }
 
 // ---- a decode step ----
@@ -285,7 +285,8 @@ int main() {
   test_sibling_columns();
   test_epilogue();
   test_matmul_kinds();
-  test_padded_rows();
+  test_padded_rows(kBF16, "pointwise tile tile", 1008);
+  test_padded_rows(kF32, "pointwise float float", 1004);
   test_decode_step();
   test_exchanged_inputs();
   test_outputs();
