@@ -97,9 +97,10 @@ std::vector<double> tile_weights(const plan::Op& op) {
 }
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
-  const double rate = rates_of(op.record).tensor_cores || op.record.kind == TaskKind::kMatmulTile
-                          ? machine.tensor_flops
-                          : machine.simple_flops;
+  const TaskKind kind = op.record.kind;
+  const double rate = kind == TaskKind::kMatmulFloat                                      ? machine.float_flops
+                      : kind == TaskKind::kMatmulTile || rates_of(op.record).tensor_cores ? machine.tensor_flops
+                                                                                          : machine.simple_flops;
   return std::max(static_cast<double>(op.bytes) / machine.read_bytes_per_second, static_cast<double>(op.flops) / rate);
 }
 

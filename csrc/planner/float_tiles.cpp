@@ -7,8 +7,6 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Of a step of 32 k of 64 x 64 sums: 1024 cycles of 128 multiplications at 1.75 GHz, 0.88 of the issue slots.
-constexpr double kStepSeconds = 0.67e-6;
 /// First loads and the report; then the epilogue of 64 x 64 sums.
 constexpr double kTileSeconds = 2e-6, kEpilogueSeconds = 0.5e-6;
 
@@ -18,7 +16,7 @@ int64_t blocks_of(const FloatTile& tile) { return int64_t{tile.rows / kFloatBloc
 
 double float_tile_seconds(const FloatTile& tile, int64_t k) {
   const auto blocks = static_cast<double>(blocks_of(tile));
-  return kTileSeconds + blocks * (kEpilogueSeconds + static_cast<double>(ceil_div(k, kFloatTileK)) * kStepSeconds);
+  return kTileSeconds + blocks * (kEpilogueSeconds + static_cast<double>(ceil_div(k, kFloatTileK)) * kFloatStepSeconds);
 }
 
 FloatTile float_tile(const abi::MatmulTileParams& p, int num_workers) {

@@ -12,6 +12,9 @@ struct FloatTile {
 };
 inline constexpr int kFloatBlock = 64, kFloatTileK = 32;
 
+/// Of a step of 32 k of 64 x 64 sums: 1024 cycles of 128 multiplications at 1.75 GHz, 0.88 of the issue slots.
+inline constexpr double kFloatStepSeconds = 0.67e-6;
+
 double float_tile_seconds(const FloatTile& tile, int64_t k);
 
 /// The tiles that so many workers, all idle, have done first.

@@ -1,4 +1,4 @@
-// Intermediate matrices whose rows are not a multiple of 16 bytes get padded rows, so that the tensor cores can read
+// Intermediate matrices whose rows are not a multiple of 16 bytes get padded rows, so that TMA can read
 // them (logits and their gradients: a vocabulary is often odd).
 #include <algorithm>
 
@@ -45,7 +45,7 @@ void pad_rows(State& state) {
   for (const ir::Node& node : state.graph.nodes) {
     if (node.op != ir::OpKind::kMatmul) continue;
     const DType dtype = state.tensor(node.inputs[0]).dtype;
-    if (dtype != DType::kBF16 && dtype != DType::kF16) continue;
+    if (dtype != DType::kBF16 && dtype != DType::kF16 && dtype != DType::kF32) continue;
     for (const ir::ValueId input : node.inputs) operand[static_cast<size_t>(strided_source(state, input).owner)] = true;
   }
   std::vector<std::vector<int>> views(state.tensors.size());

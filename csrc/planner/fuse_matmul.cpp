@@ -123,10 +123,14 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   }
   if ((!half && shape.dtype != DType::kF32) || shape.k < kMinTileK) return shape;
   // Rather a copy that TMA reads than a view that it does not.
+  const StridedSource views[2] = {shape.a, shape.b};
   if (!tile_readable(shape.a, shape.dtype, a_sizes)) shape.a = source(node.inputs[0], true);
   if (!tile_readable(shape.b, shape.dtype, b_sizes)) shape.b = source(node.inputs[1], true);
-  if (tile_readable(shape.a, shape.dtype, a_sizes) && tile_readable(shape.b, shape.dtype, b_sizes))
+  if (tile_readable(shape.a, shape.dtype, a_sizes) && tile_readable(shape.b, shape.dtype, b_sizes)) {
     shape.way = half ? MatmulWay::kTile : MatmulWay::kFloat;
+  } else if (!half) {  // kMatmulSimple reads views too
+    shape.a = views[0], shape.b = views[1];
+  }
   return shape;
 }
 

@@ -11,6 +11,7 @@ struct Machine {
   int num_workers = 132;
   double read_bytes_per_second = 4.7e12;
   double tensor_flops = 790e12;
+  double float_flops = 60e12;  // of fp32 products
   double simple_flops = 40e12;
 };
 

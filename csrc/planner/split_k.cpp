@@ -22,20 +22,15 @@ struct Steps {
   int tile, k;     // rows and columns of a tile, k of a step
   double seconds;  // of a step, when few others run
   int share;       // the tiles must be no more than one for so many workers
+  double combine;  // what must be saved: writing and reading the parts, and the hop between
 };
 std::optional<Steps> steps_of(TaskKind kind) {
   // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
   // rarely fills the rest; weight gradients use more.
-  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4};
-  if (kind == TaskKind::kMatmulFloat)
-    return Steps{
-        kFloatBlock, kFloatTileK,
-        float_tile_seconds({kFloatBlock, kFloatBlock}, kFloatTileK) - float_tile_seconds({kFloatBlock, kFloatBlock}, 0),
-        2};
+  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6};
+  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, kFloatStepSeconds, 2, 12e-6};
   return std::nullopt;
 }
-/// Writing and reading the parts, and the hop between.
-constexpr double kCombineSeconds = 8e-6;
 
 int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
@@ -56,7 +51,7 @@ int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Opt
     if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
     if (static_cast<int>(signs.size()) * parts > room) continue;
     const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
-    return saved > kCombineSeconds ? parts : 1;
+    return saved > steps->combine ? parts : 1;
   }
   return 1;
 }

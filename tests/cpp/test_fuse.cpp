@@ -18,8 +18,8 @@ using planner::FusedOp;
 namespace {
 
 std::string kinds(const FusedGraph& fused) {
-  const char* names[] = {"pointwise", "row",   "column",   "rows",      "tile",  "simple", "decode",
-                         "forward",   "delta", "backward", "attention", "range", "query"};
+  const char* names[] = {"pointwise", "row",     "column", "rows",     "tile",      "float", "simple",
+                         "decode",    "forward", "delta",  "backward", "attention", "range", "query"};
   std::string text;
   for (const FusedOp& op : fused.ops) text += cat(text.empty() ? "" : " ", names[static_cast<int>(op.op.record.kind)]);
   return text;
@@ -174,20 +174,21 @@ void test_matmul_kinds() {
   EXPECT_EQ(kind(kBF16, 9, 2048, 512, true), "tile");
   EXPECT_EQ(kind(kBF16, 4, 256, 512, false), "tile");
   EXPECT_EQ(kind(kBF16, 64, 100, 64, true), "simple");  // rows of 200 bytes
-  EXPECT_EQ(kind(kF32, 64, 128, 64, true), "simple");
+  EXPECT_EQ(kind(kF32, 64, 128, 64, true), "float");
+  EXPECT_EQ(kind(kF32, 64, 126, 64, true), "simple");  // rows of 504 bytes
   EXPECT_EQ(kind(kBF16, 64, 128, 64, true, false), "simple");
 }
 
-/// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and both products run on tensor cores.
-void test_padded_rows() {
+/// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and TMA reads it for both products.
+void test_padded_rows(DType type, const std::string& wanted, int64_t row) {
   Model m;
-  const ValueId logits = m.input(kBF16, {512, 1003}), w = m.input(kBF16, {1003, 64}), h = m.input(kBF16, {512, 64});
+  const ValueId logits = m.input(type, {512, 1003}), w = m.input(type, {1003, 64}), h = m.input(type, {512, 64});
   const ValueId gradient = m.unary(Opcode::kNeg, logits);
-  const ValueId dh = m.matmul(gradient, w, kBF16);
-  const ValueId dw = m.matmul(m.transposed(gradient), h, kBF16);
+  const ValueId dh = m.matmul(gradient, w, type);
+  const ValueId dw = m.matmul(m.transposed(gradient), h, type);
   const FusedGraph fused = m.fuse({dh, dw});
-  EXPECT_EQ(kinds(fused), "pointwise tile tile");
-  EXPECT_EQ(fused.ops[1].op.operands[0].stride[1], int64_t{1008});
+  EXPECT_EQ(kinds(fused), wanted);
+  EXPECT_EQ(fused.ops[1].op.operands[0].stride[1], row);
 }
 
 // ---- a decode step ----
@@ -284,7 +285,8 @@ int main() {
   test_sibling_columns();
   test_epilogue();
   test_matmul_kinds();
-  test_padded_rows();
+  test_padded_rows(kBF16, "pointwise tile tile", 1008);
+  test_padded_rows(kF32, "pointwise float float", 1004);
   test_decode_step();
   test_exchanged_inputs();
   test_outputs();
