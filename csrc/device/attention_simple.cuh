@@ -29,6 +29,7 @@ struct AttentionSimple {
   }
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+#pragma unroll 1
     for (int i = 0; i < kPages; ++i) consumer.wait_page(consumer.page + i);
     consumer.wait_for_item(task);
     consumer.stamp(1);
@@ -36,6 +37,7 @@ struct AttentionSimple {
 #pragma unroll 1
     for (int i = 0; i < task.count; ++i) run<0>(form, consumer, task, task.first + i);
     fence_proxy_async_shared();  // the next pages in these slots may be copied by the async proxy
+#pragma unroll 1
     for (int i = 0; i < kPages; ++i) consumer.release_page(consumer.page + i);
     consumer.advance(kPages);
   }

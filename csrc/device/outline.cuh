@@ -1,8 +1,8 @@
 // Task families in functions of their own. The kernel's body grows with every program; what the compiler spends on a
 // function grows faster than its size (a Llama decode kernel: 32 s in one piece, 10 s in several), and a long program
 // takes registers from the main loops beside it. So families without wgmma (which belongs into the kernel's entry, as
-// setmaxnreg does) are called, once per program, and forms of few-row products that one op has. What every
-// layer of a decode step runs is not: a call costs 0.2 us there.
+// setmaxnreg does) are called, once per program, and forms of few-row products that one op has. What every layer of a
+// decode step runs is not: a call costs 0.2 us there.
 #pragma once
 #include "device/pipeline.cuh"
 

@@ -41,8 +41,8 @@ Rates rates_of(const abi::OpRecord& record) {
     case TaskKind::kAttentionBackwardQuery:
       return {0.1e-6, 0.3, 0.27, true};
     case TaskKind::kAttentionSimple:
-      return record.params.attention.tile_q == abi::kMmaQueries ? Rates{3e-6, 0.3, 0.25, true}
-                                                                : Rates{4e-6, 0.3, 0.5, false};
+      if (record.params.attention.tile_q == abi::kMmaQueries) return {3e-6, 0.3, 0.25, true};
+      return {3e-6, 0.3, record.params.attention.tile_q == abi::kTiledQueriesF64 ? 0.3 : 0.6, false};
     default:
       return {0.1e-6, 0.3, 0.3, false};
   }

@@ -52,6 +52,38 @@ void test_encoder() {
   expect(k.strides_bytes == std::vector<int64_t>{3 * 2048, 128, 384 * 3 * 2048}, "map of k: strides");
 }
 
+/// Of any type and size: how many queries a tile has says how it is computed.
+void test_simple_attention() {
+  const auto grid_of = [](auto change) {
+    Builder b = encoder({.batch = 10, .seq = 384, .width = 1280, .heads = 16, .hidden = 1024});
+    for (FusedOp& op : b.graph.ops) {
+      if (op.op.record.kind != TaskKind::kAttentionForward) continue;
+      op.op.record.kind = TaskKind::kAttentionSimple;
+      op.op.record.params.attention.dtype = static_cast<int>(DType::kBF16);
+      change(op.op);
+    }
+    const planner::Draft draft = tiled(b);
+    const plan::Op& op = find(draft, "attention");
+    expect(op.record.params.attention.map[0] == -1, "no tensor maps");
+    return cat(grid(op), ", tile ", op.record.params.attention.tile_q, ", vector ", int{op.operands[1].vector});
+  };
+  const auto retyped = [](DType type) {
+    return [type](plan::Op& op) {
+      op.record.params.attention.dtype = static_cast<int>(type);
+      for (size_t i = 0; i < 4; ++i) op.operands[i].dtype = static_cast<short>(type);
+    };
+  };
+  expect_equal(grid_of([](plan::Op&) {}), std::string("10 16 3, tile 128, vector 8"), "heads of 80");
+  expect_equal(grid_of([](plan::Op& op) { op.operands[1].offset += 4; }), std::string("10 16 6, tile 64, vector 4"),
+               "rows that cannot be read by 16 bytes");
+  expect_equal(grid_of([](plan::Op& op) { op.record.params.attention.head_dim = 264; }),
+               std::string("10 16 6, tile 64, vector 8"), "a large head");
+  expect_equal(grid_of([](plan::Op& op) { op.record.params.attention.head_dim = 77; }),
+               std::string("10 16 6, tile 64, vector 8"), "an odd head in rows of 80");
+  expect_equal(grid_of(retyped(DType::kF32)), std::string("10 16 6, tile 64, vector 4"), "fp32");
+  expect_equal(grid_of(retyped(DType::kF64)), std::string("10 16 12, tile 32, vector 2"), "fp64");
+}
+
 /// Weight gradients: both operands with the rows contiguous; 1024 x 1024 is balanced better by 128 x 128 tiles.
 void test_weight_gradient() {
   Builder b;
@@ -422,6 +454,7 @@ void test_split_k(int64_t k, bool pairs, bool splits) {
 
 int main() {
   test_encoder();
+  test_simple_attention();
   test_weight_gradient();
   test_weight_gradient_among_others();
   test_narrow_columns();
