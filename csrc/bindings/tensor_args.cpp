@@ -130,7 +130,7 @@ const at::Tensor& single_written(const std::vector<at::Tensor>& tensors, const c
 }
 
 void check_root(int64_t root, int size, const char* operation) {
-  TORCH_CHECK(root >= 0 && root < size, "ark process group, ", operation, ": expected a root in [0, ", size, "), got ",
+  TORCH_CHECK(root >= 0 && root < size, "ark process group, ", operation, ": expected a rank in [0, ", size, "), got ",
               root);
 }
 
