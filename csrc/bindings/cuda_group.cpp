@@ -39,6 +39,11 @@ bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   }
 }
 
+comm::CudaCollectives::Call for_op(comm::CudaCollectives::Call call, const c10d::ReduceOp& op) {
+  call.factor = op == c10d::ReduceOp::PREMUL_SUM;
+  return call;
+}
+
 }  // namespace
 
 CudaGroup::CudaGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name,
@@ -174,7 +179,7 @@ CudaGroup::WorkPtr CudaGroup::allreduce(Tensors& tensors, const c10d::ReduceOp& 
           Staged staged(as_real(t, op));
           staged.premultiply(op);
           collectives.all_reduce(staged.ptr(), staged.ptr(), staged.data.numel(),
-                                 reducible_type(staged.data.scalar_type()), reduction(op), -1, call);
+                                 reducible_type(staged.data.scalar_type()), reduction(op), -1, for_op(call, op));
           staged.finish();
         }
       },
@@ -196,7 +201,7 @@ CudaGroup::WorkPtr CudaGroup::reduce(Tensors& tensors, const c10d::ReduceOptions
         staged.premultiply(opts.reduceOp);
         collectives.all_reduce(staged.ptr(), staged.ptr(), staged.data.numel(),
                                reducible_type(staged.data.scalar_type()), reduction(opts.reduceOp),
-                               static_cast<int>(opts.rootRank), call);
+                               static_cast<int>(opts.rootRank), for_op(call, opts.reduceOp));
         if (rank_ == opts.rootRank) staged.finish();
       },
       tensor.device());
@@ -224,11 +229,11 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tenso
         if (even) {
           Staged out(output);
           collectives.reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, reduction(opts.reduceOp),
-                                     call);
+                                     for_op(call, opts.reduceOp));
           return out.finish();
         }
         collectives.all_reduce(joined.data_ptr(), joined.data_ptr(), joined.numel(), type, reduction(opts.reduceOp), -1,
-                               call);
+                               for_op(call, opts.reduceOp));
         int64_t before = 0;
         for (int r = 0; r < rank_; ++r) before += inputs[0][r].numel();
         unflatten(joined.narrow(0, before, output.numel()), {output});
@@ -264,7 +269,7 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
           Staged in(inputs[i]), out(outputs[i]);
           in.premultiply(opts.reduceOp);
           collectives.reduce_scatter(in.ptr(), out.ptr(), out.data.numel(), reducible_type(out.data.scalar_type()),
-                                     reduction(opts.reduceOp), call);
+                                     reduction(opts.reduceOp), for_op(call, opts.reduceOp));
           out.finish();
         }
       },

@@ -5,6 +5,16 @@
 
 namespace ark::bindings {
 
+namespace {
+
+/// The ranks compare whether what they add up has a factor.
+comm::HostCollectives::Call for_op(comm::HostCollectives::Call call, const c10d::ReduceOp& op) {
+  if (op == c10d::ReduceOp::PREMUL_SUM) call.element = "with a factor";
+  return call;
+}
+
+}  // namespace
+
 ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Attempt attempt(*this, "all_reduce");
   if (on_cuda(tensors, "all_reduce")) {
@@ -21,7 +31,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d
                 [this, tensor, type, op = opts.reduceOp](const Call& call) {
                   Staged staged(tensor);
                   staged.premultiply(op);
-                  collectives_->all_reduce(staged.ptr(), tensor.numel(), type, reduction(op), call);
+                  collectives_->all_reduce(staged.ptr(), tensor.numel(), type, reduction(op), for_op(call, op));
                   staged.finish();
                 });
 }
@@ -48,7 +58,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
   return submit(c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
                 [this, parts, type, op = opts.reduceOp](const Call& call) {
                   at::Tensor joined = premultiplied(flat(parts), op);
-                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, reduction(op), call);
+                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, reduction(op), for_op(call, op));
                   unflatten(joined, parts);
                 });
 }
@@ -68,7 +78,7 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::R
                 [this, tensor, type, root, op = opts.reduceOp](const Call& call) {
                   Staged staged(tensor);
                   staged.premultiply(op);
-                  collectives_->reduce(staged.ptr(), tensor.numel(), type, reduction(op), root, call);
+                  collectives_->reduce(staged.ptr(), tensor.numel(), type, reduction(op), root, for_op(call, op));
                   if (getRank() == root) staged.finish();
                 });
 }
@@ -97,10 +107,10 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
                   if (even) {
                     Staged out(output);
                     collectives_->reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, reduction(op),
-                                                 call);
+                                                 for_op(call, op));
                     return out.finish();
                   }
-                  Call uneven = call;
+                  Call uneven = for_op(call, op);
                   uneven.operation = "reduce_scatter";
                   collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, reduction(op), uneven);
                   int64_t before = 0;
@@ -152,7 +162,8 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensor
                     Staged in(inputs[i]), out(outputs[i]);
                     in.premultiply(op);
                     collectives_->reduce_scatter(in.ptr(), out.ptr(), out.data.numel(),
-                                                 reducible_type(out.data.scalar_type()), reduction(op), call);
+                                                 reducible_type(out.data.scalar_type()), reduction(op),
+                                                 for_op(call, op));
                     out.finish();
                   }
                 });

@@ -323,6 +323,9 @@ def mismatches(rank: int, world: int) -> list[str]:
         "large size": lambda g: dist.all_reduce(ones(10_000_000 + odd), group=g),
         "dtype": lambda g: dist.all_reduce(ones(64, torch.int32 if odd else torch.float32), group=g),
         "reduction": lambda g: dist.all_reduce(ones(64), op=dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM, group=g),
+        "factor": lambda g: dist.all_reduce(
+            ones(64), op=dist._make_nccl_premul_sum(2.0) if odd else dist.ReduceOp.SUM, group=g
+        ),
         "root": lambda g: dist.broadcast(ones(64), src=int(odd), group=g),
         "registration": lambda g: gather([ark.empty(1 << 22, group=g) for _ in range(2)][odd], g),
         "registered or not": lambda g: gather(plain(ark.empty(1 << 22, group=g), odd), g),
