@@ -66,6 +66,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> object:
             backend = group._get_backend(torch.device(device))
         except RuntimeError:
             continue
+        backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
         if isinstance(backend, _C.ProcessGroupArk):
             return backend
     raise ValueError("the process group has no backend ark")

@@ -55,3 +55,32 @@ def check_not_numbers(rank: int, world: int, device: str, sizes: tuple[int, ...]
                 every = [torch.empty_like(bits) for _ in range(world)]
                 dist.all_gather(every, bits)
                 assert all(torch.equal(bits, other) for other in every), (dtype, size, op)
+
+
+def check_factors(rank: int, world: int, device: str) -> None:
+    """Sums that multiply what they add by a factor (FSDP2's, if a gradient's divisor is set): a number or a tensor.
+    Inputs stay as they are, also on ranks that get no result."""
+    size = 1003
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for factor in (0.3, torch.tensor([0.3], dtype=dtype, device=device)):
+            op = dist._make_nccl_premul_sum(factor)
+            held = [(torch.arange(size * world, device=device) % 7 + r).to(dtype) for r in range(world)]
+            wanted = reduced([h * factor for h in held], dist.ReduceOp.SUM)
+            own = wanted.chunk(world)[rank]
+            everything, strided = held[rank].clone(), torch.zeros(size * world, 2, dtype=dtype, device=device)[:, 0]
+            strided.copy_(held[rank])
+            works = [dist.all_reduce(x, op=op, async_op=True) for x in (everything, strided)]
+            for work in works:
+                work.wait()
+            assert torch.equal(everything, wanted) and torch.equal(strided, wanted), (dtype, factor)
+            for x in (held[rank].clone(), strided.copy_(held[rank])):
+                dist.reduce(x, dst=1, op=op)
+                assert torch.equal(x, wanted if rank == 1 else held[rank]), (dtype, factor)
+            mine, part = held[rank].clone(), torch.empty_like(own)
+            dist.reduce_scatter_tensor(part, mine, op=op)
+            assert torch.equal(part, own) and torch.equal(mine, held[rank]), (dtype, factor)
+            dist.reduce_scatter(part.zero_(), list(mine.chunk(world)), op=op)
+            assert torch.equal(part, own) and torch.equal(mine, held[rank]), (dtype, factor)
+    several = [torch.full((5,), float(rank), device=device), torch.ones(2, 3, device=device)]
+    dist.all_reduce_coalesced(several, op=dist._make_nccl_premul_sum(0.5))
+    assert (several[0] == sum(range(world)) / 2).all() and (several[1] == world / 2).all()

@@ -94,6 +94,15 @@ def fully_sharded(rank: int, world: int) -> None:
         close(mean_over_ranks(train(model, data)), expected(world))
 
 
+def divided_gradients(rank: int, world: int) -> None:
+    """FSDP2 with a divisor of the gradients other than the number of ranks: the sums have a factor."""
+    data = [own_rows(batch, rank) for batch in batches(world)]
+    model = shard(build(), init_device_mesh(device(), (world,)))
+    for module in (*model, model):
+        module.set_gradient_divide_factor(2.0 * world)
+    close(mean_over_ranks(train(model, data, scale=2.0)) / 2, expected(world))
+
+
 def hybrid_sharded(rank: int, world: int) -> None:
     """Replicas of shards: a mesh of two dimensions, groups of some of the ranks."""
     if world < 4 or world % 2:
@@ -193,7 +202,7 @@ def accumulated(rank: int, world: int) -> None:
     close(mean_over_ranks(pairs), expected(world))
 
 
-USERS = (fully_sharded, hybrid_sharded, tensor_parallel, checkpoints, accumulated)
+USERS = (fully_sharded, divided_gradients, hybrid_sharded, tensor_parallel, checkpoints, accumulated)
 
 
 def all_users(rank: int, world: int) -> dict[str, tuple[str, object]]:

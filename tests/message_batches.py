@@ -137,7 +137,7 @@ def held_until_the_end(rank: int, world: int) -> None:
     assert (y == peer + 2.0).all()
     group._start_coalescing()
     dropped = group.send([x], peer, 0)
-    with pytest.raises(RuntimeError, match="expected a root in"):
+    with pytest.raises(RuntimeError, match="expected a rank in"):
         group.send([x], world, 0)
     with pytest.raises(ValueError, match="has ended with an exception"):
         dropped.wait()

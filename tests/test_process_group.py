@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.collective_reference import check_not_numbers
+from tests.collective_reference import check_factors, check_not_numbers
 from tests.collective_stress import stress_on_host
 from tests.distributed_worker import run_ranks, values
 
@@ -127,6 +127,15 @@ def exchanges(rank: int, world: int) -> None:
 
 def not_numbers(rank: int, world: int) -> None:
     check_not_numbers(rank, world, "cpu", (100, 70001))
+
+
+def factors(rank: int, world: int) -> None:
+    check_factors(rank, world, "cpu")
+    x = torch.ones(3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="expected a floating-point type for a sum with a factor, got Long"):
+        dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0))
+    dist.all_reduce(x)
+    assert (x == world).all()
 
 
 def subgroups(rank: int, world: int) -> None:
@@ -289,6 +298,10 @@ def test_exchanges(world):
 
 def test_nan_and_zeros_of_either_sign():
     values(run_ranks(not_numbers, SEVERAL))
+
+
+def test_sums_with_a_factor():
+    values(run_ranks(factors, SEVERAL))
 
 
 def test_subgroups():

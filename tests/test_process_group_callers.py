@@ -259,6 +259,7 @@ def refused(rank: int, world: int) -> dict[str, str]:
             ones(1).expand(world), ones(world), group=group
         ),
         "recv: expected a tensor to write": lambda: dist.recv(ones(1).expand(5), src=(rank + 1) % world, group=group),
+        f"send: expected a rank in [0, {world}), got 7": lambda: backend.send([ones(1)], 7, 0),
         "splits of 0 to 4": lambda: dist.all_to_all_single(
             ones(4), ones(4), [2**62] * (world - 1) + [4], [4] + [0] * (world - 1), group=group
         ),
@@ -310,6 +311,22 @@ def inference_tensors(rank: int, world: int) -> None:
             assert (parts[0] == (rank - 1) % world + 1).all() and (parts[1] == rank + 1).all()
 
 
+def wrapped(rank: int, world: int) -> None:
+    """As TORCH_DISTRIBUTED_DEBUG=DETAIL makes groups."""
+    import ark_torch.distributed as ark
+
+    level = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        group = a_group(world)
+    finally:
+        dist.set_debug_level(level)
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
+    ark.check(group)
+    assert (x == world).all() and ark.backend_of(group).name() == "ark"
+
+
 FUNCTIONS = (
     threads,
     forked,
@@ -320,6 +337,7 @@ FUNCTIONS = (
     refused,
     expanded,
     inference_tensors,
+    wrapped,
 )
 
 
@@ -337,7 +355,9 @@ def of(ranks: list[dict], function) -> list:
 
 
 @pytest.mark.parametrize(
-    "function", [threads, forked, callbacks, messages_ahead, expanded, inference_tensors], ids=lambda f: f.__name__
+    "function",
+    [threads, forked, callbacks, messages_ahead, expanded, inference_tensors, wrapped],
+    ids=lambda f: f.__name__,
 )
 def test_function(ranks, function):
     of(ranks, function)

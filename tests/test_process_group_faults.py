@@ -103,6 +103,9 @@ def disagreements(rank: int, world: int) -> dict[str, str]:
         "reduce_scatter": lambda g: dist.reduce_scatter_tensor(
             torch.ones(4), torch.ones(4 * world), op=ops.MAX if odd else ops.SUM, group=g
         ),
+        "of 4 f32 (with a factor), sum": lambda g: dist.all_reduce(
+            torch.ones(4), op=dist._make_nccl_premul_sum(2.0) if odd else ops.SUM, group=g
+        ),
         "broadcast": lambda g: dist.broadcast(torch.ones(4), src=int(odd), group=g),
         "barrier": lambda g: dist.all_reduce(torch.ones(1), group=g) if odd else dist.barrier(group=g),
         "all_to_all": lambda g: dist.all_to_all_single(

@@ -17,17 +17,18 @@ namespace {
 constexpr int kAsyncStream = -1;
 
 bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  if (op == c10d::ReduceOp::PREMUL_SUM || op == c10d::ReduceOp::UNUSED) return false;
-  if (tensor.is_complex()) return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
+  if (op == c10d::ReduceOp::UNUSED) return false;
+  const bool factor = op == c10d::ReduceOp::PREMUL_SUM;
+  if (tensor.is_complex()) return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG || factor;
   switch (tensor.scalar_type()) {
     case at::kBool:
-      return op != c10d::ReduceOp::AVG;
+      return op != c10d::ReduceOp::AVG && !factor;
     case at::kByte:
     case at::kChar:
     case at::kShort:
     case at::kInt:
     case at::kLong:
-      return true;
+      return !factor;
     case at::kHalf:
     case at::kBFloat16:
     case at::kFloat:
@@ -36,6 +37,11 @@ bool reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     default:
       return false;
   }
+}
+
+comm::CudaCollectives::Call for_op(comm::CudaCollectives::Call call, const c10d::ReduceOp& op) {
+  call.factor = op == c10d::ReduceOp::PREMUL_SUM;
+  return call;
 }
 
 }  // namespace
@@ -163,12 +169,17 @@ CudaGroup::WorkPtr CudaGroup::allreduce(Tensors& tensors, const c10d::ReduceOp& 
   }
   if (tensors.empty() || !usable(tensors[0].device())) return nullptr;
   return submit(
-      {.type = c10d::OpType::ALLREDUCE, .results = tensors, .async = async, .timeout = timeout},
+      {.type = c10d::OpType::ALLREDUCE,
+       .results = tensors,
+       .inputs = with_factor({}, op),
+       .async = async,
+       .timeout = timeout},
       [&](Collectives& collectives, const Call& call) {
         for (const at::Tensor& t : tensors) {
           Staged staged(as_real(t, op));
+          staged.premultiply(op);
           collectives.all_reduce(staged.ptr(), staged.ptr(), staged.data.numel(),
-                                 reducible_type(staged.data.scalar_type()), reduction(op), -1, call);
+                                 reducible_type(staged.data.scalar_type()), reduction(op), -1, for_op(call, op));
           staged.finish();
         }
       },
@@ -180,12 +191,17 @@ CudaGroup::WorkPtr CudaGroup::reduce(Tensors& tensors, const c10d::ReduceOptions
   const at::Tensor& tensor = single_written(tensors, "reduce");
   if (!reducible(tensor, opts.reduceOp) || !usable(tensor.device())) return nullptr;
   return submit(
-      {.type = c10d::OpType::REDUCE, .results = tensors, .async = opts.asyncOp, .timeout = opts.timeout},
+      {.type = c10d::OpType::REDUCE,
+       .results = tensors,
+       .inputs = with_factor({}, opts.reduceOp),
+       .async = opts.asyncOp,
+       .timeout = opts.timeout},
       [&](Collectives& collectives, const Call& call) {
         Staged staged(as_real(tensor, opts.reduceOp));
+        staged.premultiply(opts.reduceOp);
         collectives.all_reduce(staged.ptr(), staged.ptr(), staged.data.numel(),
                                reducible_type(staged.data.scalar_type()), reduction(opts.reduceOp),
-                               static_cast<int>(opts.rootRank), call);
+                               static_cast<int>(opts.rootRank), for_op(call, opts.reduceOp));
         if (rank_ == opts.rootRank) staged.finish();
       },
       tensor.device());
@@ -204,20 +220,20 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter(Tensors& outputs, std::vector<Tenso
   return submit(
       {.type = c10d::OpType::REDUCE_SCATTER,
        .results = outputs,
-       .inputs = inputs[0],
+       .inputs = with_factor(inputs[0], opts.reduceOp),
        .async = opts.asyncOp,
        .timeout = opts.timeout},
       [&](Collectives& collectives, const Call& call) {
-        at::Tensor joined = flat(inputs[0]);
+        at::Tensor joined = premultiplied(flat(inputs[0]), opts.reduceOp);
         const DType type = reducible_type(output.scalar_type());
         if (even) {
           Staged out(output);
           collectives.reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, reduction(opts.reduceOp),
-                                     call);
+                                     for_op(call, opts.reduceOp));
           return out.finish();
         }
         collectives.all_reduce(joined.data_ptr(), joined.data_ptr(), joined.numel(), type, reduction(opts.reduceOp), -1,
-                               call);
+                               for_op(call, opts.reduceOp));
         int64_t before = 0;
         for (int r = 0; r < rank_; ++r) before += inputs[0][r].numel();
         unflatten(joined.narrow(0, before, output.numel()), {output});
@@ -245,14 +261,15 @@ CudaGroup::WorkPtr CudaGroup::reduce_scatter_from(Tensors& outputs, Tensors& inp
   return submit(
       {.type = c10d::OpType::_REDUCE_SCATTER_BASE,
        .results = outputs,
-       .inputs = inputs,
+       .inputs = with_factor(inputs, opts.reduceOp),
        .async = opts.asyncOp,
        .timeout = opts.timeout},
       [&](Collectives& collectives, const Call& call) {
         for (size_t i = 0; i < inputs.size(); ++i) {
           Staged in(inputs[i]), out(outputs[i]);
+          in.premultiply(opts.reduceOp);
           collectives.reduce_scatter(in.ptr(), out.ptr(), out.data.numel(), reducible_type(out.data.scalar_type()),
-                                     reduction(opts.reduceOp), call);
+                                     reduction(opts.reduceOp), for_op(call, opts.reduceOp));
           out.finish();
         }
       },

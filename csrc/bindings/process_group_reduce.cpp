@@ -5,6 +5,16 @@
 
 namespace ark::bindings {
 
+namespace {
+
+/// The ranks compare whether what they add up has a factor.
+comm::HostCollectives::Call for_op(comm::HostCollectives::Call call, const c10d::ReduceOp& op) {
+  if (op == c10d::ReduceOp::PREMUL_SUM) call.element = "with a factor";
+  return call;
+}
+
+}  // namespace
+
 ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Attempt attempt(*this, "all_reduce");
   if (on_cuda(tensors, "all_reduce")) {
@@ -18,9 +28,10 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce(Tensors& tensors, const c10d
   at::Tensor tensor = as_real(single_written(tensors, "all_reduce"), opts.reduceOp);
   DType type = reducible_type(tensor.scalar_type(), opts.reduceOp);
   return submit(c10d::OpType::ALLREDUCE, tensors, opts.timeout,
-                [this, tensor, type, op = reduction(opts.reduceOp)](const Call& call) {
+                [this, tensor, type, op = opts.reduceOp](const Call& call) {
                   Staged staged(tensor);
-                  collectives_->all_reduce(staged.ptr(), tensor.numel(), type, op, call);
+                  staged.premultiply(op);
+                  collectives_->all_reduce(staged.ptr(), tensor.numel(), type, reduction(op), for_op(call, op));
                   staged.finish();
                 });
 }
@@ -45,9 +56,9 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::allreduce_coalesced(Tensors& tensors,
   }
   DType type = reducible_type(parts[0].scalar_type(), opts.reduceOp);
   return submit(c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
-                [this, parts, type, op = reduction(opts.reduceOp)](const Call& call) {
-                  at::Tensor joined = flat(parts);
-                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, op, call);
+                [this, parts, type, op = opts.reduceOp](const Call& call) {
+                  at::Tensor joined = premultiplied(flat(parts), op);
+                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, reduction(op), for_op(call, op));
                   unflatten(joined, parts);
                 });
 }
@@ -64,10 +75,11 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce(Tensors& tensors, const c10d::R
   DType type = reducible_type(tensor.scalar_type(), opts.reduceOp);
   auto root = static_cast<int>(opts.rootRank);
   return submit(c10d::OpType::REDUCE, tensors, opts.timeout,
-                [this, tensor, type, root, op = reduction(opts.reduceOp)](const Call& call) {
+                [this, tensor, type, root, op = opts.reduceOp](const Call& call) {
                   Staged staged(tensor);
-                  collectives_->reduce(staged.ptr(), tensor.numel(), type, op, root, call);
-                  staged.finish();
+                  staged.premultiply(op);
+                  collectives_->reduce(staged.ptr(), tensor.numel(), type, reduction(op), root, for_op(call, op));
+                  if (getRank() == root) staged.finish();
                 });
 }
 
@@ -90,16 +102,17 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter(Tensors& outputs, std::
   bool even = true;
   for (const at::Tensor& part : parts) even = even && part.numel() == output.numel();
   return submit(c10d::OpType::REDUCE_SCATTER, outputs, opts.timeout,
-                [this, output, parts, type, even, op = reduction(opts.reduceOp)](const Call& call) {
-                  at::Tensor joined = flat(parts);
+                [this, output, parts, type, even, op = opts.reduceOp](const Call& call) {
+                  at::Tensor joined = premultiplied(flat(parts), op);
                   if (even) {
                     Staged out(output);
-                    collectives_->reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, op, call);
+                    collectives_->reduce_scatter(joined.data_ptr(), out.ptr(), output.numel(), type, reduction(op),
+                                                 for_op(call, op));
                     return out.finish();
                   }
-                  Call uneven = call;
+                  Call uneven = for_op(call, op);
                   uneven.operation = "reduce_scatter";
-                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, op, uneven);
+                  collectives_->all_reduce(joined.data_ptr(), joined.numel(), type, reduction(op), uneven);
                   int64_t before = 0;
                   for (int r = 0; r < getRank(); ++r) before += parts[r].numel();
                   unflatten(joined.narrow(0, before, output.numel()), {output});
@@ -144,11 +157,13 @@ ProcessGroupArk::WorkPtr ProcessGroupArk::reduce_scatter_tensor_coalesced(Tensor
     reducible_type(from[i].scalar_type(), opts.reduceOp);
   }
   return submit(c10d::OpType::_REDUCE_SCATTER_BASE, outputs, opts.timeout,
-                [this, inputs = from, outputs = to, op = reduction(opts.reduceOp)](const Call& call) {
+                [this, inputs = from, outputs = to, op = opts.reduceOp](const Call& call) {
                   for (size_t i = 0; i < inputs.size(); ++i) {
                     Staged in(inputs[i]), out(outputs[i]);
+                    in.premultiply(op);
                     collectives_->reduce_scatter(in.ptr(), out.ptr(), out.data.numel(),
-                                                 reducible_type(out.data.scalar_type()), op, call);
+                                                 reducible_type(out.data.scalar_type()), reduction(op),
+                                                 for_op(call, op));
                     out.finish();
                   }
                 });

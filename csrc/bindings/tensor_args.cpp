@@ -40,6 +40,13 @@ std::optional<DType> real_type(at::ScalarType type) {
   }
 }
 
+/// Of PREMUL_SUM, null for other operations.
+const c10d::NCCLPreMulSumSupplement* factor_of(const c10d::ReduceOp& op) {
+  if (op != c10d::ReduceOp::PREMUL_SUM) return nullptr;
+  TORCH_CHECK(op.supplement_, "ark process group: a sum with a factor has none");
+  return static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+}
+
 }  // namespace
 
 DType reducible_type(at::ScalarType type) {
@@ -62,12 +69,16 @@ DType reducible_type(at::ScalarType type, const c10d::ReduceOp& op) {
               "ark process group: bit operations are for integers and bool, got ", type);
   TORCH_CHECK(op != c10d::ReduceOp::AVG || type != at::kBool,
               "ark process group: expected a number type for an average, got ", type);
+  TORCH_CHECK(!factor_of(op) || c10::isFloatingType(type),
+              "ark process group: expected a floating-point type for a sum with a factor, got ", type);
+  reduction(op);  // throws for operations of others
   return reducible;
 }
 
 comm::Reduction reduction(const c10d::ReduceOp& op) {
   switch (op) {
     case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM:
       return comm::Reduction::kSum;
     case c10d::ReduceOp::AVG:
       return comm::Reduction::kAverage;
@@ -119,15 +130,30 @@ const at::Tensor& single_written(const std::vector<at::Tensor>& tensors, const c
 }
 
 void check_root(int64_t root, int size, const char* operation) {
-  TORCH_CHECK(root >= 0 && root < size, "ark process group, ", operation, ": expected a root in [0, ", size, "), got ",
+  TORCH_CHECK(root >= 0 && root < size, "ark process group, ", operation, ": expected a rank in [0, ", size, "), got ",
               root);
 }
 
 at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (!tensor.is_complex()) return tensor;
-  TORCH_CHECK(op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG, "ark process group: all_reduce does not support ",
-              static_cast<int>(op.op_), " on complex tensors: expected sum or avg");
+  TORCH_CHECK(op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG || op == c10d::ReduceOp::PREMUL_SUM,
+              "ark process group: all_reduce does not support ", static_cast<int>(op.op_),
+              " on complex tensors: expected sum or avg");
   return at::view_as_real(tensor);
+}
+
+at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const auto* factor = factor_of(op);
+  if (!factor) return tensor;
+  at::NoGradGuard no_autograd;
+  if (factor->tensor_factor.defined()) return at::mul(tensor, factor->tensor_factor.reshape({}));
+  return at::mul(tensor, factor->double_factor);
+}
+
+std::vector<at::Tensor> with_factor(std::vector<at::Tensor> inputs, const c10d::ReduceOp& op) {
+  if (const auto* factor = factor_of(op); factor && factor->tensor_factor.defined())
+    inputs.push_back(factor->tensor_factor);
+  return inputs;
 }
 
 void overwrite(const at::Tensor& to, const at::Tensor& from) {

@@ -26,6 +26,11 @@ void check_root(int64_t root, int size, const char* operation);
 /// A tensor to reduce: complex numbers are pairs of real ones (sums and averages only).
 at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
+/// What is added up: the tensor, times the factor of a sum that has one (PREMUL_SUM).
+at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op);
+/// `inputs`, and the factor if that is a tensor.
+std::vector<at::Tensor> with_factor(std::vector<at::Tensor> inputs, const c10d::ReduceOp& op);
+
 /// Copies what a call writes: no part of autograd, and tensors of inference mode too, whatever the thread's mode is.
 void overwrite(const at::Tensor& to, const at::Tensor& from);
 
@@ -35,6 +40,7 @@ struct Staged {
   explicit Staged(at::Tensor tensor) : user(std::move(tensor)), data(user.is_contiguous() ? user : user.contiguous()) {}
   void* ptr() const { return data.data_ptr(); }
   size_t bytes() const { return data.nbytes(); }
+  void premultiply(const c10d::ReduceOp& op) { data = premultiplied(data, op); }
   void release() { user = data = at::Tensor(); }
   void finish() const {
     if (!data.is_same(user)) overwrite(user, data);

@@ -13,6 +13,8 @@ using namespace ark::cuda;
 using abi::CollectiveKind;
 using abi::CollectiveParams;
 
+constexpr int kFactor = 8;  // beside an operation
+
 abi::ArenaLayout lay_out(int world) {
   abi::ArenaLayout layout{};
   uint64_t at = 0;
@@ -56,6 +58,11 @@ abi::ReduceOp device_op(DType dtype, Reduction op) {
   check<UnsupportedError>(!is_float(dtype) || op < Reduction::kBitAnd, "reduction ", name(op), " of ", name(dtype),
                           ": expected an integer or bool type");
   return static_cast<abi::ReduceOp>(op);
+}
+
+/// As the ranks compare it.
+abi::ReduceOp compared(abi::ReduceOp op, bool factor) {
+  return static_cast<abi::ReduceOp>(static_cast<int>(op) | (factor ? kFactor : 0));
 }
 
 const unsigned char* bytes_of(const void* p) { return static_cast<const unsigned char*>(p); }
@@ -204,7 +211,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, uint64_t count, DTyp
   p.count = count;
   p.root = root;
   p.op = device_op(dtype, op);
-  p.call = abi::pack_call(kind, static_cast<int>(dtype), p.op, root, count);
+  p.call = abi::pack_call(kind, static_cast<int>(dtype), compared(p.op, call.factor), root, count);
   const uint64_t bytes = count * size_bytes(dtype);
   if (group_.world == 1) return copy_alone(out, in, bytes, call);
   if (takes_direct(bytes, tuning_for(group_.world).direct_reduce) && reduce_direct(p, bytes, bytes, dtype, call))
@@ -233,7 +240,7 @@ void CudaCollectives::reduce_scatter(const void* in, void* out, uint64_t count, 
   p.out = static_cast<unsigned char*>(out);
   p.count = count;
   p.op = device_op(dtype, op);
-  p.call = abi::pack_call(p.kind, static_cast<int>(dtype), p.op, -1, count);
+  p.call = abi::pack_call(p.kind, static_cast<int>(dtype), compared(p.op, call.factor), -1, count);
   if (group_.world == 1) return copy_alone(out, in, count * size_bytes(dtype), call);
   const uint64_t bytes = count * size_bytes(dtype), weight = has_16_byte_packets(dtype) ? 1 : 2;
   const uint64_t room = layout_.packet_area_bytes / 2;
@@ -420,8 +427,8 @@ std::string call_text(uint64_t call) {
                      : kind == CollectiveKind::kReduce        ? "reduce"
                      : kind == CollectiveKind::kReduceScatter ? "reduce_scatter"
                                                               : "?";
-  return cat(what, " (", op < 8 ? name(static_cast<Reduction>(op)) : "?", ") of ", count, " elements of ",
-             dtype < kNumDTypes ? name(static_cast<DType>(dtype)) : "?", to);
+  return cat(what, " (", name(static_cast<Reduction>(op & ~kFactor)), op & kFactor ? " with a factor" : "", ") of ",
+             count, " elements of ", dtype < kNumDTypes ? name(static_cast<DType>(dtype)) : "?", to);
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ class CudaCollectives {
     uint64_t sequence = 0;
     uint64_t timeout_ns = 0;
     int type = kUntyped;  // of what an exchange moves, compared over the ranks: a DType, or above these
+    bool factor = false;  // of a reduction: its input has been multiplied by one, compared likewise
   };
   /// Waits for nobody. `store` outlives this. A group of one rank copies and launches nothing.
   CudaCollectives(Store& store, const GroupInfo& group, int device, std::shared_ptr<cuda::Toolchain> toolchain,

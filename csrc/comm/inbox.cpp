@@ -146,7 +146,9 @@ void Inbox::end_message(int peer) {
     auto receive = std::find_if(posted_.begin(), posted_.end(), [&](const Receive& r) { return &r == ended.wanted; });
     return finish(receive, peer, nullptr);
   }
-  if (ended.keeps) kept_.push_back({peer, ended.tag, std::move(ended.kept)});
+  if (!ended.keeps) return;
+  kept_.push_back({peer, ended.tag, std::move(ended.kept)});
+  deliver_kept();  // whoever has asked for it meanwhile: the next message may be of the same tag
 }
 
 /// At most what the boxes hold, so that peers take turns.

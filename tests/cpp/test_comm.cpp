@@ -202,6 +202,52 @@ void test_tags() {
   });
 }
 
+/// A message that arrives while nobody asks for it, and one behind it with the same tag: receives of this tag that are
+/// posted between its pieces get them in their order.
+void test_messages_of_a_tag_keep_their_order() {
+  constexpr int kRounds = 10;
+  constexpr ChannelOptions kOptions{.box_bytes = 4 << 10};
+  constexpr size_t kPiece = kOptions.box_bytes - sizeof(PieceHeader);
+  std::vector<std::promise<void>> asked(kRounds);
+  run_ranks(2, kOptions, false, [&](StepChannel& channel, HostCollectives& c) {
+    const StepChannel::Scope scope{"a send by hand", in(20)};
+    auto publish = [&](int64_t tag, uint64_t bytes, int value) {
+      std::byte* box = channel.begin_send(0, scope);
+      const PieceHeader header{bytes, tag};
+      std::memcpy(box, &header, sizeof header);
+      std::memset(box + sizeof header, value, std::min(bytes, kPiece));
+      channel.publish_send(0);
+    };
+    const auto pause = std::chrono::milliseconds(5);
+    std::unique_ptr<Inbox> inbox;
+    if (channel.rank() == 0) inbox = std::make_unique<Inbox>(channel);
+    for (int round = 0; round < kRounds; ++round) {
+      c.barrier({0, in(20)});
+      if (channel.rank() == 1) {
+        for (int piece = 0; piece < 3; ++piece) {
+          if (piece == 2) asked[round].get_future().wait();
+          publish(1, 3 * kPiece, 1);
+        }
+        publish(1, kPiece, 2);
+        publish(2, kPiece, 3);
+        continue;
+      }
+      std::vector<char> first(3 * kPiece), second(kPiece), other(kPiece);
+      auto behind = ask(*inbox, other.data(), other.size(), 1, 2, in(20));  // so that the others are taken
+      std::this_thread::sleep_for(pause);
+      auto a = ask(*inbox, first.data(), first.size(), 1, 1, in(20));
+      auto b = ask(*inbox, second.data(), second.size(), 1, 1, in(20));
+      std::this_thread::sleep_for(pause);
+      asked[round].set_value();
+      for (auto* answer : {&a, &b, &behind}) {
+        const std::string error = answer->get().error;
+        expect(error.empty(), error);
+      }
+      expect(first[0] == 1 && second[0] == 2 && other[0] == 3, "messages of one tag change places");
+    }
+  });
+}
+
 /// Nothing that can come: a deadline, a rank that has left, an inbox that closes; and a message of another size.
 void test_receives_that_fail() {
   run_ranks(2, {}, false, [&](StepChannel& channel, HostCollectives& c) {
@@ -417,6 +463,7 @@ int main() {
   test_missing_rank();
   test_sides();
   test_tags();
+  test_messages_of_a_tag_keep_their_order();
   test_receives_that_fail();
   test_receive_from_any_names_who_is_gone();
   test_refusals();

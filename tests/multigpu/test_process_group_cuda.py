@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.collective_reference import check_not_numbers, reference
+from tests.collective_reference import check_factors, check_not_numbers, reference
 from tests.collective_stress import ROUNDS, stress_on_gpus
 from tests.distributed_worker import run_each, run_gpus, values
 
@@ -123,6 +123,14 @@ def exchanges(rank: int, world: int) -> None:
 
 def not_numbers(rank: int, world: int) -> None:
     check_not_numbers(rank, world, DEVICE, (100, 70001, 3_000_000))
+
+
+def factors(rank: int, world: int) -> None:
+    import ark_torch.distributed as ark
+
+    before = ark.delegated_calls()
+    check_factors(rank, world, DEVICE)
+    assert ark.delegated_calls() == before
 
 
 def streams(rank: int, world: int) -> None:
@@ -315,6 +323,9 @@ def mismatches(rank: int, world: int) -> list[str]:
         "large size": lambda g: dist.all_reduce(ones(10_000_000 + odd), group=g),
         "dtype": lambda g: dist.all_reduce(ones(64, torch.int32 if odd else torch.float32), group=g),
         "reduction": lambda g: dist.all_reduce(ones(64), op=dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM, group=g),
+        "factor": lambda g: dist.all_reduce(
+            ones(64), op=dist._make_nccl_premul_sum(2.0) if odd else dist.ReduceOp.SUM, group=g
+        ),
         "root": lambda g: dist.broadcast(ones(64), src=int(odd), group=g),
         "registration": lambda g: gather([ark.empty(1 << 22, group=g) for _ in range(2)][odd], g),
         "registered or not": lambda g: gather(plain(ark.empty(1 << 22, group=g), odd), g),
@@ -399,7 +410,7 @@ def single_process_losses(world: int) -> list[float]:
     return losses
 
 
-HEALTHY = (collectives, not_numbers, exchanges, streams, graphs, subgroups, registered, train, fully_sharded)
+HEALTHY = (collectives, not_numbers, factors, exchanges, streams, graphs, subgroups, registered, train, fully_sharded)
 
 
 def together(rank: int, world: int) -> dict[str, tuple[str, object]]:
@@ -413,7 +424,7 @@ def outcome(request) -> Callable[[Callable], list]:
     return lambda function: values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
 
 
-@pytest.mark.parametrize("function", [not_numbers, exchanges, streams, graphs, subgroups, registered])
+@pytest.mark.parametrize("function", [not_numbers, factors, exchanges, streams, graphs, subgroups, registered])
 def test_function(outcome, function):
     outcome(function)
 

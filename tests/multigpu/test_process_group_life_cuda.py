@@ -37,7 +37,7 @@ def raised(call, *arguments) -> tuple[str, float]:
 
 
 def leaks(rank: int, world: int) -> int:
-    """Bytes of device memory that four groups keep, which used rings, messages, windows and NCCL."""
+    """Bytes of device memory that four groups keep, which used rings, messages and windows, and four that used NCCL."""
     import ark_torch.distributed as ark
 
     def use_a_group() -> None:
@@ -53,10 +53,16 @@ def leaks(rank: int, world: int) -> int:
         dist.all_reduce(y.fill_(1.0), group=group)
         kept = torch.ones(1 << 20, device=DEVICE)
         ark.register(kept, group)
-        dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0), group=group)
+        ark._group_options["refuse_cuda"] = "a test says so"
+        try:
+            of_nccl = a_group(world)
+        finally:
+            ark._group_options.pop("refuse_cuda")
+        dist.all_reduce(x, group=of_nccl)
         torch.cuda.synchronize()
         del y
         dist.destroy_process_group(group)
+        dist.destroy_process_group(of_nccl)
 
     def free_bytes() -> int:
         gc.collect()
