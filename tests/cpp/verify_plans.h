@@ -23,6 +23,7 @@ inline std::vector<plan::Plan> sample_plans() {
   };
   add("tensor cores", layers(2, 256, 64, 2, DType::kBF16), true);
   add("simple", layers(1, 96, 64, 2, DType::kF32), false);
+  add("float", layers(1, 96, 64, 2, DType::kF32), true);
   add("chain", decode_chain(32, 3), true);
   add("attention", attention_step(256), true);
   add("decode", decode_step(512, 1), true);
