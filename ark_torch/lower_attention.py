@@ -55,7 +55,9 @@ def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal):
 def _has_backward_task(q: Value, v: Value) -> bool:
     """The shapes that the tensor-core tasks of the backward take; the others are composed of matrix products and
     pointwise ops."""
-    return q.dtype in (torch.bfloat16, torch.float16) and q.shape[3] in (64, 128) and v.shape[3] == q.shape[3]
+    size = q.shape[3]
+    takes = isinstance(size, int) and 0 < size <= 128 and size % 8 == 0
+    return takes and q.dtype in (torch.bfloat16, torch.float16) and v.shape[3] == size
 
 
 @rule(ark.attention_backward.default)

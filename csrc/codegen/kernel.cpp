@@ -34,9 +34,9 @@ uint32_t matmul_variant(const abi::MatmulTileParams& p) {
 }
 /// Bit (a mn-major << 1 | b mn-major), see device/matmul_float.cuh.
 uint32_t float_layout(const abi::MatmulTileParams& p) { return 1u << ((p.a_k_major == 0) << 1 | (p.b_k_major == 0)); }
-/// Bit (f16 << 1 | head_dim 128), see device/attention_common.cuh.
+/// Bit (f16 << 1 | head_dim over 64), see device/attention_common.cuh.
 uint32_t attention_variant(const abi::AttentionParams& p) {
-  return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim == 128));
+  return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim > 64));
 }
 
 /// Bit of kAttentionSimple's form, see device/attention_simple.cuh.

@@ -140,6 +140,8 @@ struct MatmulTileParams {
 /// tile_q of kAttentionSimple. kMmaQueries: bf16 or f16 on the tensor cores, head_dim and value_dim multiples of 8 up
 /// to 256, rows of q, k and v readable by 16 bytes, a mask of at most 4 bytes an element. On the CUDA cores: anything.
 inline constexpr i32 kMmaQueries = 128, kTiledQueries = 64, kTiledQueriesF64 = 32;
+/// Of forward, backward and backward query.
+inline constexpr i32 kMostHeadDim = 128;
 
 /// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot kNoSlot: none), mask, range; decode
 /// adds parts_out f32 [batch, kv head, part, group * queries, dv] and parts_ml f32 [.., 2] when parts > 1. Backward and
@@ -147,10 +149,11 @@ inline constexpr i32 kMmaQueries = 128, kTiledQueries = 64, kTiledQueriesF64 = 3
 /// what is not written or absent has slot kNoSlot. Backward rows: dout, out, delta (f32, dims b, h, s). dims of q, out,
 /// dout, dq: b, h, s, d; of k, v, dk, dv: b, g, t, d; of logsumexp, delta: b, h, s; of mask: b, h, s, t (stride 0 where
 /// it broadcasts); range i32: b, h, query block of 128, 4. Forward, backward and backward query (tensor cores): bf16 or
-/// f16, head_dim == value_dim, 64 or 128, tile_q = tile_k = 128; tensor maps of rank 4, innermost first, (d, s or t,
-/// head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first three). Grids: forward, backward
-/// rows, backward query (batch, heads, ceil(queries / 128)); backward (batch, kv_heads, ceil(keys / 128)). Simple: any
-/// type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see kMmaQueries.
+/// f16, head_dim == value_dim, a multiple of 8 up to kMostHeadDim, tile_q = tile_k = 128; tensor maps of rank 4,
+/// innermost first, (d, s or t, head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first
+/// three). Grids: forward, backward rows, backward query (batch, heads, ceil(queries / 128)); backward (batch,
+/// kv_heads, ceil(keys / 128)). Simple: any type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see
+/// kMmaQueries.
 struct AttentionParams {
   i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   i32 causal;              // query s sees keys <= s + (keys - queries) .. see causal_offset

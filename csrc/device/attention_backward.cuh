@@ -1,4 +1,4 @@
-// The three kinds of attention's backward, for head sizes 64 and 128 on the tensor cores.
+// The three kinds of attention's backward, for heads of up to 128 columns on the tensor cores.
 //
 // kAttentionBackward (a tile = 128 keys: dk, dv) and kAttentionBackwardQuery (a tile = 128 queries: dq) are one
 // computation with the roles of queries and keys exchanged. Each consumer warpgroup owns 64 *rows*, whose two operands
@@ -11,7 +11,7 @@
 // not depend on the order of tiles. Computing S and dP twice costs 7 matrix products instead of 5, and saves a sum of
 // dq over key blocks.
 //
-// Page sequence: X, Y (held, tall); then pairs x, y (wide): 128 columns' rows for head_dim 64, 64 for 128.
+// Page sequence: X, Y (held, tall); then pairs x, y (wide): 128 columns' rows for one page of a head, 64 for two.
 #pragma once
 #include "device/attention_common.cuh"
 
@@ -49,8 +49,8 @@ struct AttentionBackwardRows {
     const abi::Operand &a = task.operand(0), &b = task.operand(1);
     const T* x = task.address<T>(0) + batch * a.stride[0] + head * a.stride[1];
     const T* y = task.address<T>(1) + batch * b.stride[0] + head * b.stride[1];
-    const int lane = thread_index() & 31, lanes = p.value_dim / 8;
-    const bool together = a.vector >= 8 && b.vector >= 8 && (p.value_dim == 64 || p.value_dim == 128);
+    const int lane = thread_index() & 31, lanes = p.value_dim > 64 ? 16 : 8;
+    const bool together = a.vector >= 8 && b.vector >= 8 && p.value_dim % 8 == 0 && p.value_dim <= 128;
     if (!together) {
       for (int row = first; row < end; ++row) {
         float sum = 0.0f;
@@ -62,7 +62,8 @@ struct AttentionBackwardRows {
       return;
     }
     const int rows = 32 / lanes;  // per pass
-    const int d = lane % lanes * 8;
+    const int d = min(lane % lanes * 8, p.value_dim - 8);
+    const bool exists = lane % lanes * 8 < p.value_dim;
     for (int row0 = first + lane / lanes; row0 - lane / lanes < end; row0 += 4 * rows) {
       Vec<T, 8> u[4], v[4];
 #pragma unroll
@@ -77,7 +78,8 @@ struct AttentionBackwardRows {
 #pragma unroll
         for (int e = 0; e < 8; ++e) sum += widen(u[i].v[e]) * widen(v[i].v[e]);
         const int row = row0 + i * rows;
-        write(task, batch, head, row, add_lanes(sum, lanes / 2), lane % lanes == 0 && row < end);
+        sum = add_lanes(exists ? sum : 0.0f, lanes / 2);
+        write(task, batch, head, row, sum, lane % lanes == 0 && row < end);
       }
     }
   }
@@ -108,7 +110,7 @@ struct BackwardWalk {
     row = tile % r.grid[2] * 128;
     head = tile / r.grid[2] % r.grid[1];
     batch = tile / r.grid[2] / r.grid[1];
-    pair_columns = p.head_dim == 64 ? 128 : 64;
+    pair_columns = 128 / head_pages(p);
     heads = kQueryRows ? 1 : p.heads / p.kv_heads;
     first = 0;
     int end;
@@ -120,7 +122,7 @@ struct BackwardWalk {
     }
     pairs = max(0, (end + pair_columns - 1) / pair_columns - first);
   }
-  ARK_DEVICE int held_pages() const { return 2 * (p.head_dim / 64); }
+  ARK_DEVICE int held_pages() const { return 2 * head_pages(p); }
   ARK_DEVICE int stream_pages() const { return 2 * heads * pairs; }
   ARK_DEVICE int query_head(int group_head) const { return kQueryRows ? head : head * heads + group_head; }
   ARK_DEVICE int kv_head() const { return kQueryRows ? head / (p.heads / p.kv_heads) : head; }
@@ -150,7 +152,7 @@ struct AttentionBackwardTiles {
     const abi::AttentionParams& p = task.record->params.attention;
     wait_tensor_maps(loader);
     acquire_tensor_maps(loader, p.map, 4);
-    const int parts = p.head_dim / 64;
+    const int parts = head_pages(p);
     // Maps of X, Y, x, y among q, k, v, dout.
     constexpr int kX = kQueryRows ? 0 : 1, kY = kQueryRows ? 3 : 2, kColumnX = kQueryRows ? 1 : 0,
                   kColumnY = kQueryRows ? 2 : 3;
@@ -398,9 +400,9 @@ struct AttentionBackwardTiles {
         if (row + h * 8 >= (kQueryRows ? p.queries : p.keys)) continue;
         const int column = (consumer.lane() & 3) * 2;
         write_row<kHalf>(task, kQueryRows ? kGradQ : kGradK, walk.batch, walk.head, row + h * 8, column, grad_x, h,
-                         p.scale);
+                         p.scale, p.head_dim);
         if constexpr (!kQueryRows)
-          write_row<kHalf>(task, kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f);
+          write_row<kHalf>(task, kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f, p.value_dim);
       }
     }
   };

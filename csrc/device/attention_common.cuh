@@ -2,8 +2,10 @@
 //
 // Pages of 16 KB hold two blocks of 64 lines of 128 bytes (boxes of the tensor maps, 128-byte swizzle), in one of two
 // ways:
-//   tall: 128 rows x 64 columns of the head (head_dim / 64 pages for 128 rows);
-//   wide: head_dim 128: 64 rows x 128 columns, one block per 64 columns; head_dim 64: the same as tall.
+//   tall: 128 rows x 64 columns of the head (one or two pages for 128 rows);
+//   wide: 64 rows x 128 columns, one block per 64 columns; heads of up to 64 columns: the same as tall.
+// Heads of other sizes than 64 and 128 are computed as the next larger of them: the tensor maps fill with zeros, and
+// only columns that exist are written.
 #pragma once
 #include "device/loop.cuh"
 #include "device/page_walk.cuh"
@@ -14,6 +16,9 @@ namespace ark::device {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 inline constexpr u32 kBlockBytes = kPageBytes / 2;  // 64 lines
+
+/// Pages of 64 columns of a head: 1 or 2.
+ARK_DEVICE int head_pages(const abi::AttentionParams& p) { return p.head_dim > 64 ? 2 : 1; }
 
 ARK_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 
@@ -366,8 +371,8 @@ ARK_DEVICE void write_row(const Task& task, int number, int batch, int head, int
   }
 }
 
-/// Which heads a kernel's tensor-core attention knows: bit (f16 << 1 | head_dim 128). Generated code may narrow it with
-/// Programs::kAttentionVariants.
+/// Which heads a kernel's tensor-core attention knows: bit (f16 << 1 | head_dim over 64). Generated code may narrow it
+/// with Programs::kAttentionVariants.
 template <class Programs>
 consteval u32 attention_variants() {
   if constexpr (requires { Programs::kAttentionVariants; })
@@ -375,12 +380,12 @@ consteval u32 attention_variants() {
   else
     return 0xfu;
 }
-/// Calls f.template operator()<head_dim, half>() for the record's variant.
+/// Calls f.template operator()<64 or 128, half>() for the record's variant.
 template <class Programs, int kVariant = 0, class F>
 ARK_DEVICE void with_attention_variant(const abi::AttentionParams& p, F&& f) {
   if constexpr (kVariant < 4) {
     if constexpr ((attention_variants<Programs>() >> kVariant & 1) != 0)
-      if (((p.dtype == kTypeF16) << 1 | (p.head_dim == 128)) == kVariant) {
+      if (((p.dtype == kTypeF16) << 1 | (p.head_dim > 64)) == kVariant) {
         f.template operator()<(kVariant & 1) != 0 ? 128 : 64, (kVariant & 2) != 0>();
         return;
       }

@@ -25,13 +25,13 @@ struct AttentionForward {
     const abi::AttentionParams& p = task.record->params.attention;
     for (int i = 0; i < task.count; ++i) {
       const QueryTile at(*task.record, task.first + i);
-      loader.skip(static_cast<int>(TilePages(loader.slot, p.head_dim / 64, stream_pages(p, at)).total));
+      loader.skip(static_cast<int>(TilePages(loader.slot, head_pages(p), stream_pages(p, at)).total));
     }
   }
 
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
-    const int parts = p.head_dim / 64;
+    const int parts = head_pages(p);
     wait_tensor_maps(loader);
     acquire_tensor_maps(loader, p.map, 3);
     for (int i = 0; i < task.count && loader.ok; ++i) {
@@ -77,7 +77,7 @@ struct AttentionForward {
     return (causal_end(p, min(at.row + 127, p.queries - 1)) + 127) / 128;
   }
   static ARK_DEVICE int stream_pages(const abi::AttentionParams& p, const QueryTile& at) {
-    return key_blocks(p, at) * 2 * (p.head_dim / 64);
+    return key_blocks(p, at) * 2 * head_pages(p);
   }
 
   template <int kHeadDim, bool kHalf>
@@ -229,7 +229,7 @@ struct AttentionForward {
     }
 
     ARK_DEVICE void write() {
-      write_queries<kHalf>(task, at.batch, at.head, row, (consumer.lane() & 3) * 2, out, max, sum);
+      write_queries<kHalf>(task, at.batch, at.head, row, (consumer.lane() & 3) * 2, out, max, sum, p.value_dim);
     }
   };
 };

@@ -247,9 +247,10 @@ void Emitter::attention_backward_group(int g) {
   set_sizes(state_, q, k, v, p);
   const DType dtype = static_cast<DType>(p.dtype);
   const bool half = dtype == DType::kBF16 || dtype == DType::kF16;
-  check<UnsupportedError>(half && p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128),
+  check<UnsupportedError>(half && p.head_dim == p.value_dim && p.head_dim % 8 == 0 && p.head_dim <= abi::kMostHeadDim,
                           "attention backward '", node.name, "': ", name(dtype), " with head sizes ", p.head_dim,
-                          " and ", p.value_dim, "; only bf16 and f16 with 64 or 128");
+                          " and ", p.value_dim, "; only bf16 and f16 with equal sizes, multiples of 8 up to ",
+                          abi::kMostHeadDim);
   check<UnsupportedError>(state_.tensor_cores, "attention backward '", node.name, "' needs tensor cores");
   p.causal = node.attrs.causal;
   p.scale = static_cast<float>(node.attrs.scale);

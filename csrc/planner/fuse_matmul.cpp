@@ -152,10 +152,10 @@ AttentionWay attention_way(const State& state, const Node& node) {
     return true;
   };
   if (!readable(node.inputs[0]) || !readable(node.inputs[1]) || !readable(node.inputs[2])) return AttentionWay::kSimple;
-  const bool sizes = d == dv && (d == 64 || d == 128);
+  const bool sizes = d == dv && (d == 64 || d == 128), padded = d == dv && d % 8 == 0 && d <= abi::kMostHeadDim;
   const bool keys = k.sizes[2] >= kDecodeKeys || q.sizes[2] == 1;  // a short cache needs no kernel of its own
   if (sizes && q.sizes[2] * group <= kDecodeRows && keys && !logsumexp) return AttentionWay::kDecode;
-  return sizes ? AttentionWay::kForward : AttentionWay::kSimple;
+  return padded ? AttentionWay::kForward : AttentionWay::kSimple;
 }
 
 int64_t attention_parts(const State& state, const Node& node) {

@@ -313,10 +313,11 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
   void (*const kernels[4][4])(abi::LaunchParams<64>) = {
       ALL_VARIANTS(AttentionForward), ALL_VARIANTS(AttentionBackwardRows), ALL_VARIANTS(AttentionBackward),
       ALL_VARIANTS(AttentionBackwardQuery)};
-  if (kind != 4) job->kernel = kernels[kind][half << 1 | (sizes[5] == 128)];
+  if (kind != 4) job->kernel = kernels[kind][half << 1 | (sizes[5] > 64)];
   const int type = kind == 4 ? half : half ? 6 : 7;
   // Types by operand: the tensors' (t), f32 (f), the mask's (m), i32 (i).
-  const char* types[5] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt", "ttttfmi"};
+  // Logsumexp of f64 attention is f64.
+  const char* types[5] = {"ttttfmi", "ttf", "ttttffmittt", "ttttffmittt", type == 9 ? "tttttmi" : "ttttfmi"};
   for (int i = 0; types[kind][i] != 0; ++i) {
     const char t = types[kind][i];
     const int bytes = type < 8 ? 2 : type == 8 ? 4 : 8;

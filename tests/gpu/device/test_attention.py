@@ -115,21 +115,21 @@ def check(
     assert all(torch.equal(x, y) for x, y in zip(before, (out, dq, dk, dv)))
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [8, 32, 64, 72, 80, 96, 120, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_plain(dim, dtype):
     check(2, 3, 3, 384, 384, dim, dtype)
     check(1, 2, 2, 128, 2048, dim, dtype)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [24, 64, 80, 128])
 def test_ragged_layouts_and_groups(dim):
     check(2, 4, 2, 200, 333, dim, transposed=True)
     check(1, 8, 2, 77, 1000, dim, chunk=3)
     check(3, 2, 1, 1, 40, dim)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [40, 64, 96, 128])
 def test_causal(dim):
     check(2, 2, 2, 512, 512, dim, causal_offset=0)
     check(1, 4, 2, 300, 700, dim, causal_offset=400, transposed=True)

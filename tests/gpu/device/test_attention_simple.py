@@ -43,7 +43,8 @@ def eager(q, k, v, scale, causal_offset, mask):
 
 
 def error(value, exact):
-    return ((value.double() - exact).norm() / exact.norm()).item()
+    size = exact.norm()
+    return ((value.double() - exact).norm() / (size if size > 0 else 1)).item()
 
 
 def run(q, k, v, scale, causal_offset=None, mask=None, ranges=None, chunk=1):
@@ -68,10 +69,12 @@ def run(q, k, v, scale, causal_offset=None, mask=None, ranges=None, chunk=1):
     return out, lse
 
 
-def assert_as_good_as_eager(out, exact, eager_out):
-    """In fp64 eager computes what the reference computes: there the error of a few roundings is allowed."""
+def assert_as_good_as_eager(out, exact, eager_out, keys):
+    """Twice eager's error, or what adding up so many products one after the other errs (libraries add few rows in
+    parts). In fp64 eager computes what the reference computes: there the error of a few roundings is allowed."""
     own, yardstick = error(out, exact), error(eager_out, exact)
-    assert own <= (1e-14 if out.dtype == torch.float64 else 2 * yardstick), (own, yardstick)
+    limit = 1e-14 if out.dtype == torch.float64 else max(2 * yardstick, 2**-24 * math.sqrt(keys))
+    assert own <= limit, (own, yardstick, limit)
 
 
 def as_float(x):
@@ -84,7 +87,7 @@ def check(q, k, v, causal_offset=None, mask=None, ranges=None, chunk=1):
     out, lse = run(q, k, v, scale, causal_offset, mask, ranges, chunk)
     exact, lse_exact = reference_attention(q.double(), k.double(), v.double(), scale, causal_offset, mask)
     assert not out.isnan().any()
-    assert_as_good_as_eager(out, exact, eager(q, k, v, scale, causal_offset, mask))
+    assert_as_good_as_eager(out, exact, eager(q, k, v, scale, causal_offset, mask), k.shape[2])
     seen = lse_exact > -math.inf
     assert torch.equal(lse > -math.inf, seen)
     limit = 1e-13 if q.dtype == torch.float64 else 1e-5
@@ -205,4 +208,4 @@ def test_negative_and_zero_scale():
         for scale in (as_float(-0.2), 0.0):
             out, _ = run(q, k, v, scale, causal_offset=0)
             exact, _ = reference_attention(q.double(), k.double(), v.double(), scale, 0, None)
-            assert_as_good_as_eager(out, exact, eager(q, k, v, scale, 0, None))
+            assert_as_good_as_eager(out, exact, eager(q, k, v, scale, 0, None), k.shape[2])

@@ -1,5 +1,7 @@
 """kMatmulTile, kMatmulFloat and kMatmulSimple against float64."""
 
+import math
+
 import pytest
 import torch
 
@@ -115,9 +117,10 @@ def float_operands(batch, m, n, k, layout):
     return a, b
 
 
-def check_float(value, reference, eager):
-    """No further from fp64 than twice what eager's fp32 is."""
-    assert error(value, reference) < 2 * error(eager, reference)
+def check_float(value, reference, eager, k):
+    """No further from fp64 than twice what eager's fp32 is, or than adding up k products one after the other errs
+    (cuBLAS adds a long k of few tiles in parts)."""
+    assert error(value, reference) < max(2 * error(eager, reference), 2**-24 * math.sqrt(k))
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +150,7 @@ def test_float(size, layout, tile):
     out = torch.full((batch, m, n), float("nan"), device="cuda")
     job = driver.matmul_float(a, b, out, tile=tile)
     job.run()
-    check_float(out, a.double() @ b.double(), a @ b)
+    check_float(out, a.double() @ b.double(), a @ b, a.shape[2])
     first = out.clone()
     for _ in range(2):
         out.fill_(float("nan"))
@@ -162,7 +165,7 @@ def test_float_items_of_several_tiles(tile, immutable):
         a, b = float_operands(*size, layout)
         out = torch.full((size[0], size[1], size[2]), float("nan"), device="cuda")
         driver.matmul_float(a, b, out, tile=tile, immutable=immutable, chunk=3).run()
-        check_float(out, a.double() @ b.double(), a @ b)
+        check_float(out, a.double() @ b.double(), a @ b, a.shape[2])
 
 
 @pytest.mark.parametrize("tile", FLOAT_TILES)
@@ -190,11 +193,11 @@ def test_float_pairs(distance, tile):
         other = torch.where(low, product.roll(-distance, 2), -product.roll(distance, 2))
         return product * factor.to(product.dtype) + other
 
-    check_float(out, rotated(a.double() @ b.double()), rotated(a @ b))
+    check_float(out, rotated(a.double() @ b.double()), rotated(a @ b), 128)
 
 
 def test_float_strided_output():
     a, b = float_operands(2, 130, 70, 100, "nt")
     out = torch.full((2, 70, 130), float("nan"), device="cuda").transpose(1, 2)
     driver.matmul_float(a, b, out, tile=(128, 64)).run()
-    check_float(out, a.double() @ b.double(), a @ b)
+    check_float(out, a.double() @ b.double(), a @ b, a.shape[2])
