@@ -328,6 +328,7 @@ def kinds(small: bool) -> list[Kind]:
             attention_backward(Shape(1, 2, 2, 128, 128, 64)),
         ]
     bert, llama = Shape(10, 16, 16, 384, 384, 64), Shape(1, 32, 8, 2048, 2048, 64, True)
+    eighty = Shape(4, 16, 16, 1024, 1024, 80)
     return [
         add(8192, 4096),
         layer_norm(16384, 1024),
@@ -340,11 +341,16 @@ def kinds(small: bool) -> list[Kind]:
         product("matmul_tile", 3840, 4096, 1024),
         product("matmul_tile", 4096, 4096, 4096),
         product("matmul_float", 1024, 1024, 1024, F32),
+        product("matmul_float", 3840, 4096, 1024, F32),
+        product("matmul_float", 4096, 4096, 4096, F32),
         attention("attention_decode", Shape(1, 32, 8, 1, 32768, 64)),
         attention("attention_forward", bert),
         attention("attention_forward", llama),
+        attention("attention_forward", eighty),
         attention("attention_forward + mask_range", dataclasses.replace(bert, masked=True)),
         attention("attention_simple", Shape(1, 16, 16, 512, 512, 64, dtype=F32)),
+        attention("attention_simple", Shape(1, 16, 16, 1024, 1024, 256)),
         attention_backward(bert),
         attention_backward(llama),
+        attention_backward(eighty),
     ]

@@ -16,7 +16,8 @@ int64_t blocks_of(const FloatTile& tile) { return int64_t{tile.rows / kFloatBloc
 
 double float_tile_seconds(const FloatTile& tile, int64_t k) {
   const auto blocks = static_cast<double>(blocks_of(tile));
-  return kTileSeconds + blocks * (kEpilogueSeconds + static_cast<double>(ceil_div(k, kFloatTileK)) * kFloatStepSeconds);
+  const auto steps = static_cast<double>(ceil_div(k, kFloatTileK));
+  return kTileSeconds + blocks * kEpilogueSeconds + steps * float_step_seconds(blocks);
 }
 
 FloatTile float_tile(const abi::MatmulTileParams& p, int num_workers) {

@@ -28,7 +28,7 @@ std::optional<Steps> steps_of(TaskKind kind) {
   // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
   // rarely fills the rest; weight gradients use more.
   if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6};
-  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, kFloatStepSeconds, 2, 12e-6};
+  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6};
   return std::nullopt;
 }
 
