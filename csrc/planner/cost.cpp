@@ -63,6 +63,16 @@ double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& progr
   return share * (steps * 0.67e-6 + 4.2e-6 + instructions * 0.9e-6);
 }
 
+/// What wgmma computes of a head for what there is of it: heads are padded to 64 or 128 columns.
+double padding(const abi::OpRecord& record) {
+  const TaskKind kind = record.kind;
+  if (kind != TaskKind::kAttentionForward && kind != TaskKind::kAttentionBackward &&
+      kind != TaskKind::kAttentionBackwardQuery)
+    return 1.0;
+  const int dim = record.params.attention.head_dim;
+  return (dim > 64 ? 128.0 : 64.0) / dim;
+}
+
 /// Keys that an average query of block `block` sees, where it sees keys up to its own position.
 int64_t causal_keys(const abi::AttentionParams& p, int64_t block) {
   const int64_t query = std::min(block * p.tile_q + p.tile_q / 2, int64_t{p.queries});
@@ -113,7 +123,7 @@ double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, co
   const Rates rates = rates_of(op.record);
   const double flops = rates.tensor_cores ? machine.tensor_flops : machine.simple_flops;
   const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * rates.bytes),
-                                  static_cast<double>(op.flops) / (flops * rates.flops));
+                                  static_cast<double>(op.flops) * padding(op.record) / (flops * rates.flops));
   const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));
   return seconds * machine.num_workers / tiles + rates.seconds;  // one worker has 1 / num_workers of the machine
 }
