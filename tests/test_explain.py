@@ -41,7 +41,7 @@ def test_report_and_times(executor):
 def test_explain_says_what_the_plans_do():
     """A product of known size: kinds, bytes, operations; the floor is what these take, the prediction is no less."""
     pytest.importorskip("ark_torch._C")
-    m, k, n = 256, 512, 384
+    m, k, n = 1024, 512, 768  # enough tiles that k is not cut in parts
     with torch.no_grad():
         found = explain(lambda x, w: torch.relu(x @ w), torch.randn(m, k), torch.randn(k, n))
     assert sum(found.tasks.values()) == sum(s.executable.stats()["num_ops"] for g in found.graphs for s in g.segments)

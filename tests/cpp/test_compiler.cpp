@@ -88,6 +88,30 @@ void test_cache(const std::vector<std::string>& folders, const fs::path& root) {
   expect(second.clear_disk() == 2 && first.disk_usage().first == 0, "cleared");
 }
 
+/// Compiled a second time; where that is no better, it is what there is.
+void test_slow_kernel(const std::vector<std::string>& folders) {
+  const std::string source = R"(
+extern "C" __global__ void __launch_bounds__(1024, 2) ark_loop(float* x) {
+  float v[256];
+#pragma unroll
+  for (int i = 0; i < 256; ++i) v[i] = x[i * 1024 + threadIdx.x];
+  for (int round = 0; round < 8; ++round) {
+#pragma unroll
+    for (int i = 0; i < 256; ++i) v[i] = v[i] * v[(i * 7 + 3) % 256] + x[round];
+  }
+#pragma unroll
+  for (int i = 0; i < 256; ++i) x[i * 1024 + threadIdx.x] = v[i];
+}
+)";
+  Compiler compiler({.nvrtc_folders = folders, .cache_folder = "off"});
+  const CompileOutcome made = compiler.compile(source, "sm_90a");
+  expect(made.origin == CubinOrigin::kCompiled && made.cubin->bytes.starts_with("\x7f"
+                                                                                "ELF"),
+         "a kernel that spills");
+  expect(!performance_warnings(*made.cubin).empty(), "is named as such");
+  expect(compiler.compile(source, "sm_90a").cubin == made.cubin, "and kept");
+}
+
 void test_damage(const std::vector<std::string>& folders, const fs::path& root) {
   fs::path cache = root / "damage";
   Compiler(options(folders, cache)).compile(kernel(3), "sm_90a");
@@ -156,6 +180,7 @@ int main(int argc, char** argv) {
     fs::create_directories(root);
     test_cache(folders, root);
     test_damage(folders, root);
+    test_slow_kernel(folders);
     test_unwritable(folders, root);
     test_threads(folders, root);
     test_errors(folders);

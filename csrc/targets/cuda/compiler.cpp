@@ -22,14 +22,17 @@ constexpr size_t kDigestSize = 64;
 std::vector<std::string> options_for(const std::string& arch, const Nvrtc& compiler) {
   // Lambdas without annotation are device code; NVRTC lacks the compiler's spelling of memcpy that nvcc takes from its
   // host.
-  std::vector<std::string> options{"--gpu-architecture=" + arch, "--std=c++20",
-                                   "--ptxas-options=-v",         "--device-as-default-execution-space",
-                                   "-D__builtin_memcpy=memcpy",  "--split-compile=0"};
+  std::vector<std::string> options{"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v",
+                                   "--device-as-default-execution-space", "-D__builtin_memcpy=memcpy"};
   // From 12.9 on NVRTC keeps results itself where there is a driver: a second copy of ours, and without the report.
   const bool keeps = compiler.major() > 12 || (compiler.major() == 12 && compiler.minor() >= 9);
   if (keeps) options.push_back("--no-cache");
   return options;
 }
+
+/// By as many threads as there are cores: quicker, but now and then the machine code compiler takes a function of the
+/// kernel for a foreign one (C7506, C7509), gives up setmaxnreg and spills.
+constexpr const char* kInParallel = "--split-compile=0";
 
 std::string default_cache_folder() {
   if (std::string folder = env::text("ARK_CACHE_DIR", ""); !folder.empty()) return folder == "off" ? "" : folder;
@@ -120,6 +123,7 @@ std::string Compiler::key_of(const std::string& source, const std::string& arch)
   hash.update_field(kMagic);
   hash.update_field(cat(compiler.major(), '.', compiler.minor(), ' ', files::name_of(compiler.path())));
   for (const std::string& option : options_for(arch, compiler)) hash.update_field(option);
+  hash.update_field(kInParallel);
   for (const EmbeddedFile& file : embedded_files()) {
     hash.update_field(file.name);
     hash.update_field(file.text);
@@ -163,17 +167,35 @@ CompileOutcome Compiler::compile(const std::string& source, const std::string& a
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     return {entry->cubin, CubinOrigin::kDisk, seconds.count()};
   }
-  CompileResult compiled = nvrtc().compile(source, embedded_files(), options_for(arch, nvrtc()));
-  auto cubin = std::make_shared<Cubin>();
-  cubin->key = key;
-  cubin->bytes = std::move(compiled.cubin);
-  cubin->log = std::move(compiled.log);
-  read_report(*cubin);
+  double seconds = 0;
+  std::shared_ptr<const Cubin> cubin = compile_best(source, arch, key, seconds);
   if (std::string problems = performance_warnings(*cubin); !problems.empty())
     log::warn("the compiled kernel will be slow: ", problems);
   save(*cubin);
   entry->cubin = cubin;
-  return {cubin, CubinOrigin::kCompiled, compiled.seconds};
+  return {cubin, CubinOrigin::kCompiled, seconds};
+}
+
+std::shared_ptr<const Cubin> Compiler::compile_best(const std::string& source, const std::string& arch,
+                                                    const std::string& key, double& seconds) {
+  const auto compile_with = [&](bool in_parallel) {
+    std::vector<std::string> options = options_for(arch, nvrtc());
+    if (in_parallel) options.emplace_back(kInParallel);
+    CompileResult compiled = nvrtc().compile(source, embedded_files(), options);
+    seconds += compiled.seconds;
+    auto cubin = std::make_shared<Cubin>();
+    cubin->key = key;
+    cubin->bytes = std::move(compiled.cubin);
+    cubin->log = std::move(compiled.log);
+    read_report(*cubin);
+    return cubin;
+  };
+  std::shared_ptr<Cubin> first = compile_with(true);
+  const std::string problems = performance_warnings(*first);
+  if (problems.empty()) return first;
+  log::info("compiling a kernel again, in one piece: ", problems);
+  std::shared_ptr<Cubin> second = compile_with(false);
+  return performance_warnings(*second).empty() || second->spill_bytes < first->spill_bytes ? second : first;
 }
 
 std::vector<std::string> Compiler::files_on_disk() const {

@@ -58,6 +58,9 @@ class Compiler {
     std::shared_ptr<const Cubin> cubin;
   };
   std::string key_of(const std::string& source, const std::string& arch);
+  /// In parallel and, where that gives a slow kernel, in one piece too: the better one. Adds NVRTC's time to `seconds`.
+  std::shared_ptr<const Cubin> compile_best(const std::string& source, const std::string& arch, const std::string& key,
+                                            double& seconds);
   std::shared_ptr<const Cubin> load(const std::string& key) const;
   void save(const Cubin& cubin);
   std::vector<std::string> files_on_disk() const;
