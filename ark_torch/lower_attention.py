@@ -52,17 +52,29 @@ def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal):
     return tuple(outputs)
 
 
-def _has_backward_task(q: Value, v: Value) -> bool:
-    """The shapes that the tensor-core tasks of the backward take; the others are composed of matrix products and
+def _is_readable(x: Value) -> bool:
+    """Whether rows of 16-bit elements lie so that tensor maps read them. Strides that are expressions of sizes are
+    taken for such; the planner looks again."""
+
+    def fits(stride, size=2):
+        return not isinstance(stride, int) or size == 1 or (stride > 0 and stride % 8 == 0)
+
+    aligned = not isinstance(x.offset, int) or x.offset % 8 == 0
+    return aligned and x.strides[3] == 1 and all(fits(*pair) for pair in zip(x.strides[:3], x.shape[:3]))
+
+
+def _has_backward_task(dout: Value, q: Value, k: Value, v: Value) -> bool:
+    """The operands that the tensor-core tasks of the backward take; the others are composed of matrix products and
     pointwise ops."""
     size = q.shape[3]
     takes = isinstance(size, int) and 0 < size <= 128 and size % 8 == 0
-    return takes and q.dtype in (torch.bfloat16, torch.float16) and v.shape[3] == size
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    return takes and half and v.shape[3] == size and all(_is_readable(x) for x in (dout, q, k, v))
 
 
 @rule(ark.attention_backward.default)
 def lower_attention_backward(ctx: Lowering, node, dout, q, k, v, out, logsumexp, mask, scale, causal):
-    if not _has_backward_task(q, v):
+    if not _has_backward_task(dout, q, k, v):
         return _Backward(ctx, q, k, v, scale).run(node, dout, out, logsumexp, mask, causal)
     masks, causal = _mask_inputs(ctx, q, k, mask, causal)
     outputs = _outputs(ctx, node.meta["val"])

@@ -186,6 +186,44 @@ def test_dropout_and_learned_mask_stay_with_aten(executor):
     torch.testing.assert_close(torch.autograd.grad(actual.sum(), bias), wanted)
 
 
+UNREADABLE = {
+    "spread gradient": lambda x, size: (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), [x(size)] * 3),
+    "odd rows": lambda x, size: (
+        lambda q, k, v: F.scaled_dot_product_attention(q[..., :-1], k, v) * v,
+        [x(size + 1), x(size), x(size)],
+    ),
+    "one head for all": lambda x, size: (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :1].expand_as(q), v[:, :1].expand_as(q)) * v,
+        [x(size)] * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [36, 40, 64, 80])
+@pytest.mark.parametrize("case", ["spread gradient", "odd rows", "one head for all"])
+def test_gradients_of_operands_that_tensor_maps_do_not_read(executor, case, size):
+    """Strides of 0, rows of an odd length: composed of products, nothing goes to ATen."""
+
+    def tensor(columns):
+        return torch.randn(2, 4, 24, columns, dtype=torch.bfloat16)
+
+    body, tensors = UNREADABLE[case](tensor, size)
+    inputs = [x.detach().clone().requires_grad_() for x in tensors]
+
+    def loss(q, k, v):
+        return body(q, k, v).sum()
+
+    with recording() as records:
+        actual = torch.autograd.grad(torch.compile(loss, backend=ark, options={"strict": True})(*inputs), inputs)
+    assert not any(r.fallbacks for r in records)
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    for mine, eager, exact in zip(
+        actual, torch.autograd.grad(loss(*inputs), inputs), torch.autograd.grad(loss(*wide), wide)
+    ):
+        own, yardstick = ((x.double() - exact).norm() / exact.norm() for x in (mine, eager))
+        assert own <= max(2 * yardstick, 2**-8), (case, size, own, yardstick)
+
+
 def test_memory_layout_spares_the_copy(executor):
     def body(q, k, v):
         out = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)

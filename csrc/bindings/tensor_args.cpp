@@ -146,6 +146,8 @@ at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const auto* factor = factor_of(op);
   if (!factor) return tensor;
   at::NoGradGuard no_autograd;
+  TORCH_CHECK(!factor->tensor_factor.defined() || !factor->tensor_factor.is_complex(),
+              "ark process group: expected a real factor of a sum, got ", factor->tensor_factor.scalar_type());
   if (factor->tensor_factor.defined()) return at::mul(tensor, factor->tensor_factor.reshape({}));
   return at::mul(tensor, factor->double_factor);
 }

@@ -259,8 +259,9 @@ struct ScoreMask {
         float m[2];
         shared_load_two(m, mine + (j & 1) * 8 * kPitch + (j >> 1) * 32);
         float* two = &s[part * 16 + (j >> 1) * 4 + (j & 1) * 2];
-        two[0] = fmaf(two[0], factor, m[0]);
-        two[1] = fmaf(two[1], factor, m[1]);
+#pragma unroll
+        for (int e = 0; e < 2; ++e)  // scores of hidden keys may be anything
+          two[e] = m[e] == negative_infinity() ? m[e] : fmaf(two[e], factor, m[e]);
       }
       __syncwarp();
     }

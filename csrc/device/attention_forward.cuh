@@ -204,7 +204,7 @@ struct AttentionForward {
       wgmma_fence();
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        // A page holds 128 / kParts keys: tall for head_dim 64, wide for 128.
+        // A page holds 128 / kParts keys: tall where a head has one page, else wide.
         const u64 v = mn_major_descriptor(pages.address(values[j / (8 / kParts)]));
         wgmma_rs<kHeadDim, kHalf, true>(out, fragment[j], v + j % (8 / kParts) * kMnMajorStep, true);
       }

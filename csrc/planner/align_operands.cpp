@@ -19,14 +19,21 @@ struct Shape {
   int64_t batch, rows, k;
 };
 
-bool is_candidate(const FusedOp& op, const Options& options) {
+/// Tiles have sums of f32.
+bool ends_in_f32(const Program& program) {
+  return std::none_of(program.instrs.begin(), program.instrs.end(),
+                      [](const Instr& in) { return in.op == Opcode::kRoot && compute_type(in.dtype) != DType::kF32; });
+}
+
+bool is_candidate(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
   if (!options.tensor_cores || op.op.record.kind != TaskKind::kMatmulSimple || op.op.flops < kWorthCopying)
     return false;
   const auto dtype = static_cast<DType>(p.dtype);
   const bool readable = dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
   const bool same = op.op.operands[0].dtype == p.dtype && op.op.operands[1].dtype == p.dtype;
-  return readable && same && p.k >= kMatmulTileK && (p.pair_distance == 0 || 64 % p.pair_distance == 0);
+  return readable && same && ends_in_f32(programs[static_cast<size_t>(p.program)]) && p.k >= kMatmulTileK &&
+         (p.pair_distance == 0 || 64 % p.pair_distance == 0);
 }
 
 class Aligner {
@@ -147,7 +154,7 @@ void align_operands(Draft& draft, const Options& options) {
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
     for (int& before : op.after) before = place[before];
-    if (is_candidate(op, options)) {
+    if (is_candidate(op, graph.programs, options)) {
       const abi::MatmulTileParams& p = op.op.record.params.matmul;
       abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
       const bool fits_a = tma_addressable(a, 1, 2, p.batch), fits_b = tma_addressable(b, 2, 1, p.batch);

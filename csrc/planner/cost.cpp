@@ -87,6 +87,8 @@ bool sees_triangle(const plan::Op& op) {
   if (kind != TaskKind::kAttentionForward && kind != TaskKind::kAttentionSimple && !backward) return false;
   const abi::AttentionParams& p = op.record.params.attention;
   const size_t mask = backward ? 6 : 5;  // abi::AttentionParams
+  // Without a range of keys blocks that the mask hides are computed like others.
+  if (kind == TaskKind::kAttentionSimple && op.operands[mask + 1].slot == abi::kNoSlot) return p.causal != 0;
   return p.causal != 0 || (p.mask_kind == 1 && op.operands[mask].stride[2] != 0);
 }
 

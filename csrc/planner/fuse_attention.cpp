@@ -257,6 +257,9 @@ void Emitter::attention_backward_group(int g) {
   if (state_.tensor(q).numel == 0 || state_.tensor(k).numel == 0) return;
   abi::Operand mask = absent_operand(), range = absent_operand();
   if (node.attrs.has_mask) {
+    const DType type = state_.tensor(node.inputs[6]).dtype;
+    check<UnsupportedError>(size_bytes(type) <= 4, "attention backward '", node.name, "': a mask of ", name(type),
+                            ", expected elements of at most 4 bytes");
     const MaskInfo info = mask_of(node.inputs[6], p.batch, p.heads, p.queries, p.keys, true);
     mask = strided_operand(node.inputs[6], info.dtype);
     std::copy(info.source.strides.begin(), info.source.strides.end(), mask.stride);

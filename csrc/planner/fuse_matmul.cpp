@@ -140,7 +140,8 @@ AttentionWay attention_way(const State& state, const Node& node) {
   const int64_t d = q.sizes[3], dv = v.sizes[3], group = q.sizes[1] / k.sizes[1];
   const bool logsumexp =
       !state.users[static_cast<size_t>(node.outputs[1])].empty() || state.tensor(node.outputs[1]).output;
-  if (!state.tensor_cores || !half) return AttentionWay::kSimple;
+  const bool wide_mask = node.attrs.has_mask && size_bytes(state.tensor(node.inputs[3]).dtype) > 4;
+  if (!state.tensor_cores || !half || wide_mask) return AttentionWay::kSimple;
   constexpr int64_t kDecodeRows = 16, kDecodeKeys = 64;
   auto readable = [&](int value) {
     const StridedSource x = strided_source(state, value);

@@ -162,6 +162,9 @@ class RecordCheck {
     need(op_.operands.size() >= 2 && p.tile_m > 0 && p.tile_n > 0, "tiles of ", p.tile_m, " x ", p.tile_n);
     grid({p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n)});
     if (r_.kind == TaskKind::kMatmulSimple) return;
+    const auto whole = [](int tile) { return tile == 64 || tile == 128; };
+    need(r_.kind != TaskKind::kMatmulFloat || (whole(p.tile_m) && whole(p.tile_n)), "fp32 tiles of ", p.tile_m, " x ",
+         p.tile_n, ", expected 64 or 128 each");
     auto sizes = [&](bool k_major, int64_t rows) {
       return k_major ? std::vector<int64_t>{p.k, rows, p.batch} : std::vector<int64_t>{rows, p.k, p.batch};
     };
@@ -201,9 +204,20 @@ class RecordCheck {
     if (by_keys) grid({p.batch, p.kv_heads, ceil_div(p.keys, p.tile_k)});
     if (!by_keys) grid({p.batch, p.heads, ceil_div(p.queries, p.tile_q)});
     if (r_.kind == TaskKind::kAttentionBackwardRows) return;
-    if (r_.kind == TaskKind::kAttentionSimple)
-      return need(p.tile_q == abi::kMmaQueries || p.tile_q == abi::kTiledQueries || p.tile_q == abi::kTiledQueriesF64,
-                  "tiles of ", p.tile_q, " queries");
+    const bool half = p.dtype == static_cast<int>(DType::kBF16) || p.dtype == static_cast<int>(DType::kF16);
+    const auto columns = [&](int most) {
+      const auto fits = [&](int dim) { return dim > 0 && dim % 8 == 0 && dim <= most; };
+      need(half && fits(p.head_dim) && fits(p.value_dim), "heads of ", p.head_dim, " and ", p.value_dim, " columns of ",
+           name(static_cast<DType>(p.dtype)), ", expected 16 bits and multiples of 8 up to ", most);
+    };
+    if (r_.kind == TaskKind::kAttentionSimple) {
+      need(p.tile_q == abi::kMmaQueries || p.tile_q == abi::kTiledQueries || p.tile_q == abi::kTiledQueriesF64,
+           "tiles of ", p.tile_q, " queries");
+      if (p.tile_q == abi::kMmaQueries) columns(256);
+      return;
+    }
+    columns(abi::kMostHeadDim);
+    need(p.head_dim == p.value_dim, "heads of ", p.head_dim, " and ", p.value_dim, " columns, expected equal ones");
     map(p.map[0], 0, {p.head_dim, p.queries, p.heads, p.batch});
     map(p.map[1], 1, {p.head_dim, p.keys, p.kv_heads, p.batch});
     map(p.map[2], 2, {p.value_dim, p.keys, p.kv_heads, p.batch});

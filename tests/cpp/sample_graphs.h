@@ -30,6 +30,7 @@ inline Builder encoder(const EncoderSizes& z) {
     attention.op.name = "attention" + at;
     attention.op.record.kind = TaskKind::kAttentionForward;
     abi::AttentionParams& p = attention.op.record.params.attention;
+    p.dtype = static_cast<int>(DType::kBF16);
     p.batch = static_cast<int>(z.batch), p.heads = p.kv_heads = static_cast<int>(z.heads);
     p.queries = p.keys = static_cast<int>(z.seq);
     p.head_dim = p.value_dim = static_cast<int>(w / z.heads);

@@ -65,6 +65,10 @@ void damage_ops(const plan::Plan& plan) {
   must_fail(plan, "has operands",
             [&](plan::Plan& p) { op_of(p, kMatmulTile).record.params.matmul.first_operand += 7; });
   must_fail(plan, "kv heads", [&](plan::Plan& p) { op_of(p, kAttentionForward).record.params.attention.kv_heads = 0; });
+  must_fail(plan, "columns of", [&](plan::Plan& p) {
+    abi::AttentionParams& attention = op_of(p, kAttentionForward).record.params.attention;
+    attention.head_dim = attention.value_dim = 136;
+  });
   must_fail(plan, "in slot", [&](plan::Plan& p) { p.ops.back().operands[0].slot = 1000; });
 }
 

@@ -100,6 +100,13 @@ std::string without_comments(const std::string& source) {
   return result;
 }
 
+std::vector<std::string> warning_codes(const Cubin& cubin) {
+  std::vector<std::string> found;
+  for (const char* code : {"C7504", "C7506", "C7508", "C7509", "C7510", "C7512", "C7515", "C7520"})
+    if (cubin.log.find(code) != std::string::npos) found.emplace_back(code);
+  return found;
+}
+
 std::string file_of(const std::string& folder, const std::string& key) { return folder + "/" + key + ".cubin"; }
 
 }  // namespace
@@ -195,7 +202,8 @@ std::shared_ptr<const Cubin> Compiler::compile_best(const std::string& source, c
   if (problems.empty()) return first;
   log::info("compiling a kernel again, in one piece: ", problems);
   std::shared_ptr<Cubin> second = compile_with(false);
-  return performance_warnings(*second).empty() || second->spill_bytes < first->spill_bytes ? second : first;
+  const auto rank = [](const Cubin& c) { return std::pair(warning_codes(c).size(), c.spill_bytes); };
+  return rank(*second) < rank(*first) ? second : first;
 }
 
 std::vector<std::string> Compiler::files_on_disk() const {
@@ -224,8 +232,7 @@ int Compiler::clear_disk() {
 std::string performance_warnings(const Cubin& cubin) {
   std::string found;
   if (cubin.spill_bytes > kSpillsOfTasks) found = cat(cubin.spill_bytes, " bytes of register spills");
-  for (const char* code : {"C7504", "C7508", "C7509", "C7510", "C7512", "C7515", "C7520"})
-    if (cubin.log.find(code) != std::string::npos) found += cat(found.empty() ? "" : ", ", "warning ", code);
+  for (const std::string& code : warning_codes(cubin)) found += cat(found.empty() ? "" : ", ", "warning ", code);
   return found;
 }
 

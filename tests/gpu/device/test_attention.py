@@ -160,6 +160,21 @@ def test_masks_that_change_little(dim):
     check(2, 2, 1, 384, 300, dim, mask=bias.bfloat16())
 
 
+@pytest.mark.parametrize("dim", [64, 80, 128])
+@pytest.mark.parametrize("keys", [42, 300])
+def test_hidden_keys_may_be_anything(dim, keys):
+    """Neither NaN nor infinity of a key that the mask hides reaches the output."""
+    q = heads(1, 2, 70, dim, torch.bfloat16, False)
+    k, v = (heads(1, 2, keys, dim, torch.bfloat16, False) for _ in range(2))
+    mask = (torch.arange(keys, device="cuda") < keys - 3).view(1, 1, 1, keys)
+    exact, _ = reference_attention(*(t.double() for t in (q, k, v)), 0.1, None, mask)
+    k[:, :, keys - 3], k[:, :, keys - 2] = float("nan"), float("inf")
+    out, lse = torch.full_like(q, float("nan")), torch.full((1, 2, 70), float("nan"), device="cuda")
+    tensors = [q, k, v, out, lse, mask.expand(1, 2, 70, keys), mask_range(mask, 1, 2, 70, keys)]
+    driver.attention(0, tensors, (1, 2, 2, 70, keys, dim), scale=0.1, mask=mask).run()
+    assert error(out, exact) < 4e-3
+
+
 def test_rows_that_see_nothing():
     visible = torch.ones(1, 1, 256, 256, dtype=torch.bool, device="cuda")
     visible[..., 100:140, :] = False
