@@ -32,23 +32,23 @@ struct DecodeLoader {
   static ARK_DEVICE int positions_per_page(const abi::AttentionParams& p) { return kPageBytes / (4 * p.head_dim); }
 
   /// Of a cache nothing is read again in this launch.
-  template <bool kAgain>
+  template <bool kAfterWaits>
   static ARK_DEVICE void copy(Loader& loader, u32 to, const unsigned char* from, int bytes) {
-    if constexpr (kAgain)
+    if constexpr (kAfterWaits)
       bulk_load(to, from, bytes, loader.barrier());
     else
       bulk_load(to, from, bytes, loader.barrier(), policy_evict_first());
   }
 
-  /// kByRange: only pages of which the mask's range shows something.
-  template <bool kByRange>
+  /// kAfterWaits: no cache; only pages of which the mask's range shows something.
+  template <bool kAfterWaits>
   static ARK_DEVICE void load_tile(Loader& loader, const Task& task, int tile) {
     const abi::AttentionParams& p = task.record->params.attention;
     const int c2 = tile % task.record->grid[2], rest = tile / task.record->grid[2];
     const int batch = rest / task.record->grid[1], kv_head = rest % task.record->grid[1];
     const DecodeKeys keys(task, c2);
     int low = 0, high = p.keys;
-    if constexpr (kByRange) {
+    if constexpr (kAfterWaits) {
       const DecodeRange range(task, batch, kv_head, p.heads / p.kv_heads);
       low = range.low;
       high = range.high;
@@ -64,7 +64,7 @@ struct DecodeLoader {
       const u32 page = loader.acquire();
       if (!loader.ok) return;
       loader.throttle();
-      if (kByRange && (first >= high || first + per_page <= low)) {
+      if (kAfterWaits && (first >= high || first + per_page <= low)) {
         if (loader.lane() == 0) mbarrier_arrive(loader.barrier());
         loader.advance();
         continue;
@@ -75,14 +75,14 @@ struct DecodeLoader {
       const unsigned char* from_v = task.address<unsigned char>(kDecodeV) + (head_v + first * v.stride[2]) * 2;
       if (dense) {
         if (loader.lane() == 0) {
-          copy<kByRange>(loader, page, from_k, rows * row_bytes);
-          copy<kByRange>(loader, page + kPageBytes / 2, from_v, rows * row_bytes);
+          copy<kAfterWaits>(loader, page, from_k, rows * row_bytes);
+          copy<kAfterWaits>(loader, page + kPageBytes / 2, from_v, rows * row_bytes);
         }
       } else {
 #pragma unroll 1
         for (int r = loader.lane(); r < rows; r += 32) {
-          copy<kByRange>(loader, page + r * row_bytes, from_k + r * k.stride[2] * 2, row_bytes);
-          copy<kByRange>(loader, page + kPageBytes / 2 + r * row_bytes, from_v + r * v.stride[2] * 2, row_bytes);
+          copy<kAfterWaits>(loader, page + r * row_bytes, from_k + r * k.stride[2] * 2, row_bytes);
+          copy<kAfterWaits>(loader, page + kPageBytes / 2 + r * row_bytes, from_v + r * v.stride[2] * 2, row_bytes);
         }
       }
       __syncwarp();

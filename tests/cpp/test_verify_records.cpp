@@ -117,5 +117,7 @@ int main() {
   damage_ops(plan);
   damage_programs(plan);
   damage_tables(plan);
+  must_fail(plan_of(layers(1, 64, 64, 1, DType::kF32), true, true), "fp32 tiles of 96 x 64",
+            [](plan::Plan& p) { op_of(p, abi::TaskKind::kMatmulFloat).record.params.matmul.tile_m = 96; });
   return test::result("verify_records");
 }

@@ -46,9 +46,12 @@ void add_matmul(plan::Plan& p, int program, int tile_n, bool a_k_major, bool b_k
 }
 
 void add_float_matmul(plan::Plan& p, int program, bool a_k_major, bool b_k_major, const char* name) {
+  const size_t first = p.ops.size();
   add_matmul(p, program, 128, a_k_major, b_k_major, name);
-  p.ops.back().record.kind = TaskKind::kMatmulFloat;
-  p.ops.back().record.params.matmul.dtype = static_cast<int>(DType::kF32);
+  for (size_t i = first; i < p.ops.size(); ++i) {
+    p.ops[i].record.kind = TaskKind::kMatmulFloat;
+    p.ops[i].record.params.matmul.dtype = static_cast<int>(DType::kF32);
+  }
 }
 
 void add_attention(plan::Plan& p, TaskKind kind, const char* name) {
