@@ -14,7 +14,7 @@ class Option:
     default: str
     meaning: str
     choices: tuple[str, ...] = ()
-    low: int = 0  # of an int, both ends included; csrc/bindings/options.cpp has the same
+    low: int = 0  # of an int, both ends included; csrc/bindings/graph/options.cpp has the same
     high: int = 0
     native: bool = True  # CompiledGraph's, not the front end's
 

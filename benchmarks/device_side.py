@@ -2,7 +2,7 @@
 
     python benchmarks/device_side.py --json benchmarks/results/h200/collectives_device_side.json
 
-Runs the C++ program tests/cpp/test_collective_device (built by CMake, see csrc/CMakeLists.txt), which checks every
+Runs the C++ program tests/comm/test_collective_device (built by CMake, see csrc/CMakeLists.txt), which checks every
 result and prints one JSON object a line; `--repeat` times for each number of GPUs. Send requests must reach 0.88 (8
 CTAs) and 0.94 (16 CTAs) of the rate of 1 MB requests from 32 CTAs.
 """

@@ -2,7 +2,8 @@
 
     python benchmarks/report.py --write
 
-A table stands between `<!-- measured NAME: begin -->` and `<!-- measured NAME: end -->`; tests/test_report.py compares.
+A table stands between `<!-- measured NAME: begin -->` and `<!-- measured NAME: end -->`;
+tests/benchmarks/test_report.py compares.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests/support"))
 from graph_builder import DTYPES, GraphBuilder
 
 BYTES_PER_SECOND = 4.7e12  # measured by reading

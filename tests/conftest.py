@@ -11,7 +11,7 @@ import torch
 
 import ark_torch.segment
 from ark_torch.records import REGISTRY
-from tests.reference_eval import ReferenceGraph
+from tests.support.reference_eval import ReferenceGraph
 
 os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of each structure
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.graph_builder import add_relu, mlp
+from tests.support.graph_builder import add_relu, mlp
 
 ROOT = Path(__file__).resolve().parent.parent
 _C = pytest.importorskip("ark_torch._C")
@@ -100,7 +100,7 @@ COMPILE = """
 import sys
 sys.path.insert(0, {root!r})
 from ark_torch import _C
-from tests.graph_builder import add_relu
+from tests.support.graph_builder import add_relu
 plan = _C.plan_graph(add_relu([16, 64]), [], {{"workers": 4}})
 print(_C.compile_only(plan)["origin"])
 """

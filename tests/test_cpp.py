@@ -1,4 +1,4 @@
-"""Builds the torch-free core with CMake and runs every C++ test program of tests/cpp."""
+"""Builds the torch-free core with CMake and runs every C++ test program of tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = sorted(f.stem for f in (ROOT / "tests/cpp").glob("test_*.cpp"))
+PROGRAMS = sorted(f.stem for f in (ROOT / "tests").rglob("test_*.cpp"))
 
 
 def _run(command: list[str]) -> None:

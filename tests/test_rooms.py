@@ -7,17 +7,33 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PLAN = {"base", "ir", "device/abi", "plan"}
+LOOP = {"device/abi", "device/ptx", "device/loop"}
+PASSES = {"planner", "planner/fuse", "planner/tile", "planner/order", "planner/verify"}
 ALLOWED = {
     "base": {"base"},
     "ir": {"base", "ir"},
-    "device": {"device"},
-    "planner": {"base", "ir", "device", "planner"},
-    "codegen": {"base", "ir", "device", "planner", "codegen"},
-    "comm": {"base", "device", "comm", "targets"},
-    "targets": {"base", "ir", "device", "planner", "codegen", "targets"},
-    "runtime": {"base", "ir", "device", "planner", "codegen", "comm", "targets", "runtime"},
-    "bindings": {"base", "ir", "device", "planner", "codegen", "comm", "targets", "runtime", "bindings"},
+    "device/abi": {"device/abi"},
+    "device/ptx": {"device/abi", "device/ptx"},
+    "device/loop": LOOP,
+    "device/program": LOOP | {"device/program"},
+    "device/matmul": LOOP | {"device/program", "device/matmul"},
+    "device/attention": LOOP | {"device/program", "device/attention"},
+    "device/collective": {"device/abi", "device/ptx", "device/collective"},
+    "plan": PLAN,
+    "planner/fuse": PLAN | {"planner/fuse"},
+    "planner/tile": PLAN | {"planner", "planner/fuse", "planner/tile"},
+    "planner/order": PLAN | {"planner", "planner/fuse", "planner/order"},
+    "planner/verify": PLAN | {"planner/verify"},
+    "planner": PLAN | PASSES,
+    "codegen": PLAN | {"codegen"},
+    "cuda": {"base", "device/abi", "cuda"},
+    "comm": {"base", "device/abi", "cuda", "comm"},
+    "targets": PLAN | {"codegen", "cuda", "targets"},
+    "runtime": PLAN | PASSES | {"codegen", "comm", "cuda", "targets", "runtime"},
+    "bindings": PLAN | PASSES | {"codegen", "comm", "cuda", "targets", "runtime", "bindings"},
 }
+TOP = "planner/planner.h"  # the list of passes: no pass knows it
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -25,27 +41,43 @@ def sources():
     return [f for f in (ROOT / "csrc").rglob("*") if f.suffix in (".h", ".cpp", ".cuh", ".in")]
 
 
+def room(path: str) -> str:
+    """The innermost room that a path under csrc lies in; none: empty."""
+    return next((folder for folder in map(str, Path(path).parents) if folder in ALLOWED), "")
+
+
 def test_includes_go_downwards():
-    wrong = []
+    wrong = set()
     for file in sources():
-        room = file.relative_to(ROOT / "csrc").parts[0]
+        allowed = ALLOWED[room(str(file.relative_to(ROOT / "csrc")))]
         for quote, path in INCLUDE.findall(file.read_text()):
-            target = path.split("/")[0]
-            if quote == '"' and target in ALLOWED and target not in ALLOWED[room]:
-                wrong.append(f"{file.relative_to(ROOT)} includes {path}")
+            if quote == '"' and room(path) and room(path) not in allowed:
+                wrong.add(f"{file.relative_to(ROOT)} includes {path}")
+    assert wrong == set()
+
+
+def test_no_pass_includes_the_list_of_passes():
+    folder = ROOT / "csrc/planner"
+    wrong = [f for f in sources() if folder in f.parents and f.stem != "planner" and f'"{TOP}"' in f.read_text()]
     assert wrong == []
 
 
-def test_comm_takes_only_the_driver_and_the_compiler():
-    """csrc/comm may use targets/cuda/*.h, which knows nothing of plans: no other header of targets."""
-    wrong = []
-    for file in sources():
-        if file.relative_to(ROOT / "csrc").parts[0] == "comm":
-            paths = [path for _, path in INCLUDE.findall(file.read_text())]
-            wrong += [
-                f"{file.name}: {p}" for p in paths if p.startswith("targets/") and not p.startswith("targets/cuda/")
-            ]
-    assert wrong == []
+def test_no_circle_of_includes():
+    headers = {str(f.relative_to(ROOT / "csrc")): f for f in sources() if f.suffix in (".h", ".cuh")}
+    below = {
+        name: [p for q, p in INCLUDE.findall(f.read_text()) if q == '"' and p in headers] for name, f in headers.items()
+    }
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]):
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for other in below[name]:
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in headers:
+        walk(name, ())
 
 
 def test_every_quoted_include_exists():
@@ -68,8 +100,8 @@ def test_inline_assembly_is_in_files_of_its_own():
     pattern = re.compile(r"\basm\s*(volatile)?\s*\(")
     wrong = [
         str(f.relative_to(ROOT))
-        for f in (ROOT / "csrc/device").rglob("*")
-        if not f.name.startswith("ptx") and pattern.search(f.read_text())
+        for f in sources()
+        if "device" in f.parts and f.parent.name != "ptx" and pattern.search(f.read_text())
     ]
     assert wrong == []
 

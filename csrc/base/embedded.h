@@ -7,7 +7,7 @@
 namespace ark {
 
 struct EmbeddedFile {
-  std::string_view name;  // "device/abi.h", "codegen/loop.cu.in": path under csrc
+  std::string_view name;  // "device/abi/abi.h", "codegen/loop.cu.in": path under csrc
   std::string_view text;
 };
 

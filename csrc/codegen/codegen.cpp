@@ -23,7 +23,7 @@ constexpr std::array<const char*, kNumUses> kUseNames = {
 /// How the kernel reaches a family's consume().
 enum class Reach {
   kInline,      // part of the kernel's body
-  kCall,        // a function of its own (device/outline.cuh)
+  kCall,        // a function of its own (device/loop/outline.cuh)
   kCallPerUse,  // one function per program
   kPerForm,     // a case per form of few-row products: called where one op has it
 };
@@ -38,22 +38,23 @@ struct Family {
   const char* type() const { return name + 1; }
 };
 constexpr Family kFamilies[] = {
-    {TaskKind::kPointwise, "kPointwise", "pointwise", Reach::kCallPerUse, false, kPointwiseUse, "program.program"},
-    {TaskKind::kRow, "kRow", "row", Reach::kCallPerUse, false, kRowUse, "program.program"},
-    {TaskKind::kColumn, "kColumn", "column", Reach::kCallPerUse, false, kColumnUse, "program.program"},
-    {TaskKind::kMatmulRows, "kMatmulRows", "matmul_rows", Reach::kPerForm},
-    {TaskKind::kMatmulTile, "kMatmulTile", "matmul_tile"},
-    {TaskKind::kMatmulFloat, "kMatmulFloat", "matmul_float", Reach::kCallPerUse, true, kEpilogueFloat,
+    {TaskKind::kPointwise, "kPointwise", "program/pointwise", Reach::kCallPerUse, false, kPointwiseUse,
+     "program.program"},
+    {TaskKind::kRow, "kRow", "program/row", Reach::kCallPerUse, false, kRowUse, "program.program"},
+    {TaskKind::kColumn, "kColumn", "program/column", Reach::kCallPerUse, false, kColumnUse, "program.program"},
+    {TaskKind::kMatmulRows, "kMatmulRows", "matmul/few_rows", Reach::kPerForm},
+    {TaskKind::kMatmulTile, "kMatmulTile", "matmul/tile"},
+    {TaskKind::kMatmulFloat, "kMatmulFloat", "matmul/float", Reach::kCallPerUse, true, kEpilogueFloat,
      "matmul.program"},
-    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul_simple", Reach::kCallPerUse, false, kEpilogueSimple,
+    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul/simple", Reach::kCallPerUse, false, kEpilogueSimple,
      "matmul.program"},
-    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention_decode"},
-    {TaskKind::kAttentionForward, "kAttentionForward", "attention_forward"},
-    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention_backward", Reach::kCall, false},
-    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention_backward"},
-    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention_backward"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention_simple", Reach::kCall},
-    {TaskKind::kMaskRange, "kMaskRange", "mask_range", Reach::kCall, false},
+    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention/decode"},
+    {TaskKind::kAttentionForward, "kAttentionForward", "attention/forward"},
+    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention/backward", Reach::kCall, false},
+    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention/backward"},
+    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention/backward"},
+    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention/simple", Reach::kCall},
+    {TaskKind::kMaskRange, "kMaskRange", "attention/mask_range", Reach::kCall, false},
 };
 
 std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
@@ -206,8 +207,8 @@ std::string includes_text(const Kernel& kernel) {
   std::set<std::string> headers;
   for (const Family& family : kFamilies)
     if (kernel.kinds.contains(family.kind)) headers.insert(family.header);
-  if (kernel.maps) headers.insert("tensor_map");
-  headers.insert({"loop", "outline", "program_support"});
+  if (kernel.maps) headers.insert("loop/tensor_map");
+  headers.insert({"loop/loop", "loop/outline", "program/support"});
   std::string text;
   for (const std::string& header : headers) text += cat("#include \"device/", header, ".cuh\"\n");
   return text;
@@ -240,7 +241,7 @@ std::string fill(std::string_view text, const std::map<std::string, std::string>
   return out;
 }
 
-constexpr int kSharedBytes = 232448;  // device/pipeline.cuh
+constexpr int kSharedBytes = 232448;  // device/loop/pipeline.cuh
 
 }  // namespace
 

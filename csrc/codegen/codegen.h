@@ -4,7 +4,7 @@
 #include <string>
 
 #include "codegen/kernel.h"
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 namespace ark::codegen {
 

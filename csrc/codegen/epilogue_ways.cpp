@@ -37,7 +37,7 @@ bool moves(const EpilogueShape& shape, const plan::Op& op, int vector) {
 }  // namespace
 
 bool EpilogueShape::walks() const {
-  constexpr int kMostWalked = 6;  // device/epilogue_walk.cuh
+  constexpr int kMostWalked = 6;  // device/matmul/epilogue_walk.cuh
   return num_operands <= 32 && std::popcount(walked) <= kMostWalked;
 }
 

@@ -1,4 +1,4 @@
-// C++ spelling of types and scalar opcodes in generated programs (device/program_math.cuh has the functions).
+// C++ spelling of types and scalar opcodes in generated programs (device/program/math.cuh has the functions).
 #pragma once
 #include <string>
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "codegen/epilogue_ways.h"
-#include "device/launch.h"
+#include "device/abi/launch.h"
 
 namespace ark::codegen {
 namespace {
@@ -24,22 +24,22 @@ uint32_t broadcast_operands(const plan::Op& op, const Program& program, int firs
   return result;
 }
 
-/// Bit: the number of a floating-point type; masks of all others are read as bool (device/mask_range.cuh).
+/// Bit: the number of a floating-point type; masks of all others are read as bool (device/attention/mask_range.cuh).
 uint32_t mask_type(DType type) { return 1u << static_cast<int>(is_float(type) ? type : DType::kBool); }
 
-/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul_tile.cuh.
+/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul/tile.cuh.
 uint32_t matmul_variant(const abi::MatmulTileParams& p) {
   const bool half = p.dtype == static_cast<int>(DType::kF16);
   return 1u << (half << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0));
 }
-/// Bit (a mn-major << 1 | b mn-major), see device/matmul_float.cuh.
+/// Bit (a mn-major << 1 | b mn-major), see device/matmul/float.cuh.
 uint32_t float_layout(const abi::MatmulTileParams& p) { return 1u << ((p.a_k_major == 0) << 1 | (p.b_k_major == 0)); }
-/// Bit (f16 << 1 | head_dim over 64), see device/attention_common.cuh.
+/// Bit (f16 << 1 | head_dim over 64), see device/attention/common.cuh.
 uint32_t attention_variant(const abi::AttentionParams& p) {
   return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim > 64));
 }
 
-/// Bit of kAttentionSimple's form, see device/attention_simple.cuh.
+/// Bit of kAttentionSimple's form, see device/attention/simple.cuh.
 uint64_t simple_attention_form(const abi::AttentionParams& p) {
   constexpr int kTiledForms = 32, kFewColumns = 64;
   const auto dtype = static_cast<DType>(p.dtype);

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "codegen/row_form.h"
-#include "planner/flag_words.h"
-#include "planner/plan.h"
-#include "planner/rows_form.h"
+#include "plan/few_rows_form.h"
+#include "plan/flag_words.h"
+#include "plan/plan.h"
 
 namespace ark::codegen {
 
@@ -36,7 +36,7 @@ struct Code {
   std::optional<RowForm> row;
   uint32_t broadcast = 0;          // operands with stride 0 along the last dimension wherever it is used
   uint32_t epilogue_ways = 0;      // of kMatmulTile: EpilogueWay, of all ops that use it
-  uint32_t layouts = 0;            // of the fp32 products that end in it (device/matmul_float.cuh)
+  uint32_t layouts = 0;            // of the fp32 products that end in it (device/matmul/float.cuh)
   std::vector<std::string> users;  // names of some ops, for the reader of the source
 };
 
@@ -47,7 +47,7 @@ struct Kernel {
   std::array<std::set<int>, kNumUses> uses;              // numbers of code
   std::vector<plan::RowsForm> forms;                     // of few-row products; their programs are numbers of code
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
-  uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/attention_simple.cuh)
+  uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/attention/simple.cuh)
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head

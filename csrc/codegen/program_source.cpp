@@ -76,7 +76,7 @@ class Printer : public ProgramAnalysis {
       line(cat("    ", type, " r", i, "[V]; ARK_EACH r", i, "[i] = ", value, ";"));
   }
 
-  // Epilogues of tiles reach their operands through contexts of their own (device/epilogue.cuh).
+  // Epilogues of tiles reach their operands through contexts of their own (device/matmul/epilogue.cuh).
   const char* context_parameter() const { return program_.kind == ProgramKind::kEpilogue ? ", class Context" : ""; }
   const char* context_type() const { return program_.kind == ProgramKind::kEpilogue ? "Context" : "ProgramContext"; }
 

@@ -1,4 +1,4 @@
-// A scalar program (ir/program.h) as a C++ struct for the device: see device/program_support.cuh for what it offers to
+// A scalar program (ir/program.h) as a C++ struct for the device: see device/program/support.cuh for what it offers to
 // tasks.
 //
 // Values are printed one instruction a line, in order. A value that is the same for all V elements of a vector
@@ -20,7 +20,8 @@ std::string program_source(const Program& program, int number, const std::string
                            uint32_t broadcast_operands = 0, uint32_t epilogue_ways = 0);
 
 /// The same as `template <u32 kFlags> struct FlaggedProgram<number>`: bit i of kFlags says that plain accesses of
-/// operand i are flagged words (device/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of `in`
+/// operand i are flagged words (device/program/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of
+/// `in`
 /// are there; those that are not are asked for again.
 std::string flagged_program_source(const Program& program, int number);
 

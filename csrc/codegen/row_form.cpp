@@ -8,7 +8,7 @@
 namespace ark::codegen {
 namespace {
 
-constexpr int kWarp = 32, kWarpgroup = 128, kConsumers = 256;  // device/pipeline.cuh
+constexpr int kWarp = 32, kWarpgroup = 128, kConsumers = 256;  // device/loop/pipeline.cuh
 constexpr int kKeptRegisters = 144;  // of the 224 that a consumer has and its caller leaves 180 of
 
 const abi::ProgramParams& params_of(const plan::Op& op) { return op.record.params.program; }

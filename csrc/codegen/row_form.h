@@ -1,11 +1,12 @@
-// How the rows of a program are walked on the GPU (device/row.cuh): chosen once for all ops of a plan that use the
+// How the rows of a program are walked on the GPU (device/program/row.cuh): chosen once for all ops of a plan that use
+// the
 // program, from the lengths of their rows and from how their operands lie in memory.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 #include "ir/program.h"
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 namespace ark::codegen {
 

@@ -1,13 +1,13 @@
 #include "comm/collective_source.h"
 
 #include "base/check.h"
-#include "device/collective_abi.h"
+#include "device/abi/collective.h"
 
 namespace ark::comm {
 namespace {
 
 constexpr int kStageBytes = abi::kMessageBytes;
-// Sizes of the structs in csrc/device/collective_ring.cuh and collective_kernel.cuh, which the source asserts.
+// Sizes of the structs in csrc/device/collective/ring.cuh and device/collective/kernel.cuh, which the source asserts.
 constexpr int kRingSharedBytes = (6 + 4 + 3) * kStageBytes + 4096;
 constexpr int kExchangeSharedBytes = 12 * kStageBytes;
 constexpr int kPointSharedBytes = 6 * kStageBytes;
@@ -45,7 +45,7 @@ KernelSource collective_source(const KernelKey& key) {
       body = cat("direct_move_kernel<", key.world, ">(p)");
       break;
   }
-  source.text = cat("#include \"device/collective_kernel.cuh\"\n#include \"device/collective_direct.cuh\"\n", checks,
+  source.text = cat("#include \"device/collective/kernel.cuh\"\n#include \"device/collective/direct.cuh\"\n", checks,
                     "extern \"C\" __global__ void __launch_bounds__(", source.threads, ", ",
                     key.family == KernelFamily::kPackets ? 2 : 1, ") ", source.entry,
                     "(const __grid_constant__ ark::abi::CollectiveParams p) {\n  using namespace ark::device;\n  ",

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "device/collective_abi.h"
+#include "device/abi/collective.h"
 
 namespace ark::comm {
 

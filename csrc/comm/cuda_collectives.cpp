@@ -43,7 +43,7 @@ abi::ArenaLayout lay_out(int world) {
   return layout;
 }
 
-/// As PacketOf of csrc/device/collective_packet.cuh.
+/// As PacketOf of csrc/device/collective/packet.cuh.
 bool has_16_byte_packets(DType t) {
   return abi::kClearedPackets && (t == DType::kF32 || t == DType::kF16 || t == DType::kBF16);
 }

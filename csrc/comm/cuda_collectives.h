@@ -17,8 +17,8 @@
 #include "comm/reduce.h"
 #include "comm/symmetric_memory.h"
 #include "comm/window.h"
-#include "device/collective_abi.h"
-#include "targets/cuda/toolchain.h"
+#include "cuda/toolchain.h"
+#include "device/abi/collective.h"
 
 namespace ark::comm {
 

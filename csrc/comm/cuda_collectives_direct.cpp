@@ -10,7 +10,7 @@ namespace {
 using abi::CollectiveKind;
 using cuda::DevicePtr;
 
-constexpr uint64_t kBytesPerWorker = 512 * 16;  // threads and blocks of csrc/device/collective_direct.cuh
+constexpr uint64_t kBytesPerWorker = 512 * 16;  // threads and blocks of csrc/device/collective/direct.cuh
 
 DevicePtr address_of(const void* p) { return reinterpret_cast<DevicePtr>(p); }
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "comm/fd_exchange.h"
-#include "targets/cuda/device.h"
+#include "cuda/device.h"
 
 namespace ark::comm {
 

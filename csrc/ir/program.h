@@ -118,7 +118,8 @@ enum class Opcode : uint8_t {
   // over used parts, result = sum o[p] * exp2(m[p] - M) / sum l[p] * exp2(m[p] - M) over p < used (0 when the
   // denominator is 0). Result f32.
   kLoadParts,
-  // A number of the record instead of the program, so that equal layers share code (planner/share_programs.h): i64,
+  // A number of the record instead of the program, so that equal layers share code (planner/tile/share_programs.h):
+  // i64,
   // stride[aux] of operand `operand`, which has no slot.
   kParameter,
   // An index (i64) that has to lie in [0, b). aux 1: a negative one counts from the end. The result lies there; where a

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "planner/draft.h"
-#include "planner/planner.h"
+#include "planner/options.h"
 
 namespace ark::planner {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "planner/fused.h"
+#include "planner/fuse/fused.h"
 
 namespace ark::planner {
 

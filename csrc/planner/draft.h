@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "planner/depend.h"
-#include "planner/fused.h"
+#include "planner/fuse/fused.h"
 
 namespace ark::planner {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "device/abi.h"
+#include "device/abi/abi.h"
 
 namespace ark::planner {
 

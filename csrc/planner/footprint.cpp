@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "planner/mask_range.h"
+#include "plan/mask_range.h"
 
 namespace ark::planner {
 namespace {

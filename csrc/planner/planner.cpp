@@ -5,13 +5,13 @@
 
 #include "planner/cost.h"
 #include "planner/draft.h"
-#include "planner/order.h"
-#include "planner/place_memory.h"
-#include "planner/schedule.h"
-#include "planner/share_programs.h"
-#include "planner/synchronize.h"
-#include "planner/tile.h"
-#include "planner/verify_plan.h"
+#include "planner/order/order_ops.h"
+#include "planner/order/place_memory.h"
+#include "planner/order/schedule.h"
+#include "planner/order/synchronize.h"
+#include "planner/tile/share_programs.h"
+#include "planner/tile/tile.h"
+#include "planner/verify/verify_plan.h"
 
 namespace ark::planner {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/env.h"
-#include "planner/structure_key.h"
-#include "planner/verify_plan.h"
+#include "planner/verify/structure_key.h"
+#include "planner/verify/verify_plan.h"
 #include "runtime/dump.h"
 
 namespace ark::runtime {

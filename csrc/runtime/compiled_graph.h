@@ -21,10 +21,10 @@ namespace ark::runtime {
 
 enum class TargetKind : uint8_t { kCuda, kHost };
 
-/// Which plans are verified in full (planner/verify_plan.h); all are verified in their structure.
+/// Which plans are verified in full (planner/verify/verify_plan.h); all are verified in their structure.
 enum class Verification : uint8_t {
-  kOnce,       // the first of each structure (planner/structure_key.h): other sizes of it are planned in milliseconds
-  kFull,       // every one
+  kOnce,  // the first of each structure (planner/verify/structure_key.h): other sizes of it are planned in milliseconds
+  kFull,  // every one
   kStructure,  // none
 };
 /// ARK_VERIFY: once (the default), full or structure.

@@ -8,7 +8,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "codegen/codegen.h"
-#include "planner/fused.h"
+#include "planner/fuse/fused.h"
 
 namespace ark::runtime {
 namespace {

@@ -26,7 +26,7 @@ int64_t product_of(std::span<const int64_t> symbols) {
   return product;
 }
 
-/// Kinds whose code takes registers from the other kinds' main loops (the others are called, device/outline.cuh).
+/// Kinds whose code takes registers from the other kinds' main loops (the others are called, device/loop/outline.cuh).
 std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
   using enum abi::TaskKind;
   static const std::set<abi::TaskKind> kCalled = {kPointwise,       kRow,      kColumn, kMatmulFloat, kMatmulSimple,

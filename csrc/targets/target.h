@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 namespace ark::cuda {
 struct Toolchain;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 namespace ark::cuda_compile {
 

@@ -1,5 +1,5 @@
 """What can go wrong on a GPU: no NVRTC, a cache folder that cannot be used, no memory, a producer that never signals. A
-right result or a clear error, and the next call works. (Odd arguments: tests/test_bad_input.py.)"""
+right result or a clear error, and the next call works. (Odd arguments: tests/frontend/test_bad_input.py.)"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from ark_torch.backend import ark
 from ark_torch.graph_json import to_text
 from ark_torch.records import recording
-from tests.damaged_plans import some_inputs, without_one_arrival, without_one_item
-from tests.graph_builder import add_relu, mlp
+from tests.support.damaged_plans import some_inputs, without_one_arrival, without_one_item
+from tests.support.graph_builder import add_relu, mlp
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("transformers")
 from transformers import BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM, StaticCache
 
-from tests.dropout_noise import check_gradients_scatter_as_in_eager
+from tests.support.dropout_noise import check_gradients_scatter_as_in_eager
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -155,8 +155,8 @@ def test_two_forwards_then_two_backwards():
 @pytest.mark.parametrize("sizes", [[1], [37, 129], [513, 1024]])
 def test_rand_is_philox_over_the_linear_index(sizes):
     from ark_torch import _C
-    from tests.graph_builder import GraphBuilder
-    from tests.reference_eval import philox_uniform
+    from tests.support.graph_builder import GraphBuilder
+    from tests.support.reference_eval import philox_uniform
 
     g = GraphBuilder("noise")
     inputs = [g.input(name, [], torch.int64) for name in ("seed", "stream")]

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from tests.graph_builder import GraphBuilder, accumulate_in_place, add_relu, mlp, symbolic_scale
+from tests.support.graph_builder import GraphBuilder, accumulate_in_place, add_relu, mlp, symbolic_scale
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.collective_reference import check_factors, check_not_numbers, reference
-from tests.collective_stress import ROUNDS, stress_on_gpus
-from tests.distributed_worker import run_each, run_gpus, values
+from tests.support.collective_reference import check_factors, check_not_numbers, reference
+from tests.support.collective_stress import ROUNDS, stress_on_gpus
+from tests.support.distributed_worker import run_each, run_gpus, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")

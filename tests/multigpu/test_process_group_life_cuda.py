@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.distributed_users import batches, build, close, expected, mean_over_ranks, own_rows, shard, train
-from tests.distributed_worker import run_each, run_gpus, values
-from tests.message_batches import batches_of_messages, captured_messages, held_until_the_end, messages_to_itself
+from tests.support.distributed_users import batches, build, close, expected, mean_over_ranks, own_rows, shard, train
+from tests.support.distributed_worker import run_each, run_gpus, values
+from tests.support.message_batches import batches_of_messages, captured_messages, held_until_the_end, messages_to_itself
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")

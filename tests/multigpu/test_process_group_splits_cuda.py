@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from tests.all_to_all_splits import check_texts, disagree, mixed
-from tests.distributed_worker import run_gpus, values
+from tests.support.all_to_all_splits import check_texts, disagree, mixed
+from tests.support.distributed_worker import run_gpus, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.distributed_users import USERS, all_users
-from tests.distributed_worker import run_gpus, values
+from tests.support.distributed_users import USERS, all_users
+from tests.support.distributed_worker import run_gpus, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "planner/flag_words.h"
+#include "plan/flag_words.h"
 
 namespace ark::cuda {
 namespace {

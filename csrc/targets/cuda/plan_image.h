@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "device/launch.h"
-#include "planner/plan.h"
-#include "targets/cuda/device.h"
+#include "cuda/device.h"
+#include "device/abi/launch.h"
+#include "plan/plan.h"
 
 namespace ark::cuda {
 

@@ -3,8 +3,8 @@
 #pragma once
 #include <vector>
 
-#include "planner/plan.h"
-#include "targets/cuda/driver.h"
+#include "cuda/driver.h"
+#include "plan/plan.h"
 
 namespace ark::cuda {
 

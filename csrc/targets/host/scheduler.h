@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan.h"
-#include "targets/host/scratch.h"
-#include "targets/host/task.h"
+#include "plan/plan.h"
+#include "targets/host/program/scratch.h"
+#include "targets/host/tasks/task.h"
 
 namespace ark::targets::host {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "device/launch.h"
+#include "device/abi/launch.h"
 #include "kernels.cuh"
 
 namespace {

@@ -1,14 +1,14 @@
 // Loop kernels with one task family each, and the programs that their matmuls end in, written as codegen writes them.
 #pragma once
-#include "device/attention_backward.cuh"
-#include "device/attention_decode.cuh"
-#include "device/attention_forward.cuh"
-#include "device/attention_simple.cuh"
-#include "device/mask_range.cuh"
-#include "device/matmul_float.cuh"
-#include "device/matmul_simple.cuh"
-#include "device/matmul_tile.cuh"
-#include "device/outline.cuh"
+#include "device/attention/backward.cuh"
+#include "device/attention/decode.cuh"
+#include "device/attention/forward.cuh"
+#include "device/attention/simple.cuh"
+#include "device/attention/mask_range.cuh"
+#include "device/matmul/float.cuh"
+#include "device/matmul/simple.cuh"
+#include "device/matmul/tile.cuh"
+#include "device/loop/outline.cuh"
 
 namespace {
 using namespace ark::device;

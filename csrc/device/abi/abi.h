@@ -1,0 +1,262 @@
+// The plan as the loop kernel reads it: plain structs shared by the planner, the host target and the device code.
+// Compiled by the host compiler and by NVRTC: no standard headers here.
+//
+// A plan is a blob of op records, a list of work items per worker, a table of slots (addresses, given anew at every
+// launch) and a run state in device memory (epoch, counters). Workers walk their lists in order. A tile waits for the
+// counters of the tiles that it reads, runs, and adds 1 to its own counters.
+//
+// Attention's backward is three kinds, every one deterministic and without any shared accumulation:
+// kAttentionBackwardRows (delta), kAttentionBackward (dk, dv of a key block, summed over the query heads of the group)
+// and kAttentionBackwardQuery (dq of a query block, by computing the scores again). What each needs of operands, grids
+// and maps stands at AttentionParams.
+#pragma once
+
+namespace ark::abi {
+
+using i32 = int;
+using u32 = unsigned int;
+using i64 = long long;
+using u64 = unsigned long long;
+
+// Element types: ark::DType (plan/pack.cpp compares).
+inline constexpr i32 kTypeBool = 0, kTypeU8 = 1, kTypeI8 = 2, kTypeI16 = 3, kTypeI32 = 4, kTypeI64 = 5, kTypeF16 = 6,
+                     kTypeBF16 = 7, kTypeF32 = 8, kTypeF64 = 9;
+
+inline constexpr int kMaxDims = 6;
+inline constexpr int kMaxWaits = 6;
+inline constexpr int kMaxArrivals = 2;
+inline constexpr int kMaxSegments = 3;
+inline constexpr int kMaxRecordBytes = 2048;
+inline constexpr int kMaxRowsPerItem =
+    128;  // kMatmulRows: weight rows (units * lanes) of one item: its sums wait in shared memory
+// kMatmulRows: a page of short rows is not filled: sums are kept for all rows of a page, whether the item has them or
+// not
+inline constexpr int kMaxRowsPerPage = kMaxRowsPerItem / 2;
+inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
+inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (plan/flag_words.h); offset counts
+                                               // words behind LaunchHeader::counters, then it is their address
+inline constexpr int kCounterStride = 32;      // u32 words between counters: one 128-byte line each
+
+/// What a tile does. A generated kernel contains the kinds (and programs) that its plan needs, nothing else.
+enum class TaskKind : i32 {
+  kPointwise,  // program over `tile` consecutive elements of the flattened domain
+  kRow,        // row program; tile = a block of rows
+  kColumn,     // column program; tile = (split of the reduced range, block of kept columns); partial sums if splits > 1
+  kMatmulRows,        // few rows (m <= 8): weights stream through the ring; tile = a unit (one output column or a pair)
+  kMatmulTile,        // tensor cores, wgmma + TMA; tile = (batch, m block, n block)
+  kMatmulFloat,       // fp32, CUDA cores, TMA; tile = (batch, m block, n block)
+  kMatmulSimple,      // any type, stride and size, on the CUDA cores; tile = (batch, m block, n block)
+  kAttentionDecode,   // few queries against a cache; tile = (batch, kv head, part)
+  kAttentionForward,  // tile = (batch, head, query block)
+  kAttentionBackwardRows,   // delta = rowsum(dout * out); tile = (batch, head, query block)
+  kAttentionBackward,       // dk, dv for a key block; tile = (batch, kv head, key block)
+  kAttentionSimple,         // any type, size and stride, forward; tile = (batch, head, query block)
+  kMaskRange,               // first and one past last visible key per (batch, head, query block); tile = a query block
+  kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
+  kCount,
+};
+
+/// A strided tensor. Address of element x = slots[slot] + (offset + sum x[d] * stride[d]) * size_bytes(dtype).
+/// With `index_operand` >= 0 the operand entry of that number holds, in stride[0..1], the strides (elements) of the
+/// index registers of the instruction (Instr::a/b of a Load, b/c of a Store), in stride[2..3] the extents they must lie
+/// in (negative indices count from the end; out of range: the read gives NaN or 0, the write is dropped, the error word
+/// is set), in stride[4..5] numbers of the program (planner/tile/share_programs.h).
+struct Operand {
+  u32 slot;
+  short dtype;  // ark::DType
+  signed char
+      vector;  // elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous and aligned
+  signed char index_operand;
+  i64 offset;
+  i64 stride[kMaxDims];
+};
+static_assert(sizeof(Operand) == 64);
+
+/// Before a tile with grid coordinates c (c[0] slowest) runs: rows [r, r + extent) with r = base + sum c[i] * coef[i],
+/// clipped to [0, limit), fall on counters counter + row / div; each must have reached its target for this run.
+/// Every counter's target is `target`, the last one's (row limit - 1) is `last_target`.
+struct Wait {
+  u32 counter;
+  i32 base, coef[3], extent, div, limit;
+  u32 target, last_target;
+  i32 role;  // WaitRole: who has to wait
+  i32 pad;
+};
+static_assert(sizeof(Wait) == 48);
+
+/// kAll: everything but immutable operands; kFresh: only what the task reads of rows appended in this launch (KV
+/// cache).
+enum class WaitRole : i32 { kAll, kFresh };
+
+/// After the tile: add 1 to each counter that its rows fall on (same map as Wait).
+struct Arrive {
+  u32 counter;
+  i32 base, coef[3], extent, div, limit;
+};
+static_assert(sizeof(Arrive) == 32);
+
+/// kMatmulRows: columns of the output that share a weight and an epilogue (q, k and v are three segments of one op).
+struct Segment {
+  i32 first_unit, num_units;
+  i32 column;                  // output column (of this segment's own output domain) of first_unit, normally 0
+  i32 weight, weight2;         // operands [n][k]; weight2 only when gated
+  i32 program, first_operand;  // epilogue
+  i32 pad;
+};
+
+struct MatmulRowsParams {
+  i32 m, k, num_units, num_segments;
+  i32 lanes;                       // output columns per unit: 1 or 2
+  i32 pair_distance;               // lanes 2, not gated: unit u = columns ((u / p) * 2p + u % p) and + p
+  i32 gated;                       // lanes 2: unit u = column u of weight and of weight2 (Root 0 and 1)
+  i32 prologue, prologue_operand;  // program that yields the activation (m, k); its first operand
+  i32 weights_immutable;
+  i32 dtype;  // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
+  i32 form;   // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::pack
+  Segment segment[kMaxSegments];
+};
+
+/// kMatmulTile, kMatmulFloat, kMatmulSimple: c[b, m, n] = sum_k a[b, m, k] * b[b, k, n]; operands 0 (a: dims b, m, k)
+/// and 1 (b: dims b, k, n). kMatmulTile: bf16 or f16, tile_m 128, tile_n 128 or 256, tile_k 64. Tensor maps of rank 3,
+/// innermost first: (k, rows, batch) with box (64, 128, 1) for a k-major operand, (rows, k, batch) with box (64, 64, 1)
+/// for the other; rows are m of a, n of b. TMA wants addresses and strides of 16 bytes' alignment (else kMatmulSimple).
+/// pair_distance divides 64 (a pair lies in one block of 128 columns). kMatmulFloat: f32, tile_m and tile_n 64 or 128,
+/// tile_k 32, boxes (32, 64, 1) and (64, 32, 1). kMatmulSimple: tile_m 64, tile_n 64, no maps. Of both, pair_distance
+/// divides 32.
+/// Grid: (batch, m blocks, n blocks).
+struct MatmulTileParams {
+  i32 batch, m, n, k;
+  i32 tile_m, tile_n, tile_k;
+  i32 map_a, map_b;            // tensor maps (not kMatmulSimple)
+  i32 a_k_major, b_k_major;    // 1: k is the contiguous dimension
+  i32 b_immutable;             // B may be loaded ahead of every wait
+  i32 program, first_operand;  // epilogue
+  i32 pair_distance;
+  i32 dtype;
+  i32 group_m;  // tiles are visited in groups of so many m blocks (L2 reuse)
+  i32 a_immutable;
+};
+
+/// tile_q of kAttentionSimple. kMmaQueries: bf16 or f16 on the tensor cores, head_dim and value_dim multiples of 8 up
+/// to 256, rows of q, k and v readable by 16 bytes, a mask of at most 4 bytes an element. On the CUDA cores: anything.
+inline constexpr i32 kMmaQueries = 128, kTiledQueries = 64, kTiledQueriesF64 = 32;
+/// Of forward, backward and backward query.
+inline constexpr i32 kMostHeadDim = 128;
+
+/// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot kNoSlot: none), mask, range; decode
+/// adds parts_out f32 [batch, kv head, part, group * queries, dv] and parts_ml f32 [.., 2] when parts > 1. Backward and
+/// backward query: q, k, v, dout, logsumexp, delta, mask, range, dq, dk, dv: the first writes dk and dv, the second dq;
+/// what is not written or absent has slot kNoSlot. Backward rows: dout, out, delta (f32, dims b, h, s). dims of q, out,
+/// dout, dq: b, h, s, d; of k, v, dk, dv: b, g, t, d; of logsumexp, delta: b, h, s; of mask: b, h, s, t (stride 0 where
+/// it broadcasts); range i32: b, h, query block of 128, 4. Forward, backward and backward query (tensor cores): bf16 or
+/// f16, head_dim == value_dim, a multiple of 8 up to kMostHeadDim, tile_q = tile_k = 128; tensor maps of rank 4,
+/// innermost first, (d, s or t, head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first
+/// three). Grids: forward, backward rows, backward query (batch, heads, ceil(queries / 128)); backward (batch,
+/// kv_heads, ceil(keys / 128)). Simple: any type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see
+/// kMmaQueries.
+struct AttentionParams {
+  i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
+  i32 causal;              // query s sees keys <= s + (keys - queries) .. see causal_offset
+  i32 causal_offset;       // visible: key <= query + causal_offset
+  i32 mask_kind;           // 0 none, 1 bool, 2 additive
+  i32 parts;               // decode: at most so many parts per kv head
+  i32 positions_per_part;  // decode: parts used = clamp(ceil(visible / positions_per_part), 1, parts)
+  i32 fresh_operand;  // decode: operand of the i64 scalar below which the cache rows are immutable in this launch, or
+                      // -1
+  i32 tile_q, tile_k;
+  i32 map[8];  // tensor maps of q, k, v, dout, ...
+  i32 dtype;
+  float scale;
+  i32 pad[2];
+};
+
+/// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 4]: first visible key, one past
+/// the last; [third, fourth): keys whose scores the mask leaves as they are for the whole block, it is not read there.
+struct MaskRangeParams {
+  i32 batch, heads, queries, keys, block, mask_kind, dtype, pad;
+};
+
+/// kPointwise, kRow, kColumn.
+struct ProgramParams {
+  i32 program, first_operand;
+  i32 num_dims, reduce_dims;
+  i64 tile;      // pointwise: elements; row: rows; column: kept columns
+  i64 split;     // column: reduced elements per split
+  i64 num_rows;  // row: product of the outer dims; column: kept elements
+  i64 row_size;  // product of the reduced dims
+};
+
+union Params {
+  ProgramParams program;
+  MatmulRowsParams rows;
+  MatmulTileParams matmul;
+  AttentionParams attention;
+  MaskRangeParams mask_range;
+  i32 words[64];
+};
+
+/// Header of an op record; `num_operands` Operands follow it. Records start at multiples of 64 bytes.
+struct OpRecord {
+  TaskKind kind;
+  i32 op;            // number of the op in the plan
+  i32 record_bytes;  // header and operands
+  i32 num_operands;
+  i32 grid[3];  // tiles, slowest first; tile t = (c0 * grid[1] + c1) * grid[2] + c2
+  i32 num_waits, num_arrivals;
+  i32 pad[3];
+  i64 size[kMaxDims];  // the iteration domain
+  Params params;
+  Wait wait[kMaxWaits];
+  Arrive arrive[kMaxArrivals];
+  i32 tail[16];
+};
+static_assert(sizeof(OpRecord) == 768);
+
+/// `count` consecutive tiles of one op. The list of a worker ends with record == kEnd.
+struct WorkItem {
+  i32 record;  // byte offset / 64 of the op record in the blob
+  i32 first, count;
+  i32 op;
+};
+static_assert(sizeof(WorkItem) == 16);
+inline constexpr i32 kEnd = -1;
+
+/// A tensor map to be patched with the address of a slot before use (CUtensorMap is opaque, 128 bytes).
+struct TensorMapPatch {
+  u32 slot;
+  u32 map;
+  i64 offset_bytes;
+};
+
+/// Device (or host target) memory that belongs to one run of a plan at a time. Zeroed once. `epoch` counts finished
+/// launches: a counter's target in the current launch is (epoch + 1) * target, compared so that it may wrap.
+struct RunState {
+  u32 epoch;
+  u32 workers_done;
+  u32 abort;        // set by the first wait that passes its deadline; everyone leaves
+  u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target (epoch + 1) * workers)
+  u32 index_error;  // op + 1 of the task that met an index out of range first, and what it met
+  u32 unused;
+  i64 index_value, index_limit;
+  u32 pad[22];
+  // u32 counters[num_counters * kCounterStride] follow
+};
+static_assert(sizeof(RunState) == 128);
+
+/// Written once, into pinned host memory, by the wait that fails first.
+inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2;  // ErrorRecord::set
+struct ErrorRecord {
+  u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid
+  i32 rank, worker, op, tile, counter;
+  u32 expected, seen;
+  i64 index_value, index_limit;
+};
+
+/// A timestamp record: one per item and role when tracing.
+struct TraceRecord {
+  i32 op, first, count, worker;
+  u64 begin, wait_end, load_end, end;  // global timer, ns
+  u32 stamp[16];                       // cycles of the SM at the item's steps (Consumer::stamp); 0: not passed
+};
+
+}  // namespace ark::abi

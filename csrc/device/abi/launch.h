@@ -1,0 +1,55 @@
+// What one launch hands to the loop kernel. Shared by codegen (which fixes the slot capacity), the CUDA target (which
+// fills it) and the device code. Like abi.h: plain structs, no standard headers.
+//
+// entry: extern "C" __global__ void ark_loop(const __grid_constant__ ark::abi::LaunchParams<capacity>)
+// grid: num_workers CTAs of kThreads threads, cooperative launch, Source::smem_bytes of dynamic shared memory.
+#pragma once
+#include "device/abi/abi.h"
+
+namespace ark::abi {
+
+inline constexpr int kThreads = 384;
+inline constexpr int kTensorMapBytes = 128;
+
+/// Slots that a launch can carry; codegen picks the smallest that fits (all within 32 KB of kernel parameters).
+inline constexpr int kSlotCapacities[3] = {64, 512, 3840};
+
+/// An output. When a launch has failed, its last worker fills them all with 0xff (NaN in every float type), so that
+/// nobody takes what is there for results.
+struct PoisonRange {
+  u32 slot;
+  u32 pad;
+  i64 size_bytes;
+};
+
+/// All pointers are device addresses. The CUDA target must give them these alignments: records 64, items 16, maps 64.
+struct LaunchHeader {
+  const unsigned char* records;  // op records and their operands (plan::Packed::records)
+  const WorkItem* items;         // all lists, each ended by record == kEnd
+  const i32* list_begin;         // [num_workers] index into items
+  RunState* state;               // of this run: zeroed once, never again by the host unless a launch was aborted
+  u32* counters;                 // right behind the state: (u32*)(state + 1); counter c is counters[c * kCounterStride]
+  unsigned char*
+      maps;  // num_maps tensor maps of this run (belongs to the run, not to the plan: addresses differ), or null
+  const TensorMapPatch* patches;  // num_patches; applied by the workers at the start of every launch
+  ErrorRecord* error;             // pinned host memory, mapped; `set` zeroed by the host before the first launch
+  TraceRecord* trace;             // one per entry of `items` (same index, end markers unused), or null
+  u64 deadline_ns;                // longest time that one wait may take
+  i32 num_workers;                // == gridDim.x
+  i32 num_maps, num_patches;
+  i32 rank;                   // for ErrorRecord
+  const PoisonRange* poison;  // num_poison
+  i32 num_poison;
+  i32 pad;
+};
+
+/// The kernel's single parameter. slots[i] is the address of plan::Buffer i.
+template <int kCapacity>
+struct LaunchParams {
+  LaunchHeader header;
+  u64 slots[kCapacity];
+};
+static_assert(sizeof(LaunchHeader) == 112, "the slot table of every capacity starts at the same offset");
+static_assert(sizeof(LaunchParams<kSlotCapacities[2]>) <= 32764, "limit of kernel parameters");
+
+}  // namespace ark::abi

@@ -1,0 +1,324 @@
+// kAttentionDecode: few queries against a cache. Tile = (batch, kv head, part of the keys); the query rows of a kv head
+// (heads in its group times queries, at most 16) share every key and value that is read.
+//
+// Keys. With fresh_operand, cache rows below that scalar (the position) are immutable in this launch: they stream
+// through the ring ahead of every wait, cut into parts of equal length; the rows from there on (appended in this
+// launch) are read directly after the wait, by the last part that is used. Without it, all keys stream through the ring
+// after the wait; pages of keys outside the mask's range stay empty. Parts beyond those that are used (cache_parts) do
+// nothing at all and are not read; without the scalar all are used, and one that sees no keys leaves m = -infinity,
+// l = 0.
+//
+// A page holds the keys and values of 16384 / (4 * dim) positions and belongs to one consumer group; each of its 4
+// warps takes a quarter of the positions (decode_warp.cuh). Softmax is online per warp, in base 2; warps, then parts,
+// are combined in a fixed order.
+//
+// The code runs once a layer and comes out of the L2 each time, beside the weights that stream: what counts is how many
+// instructions it is, so there is one copy of the work on a page, for all places that keys come from.
+#pragma once
+#include "device/attention/decode_loader.cuh"
+#include "device/attention/decode_mask.cuh"
+#include "device/attention/decode_warp.cuh"
+
+namespace ark::device {
+
+/// One tile.
+template <MmaType kType, class S, int kDim, int kRows>
+struct DecodeTile {
+  using Warp = DecodeWarp<kType, kDim, kRows>;
+  using Mask = DecodeMask<Warp>;
+  static constexpr int kPerPage = Warp::kPerPage, kPerWarp = Warp::kPerWarp, kPieces = Warp::kPieces;
+  static constexpr int kHalves = Warp::kHalves;
+  static constexpr float kLog2E = 1.4426950408889634f;
+
+  // scratch: a page of direct keys and values or the warps' sums [warp][8][kLine] | maxima and sums [warp][16][2] |
+  // the rows of this launch, if they are few
+  static constexpr int kSumBytes = kConsumerWarps * 8 * Warp::kLine * 4, kFreshAt = kSumBytes + 1024;
+  static_assert(kPageBytes <= kSumBytes && kFreshAt + 4 * kPerWarp * kDim <= kScratchBytes);
+
+  Consumer& consumer;
+  const Task& task;
+  const abi::AttentionParams& p;
+  DecodeKeys keys;
+  int kv_head, batch, rows, group;
+  Warp own;
+
+  ARK_DEVICE DecodeTile(Consumer& c, const Task& t, int tile)
+      : consumer(c), task(t), p(t.record->params.attention), keys(t, part_of(t, tile)) {
+    const int rest = small_divide(tile, t.record->grid[2]);
+    batch = small_divide(rest, t.record->grid[1]);
+    kv_head = rest - batch * t.record->grid[1];
+    group = small_divide(p.heads, p.kv_heads);
+    rows = group * p.queries;
+  }
+
+  /// Addresses are made before the item's wait; what comes from memory after it is asked for before any of it is used.
+  ARK_DEVICE void run(bool waits) {
+    const S* query_from[kHalves];
+    i64 mask_offset[kHalves];
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int r = Warp::row(h);
+      query_from[h] =
+          r < rows ? task.address<S>(kDecodeQ) + row_offset(kDecodeQ, r) + (consumer.lane() & 3) * 8 : nullptr;
+      mask_offset[h] = row_offset(kDecodeMask, min(r, rows - 1));
+    }
+    const S* fresh_from = fresh_address(consumer.lane());
+    const int pages = (keys.count() + kPerPage - 1) / kPerPage;
+    const bool takes_fresh = consumer.warp() == fresh_warp(pages);
+    own.start();
+    if (waits)
+      consumer.wait_for_item(task);
+    else
+      consumer.sync();  // the tile before has been read out of scratch
+    consumer.stamp(1);
+    own.load_queries(query_from);
+    Raw<16> fresh{};
+    if (takes_fresh && p.fresh_operand >= 0) fresh = load_global<16>(fresh_from);
+    const DecodeRange range(task, batch, kv_head, group);
+    const DirectKeys direct(p, keys, range);
+    consumer.stamp(2);
+    walk(pages, range, direct, Mask(task, mask_offset), takes_fresh, fresh);
+    consumer.advance(pages);
+    consumer.mark_loaded();
+    consumer.stamp(4);
+    finish();
+    consumer.stamp(5);
+  }
+
+ private:
+  static ARK_DEVICE int part_of(const Task& t, int tile) {
+    return tile - small_divide(tile, t.record->grid[2]) * t.record->grid[2];
+  }
+  /// Element 0 of a row of queries, outputs or the mask; row = (head of the group, query).
+  ARK_DEVICE i64 row_offset(int operand, int r) const {
+    const abi::Operand& o = task.operand(operand);
+    const int in_group = p.queries == 1 ? r : small_divide(r, p.queries), query = r - in_group * p.queries;
+    return batch * o.stride[0] + (kv_head * group + in_group) * o.stride[1] + query * o.stride[2];
+  }
+  ARK_DEVICE const S* cache_row(int operand, int row) const {
+    const abi::Operand& o = task.operand(operand);
+    return task.address<S>(operand) + batch * o.stride[0] + kv_head * o.stride[1] + row * o.stride[2];
+  }
+
+  // ---------------------------------------------------------------- where keys come from
+
+  /// What a warp looks at next: `count` keys (none if <= 0) from key number `first` on.
+  struct Step {
+    int first, count;
+  };
+  ARK_DEVICE Step ring_step(int page, const DecodeRange& range) const {
+    const int begin = keys.old_begin + page * kPerPage, first = begin + (consumer.warp() & 3) * kPerWarp;
+    const bool loaded = p.fresh_operand >= 0 || range.sees(begin, kPerPage);
+    return {first, loaded ? min(keys.old_end - first, kPerWarp) : 0};
+  }
+
+  /// The warp for the rows of this launch: one that has nothing of the last page, else one of the other group.
+  ARK_DEVICE int fresh_warp(int pages) const {
+    const int last = keys.count() - (pages - 1) * kPerPage, group = consumer.page + pages & 1;
+    return (pages > 0 && last <= 3 * kPerWarp ? group ^ 1 : group) * 4 + 3;
+  }
+  /// 16 bytes of the rows from the position on: piece i of row after row, keys before values.
+  ARK_DEVICE const S* fresh_address(int i) const {
+    const int row = min(keys.position + i / (2 * kPieces), p.keys - 1);  // beyond the visible keys it is not used
+    return cache_row(i / kPieces % 2 == 0 ? kDecodeK : kDecodeV, row) + i % kPieces * 8;
+  }
+  ARK_DEVICE void stage_fresh(unsigned char* to, int count, const Raw<16>& first) const {
+#pragma unroll 1
+    for (int i = consumer.lane(); i < count * 2 * kPieces; i += 32) {
+      const Raw<16> raw = i < 32 ? first : load_global<16>(fresh_address(i));
+      const int line = i / (2 * kPieces) + (i / kPieces % 2) * kPerWarp;
+      *reinterpret_cast<Raw<16>*>(to + line * kDim * 2 + i % kPieces * 16) = raw;
+    }
+    __syncwarp();
+  }
+
+  /// A page of keys copied into the scratch memory by all consumers.
+  ARK_DEVICE void stage_page(int first, int count) const {
+    consumer.sync();
+#pragma unroll 1
+    for (int i = consumer.thread(); i < count * kPieces; i += kConsumerThreads) {
+      const int row = first + i / kPieces, piece = i % kPieces * 8;
+      const auto a = load_global<16>(cache_row(kDecodeK, row) + piece);
+      const auto b = load_global<16>(cache_row(kDecodeV, row) + piece);
+      *reinterpret_cast<Raw<16>*>(consumer.scratch() + i * 16) = a;
+      *reinterpret_cast<Raw<16>*>(consumer.scratch() + kPageBytes / 2 + i * 16) = b;
+    }
+    consumer.sync();
+  }
+
+  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn.
+  ARK_DEVICE void walk(int pages, const DecodeRange& range, const DirectKeys& direct, const Mask& masks,
+                       bool takes_fresh, const Raw<16>& fresh) {
+    const bool few = direct.count() <= kPerWarp;
+    const int quarter = (consumer.warp() & 3) * kPerWarp;
+    int i = (consumer.group() - static_cast<int>(consumer.page)) & 1, turn = 0;
+#pragma unroll 1
+    for (;;) {
+      Step step;
+      const unsigned char *from_k, *from_v;
+      const bool ring = i < pages;
+      if (ring) {
+        step = ring_step(i, range);
+        from_k = consumer.worker.shared.ring[(consumer.page + i) % kPages] + quarter * kDim * 2;
+        from_v = from_k + kPageBytes / 2;
+      } else if (few) {
+        step = {direct.begin, direct.count()};
+        if (!takes_fresh || step.count <= 0) break;
+        from_k = consumer.scratch() + kFreshAt;
+        from_v = from_k + kPerWarp * kDim * 2;
+        stage_fresh(consumer.scratch() + kFreshAt, step.count, fresh);
+      } else {
+        const int first = direct.begin + turn * kPerPage;
+        if (first >= direct.end) break;
+        stage_page(first, min(kPerPage, direct.end - first));
+        step = {first + quarter, min(direct.end - first - quarter, kPerWarp)};
+        from_k = consumer.scratch() + quarter * kDim * 2;
+        from_v = from_k + kPageBytes / 2;
+        if ((turn++ & 1) != consumer.group()) continue;
+      }
+      typename Mask::Values mask = {};
+      const bool masked = step.count > 0 && !range.neutral(step.first, step.count);
+      if (masked) masks.load(mask, step.first);
+      if (ring) consumer.wait_page(consumer.page + i);
+      if (step.count > 0) attend(from_k, from_v, step, masked, masks, mask);
+      if (ring) {
+        consumer.release_page(consumer.page + i, 2);
+        i += 2;
+      } else if (few) {
+        break;
+      }
+    }
+    if (!few) consumer.sync();
+  }
+
+  ARK_DEVICE void attend(const unsigned char* from_k, const unsigned char* from_v, const Step& step, bool masked,
+                         const Mask& masks, const typename Mask::Values& mask) {
+    typename Warp::Scores s;
+    own.scores(from_k, s);
+    const float scale = p.scale * kLog2E;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      int seen = step.count;
+      if (p.causal) {
+        const int r = Warp::row(h), query = p.queries == 1 ? 0 : r - small_divide(r, p.queries) * p.queries;
+        seen = min(seen, query + p.causal_offset + 1 - step.first);
+      }
+#pragma unroll
+      for (int b = 0; b < Warp::kBlocks; ++b)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)  // keys beyond the end hold whatever: their scores are replaced, not added to
+          s[h][b][e] = Warp::key(b, e) < seen ? s[h][b][e] * scale : -op::infinity();
+    }
+    if (masked) masks.apply(s, mask);
+    own.softmax(s);
+    own.add_values(from_v, step.count, s);
+  }
+
+  // ---------------------------------------------------------------- the end
+
+  ARK_DEVICE void finish() {
+    float* sums = reinterpret_cast<float*>(consumer.scratch());
+    float* ml = reinterpret_cast<float*>(consumer.scratch() + kSumBytes);
+    float* lines = sums + consumer.warp() * 8 * Warp::kLine;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      float l = own.l[h];
+      l += __shfl_xor_sync(~0u, l, 1);
+      l += __shfl_xor_sync(~0u, l, 2);
+      if ((consumer.lane() & 3) == 0)
+        *reinterpret_cast<float2*>(ml + (consumer.warp() * 16 + Warp::row(h)) * 2) = float2{own.m[h], l};
+    }
+    unrolled<Warp::kRounds>([&](auto round) __attribute__((always_inline)) {
+      if constexpr (round.value > 0) consumer.sync();
+      own.template store<round.value>(lines);
+      consumer.sync();
+#pragma unroll 1
+      for (int e = consumer.thread(); e < Warp::kLineRows * 64; e += kConsumerThreads) {
+        const int r = Warp::row_of(round.value, e);
+        if (r < rows) combine(r, Warp::dim_of(round.value, e), sums + e / 64 * Warp::kLine + e % 64, ml + r * 2);
+      }
+    });
+  }
+  /// One element of the tile's result; its sums and maxima by warp.
+  ARK_DEVICE void combine(int r, int d, const float* sums, const float* ml) const {
+    float2 pair[kConsumerWarps];
+    float top = -op::infinity(), total = 0, value = 0;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) {
+      pair[w] = *reinterpret_cast<const float2*>(ml + w * 32);
+      top = fmaxf(top, pair[w].x);
+    }
+    const float reference = top == -op::infinity() ? 0.0f : top;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) {
+      const float weight = exp2_approx(pair[w].x - reference);
+      total = ::fmaf(pair[w].y, weight, total);
+      float sum = sums[w * 8 * Warp::kLine];
+      if constexpr (Warp::kLines == 2) sum += sums[(w * 8 + 4) * Warp::kLine];
+      value = ::fmaf(sum, weight, value);
+    }
+    if (p.parts > 1) {
+      const i64 at = (static_cast<i64>(batch * p.kv_heads + kv_head) * p.parts + keys.part) * rows + r;
+      store_element(task.address<float>(kDecodePartsOut) + at * kDim + d, value);
+      if (d < 2) store_element(task.address<float>(kDecodePartsMl) + at * 2 + d, d == 0 ? top : total);
+    } else {
+      S* to = task.address<S>(kDecodeOut) + row_offset(kDecodeOut, r) + d * task.operand(kDecodeOut).stride[3];
+      store_element(to, narrow<S>(total == 0.0f ? 0.0f : divide_approx(value, total)));
+    }
+  }
+};
+
+template <class Programs>
+struct AttentionDecode {
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    if constexpr (Programs::kDecodeCache)
+      if (task.record->params.attention.fresh_operand >= 0) return DecodeLoader::load_cache(loader, task);
+    DecodeLoader::skip(loader, task);
+  }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    if constexpr (Programs::kDecodePlain)
+      if (task.record->params.attention.fresh_operand < 0) return DecodeLoader::load_after_waits(loader, task);
+    DecodeLoader::skip(loader, task);
+  }
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    if constexpr (Programs::kDecodeBF16)
+      if (p.dtype == 7) consume_type<MmaType::kBF16, bf16>(consumer, task);
+    if constexpr (Programs::kDecodeF16)
+      if (p.dtype == 6) consume_type<MmaType::kF16, f16>(consumer, task);
+  }
+
+ private:
+  template <MmaType kType, class S>
+  static ARK_DEVICE void consume_type(Consumer& consumer, const Task& task) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    const int rows = small_divide(p.heads, p.kv_heads) * p.queries;
+    if constexpr (Programs::kDecode64) {
+      if constexpr (Programs::kDecodeRows4)
+        if (p.head_dim == 64 && rows <= 4) run<kType, S, 64, 4>(consumer, task);
+      if constexpr (Programs::kDecodeRows16)
+        if (p.head_dim == 64 && rows > 4) run<kType, S, 64, 16>(consumer, task);
+    }
+    if constexpr (Programs::kDecode128) {
+      if constexpr (Programs::kDecodeRows4)
+        if (p.head_dim == 128 && rows <= 4) run<kType, S, 128, 4>(consumer, task);
+      if constexpr (Programs::kDecodeRows16)
+        if (p.head_dim == 128 && rows > 4) run<kType, S, 128, 16>(consumer, task);
+    }
+  }
+  /// Parts that are not used come last: the item's first used tile waits.
+  template <MmaType kType, class S, int kDim, int kRows>
+  static ARK_DEVICE void run(Consumer& consumer, const Task& task) {
+    bool waits = true;
+#pragma unroll 1
+    for (int t = task.first; t < task.first + task.count; ++t) {
+      DecodeTile<kType, S, kDim, kRows> tile(consumer, task, t);
+      if (!tile.keys.used()) continue;
+      tile.run(waits);
+      waits = false;
+    }
+  }
+};
+
+}  // namespace ark::device

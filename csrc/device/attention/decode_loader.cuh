@@ -1,0 +1,94 @@
+// The loaders of kAttentionDecode: keys and values page by page; those of a cache below the position ahead of every
+// wait, those that are no cache after the tile's waits. Both know how many pages there are without waiting.
+#pragma once
+#include "device/attention/decode_keys.cuh"
+
+namespace ark::device {
+
+struct DecodeLoader {
+  static ARK_DEVICE void load_cache(Loader& loader, const Task& task) {
+#pragma unroll 1
+    for (int t = task.first; t < task.first + task.count; ++t) load_tile<false>(loader, task, t);
+  }
+  static ARK_DEVICE void load_after_waits(Loader& loader, const Task& task) {
+#pragma unroll 1
+    for (int t = task.first; t < task.first + task.count && loader.ok; ++t) {
+      loader.wait_for(task, t, 1);
+      load_tile<true>(loader, task, t);
+    }
+  }
+  /// The other loader's pages.
+  static ARK_DEVICE void skip(Loader& loader, const Task& task) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    const int per_page = positions_per_page(p);
+    int pages = 0;
+#pragma unroll 1
+    for (int t = task.first; t < task.first + task.count; ++t)
+      pages += (DecodeKeys(task, t % task.record->grid[2]).count() + per_page - 1) / per_page;
+    loader.skip(pages);
+  }
+
+ private:
+  static ARK_DEVICE int positions_per_page(const abi::AttentionParams& p) { return kPageBytes / (4 * p.head_dim); }
+
+  /// Of a cache nothing is read again in this launch.
+  template <bool kAfterWaits>
+  static ARK_DEVICE void copy(Loader& loader, u32 to, const unsigned char* from, int bytes) {
+    if constexpr (kAfterWaits)
+      bulk_load(to, from, bytes, loader.barrier());
+    else
+      bulk_load(to, from, bytes, loader.barrier(), policy_evict_first());
+  }
+
+  /// kAfterWaits: no cache; only pages of which the mask's range shows something.
+  template <bool kAfterWaits>
+  static ARK_DEVICE void load_tile(Loader& loader, const Task& task, int tile) {
+    const abi::AttentionParams& p = task.record->params.attention;
+    const int c2 = tile % task.record->grid[2], rest = tile / task.record->grid[2];
+    const int batch = rest / task.record->grid[1], kv_head = rest % task.record->grid[1];
+    const DecodeKeys keys(task, c2);
+    int low = 0, high = p.keys;
+    if constexpr (kAfterWaits) {
+      const DecodeRange range(task, batch, kv_head, p.heads / p.kv_heads);
+      low = range.low;
+      high = range.high;
+    }
+    const int per_page = positions_per_page(p), row_bytes = p.head_dim * 2;
+    const abi::Operand &k = task.operand(kDecodeK), &v = task.operand(kDecodeV);
+    const i64 head_k = batch * k.stride[0] + kv_head * k.stride[1],
+              head_v = batch * v.stride[0] + kv_head * v.stride[1];
+    const bool dense = k.stride[2] == p.head_dim && v.stride[2] == p.head_dim;
+#pragma unroll 1
+    for (int first = keys.old_begin; first < keys.old_end; first += per_page) {
+      const int rows = min(per_page, keys.old_end - first);
+      const u32 page = loader.acquire();
+      if (!loader.ok) return;
+      loader.throttle();
+      if (kAfterWaits && (first >= high || first + per_page <= low)) {
+        if (loader.lane() == 0) mbarrier_arrive(loader.barrier());
+        loader.advance();
+        continue;
+      }
+      if (loader.lane() == 0) mbarrier_arrive_expect(loader.barrier(), 2 * rows * row_bytes);
+      __syncwarp();
+      const unsigned char* from_k = task.address<unsigned char>(kDecodeK) + (head_k + first * k.stride[2]) * 2;
+      const unsigned char* from_v = task.address<unsigned char>(kDecodeV) + (head_v + first * v.stride[2]) * 2;
+      if (dense) {
+        if (loader.lane() == 0) {
+          copy<kAfterWaits>(loader, page, from_k, rows * row_bytes);
+          copy<kAfterWaits>(loader, page + kPageBytes / 2, from_v, rows * row_bytes);
+        }
+      } else {
+#pragma unroll 1
+        for (int r = loader.lane(); r < rows; r += 32) {
+          copy<kAfterWaits>(loader, page + r * row_bytes, from_k + r * k.stride[2] * 2, row_bytes);
+          copy<kAfterWaits>(loader, page + kPageBytes / 2 + r * row_bytes, from_v + r * v.stride[2] * 2, row_bytes);
+        }
+      }
+      __syncwarp();
+      loader.advance();
+    }
+  }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,244 @@
+// Waiting for peers. Every wait has a deadline and looks at the abort flags of its own rank and of the peers; the first
+// one that gives up says why and tells everybody.
+#pragma once
+#include "device/abi/collective.h"
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device {
+
+using abi::CollectiveKind;
+using abi::CollectiveParams;
+using abi::CollectiveWait;
+using abi::Ring;
+
+/// What a wait is for.
+struct SignalName {
+  CollectiveWait wait;
+  int peer;
+};
+
+/// Marks the group as failed: the waits of all ranks end, and they hear who it was about. The first caller fills in the
+/// error record.
+ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen, u64 peer_call = 0,
+                           u64 own_call = 0) {
+  if (atomic_exchange_relaxed(&p.state->abort, 1) != 0) return;
+  abi::CollectiveError* e = p.error;
+  e->wait = static_cast<i32>(name.wait);
+  e->peer = name.peer;
+  e->worker = static_cast<i32>(blockIdx.x);
+  e->own_call = own_call ? own_call : p.call;
+  e->peer_call = peer_call;
+  e->expected = expected;
+  e->seen = seen;
+  e->epoch = p.state->epoch;
+  e->sequence = p.sequence;
+  store_release_system(&e->set, 1);
+  const u32 about =
+      name.wait == CollectiveWait::kPeerAbort ? seen : abi::abort_about(name.peer < 0 ? p.rank : name.peer);
+  for (int r = 0; r < p.world; r++)
+    if (r != p.rank && p.base[r])  // a pair that talks alone has mapped nobody else
+      store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, about);
+}
+
+/// The slow part of a polling loop.
+struct Patience {
+  u32 polls = 0;
+  u64 start = 0;
+
+  /// False when the wait has to end unfulfilled. To be called after every poll that said no.
+  ARK_DEVICE bool again(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
+    return (++polls & 127) != 0 || look(p, name, expected, seen);
+  }
+  /// Its slow part: aborts and the time.
+  ARK_DEVICE bool look(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
+    if (load_relaxed(&p.state->abort) != 0) return false;
+    const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
+    for (int r = 0; r < p.world; r++)
+      if (const u32 about = load_relaxed_system(aborts + r); about != 0) {
+        fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, about);
+        return false;
+      }
+    const u64 now = global_time_ns();
+    if (start == 0) start = now;
+    if (now - start < p.deadline_ns) return true;
+    fail_group(p, name, expected, seen);
+    return false;
+  }
+};
+
+/// Flags of the rings. They count messages, only grow, and may wrap.
+struct RingFlags {
+  const CollectiveParams& p;
+  Ring ring;
+  int worker;
+
+  ARK_DEVICE u64 offset(int from) const {
+    return ((static_cast<u64>(ring) * abi::kMaxRingWorkers + worker) * abi::kMaxRanks + from) * abi::kFlagBytes;
+  }
+  /// In the segment of `owner`: messages that `from` has put into the ring.
+  ARK_DEVICE u32* arrived(int owner, int from) const {
+    return reinterpret_cast<u32*>(p.base[owner] + p.layout.arrived + offset(from));
+  }
+  /// In the segment of `owner`: messages that `from` has taken out.
+  ARK_DEVICE u32* credit(int owner, int from) const {
+    return reinterpret_cast<u32*>(p.base[owner] + p.layout.credits + offset(from));
+  }
+  /// In the segment of `owner`: where message `sequence` of `from` lies.
+  ARK_DEVICE unsigned char* slot(int owner, int from, u32 sequence) const {
+    const u64 begin = static_cast<u64>(abi::slots_before(ring)) * abi::kMaxRingWorkers * p.world;
+    const u64 pair = static_cast<u64>(worker) * p.world + from;
+    const u64 index = begin + pair * abi::ring_slots(ring) + sequence % abi::ring_slots(ring);
+    return p.base[owner] + p.layout.rings + index * abi::kMessageBytes;
+  }
+};
+
+ARK_DEVICE bool reached(u32 seen, u32 target) { return static_cast<i32>(seen - target) >= 0; }
+
+/// Epochs skip the values of cleared memory; their parity alternates.
+ARK_DEVICE u32 next_epoch(u32 epoch) { return epoch == 0xfffffffdu ? 2u : epoch + 1; }
+
+/// Which worker a CTA is, by one thread; at least p.workers: none. Every second SM asks a little later, and a launch
+/// has a few CTAs to spare: two on a pair of SMs share its bandwidth and end later than the others, if there is room
+/// elsewhere.
+ARK_DEVICE int take_seat(const CollectiveParams& p) {
+  constexpr u64 kLaterNs = 2000;  // about what the CTAs of a launch begin apart
+  if (gridDim.x == static_cast<u32>(p.workers)) return static_cast<int>(blockIdx.x);
+  const u64 start = global_time_ns();
+  while (sm_index() % 2 == 1 && global_time_ns() - start < kLaterNs) {
+  }
+  const u32 seat = atomic_add_acq_rel(&p.state->seats, 1);
+  if (seat == gridDim.x - 1) store_relaxed(&p.state->seats, 0);
+  return static_cast<int>(seat);
+}
+
+/// The call packets: tells every peer what this launch does, before the CTA's barrier...
+ARK_DEVICE void announce_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  if (worker != 0 || lane >= p.world || lane == p.rank) return;
+  const u32 words[4] = {static_cast<u32>(p.call), epoch, static_cast<u32>(p.call >> 32), epoch};
+  store_packet(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, words);
+}
+
+/// Whether one rank tells with its call how large all pairs are, and the other one tells of each pair apart.
+ARK_DEVICE bool mixes(const CollectiveParams& p, u64 theirs) {
+  return p.mixes_pairs && ((theirs ^ p.call) & 0xffff) == 0 && (theirs >> 16 == 0 || p.call >> 16 == 0);
+}
+
+/// Worker 0, one warp: hears of the peers' calls. Returns that of rank `lane`, 0 where there is none to go on with.
+template <bool kMixes = false>
+ARK_DEVICE u64 hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
+  if (lane >= p.world || lane == p.rank) return 0;
+  const unsigned char* slot = p.base[p.rank] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + lane) * 16;
+  Patience patience;
+  u32 w[4];
+  do {
+    load_packet(w, slot);
+    if (w[1] == epoch && w[3] == epoch) {
+      const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+      if (theirs == p.call || (kMixes && mixes(p, theirs))) return theirs;
+      fail_group(p, {CollectiveWait::kMismatch, lane}, 0, 0, theirs);
+      return 0;
+    }
+  } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+  return 0;
+}
+
+/// ... and hears of theirs. The last worker that comes here (every thread of a CTA has read the epoch before) moves the
+/// epoch on.
+template <bool kMixes = false>
+ARK_DEVICE u64 finish_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  if (lane == 0 && atomic_add_acq_rel(&p.state->entered, 1) == static_cast<u32>(p.workers) - 1) {
+    store_relaxed(&p.state->entered, 0);
+    store_relaxed(&p.state->epoch, next_epoch(epoch));
+  }
+  return worker == 0 ? hear_calls<kMixes>(p, epoch, lane) : 0;
+}
+
+/// The same where CTA 0 does nothing else: the others only say that all their threads have read the epoch.
+ARK_DEVICE void count_in(const CollectiveParams& p) { red_release_add(&p.state->entered, 1); }
+ARK_DEVICE void finish_call_alone(const CollectiveParams& p, u32 epoch, int lane) {
+  hear_calls(p, epoch, lane);
+  if (lane != 0) return;
+  Patience patience;
+  u32 seen;
+  while ((seen = load_acquire(&p.state->entered)) != gridDim.x - 1)
+    if (!patience.again(p, {CollectiveWait::kCall, p.rank}, gridDim.x - 1, seen)) return;
+  store_relaxed(&p.state->entered, 0);
+  store_relaxed(&p.state->epoch, next_epoch(epoch));
+}
+
+/// What a rank tells another besides its call: two packets. On registered memory, the places of its tensors.
+ARK_DEVICE unsigned char* place_packet(const CollectiveParams& p, int owner, int from, u32 epoch, int which) {
+  return p.base[owner] + p.layout.places + (((epoch & 1) * abi::kMaxRanks + from) * 2 + which) * 16;
+}
+ARK_DEVICE void store_tagged(unsigned char* packet, u64 value, u32 tag, u32 other_tag) {
+  const u32 words[4] = {static_cast<u32>(value), tag, static_cast<u32>(value >> 32), other_tag};
+  store_packet(packet, words);
+}
+
+/// An exchange whose pairs may differ: announces the call, and to every peer what goes to it and what is expected of
+/// it...
+ARK_DEVICE void announce_exchange(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  announce_call(p, worker, epoch, lane);
+  if (!p.compares_pairs || worker != 0 || lane >= p.world || lane == p.rank) return;
+  store_tagged(place_packet(p, lane, p.rank, epoch, 0), p.parts[lane].send_bytes, epoch, epoch);
+  store_tagged(place_packet(p, lane, p.rank, epoch, 1), p.parts[lane].receive_bytes, epoch, epoch);
+}
+
+/// ... and compares with what they say: of this pair, or with the call of all of them.
+ARK_DEVICE void finish_exchange(const CollectiveParams& p, int worker, u32 epoch, int lane) {
+  const u64 call = finish_call<true>(p, worker, epoch, lane);
+  if (call == 0 || (!p.compares_pairs && call == p.call)) return;
+  Patience patience;
+  for (int i = 0; i < 2; i++) {
+    const u64 own = i == 0 ? p.parts[lane].receive_bytes : p.parts[lane].send_bytes;
+    u64 theirs = (call >> 16) / p.world;
+    if (theirs == 0) {  // it tells apart
+      const unsigned char* box = place_packet(p, p.rank, lane, epoch, i);
+      u32 w[4];
+      for (load_packet(w, box); w[1] != epoch || w[3] != epoch; load_packet(w, box))
+        if (!patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1])) return;
+      theirs = static_cast<u64>(w[2]) << 32 | w[0];
+    }
+    if (theirs != own)
+      fail_group(p, {i == 0 ? CollectiveWait::kSent : CollectiveWait::kExpected, lane}, 0, 0,
+                 abi::pair_call(p.call, theirs), abi::pair_call(p.call, own));
+  }
+}
+
+/// The size of the send or receive whose first message has this number.
+struct PointSize {
+  const CollectiveParams& p;
+  u32 number;
+  u64 bytes;
+  bool speaks;  // one thread of the launch; of nothing there is no message, and nothing to say
+  u32 w[4];
+
+  ARK_DEVICE PointSize(const CollectiveParams& params, bool sends, bool thread)
+      : p(params),
+        number((sends ? params.state->sent : params.state->received)[static_cast<int>(Ring::kPoint)][0][params.peer]),
+        bytes(sends ? params.parts[params.peer].send_bytes : params.parts[params.peer].receive_bytes),
+        speaks(thread && blockIdx.x == 0 && bytes > 0) {}
+
+  ARK_DEVICE unsigned char* box(int owner, int from) const {
+    return p.base[owner] + p.layout.points + (from * abi::kPointBoxes + number % abi::kPointBoxes) * 16;
+  }
+  ARK_DEVICE void announce() const {
+    if (speaks) store_tagged(box(p.peer, p.rank), bytes, number, ~number);
+  }
+  /// A receiver compares before it takes the first message: early() looks for the first time.
+  ARK_DEVICE void early() {
+    if (speaks) load_packet(w, box(p.rank, p.peer));
+  }
+  ARK_DEVICE void compare() {
+    if (!speaks) return;
+    Patience patience;
+    while (w[1] != number || w[3] != ~number) {
+      if (!patience.again(p, {CollectiveWait::kCall, p.peer}, number, w[1])) return;
+      load_packet(w, box(p.rank, p.peer));
+    }
+    const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+    if (theirs != bytes) fail_group(p, {CollectiveWait::kSent, p.peer}, 0, 0, abi::pair_call(p.call, theirs), p.call);
+  }
+};
+
+}  // namespace ark::device

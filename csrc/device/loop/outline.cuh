@@ -1,0 +1,60 @@
+// Task families in functions of their own. The kernel's body grows with every program; what the compiler spends on a
+// function grows faster than its size (a Llama decode kernel: 32 s in one piece, 10 s in several), and a long program
+// takes registers from the main loops beside it. So families without wgmma (which belongs into the kernel's entry, as
+// setmaxnreg does) are called, once per program, and forms of few-row products that one op has. What every layer of a
+// decode step runs is not: a call costs 0.2 us there.
+#pragma once
+#include "device/loop/pipeline.cuh"
+
+namespace ark::device {
+
+/// `Programs` with one program in it, whatever its number.
+template <class P>
+struct OneProgram {
+  template <class F>
+  static ARK_DEVICE void pointwise(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void row(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void column(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void epilogue_float(int, F&& f) {
+    f(P{});
+  }
+  template <class F>
+  static ARK_DEVICE void epilogue_simple(int, F&& f) {
+    f(P{});
+  }
+};
+
+/// The same pointer, known to the compiler as one into shared memory: what it cannot prove to be there it reads by
+/// generic loads, which cost twice the time.
+template <class T>
+ARK_DEVICE T* in_shared(T* p) {
+  return reinterpret_cast<T*>(__cvta_shared_to_generic(opaque(shared_address(p))));
+}
+
+/// The handles are made anew: addresses of the caller's would force its registers into memory.
+template <class Family>
+__device__ __noinline__ ConsumerState run_called(Shared* shared, Task task, ConsumerState state) {
+  shared = in_shared(shared);
+  Worker worker(*shared, shared->launch);
+  Consumer consumer(worker, state);
+  task.record = in_shared(task.record);
+  task.slot = in_shared(task.slot);
+  Family::consume(consumer, task);
+  return consumer;
+}
+
+template <class Family>
+ARK_DEVICE void call(Consumer& consumer, const Task& task) {
+  static_cast<ConsumerState&>(consumer) = run_called<Family>(&consumer.worker.shared, task, consumer);
+}
+
+}  // namespace ark::device

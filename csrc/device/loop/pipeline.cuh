@@ -1,0 +1,401 @@
+// The shared memory of a worker and the handles through which its roles use it.
+//
+// Page sequence. The pages of all items of a worker form one endless sequence; page p lives in slot p % kPages of the
+// ring. How many pages an item has, and which loader fills which of them, is a pure function of record and item, so
+// that the two loaders and the consumers agree without talking. A loader that does not fill a page skips it; consumers
+// release every page.
+#pragma once
+#include "device/abi/launch.h"
+#include "device/loop/sync.cuh"
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device {
+
+#ifndef ARK_TRACE
+#define ARK_TRACE 0
+#endif
+inline constexpr bool kTrace = ARK_TRACE != 0;  // the generated source defines ARK_TRACE
+
+inline constexpr int kPages = 12;  // 6 pages cost 10 % of a decode step (0.650 -> 0.714 ms)
+inline constexpr int kPageBytes = 16384;
+inline constexpr int kConsumerThreads = 256;
+inline constexpr int kConsumerWarps = 8;
+// Consumer warps with a second job; warp 0 reports tiles of items that are not finished yet.
+inline constexpr int kPollWarp = 1, kListWarp = 7;
+inline constexpr int kScratchBytes = 28 * 1024;
+inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
+inline constexpr int kTaskSlots = 4;               // as many records as the ring of records holds
+inline constexpr int kPagesInFlight =
+    4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
+
+/// An item as the roles see it: decoded by the fetch warp ahead of time.
+struct TaskSlot {
+  abi::WorkItem item;
+  i32 record_offset;  // in Shared::records
+  i32 record_bytes;
+  i32 item_index;  // in the launch's `items`
+  // What the item waits for and where it reports, when every wait falls on one counter (single_waits >= 0) and every
+  // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
+  // between an op and the next. -1: not so simple, the record is asked.
+  i32 single_waits, single_arrivals;
+  i32 position;     // decode attention: rows of the cache that are immutable in this launch, read once for all roles
+  i32 waits_alike;  // every tile of the op waits for the same
+  u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
+  u32 arrive_counter[abi::kMaxArrivals];
+  i32 arrived;   // tiles that the consumers have reported themselves; written by them
+  u64 wait_end;  // trace only: when the waits of the item's last tile were over
+};
+
+struct Shared {
+  unsigned char ring[kPages][kPageBytes];   // 1024-aligned
+  unsigned char scratch[kScratchBytes];     // 1024-aligned; belongs to the consumers of the current item
+  unsigned char records[kRecordRingBytes];  // 64-aligned records, filled by the fetch warp
+  u64 full[kPages];                         // 1 arrival (the loader) and the bytes
+  u64 empty[kPages];                        // one arrival per consumer warp
+  u64 task_full[kTaskSlots], task_empty[kTaskSlots];
+  u64 task_done[kTaskSlots];  // one arrival per consumer warp: its writes of the item have been issued
+  TaskSlot task[kTaskSlots];
+  u32 progress[2];  // per loader: pages below it are issued or not its own
+  u32 leave[2];     // by parity of the item: consumers leave after it
+  Failure failure;
+  u32 epoch;
+  abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
+  alignas(16) unsigned char zeros[16];
+  u32 stamp[16];  // trace only
+};
+inline constexpr int kSharedBytes = 232448;  // what one CTA may have on sm_90
+static_assert(sizeof(Shared) <= kSharedBytes);
+
+/// One item: `count` tiles of an op from `first` on. `record` and the operands lie in shared memory until the item is
+/// done.
+struct Task {
+  const abi::OpRecord* record;
+  const TaskSlot* slot;
+  i32 first, count, item;
+
+  ARK_DEVICE const abi::Operand& operand(int i) const { return reinterpret_cast<const abi::Operand*>(record + 1)[i]; }
+  ARK_DEVICE bool has(int i) const { return operand(i).slot != abi::kNoSlot; }
+  /// Address of the operand's element 0, its offset applied: the fetch warp has replaced Operand::offset by it.
+  template <class T>
+  ARK_DEVICE T* address(int i) const {
+    return reinterpret_cast<T*>(operand(i).offset);
+  }
+};
+
+ARK_DEVICE void note_index_error(abi::RunState* state, int op, i64 index, i64 limit) {
+  if (atomicCAS(&state->index_error, 0u, static_cast<u32>(op) + 1) != 0) return;
+  state->index_value = index;
+  state->index_limit = limit;
+}
+__device__ __noinline__ void note_index_error_called(abi::RunState* state, int op, i64 index, i64 limit) {
+  note_index_error(state, op, index, limit);
+}
+
+/// Everything that all roles of a worker share.
+struct Worker {
+  Shared& shared;
+  const abi::LaunchHeader& launch;
+  Waiter waiter;
+  u32 epoch;  // finished launches of this run
+
+  ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header)
+      : shared(s), launch(header), waiter{header.state, &s.failure, header.deadline_ns}, epoch(s.epoch) {}
+  /// An index of this op that does not lie in [0, limit); the host raises the first one later.
+  ARK_DEVICE void report_index_error(int op, i64 index, i64 limit) const {
+    if constexpr (ARK_CALLED_WAITS != 0)
+      note_index_error_called(launch.state, op, index, limit);
+    else
+      note_index_error(launch.state, op, index, limit);
+  }
+  ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
+};
+
+/// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
+/// `fresh`: whether waits of role kFresh are included. Acquire.gpu by each lane, then the warp is converged.
+ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count, bool fresh) {
+  const abi::OpRecord& r = *task.record;
+  const int lane = thread_index() & 31;
+  for (int w = 0; w < r.num_waits; ++w) {
+    const abi::Wait& wait = r.wait[w];
+    if (wait.role == static_cast<i32>(abi::WaitRole::kFresh) && !fresh) continue;
+    const bool same = (wait.coef[0] | wait.coef[1] | wait.coef[2]) == 0;
+    const int tiles = same ? 1 : count;
+    const int last_row = wait.limit - 1;
+    for (int t = 0; t < tiles; ++t) {
+      const int tile = first + t;
+      int row = wait.base;
+      if (!same) {
+        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+        row += rest / r.grid[1] * wait.coef[0] + rest % r.grid[1] * wait.coef[1] + c2 * wait.coef[2];
+      }
+      const int begin = row < 0 ? 0 : row;
+      const int end = min(row + wait.extent, wait.limit);
+      if (begin >= end) continue;
+      const int low = begin / wait.div, high = (end - 1) / wait.div, last = last_row / wait.div;
+      for (int c = low + lane; c <= high; c += 32) {
+        const u32 target = c == last ? wait.last_target : wait.target;
+        worker.waiter.wait_counter(worker.counter(wait.counter + c), (worker.epoch + 1) * target,
+                                   WaitName{r.op, tile, static_cast<i32>(wait.counter) + c});
+      }
+    }
+  }
+  __syncwarp();
+}
+
+/// The warp that has waited notes when: behind the barrier that follows, the clock may still show the time before it.
+ARK_DEVICE void trace_wait(const Task& task) {
+  if constexpr (kTrace) {
+    if ((thread_index() & 31) == 0) const_cast<TaskSlot*>(task.slot)->wait_end = global_time_ns();
+  }
+}
+
+/// wait_for_tiles of a whole item as a function: the rare case of an item whose waits are not simple, kept out of the
+/// instruction cache of the others. Not for families that use wgmma.
+__device__ __noinline__ void wait_for_tiles_called(Shared* shared, const abi::LaunchHeader* launch, Task task) {
+  wait_for_tiles(Worker(*shared, *launch), task, task.first, task.count, true);
+}
+
+/// The same for a whole item whose waits fall on one counter each.
+ARK_DEVICE void wait_for_counters(const Worker& worker, const Task& task) {
+  const int lane = thread_index() & 31;
+  if (lane < task.slot->single_waits)
+    worker.waiter.wait_counter(worker.counter(task.slot->wait_counter[lane]), task.slot->wait_target[lane],
+                               WaitName{task.record->op, task.first, static_cast<i32>(task.slot->wait_counter[lane])});
+  __syncwarp();
+}
+
+/// One warp reports tiles [first, first + count) as done: release.gpu on every counter that their rows fall on. The
+/// caller has made sure (consumer barrier) that all writes of these tiles happened before.
+ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int first, int count) {
+  const abi::OpRecord& r = *task.record;
+  const int lane = thread_index() & 31;
+  for (int a = 0; a < r.num_arrivals; ++a) {
+    const abi::Arrive& arrive = r.arrive[a];
+    if ((arrive.coef[0] | arrive.coef[1] | arrive.coef[2]) == 0 &&
+        arrive.extent <= arrive.div) {  // one counter for all tiles
+      const int begin = max(arrive.base, 0), end = min(arrive.base + arrive.extent, arrive.limit);
+      if (begin < end)
+        for (int c = begin / arrive.div + lane; c <= (end - 1) / arrive.div; c += 32)
+          red_release_add(const_cast<u32*>(worker.counter(arrive.counter + c)), count);
+      continue;
+    }
+    for (int t = 0; t < count; t += 32) {
+      const int tile = first + t + lane;
+      int low = -1, high = -2;
+      if (t + lane < count) {
+        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+        const int row =
+            arrive.base + rest / r.grid[1] * arrive.coef[0] + rest % r.grid[1] * arrive.coef[1] + c2 * arrive.coef[2];
+        const int begin = max(row, 0), end = min(row + arrive.extent, arrive.limit);
+        if (begin < end) {
+          low = begin / arrive.div;
+          high = (end - 1) / arrive.div;
+        }
+      }
+      const unsigned same = __match_any_sync(~0u, low);  // neighbours that share a first counter send one sum
+      if (low >= 0 && (__ffs(same) - 1) == lane)
+        red_release_add(const_cast<u32*>(worker.counter(arrive.counter + low)), __popc(same));
+      for (int c = low + 1; c <= high; ++c) red_release_add(const_cast<u32*>(worker.counter(arrive.counter + c)), 1);
+    }
+  }
+}
+
+/// A loader's view of the page sequence; all 32 lanes of the warp call everything together.
+/// For each page of an item, in order, a loader calls either skip() or acquire() ... advance().
+struct Loader {
+  Worker& worker;
+  int me;          // 0: immutable pages, 1: dependent pages
+  u32 page = 0;    // next page of the sequence
+  int slot = 0;    // page % kPages
+  u32 parity = 1;  // of the `empty` phase that frees the slot
+  u32 mine = 0;    // bit s: the last page in slot s was filled by this loader
+  bool ok = true;  // false after a failed wait: issue nothing any more
+  i32 op = -1;     // of the current item, for error records
+  bool maps_ready = false;
+  i32 maps_op = -1;  // op whose tensor maps this loader has acquired in this launch
+
+  ARK_DEVICE Loader(Worker& w, int role) : worker(w), me(role) {}
+
+  /// The next n pages are filled by the other loader.
+  ARK_DEVICE void skip(int n) {
+    if (n <= 0) return;
+    if (n >= kPages) {
+      mine = 0;
+    } else {
+      const u32 run = ((1u << n) - 1) << slot;
+      mine &= ~((run | (run >> kPages)) & ((1u << kPages) - 1));
+    }
+    page += n;
+    const int moved = slot + n;
+    if (moved / kPages & 1) parity ^= 1;
+    slot = moved % kPages;
+    publish();
+  }
+
+  /// Waits until the next page is free; its address in shared memory (u32, 1024-aligned).
+  ARK_DEVICE u32 acquire() {
+    ok = wait_free() && ok;
+    ok = __all_sync(~0u, ok);
+    return shared_address(worker.shared.ring[slot]);
+  }
+  /// Barrier on which the copies into the page complete: one lane calls mbarrier_arrive_expect(barrier(), bytes)
+  /// exactly once.
+  ARK_DEVICE u64* barrier() { return &worker.shared.full[slot]; }
+  /// After the copies into the page have been issued (or none: then one lane has arrived plainly).
+  ARK_DEVICE void advance() {
+    mine |= 1u << slot;
+    ++page;
+    if (++slot == kPages) {
+      slot = 0;
+      parity ^= 1;
+    }
+    publish();
+  }
+
+  /// Streaming reads: call between acquire() and the copies. Waits until the own page kPagesInFlight back has landed.
+  /// Only a throttle, so it gives up after a while.
+  ARK_DEVICE void throttle() {
+    int s = slot - kPagesInFlight;
+    u32 p = parity ^ 1;
+    if (s < 0) {
+      s += kPages;
+      p ^= 1;
+    }
+    if (page < kPagesInFlight || !(mine >> s & 1)) return;
+    for (int polls = 0; polls < 256 && !mbarrier_try_wait(&worker.shared.full[s], p); ++polls) {
+    }
+  }
+
+  /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
+  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
+    wait_for_tiles(worker, task, first, count, fresh);
+    trace_wait(task);
+    fence_proxy_async();
+    ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
+  }
+  ARK_DEVICE int lane() const { return thread_index() & 31; }
+
+  /// The next page's slot is free (one lane's view of acquire()).
+  ARK_DEVICE bool wait_free() const {
+    // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it
+    // must have got there first.
+    bool free = true;
+    if (page >= kPages && !(mine >> slot & 1)) {
+      const u32* other = &worker.shared.progress[me ^ 1];
+      u32 seen = 0;
+      const u32 behind = page - kPages;
+      free = worker.waiter.spin(
+          [&] {
+            seen = shared_load_acquire(other);
+            return static_cast<i32>(seen - behind) > 0;
+          },
+          [&] { return seen; }, WaitName{op, -1, -5}, behind, 2);
+    }
+    return worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, -2}) && free;
+  }
+
+ private:
+  /// Relaxed: the other loader only learns which phases of `empty` this one has seen.
+  ARK_DEVICE void publish() {
+    if ((thread_index() & 31) == 0) *static_cast<volatile u32*>(&worker.shared.progress[me]) = page;
+    __syncwarp();
+  }
+};
+
+/// What a consumer carries from item to item and hands to a function that it calls, and back.
+struct ConsumerState {
+  u32 page = 0;                    // first page of the current item, advanced by the family
+  i32 arrived = 0;                 // tiles of the current item already reported
+  i32 op = -1;                     // of the current item, for error records
+  i32 staged = -1;                 // op whose activation lies at the beginning of the scratch memory (matmul_rows)
+  u64 wait_end = 0, load_end = 0;  // trace only
+};
+
+/// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of
+/// an item.
+struct Consumer : ConsumerState {
+  Worker& worker;
+
+  ARK_DEVICE explicit Consumer(Worker& w, const ConsumerState& state = {}) : ConsumerState(state), worker(w) {}
+
+  ARK_DEVICE int thread() const { return thread_index() - 128; }  // 0..255
+  ARK_DEVICE int warp() const { return (thread_index() >> 5) - 4; }
+  ARK_DEVICE int group() const { return (thread_index() >> 7) - 1; }  // warpgroup 0 or 1
+  ARK_DEVICE int lane() const { return thread_index() & 31; }
+  ARK_DEVICE unsigned char* scratch() const { return worker.shared.scratch; }
+
+  /// Barriers 1 (all 256 consumers), 2 and 3 (the 128 of this thread's warpgroup). release/acquire.cta.
+  ARK_DEVICE void sync() const { named_barrier_sync(1, kConsumerThreads); }
+  ARK_DEVICE void sync_group() const { named_barrier_sync(2 + group(), 128); }
+
+  /// Page number p of the sequence (page + i): its data, once it has landed.
+  ARK_DEVICE unsigned char* wait_page(u32 p) const {
+    const u32 slot = p % kPages;
+    worker.waiter.wait_barrier(&worker.shared.full[slot], p / kPages & 1, WaitName{op, -1, -1});
+    return worker.shared.ring[slot];
+  }
+  /// This warp has read page p. `weight` arrivals: 1 when all 8 warps release it, 2 when only one warpgroup uses it.
+  ARK_DEVICE void release_page(u32 p, u32 weight = 1) const {
+    __syncwarp();
+    if (lane() == 0) mbarrier_arrive(&worker.shared.empty[p % kPages], weight);
+  }
+  ARK_DEVICE void advance(u32 pages) { page += pages; }
+
+  /// All consumers: tiles [first, first + count) may read everything they need (one warp polls, then a barrier).
+  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
+    if (task.record->num_waits != 0) {
+      if (warp() == kPollWarp) {
+        wait_for_tiles(worker, task, first, count, fresh);
+        trace_wait(task);
+      }
+      sync();
+    }
+  }
+  /// All consumers: the whole item may read everything it needs.
+  ARK_DEVICE void wait_for_item(const Task& task) {
+    if (task.record->num_waits != 0) {
+      if (warp() == kPollWarp) {
+        wait_for_item_alone(task);
+        trace_wait(task);
+      }
+      sync();
+    }
+  }
+  /// The same by one warp; the others learn of it at the next barrier.
+  ARK_DEVICE void wait_for_item_alone(const Task& task) const {
+    if (task.slot->single_waits >= 0)
+      wait_for_counters(worker, task);
+    else
+      wait_for_tiles_called(&worker.shared, &worker.launch, task);
+  }
+  /// One warp of several reports `count` tiles that it has finished alone, without waiting for the others; each warp of
+  /// the item calls this once and the counts add up to the item's tiles. Does nothing (the loop reports then) where
+  /// arrivals are not simple.
+  ARK_DEVICE void arrive_warp(const Task& task, int count) {
+    const int n = task.slot->single_arrivals;
+    if (n < 0) return;
+    __syncwarp();
+    if (lane() < n && count > 0 && !worker.waiter.failed())
+      red_release_add(const_cast<u32*>(worker.counter(task.slot->arrive_counter[lane()])), count);
+    arrived = task.count;
+  }
+  /// Trace only: the item is at step i (0: taken, 1: may read, 12: done by its family, 13: by all warps, 14: reported;
+  /// the others are the family's).
+  ARK_DEVICE void stamp(int i) const {
+    if constexpr (kTrace)
+      if (thread() == 0) worker.shared.stamp[i] = clock_cycles();
+  }
+  /// Trace only: the pages of the item have all been seen.
+  ARK_DEVICE void mark_loaded() {
+    if constexpr (kTrace) load_end = global_time_ns();
+  }
+  /// All consumers: reports the next `count` tiles of the item before its end (barrier, then release by one warp).
+  /// Tiles that the family does not report are reported by the reporter (loop.cuh) after consume().
+  ARK_DEVICE void arrive(const Task& task, int count) {
+    sync();
+    if (warp() == 0) arrive_for_tiles(worker, task, task.first + arrived, count);
+    arrived += count;
+  }
+};
+
+}  // namespace ark::device

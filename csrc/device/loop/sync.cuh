@@ -1,0 +1,107 @@
+// Waiting. Every wait of the kernel goes through Waiter: it has a deadline, looks at the abort flag, and the first one
+// that fails says what it waited for. After a failure every wait returns at once, so that all roles walk out by
+// themselves.
+#pragma once
+#include "device/abi/launch.h"
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device {
+
+/// What a wait is for, for the error record. Waits for pages carry counter -1 (full) or -2 (empty), -3: a record, -4:
+/// tensor maps, -5: the other loader, -6: flagged words, -7: the consumers of an item.
+struct WaitName {
+  i32 op = -1, tile = -1, counter = -1;
+};
+
+/// Shared between all roles of a CTA (in shared memory). The first wait of the CTA that fails describes itself here;
+/// the CTA tells the others, and the host, when its roles have left (finish_worker).
+struct Failure {
+  u32 set;    // every wait looks at it
+  u32 first;  // somebody has filled in the rest
+  WaitName name;
+  u32 expected, seen;
+};
+
+// 1: what a wait does when it has to wait for long is a function of its own. There are dozens of waits, each a third of
+// a kilobyte longer with it, and code that runs once a layer comes out of the L2. Not beside wgmma, which tolerates no
+// calls.
+#ifndef ARK_CALLED_WAITS
+#define ARK_CALLED_WAITS 0
+#endif
+
+struct Waiter {
+  abi::RunState* state;
+  Failure* failure;
+  u64 deadline_ns;
+
+  ARK_DEVICE bool failed() const { return *static_cast<volatile u32*>(&failure->set) != 0; }
+
+  ARK_DEVICE void fail(const WaitName& name, u32 expected, u32 seen) const {
+    if (atomicExch(&failure->first, 1u) == 0) {
+      failure->name = name;
+      failure->expected = expected;
+      failure->seen = seen;
+    }
+    *static_cast<volatile u32*>(&failure->set) = 1;
+  }
+
+  static constexpr u64 kGiveUp = ~0ull;
+
+  /// Now and then: whether to go on waiting. `start`: what the last call returned, 0 at first.
+  ARK_DEVICE u64 look_up(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
+    if (failed()) return kGiveUp;
+    if (load_relaxed(&state->abort) != 0) {
+      *static_cast<volatile u32*>(&failure->set) = 1;
+      return kGiveUp;
+    }
+    const u64 now = global_time_ns();
+    if (start == 0) return now;
+    if (now - start <= deadline_ns * patience) return start;
+    fail(name, expected, seen);
+    return kGiveUp;
+  }
+
+  /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
+  /// then. Page waits get twice the time: the wait that holds them up must be the one that is reported.
+  template <class Ready, class Seen>
+  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const;
+
+  /// The phase of `parity` of a barrier in shared memory.
+  ARK_DEVICE bool wait_barrier(u64* barrier, u32 parity, const WaitName& name) const {
+    return spin([&] { return mbarrier_try_wait(barrier, parity); }, [] { return 0u; }, name, parity, 2);
+  }
+
+  /// acquire.gpu: a counter in global memory has reached `target`, compared so that both may wrap.
+  ARK_DEVICE bool wait_counter(const u32* counter, u32 target, const WaitName& name) const {
+    u32 seen = 0;
+    return spin(
+        [&] {
+          seen = load_acquire(counter);
+          return static_cast<i32>(seen - target) >= 0;
+        },
+        [&] { return seen; }, name, target, 1);
+  }
+};
+
+/// Waiter::look_up as a function.
+__device__ __noinline__ u64 look_up_called(Waiter waiter, u64 start, WaitName name, u32 expected, u32 seen,
+                                           int patience) {
+  return waiter.look_up(start, name, expected, seen, patience);
+}
+
+template <class Ready, class Seen>
+ARK_DEVICE bool Waiter::spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
+  u64 start = 0;
+#pragma unroll 1
+  for (u32 polls = 0;; ++polls) {
+    if (ready()) return true;
+    if ((polls & 63) != 63) continue;
+    if constexpr (ARK_CALLED_WAITS != 0)
+      start = look_up_called(*this, start, name, expected, seen(), patience);
+    else
+      start = look_up(start, name, expected, seen(), patience);
+    if (start == kGiveUp) return false;
+  }
+}
+
+}  // namespace ark::device

@@ -1,0 +1,38 @@
+// Tensor maps of a run: encoded once by the host with any address, given the addresses of this launch by the workers.
+#pragma once
+#include "device/loop/pipeline.cuh"
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device {
+
+/// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
+/// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
+ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* slots, int lane) {
+  bool patched = false;
+  for (int i = lane; i < launch.num_patches; i += 32) {
+    const abi::TensorMapPatch& patch = launch.patches[i];
+    if (static_cast<i32>(patch.map) % launch.num_workers != static_cast<i32>(blockIdx.x)) continue;
+    unsigned char* map = launch.maps + static_cast<u64>(patch.map) * abi::kTensorMapBytes;
+    tensormap_replace_address(map, reinterpret_cast<const void*>(slots[patch.slot] + patch.offset_bytes));
+    patched = true;
+  }
+  if (patched) fence_tensormap_release();
+  __syncwarp();
+  if (lane == 0) red_release_add(&launch.state->maps_ready, 1);
+}
+
+ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {
+  return worker.launch.maps + static_cast<u64>(map) * abi::kTensorMapBytes;
+}
+
+/// By a loader that has waited for the maps, before the first copies of an item through maps[0 .. count): proxy fences,
+/// once per op (each makes the next copy fetch its map anew).
+ARK_DEVICE void acquire_tensor_maps(Loader& loader, const i32* maps, int count) {
+  if (loader.maps_op == loader.op) return;
+  loader.maps_op = loader.op;
+  if (elect_lane().chosen)
+    for (int i = 0; i < count; ++i) fence_tensormap_acquire(tensor_map(loader.worker, maps[i]));
+  __syncwarp();
+}
+
+}  // namespace ark::device

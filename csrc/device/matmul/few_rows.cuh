@@ -1,0 +1,300 @@
+// kMatmulRows: a few rows (m <= 8) times a weight [n][k] that streams through the ring. One item = up to
+// kMaxRowsPerItem weight rows. Code per form (few_rows_form.cuh); the products stand in few_rows_pages.cuh.
+//
+// The activation is the prologue's result: computed by every worker for itself into shared memory, then kept as B
+// fragments in registers for the whole item (at most 64 of them: m * k <= 16384). A second item of the same op finds it
+// still there.
+//
+// Weights of other types (fp32) are read by the consumers themselves and multiplied on the CUDA cores; no pages.
+#pragma once
+#include "device/matmul/few_rows_loader.cuh"
+#include "device/matmul/few_rows_pages.cuh"
+#include "device/program/row_walk.cuh"
+
+namespace ark::device {
+
+/// A prologue's activation on its way into shared memory: elements [first, end) of the row; others are dropped.
+template <class S>
+struct ActivationSink {
+  S* row;  // of element `first`
+  int first, end;
+
+  struct At {
+    S* to;
+    template <int V, class T>
+    ARK_DEVICE void yield(const T (&value)[V]) const {
+      if (to == nullptr) return;
+      Vec<S, V> out;
+      ARK_EACH out.v[i] = narrow<S>(value[i]);
+      *reinterpret_cast<Vec<S, V>*>(to) = out;
+    }
+  };
+  ARK_DEVICE At at(i64 e) const { return {e >= first && e < end ? row + (e - first) : nullptr}; }
+};
+
+/// The accumulators of one unit's program: its own column and the pair's other, or the two weights' columns.
+struct UnitRoots {
+  float own, other;
+  bool gated;
+  template <int V>
+  ARK_DEVICE void get(int root, int sign, float (&out)[V]) const {
+    static_assert(V == 1, "few-row epilogues run element by element");
+    out[0] = (gated ? root == 0 : sign == 0) ? own : other;
+  }
+};
+
+template <class Form>
+struct RowsTask {
+  using R = Rows<Form>;
+  static constexpr int kM = R::kM, kK = R::kK;
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    if constexpr (R::kDtype == 7)
+      consume_halves<MmaType::kBF16, bf16>(consumer, task);
+    else if constexpr (R::kDtype == 6)
+      consume_halves<MmaType::kF16, f16>(consumer, task);
+    else
+      consume_floats(consumer, task);
+  }
+
+ private:
+  /// The activation's elements [begin, end) of every row, at `to` [m][end - begin].
+  template <class S>
+  static ARK_DEVICE void stage(Consumer& consumer, const Task& task, S* to, int begin, int end,
+                               unsigned char* reduction) {
+    using P = typename Form::Prologue;
+    // fp32 weights have rows of whole 16 bytes, four elements; the activation may be made of narrower ones
+    constexpr int V = kK % P::kVector == 0 ? P::kVector : 4, kPerThread = P::kCachedChunks * V;
+    static_assert(kK % V == 0);
+    constexpr bool kCached = kK <= kPerThread * kConsumerThreads;
+    constexpr int kSize = kCached && kM >= 8 && kK <= kPerThread * 32    ? 32
+                          : kCached && kM >= 2 && kK <= kPerThread * 128 ? 128
+                                                                         : kConsumerThreads;
+    const ProgramContext c(task, R::kPrologueOperand, consumer.worker, Form::kVectorOperands >> R::kPrologueOperand);
+    const RowGroup group{consumer, kSize};
+    RowWalk<P, V, kCached> walk{c, group, kK};
+#pragma unroll 1
+    for (int m = kSize == kConsumerThreads ? 0 : group.index(), rows = R::rows(task); m < rows;
+         m += kConsumerThreads / kSize) {
+      i32 row[P::kDims] = {};
+      row[P::kDims - 2] = m;
+      typename P::Uniform u{};
+      walk.load(row);
+      if constexpr (Form::kEarlyPrologue) {
+        // the waits are for the epilogue: their latency passes while the words come; the stage ends with a barrier
+        if (consumer.warp() == kPollWarp && (kWhole || begin == 0)) consumer.wait_for_item_alone(task);
+      }
+      if constexpr (P::kFlagged && kCached) walk.wait_until_ready(row);
+      walk.template run<0>(row, u, reduction, ActivationSink<S>{to + m * (end - begin), begin, end});
+    }
+  }
+
+  // ---------------------------------------------------------------- 16-bit types: tensor cores
+
+  static constexpr int kActivationBytes = kScratchBytes - 512;
+  static constexpr int kWindow =
+      kM * kK * 2 <= kActivationBytes ? kK : kActivationBytes / 2 / kM / 512 * 512;  // staged at once
+  static constexpr bool kWhole = kWindow == kK;
+  static constexpr int kStagedBytes = (kM * (kK - (kK - 1) / kWindow * kWindow) * 2 + 15) / 16 * 16;  // of the last
+
+  template <MmaType kType, class S>
+  static ARK_DEVICE void consume_halves(Consumer& consumer, const Task& task) {
+    using Pages = RowsPages<Form, kType>;
+    const RowsPlace at(consumer.thread());
+    const int rows = R::rows(task);
+    unsigned char* scratch = consumer.scratch();
+    unsigned char* reduction = scratch + kActivationBytes;  // 8 accumulators of a prologue
+
+    // ---- the activation, in windows that fit the scratch memory, into registers
+    typename Pages::Fragments b = {};
+    // (still there, if this item comes after another one of its op and what it waits for has been waited for)
+    if (!kWhole || consumer.staged != consumer.op || !task.slot->waits_alike) {
+      if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
+      consumer.stamp(1);
+#pragma unroll 1
+      for (int begin = 0; begin < kK; begin += kWindow) {
+        const int end = kWhole ? kK : min(kK, begin + kWindow);
+        if (!kWhole && begin > 0) consumer.sync();
+        stage<S>(consumer, task, reinterpret_cast<S*>(scratch), begin, end, reduction);
+        consumer.stamp(2);
+        consumer.sync();
+        if constexpr (!kWhole) Pages::template load_fragments<kWhole>(b, scratch, begin, end, rows, at);
+      }
+    }
+    if constexpr (kWhole) Pages::template load_fragments<kWhole>(b, scratch, 0, kK, rows, at);
+    // the sums lie behind the activation if there is room, else over it
+    static_assert((abi::kMaxRowsPerItem * R::kChunks + R::kRowsPerPage) * Pages::kSlotWords * 4 <= kScratchBytes);
+    int pages = 0, slots = 0;
+    for_each_segment<Form>(task, [&](auto, const auto& range, int page, int slot) __attribute__((always_inline)) {
+      pages = page + R::pages(range.count);
+      slots = slot + R::slots(range.count);
+    });
+    float* sums = reinterpret_cast<float*>(scratch + kStagedBytes);
+    const bool behind = kStagedBytes + slots * Pages::kSlotWords * 4 <= kActivationBytes;
+    if (!behind) {
+      consumer.sync();
+      sums = reinterpret_cast<float*>(scratch);
+    }
+    consumer.staged = behind && kWhole ? consumer.op : -1;
+    if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
+    consumer.stamp(3);
+    prefetch_epilogues(consumer, task);
+
+    // ---- the pages: of all segments together, as every page has as many slots
+    Pages::run(consumer, b, sums, consumer.page, pages, rows, at);
+    consumer.advance(pages);
+    consumer.stamp(7);
+    consumer.sync();
+    consumer.mark_loaded();
+    consumer.stamp(8);
+
+    // ---- the epilogues, one thread per element
+    int done = 0;
+    for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int slot) __attribute__((always_inline)) {
+      if (range.count > 0)
+        done += finish<decltype(segment)>(consumer, task, range.first, range.count,
+                                          [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
+                                            return Pages::total(sums, slot + R::slot_of(unit, unit_lane), m);
+                                          });
+    });
+    if constexpr (kM == 1) consumer.arrive_warp(task, done);
+  }
+
+  /// What the epilogues read comes into the first-level cache while the pages arrive: the loads are issued and never
+  /// waited for.
+  static ARK_DEVICE void prefetch_epilogues(Consumer& consumer, const Task& task) {
+    for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
+      using G = decltype(segment);
+      using P = typename G::Program;
+      const int e = consumer.thread(), lane = e & (R::kLanes - 1), unit = e >> (R::kLanes - 1);
+      if (unit >= range.count) return;
+      const ProgramContext c(task, G::kFirstOperand, consumer.worker);
+      i32 x[P::kDims] = {};
+      x[P::kDims - 1] = G::column(range.first + unit, lane);
+      typename P::template Inputs<1> in;
+      P::template load<1>(c, x, in);
+    });
+  }
+
+  /// Epilogue of one segment's units: thread = (activation row, unit, lane of the unit), lanes of a unit side by side.
+  /// With one activation row: how many units this warp has finished.
+  template <class G, class Total>
+  static ARK_DEVICE int finish(Consumer& consumer, const Task& task, int first_unit, int count, const Total& total_of) {
+    using P = typename G::Program;
+    const int per_row = count * R::kLanes, elements = per_row * R::rows(task);
+    const int thread = consumer.thread(), warp_lane = thread & 31;
+    const ProgramContext c(task, G::kFirstOperand, consumer.worker);
+    int done = 0;
+#pragma unroll 1
+    for (int first = thread & ~31; first < elements; first += kConsumerThreads) {
+      const int e = min(first + warp_lane, elements - 1);
+      const int m = kM == 1 ? 0 : e / per_row, in_row = e - m * per_row;
+      const int lane = in_row & (R::kLanes - 1), unit = in_row >> (R::kLanes - 1);
+      UnitRoots roots{total_of(unit, lane, m), 0, R::kGated};
+      if constexpr (R::kLanes == 2) roots.other = __shfl_xor_sync(~0u, roots.own, 1);
+      done += min(32, elements - first) / R::kLanes;
+      if (first + warp_lane >= elements || (R::kGated && lane == 1)) continue;
+      i32 x[P::kDims] = {};
+      x[P::kDims - 2] = m;
+      x[P::kDims - 1] = G::column(first_unit + unit, lane);
+      P::template run<1>(c, x, roots);
+    }
+    return done;
+  }
+
+  // ---------------------------------------------------------------- fp32: CUDA cores
+
+  /// A warp takes a weight row; the activation comes from shared memory, window by window.
+  static ARK_DEVICE void consume_floats(Consumer& consumer, const Task& task) {
+    constexpr int kSumBytes = abi::kMaxRowsPerItem * 8 * 4, kFloatBytes = kScratchBytes - kSumBytes - 512;
+    float* sums = reinterpret_cast<float*>(consumer.scratch());  // [row of the item][8]
+    float* activation = reinterpret_cast<float*>(consumer.scratch() + kSumBytes);
+    unsigned char* reduction = consumer.scratch() + kScratchBytes - 512;
+    constexpr int kFloats = kFloatBytes / 4 / kM / 8 * 8, kFloatWindow = kK < kFloats ? kK : kFloats;
+    consumer.wait_for_item(task);
+    consumer.staged = -1;
+#pragma unroll 1
+    for (int begin = 0; begin < kK; begin += kFloatWindow) {
+      const int end = min(kK, begin + kFloatWindow);
+      consumer.sync();
+      stage<float>(consumer, task, activation, begin, end, reduction);
+      consumer.sync();
+      int row = 0;
+      for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
+        using G = decltype(segment);
+#pragma unroll 1
+        for (int r = consumer.warp(); r < range.count * R::kLanes; r += kConsumerWarps)
+          multiply_floats<G>(consumer, task, range.first + r / R::kLanes, r % R::kLanes, activation, begin, end,
+                             sums + (row + r) * 8);
+        row += range.count * R::kLanes;
+      });
+    }
+    consumer.sync();
+    consumer.mark_loaded();
+    int row = 0;
+    for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
+      if (range.count > 0)
+        finish<decltype(segment)>(consumer, task, range.first, range.count,
+                                  [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
+                                    return sums[(row + unit * R::kLanes + unit_lane) * 8 + m];
+                                  });
+      row += range.count * R::kLanes;
+    });
+  }
+
+  /// One weight row's elements [begin, end) times all activation rows, added to sums[0..m).
+  template <class G>
+  static ARK_DEVICE void multiply_floats(Consumer& consumer, const Task& task, int unit, int lane,
+                                         const float* activation, int begin, int end, float* sums) {
+    const int operand = R::kGated && lane == 1 ? G::kWeight2 : G::kWeight;
+    const float* weight =
+        task.address<float>(operand) + G::column(unit, lane) * task.operand(operand).stride[0] + begin;
+    const int length = end - begin, rows = R::rows(task);
+    float acc[8] = {};
+#pragma unroll 4
+    for (int e = consumer.lane() * 4; e < length; e += 128) {
+      Vec<float, 4> w;
+      load_vector(weight + e, w);
+#pragma unroll
+      for (int m = 0; m < 8; ++m)
+        if (m < rows) {
+          const float4 x = *reinterpret_cast<const float4*>(activation + m * length + e);
+          acc[m] = ::fmaf(w.v[0], x.x, ::fmaf(w.v[1], x.y, ::fmaf(w.v[2], x.z, ::fmaf(w.v[3], x.w, acc[m]))));
+        }
+    }
+    const float sum = transpose_sum<8>(acc, consumer.lane());
+    if (consumer.lane() % 4 == 0 && consumer.lane() / 4 < rows) {
+      float* to = sums + consumer.lane() / 4;
+      *to = begin == 0 ? sum : *to + sum;
+    }
+  }
+};
+
+/// The loaders; consumers call RowsTask of the record's form.
+template <class Programs>
+struct MatmulRows {
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    RowsLoader::load(loader, task, task.record->params.rows.weights_immutable != 0);
+  }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    const bool fills = task.record->params.rows.weights_immutable == 0;
+    if (fills) loader.wait_for(task, task.first, task.count);
+    RowsLoader::load(loader, task, fills);
+    prefetch_operands(loader, task);
+  }
+
+ private:
+  /// What the prologue reads comes closer (L2) while the worker still waits: norm weights are cold.
+  static ARK_DEVICE void prefetch_operands(Loader& loader, const Task& task) {
+    const abi::MatmulRowsParams& p = task.record->params.rows;
+#pragma unroll 1
+    for (int i = p.prologue_operand; i < p.segment[0].first_operand; ++i) {
+      const abi::Operand& o = task.operand(i);
+      if (o.slot == abi::kNoSlot || o.index_operand >= 0 || o.vector < 4) continue;
+      const int bytes = p.k * element_bytes(o.dtype);
+      for (int at = loader.lane() * 128; at < bytes; at += 32 * 128) prefetch_l2(task.address<unsigned char>(i) + at);
+    }
+  }
+};
+
+}  // namespace ark::device

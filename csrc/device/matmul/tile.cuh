@@ -1,0 +1,199 @@
+// kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
+// Each consumer warpgroup computes 64 rows of the tile. What bounds it (one H200, us per step of k on every SM): the
+// products alone 0.65 at 1.71 GHz, the power limit (0.52 at 1.98); the copies alone 0.61 to 0.68; both together 0.66.
+//
+// Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
+// of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
+#pragma once
+#include "device/loop/loop.cuh"
+#include "device/loop/page_walk.cuh"
+#include "device/loop/tensor_map.cuh"
+#include "device/matmul/epilogue.cuh"
+#include "device/matmul/tile_coordinates.cuh"
+
+namespace ark::device {
+
+/// Where a step's operands lie among its pages. One wgmma reads both pages of B, so they must lie side by side: a step
+/// whose pages 1 and 2 would be the last and the first of the ring has B before A.
+struct StepPages {
+  int a, b;
+  ARK_DEVICE StepPages(int slot, int pages) : a(0), b(1) {
+    if (pages == 3 && slot == kPages - 2) {
+      a = 2;
+      b = 0;
+    }
+  }
+};
+
+/// Which main loops a kernel holds: bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major). Generated code may
+/// narrow it with Programs::kMatmulVariants.
+template <class Programs>
+consteval u32 matmul_variants() {
+  if constexpr (requires { Programs::kMatmulVariants; })
+    return Programs::kMatmulVariants;
+  else
+    return 0xffffu;
+}
+ARK_DEVICE int matmul_variant(const abi::MatmulTileParams& p) {
+  return (p.dtype == kTypeF16) << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
+}
+
+template <class Programs>
+struct MatmulTile {
+  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    load(loader, task, p.a_immutable != 0, p.b_immutable != 0, false);
+  }
+  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    load(loader, task, p.a_immutable == 0, p.b_immutable == 0, true);
+  }
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    float acc[kAccumulators];
+    for (int i = 0; i < task.count; ++i) {
+      const TileCoordinates at(*task.record, task.first + i);
+      // Defined on every path: accumulators that one path leaves undefined stay alive through the whole kernel and take
+      // their registers from every other task, and what is put into them later serialises all wgmmas (C7512, C7515).
+#pragma unroll
+      for (int j = 0; j < kAccumulators; ++j) acc[j] = 0.0f;
+      wgmma_keep(acc);
+      multiply_any<0>(consumer, matmul_variant(p), (p.k + 63) / 64, acc);
+      consumer.mark_loaded();
+      consumer.stamp(2);
+      // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
+      if (p.a_immutable && p.b_immutable) consumer.wait_for(task, task.first + i, 1);
+      run_epilogue<Programs>(consumer, task, acc, TilePlace{at.batch, at.row + consumer.group() * 64, at.column},
+                             p.tile_n);
+      if (i + 1 < task.count) consumer.arrive(task, 1);
+    }
+  }
+
+ private:
+  static constexpr u32 kVariants = matmul_variants<Programs>();
+  static constexpr int kAccumulators = (kVariants & 0xf0f0u) != 0 ? 128 : 64;
+
+  static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
+    const abi::MatmulTileParams& p = task.record->params.matmul;
+    const int steps = (p.k + 63) / 64, pages = 1 + p.tile_n / 128;
+    if (!load_a && !load_b) {
+      loader.skip(task.count * steps * pages);
+      return;
+    }
+    wait_tensor_maps(loader);
+    acquire_tensor_maps(loader, &p.map_a, 2);
+    for (int i = 0; i < task.count && loader.ok; ++i) {
+      const TileCoordinates at(*task.record, task.first + i);
+      if (dependent) loader.wait_for(task, task.first + i, 1);
+      const Elected one = elect_lane();
+      if (one.chosen) load_any<0>(loader, p, matmul_variant(p) & 7, at, load_a, load_b);
+      PageWalk::rejoin(loader, one.lane);
+    }
+  }
+
+  template <int kVariant>
+  static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
+                                  const TileCoordinates& at, bool load_a, bool load_b) {
+    if constexpr (kVariant < 8) {
+      if constexpr (((kVariants | kVariants >> 8) >> kVariant & 1) != 0)
+        if (variant == kVariant) {
+          load_tile<(kVariant & 4) != 0 ? 3 : 2, (kVariant & 2) != 0, (kVariant & 1) != 0>(loader, p, at, load_a,
+                                                                                           load_b);
+          return;
+        }
+      load_any<kVariant + 1>(loader, p, variant, at, load_a, load_b);
+    }
+  }
+
+  /// One lane: the pages of a tile that this loader fills.
+  template <int kStepPages, bool kTransA, bool kTransB>
+  static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
+                                   bool load_a, bool load_b) {
+    const void* map_a = tensor_map(loader.worker, p.map_a);
+    const void* map_b = tensor_map(loader.worker, p.map_b);
+    const int size_k = p.k;
+    PageWalk walk(loader);
+#pragma unroll 1
+    for (int k = 0; k < size_k; k += 64) {
+      const StepPages order(walk.slot, kStepPages);
+      constexpr u32 kAll = (1u << kStepPages) - 1;
+      const u32 bit_a = 1u << order.a, own = (load_a ? bit_a : 0) | (load_b ? kAll & ~bit_a : 0);
+      walk.acquire<kStepPages>(own);
+      if (!loader.ok) break;
+      if (load_a) {
+        mbarrier_arrive_expect(walk.barrier(order.a), kPageBytes);
+        load_page<kTransA>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
+      }
+      if (load_b) {
+#pragma unroll
+        for (int i = 0; i < kStepPages - 1; ++i) {
+          mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
+          load_page<kTransB>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k, at.column + i * 128,
+                             at.batch);
+        }
+      }
+      walk.advance<kStepPages>(own);
+      walk.publish();
+    }
+    walk.finish();
+  }
+
+  /// 128 rows x 64 k of an operand.
+  template <bool kTrans>
+  static ARK_DEVICE void load_page(u32 shared, const void* map, u32 barrier, int k, int row, int batch) {
+    if constexpr (kTrans) {
+      tensor_load(shared, map, barrier, row, k, batch);
+      tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+    } else {
+      tensor_load(shared, map, barrier, k, row, batch);
+    }
+  }
+
+  template <int kVariant>
+  static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, int steps, float (&acc)[kAccumulators]) {
+    if constexpr (kVariant < 16) {
+      if constexpr ((kVariants >> kVariant & 1) != 0)
+        if (variant == kVariant) {
+          multiply<(kVariant & 4) != 0 ? 256 : 128, (kVariant & 8) != 0, (kVariant & 2) != 0, (kVariant & 1) != 0>(
+              consumer, steps, acc);
+          return;
+        }
+      multiply_any<kVariant + 1>(consumer, variant, steps, acc);
+    }
+  }
+
+  /// The main loop: acc = this warpgroup's 64 rows of the tile. One group of wgmmas is always in flight.
+  template <int kN, bool kHalf, bool kTransA, bool kTransB>
+  static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
+    auto& acc = reinterpret_cast<float(&)[kN / 2]>(storage);
+    constexpr int kStepPages = 1 + kN / 128;
+    constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
+                  kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
+    PageReader pages(consumer);
+    u32 previous = 0;
+    for (int step = 0; step < steps; ++step) {
+      const StepPages order(pages.slot, kStepPages);
+      pages.wait<kStepPages>();
+      const u32 shared_a = pages.address(pages.slot_at(order.a)) + consumer.group() * (kPageBytes / 2);
+      const u64 a = matrix_descriptor(shared_a, kPageBytes / 2, 1024);
+      const u64 b = matrix_descriptor(pages.address(pages.slot_at(order.b)), kPageBytes / 2, 1024);
+      wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        wgmma_ss<kN, kHalf, kTransA, kTransB>(acc, a + j * kAdvanceA, b + j * kAdvanceB, step + j > 0);
+      wgmma_commit();
+      if (step > 0) {
+        wgmma_wait<1>();
+        pages.release<kStepPages>(previous);
+      }
+      previous = pages.slot;
+      pages.advance(kStepPages);
+    }
+    wgmma_wait<0>();
+    pages.release<kStepPages>(previous);
+    consumer.advance(steps * kStepPages);
+  }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,117 @@
+// Reductions in progress, and their values from lane to lane. All merges are in a fixed order.
+#pragma once
+#include "device/program/math.cuh"
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device {
+
+/// Sums v[i] over the warp; lane l gets the sum of value l / (32 / kCount). A fixed tree. Destroys v.
+template <int kCount>
+ARK_DEVICE float transpose_sum(float (&v)[kCount], int lane) {
+  int mask = 16;
+#pragma unroll
+  for (int count = kCount; count > 1; count /= 2, mask /= 2) {
+    const bool upper = lane & mask;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (i < count / 2) {
+        const float keep = upper ? v[i + count / 2] : v[i], give = upper ? v[i] : v[i + count / 2];
+        v[i] = keep + __shfl_xor_sync(~0u, give, mask);
+      }
+    }
+  }
+#pragma unroll 1
+  for (; mask > 0; mask /= 2) v[0] += __shfl_xor_sync(~0u, v[0], mask);
+  return v[0];
+}
+
+/// Any trivially copyable struct from another lane.
+template <class T>
+ARK_DEVICE T shuffle_xor(const T& value, int mask) {
+  static_assert(sizeof(T) % 4 == 0);
+  T out;
+  u32 words[sizeof(T) / 4];
+  __builtin_memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __shfl_xor_sync(~0u, words[i], mask);
+  __builtin_memcpy(&out, words, sizeof(T));
+  return out;
+}
+
+/// One reduction in progress: start(), add(element, index), merge(other accumulator). All merges are in a fixed order.
+template <class T>
+struct SumAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = T(0); }
+  ARK_DEVICE void add(T x, i64) { value = op::add(value, x); }
+  ARK_DEVICE void merge(const SumAccumulator& o) { value = op::add(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+template <class T>
+struct ProdAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = T(1); }
+  ARK_DEVICE void add(T x, i64) { value = op::mul(value, x); }
+  ARK_DEVICE void merge(const ProdAccumulator& o) { value = op::mul(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+template <class T>
+ARK_DEVICE T lowest() {
+  if constexpr (op::kIsFloat<T>) return static_cast<T>(-op::infinity());
+  return static_cast<T>(0x8000000000000000ull);
+}
+template <class T>
+ARK_DEVICE T highest() {
+  if constexpr (op::kIsFloat<T>) return static_cast<T>(op::infinity());
+  return static_cast<T>(0x7fffffffffffffffull);
+}
+template <class T>
+struct MaxAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = lowest<T>(); }
+  ARK_DEVICE void add(T x, i64) { value = op::maximum(value, x); }
+  ARK_DEVICE void merge(const MaxAccumulator& o) { value = op::maximum(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+template <class T>
+struct MinAccumulator {
+  T value;
+  ARK_DEVICE void start() { value = highest<T>(); }
+  ARK_DEVICE void add(T x, i64) { value = op::minimum(value, x); }
+  ARK_DEVICE void merge(const MinAccumulator& o) { value = op::minimum(value, o.value); }
+  ARK_DEVICE T result() const { return value; }
+};
+struct AnyAccumulator {
+  u32 value;
+  ARK_DEVICE void start() { value = 0; }
+  ARK_DEVICE void add(bool x, i64) { value |= x; }
+  ARK_DEVICE void merge(const AnyAccumulator& o) { value |= o.value; }
+  ARK_DEVICE bool result() const { return value != 0; }
+};
+struct AllAccumulator {
+  u32 value;
+  ARK_DEVICE void start() { value = 1; }
+  ARK_DEVICE void add(bool x, i64) { value &= x; }
+  ARK_DEVICE void merge(const AllAccumulator& o) { value &= o.value; }
+  ARK_DEVICE bool result() const { return value != 0; }
+};
+/// First index of the extreme; NaN wins.
+template <class T, bool kMax>
+struct ArgAccumulator {
+  i64 index;
+  T value;
+  ARK_DEVICE void start() {
+    index = 0x7fffffffffffffffll;
+    value = kMax ? lowest<T>() : highest<T>();
+  }
+  ARK_DEVICE void add(T x, i64 i) { merge(ArgAccumulator{i, x}); }
+  ARK_DEVICE void merge(const ArgAccumulator& o) {
+    const bool here_nan = value != value, there_nan = o.value != o.value;
+    const bool better = there_nan ? !here_nan : !here_nan && (kMax ? o.value > value : o.value < value);
+    const bool equal = there_nan ? here_nan : o.value == value;
+    if (better || (equal && o.index < index)) *this = o;
+  }
+  ARK_DEVICE i64 result() const { return index; }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,80 @@
+// The threads that work on a row together, and how they reduce.
+#pragma once
+#include "device/program/support.cuh"
+
+namespace ark::device {
+
+/// The threads that share a row: 32, 128 or 256 of them.
+struct RowGroup {
+  const Consumer& consumer;
+  int size;
+
+  ARK_DEVICE int thread() const { return consumer.thread() & (size - 1); }
+  ARK_DEVICE int index() const { return consumer.thread() / size; }
+  ARK_DEVICE int count() const { return kConsumerThreads / size; }
+  ARK_DEVICE void sync() const {
+    if (size == kConsumerThreads)
+      consumer.sync();
+    else if (size == 128)
+      consumer.sync_group();
+    else
+      __syncwarp();
+  }
+  /// The accumulators of all threads of the group, merged in a fixed tree; every thread gets the result. `buffer`:
+  /// shared memory for 8 accumulators, used by every call (two barriers keep calls apart).
+  template <class A>
+  ARK_DEVICE void reduce(A& acc, unsigned char* buffer) const {
+    if constexpr (!A::kEmpty) {
+#pragma unroll
+      for (int mask = 16; mask > 0; mask >>= 1) {
+        A other = shuffle_xor(acc, mask);
+        // the lower lane's part comes first, in both lanes
+        if (consumer.lane() & mask) {
+          other.merge(acc);
+          acc = other;
+        } else {
+          acc.merge(other);
+        }
+      }
+      if (size == 32) return;
+      A* parts = reinterpret_cast<A*>(buffer);
+      const int warps = size / 32, first = index() * warps;
+      if (consumer.lane() == 0) parts[consumer.warp()] = acc;
+      sync();
+      acc = parts[first];  // all reads at once, then merged in order
+      A other[7];
+      unrolled<7>([&](auto w) __attribute__((always_inline)) { other[w.value] = parts[min(first + w.value + 1, 7)]; });
+      unrolled<7>([&](auto w) __attribute__((always_inline)) {
+        if (w.value + 1 < warps) acc.merge(other[w.value]);
+      });
+      sync();
+    }
+  }
+};
+
+/// Coordinates of element `at` of a row.
+template <class P>
+ARK_DEVICE void row_coordinates(const ProgramContext& c, const i32 (&row)[P::kDims], i64 at, i32 (&x)[P::kDims]) {
+#pragma unroll
+  for (int d = 0; d < P::kDims; ++d) x[d] = row[d];
+  if constexpr (P::kReduceDims == 1)
+    x[P::kDims - 1] = static_cast<i32>(at);
+  else
+    unflatten<P::kDims - P::kReduceDims, P::kDims>(*c.task.record, at, x);
+}
+
+/// f(context, coordinates) of element `first` + kFurther of a row: one address per operand serves all that differ in
+/// kFurther only, which goes into the instruction.
+template <class P, int kFurther, class F>
+ARK_DEVICE void at_element(const ProgramContext& c, const i32 (&row)[P::kDims], i64 first, F&& f) {
+  i32 x[P::kDims];
+  if constexpr (P::kReduceDims == 1) {
+    row_coordinates<P>(c, row, first, x);
+    f(c.behind(kFurther), x);
+  } else {
+    row_coordinates<P>(c, row, first + kFurther, x);
+    f(c, x);
+  }
+}
+
+}  // namespace ark::device

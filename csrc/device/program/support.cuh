@@ -1,0 +1,81 @@
+// What generated programs are made of: elements and vectors (element.cuh), operands (operand.cuh, indexed_operand.cuh,
+// attention_parts.cuh), reductions (reduction.cuh) and what is below.
+//
+// A generated program is a struct (see codegen/program_source.h for the exact text):
+//   kDims, kReduceDims, kVector (elements per vector), kPasses (row programs: walks over the row before the last values
+//     are known)
+//   Inputs<V>: raw values of the loads that need nothing but coordinates; load<V>(c, x, in) issues these loads, so that
+//     several vectors can be in flight
+//   pointwise, epilogue: run<V>(c, x, roots) and run_loaded<V>(c, x, in, roots)
+//   row, prologue: Uniform (reduction results), Accumulator<p>, element<p, V>(c, x, r, in, u, acc, sink),
+//     finish<p>(acc, u), uniform_stores(c, x, u)
+//   row: its form (codegen/row_form.h) as constants; Scalars, the values that are the same along a row (load_scalars);
+//     load<V>(Pass<p>, c, x, u, in) issues the loads that a pass needs, load_more those of them that no earlier pass
+//     does, without the ones of load_ahead<V>(c, x, in), which may come before the row itself
+//   column: Accumulator<0>, element<0, V>(...) with one accumulator per column, finish<0>, uniform_stores
+// All of them are called with the coordinates x of the first of V elements that are neighbours along the last
+// dimension.
+#pragma once
+#include "device/loop/pipeline.cuh"
+#include "device/program/attention_parts.cuh"
+#include "device/program/element.cuh"
+#include "device/program/indexed_operand.cuh"
+#include "device/program/math.cuh"
+#include "device/program/operand.cuh"
+#include "device/program/reduction.cuh"
+
+namespace ark::device {
+
+/// a / b for 0 <= a < 2^20, b > 0: half the latency of the general division, which is on the way of every item.
+ARK_DEVICE int small_divide(int a, int b) {
+  return static_cast<int>(divide_approx(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
+/// f(Number<0>{}), ..., f(Number<kCount - 1>{}). Unrolled by the front end: arrays indexed by the number are in
+/// registers for certain, which loops with #pragma unroll do not guarantee when the elements are copied as bytes.
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+template <int kCount, int kFirst = 0, class F>
+ARK_DEVICE void unrolled(F&& f) {
+  if constexpr (kFirst < kCount) {
+    f(Number<kFirst>{});
+    unrolled<kCount, kFirst + 1>(f);
+  }
+}
+
+template <int kPass>
+struct Pass {};  // walk number kPass over a row
+
+/// Roots of programs that have none.
+struct NoRoots {};
+/// Sinks of row programs that yield nothing.
+struct NoSink {
+  template <int V, class T>
+  ARK_DEVICE void yield(const T (&)[V]) const {}
+};
+
+/// Coordinates of flattened index e over dimensions [kFirst, kLast) of the domain.
+template <int kFirst, int kLast, int kDims>
+ARK_DEVICE void unflatten(const abi::OpRecord& r, i64 e, i32 (&x)[kDims]) {
+  if (e >> 31 == 0) {
+    u32 rest = static_cast<u32>(e);
+#pragma unroll
+    for (int d = kLast - 1; d > kFirst; --d) {
+      const u32 size = static_cast<u32>(r.size[d]), next = rest / size;
+      x[d] = rest - next * size;
+      rest = next;
+    }
+    if constexpr (kLast > kFirst) x[kFirst] = rest;
+    return;
+  }
+#pragma unroll
+  for (int d = kLast - 1; d > kFirst; --d) {
+    x[d] = e % r.size[d];
+    e /= r.size[d];
+  }
+  if constexpr (kLast > kFirst) x[kFirst] = e;
+}
+
+}  // namespace ark::device

@@ -1,0 +1,415 @@
+// plan::to_json and from_json. A record is written by its named parts: only the parameters of its kind, only the waits
+// and arrivals that it has.
+#include <algorithm>
+#include <iterator>
+
+#include "ir/names_json.h"
+#include "plan/plan.h"
+
+namespace ark::plan {
+namespace {
+
+/// An Op as it is written. Of the five parameter structs, those of other kinds stay zero and are left out.
+struct OpText {
+  abi::TaskKind kind{};
+  std::vector<int32_t> grid;
+  std::vector<int64_t> size;
+  abi::ProgramParams program{};
+  abi::MatmulRowsParams rows{};
+  abi::MatmulTileParams matmul{};
+  abi::AttentionParams attention{};
+  abi::MaskRangeParams mask_range{};
+  std::vector<abi::Wait> waits;
+  std::vector<abi::Arrive> arrivals;
+  std::vector<abi::Operand> operands;
+  std::vector<int32_t> programs;
+  std::string name, module;
+  int64_t bytes = 0, flops = 0;
+};
+
+enum class ParamsKind { kProgram, kRows, kMatmul, kAttention, kMaskRange };
+
+ParamsKind params_kind(abi::TaskKind kind) {
+  using enum abi::TaskKind;
+  if (kind == kPointwise || kind == kRow || kind == kColumn) return ParamsKind::kProgram;
+  if (kind == kMatmulRows) return ParamsKind::kRows;
+  if (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) return ParamsKind::kMatmul;
+  return kind == kMaskRange ? ParamsKind::kMaskRange : ParamsKind::kAttention;
+}
+
+OpText to_text(const Op& op) {
+  const abi::OpRecord& r = op.record;
+  OpText t{.kind = r.kind,
+           .grid = {std::begin(r.grid), std::end(r.grid)},
+           .size = {std::begin(r.size), std::end(r.size)},
+           .waits = {r.wait, r.wait + r.num_waits},
+           .arrivals = {r.arrive, r.arrive + r.num_arrivals},
+           .operands = op.operands,
+           .programs = op.programs,
+           .name = op.name,
+           .module = op.module,
+           .bytes = op.bytes,
+           .flops = op.flops};
+  switch (params_kind(r.kind)) {
+    case ParamsKind::kProgram:
+      t.program = r.params.program;
+      break;
+    case ParamsKind::kRows:
+      t.rows = r.params.rows;
+      break;
+    case ParamsKind::kMatmul:
+      t.matmul = r.params.matmul;
+      break;
+    case ParamsKind::kAttention:
+      t.attention = r.params.attention;
+      break;
+    case ParamsKind::kMaskRange:
+      t.mask_range = r.params.mask_range;
+      break;
+  }
+  return t;
+}
+
+template <class T, size_t N>
+void copy_limited(const std::vector<T>& from, T (&to)[N], const json::Path& path, const char* what) {
+  check<UserError>(from.size() <= N, path, ".", what, ": expected at most ", N, ", got ", from.size());
+  std::copy(from.begin(), from.end(), to);
+}
+
+Op from_text(OpText&& t, const json::Path& path) {
+  Op op;
+  abi::OpRecord& r = op.record;
+  r.kind = t.kind;
+  copy_limited(t.grid, r.grid, path, "grid");
+  copy_limited<abi::i64>({t.size.begin(), t.size.end()}, r.size, path, "size");
+  copy_limited(t.waits, r.wait, path, "waits");
+  copy_limited(t.arrivals, r.arrive, path, "arrivals");
+  r.num_waits = static_cast<int32_t>(t.waits.size());
+  r.num_arrivals = static_cast<int32_t>(t.arrivals.size());
+  r.num_operands = static_cast<int32_t>(t.operands.size());
+  r.record_bytes = static_cast<int32_t>(sizeof(abi::OpRecord) + t.operands.size() * sizeof(abi::Operand));
+  switch (params_kind(t.kind)) {
+    case ParamsKind::kProgram:
+      r.params.program = t.program;
+      break;
+    case ParamsKind::kRows:
+      r.params.rows = t.rows;
+      break;
+    case ParamsKind::kMatmul:
+      r.params.matmul = t.matmul;
+      break;
+    case ParamsKind::kAttention:
+      r.params.attention = t.attention;
+      break;
+    case ParamsKind::kMaskRange:
+      r.params.mask_range = t.mask_range;
+      break;
+  }
+  op.operands = std::move(t.operands);
+  op.programs = std::move(t.programs);
+  op.name = std::move(t.name);
+  op.module = std::move(t.module);
+  op.bytes = t.bytes;
+  op.flops = t.flops;
+  return op;
+}
+
+}  // namespace
+}  // namespace ark::plan
+
+namespace ark::json {
+
+using namespace ark::plan;
+
+template <>
+struct Enumerators<abi::TaskKind> {
+  static constexpr int count = static_cast<int>(abi::TaskKind::kCount);
+  static std::string_view name(abi::TaskKind kind) { return plan::name(kind); }
+};
+template <>
+struct Enumerators<BufferKind> {
+  static constexpr int count = static_cast<int>(BufferKind::kConstant) + 1;
+  static std::string_view name(BufferKind kind) {
+    constexpr std::string_view kNames[count] = {"input", "output", "arena", "constant"};
+    return kNames[static_cast<int>(kind)];
+  }
+};
+
+template <>
+struct Fields<abi::Operand> {
+  using T = abi::Operand;
+  static constexpr auto list = std::tuple{field("slot", &T::slot),     field("dtype", &T::dtype),
+                                          field("vector", &T::vector), field("index_operand", &T::index_operand),
+                                          field("offset", &T::offset), field("stride", &T::stride)};
+};
+template <>
+struct Fields<abi::Wait> {
+  using T = abi::Wait;
+  static constexpr auto list = std::tuple{field("counter", &T::counter), field("base", &T::base),
+                                          field("coef", &T::coef),       field("extent", &T::extent),
+                                          field("div", &T::div),         field("limit", &T::limit),
+                                          field("target", &T::target),   field("last_target", &T::last_target),
+                                          field("role", &T::role)};
+};
+template <>
+struct Fields<abi::Arrive> {
+  using T = abi::Arrive;
+  static constexpr auto list =
+      std::tuple{field("counter", &T::counter), field("base", &T::base), field("coef", &T::coef),
+                 field("extent", &T::extent),   field("div", &T::div),   field("limit", &T::limit)};
+};
+template <>
+struct Fields<abi::ProgramParams> {
+  using T = abi::ProgramParams;
+  static constexpr auto list = std::tuple{field("program", &T::program),   field("first_operand", &T::first_operand),
+                                          field("num_dims", &T::num_dims), field("reduce_dims", &T::reduce_dims),
+                                          field("tile", &T::tile),         field("split", &T::split),
+                                          field("num_rows", &T::num_rows), field("row_size", &T::row_size)};
+};
+template <>
+struct Fields<abi::Segment> {
+  using T = abi::Segment;
+  static constexpr auto list = std::tuple{field("first_unit", &T::first_unit),
+                                          field("num_units", &T::num_units),
+                                          field("column", &T::column),
+                                          field("weight", &T::weight),
+                                          field("weight2", &T::weight2),
+                                          field("program", &T::program),
+                                          field("first_operand", &T::first_operand)};
+};
+template <>
+struct Fields<abi::MatmulRowsParams> {
+  using T = abi::MatmulRowsParams;
+  static constexpr auto list = std::tuple{field("m", &T::m),
+                                          field("k", &T::k),
+                                          field("num_units", &T::num_units),
+                                          field("num_segments", &T::num_segments),
+                                          field("lanes", &T::lanes),
+                                          field("pair_distance", &T::pair_distance),
+                                          field("gated", &T::gated),
+                                          field("prologue", &T::prologue),
+                                          field("prologue_operand", &T::prologue_operand),
+                                          field("weights_immutable", &T::weights_immutable),
+                                          field("dtype", &T::dtype),
+                                          field("segment", &T::segment)};
+};
+template <>
+struct Fields<abi::MatmulTileParams> {
+  using T = abi::MatmulTileParams;
+  static constexpr auto list = std::tuple{field("batch", &T::batch),
+                                          field("m", &T::m),
+                                          field("n", &T::n),
+                                          field("k", &T::k),
+                                          field("tile_m", &T::tile_m),
+                                          field("tile_n", &T::tile_n),
+                                          field("tile_k", &T::tile_k),
+                                          field("map_a", &T::map_a),
+                                          field("map_b", &T::map_b),
+                                          field("a_k_major", &T::a_k_major),
+                                          field("b_k_major", &T::b_k_major),
+                                          field("b_immutable", &T::b_immutable),
+                                          field("program", &T::program),
+                                          field("first_operand", &T::first_operand),
+                                          field("pair_distance", &T::pair_distance),
+                                          field("dtype", &T::dtype),
+                                          field("group_m", &T::group_m),
+                                          field("a_immutable", &T::a_immutable)};
+};
+template <>
+struct Fields<abi::AttentionParams> {
+  using T = abi::AttentionParams;
+  static constexpr auto list = std::tuple{field("batch", &T::batch),
+                                          field("heads", &T::heads),
+                                          field("kv_heads", &T::kv_heads),
+                                          field("queries", &T::queries),
+                                          field("keys", &T::keys),
+                                          field("head_dim", &T::head_dim),
+                                          field("value_dim", &T::value_dim),
+                                          field("causal", &T::causal),
+                                          field("causal_offset", &T::causal_offset),
+                                          field("mask_kind", &T::mask_kind),
+                                          field("parts", &T::parts),
+                                          field("positions_per_part", &T::positions_per_part),
+                                          field("fresh_operand", &T::fresh_operand),
+                                          field("tile_q", &T::tile_q),
+                                          field("tile_k", &T::tile_k),
+                                          field("map", &T::map),
+                                          field("dtype", &T::dtype),
+                                          field("scale", &T::scale)};
+};
+template <>
+struct Fields<abi::MaskRangeParams> {
+  using T = abi::MaskRangeParams;
+  static constexpr auto list =
+      std::tuple{field("batch", &T::batch), field("heads", &T::heads), field("queries", &T::queries),
+                 field("keys", &T::keys),   field("block", &T::block), field("mask_kind", &T::mask_kind),
+                 field("dtype", &T::dtype)};
+};
+template <>
+struct Fields<OpText> {
+  using T = OpText;
+  static constexpr auto list = std::tuple{field("kind", &T::kind),           field("name", &T::name),
+                                          field("module", &T::module),       field("grid", &T::grid),
+                                          field("size", &T::size),           field("program", &T::program),
+                                          field("rows", &T::rows),           field("matmul", &T::matmul),
+                                          field("attention", &T::attention), field("mask_range", &T::mask_range),
+                                          field("waits", &T::waits),         field("arrivals", &T::arrivals),
+                                          field("operands", &T::operands),   field("programs", &T::programs),
+                                          field("bytes", &T::bytes),         field("flops", &T::flops)};
+};
+
+template <>
+struct Custom<Op> {
+  static void read(const Value& from, Op& to, const Path& path) {
+    OpText text;
+    json::read(from, text, path);
+    to = from_text(std::move(text), path);
+  }
+  static void write(Writer& out, const Op& from) { json::write(out, to_text(from)); }
+  static bool is_default(const Op&) { return false; }
+};
+
+/// [op, first, count]
+template <>
+struct Custom<abi::WorkItem> {
+  static void read(const Value& from, abi::WorkItem& to, const Path& path) {
+    int32_t numbers[3] = {0, 0, 0};
+    json::read(from, numbers, path);
+    to = {0, numbers[1], numbers[2], numbers[0]};
+  }
+  static void write(Writer& out, const abi::WorkItem& from) {
+    const int32_t numbers[3] = {from.op, from.first, from.count};
+    json::write(out, numbers);
+  }
+  static bool is_default(const abi::WorkItem&) { return false; }
+};
+
+/// Bytes that are no text; written in hexadecimal digits.
+struct Bytes {
+  std::string data;
+};
+template <>
+struct Custom<Bytes> {
+  static void read(const Value& from, Bytes& to, const Path& path) {
+    std::string text;
+    json::read(from, text, path);
+    check<UserError>(text.size() % 2 == 0, path, ": expected pairs of hexadecimal digits");
+    auto digit = [&](char c) {
+      size_t value = std::string_view("0123456789abcdef").find(c);
+      check<UserError>(value != std::string_view::npos, path, ": expected hexadecimal digits, got '", c, "'");
+      return value;
+    };
+    for (size_t i = 0; i < text.size(); i += 2) to.data += static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1]));
+  }
+  static void write(Writer& out, const Bytes& from) {
+    std::string text;
+    for (char c : from.data) {
+      auto byte = static_cast<uint8_t>(c);
+      text += "0123456789abcdef"[byte >> 4];
+      text += "0123456789abcdef"[byte & 15];
+    }
+    out.value(std::string_view(text));
+  }
+  static bool is_default(const Bytes& x) { return x.data.empty(); }
+};
+
+/// A Buffer with its data as Bytes.
+struct BufferText {
+  BufferKind kind = BufferKind::kArena;
+  int32_t index = -1;
+  int64_t arena_offset = 0, size_bytes = 0;
+  bool immutable = false;
+  int32_t first_op = -1, last_op = -1;
+  Bytes data;
+  std::string name;
+};
+template <>
+struct Fields<BufferText> {
+  using T = BufferText;
+  static constexpr auto list = std::tuple{field("kind", &T::kind),
+                                          field("name", &T::name),
+                                          field("index", &T::index),
+                                          field("arena_offset", &T::arena_offset),
+                                          field("size_bytes", &T::size_bytes),
+                                          field("immutable", &T::immutable),
+                                          field("first_op", &T::first_op),
+                                          field("last_op", &T::last_op),
+                                          field("data", &T::data)};
+};
+template <>
+struct Custom<Buffer> {
+  static void read(const Value& from, Buffer& to, const Path& path) {
+    BufferText t;
+    json::read(from, t, path);
+    to = {t.kind,     t.index,   t.arena_offset,         t.size_bytes,     t.immutable,
+          t.first_op, t.last_op, std::move(t.data.data), std::move(t.name)};
+  }
+  static void write(Writer& out, const Buffer& b) {
+    json::write(out, BufferText{b.kind, b.index, b.arena_offset, b.size_bytes, b.immutable, b.first_op, b.last_op,
+                                Bytes{b.data}, b.name});
+  }
+  static bool is_default(const Buffer&) { return false; }
+};
+
+template <>
+struct Fields<FreshTensor> {
+  using T = FreshTensor;
+  static constexpr auto list =
+      std::tuple{field("dtype", &T::dtype), field("sizes", &T::sizes), field("strides", &T::strides)};
+};
+template <>
+struct Fields<Output> {
+  using T = Output;
+  static constexpr auto list =
+      std::tuple{field("fresh", &T::fresh),     field("input", &T::input),   field("sizes", &T::sizes),
+                 field("strides", &T::strides), field("offset", &T::offset), field("whole", &T::whole)};
+};
+template <>
+struct Fields<TensorMap> {
+  using T = TensorMap;
+  static constexpr auto list =
+      std::tuple{field("slot", &T::slot),   field("offset_bytes", &T::offset_bytes),   field("dtype", &T::dtype),
+                 field("sizes", &T::sizes), field("strides_bytes", &T::strides_bytes), field("box", &T::box)};
+};
+template <>
+struct Fields<Layout> {
+  static constexpr auto list = std::tuple{field("pages", &Layout::pages), field("cluster", &Layout::cluster)};
+};
+template <>
+struct Fields<Plan> {
+  static constexpr auto list = std::tuple{field("name", &Plan::name),
+                                          field("num_workers", &Plan::num_workers),
+                                          field("layout", &Plan::layout),
+                                          field("buffers", &Plan::buffers),
+                                          field("fresh", &Plan::fresh),
+                                          field("outputs", &Plan::outputs),
+                                          field("programs", &Plan::programs),
+                                          field("ops", &Plan::ops),
+                                          field("lists", &Plan::lists),
+                                          field("maps", &Plan::maps),
+                                          field("num_counters", &Plan::num_counters),
+                                          field("arena_bytes", &Plan::arena_bytes),
+                                          field("bytes", &Plan::bytes),
+                                          field("flops", &Plan::flops),
+                                          field("predicted_ms", &Plan::predicted_ms),
+                                          field("floor_ms", &Plan::floor_ms)};
+};
+
+}  // namespace ark::json
+
+namespace ark::plan {
+
+std::string to_json(const Plan& plan) {
+  json::Writer out;
+  json::write(out, plan);
+  return out.take();
+}
+
+Plan from_json(const std::string& text) {
+  Plan plan;
+  json::read(json::parse(text), plan, json::Path{nullptr, "plan"});
+  for (size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].record.op = static_cast<int32_t>(i);
+  return plan;
+}
+
+}  // namespace ark::plan

@@ -1,0 +1,115 @@
+// The planner's result: plain data, everything that a target needs and nothing that it has to decide.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "device/abi/abi.h"
+#include "ir/graph.h"
+#include "ir/program.h"
+
+namespace ark::plan {
+
+/// Where a slot's address comes from at launch. Slot i of the launch belongs to Plan::buffers[i].
+enum class BufferKind : uint8_t {
+  kInput,     // tensor argument `index`
+  kOutput,    // fresh tensor number `index` of Plan::fresh
+  kArena,     // the arena of the run, at `arena_offset`
+  kConstant,  // bytes `data`, uploaded once
+};
+
+struct Buffer {
+  BufferKind kind = BufferKind::kArena;
+  int32_t index = -1;
+  int64_t arena_offset = 0;
+  int64_t size_bytes = 0;
+  bool immutable = false;               // never written in this plan and safe to read before any wait
+  int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
+  std::string data;                     // kConstant
+  std::string name;
+};
+
+/// A fresh torch tensor to allocate per call.
+struct FreshTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> sizes, strides;
+};
+
+/// What the callable returns at one position: fresh tensor `fresh` or input `input` (exactly one >= 0), seen through a
+/// view.
+struct Output {
+  int32_t fresh = -1, input = -1;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  bool whole = true;  // the tensor itself, no view needed
+};
+
+/// Tiled tensor map over a slot, rank <= 5, innermost dimension first, as cuTensorMapEncodeTiled takes it. 128-byte
+/// swizzle, none where the lines of the box are longer than 128 bytes.
+struct TensorMap {
+  uint32_t slot = 0;
+  int64_t offset_bytes = 0;
+  DType dtype = DType::kBF16;
+  std::vector<int64_t> sizes, strides_bytes;  // strides_bytes of dimensions 1..
+  std::vector<int32_t> box;
+};
+
+struct Op {
+  abi::OpRecord record{};
+  std::vector<abi::Operand> operands;
+  std::vector<int32_t> programs;  // every program that the record names
+  std::string name;               // nodes of the graph that it computes, for dumps, profiles and comments
+  std::string module;
+  int64_t bytes = 0, flops = 0;  // the least that it has to move and compute
+};
+
+/// CTA layout: 384 threads = 1 service warpgroup (loaders, list, stores) and 2 consumer warpgroups; ring of `pages` x
+/// 16 KB.
+struct Layout {
+  int32_t pages = 12;
+  int32_t cluster = 1;
+};
+
+struct Plan {
+  std::string name;
+  int32_t num_workers = 132;
+  Layout layout;
+  std::vector<Buffer> buffers;
+  std::vector<FreshTensor> fresh;
+  std::vector<Output> outputs;
+  std::vector<Program> programs;  // deduplicated
+  std::vector<Op> ops;            // in a topological order: no op waits for a later one
+  std::vector<std::vector<abi::WorkItem>>
+      lists;  // per worker, without the end marker; WorkItem::op set, ::record filled by pack
+  std::vector<TensorMap> maps;
+  int32_t num_counters = 0;
+  int64_t arena_bytes = 0;
+  int64_t bytes = 0, flops = 0;  // of the whole plan
+  double predicted_ms = 0, floor_ms = 0;
+};
+
+/// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at
+/// list_begin[w]).
+struct Packed {
+  std::vector<std::byte> records;
+  std::vector<abi::WorkItem> items;
+  std::vector<int32_t> list_begin;
+};
+/// The code of a kernel that was not made for this plan alone (codegen/kernel.h): what its records have to say.
+struct KernelNumbers {
+  std::vector<int32_t> program;  // per program of the plan; empty: its own number
+  std::vector<int32_t> form;     // per op: form of few-row product, or -1; empty: the plan's own
+};
+/// Throws InternalError when a record breaks a limit of abi.h or an item names tiles that are not there.
+Packed pack(const Plan& plan, const KernelNumbers& numbers = {});
+
+/// The enumerator without `k`, in snake case: "matmul_tile".
+const char* name(abi::TaskKind kind);
+
+std::string to_string(const Plan& plan);
+/// A saved plan: JSON with the names of these structs' fields; from_json throws UserError on malformed text.
+std::string to_json(const Plan& plan);
+Plan from_json(const std::string& text);
+
+}  // namespace ark::plan

@@ -1,0 +1,160 @@
+// The driver: simplify, then group, choose what gets memory and emit, again from the start whenever a value turns out
+// to need memory.
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "planner/fuse/simplify.h"
+#include "planner/fuse/state.h"
+
+namespace ark::planner {
+namespace {
+
+using ir::Node;
+using ir::OpKind;
+
+std::vector<int64_t> numbers(const std::vector<ir::Size>& sizes) {
+  std::vector<int64_t> result;
+  result.reserve(sizes.size());
+  for (const ir::Size& s : sizes) result.push_back(s.value);
+  return result;
+}
+
+void read_tensors(State& state) {
+  const ir::Graph& graph = state.graph;
+  state.tensors.resize(graph.values.size());
+  state.users.resize(graph.values.size());
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const ir::Value& value = graph.values[v];
+    Tensor& t = state.tensors[v];
+    t.dtype = value.dtype;
+    t.sizes = numbers(value.sizes);
+    t.strides = numbers(value.strides);
+    t.offset = value.offset.value;
+    t.owner = value.base >= 0 ? value.base : static_cast<int>(v);
+    t.numel = product(t.sizes);
+  }
+  for (size_t i = 0; i < graph.inputs.size(); ++i)
+    state.tensors[static_cast<size_t>(graph.inputs[i])].input = static_cast<int>(i);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      Tensor& t = state.tensors[static_cast<size_t>(node.outputs[k])];
+      t.node = static_cast<int>(i);
+      t.out_index = static_cast<int>(k);
+    }
+    if (node.op == OpKind::kView) continue;
+    for (size_t k = node.op == OpKind::kCopyTo ? 1 : 0; k < node.inputs.size(); ++k) {
+      std::vector<int>& users = state.users[static_cast<size_t>(state.owner(node.inputs[k]))];
+      if (users.empty() || users.back() != static_cast<int>(i)) users.push_back(static_cast<int>(i));
+    }
+  }
+  for (ir::ValueId out : graph.outputs) state.tensors[static_cast<size_t>(state.owner(out))].output = true;
+}
+
+bool is_copy_result(const State& state, int value) {
+  const int node = state.tensor(value).node;
+  return node >= 0 && state.node(node).op == OpKind::kCopyTo;
+}
+
+/// What must be in memory whatever the fusion.
+void force(State& state) {
+  auto force_value = [&](int owner) { state.forced[static_cast<size_t>(owner)] = true; };
+  auto force_source = [&](int value) { force_value(strided_source(state, value).owner); };
+  for (ir::ValueId out : state.graph.outputs) force_value(state.owner(out));
+  for (const Node& node : state.graph.nodes) {
+    for (ir::ValueId input : node.inputs) {
+      const bool written = node.op == OpKind::kCopyTo && input == node.inputs[0];
+      check<UnsupportedError>(written || !is_copy_result(state, input), "node '", node.name,
+                              "' reads the result of a copy_");
+    }
+    if (node.op == OpKind::kMatmul) {
+      const MatmulShape shape = matmul_shape(state, node);
+      if (shape.way != MatmulWay::kRows) force_value(shape.a.owner);
+      force_value(shape.b.owner);
+    } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward) {
+      for (ir::ValueId input : node.inputs) force_source(input);
+    } else if (node.op == OpKind::kCopyTo) {
+      const int src = state.owner(node.inputs[1]);
+      // A value that depends on inputs alone is computed again by the store at the end.
+      if (!state.is_input(src) && !state.in_place[static_cast<size_t>(src)]) state.copied.push_back(src);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t product(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<int64_t>(1, sizes[d]);
+  }
+  return strides;
+}
+
+const Coords* view_map(const State& state, int view) {
+  const Tensor& t = state.tensor(view);
+  if (t.map_state == Tensor::Map::kUnknown) {
+    t.map_state = Tensor::Map::kNone;
+    const Tensor& owner = state.tensor(t.owner);
+    Coords coords;
+    coords.reserve(t.sizes.size());
+    for (size_t d = 0; d < t.sizes.size(); ++d) coords.push_back(dim_expr(static_cast<int>(d), t.sizes[d]));
+    const std::optional<Expr> linear = linearize(coords, t.strides, t.offset);
+    std::optional<Coords> map;
+    if (linear) map = delinearize(*linear, owner.sizes, owner.strides);
+    if (map) {
+      t.map = std::move(*map);
+      t.map_state = Tensor::Map::kKnown;
+    }
+  }
+  return t.map_state == Tensor::Map::kKnown ? &t.map : nullptr;
+}
+
+FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows) {
+  State state;
+  state.graph = simplify(std::move(bound_graph), num_workers);
+  state.tensor_cores = tensor_cores;
+  state.few_rows = few_rows;
+  state.num_workers = num_workers;
+  read_tensors(state);
+  state.forced.assign(state.tensors.size(), false);
+  state.no_claim.assign(state.tensors.size(), false);
+  find_in_place(state);
+  if (tensor_cores) pad_rows(state);
+  force(state);
+  constexpr int kMaxRestarts = 200;
+  for (;; ++state.restarts) {
+    check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");
+    make_groups(state);
+    bool more = false;
+    for (int src : state.copied) {
+      const auto o = static_cast<size_t>(src);
+      more |= state.group_of[o] >= 0 && !state.forced[o];
+      if (state.group_of[o] >= 0) state.forced[o] = true;
+    }
+    if (more) continue;  // what is forced joins other groups
+    choose_stored(state);
+    FusedGraph result;
+    std::vector<int> missing = emit(state, result);
+    if (missing.empty()) return result;
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    for (int owner : missing) {
+      const auto o = static_cast<size_t>(owner);
+      const std::string& name = state.graph.values[o].name;
+      check<UnsupportedError>(!state.forced[o] || !state.no_claim[o], "value '", name,
+                              "' cannot be computed where it is needed");
+      if (state.forced[o]) state.no_claim[o] = true;
+      state.forced[o] = true;
+    }
+  }
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,93 @@
+// Which reductions share an op: those of rows that it computes, and those that read what another one reads.
+#include <set>
+
+#include "base/check.h"
+#include "planner/fuse/grouper.h"
+
+namespace ark::planner {
+
+using ir::Node;
+using ir::OpKind;
+
+void Grouper::reduce(int i) {
+  const Node& node = state_.node(i);
+  const int out = node.outputs[0], x = node.inputs[0];
+  const int g = last_group(node);
+  const bool alone = state_.no_claim[static_cast<size_t>(out)];
+  if (!alone && g >= 0 && group(g).kind == GroupKind::kRow) {
+    if (const std::optional<Coords> place = reduced_place(node, g)) {
+      if (try_eval(out, g, *place) >= 0) return join(out, i, g, *place);
+    }
+  }
+  const std::vector<int64_t>& sizes = state_.tensor(x).sizes;
+  for (int j = static_cast<int>(state_.groups.size()) - 1;
+       !alone && j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
+    const Group& y = group(j);
+    if ((y.kind != GroupKind::kRow && y.kind != GroupKind::kColumn) || y.x_sizes != sizes ||
+        y.x_dims != node.attrs.dims)
+      continue;
+    const int producer = state_.group(x);
+    const bool same_producer = producer >= 0 && producer == state_.group(state_.node(y.anchors[0]).inputs[0]);
+    if (!same_producer && !shares_input(node, j)) continue;
+    const Coords place = kept_place(node, y.x_place);
+    if (try_eval(out, j, place) >= 0) return join(out, i, j, place);
+  }
+  const int fresh = add_group(GroupKind::kRow, i);
+  set_reduce_domain(state_.tensor(x), node, group(fresh));
+  const Coords place = kept_place(node, group(fresh).x_place);
+  if (try_eval(out, fresh, place) < 0) throw UnsupportedError(cat("reduction '", node.name, "' cannot be addressed"));
+  own(out, fresh);
+  state_.place[static_cast<size_t>(out)] = place;
+}
+
+void Grouper::join(int out, int node, int g, const Coords& place) {
+  group(g).anchors.push_back(node);
+  own(out, g);
+  state_.place[static_cast<size_t>(out)] = place;
+}
+
+bool Grouper::shares_input(const Node& node, int g) {
+  auto leaves = [&](const Node& n) {
+    std::set<int> found;
+    std::vector<int> stack{state_.owner(n.inputs[0])};
+    for (int budget = 32; budget > 0 && !stack.empty(); --budget) {
+      const int v = stack.back();
+      stack.pop_back();
+      if (!found.insert(v).second) continue;
+      const Tensor& t = state_.tensor(v);
+      if (t.node < 0 || state_.node(t.node).op != OpKind::kPointwise) continue;
+      for (ir::ValueId input : state_.node(t.node).inputs) {
+        if (state_.tensor(input).numel * 2 > t.numel) stack.push_back(state_.owner(input));
+      }
+    }
+    return found;
+  };
+  const std::set<int> mine = leaves(node);
+  for (int anchor : group(g).anchors) {
+    for (int v : leaves(state_.node(anchor))) {
+      if (mine.count(v) > 0) return true;
+    }
+  }
+  return false;
+}
+
+std::optional<Coords> Grouper::reduced_place(const Node& node, int g) {
+  std::optional<Coords> x = place_of(node.inputs[0]);
+  if (!x || state_.group(node.inputs[0]) != g) {
+    const Group& y = group(g);
+    const Tensor& t = state_.tensor(node.inputs[0]);
+    if (t.numel != product(y.x_sizes)) return std::nullopt;
+    x = row_major(y.x_place, y.x_sizes, t.sizes);
+    if (!x) return std::nullopt;
+  }
+  const Coords place = kept_place(node, *x);
+  const uint32_t rows = row_dims(g);
+  for (const Expr& expr : place) {
+    for (const Term& t : expr.view()) {
+      if ((rows >> t.dim & 1) != 0) return std::nullopt;
+    }
+  }
+  return place;
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,325 @@
+#include "planner/order/place_memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "planner/cost.h"
+
+namespace ark::planner {
+namespace {
+
+struct Use {
+  std::vector<int> ops, writers;  // in plan order
+};
+
+std::vector<Use> uses_of(const FusedGraph& graph) {
+  std::vector<Use> uses(graph.storages.size());
+  for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
+    const FusedOp& op = graph.ops[i];
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      if (op.access[x] == Access::kParameters || op.op.operands[x].slot == abi::kNoSlot) continue;
+      Use& use = uses[op.op.operands[x].slot];
+      if (use.ops.empty() || use.ops.back() != i) use.ops.push_back(i);
+      if (op.access[x] != Access::kRead && (use.writers.empty() || use.writers.back() != i)) use.writers.push_back(i);
+    }
+  }
+  return uses;
+}
+
+/// A storage with a place in the arena.
+struct Tenant {
+  StorageId storage = -1;
+  int64_t begin = 0, end = 0;
+};
+
+class Arena {
+ public:
+  Arena(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync)
+      : draft_(draft),
+        options_(options),
+        timeline_(timeline),
+        sync_(sync),
+        uses_(uses_of(draft.graph)),
+        finished_(static_cast<int>(draft.graph.ops.size())) {
+    for (size_t i = 0; i < draft.graph.ops.size(); ++i) finished_.derive(static_cast<int>(i), sync.sources[i]);
+  }
+
+  /// Byte offset of a storage. Call in the order of first use.
+  int64_t place(StorageId storage, int64_t size_bytes);
+  /// Before the storages that op uses first: takes in the waits added for earlier ones.
+  void enter(int op) { finished_.derive(op, sync_.sources[op]); }
+  int64_t size() const { return size_; }
+  const Use& use(StorageId storage) const { return uses_[storage]; }
+
+ private:
+  /// How a tenant stands to a new storage: gone for certain, gone once waits are added that cost nothing, or in the
+  /// way.
+  enum class Standing : uint8_t { kDead, kCheap, kAlive };
+
+  Standing standing(StorageId old, StorageId now) const;
+  bool is_open(int op, int writer) const { return op >= writer || !finished_.before[writer].has(op); }
+  bool all_finished(StorageId old, int writer) const;
+  std::vector<int> open_uses(StorageId old, int writer) const;
+  std::optional<std::vector<int>> waits_for(StorageId now, int64_t begin, int64_t end,
+                                            std::vector<std::optional<std::vector<int>>>& open, size_t most) const;
+  bool have_room(int writer, const std::vector<int>& waits) const;
+  int64_t lowest_gap(int64_t size, const std::vector<Standing>& standings) const;
+  bool free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const;
+  int64_t place_with_waits(StorageId storage, int64_t size, const std::vector<Standing>& standings);
+  void move_in(const Tenant& added);
+
+  Draft& draft_;
+  const Options& options_;
+  const Timeline& timeline_;
+  Sync& sync_;
+  std::vector<Use> uses_;
+  Finished finished_;
+  std::vector<Tenant> tenants_;  // by begin; each byte's latest
+  int64_t size_ = 0;
+};
+
+bool Arena::all_finished(StorageId old, int writer) const {
+  const std::vector<int>& ops = uses_[old].ops;  // the latest is the most likely to be open
+  return std::none_of(ops.rbegin(), ops.rend(), [&](int op) { return is_open(op, writer); });
+}
+
+std::vector<int> Arena::open_uses(StorageId old, int writer) const {
+  std::vector<int> open;
+  for (int op : uses_[old].ops) {
+    if (is_open(op, writer)) open.push_back(op);
+  }
+  return open;
+}
+
+Arena::Standing Arena::standing(StorageId old, StorageId now) const {
+  const std::vector<int>& writers = uses_[now].writers;
+  const bool dead = std::all_of(writers.begin(), writers.end(), [&](int w) { return all_finished(old, w); });
+  if (dead) return Standing::kDead;
+  // By the schedule's clock the waits find their counters long reached: twenty hops, for what the clock does not know.
+  constexpr double kMargin = 20 * kHopSeconds;
+  if (writers.size() != 1) return Standing::kAlive;
+  for (int op : uses_[old].ops) {
+    if (!is_open(op, writers.front())) continue;
+    if (op >= writers.front() || timeline_.finish[op] + kMargin > timeline_.start[writers.front()]) {
+      return Standing::kAlive;
+    }
+  }
+  return Standing::kCheap;
+}
+
+int64_t Arena::lowest_gap(int64_t size, const std::vector<Standing>& standings) const {
+  int64_t at = 0;
+  for (size_t i = 0; i < tenants_.size(); ++i) {
+    const Tenant& tenant = tenants_[i];
+    if (tenant.end <= at || standings[i] == Standing::kDead) continue;
+    if (tenant.begin >= at + size) break;
+    at = tenant.end;
+  }
+  return at;
+}
+
+bool Arena::free_of(int64_t begin, int64_t end, const std::vector<Standing>& standings) const {
+  const auto first =
+      std::partition_point(tenants_.begin(), tenants_.end(), [&](const Tenant& t) { return t.end <= begin; });
+  for (auto i = static_cast<size_t>(first - tenants_.begin()); i < tenants_.size() && tenants_[i].begin < end; ++i) {
+    if (tenants_[i].end > begin && standings[i] == Standing::kAlive) return false;
+  }
+  return true;
+}
+
+/// Ops that the writer of `now` must wait for so that all tenants of [begin, end) are dead. `open`: the open uses of
+/// each tenant, filled when asked for. Fewer than `most`, or none at all is returned.
+std::optional<std::vector<int>> Arena::waits_for(StorageId now, int64_t begin, int64_t end,
+                                                 std::vector<std::optional<std::vector<int>>>& open,
+                                                 size_t most) const {
+  const int writer = uses_[now].writers.front();
+  std::vector<int> all;
+  const auto first =
+      std::partition_point(tenants_.begin(), tenants_.end(), [&](const Tenant& t) { return t.end <= begin; });
+  for (auto tenant = first; tenant != tenants_.end() && tenant->begin < end; ++tenant) {
+    std::optional<std::vector<int>>& more = open[static_cast<size_t>(tenant - tenants_.begin())];
+    if (!more) more = open_uses(tenant->storage, writer);
+    all.insert(all.end(), more->begin(), more->end());
+  }
+  std::sort(all.begin(), all.end(), std::greater<>());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  std::vector<int> needed;  // latest first: a later op often finishes after an earlier one by itself
+  for (int op : all) {
+    const bool follows = std::any_of(needed.begin(), needed.end(), [&](int n) { return finished_.after[n].has(op); });
+    if (follows) continue;
+    needed.push_back(op);
+    if (needed.size() >= most) return std::nullopt;
+  }
+  return needed;
+}
+
+bool Arena::have_room(int writer, const std::vector<int>& waits) const {
+  const auto record = [&](int op) -> const abi::OpRecord& { return draft_.graph.ops[op].op.record; };
+  if (record(writer).num_waits + static_cast<int>(waits.size()) > abi::kMaxWaits) return false;
+  return std::all_of(waits.begin(), waits.end(), [&](int op) {
+    return sync_.whole_counter[op] >= 0 || record(op).num_arrivals < abi::kMaxArrivals;
+  });
+}
+
+/// The place inside the arena that needs the fewest additional waits (then the lowest), with these waits added; -1:
+/// none.
+int64_t Arena::place_with_waits(StorageId storage, int64_t size, const std::vector<Standing>& standings) {
+  const int writer = uses_[storage].writers.front();
+  int64_t best = -1;
+  std::vector<int> best_waits;
+  int64_t last = -1;
+  std::vector<std::optional<std::vector<int>>> open(tenants_.size());
+  const size_t most = static_cast<size_t>(abi::kMaxWaits - draft_.graph.ops[writer].op.record.num_waits) + 1;
+  for (const Tenant& tenant : tenants_) {
+    const int64_t at = tenant.begin;
+    if (at == last || at + size > size_ || !free_of(at, at + size, standings)) continue;
+    last = at;
+    std::optional<std::vector<int>> waits =
+        waits_for(storage, at, at + size, open, best >= 0 ? best_waits.size() : most);
+    if (!waits || !have_room(writer, *waits)) continue;
+    best = at;
+    best_waits = std::move(*waits);
+    if (best_waits.size() == 1) break;
+  }
+  for (int op : best_waits)
+    check(add_full_wait(draft_, sync_, writer, op), "place_memory: no room for a wait on op ", op);
+  if (!best_waits.empty()) finished_.derive(writer, sync_.sources[writer]);
+  return best;
+}
+
+int64_t Arena::place(StorageId storage, int64_t size_bytes) {
+  const int64_t size = (std::max<int64_t>(size_bytes, 1) + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  int64_t at = size_;
+  if (options_.reuse_memory) {
+    std::vector<Standing> standings;
+    for (const Tenant& tenant : tenants_) standings.push_back(standing(tenant.storage, storage));
+    at = lowest_gap(size, standings);
+    constexpr int64_t kWorthWaiting = 64 * 1024;
+    if (at + size > size_ && size >= kWorthWaiting && uses_[storage].writers.size() == 1) {
+      const int64_t inside = place_with_waits(storage, size, standings);
+      if (inside >= 0) at = inside;
+    }
+  }
+  move_in({storage, at, at + size});
+  size_ = std::max(size_, at + size);
+  return at;
+}
+
+/// Takes the bytes away from whoever had them: who comes after the new tenant comes after all that its writers waited
+/// for, so the old ones need not be asked again.
+void Arena::move_in(const Tenant& added) {
+  std::vector<Tenant> left;
+  left.reserve(tenants_.size() + 2);
+  bool placed = false;
+  auto keep = [&](StorageId storage, int64_t begin, int64_t end) {
+    if (begin < end) left.push_back({storage, begin, end});
+  };
+  for (const Tenant& t : tenants_) {
+    keep(t.storage, t.begin, std::min(t.end, added.begin));
+    if (!placed && t.end > added.begin) {
+      left.push_back(added);
+      placed = true;
+    }
+    keep(t.storage, std::max(t.begin, added.end), t.end);
+  }
+  if (!placed) left.push_back(added);
+  tenants_ = std::move(left);
+}
+
+void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of) {
+  for (FusedOp& op : draft.graph.ops) {
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      uint32_t& slot = op.op.operands[x].slot;
+      if (op.access[x] == Access::kParameters || slot == abi::kNoSlot) continue;
+      slot = static_cast<uint32_t>(slot_of[slot]);
+    }
+  }
+  for (plan::TensorMap& map : draft.maps) map.slot = static_cast<uint32_t>(slot_of[map.slot]);
+}
+
+/// A launch carries a limited number of addresses: the whole arena becomes one buffer, places in it become offsets.
+void join_arena(Draft& draft, plan::Plan& plan) {
+  std::vector<plan::Buffer> kept;
+  std::vector<int64_t> moved(plan.buffers.size(), 0);  // bytes
+  std::vector<int32_t> slot_of(plan.buffers.size(), -1);
+  plan::Buffer arena{.size_bytes = plan.arena_bytes, .name = "arena"};
+  arena.first_op = 0;
+  arena.last_op = static_cast<int32_t>(draft.graph.ops.size()) - 1;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].kind == plan::BufferKind::kArena) {
+      moved[b] = plan.buffers[b].arena_offset;
+      continue;
+    }
+    slot_of[b] = static_cast<int32_t>(kept.size());
+    kept.push_back(std::move(plan.buffers[b]));
+  }
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (slot_of[b] < 0) slot_of[b] = static_cast<int32_t>(kept.size());
+  }
+  kept.push_back(std::move(arena));
+  for (FusedOp& op : draft.graph.ops) {
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      abi::Operand& operand = op.op.operands[x];
+      if (op.access[x] == Access::kParameters || operand.slot == abi::kNoSlot) continue;
+      operand.offset += moved[operand.slot] / size_bytes(static_cast<DType>(operand.dtype));
+    }
+  }
+  for (plan::TensorMap& map : draft.maps) map.offset_bytes += moved[map.slot];
+  rename_slots(draft, slot_of);
+  plan.buffers = std::move(kept);
+}
+
+}  // namespace
+
+void place_memory(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync, plan::Plan& plan) {
+  const FusedGraph& graph = draft.graph;
+  const int num_storages = static_cast<int>(graph.storages.size());
+  Arena arena(draft, options, timeline, sync);
+  std::vector<int32_t> fresh_of(num_storages, -1), slot_of(num_storages, -1);
+  for (size_t f = 0; f < graph.fresh_storage.size(); ++f) fresh_of[graph.fresh_storage[f]] = static_cast<int32_t>(f);
+  std::vector<std::vector<StorageId>> begins(graph.ops.size());  // intermediates by the op that uses them first
+  for (StorageId s = 0; s < num_storages; ++s) {
+    const Storage& storage = graph.storages[s];
+    const std::vector<int>& ops = arena.use(s).ops;
+    plan::Buffer buffer;
+    buffer.name = storage.name;
+    buffer.size_bytes = storage.num_elements * size_bytes(storage.dtype);
+    buffer.immutable = storage.immutable;
+    if (!ops.empty()) {
+      buffer.first_op = ops.front();
+      buffer.last_op = ops.back();
+    }
+    if (storage.input >= 0) {
+      buffer.kind = plan::BufferKind::kInput;
+      buffer.index = storage.input;
+    } else if (fresh_of[s] >= 0) {
+      buffer.kind = plan::BufferKind::kOutput;
+      buffer.index = fresh_of[s];
+    } else if (ops.empty()) {
+      continue;  // nobody touches it
+    } else {
+      check(!arena.use(s).writers.empty(), "storage '", storage.name, "' is read but never written");
+      begins[ops.front()].push_back(s);
+    }
+    slot_of[s] = static_cast<int32_t>(plan.buffers.size());
+    plan.buffers.push_back(std::move(buffer));
+  }
+  for (size_t i = 0; i < begins.size(); ++i) {
+    arena.enter(static_cast<int>(i));
+    for (StorageId s : begins[i]) {
+      plan::Buffer& buffer = plan.buffers[slot_of[s]];
+      buffer.arena_offset = arena.place(s, buffer.size_bytes);
+    }
+  }
+  plan.arena_bytes = arena.size();
+  rename_slots(draft, slot_of);
+  if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
+  check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",
+                          plan.buffers.size(), " inputs and outputs, a launch carries ", options.max_slots,
+                          " addresses");
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,312 @@
+#include "planner/order/schedule.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "planner/cost.h"
+#include "planner/order/counters.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+struct Worker {
+  double free = 0;    // when its consumers have finished the list so far
+  double loaded = 0;  // when its loader has streamed everything so far
+  double bytes = 0;   // streamed by few-row matmuls, for balance
+};
+
+/// Workers by when they are free; of those free at once, by number: a ring in that order. Most tiles of an op end after
+/// those placed before them, so that a worker goes back at or near the end.
+class FreeWorkers {
+ public:
+  explicit FreeWorkers(size_t workers) : ring_(std::bit_ceil(workers)), workers_(workers) {}
+  void sort(const std::vector<Worker>& workers) {
+    first_ = 0;
+    for (size_t w = 0; w < workers_; ++w) ring_[w] = {workers[w].free, static_cast<int>(w)};
+    std::sort(ring_.begin(), ring_.begin() + static_cast<ptrdiff_t>(workers_));
+  }
+  double free() const { return ring_[first_].free; }
+  int worker() const { return ring_[first_].worker; }
+  /// The first worker is busy until then.
+  void keep_busy(double free) {
+    const Entry moved{free, worker()};
+    const size_t mask = ring_.size() - 1, begin = first_ + 1;
+    size_t at = first_ + workers_;
+    for (; at > begin && moved < ring_[(at - 1) & mask]; --at) ring_[at & mask] = ring_[(at - 1) & mask];
+    ring_[at & mask] = moved;
+    first_ = begin & mask;
+  }
+
+ private:
+  struct Entry {
+    double free = 0;
+    int worker = 0;
+    bool operator<(const Entry& o) const { return free < o.free || (free == o.free && worker < o.worker); }
+  };
+  std::vector<Entry> ring_;
+  size_t workers_, first_ = 0;
+};
+
+/// The blocks of counters that each tile of an op waits for, or arrives on.
+class TileBlocks {
+ public:
+  TileBlocks() = default;
+  TileBlocks(const RowMap& map, const abi::OpRecord& record, CounterMemo& memo) {
+    constexpr int kFirst[3] = {0, 0, 0};
+    if (std::ranges::all_of(map.coef, [](int coef) { return coef == 0; })) {
+      all_ = blocks_of(map, kFirst);
+    } else {
+      per_tile_ = memo.blocks(map, record);
+    }
+  }
+  bool alike() const { return per_tile_ == nullptr; }
+  Interval of(int64_t tile) const { return alike() ? all_ : (*per_tile_)[static_cast<size_t>(tile)]; }
+
+ private:
+  Blocks per_tile_;
+  Interval all_;  // where all tiles have the same
+};
+
+class Scheduler {
+ public:
+  Scheduler(Draft& draft, const Options& options)
+      : draft_(draft),
+        machine_(options.machine),
+        workers_(machine_.num_workers),
+        queue_(workers_.size()),
+        reached_(draft.num_counters, 0.0) {
+    int64_t tiles = 0;  // at most as many items
+    for (const FusedOp& fused : draft_.graph.ops) tiles += num_tiles(fused.op.record);
+    draft_.lists.assign(machine_.num_workers, {});
+    const int64_t items = std::min(tiles / machine_.num_workers + 64, kMostReserved);
+    for (std::vector<abi::WorkItem>& list : draft_.lists) list.reserve(static_cast<size_t>(items));
+  }
+
+  Timeline run() {
+    const size_t num_ops = draft_.graph.ops.size();
+    timeline_.start.assign(num_ops, 0.0);
+    timeline_.finish.assign(num_ops, 0.0);
+    for (size_t i = 0; i < num_ops; ++i) {
+      op_ = static_cast<int>(i);
+      if (num_tiles(record()) == 0) continue;
+      timeline_.start[i] = 1e30;
+      look_up_maps();
+      record().kind == TaskKind::kMatmulRows ? place_rows() : place_tiles();
+      timeline_.end = std::max(timeline_.end, timeline_.finish[i]);
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  static constexpr int64_t kMostReserved = 1024;  // items of a worker's list
+
+  const plan::Op& op() const { return draft_.graph.ops[op_].op; }
+  const abi::OpRecord& record() const { return op().record; }
+
+  void look_up_maps();
+  double reached(int wait, int64_t tile);
+  double ready(int64_t first, int64_t count);
+  void arrive(int64_t first, int64_t count, double when);
+  void put(int worker, int64_t first, int64_t count, double start, double finish);
+  void place_tiles();
+  void place_rows();
+
+  Draft& draft_;
+  const Machine& machine_;
+  std::vector<Worker> workers_;
+  FreeWorkers queue_;
+  bool queue_is_old_ = true;
+  std::vector<double> reached_;  // per counter: when its last arrival so far was
+  Timeline timeline_;
+  int op_ = 0;
+  // Of the op that is placed: the blocks of its tiles, and when the blocks from one on are reached (earlier ops reach
+  // them).
+  struct Known {
+    int64_t end = -1;
+    double when = 0;
+  };
+  CounterMemo memo_;
+  TileBlocks waits_[abi::kMaxWaits], arrivals_[abi::kMaxArrivals];
+  std::vector<Known> known_[abi::kMaxWaits];
+};
+
+void Scheduler::look_up_maps() {
+  for (int w = 0; w < record().num_waits; ++w) {
+    const abi::Wait& wait = record().wait[w];
+    waits_[w] = TileBlocks(row_map(wait), record(), memo_);
+    known_[w].assign(static_cast<size_t>(wait.limit <= 0 ? 1 : (wait.limit - 1) / wait.div + 2), Known{});
+  }
+  for (int a = 0; a < record().num_arrivals; ++a) arrivals_[a] = TileBlocks(record().arrive[a], record(), memo_);
+}
+
+double Scheduler::reached(int w, int64_t tile) {
+  const Interval blocks = waits_[w].of(tile);
+  if (blocks.empty()) return 0;
+  Known& known = known_[w][static_cast<size_t>(blocks.begin)];
+  if (known.end == blocks.end) return known.when;
+  known = {blocks.end, 0};
+  const double* of_counter = reached_.data() + record().wait[w].counter;
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) known.when = std::max(known.when, of_counter[b]);
+  known.when += kHopSeconds;
+  return known.when;
+}
+
+double Scheduler::ready(int64_t first, int64_t count) {
+  double when = 0;
+  for (int w = 0; w < record().num_waits; ++w) {
+    const int64_t end = waits_[w].alike() ? first + 1 : first + count;
+    for (int64_t tile = first; tile < end; ++tile) when = std::max(when, reached(w, tile));
+  }
+  return when;
+}
+
+void Scheduler::arrive(int64_t first, int64_t count, double when) {
+  for (int a = 0; a < record().num_arrivals; ++a) {
+    double* of_counter = reached_.data() + record().arrive[a].counter;
+    const int64_t end = arrivals_[a].alike() ? first + 1 : first + count;
+    for (int64_t tile = first; tile < end; ++tile) {
+      const Interval blocks = arrivals_[a].of(tile);
+      for (int64_t b = blocks.begin; b < blocks.end; ++b) of_counter[b] = std::max(of_counter[b], when);
+    }
+  }
+}
+
+void Scheduler::put(int worker, int64_t first, int64_t count, double start, double finish) {
+  draft_.lists[worker].push_back({0, static_cast<int>(first), static_cast<int>(count), op_});
+  arrive(first, count, finish);
+  workers_[worker].free = finish;
+  timeline_.start[op_] = std::min(timeline_.start[op_], start);
+  timeline_.finish[op_] = std::max(timeline_.finish[op_], finish);
+}
+
+/// All heads of a block of queries, then the next block: what reads rows of all heads can start with the first blocks.
+/// The longest tiles first where they differ, so that the short ones fill up what is left of the workers' time.
+std::vector<int64_t> by_query_blocks(const plan::Op& op) {
+  const abi::OpRecord& record = op.record;
+  const bool triangle = sees_triangle(op);
+  const int64_t heads = record.grid[1], blocks = record.grid[2];
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(num_tiles(record)));
+  for (int64_t batch = 0; batch < record.grid[0]; ++batch)
+    for (int64_t i = 0; i < blocks; ++i)
+      for (int64_t head = 0; head < heads; ++head)
+        order.push_back((batch * heads + head) * blocks + (triangle ? blocks - 1 - i : i));
+  return order;
+}
+
+/// Tiles of a wide matmul in groups of 16 m blocks: the 132 tiles that run together then read about 16 x 128 rows of A
+/// and 8 x 256 columns of B instead of one block row of A and all of B, which may exceed the L2.
+std::vector<int64_t> visiting_order(const plan::Op& op) {
+  constexpr int kGroup = 16;
+  const abi::OpRecord& record = op.record;
+  if (record.kind == TaskKind::kAttentionForward || record.kind == TaskKind::kAttentionBackwardQuery ||
+      record.kind == TaskKind::kAttentionSimple)
+    return by_query_blocks(op);
+  std::vector<int64_t> order(num_tiles(record));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const bool product = record.kind == TaskKind::kMatmulTile || record.kind == TaskKind::kMatmulFloat;
+  if (!product || record.grid[2] <= kGroup) return order;
+  size_t at = 0;
+  for (int b = 0; b < record.grid[0]; ++b) {
+    for (int m = 0; m < record.grid[1]; m += kGroup) {
+      const int end = std::min(m + kGroup, record.grid[1]);
+      for (int n = 0; n < record.grid[2]; ++n) {
+        for (int i = m; i < end; ++i) order[at++] = (int64_t{b} * record.grid[1] + i) * record.grid[2] + n;
+      }
+    }
+  }
+  return order;
+}
+
+/// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item.
+int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
+  switch (record.kind) {
+    case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
+    case TaskKind::kAttentionDecode:
+    case TaskKind::kAttentionForward:
+    case TaskKind::kAttentionBackward:
+    case TaskKind::kAttentionBackwardQuery:
+    case TaskKind::kAttentionSimple:
+      return 1;
+    case TaskKind::kAttentionBackwardRows:  // a chain of latencies: as few items as give every worker one
+      return std::max<int64_t>(1, (num_tiles(record) + workers - 1) / workers);
+    default:
+      break;
+  }
+  constexpr int kItemsPerWorker = 3;
+  return std::max<int64_t>(1, num_tiles(record) / (int64_t{kItemsPerWorker} * workers));
+}
+
+void Scheduler::place_tiles() {
+  if (std::exchange(queue_is_old_, false)) queue_.sort(workers_);
+  const std::vector<int64_t> order = visiting_order(op());
+  const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
+  const double seconds = tile_seconds(op(), draft_.graph.programs, machine_);
+  const std::vector<double> weights = tile_weights(op());
+  for (int64_t i = 0; i < tiles; i += chunk) {
+    const int64_t first = order[i], count = std::min(chunk, tiles - i);
+    const int worker = queue_.worker();
+    const double start = std::max(queue_.free(), ready(first, count));
+    const bool alike = weights.empty() || chunk > 1;
+    const double weight = alike ? 1 : weights[static_cast<size_t>(first % record().grid[2])];
+    const double finish = start + kItemSeconds + seconds * weight * static_cast<double>(count);
+    put(worker, first, count, start, finish);
+    queue_.keep_busy(finish);
+  }
+  for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
+}
+
+/// Where an item that starts at `unit` must end at the latest: with short rows every segment of an item takes whole
+/// pages of sums (8192 / k rows each), which must fit the same memory as kMaxRowsPerItem rows.
+int64_t segment_end(const abi::MatmulRowsParams& params, int64_t unit) {
+  constexpr int kPageElements = 8192;
+  if (kPageElements / params.k * params.num_segments * 2 <= abi::kMaxRowsPerItem) return params.num_units;
+  for (int s = 0; s < params.num_segments; ++s) {
+    const int64_t end = params.segment[s].first_unit + params.segment[s].num_units;
+    if (unit < end) return end;
+  }
+  return params.num_units;
+}
+
+/// Weights stream ahead of the wait as far as the ring holds them; what is beyond it starts when the activation is
+/// there.
+void Scheduler::place_rows() {
+  queue_is_old_ = true;
+  const abi::MatmulRowsParams& params = record().params.rows;
+  const int num_workers = machine_.num_workers;
+  const int64_t units = num_tiles(record()), per_item = std::max(1, abi::kMaxRowsPerItem / std::max(1, params.lanes));
+  std::vector<int> by_load(num_workers);
+  std::iota(by_load.begin(), by_load.end(), 0);
+  std::stable_sort(by_load.begin(), by_load.end(), [&](int a, int b) { return workers_[a].bytes < workers_[b].bytes; });
+  std::vector<int64_t> share(num_workers, units / num_workers);
+  for (int64_t i = 0; i < units % num_workers; ++i) ++share[by_load[i]];
+
+  const double bandwidth = machine_.read_bytes_per_second / num_workers;
+  const double unit_bytes = static_cast<double>(op().bytes) / static_cast<double>(units);
+  constexpr double kRingBytes = 12 * 16384;
+  int64_t next = 0;
+  for (int w = 0; w < num_workers; ++w) {
+    Worker& worker = workers_[w];
+    for (const int64_t end = next + share[w]; next < end;) {
+      const int64_t count = std::min({per_item, end - next, segment_end(params, next) - next});
+      const double bytes = unit_bytes * static_cast<double>(count), start = std::max(worker.free, ready(next, count));
+      const double ahead = std::max(worker.loaded, worker.free - kRingBytes / bandwidth) + bytes / bandwidth;
+      const double behind = start + std::max(0.0, bytes - kRingBytes) / bandwidth;
+      worker.loaded = std::max(ahead, behind);
+      worker.bytes += bytes;
+      put(w, next, count, start, std::max(worker.loaded, start) + kItemSeconds);
+      next += count;
+    }
+  }
+}
+
+}  // namespace
+
+Timeline schedule(Draft& draft, const Options& options) { return Scheduler(draft, options).run(); }
+
+}  // namespace ark::planner

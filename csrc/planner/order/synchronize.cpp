@@ -1,0 +1,226 @@
+#include "planner/order/synchronize.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "planner/depend.h"
+#include "planner/order/synchronizer.h"
+
+namespace ark::planner {
+
+using abi::TaskKind;
+using abi::WaitRole;
+
+Need Synchronizer::need_of(const Dependence& dep) const {
+  Need need{.dep = dep};
+  if (dep.hazard == Hazard::kAfter) {
+    need.anywhere = true;
+    return need;
+  }
+  const Storage& storage = draft_.graph.storages[dep.storage];
+  const FusedOp& op = ops_[dep.op];
+  need.own = footprint(ops_[dep.before].op, draft_.graph.programs, dep.before_operand, storage);
+  need.reads = footprint(op.op, draft_.graph.programs, dep.operand, storage);
+  const bool cache = dep.operand == 1 || dep.operand == 2;
+  if (record(dep.op).kind == TaskKind::kAttentionDecode && cache && dep.hazard == Hazard::kReadAfterWrite &&
+      record(dep.op).params.attention.fresh_operand >= 0) {
+    need.role = WaitRole::kFresh;
+  }
+  return need;
+}
+
+void Synchronizer::collect_needs() {
+  needs_.resize(ops_.size());
+  readers_.resize(ops_.size());
+  groups_.resize(ops_.size());
+  if (draft_.deps.size() != ops_.size()) draft_.deps = dependences(draft_.graph);
+  const auto& deps = draft_.deps;
+  for (int i = 0; i < num_ops(); ++i) {
+    for (const Dependence& dep : deps[i]) needs_[i].push_back(need_of(dep));
+    if (options_.schedule == Schedule::kSequential && i > 0) {
+      needs_[i].push_back(need_of({i - 1, i, Hazard::kAfter}));
+    }
+    for (const Need& need : needs_[i]) readers_[need.dep.before].push_back(need);
+  }
+}
+
+/// Tiles of `op` on the axis that its fine group would cut. Few-row matmuls are cut by units, so that segments that
+/// write different storages share the group.
+Axis Synchronizer::axis_of(int op, const Footprint& own) const {
+  if (record(op).kind == TaskKind::kMatmulRows) return {{1, 0, 0}, 1, num_tiles(record(op))};
+  Axis axis;
+  std::copy(own.step, own.step + 3, axis.step);
+  axis.extent = own.extent;
+  axis.total = own.last - own.first + 1;
+  return axis;
+}
+
+/// The operand through which most readers see less than everything decides the axis; the finest of them the block
+/// length.
+void Synchronizer::choose_fine_group(int op) {
+  if (options_.schedule == Schedule::kSequential || !small(op)) return;
+  if (record(op).kind == TaskKind::kMatmulRows && record(op).params.rows.m > 1) return;
+  std::map<int, std::pair<int, int64_t>> votes;  // operand -> (readers, smallest extent in positions of the axis)
+  for (const Need& need : readers_[op]) {
+    if (need.anywhere || need.reads_most() || !small(need.dep.op)) continue;
+    if (record(op).kind != TaskKind::kMatmulRows && need.own.base != need.own.first) continue;  // walks backwards
+    int64_t extent = need.reads.extent;
+    if (record(op).kind == TaskKind::kMatmulRows) {
+      if (need.own.step[0] <= 0) continue;
+      if (need.own.granule > 0 && extent < need.own.granule) extent = need.own.granule;
+      extent = std::max<int64_t>(1, extent / need.own.step[0]);
+    }
+    auto [it, is_new] = votes.try_emplace(need.dep.before_operand, 0, extent);
+    ++it->second.first;
+    it->second.second = std::min(it->second.second, extent);
+  }
+  int best = -1;
+  for (const auto& [operand, vote] : votes) {
+    if (best < 0 || vote.first > votes[best].first) best = operand;
+  }
+  if (best < 0) return;
+  int64_t extent = votes[best].second;
+  if (record(op).kind == TaskKind::kMatmulRows) {
+    for (const auto& [operand, vote] : votes) extent = std::min(extent, vote.second);
+  }
+  for (const Need& need : readers_[op]) {
+    if (need.dep.before_operand != best || need.anywhere) continue;
+    double best_score = 1e30;
+    for (const CounterGroup& group : memo_.groups(record(op), axis_of(op, need.own), extent)) {
+      const double score = score_of(op, group);
+      if (score < best_score) best_score = score, groups_[op].fine = group;
+    }
+    return;
+  }
+}
+
+/// How well a group serves the readers: positions waited for per position wanted, and what polling a counter costs.
+double Synchronizer::score_of(int op, const CounterGroup& group) {
+  constexpr double kPollCost = 0.02;  // of reading too much once; 32 lanes poll together
+  double score = 0;
+  for (const Need& need : readers_[op]) {
+    if (need.anywhere || !small(need.dep.op) || need.reads_most()) continue;
+    const std::optional<Scale> scale = memo_.scale(group, record(op), need.own);
+    const std::optional<abi::Wait> wait =
+        scale ? make_wait(group, *scale, need.reads, record(need.dep.op)) : std::nullopt;
+    if (!wait) {
+      score += static_cast<double>(need.own.last - need.own.first + 1) / static_cast<double>(need.reads.extent);
+      continue;
+    }
+    int64_t blocks = 0;
+    const std::vector<Interval>& per_tile = *memo_.blocks(*wait, record(need.dep.op));
+    for (const Interval& interval : per_tile) blocks += interval.end - interval.begin;
+    const double mean = static_cast<double>(blocks) / static_cast<double>(std::max<size_t>(1, per_tile.size()));
+    score += mean * static_cast<double>(scale->block) / static_cast<double>(need.reads.extent) + kPollCost * mean;
+  }
+  return score;
+}
+
+Sync Synchronizer::write() {
+  Sync sync;
+  sync.sources.resize(ops_.size());
+  sync.whole_counter.assign(ops_.size(), -1);
+  std::vector<std::array<bool, 2>> used(ops_.size(), {false, false});
+  for (const auto& kept : kept_) {
+    for (const Candidate& c : kept) used[c.before][c.fine] = true;
+  }
+  draft_.num_counters = 0;
+  for (int i = 0; i < num_ops(); ++i) {
+    abi::OpRecord& r = ops_[i].op.record;
+    r.num_arrivals = 0;
+    auto assign = [&](std::optional<CounterGroup>& group) {
+      group->counter = draft_.num_counters;
+      draft_.num_counters += group->num_blocks;
+      group->arrive.counter = static_cast<uint32_t>(group->counter);
+      r.arrive[r.num_arrivals++] = group->arrive;
+    };
+    if (used[i][1]) assign(groups_[i].fine);
+    if (used[i][0]) {
+      assign(groups_[i].whole);
+      sync.whole_counter[i] = groups_[i].whole->counter;
+    }
+    r.num_waits = 0;
+    for (const Candidate& c : kept_[i]) {
+      if (r.num_waits == abi::kMaxWaits) break;  // overfull: the caller gathers and runs again
+      abi::Wait& wait = r.wait[r.num_waits++];
+      wait = c.wait;
+      wait.counter = static_cast<uint32_t>((c.fine ? groups_[c.before].fine : groups_[c.before].whole)->counter);
+      sync.sources[i].push_back(c.source());
+    }
+  }
+  return sync;
+}
+
+namespace {
+
+/// Puts an empty op before `op` that comes after `gathered`; waits for them then follow from the wait for it.
+void insert_join(FusedGraph& graph, int op, const std::vector<int>& gathered) {
+  Program empty;
+  auto program = std::find(graph.programs.begin(), graph.programs.end(), empty);
+  if (program == graph.programs.end()) program = graph.programs.insert(program, empty);
+  FusedOp join;
+  join.op.name = "join";
+  join.op.record.kind = TaskKind::kPointwise;
+  join.op.programs = {static_cast<int>(program - graph.programs.begin())};
+  std::fill(std::begin(join.op.record.size), std::end(join.op.record.size), 1);
+  std::fill(std::begin(join.op.record.grid), std::end(join.op.record.grid), 1);
+  abi::ProgramParams& params = join.op.record.params.program;
+  params.program = join.op.programs[0];
+  params.num_dims = 1;
+  params.tile = params.split = params.num_rows = params.row_size = 1;
+  join.after = gathered;
+  for (int i = op; i < static_cast<int>(graph.ops.size()); ++i) {
+    for (int& before : graph.ops[i].after) before += before >= op;
+  }
+  graph.ops[op].after.push_back(op);
+  graph.ops.insert(graph.ops.begin() + op, std::move(join));
+}
+
+}  // namespace
+
+void Finished::derive(int op, const std::vector<WaitSource>& sources) {
+  before[op].clear();
+  for (const WaitSource& source : sources) {
+    if (source.full) before[op].add(after[source.before]);
+    if (source.some) before[op].add(before[source.before]);
+  }
+  after[op] = before[op];
+  after[op].add(op);
+  for (const WaitSource& source : sources) {
+    if (source.together) after[op].add(after[source.before]);
+  }
+}
+
+Sync synchronize(Draft& draft, const Options& options) {
+  for (;;) {
+    Synchronizer pass(draft, options);
+    Sync sync = pass.run();
+    if (pass.overfull() < 0) return sync;
+    std::vector<int> gathered = pass.gathered();
+    check(gathered.size() > 1, "op '", draft.graph.ops[pass.overfull()].op.name, "' has too many waits on one op");
+    if (gathered.size() > abi::kMaxWaits) gathered.resize(abi::kMaxWaits);
+    insert_join(draft.graph, pass.overfull(), gathered);
+  }
+}
+
+bool add_full_wait(Draft& draft, Sync& sync, int op, int before) {
+  abi::OpRecord& reader = draft.graph.ops[op].op.record;
+  abi::OpRecord& writer = draft.graph.ops[before].op.record;
+  if (reader.num_waits == abi::kMaxWaits || num_tiles(writer) == 0) return false;
+  CounterGroup group = whole_group(writer);
+  if (sync.whole_counter[before] < 0) {
+    if (writer.num_arrivals == abi::kMaxArrivals) return false;
+    sync.whole_counter[before] = draft.num_counters++;
+    writer.arrive[writer.num_arrivals] = group.arrive;
+    writer.arrive[writer.num_arrivals++].counter = static_cast<uint32_t>(sync.whole_counter[before]);
+  }
+  abi::Wait wait = wait_for_all(group);
+  wait.counter = static_cast<uint32_t>(sync.whole_counter[before]);
+  reader.wait[reader.num_waits++] = wait;
+  sync.sources[op].push_back({before, true, true, true});
+  return true;
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,231 @@
+#include "planner/tile/split_long_k.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "planner/float_tiles.h"
+#include "planner/tile/tile.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+constexpr int kMaxParts = 8;
+
+/// What the parts of a product are made of.
+struct Steps {
+  int tile, k;     // rows and columns of a tile, k of a step
+  double seconds;  // of a step, when few others run
+  int share;       // the tiles must be no more than one for so many workers
+  double combine;  // what must be saved: writing and reading the parts, and the hop between
+};
+std::optional<Steps> steps_of(TaskKind kind) {
+  // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
+  // rarely fills the rest; weight gradients use more.
+  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6};
+  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6};
+  return std::nullopt;
+}
+
+int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
+  const abi::MatmulTileParams& p = op.op.record.params.matmul;
+  const std::optional<Steps> steps = steps_of(op.op.record.kind);
+  if (!steps || p.batch != 1) return 1;
+  const Program& program = programs[p.program];
+  std::set<int> signs;  // accumulators that the epilogue reads: its own, and those of the pair
+  for (const Instr& instr : program.instrs) {
+    if (instr.op != Opcode::kRoot) continue;
+    if (instr.aux != 0) return 1;
+    signs.insert(instr.delta_sign);
+  }
+  constexpr int kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
+  const int room = kMaxOperands - static_cast<int>(op.op.operands.size()) + 2;
+  const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
+  if (tiles * steps->share > options.machine.num_workers || p.n % 4 != 0) return 1;
+  for (int parts = kMaxParts; parts > 1; --parts) {
+    if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
+    if (static_cast<int>(signs.size()) * parts > room) continue;
+    const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
+    return saved > steps->combine ? parts : 1;
+  }
+  return 1;
+}
+
+class KSplitter {
+ public:
+  KSplitter(FusedGraph& graph, const FusedOp& op, int parts)
+      : graph_(graph), whole_(op), params_(op.op.record.params.matmul), parts_(parts) {}
+
+  std::pair<FusedOp, FusedOp> split() {
+    Storage storage;
+    storage.dtype = DType::kF32;
+    storage.sizes = {parts_, params_.m, params_.n};
+    storage.strides = {int64_t{params_.m} * params_.n, params_.n, 1};
+    storage.num_elements = parts_ * storage.strides[0];
+    storage.name = whole_.op.name + ".parts";
+    parts_storage_ = static_cast<StorageId>(graph_.storages.size());
+    graph_.storages.push_back(storage);
+    return {products(), sum()};
+  }
+
+ private:
+  abi::Operand part_operand(int64_t offset) const {
+    abi::Operand x{};
+    x.slot = static_cast<uint32_t>(parts_storage_);
+    x.dtype = static_cast<short>(DType::kF32);
+    x.vector = 4;
+    x.index_operand = -1;
+    x.offset = offset;
+    x.stride[1] = params_.n;
+    x.stride[2] = 1;
+    return x;
+  }
+
+  FusedOp products() {
+    FusedOp op;
+    op.op.name = whole_.op.name + ".parts";
+    op.op.module = whole_.op.module;
+    op.op.flops = whole_.op.flops;
+    op.op.bytes = whole_.op.bytes;
+    op.after = whole_.after;
+    op.op.record = whole_.op.record;
+    op.op.record.size[0] = parts_;
+    abi::MatmulTileParams& p = op.op.record.params.matmul;
+    p.batch = parts_;
+    p.k = params_.k / parts_;
+    p.pair_distance = 0;
+    p.first_operand = 2;
+    abi::Operand a = whole_.op.operands[0], b = whole_.op.operands[1], c = part_operand(0);
+    a.stride[0] = p.k * a.stride[2];
+    b.stride[0] = p.k * b.stride[1];
+    c.stride[0] = int64_t{params_.m} * params_.n;
+    op.op.operands = {a, b, c};
+    op.access = {whole_.access[0], whole_.access[1], Access::kWrite};
+    Program program;
+    program.kind = ProgramKind::kEpilogue;
+    program.num_dims = 3;
+    program.num_operands = 1;
+    program.instrs = {{.op = Opcode::kRoot}, {.op = Opcode::kStore, .a = 0, .operand = 0}};
+    p.program = number_of(std::move(program));
+    op.op.programs = {p.program};
+    return op;
+  }
+
+  /// A pointwise op over (1, m, n): the epilogue with sums of parts in the place of accumulators.
+  FusedOp sum() {
+    FusedOp op;
+    op.op.name = whole_.op.name;
+    op.op.module = whole_.op.module;
+    op.after = whole_.after;
+    op.op.record.kind = TaskKind::kPointwise;
+    std::fill(std::begin(op.op.record.size), std::end(op.op.record.size), 1);
+    op.op.record.size[1] = params_.m;
+    op.op.record.size[2] = params_.n;
+    op.op.bytes = 2 * int64_t{parts_} * params_.m * params_.n * 4;
+    const Program& epilogue = graph_.programs[params_.program];
+    for (size_t x = params_.first_operand; x < whole_.op.operands.size(); ++x) {
+      op.op.operands.push_back(whole_.op.operands[x]);
+      op.access.push_back(whole_.access[x]);
+      signed char& index = op.op.operands.back().index_operand;
+      if (index >= 0) index = static_cast<signed char>(index - params_.first_operand);
+    }
+    Program program;
+    program.kind = ProgramKind::kPointwise;
+    program.num_dims = 3;
+    std::vector<int16_t> place;
+    std::map<int, int16_t> totals;  // by delta_sign
+    for (Instr instr : epilogue.instrs) {
+      for (int16_t* r : {&instr.a, &instr.b, &instr.c, &instr.d}) {
+        if (*r >= 0) *r = place[*r];
+      }
+      if (instr.op != Opcode::kRoot) {
+        place.push_back(append(program, instr));
+        continue;
+      }
+      const auto [total, is_new] = totals.try_emplace(instr.delta_sign, int16_t{-1});
+      if (is_new) total->second = add_parts(instr.delta_sign, op, program);
+      place.push_back(total->second);
+    }
+    program.num_operands = static_cast<int>(op.op.operands.size());
+    abi::ProgramParams& params = op.op.record.params.program;
+    params = {};
+    params.num_dims = 3;
+    params.program = number_of(std::move(program));
+    op.op.programs = {params.program};
+    return op;
+  }
+
+  static int16_t append(Program& program, const Instr& instr) {
+    program.instrs.push_back(instr);
+    return static_cast<int16_t>(program.instrs.size() - 1);
+  }
+
+  /// The accumulator at (m, n + sign * pair distance); 0 where that column does not exist.
+  int16_t add_parts(int sign, FusedOp& op, Program& program) const {
+    int16_t exists = -1;
+    if (sign != 0) {
+      auto integer = [&](Opcode opcode, int16_t a, int16_t b, int64_t value, DType type = DType::kI64) {
+        return append(program, {.op = opcode, .dtype = type, .a = a, .b = b, .imm_int = value});
+      };
+      const int16_t n = append(program, {.op = Opcode::kIndex, .dtype = DType::kI64, .aux = 2});
+      const int16_t bound =
+          integer(Opcode::kConst, -1, -1, sign > 0 ? params_.n - params_.pair_distance : params_.pair_distance);
+      exists = integer(sign > 0 ? Opcode::kLt : Opcode::kGe, n, bound, 0, DType::kBool);
+    }
+    int16_t total = -1;
+    for (int part = 0; part < parts_; ++part) {
+      Instr load{.op = Opcode::kLoad, .dtype = DType::kF32, .c = exists};
+      load.operand = static_cast<int16_t>(op.op.operands.size());
+      op.op.operands.push_back(
+          part_operand(part * int64_t{params_.m} * params_.n + sign * int64_t{params_.pair_distance}));
+      if (sign != 0 && params_.pair_distance % 4 != 0) op.op.operands.back().vector = 1;
+      op.access.push_back(Access::kRead);
+      const int16_t loaded = append(program, load);
+      total = total < 0 ? loaded : append(program, {.op = Opcode::kAdd, .a = total, .b = loaded});
+    }
+    return total;
+  }
+
+  int number_of(Program program) {
+    const auto found = std::find(graph_.programs.begin(), graph_.programs.end(), program);
+    if (found != graph_.programs.end()) return static_cast<int>(found - graph_.programs.begin());
+    graph_.programs.push_back(std::move(program));
+    return static_cast<int>(graph_.programs.size()) - 1;
+  }
+
+  FusedGraph& graph_;
+  const FusedOp& whole_;
+  const abi::MatmulTileParams params_;
+  const int parts_;
+  StorageId parts_storage_ = -1;
+};
+
+}  // namespace
+
+void split_long_k(Draft& draft, const Options& options) {
+  FusedGraph& graph = draft.graph;
+  std::vector<FusedOp> ops;
+  ops.reserve(graph.ops.size());
+  std::vector<int> place(graph.ops.size());
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    FusedOp& op = graph.ops[i];
+    for (int& before : op.after) before = place[before];
+    const int parts = num_parts(op, graph.programs, options);
+    if (parts > 1) {
+      auto [products, sum] = KSplitter(graph, op, parts).split();
+      ops.push_back(std::move(products));
+      ops.push_back(std::move(sum));
+    } else {
+      ops.push_back(std::move(op));
+    }
+    place[i] = static_cast<int>(ops.size()) - 1;
+  }
+  graph.ops = std::move(ops);
+}
+
+}  // namespace ark::planner

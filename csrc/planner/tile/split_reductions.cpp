@@ -1,0 +1,361 @@
+#include "planner/tile/split_reductions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "planner/depend.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+/// What each instruction of the program depends on.
+struct Flow {
+  std::vector<bool> after_reduce;  // on a Reduce
+  std::vector<int> reduces;        // the Reduces, in order
+};
+
+std::vector<int16_t*> registers(Instr& instr) {
+  std::vector<int16_t*> result;
+  for (int16_t* r : {&instr.a, &instr.b, &instr.c, &instr.d}) {
+    if (*r >= 0) result.push_back(r);
+  }
+  return result;
+}
+
+/// None when the program is not one simple reduction: nested reductions, elements stored after the reduction.
+std::optional<Flow> flow_of(const Program& program) {
+  Flow flow;
+  flow.after_reduce.assign(program.instrs.size(), false);
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    Instr instr = program.instrs[i];
+    for (const int16_t* r : registers(instr)) {
+      if (flow.after_reduce[*r]) flow.after_reduce[i] = true;
+    }
+    if (instr.op == Opcode::kLoadParts) return std::nullopt;
+    if (instr.op == Opcode::kReduce) {
+      const auto reduce = static_cast<ReduceOp>(instr.aux);
+      if (flow.after_reduce[i] || reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin) return std::nullopt;
+      flow.after_reduce[i] = true;
+      flow.reduces.push_back(static_cast<int>(i));
+    }
+    const bool late_store = instr.op == Opcode::kStore && flow.after_reduce[i];
+    if (late_store && program.kind == ProgramKind::kRow && !instr.uniform) return std::nullopt;
+  }
+  if (flow.reduces.empty()) return std::nullopt;
+  return flow;
+}
+
+/// Bytes of a tile of columns that nobody waits for: the workers' time counts, and a tile costs 4.5 us by itself, as
+/// much as 140 KB.
+constexpr double kPatientBytes = 384 * 1024;
+
+/// Number of parts for the outermost reduced dimension, or 1.
+int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
+  const abi::ProgramParams& p = op.op.record.params.program;
+  const abi::OpRecord& record = op.op.record;
+  const bool column = record.kind == TaskKind::kColumn;
+  const int outermost = column ? 0 : p.num_dims - p.reduce_dims;
+  int64_t kept = 1, reduced = 1;
+  for (int d = 0; d < p.num_dims; ++d) {
+    const bool is_reduced = column ? d < p.reduce_dims : d >= p.num_dims - p.reduce_dims;
+    (is_reduced ? reduced : kept) *= record.size[d];
+  }
+  // Columns: tiles of up to 256 columns; a part of 128 rows lines up with a matmul's row block. Rows: a CTA per row.
+  const int64_t tiles = column ? (kept + 255) / 256 : kept;
+  int64_t least = column ? 64 : 8192;
+  if (column && !awaited) {
+    const double row_bytes = static_cast<double>(op.op.bytes) / static_cast<double>(tiles * reduced);
+    least = std::max<int64_t>(least, std::llround(kPatientBytes / row_bytes / 128) * 128);
+  }
+  const int64_t workers = options.machine.num_workers;
+  if (p.num_dims == abi::kMaxDims || tiles * 2 > workers || reduced < 4 * least) return 1;
+  const int64_t size = record.size[outermost], inner = reduced / size;
+  int64_t best = 1;
+  double best_cost = 1e30;
+  for (int64_t parts = 1; parts <= std::min<int64_t>(size, 4 * workers); ++parts) {
+    const int64_t part = size / parts * inner;
+    if (size % parts != 0 || (parts > 1 && part < least)) continue;
+    const double rounds = std::ceil(static_cast<double>(tiles * parts) / static_cast<double>(workers));
+    double cost = rounds * (static_cast<double>(part) + 0.25 * static_cast<double>(least));
+    if (column && part % 128 != 0) cost *= 1.2;
+    if (cost < best_cost) best = parts, best_cost = cost;
+  }
+  return best;
+}
+
+class Splitter {
+ public:
+  Splitter(FusedGraph& graph, const FusedOp& op, int64_t parts, Flow flow)
+      : graph_(graph),
+        whole_(op),
+        params_(op.op.record.params.program),
+        program_(graph.programs[params_.program]),
+        parts_(parts),
+        flow_(std::move(flow)),
+        column_(op.op.record.kind == TaskKind::kColumn) {}
+
+  std::pair<FusedOp, FusedOp> split() {
+    make_storages();
+    return {first_op(), second_op()};
+  }
+
+ private:
+  int kept_dims() const { return params_.num_dims - params_.reduce_dims; }
+  int kept_dim(int d) const { return column_ ? params_.reduce_dims + d : d; }
+  int64_t last_kept() const { return kept_dims() == 0 ? 1 : whole_.op.record.size[params_.num_dims - 1]; }
+  int outermost() const { return column_ ? 0 : kept_dims(); }
+
+  void make_storages() {
+    kept_total_ = 1;
+    for (int d = 0; d < kept_dims(); ++d) kept_total_ *= whole_.op.record.size[kept_dim(d)];
+    for (int reduce : flow_.reduces) {
+      Storage storage;
+      storage.dtype = compute_type(program_.instrs[reduce].dtype);
+      storage.num_elements = kept_total_ * parts_;
+      storage.sizes = {column_ ? parts_ : kept_total_, column_ ? kept_total_ : parts_};
+      storage.strides = {storage.sizes[1], 1};
+      storage.name = whole_.op.name + ".parts";
+      parts_storage_.push_back(static_cast<StorageId>(graph_.storages.size()));
+      graph_.storages.push_back(storage);
+    }
+  }
+
+  static int vector_of(DType dtype, int64_t inner) {
+    int vector = 16 / size_bytes(dtype);
+    while (inner % vector != 0) vector /= 2;
+    return vector;
+  }
+
+  /// Strides of a partial result (`inner`: length of the innermost dimension, if it is contiguous, else 1): over the
+  /// kept dimensions (dense), and over the parts.
+  abi::Operand parts_operand(size_t r, int part_dim, int first_kept, int64_t inner) const {
+    const Storage& storage = graph_.storages[parts_storage_[r]];
+    abi::Operand x{};
+    x.slot = static_cast<uint32_t>(parts_storage_[r]);
+    x.dtype = static_cast<short>(storage.dtype);
+    x.vector = static_cast<signed char>(vector_of(storage.dtype, inner));
+    x.index_operand = -1;
+    x.stride[part_dim] = column_ ? kept_total_ : 1;
+    int64_t stride = column_ ? 1 : parts_;
+    for (int d = kept_dims() - 1; d >= 0; --d) {
+      x.stride[first_kept + d] = stride;
+      stride *= whole_.op.record.size[kept_dim(d)];
+    }
+    return x;
+  }
+
+  /// Adds what `roots` need of the program to `out`, in order; `stop` maps registers that are replaced.
+  void copy_slice(const std::vector<int>& roots, const std::vector<int>& stop, FusedOp& op, Program& out,
+                  abi::Operand (Splitter::*restride)(const abi::Operand&) const,
+                  int (Splitter::*index)(const Instr&, Program&) const) {
+    std::vector<bool> needed(program_.instrs.size(), false);
+    for (int root : roots) needed[root] = true;
+    for (int i = static_cast<int>(program_.instrs.size()) - 1; i >= 0; --i) {
+      if (!needed[i] || stop[i] >= 0) continue;
+      Instr instr = program_.instrs[i];
+      for (const int16_t* r : registers(instr)) needed[*r] = true;
+    }
+    std::vector<int> place = stop, operand_place(whole_.op.operands.size(), -1);
+    for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
+      if (!needed[i] || stop[i] >= 0) continue;
+      Instr instr = program_.instrs[i];
+      for (int16_t* r : registers(instr)) *r = static_cast<int16_t>(place[*r]);
+      if (instr.op == Opcode::kLoad || instr.op == Opcode::kStore) {
+        const int old = params_.first_operand + instr.operand;
+        if (operand_place[old] < 0) {
+          operand_place[old] = static_cast<int>(op.op.operands.size());
+          op.op.operands.push_back((this->*restride)(whole_.op.operands[old]));
+          op.access.push_back(whole_.access[old]);
+          if (const int parameters = whole_.op.operands[old].index_operand; parameters >= 0) {
+            op.op.operands.back().index_operand = static_cast<signed char>(op.op.operands.size());
+            op.op.operands.push_back(whole_.op.operands[parameters]);
+            op.access.push_back(whole_.access[parameters]);
+          }
+        }
+        instr.operand = static_cast<int16_t>(operand_place[old]);
+      }
+      if (instr.op == Opcode::kIndex) {
+        place[i] = (this->*index)(instr, out);
+        continue;
+      }
+      place[i] = static_cast<int>(out.instrs.size());
+      out.instrs.push_back(instr);
+    }
+    places_ = place;
+  }
+
+  abi::Operand first_strides(const abi::Operand& x) const {
+    abi::Operand y = x;
+    const int64_t part = whole_.op.record.size[outermost()] / parts_;
+    // column: (part's rows, other reduced, parts, kept); row: (kept, parts, part's elements, other reduced)
+    const int insert = column_ ? params_.reduce_dims : kept_dims();
+    for (int d = params_.num_dims; d > insert; --d) y.stride[d] = x.stride[d - 1];
+    y.stride[insert] = x.stride[outermost()] * part;
+    return y;
+  }
+  abi::Operand second_strides(const abi::Operand& x) const {
+    abi::Operand y = x;
+    std::fill(std::begin(y.stride), std::end(y.stride), 0);
+    for (int d = 0; d < kept_dims(); ++d) y.stride[column_ ? d + 1 : d] = x.stride[kept_dim(d)];
+    return y;
+  }
+
+  /// A coordinate of the whole domain, as a register of the first op's program.
+  int first_index(const Instr& whole, Program& out) const {
+    const int insert = column_ ? params_.reduce_dims : kept_dims();
+    auto add = [&](Instr instr) {
+      instr.dtype = whole.dtype;
+      out.instrs.push_back(instr);
+      return static_cast<int16_t>(out.instrs.size() - 1);
+    };
+    if (whole.aux != outermost()) {
+      return add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(whole.aux + (whole.aux >= insert))});
+    }
+    const int16_t in_part = add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(column_ ? 0 : insert + 1)});
+    const int16_t part = add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(insert)});
+    const int16_t size = add({.op = Opcode::kConst, .imm_int = whole_.op.record.size[outermost()] / parts_});
+    const int16_t before = add({.op = Opcode::kMul, .a = part, .b = size});
+    return add({.op = Opcode::kAdd, .a = in_part, .b = before});
+  }
+  int second_index(const Instr& whole, Program& out) const {
+    Instr instr = whole;
+    instr.aux = static_cast<int16_t>(column_ ? whole.aux - params_.reduce_dims + 1 : whole.aux);
+    check(instr.aux >= column_ && instr.aux < kept_dims() + column_, "op '", whole_.op.name,
+          "': a reduced coordinate is used after the reduction");
+    out.instrs.push_back(instr);
+    return static_cast<int>(out.instrs.size()) - 1;
+  }
+
+  FusedOp base(const std::string& suffix) const {
+    FusedOp op;
+    op.op.record.kind = whole_.op.record.kind;
+    op.op.record.params.program = params_;
+    op.op.record.params.program.first_operand = 0;
+    op.op.name = whole_.op.name + suffix;
+    op.op.module = whole_.op.module;
+    std::fill(std::begin(op.op.record.size), std::end(op.op.record.size), 1);
+    return op;
+  }
+  void finish(FusedOp& op, Program program, int num_dims, int reduce_dims) {
+    program.kind = program_.kind;
+    program.num_dims = num_dims;
+    program.reduce_dims = reduce_dims;
+    program.num_operands = static_cast<int>(op.op.operands.size());
+    auto found = std::find(graph_.programs.begin(), graph_.programs.end(), program);
+    const int number = static_cast<int>(found - graph_.programs.begin());
+    if (found == graph_.programs.end()) graph_.programs.push_back(std::move(program));
+    abi::ProgramParams& params = op.op.record.params.program;
+    params.program = number;
+    params.num_dims = num_dims;
+    params.reduce_dims = reduce_dims;
+    op.op.programs = {number};
+  }
+
+  FusedOp first_op() {
+    FusedOp op = base(".parts");
+    op.after = whole_.after;
+    op.op.bytes = whole_.op.bytes;
+    op.op.flops = whole_.op.flops;
+    Program program;
+    std::vector<int> roots = flow_.reduces;
+    for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
+      if (program_.instrs[i].op == Opcode::kStore && !flow_.after_reduce[i]) roots.push_back(i);
+    }
+    copy_slice(roots, std::vector<int>(program_.instrs.size(), -1), op, program, &Splitter::first_strides,
+               &Splitter::first_index);
+    const int part_dim = column_ ? params_.reduce_dims : kept_dims();
+    for (size_t r = 0; r < flow_.reduces.size(); ++r) {
+      Instr store{.op = Opcode::kStore, .dtype = graph_.storages[parts_storage_[r]].dtype};
+      store.a = static_cast<int16_t>(places_[flow_.reduces[r]]);
+      store.operand = static_cast<int16_t>(op.op.operands.size());
+      store.uniform = true;
+      program.instrs.push_back(store);
+      op.op.operands.push_back(parts_operand(r, part_dim, column_ ? part_dim + 1 : 0, column_ ? last_kept() : 1));
+      op.access.push_back(Access::kWrite);
+    }
+    abi::i64* size = op.op.record.size;
+    std::copy(whole_.op.record.size, whole_.op.record.size + params_.num_dims, size);
+    for (int d = params_.num_dims; d > part_dim; --d) size[d] = whole_.op.record.size[d - 1];
+    size[part_dim] = parts_;
+    size[column_ ? 0 : part_dim + 1] = whole_.op.record.size[outermost()] / parts_;
+    finish(op, std::move(program), params_.num_dims + 1, params_.reduce_dims);
+    return op;
+  }
+
+  FusedOp second_op() {
+    FusedOp op = base("");
+    Program program;
+    std::vector<int> stop(program_.instrs.size(), -1);
+    for (size_t r = 0; r < flow_.reduces.size(); ++r) {
+      const Storage& storage = graph_.storages[parts_storage_[r]];
+      Instr load{.op = Opcode::kLoad, .dtype = storage.dtype};
+      load.operand = static_cast<int16_t>(op.op.operands.size());
+      op.op.operands.push_back(
+          parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? last_kept() : parts_));
+      op.access.push_back(Access::kRead);
+      op.op.bytes += storage.num_elements * size_bytes(storage.dtype);
+      Instr reduce = program_.instrs[flow_.reduces[r]];
+      reduce.a = static_cast<int16_t>(program.instrs.size());
+      program.instrs.push_back(load);
+      program.instrs.push_back(reduce);
+      stop[flow_.reduces[r]] = static_cast<int>(program.instrs.size()) - 1;
+    }
+    std::vector<int> roots;
+    for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
+      if (program_.instrs[i].op == Opcode::kStore && flow_.after_reduce[i]) roots.push_back(i);
+    }
+    copy_slice(roots, stop, op, program, &Splitter::second_strides, &Splitter::second_index);
+    for (int d = 0; d < kept_dims(); ++d) op.op.record.size[column_ ? d + 1 : d] = whole_.op.record.size[kept_dim(d)];
+    op.op.record.size[column_ ? 0 : kept_dims()] = parts_;
+    finish(op, std::move(program), kept_dims() + 1, 1);
+    return op;
+  }
+
+  FusedGraph& graph_;
+  const FusedOp& whole_;
+  const abi::ProgramParams params_;
+  const Program program_;
+  const int64_t parts_;
+  const Flow flow_;
+  const bool column_;
+  int64_t kept_total_ = 1;
+  std::vector<StorageId> parts_storage_;  // per Reduce
+  std::vector<int> places_;               // of the program's instructions in the last copy
+};
+
+}  // namespace
+
+void split_reductions(Draft& draft, const Options& options) {
+  FusedGraph& graph = draft.graph;
+  std::vector<FusedOp> ops;
+  std::vector<int> place(graph.ops.size());
+  const std::vector<bool> awaited = awaited_ops(graph);
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    FusedOp& op = graph.ops[i];
+    for (int& before : op.after) before = place[before];
+    const TaskKind kind = op.op.record.kind;
+    if (kind == TaskKind::kColumn || kind == TaskKind::kRow) {
+      const int64_t parts = num_parts(op, awaited[i], options);
+      std::optional<Flow> flow;
+      if (parts > 1) flow = flow_of(graph.programs[op.op.record.params.program.program]);
+      if (flow) {
+        auto [first, second] = Splitter(graph, op, parts, std::move(*flow)).split();
+        second.after = first.after;
+        ops.push_back(std::move(first));
+        ops.push_back(std::move(second));
+        place[i] = static_cast<int>(ops.size()) - 1;
+        continue;
+      }
+    }
+    place[i] = static_cast<int>(ops.size());
+    ops.push_back(std::move(op));
+  }
+  graph.ops = std::move(ops);
+}
+
+}  // namespace ark::planner

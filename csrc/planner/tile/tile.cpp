@@ -1,0 +1,387 @@
+#include "planner/tile/tile.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "planner/float_tiles.h"
+#include "planner/tile/align_operands.h"
+#include "planner/tile/columns.h"
+#include "planner/tile/split_long_k.h"
+#include "planner/tile/split_reductions.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void set_grid(abi::OpRecord& record, int64_t c0, int64_t c1, int64_t c2, const std::string& name) {
+  const int64_t grid[3] = {c0, c1, c2};
+  check<UnsupportedError>(c0 * c1 * c2 <= INT32_MAX, "op '", name, "': ", c0 * c1 * c2, " tiles do not fit 32 bits");
+  for (int i = 0; i < 3; ++i) record.grid[i] = static_cast<int>(grid[i]);
+}
+
+// ---- pointwise, row, column ----
+
+struct Joint {
+  int64_t size;
+  int first_dim;  // outermost domain dimension in it
+};
+
+/// Domain dimensions [begin, end) with neighbours merged where every operand walks them as one.
+std::vector<Joint> joint_dims(const FusedOp& op, int begin, int end) {
+  std::vector<Joint> joint;
+  for (int d = begin; d < end; ++d) {
+    const int64_t size = op.op.record.size[d];
+    if (size == 1) continue;
+    bool merges = !joint.empty();
+    for (size_t x = 0; merges && x < op.op.operands.size(); ++x) {
+      if (op.access[x] == Access::kParameters) continue;
+      const abi::Operand& operand = op.op.operands[x];
+      // the previous dimension that is not of size 1
+      int previous = d - 1;
+      while (op.op.record.size[previous] == 1) --previous;
+      merges = operand.stride[previous] == operand.stride[d] * size;
+    }
+    if (merges) {
+      joint.back().size *= size;
+    } else {
+      joint.push_back({size, d});
+    }
+  }
+  return joint;
+}
+
+/// Largest tile at most `target` (and at least target / 4 if possible) that does not straddle the joint dimensions.
+int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t multiple) {
+  int64_t total = 1;
+  for (const Joint& j : joint) total *= j.size;
+  if (total <= target) return std::max<int64_t>(1, total);
+  int64_t inner = 1;
+  for (int j = static_cast<int>(joint.size()) - 1; j >= 0; --j) {
+    if (inner * joint[j].size > target) {
+      // q of dimension j per tile; q divides it unless it is the outermost (which may end in a partial tile)
+      int64_t q = std::max<int64_t>(1, target / inner);
+      if (j > 0) {
+        const int64_t step = inner == 1 && joint[j].size % 8 == 0 ? 8 : 1;  // tiles of whole vectors if possible
+        int64_t best = std::max(step, q - q % step);
+        while (best > step && joint[j].size % best != 0) best -= step;
+        if (best * 4 >= q) q = best;
+      } else if (inner == 1) {
+        q = std::max<int64_t>(1, (q + multiple / 2) / multiple) * multiple;
+      } else {  // a power of two of rows, so that tiles line up with the row blocks of matmuls
+        int64_t power = 1;
+        while (power * 3 <= q * 2) power *= 2;
+        q = power;
+      }
+      return q * inner;
+    }
+    inner *= joint[j].size;
+  }
+  return inner;
+}
+
+/// Factors `tiles` of `tile` flattened elements along the joint dimensions: (outer dims, next dim, rest).
+void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
+  int64_t total = 1;
+  for (const Joint& j : joint) total *= j.size;
+  const int64_t tiles = ceil_div(total, tile);
+  int64_t grid[3] = {tiles, 1, 1};
+  int64_t inner = 1;
+  // grid[2]: tiles within the innermost boundary that is a multiple of the tile, then the next boundary
+  std::vector<int64_t> factors;
+  int64_t covered = tile;
+  for (int j = static_cast<int>(joint.size()) - 1; j > 0; --j) {
+    inner *= joint[j].size;
+    if (inner % covered != 0 || inner / covered == 1) continue;
+    factors.push_back(inner / covered);
+    covered = inner;
+    if (factors.size() == 2) break;
+  }
+  if (factors.size() == 1) {
+    grid[0] = tiles / factors[0], grid[1] = factors[0];
+  } else if (factors.size() == 2) {
+    grid[0] = tiles / (factors[0] * factors[1]), grid[1] = factors[1], grid[2] = factors[0];
+  }
+  set_grid(op.op.record, grid[0], grid[1], grid[2], op.op.name);
+}
+
+// Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
+constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
+constexpr int64_t kRowElements = 32768;    // of a tile of rows
+constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
+constexpr int64_t kLongRow = 4096;         // elements above which a whole CTA, not a warp, handles a row
+constexpr int kConsumerWarps = 8;
+
+/// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
+/// them, so that its tiles line up with the row blocks of others; without rows of a fitting length, 1024 elements.
+int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, int64_t target) {
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] != Access::kWrite || slot == abi::kNoSlot || storages[slot].sizes.empty()) continue;
+    int64_t row = storages[slot].sizes.back();
+    if (row < 64 || row > target) break;
+    while (row * 3 <= target * 2) row *= 2;
+    return row;
+  }
+  return 1024;
+}
+
+void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Options& options) {
+  abi::ProgramParams& params = op.op.record.params.program;
+  const std::vector<Joint> joint = joint_dims(op, 0, params.num_dims);
+  int64_t total = 1;
+  for (const Joint& j : joint) total *= j.size;
+  // As many tiles for every worker as keep a tile within kMaxElements, and no more.
+  const int64_t workers = options.machine.num_workers,
+                rounds = std::max<int64_t>(1, ceil_div(total, workers * kMaxElements));
+  const int64_t target = std::max(kMinElements, ceil_div(total, rounds * workers));
+  params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
+  params.split = params.num_rows = params.row_size = 1;
+  set_flat_grid(op, joint, params.tile);
+}
+
+/// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
+int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
+  const bool is_long = params.row_size > kLongRow;
+  const int64_t least = is_long ? 1 : kConsumerWarps,
+                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / params.row_size));
+  const int64_t tile_cost = is_long ? 0 : 4;  // in rows
+  int64_t best = least, best_cost = INT64_MAX;
+  for (int64_t rows = least; rows <= most; rows *= 2) {
+    const int64_t cost = ceil_div(ceil_div(params.num_rows, rows), workers) * (rows + tile_cost);
+    if (cost <= best_cost) best = rows, best_cost = cost;
+  }
+  return best;
+}
+
+void tile_row(FusedOp& op, const Options& options) {
+  abi::ProgramParams& params = op.op.record.params.program;
+  const int outer = params.num_dims - params.reduce_dims;
+  params.num_rows = params.row_size = 1;
+  for (int d = 0; d < outer; ++d) params.num_rows *= op.op.record.size[d];
+  for (int d = outer; d < params.num_dims; ++d) params.row_size *= op.op.record.size[d];
+  const int64_t target = rows_per_tile(params, options.machine.num_workers);
+  const std::vector<Joint> joint = joint_dims(op, 0, outer);
+  params.tile = aligned_tile(joint, target, 1);
+  params.split = 1;
+  set_flat_grid(op, joint, params.tile);
+}
+
+void tile_column(FusedOp& op, const Options& options) {
+  abi::ProgramParams& params = op.op.record.params.program;
+  params.num_rows = params.row_size = 1;
+  for (int d = 0; d < params.reduce_dims; ++d) params.row_size *= op.op.record.size[d];
+  for (int d = params.reduce_dims; d < params.num_dims; ++d) params.num_rows *= op.op.record.size[d];
+  params.split = params.row_size;
+  // A tile of 32 columns still reads whole 64- or 128-byte lines; more when there are enough columns, and where a tile
+  // would be over before its own cost is earned.
+  int64_t target = 32;
+  const int64_t workers = options.machine.num_workers, columns = params.num_rows;
+  auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
+  while (target < 256 && (columns / (target * 2) >= workers / 2 || elements() <= kColumnElements)) target *= 2;
+  while (columns / (target * 2) >= workers && elements() <= 4 * kColumnElements) target *= 2;
+  const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
+  params.tile = aligned_tile(joint, target, 8);
+  set_flat_grid(op, joint, params.tile);
+}
+
+// ---- matmul ----
+
+struct Box {
+  int32_t rows, k;
+};
+/// Of an operand whose k is contiguous, or of one whose rows are.
+Box map_box(TaskKind kind, bool k_major) {
+  if (kind == TaskKind::kMatmulFloat) return {kFloatBlock, kFloatTileK};
+  return {k_major ? kMatmulTileM : 64, kMatmulTileK};
+}
+
+int add_matmul_map(Draft& draft, TaskKind kind, const abi::Operand& x, int rows_dim, int k_dim, int64_t batch,
+                   int64_t rows, int64_t k) {
+  const bool k_major = x.stride[k_dim] == 1;
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
+  const int64_t extent = (k_major ? rows : k) * outer_stride;
+  plan::TensorMap map;
+  map.slot = x.slot;
+  map.offset_bytes = x.offset * element;
+  map.dtype = static_cast<DType>(x.dtype);
+  map.sizes = k_major ? std::vector<int64_t>{k, rows, batch} : std::vector<int64_t>{rows, k, batch};
+  map.strides_bytes = {outer_stride, batch == 1 ? extent : x.stride[0] * element};
+  const Box box = map_box(kind, k_major);
+  map.box = k_major ? std::vector<int32_t>{box.k, box.rows, 1} : std::vector<int32_t>{box.rows, box.k, 1};
+  draft.maps.push_back(std::move(map));
+  return static_cast<int>(draft.maps.size()) - 1;
+}
+
+void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns) {
+  abi::OpRecord& record = op.op.record;
+  abi::MatmulTileParams& p = record.params.matmul;
+  const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
+  p.group_m = 1;  // the order of tiles is the plan's: schedule visits them in groups of m blocks
+  p.map_a = p.map_b = -1;
+  if (!tma_addressable(a, 1, 2, p.batch) || !tma_addressable(b, 2, 1, p.batch)) record.kind = TaskKind::kMatmulSimple;
+  if (record.kind == TaskKind::kMatmulSimple) {
+    p.tile_m = p.tile_n = kSimpleTile;
+    p.tile_k = 16;
+  } else {
+    const FloatTile tile = record.kind == TaskKind::kMatmulFloat ? float_tile(p, options.machine.num_workers)
+                                                                 : FloatTile{kMatmulTileM, columns};
+    p.tile_m = tile.rows;
+    p.tile_n = tile.columns;
+    p.tile_k = record.kind == TaskKind::kMatmulFloat ? kFloatTileK : kMatmulTileK;
+    p.a_k_major = a.stride[2] == 1;
+    p.b_k_major = b.stride[1] == 1;
+    p.map_a = add_matmul_map(draft, record.kind, a, 1, 2, p.batch, p.m, p.k);
+    p.map_b = add_matmul_map(draft, record.kind, b, 2, 1, p.batch, p.n, p.k);
+  }
+  set_grid(record, p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n), op.op.name);
+}
+
+// ---- attention ----
+
+int add_attention_map(Draft& draft, const abi::Operand& x, int64_t d, int64_t seq, int64_t heads, int64_t batch) {
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  plan::TensorMap map;
+  map.slot = x.slot;
+  map.offset_bytes = x.offset * element;
+  map.dtype = static_cast<DType>(x.dtype);
+  map.sizes = {d, seq, heads, batch};
+  // a dimension of size 1 may come with any stride; TMA wants multiples of 16 bytes
+  const int64_t sizes[3] = {seq, heads, batch};
+  const int dims[3] = {2, 1, 0};
+  for (int i = 0; i < 3; ++i) {
+    map.strides_bytes.push_back(sizes[i] == 1 ? ceil_div(d * element, 16) * 16 : x.stride[dims[i]] * element);
+  }
+  map.box = {64, 64, 1, 1};
+  draft.maps.push_back(std::move(map));
+  return static_cast<int>(draft.maps.size()) - 1;
+}
+
+bool attention_addressable(const abi::Operand& x, const int64_t sizes[3]) {
+  const int64_t element = size_bytes(static_cast<DType>(x.dtype));
+  if (x.stride[3] != 1 || (x.offset * element) % 16 != 0) return false;
+  for (int d = 0; d < 3; ++d) {
+    if (sizes[d] > 1 && (x.stride[d] <= 0 || (x.stride[d] * element) % 16 != 0)) return false;
+  }
+  return true;
+}
+
+/// Elements of the innermost dimension that may be moved at once.
+signed char attention_vector(const abi::Operand& x) {
+  if (x.slot == abi::kNoSlot || x.stride[3] != 1) return x.vector;
+  const int64_t most = 16 / size_bytes(static_cast<DType>(x.dtype));
+  for (int64_t v = most; v > 1; v /= 2) {
+    if (x.offset % v == 0 && x.stride[0] % v == 0 && x.stride[1] % v == 0 && x.stride[2] % v == 0)
+      return static_cast<signed char>(v);
+  }
+  return 1;
+}
+
+/// Queries of a tile of kAttentionSimple, by which its form is chosen (abi.h).
+int simple_queries(const abi::AttentionParams& p, const std::vector<abi::Operand>& x) {
+  constexpr int kMostDim = 256, kQ = 0, kV = 2, kMask = 5;
+  const auto dtype = static_cast<DType>(p.dtype);
+  if (dtype == DType::kF64) return abi::kTiledQueriesF64;
+  bool fits = size_bytes(dtype) == 2 && p.head_dim % 8 == 0 && p.value_dim % 8 == 0 && p.head_dim <= kMostDim &&
+              p.value_dim <= kMostDim;
+  for (size_t i = kQ; i <= kV; ++i) fits = fits && x[i].dtype == p.dtype && x[i].vector == 8;
+  fits = fits && (p.mask_kind == 0 || size_bytes(static_cast<DType>(x[kMask].dtype)) <= 4);
+  return fits ? abi::kMmaQueries : abi::kTiledQueries;
+}
+
+void tile_attention(Draft& draft, FusedOp& op) {
+  abi::OpRecord& record = op.op.record;
+  abi::AttentionParams& p = record.params.attention;
+  const std::vector<abi::Operand>& x = op.op.operands;
+  std::fill(std::begin(p.map), std::end(p.map), -1);
+  // Tensors of dimensions b, h, s, d (masks, statistics and ranges are read element by element). Of attention simple, a
+  // row may end within a vector.
+  const bool whole = p.head_dim % 8 == 0 && p.value_dim % 8 == 0;
+  if (record.kind != TaskKind::kAttentionDecode && (whole || record.kind == TaskKind::kAttentionSimple)) {
+    for (abi::Operand& o : op.op.operands) {
+      if (o.dtype == p.dtype) o.vector = attention_vector(o);
+    }
+  }
+  if (record.kind == TaskKind::kAttentionDecode) {
+    p.parts = std::max(1, p.parts);
+    p.tile_q = p.queries;
+    return set_grid(record, p.batch, p.kv_heads, p.parts, op.op.name);
+  }
+  const bool tensor_cores =
+      record.kind != TaskKind::kAttentionSimple && record.kind != TaskKind::kAttentionBackwardRows;
+  const bool forward = record.kind == TaskKind::kAttentionForward;
+  const int64_t q_sizes[3] = {p.batch, p.heads, p.queries}, k_sizes[3] = {p.batch, p.kv_heads, p.keys};
+  if (tensor_cores) {
+    bool fits = attention_addressable(x[0], q_sizes) && attention_addressable(x[1], k_sizes) &&
+                attention_addressable(x[2], k_sizes);
+    if (!forward) fits = fits && attention_addressable(x[3], q_sizes);
+    if (!fits && forward) record.kind = TaskKind::kAttentionSimple;
+    check<UnsupportedError>(fits || forward, "attention backward '", op.op.name,
+                            "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
+  }
+  if (record.kind == TaskKind::kAttentionSimple) {
+    p.tile_q = simple_queries(p, x);
+    p.tile_k = kSimpleTile;
+    return set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
+  }
+  p.tile_q = p.tile_k = kAttentionTile;
+  if (tensor_cores) {
+    p.map[0] = add_attention_map(draft, x[0], p.head_dim, p.queries, p.heads, p.batch);
+    p.map[1] = add_attention_map(draft, x[1], p.head_dim, p.keys, p.kv_heads, p.batch);
+    p.map[2] = add_attention_map(draft, x[2], p.value_dim, p.keys, p.kv_heads, p.batch);
+    if (!forward) p.map[3] = add_attention_map(draft, x[3], p.value_dim, p.queries, p.heads, p.batch);
+  }
+  if (record.kind == TaskKind::kAttentionBackward) {
+    return set_grid(record, p.batch, p.kv_heads, ceil_div(p.keys, p.tile_k), op.op.name);
+  }
+  set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
+}
+
+void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
+  abi::OpRecord& record = op.op.record;
+  switch (record.kind) {
+    case TaskKind::kPointwise:
+      return tile_pointwise(op, draft.graph.storages, options);
+    case TaskKind::kRow:
+      return tile_row(op, options);
+    case TaskKind::kColumn:
+      return tile_column(op, options);
+    case TaskKind::kMatmulTile:
+    case TaskKind::kMatmulFloat:
+    case TaskKind::kMatmulSimple:
+      return tile_matmul(draft, op, options, columns);
+    case TaskKind::kMatmulRows:
+      return set_grid(record, record.params.rows.num_units, 1, 1, op.op.name);
+    case TaskKind::kMaskRange: {
+      abi::MaskRangeParams& p = record.params.mask_range;
+      p.block = kAttentionTile;
+      return set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.block), op.op.name);
+    }
+    case TaskKind::kAttentionDecode:
+    case TaskKind::kAttentionForward:
+    case TaskKind::kAttentionBackwardRows:
+    case TaskKind::kAttentionBackward:
+    case TaskKind::kAttentionBackwardQuery:
+    case TaskKind::kAttentionSimple:
+      return tile_attention(draft, op);
+    case TaskKind::kCount:
+      break;
+  }
+  check(false, "tile: op '", op.op.name, "' has no task kind");
+}
+
+}  // namespace
+
+void tile(Draft& draft, const Options& options) {
+  split_reductions(draft, options);
+  align_operands(draft, options);
+  split_long_k(draft, options);
+  const std::vector<int> columns = tile_columns(draft.graph, options);
+  for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, columns[i]);
+}
+
+}  // namespace ark::planner

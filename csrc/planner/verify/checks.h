@@ -1,0 +1,34 @@
+// The parts of verify_plan; each throws InternalError on the first thing that is wrong.
+#pragma once
+#include <ostream>
+
+#include "base/check.h"
+#include "planner/verify/verify_plan.h"
+
+namespace ark::planner {
+
+/// Lists, records, buffers, flags. Afterwards every index in the plan may be used without a look.
+void verify_structure(const plan::Plan& plan);
+/// Programs, grids, tensor maps. Within verify_structure, once slots and numbers are known to be in range.
+void verify_records(const plan::Plan& plan);
+/// Targets, the order of waits, the end of the lists.
+void verify_counters(const plan::Plan& plan);
+/// Bounds and races; structure and counters must be right.
+void verify_memory(const plan::Plan& plan, VerifyReport& report);
+
+template <class... Args>
+void require(const plan::Plan& plan, bool condition, const Args&... message) {
+  if (!condition) [[unlikely]]
+    throw InternalError(cat("plan ", plan.name, ": ", message...));
+}
+/// "op 3 'name'"; printed only when a message is needed.
+struct OpName {
+  const plan::Plan& plan;
+  int64_t op;
+};
+inline OpName describe(const plan::Plan& plan, int64_t op) { return {plan, op}; }
+inline std::ostream& operator<<(std::ostream& out, const OpName& name) {
+  return out << "op " << name.op << " '" << name.plan.ops[static_cast<size_t>(name.op)].name << '\'';
+}
+
+}  // namespace ark::planner

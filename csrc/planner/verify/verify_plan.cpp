@@ -1,0 +1,22 @@
+#include "planner/verify/verify_plan.h"
+
+#include "plan/flag_words.h"
+#include "plan/regions.h"
+#include "planner/verify/checks.h"
+
+namespace ark::planner {
+
+VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
+  VerifyReport report;
+  if (level != VerifyLevel::kRaces) {
+    verify_structure(plan);
+    verify_counters(plan);
+  }
+  for (const plan::Op& op : plan.ops) report.tiles += tiles_of(op.record);
+  if (level == VerifyLevel::kStructure) return report;
+  verify_memory(plan, report);
+  verify_flag_words(plan, flag_words(plan), report);
+  return report;
+}
+
+}  // namespace ark::planner

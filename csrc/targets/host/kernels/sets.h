@@ -1,0 +1,19 @@
+// The kernel sets, one per instruction set; see impl.h.
+#pragma once
+#include "targets/host/kernels/kernels.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define ARK_HOST_X86 1
+#else
+#define ARK_HOST_X86 0
+#endif
+
+namespace ark::targets::host {
+
+Kernels baseline_kernels();
+#if ARK_HOST_X86
+Kernels avx2_kernels();
+Kernels avx512_kernels();
+#endif
+
+}  // namespace ark::targets::host

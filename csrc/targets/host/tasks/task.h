@@ -1,0 +1,52 @@
+// What a tile does: one class per family of task kinds, made from an op record when the plan is loaded.
+#pragma once
+#include <memory>
+
+#include "plan/plan.h"
+#include "targets/host/program/interpreter.h"
+
+namespace ark::targets::host {
+
+/// What a thread hands to the tiles that it runs.
+struct TileEnvironment : Environment {
+  uint64_t launch = 0;  // differs between the launches that share a Scratch
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  /// Runs tiles [first, first + count), whose waits are over. The bits written do not depend on how tiles are grouped
+  /// into calls. False when an index was out of range.
+  virtual bool run(const TileEnvironment& env, int64_t first, int64_t count) const = 0;
+  /// Rough cost of the whole op in nanoseconds on one core: decides how many threads a launch is worth.
+  virtual double cost_ns() const = 0;
+};
+
+/// Throws InternalError for a malformed record and UnsupportedError (naming the op) for what the host cannot run.
+std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
+
+// The families; each takes ops of its kinds only.
+std::unique_ptr<Task> make_program_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
+std::unique_ptr<Task> make_matmul_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
+std::unique_ptr<Task> make_matmul_rows_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
+std::unique_ptr<Task> make_attention_task(const plan::Op& op, const Kernels& kernels);
+std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Kernels& kernels);
+std::unique_ptr<Task> make_mask_range_task(const plan::Op& op, const Kernels& kernels);
+
+/// Programs named by a record, with the operands from `first_operand` on, over `size` (right-aligned to the program's
+/// rank).
+BoundProgram bind_task_program(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels, int program,
+                               int first_operand, std::span<const int64_t> size);
+
+struct TileCoordinates {
+  int64_t c[3];
+};
+inline TileCoordinates tile_coordinates(const abi::OpRecord& record, int64_t tile) {
+  const int64_t c2 = tile % record.grid[2], rest = tile / record.grid[2];
+  return {{rest / record.grid[1], rest % record.grid[1], c2}};
+}
+inline int64_t num_tiles(const abi::OpRecord& record) {
+  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
+}
+
+}  // namespace ark::targets::host

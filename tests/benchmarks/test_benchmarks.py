@@ -1,0 +1,46 @@
+"""The benchmarks of whole models run, at toy sizes: a step is as many launches as it is to be, and the file says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+ROOT = Path(__file__).resolve().parents[2]
+BERT_FALLBACK = "aten.embedding_dense_backward.default"
+
+
+def result(tmp_path: Path, name: str, *arguments: str) -> dict:
+    file = tmp_path / f"{name}.json"
+    command = [sys.executable, f"benchmarks/{name}.py", "--small", "--rounds", "1", "--modes", "ark,eager"]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
+    done = subprocess.run(
+        [*command, "--json", str(file), *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=550
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return json.loads(file.read_text())
+
+
+def test_decode(tmp_path):
+    found = result(tmp_path, "decode", "--layers", "2", "--points", "64:8,64:40,128:8", "--tokens", "5")
+    assert len(found["rows"]) == 3
+    for row in found["rows"]:
+        assert row["plan"]["launches"] == 1 and row["plan"]["fallbacks"] == {} and row["plan"]["tasks"]
+    generate = found["generate"]
+    assert generate["equal_fp32"] and generate["launches_per_token"] == 1 and generate["fallbacks"] == {}
+    assert set(generate["ms_per_token"]) == {"ark", "eager"}
+
+
+def test_training(tmp_path):
+    (row,) = result(tmp_path, "training", "--layers", "1", "--batch", "2", "--sequence", "64")["rows"]
+    assert row["plan"]["product_launches"] == 2 and set(row["plan"]["fallbacks"]) == {BERT_FALLBACK}
+
+
+def test_prefill(tmp_path):
+    (row,) = result(tmp_path, "prefill", "--layers", "1", "--tokens", "48")["rows"]
+    assert row["plan"]["launches"] == 1 and row["plan"]["fallbacks"] == {}

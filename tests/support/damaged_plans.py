@@ -1,0 +1,58 @@
+"""Plans without one of their producers' signals, for tests of deadlines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import torch
+
+from tests.support.reference_eval import DTYPES
+
+
+def _counters(signal: dict) -> set[int]:
+    """The counters that a wait or an arrival may name."""
+    first = signal.get("counter", 0)
+    return set(range(first, first + -(-signal.get("limit", 1) // signal.get("div", 1))))
+
+
+def without_one_arrival(plan_text: str) -> Iterator[tuple[str, str]]:
+    """(name of the op, plan) for every arrival of the plan that some op waits for: the plan without it."""
+    plan = json.loads(plan_text)
+    awaited = set().union(*(_counters(wait) for op in plan["ops"] for wait in op.get("waits", [])))
+    for op in plan["ops"]:
+        arrivals = op.get("arrivals", [])
+        for place in range(len(arrivals)):
+            if not _counters(arrivals[place]) & awaited:
+                continue
+            op["arrivals"] = arrivals[:place] + arrivals[place + 1 :]
+            yield op["name"], json.dumps(plan)
+        op["arrivals"] = arrivals
+
+
+def without_one_item(plan_text: str, most: int) -> Iterator[tuple[str, str]]:
+    """(name of the op, plan) for work items whose signals are waited for, at most 2 * `most` of them spread over the
+    plan: the plan without it. What it would have written stays unwritten, words that carry their own flag as well."""
+    plan = json.loads(plan_text)
+    ops, lists = plan["ops"], plan["lists"]
+    awaited = set().union(*(_counters(wait) for op in ops for wait in op.get("waits", [])))
+    producers = {i for i, op in enumerate(ops) if any(_counters(a) <= awaited for a in op.get("arrivals", []))}
+    places = sorted((item[0], w, i) for w, items in enumerate(lists) for i, item in enumerate(items))
+    places = [place for place in places if place[0] in producers]
+    for op, worker, place in places[:: max(1, len(places) // most)]:
+        item = lists[worker].pop(place)
+        yield ops[op]["name"], json.dumps(plan)
+        lists[worker].insert(place, item)
+
+
+def some_inputs(graph_text: str, device: str) -> list[torch.Tensor]:
+    """Tensors that fit a graph without symbols: numbers around 0, and zeros where they are integers."""
+    graph, generator = json.loads(graph_text), torch.Generator().manual_seed(0)
+    result = []
+    for number in graph["inputs"]:
+        value = graph["values"][number]
+        dtype = DTYPES[value["dtype"]]
+        numbers = torch.randn(value["sizes"], generator=generator) if dtype.is_floating_point else 0
+        tensor = torch.empty_strided(value["sizes"], value["strides"], dtype=dtype)
+        result.append(tensor.copy_(torch.as_tensor(numbers)).to(device))
+    return result

@@ -1,0 +1,123 @@
+// The verifier on records: single fields of buffers, operands, programs, maps and parameters that are wrong, and what
+// it says of each.
+#include <algorithm>
+#include <functional>
+
+#include "plan/regions.h"
+#include "support/check.h"
+#include "support/verify_plans.h"
+
+using namespace ark;
+using namespace ark::test;
+
+namespace {
+
+/// A changed plan must be refused with these words.
+void must_fail(const plan::Plan& plan, const char* part, const std::function<void(plan::Plan&)>& change) {
+  plan::Plan damaged = plan;
+  change(damaged);
+  std::string message = complaint(damaged);
+  if (message.find(part) == std::string::npos)
+    test::fail(cat("expected \"", part, "\", got \"", message, '"'), __FILE__, __LINE__);
+}
+
+void damage_buffers(const plan::Plan& plan) {
+  size_t arena = 0, input = 0;
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    // one without tensor maps, about which the verifier has more to say
+    const bool mapped = std::ranges::any_of(plan.maps, [&](const plan::TensorMap& m) { return m.slot == i; });
+    if (plan.buffers[i].kind == plan::BufferKind::kArena && plan.buffers[i].size_bytes > 0 && !mapped) arena = i;
+    if (plan.buffers[i].kind == plan::BufferKind::kInput && plan.buffers[i].immutable) input = i;
+  }
+  must_fail(plan, "of an arena of", [&](plan::Plan& p) { p.arena_bytes = p.buffers[arena].arena_offset; });
+  must_fail(plan, "which lives from op",
+            [&](plan::Plan& p) { p.buffers[arena].last_op = p.buffers[arena].first_op - 1; });
+  must_fail(plan, "touches bytes", [&](plan::Plan& p) { p.buffers[arena].size_bytes /= 2; });
+  must_fail(plan, "ends at byte", [&](plan::Plan& p) { p.buffers[input].size_bytes -= 2; });
+  must_fail(plan, "ahead of its waits", [&](plan::Plan& p) { p.buffers[input].immutable = false; });
+  must_fail(plan, "which is immutable", [&](plan::Plan& p) {
+    for (plan::Buffer& b : p.buffers) b.immutable |= b.kind == plan::BufferKind::kOutput;
+  });
+  must_fail(plan, "which no op before it writes", [&](plan::Plan& p) {
+    plan::Buffer copy = p.buffers[arena];
+    copy.first_op = 0, copy.last_op = 1000;
+    p.buffers.push_back(copy);
+    for (plan::Op& op : p.ops) {
+      std::vector<planner::OperandUse> uses = planner::operand_uses(op, p.programs);
+      for (size_t i = 0; i < uses.size(); ++i)
+        if (uses[i].read && op.operands[i].slot == arena)
+          op.operands[i].slot = static_cast<uint32_t>(p.buffers.size()) - 1;
+    }
+  });
+}
+
+/// The first op of a kind.
+plan::Op& op_of(plan::Plan& p, abi::TaskKind kind) {
+  return *std::find_if(p.ops.begin(), p.ops.end(), [&](const plan::Op& op) { return op.record.kind == kind; });
+}
+
+void damage_ops(const plan::Plan& plan) {
+  using enum abi::TaskKind;
+  must_fail(plan, "grid", [&](plan::Plan& p) { op_of(p, kMatmulTile).record.params.matmul.n += 128; });
+  must_fail(plan, "elements, expected", [&](plan::Plan& p) { op_of(p, kRow).record.size[0] *= 2; });
+  must_fail(plan, "the record", [&](plan::Plan& p) { op_of(p, kRow).record.params.program.num_dims = 1; });
+  must_fail(plan, "is of kind", [&](plan::Plan& p) { op_of(p, kRow).record.kind = kPointwise; });
+  must_fail(plan, "has operands",
+            [&](plan::Plan& p) { op_of(p, kMatmulTile).record.params.matmul.first_operand += 7; });
+  must_fail(plan, "kv heads", [&](plan::Plan& p) { op_of(p, kAttentionForward).record.params.attention.kv_heads = 0; });
+  must_fail(plan, "columns of", [&](plan::Plan& p) {
+    abi::AttentionParams& attention = op_of(p, kAttentionForward).record.params.attention;
+    attention.head_dim = attention.value_dim = 136;
+  });
+  must_fail(plan, "in slot", [&](plan::Plan& p) { p.ops.back().operands[0].slot = 1000; });
+}
+
+void damage_programs(const plan::Plan& plan) {
+  must_fail(plan, "uses a later instruction", [&](plan::Plan& p) {
+    for (Program& program : p.programs)
+      if (program.instrs.size() > 1) program.instrs[0].a = 1;
+  });
+  must_fail(plan, "unknown reduction", [&](plan::Plan& p) {
+    for (Program& program : p.programs)
+      for (Instr& instr : program.instrs)
+        if (instr.op == Opcode::kReduce) instr.aux = 77;
+  });
+}
+
+void damage_tables(const plan::Plan& plan) {
+  must_fail(plan, "map", [&](plan::Plan& p) { p.maps[0].offset_bytes += 16; });
+  must_fail(plan, "map", [&](plan::Plan& p) { p.maps[0].sizes[1] += 1; });
+  must_fail(plan, "map", [&](plan::Plan& p) { std::swap(p.maps[0].slot, p.maps.back().slot); });
+  must_fail(plan, "workers and", [&](plan::Plan& p) { p.lists.pop_back(); });
+  must_fail(plan, "reaches counter", [&](plan::Plan& p) { p.num_counters = 1; });
+  must_fail(plan, "fresh tensor", [&](plan::Plan& p) { p.outputs[0].fresh = 17; });
+}
+
+/// Two tiles of an op write the same bytes.
+void test_within() {
+  plan::Plan plan = plan_of(layers(1, 128, 64, 1, DType::kF32), false, false);
+  for (plan::Op& op : plan.ops) {
+    std::vector<planner::OperandUse> uses = planner::operand_uses(op, plan.programs);
+    if (planner::tiles_of(op.record) < 2 || op.record.kind != abi::TaskKind::kMatmulSimple) continue;
+    for (size_t i = 0; i < uses.size(); ++i)
+      if (uses[i].write) op.operands[i].stride[1] -= 1;  // rows overlap
+    break;
+  }
+  std::string message = complaint(plan);
+  if (message.find("writes what tile") == std::string::npos)
+    test::fail("overlapping rows: got " + message, __FILE__, __LINE__);
+}
+
+}  // namespace
+
+int main() {
+  test_within();
+  const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
+  damage_buffers(plan);
+  damage_ops(plan);
+  damage_programs(plan);
+  damage_tables(plan);
+  must_fail(plan_of(layers(1, 64, 64, 1, DType::kF32), true, true), "fp32 tiles of 96 x 64",
+            [](plan::Plan& p) { op_of(p, abi::TaskKind::kMatmulFloat).record.params.matmul.tile_m = 96; });
+  return test::result("verify_records");
+}
