@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/embedded.h"
 #include "codegen/program_source.h"
+#include "plan/params.h"
 
 namespace ark::codegen {
 namespace {
@@ -19,43 +20,6 @@ using abi::TaskKind;
 constexpr std::array<const char*, kNumUses> kUseNames = {
     "pointwise",     "row",           "column",         "epilogue_rows",
     "prologue_rows", "epilogue_tile", "epilogue_float", "epilogue_simple"};
-
-/// How the kernel reaches a family's consume().
-enum class Reach {
-  kInline,      // part of the kernel's body
-  kCall,        // a function of its own (device/loop/outline.cuh)
-  kCallPerUse,  // one function per program
-  kPerForm,     // a case per form of few-row products: called where one op has it
-};
-struct Family {
-  TaskKind kind;
-  const char* name;    // of the kind's enumerator; without the k, of the device struct
-  const char* header;  // where that is
-  Reach reach = Reach::kInline;
-  bool pages = true;              // it has loaders
-  Use use = kNumUses;             // kCallPerUse: the programs,
-  const char* program = nullptr;  // and where a record says which
-  const char* type() const { return name + 1; }
-};
-constexpr Family kFamilies[] = {
-    {TaskKind::kPointwise, "kPointwise", "program/pointwise", Reach::kCallPerUse, false, kPointwiseUse,
-     "program.program"},
-    {TaskKind::kRow, "kRow", "program/row", Reach::kCallPerUse, false, kRowUse, "program.program"},
-    {TaskKind::kColumn, "kColumn", "program/column", Reach::kCallPerUse, false, kColumnUse, "program.program"},
-    {TaskKind::kMatmulRows, "kMatmulRows", "matmul/few_rows", Reach::kPerForm},
-    {TaskKind::kMatmulTile, "kMatmulTile", "matmul/tile"},
-    {TaskKind::kMatmulFloat, "kMatmulFloat", "matmul/float", Reach::kCallPerUse, true, kEpilogueFloat,
-     "matmul.program"},
-    {TaskKind::kMatmulSimple, "kMatmulSimple", "matmul/simple", Reach::kCallPerUse, false, kEpilogueSimple,
-     "matmul.program"},
-    {TaskKind::kAttentionDecode, "kAttentionDecode", "attention/decode"},
-    {TaskKind::kAttentionForward, "kAttentionForward", "attention/forward"},
-    {TaskKind::kAttentionBackwardRows, "kAttentionBackwardRows", "attention/backward", Reach::kCall, false},
-    {TaskKind::kAttentionBackward, "kAttentionBackward", "attention/backward"},
-    {TaskKind::kAttentionBackwardQuery, "kAttentionBackwardQuery", "attention/backward"},
-    {TaskKind::kAttentionSimple, "kAttentionSimple", "attention/simple", Reach::kCall},
-    {TaskKind::kMaskRange, "kMaskRange", "attention/mask_range", Reach::kCall, false},
-};
 
 std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
   std::set<int> all;
@@ -121,8 +85,9 @@ std::string forms_text(const std::vector<plan::RowsForm>& forms) {
 std::string dispatch_text(const Kernel& kernel) {
   std::string text;
   for (int use = 0; use < kNumUses; ++use) {
-    const bool called = std::any_of(std::begin(kFamilies), std::end(kFamilies),
-                                    [&](const Family& f) { return f.reach == Reach::kCallPerUse && f.use == use; });
+    const bool called = std::ranges::any_of(plan::kKinds, [&](const plan::Kind& kind) {
+      return kind.reach == plan::Reach::kCallPerProgram && use_of(kind.kind) == use;
+    });
     const bool by_form = use == kEpilogueRows || use == kPrologueRows;
     if (called || by_form || kernel.uses[use].empty()) continue;
     text += cat("  template <class F>\n  static ARK_DEVICE void ", kUseNames[use], "(int program, F&& f) {\n");
@@ -160,53 +125,60 @@ std::string dispatch_text(const Kernel& kernel) {
 /// `case TaskKind::kX: return X<Programs>::load_...(loader, task);` for every kind that has pages.
 std::string loader_cases(const Kernel& kernel, const char* role) {
   std::string text;
-  for (const Family& family : kFamilies)
-    if (kernel.kinds.contains(family.kind) && family.pages)
-      text += cat("      case TaskKind::", family.name, ":\n        return ", family.type(), "<Programs>::", role,
+  for (const plan::Kind& kind : plan::kKinds)
+    if (kernel.kinds.contains(kind.kind) && kind.loads)
+      text += cat("      case TaskKind::k", kind.type, ":\n        return ", kind.type, "<Programs>::", role,
                   "(loader, task);\n");
   return text;
 }
 
-std::string consume_text(const std::string& family, bool called) {
-  return called ? cat("return call<", family, ">(consumer, task);\n")
-                : cat("return ", family, "::consume(consumer, task);\n");
+std::string consume_text(const std::string& type, bool called) {
+  return called ? cat("return call<", type, ">(consumer, task);\n")
+                : cat("return ", type, "::consume(consumer, task);\n");
 }
 
 /// `switch (task.record->params.field)` over numbers, with a statement for each.
 template <class Numbers, class Statement>
-std::string switch_text(const char* field, const Numbers& numbers, const Statement& statement) {
+std::string switch_text(const std::string& field, const Numbers& numbers, const Statement& statement) {
   std::string text = cat("        switch (task.record->params.", field, ") {\n");
   for (const auto& number : numbers) text += cat("          case ", number, ":\n            ", statement(number));
   return text + "        }\n        return;\n";
 }
 
-/// The same for consumers; families that are called get a call per program, few-row products a case per form.
-std::string consumer_cases(const Kernel& kernel) {
-  std::string text;
-  for (const Family& family : kFamilies) {
-    if (!kernel.kinds.contains(family.kind)) continue;
-    text += cat("      case TaskKind::", family.name, ":\n");
-    if (family.reach == Reach::kInline || family.reach == Reach::kCall)
-      text += "        " + consume_text(cat(family.type(), "<Programs>"), family.reach == Reach::kCall);
-    else if (family.reach == Reach::kPerForm)
-      text += switch_text("rows.form", std::views::iota(size_t{0}, kernel.forms.size()), [&](size_t form) {
+std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
+  switch (kind.reach) {
+    case plan::Reach::kInline:
+    case plan::Reach::kCall:
+      return "        " + consume_text(cat(kind.type, "<Programs>"), kind.reach == plan::Reach::kCall);
+    case plan::Reach::kPerForm:
+      return switch_text("rows.form", std::views::iota(size_t{0}, kernel.forms.size()), [&](size_t form) {
         return consume_text(cat("RowsTask<RowsForm", form, ">"), kernel.forms[form].once);
       });
-    else
-      text += switch_text(family.program, kernel.uses[family.use], [&](int program) {
-        const uint32_t layouts = kernel.code[static_cast<size_t>(program)].layouts;
-        const std::string one = family.use == kEpilogueFloat ? cat("FloatProgram<Program", program, ", ", layouts, ">")
-                                                             : cat("OneProgram<Program", program, ">");
-        return consume_text(cat(family.type(), "<", one, ">"), true);
-      });
+    case plan::Reach::kCallPerProgram:
+      break;
   }
+  const Use use = use_of(kind.kind);
+  return switch_text(cat(plan::member(kind.family), ".program"), kernel.uses[use], [&](int program) {
+    const uint32_t layouts = kernel.code[static_cast<size_t>(program)].layouts;
+    const std::string one = use == kEpilogueFloat ? cat("FloatProgram<Program", program, ", ", layouts, ">")
+                                                  : cat("OneProgram<Program", program, ">");
+    return consume_text(cat(kind.type, "<", one, ">"), true);
+  });
+}
+
+/// The same for consumers; kinds that are called get a call per program, few-row products a case per form.
+std::string consumer_cases(const Kernel& kernel) {
+  std::string text;
+  for (const plan::Kind& kind : plan::kKinds)
+    if (kernel.kinds.contains(kind.kind))
+      text += cat("      case TaskKind::k", kind.type, ":\n", consumer_case(kernel, kind));
   return text;
 }
 
 std::string includes_text(const Kernel& kernel) {
   std::set<std::string> headers;
-  for (const Family& family : kFamilies)
-    if (kernel.kinds.contains(family.kind)) headers.insert(family.header);
+  for (const plan::Kind& kind : plan::kKinds)
+    if (kernel.kinds.contains(kind.kind)) headers.insert(kind.header);
   if (kernel.maps) headers.insert("loop/tensor_map");
   headers.insert({"loop/loop", "loop/outline", "program/support"});
   std::string text;

@@ -55,6 +55,39 @@ int slot_capacity(size_t num_slots) {
       cat("a plan of ", num_slots, " buffers; one launch carries at most ", abi::kSlotCapacities[2]));
 }
 
+}  // namespace
+
+Use use_of(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kPointwise:
+      return kPointwiseUse;
+    case TaskKind::kRow:
+      return kRowUse;
+    case TaskKind::kColumn:
+      return kColumnUse;
+    case TaskKind::kMatmulRows:
+      return kEpilogueRows;
+    case TaskKind::kMatmulTile:
+      return kEpilogueTile;
+    case TaskKind::kMatmulFloat:
+      return kEpilogueFloat;
+    case TaskKind::kMatmulSimple:
+      return kEpilogueSimple;
+    case TaskKind::kAttentionDecode:
+    case TaskKind::kAttentionForward:
+    case TaskKind::kAttentionBackwardRows:
+    case TaskKind::kAttentionBackward:
+    case TaskKind::kAttentionBackwardQuery:
+    case TaskKind::kAttentionSimple:
+    case TaskKind::kMaskRange:
+    case TaskKind::kCount:
+      break;
+  }
+  return kNumUses;
+}
+
+namespace {
+
 /// What one plan asks for, in its own numbers.
 struct Needs {
   struct Program {
@@ -166,7 +199,7 @@ class Analysis {
       case TaskKind::kAttentionSimple:
         needs_.rest.simple_attention |= simple_attention_form(p.attention);
         break;
-      default:
+      case TaskKind::kCount:
         break;
     }
   }

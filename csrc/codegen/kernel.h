@@ -29,6 +29,8 @@ enum Use {
   kEpilogueSimple,
   kNumUses
 };
+/// Of the programs that end a task of this kind (of kMatmulRows: its epilogues); kNumUses: it has none.
+Use use_of(abi::TaskKind kind);
 
 /// A program as it is printed: with the form of its rows, or with what is known of its operands.
 struct Code {

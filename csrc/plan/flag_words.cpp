@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/types.h"
-#include "plan/regions.h"
+#include "plan/operand_uses.h"
 
 namespace ark::planner {
 namespace {
@@ -48,7 +48,7 @@ class Finder {
     if (plan_.buffers.empty() || plan_.ops.size() > kMostOps ||
         std::count_if(plan_.ops.begin(), plan_.ops.end(), is_few) < 2)
       return none;
-    for (const plan::Op& op : plan_.ops) uses_.push_back(operand_uses(op, plan_.programs));
+    for (const plan::Op& op : plan_.ops) uses_.push_back(plan::operand_uses(op, plan_.programs));
     choose_buffers();
     if (result_.num_words == 0) return none;
     find_counters();
@@ -94,7 +94,7 @@ class Finder {
     for (size_t op = 0; op < size(); ++op) {
       const bool few = is_few(plan_.ops[op]);
       for (size_t i = 0; i < uses_[op].size(); ++i) {
-        const OperandUse& use = uses_[op][i];
+        const plan::OperandUse& use = uses_[op][i];
         if (!use.used()) continue;
         const abi::Operand& x = operand(op, i);
         const plan::Buffer& buffer = plan_.buffers[x.slot];
@@ -146,7 +146,7 @@ class Finder {
         if (counters.begin < range->begin || counters.end > range->end) return {};
         if (std::count(ops.begin(), ops.end(), op) != 0) continue;
         ops.push_back(op);
-        arrivals += tiles_of(plan_.ops[op].record);
+        arrivals += plan::num_tiles(plan_.ops[op].record);
       }
     }
     // each tile counts at least once: equal sums mean that every tile of every op is waited for
@@ -269,7 +269,7 @@ class Finder {
 
   const plan::Plan& plan_;
   FlagWords result_;
-  std::vector<std::vector<OperandUse>> uses_;
+  std::vector<std::vector<plan::OperandUse>> uses_;
   std::vector<std::vector<std::pair<size_t, Range>>> arriving_;  // per counter
   std::vector<std::vector<bool>> ended_;
   int dropped_ = 0;

@@ -2,8 +2,10 @@
 // and arrivals that it has.
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "ir/names_json.h"
+#include "plan/params.h"
 #include "plan/plan.h"
 
 namespace ark::plan {
@@ -27,14 +29,10 @@ struct OpText {
   int64_t bytes = 0, flops = 0;
 };
 
-enum class ParamsKind { kProgram, kRows, kMatmul, kAttention, kMaskRange };
-
-ParamsKind params_kind(abi::TaskKind kind) {
-  using enum abi::TaskKind;
-  if (kind == kPointwise || kind == kRow || kind == kColumn) return ParamsKind::kProgram;
-  if (kind == kMatmulRows) return ParamsKind::kRows;
-  if (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) return ParamsKind::kMatmul;
-  return kind == kMaskRange ? ParamsKind::kMaskRange : ParamsKind::kAttention;
+/// The member of that type.
+template <class Params>
+Params& params_of(OpText& t) {
+  return std::get<Params&>(std::tie(t.program, t.rows, t.matmul, t.attention, t.mask_range));
 }
 
 OpText to_text(const Op& op) {
@@ -50,23 +48,7 @@ OpText to_text(const Op& op) {
            .module = op.module,
            .bytes = op.bytes,
            .flops = op.flops};
-  switch (params_kind(r.kind)) {
-    case ParamsKind::kProgram:
-      t.program = r.params.program;
-      break;
-    case ParamsKind::kRows:
-      t.rows = r.params.rows;
-      break;
-    case ParamsKind::kMatmul:
-      t.matmul = r.params.matmul;
-      break;
-    case ParamsKind::kAttention:
-      t.attention = r.params.attention;
-      break;
-    case ParamsKind::kMaskRange:
-      t.mask_range = r.params.mask_range;
-      break;
-  }
+  visit_params(r, [&]<class Params>(const Params& params) { params_of<Params>(t) = params; });
   return t;
 }
 
@@ -88,23 +70,7 @@ Op from_text(OpText&& t, const json::Path& path) {
   r.num_arrivals = static_cast<int32_t>(t.arrivals.size());
   r.num_operands = static_cast<int32_t>(t.operands.size());
   r.record_bytes = static_cast<int32_t>(sizeof(abi::OpRecord) + t.operands.size() * sizeof(abi::Operand));
-  switch (params_kind(t.kind)) {
-    case ParamsKind::kProgram:
-      r.params.program = t.program;
-      break;
-    case ParamsKind::kRows:
-      r.params.rows = t.rows;
-      break;
-    case ParamsKind::kMatmul:
-      r.params.matmul = t.matmul;
-      break;
-    case ParamsKind::kAttention:
-      r.params.attention = t.attention;
-      break;
-    case ParamsKind::kMaskRange:
-      r.params.mask_range = t.mask_range;
-      break;
-  }
+  visit_params(r, [&]<class Params>(Params& params) { params = params_of<Params>(t); });
   op.operands = std::move(t.operands);
   op.programs = std::move(t.programs);
   op.name = std::move(t.name);

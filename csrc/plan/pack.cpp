@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "plan/few_rows_form.h"
 #include "plan/flag_words.h"
+#include "plan/params.h"
 #include "plan/plan.h"
 
 namespace ark::plan {
@@ -81,11 +82,8 @@ void use_numbers(const KernelNumbers& numbers, abi::OpRecord& record) {
   auto renumber = [&](abi::i32& program) {
     if (program >= 0) program = numbers.program[static_cast<size_t>(program)];
   };
-  using enum abi::TaskKind;
-  if (record.kind == kPointwise || record.kind == kRow || record.kind == kColumn)
-    renumber(record.params.program.program);
-  if (record.kind == kMatmulTile || record.kind == kMatmulFloat || record.kind == kMatmulSimple)
-    renumber(record.params.matmul.program);
+  if (kind_of(record).reach == Reach::kPerForm) return;
+  for_each_program(record, [&](abi::i32& program, abi::i32, ProgramKind) { renumber(program); });
 }
 
 }  // namespace

@@ -55,6 +55,10 @@ struct TensorMap {
   std::vector<int32_t> box;
 };
 
+inline int64_t num_tiles(const abi::OpRecord& record) {
+  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
+}
+
 struct Op {
   abi::OpRecord record{};
   std::vector<abi::Operand> operands;

@@ -1,27 +1,33 @@
 // plan::to_string: a plan for people and golden tests. One op a paragraph, one list a line.
+#include <cctype>
+
 #include "base/check.h"
+#include "plan/params.h"
 #include "plan/plan.h"
 
 namespace ark::plan {
+namespace {
+
+/// "MatmulTile" -> "matmul_tile".
+std::string snake_case(const char* type) {
+  std::string out;
+  for (; *type != 0; ++type) {
+    if (std::isupper(static_cast<unsigned char>(*type)) && !out.empty()) out += '_';
+    out += static_cast<char>(std::tolower(static_cast<unsigned char>(*type)));
+  }
+  return out;
+}
+
+}  // namespace
 
 const char* name(abi::TaskKind kind) {
-  constexpr const char* kNames[] = {"pointwise",
-                                    "row",
-                                    "column",
-                                    "matmul_rows",
-                                    "matmul_tile",
-                                    "matmul_float",
-                                    "matmul_simple",
-                                    "attention_decode",
-                                    "attention_forward",
-                                    "attention_backward_rows",
-                                    "attention_backward",
-                                    "attention_simple",
-                                    "mask_range",
-                                    "attention_backward_query"};
-  static_assert(std::size(kNames) == static_cast<size_t>(abi::TaskKind::kCount));
-  bool known = kind >= abi::TaskKind{} && kind < abi::TaskKind::kCount;
-  return known ? kNames[static_cast<int>(kind)] : "unknown";
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const Kind& row : kKinds) names.push_back(snake_case(row.type));
+    return names;
+  }();
+  const bool known = kind >= abi::TaskKind{} && kind < abi::TaskKind::kCount;
+  return known ? kNames[static_cast<size_t>(kind)].c_str() : "unknown";
 }
 
 namespace {
@@ -42,47 +48,40 @@ std::string buffer_text(const Buffer& b) {
              b.name.empty() ? "" : "  # ", b.name);
 }
 
-std::string params_text(const abi::OpRecord& r) {
-  using enum abi::TaskKind;
-  const abi::Params& p = r.params;
-  switch (r.kind) {
-    case kPointwise:
-    case kRow:
-    case kColumn:
-      return cat("program ", p.program.program, ", operands from ", p.program.first_operand, ", dims ",
-                 p.program.num_dims, ", reduced ", p.program.reduce_dims, ", tile ", p.program.tile, ", split ",
-                 p.program.split, ", rows ", p.program.num_rows, " of ", p.program.row_size);
-    case kMatmulRows: {
-      std::string out = cat("m ", p.rows.m, ", k ", p.rows.k, ", units ", p.rows.num_units, ", lanes ", p.rows.lanes,
-                            ", pair distance ", p.rows.pair_distance, p.rows.gated ? ", gated" : "",
-                            p.rows.weights_immutable ? ", immutable weights" : "", ", prologue ", p.rows.prologue);
-      for (int s = 0; s < p.rows.num_segments; ++s) {
-        const abi::Segment& g = p.rows.segment[s];
-        out += cat("; segment units ", g.first_unit, " + ", g.num_units, ", column ", g.column, ", weights ", g.weight,
-                   ' ', g.weight2, ", program ", g.program, ", operands from ", g.first_operand);
-      }
-      return out;
-    }
-    case kMatmulTile:
-    case kMatmulFloat:
-    case kMatmulSimple:
-      return cat("batch ", p.matmul.batch, ", m ", p.matmul.m, ", n ", p.matmul.n, ", k ", p.matmul.k, ", tile ",
-                 p.matmul.tile_m, " x ", p.matmul.tile_n, " x ", p.matmul.tile_k, ", maps ", p.matmul.map_a, ' ',
-                 p.matmul.map_b, ", k major ", p.matmul.a_k_major, ' ', p.matmul.b_k_major, ", program ",
-                 p.matmul.program, ", operands from ", p.matmul.first_operand, ", pair distance ",
-                 p.matmul.pair_distance, ", group ", p.matmul.group_m, ", immutable ", p.matmul.a_immutable, ' ',
-                 p.matmul.b_immutable);
-    case kMaskRange:
-      return cat("batch ", p.mask_range.batch, ", heads ", p.mask_range.heads, ", queries ", p.mask_range.queries,
-                 ", keys ", p.mask_range.keys, ", block ", p.mask_range.block, ", mask kind ", p.mask_range.mask_kind);
-    default:
-      return cat("batch ", p.attention.batch, ", heads ", p.attention.heads, " / ", p.attention.kv_heads, ", queries ",
-                 p.attention.queries, ", keys ", p.attention.keys, ", dims ", p.attention.head_dim, ' ',
-                 p.attention.value_dim, p.attention.causal ? cat(", causal ", p.attention.causal_offset) : "",
-                 ", mask kind ", p.attention.mask_kind, ", parts ", p.attention.parts, " of ",
-                 p.attention.positions_per_part, ", tile ", p.attention.tile_q, " x ", p.attention.tile_k, ", scale ",
-                 p.attention.scale);
+std::string params_text(const abi::ProgramParams& p) {
+  return cat("program ", p.program, ", operands from ", p.first_operand, ", dims ", p.num_dims, ", reduced ",
+             p.reduce_dims, ", tile ", p.tile, ", split ", p.split, ", rows ", p.num_rows, " of ", p.row_size);
+}
+
+std::string params_text(const abi::MatmulRowsParams& p) {
+  std::string out =
+      cat("m ", p.m, ", k ", p.k, ", units ", p.num_units, ", lanes ", p.lanes, ", pair distance ", p.pair_distance,
+          p.gated ? ", gated" : "", p.weights_immutable ? ", immutable weights" : "", ", prologue ", p.prologue);
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& g = p.segment[s];
+    out += cat("; segment units ", g.first_unit, " + ", g.num_units, ", column ", g.column, ", weights ", g.weight, ' ',
+               g.weight2, ", program ", g.program, ", operands from ", g.first_operand);
   }
+  return out;
+}
+
+std::string params_text(const abi::MatmulTileParams& p) {
+  return cat("batch ", p.batch, ", m ", p.m, ", n ", p.n, ", k ", p.k, ", tile ", p.tile_m, " x ", p.tile_n, " x ",
+             p.tile_k, ", maps ", p.map_a, ' ', p.map_b, ", k major ", p.a_k_major, ' ', p.b_k_major, ", program ",
+             p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance, ", group ", p.group_m,
+             ", immutable ", p.a_immutable, ' ', p.b_immutable);
+}
+
+std::string params_text(const abi::AttentionParams& p) {
+  return cat("batch ", p.batch, ", heads ", p.heads, " / ", p.kv_heads, ", queries ", p.queries, ", keys ", p.keys,
+             ", dims ", p.head_dim, ' ', p.value_dim, p.causal ? cat(", causal ", p.causal_offset) : "", ", mask kind ",
+             p.mask_kind, ", parts ", p.parts, " of ", p.positions_per_part, ", tile ", p.tile_q, " x ", p.tile_k,
+             ", scale ", p.scale);
+}
+
+std::string params_text(const abi::MaskRangeParams& p) {
+  return cat("batch ", p.batch, ", heads ", p.heads, ", queries ", p.queries, ", keys ", p.keys, ", block ", p.block,
+             ", mask kind ", p.mask_kind);
 }
 
 template <class Map>
@@ -94,7 +93,8 @@ std::string map_text(const Map& m) {
 std::string op_text(const Op& op, size_t index) {
   const abi::OpRecord& r = op.record;
   std::string out = cat("op ", index, ' ', name(r.kind), " grid ", list(r.grid), " size ", list(r.size), "  # ",
-                        op.name, op.module.empty() ? "" : " in ", op.module, "\n  ", params_text(r), "\n");
+                        op.name, op.module.empty() ? "" : " in ", op.module, "\n  ",
+                        visit_params(r, [](const auto& p) { return params_text(p); }), "\n");
   for (size_t i = 0; i < op.operands.size(); ++i) {
     const abi::Operand& o = op.operands[i];
     if (o.slot == abi::kNoSlot) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/kinds.h"
 #include "planner/float_tiles.h"
 
 namespace ark::planner {
@@ -9,43 +10,21 @@ namespace {
 
 using abi::TaskKind;
 
-/// What one tile of a kind takes, the others running beside it: a time of its own (waiting for its first loads, its
-/// last stores, its report), its bytes and its arithmetic at a share of what a worker has of the machine (tensor cores
-/// or not). Measured on an H200: Llama-3.2-1B decode and BERT-Large training, docs/PERFORMANCE.md.
-struct Rates {
-  double seconds, bytes, flops;
+/// What one tile takes of the machine: the table's numbers, but where sizes say more.
+struct Cost {
+  plan::Rates rates;
   bool tensor_cores;
 };
-Rates rates_of(const abi::OpRecord& record) {
-  const bool long_row = record.params.program.row_size > 4096;  // of a row task: walked again and again in memory
-  switch (record.kind) {
-    case TaskKind::kPointwise:
-      return {0.6e-6, 0.9, 0.5, false};
-    case TaskKind::kRow:
-      return long_row ? Rates{6e-6, 0.39, 0.5, false} : Rates{2.5e-6, 0.95, 0.5, false};
-    case TaskKind::kColumn:
-      return {3.5e-6, 0.9, 0.5, false};
-    case TaskKind::kMatmulRows:
-      return {0.1e-6, 1.0, 0.5, true};
-    case TaskKind::kMatmulFloat:  // of its tiles float_tiles.h knows
-    case TaskKind::kMatmulSimple:
-      return {3e-6, 0.3, 0.3, false};
-    case TaskKind::kAttentionDecode:
-      return {0.1e-6, 0.28, 0.3, true};
-    case TaskKind::kAttentionForward:
-      return {0.1e-6, 0.3, 0.25, true};
-    case TaskKind::kAttentionBackwardRows:
-      return {0.1e-6, 0.26, 0.5, false};
-    case TaskKind::kAttentionBackward:
-      return {0.1e-6, 0.3, 0.28, true};
-    case TaskKind::kAttentionBackwardQuery:
-      return {0.1e-6, 0.3, 0.27, true};
-    case TaskKind::kAttentionSimple:
-      if (record.params.attention.tile_q == abi::kMmaQueries) return {3e-6, 0.3, 0.25, true};
-      return {3e-6, 0.3, record.params.attention.tile_q == abi::kTiledQueriesF64 ? 0.3 : 0.6, false};
-    default:
-      return {0.1e-6, 0.3, 0.3, false};
+Cost cost_of(const abi::OpRecord& record) {
+  const plan::Kind& kind = plan::kind_of(record);
+  constexpr int64_t kLongRow = 4096;  // walked again and again in memory
+  if (record.kind == TaskKind::kRow && record.params.program.row_size > kLongRow) return {{6e-6, 0.39, 0.5}, false};
+  if (record.kind == TaskKind::kAttentionSimple) {
+    const int form = record.params.attention.tile_q;
+    if (form == abi::kMmaQueries) return {{3e-6, 0.3, 0.25}, true};
+    if (form == abi::kTiledQueriesF64) return {{3e-6, 0.3, 0.3}, false};
   }
+  return {kind.rates, kind.engine == plan::Engine::kTensorCores};
 }
 
 bool is_arithmetic(Opcode op) {
@@ -65,10 +44,9 @@ double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& progr
 
 /// What wgmma computes of a head for what there is of it: heads are padded to 64 or 128 columns.
 double padding(const abi::OpRecord& record) {
-  const TaskKind kind = record.kind;
-  if (kind != TaskKind::kAttentionForward && kind != TaskKind::kAttentionBackward &&
-      kind != TaskKind::kAttentionBackwardQuery)
-    return 1.0;
+  const plan::Kind& kind = plan::kind_of(record);
+  const bool mapped = !kind.roles.empty() && kind.roles[abi::AttentionOperand::kQ].mapped;
+  if (kind.family != plan::Family::kAttention || !mapped) return 1.0;
   const int dim = record.params.attention.head_dim;
   return (dim > 64 ? 128.0 : 64.0) / dim;
 }
@@ -86,9 +64,10 @@ bool sees_triangle(const plan::Op& op) {
   const bool backward = kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery;
   if (kind != TaskKind::kAttentionForward && kind != TaskKind::kAttentionSimple && !backward) return false;
   const abi::AttentionParams& p = op.record.params.attention;
-  const size_t mask = backward ? 6 : 5;  // abi::AttentionParams
+  const size_t mask = backward ? int{abi::AttentionGradOperand::kMask} : int{abi::AttentionOperand::kMask};
+  const size_t range = backward ? int{abi::AttentionGradOperand::kRange} : int{abi::AttentionOperand::kRange};
   // Without a range of keys blocks that the mask hides are computed like others.
-  if (kind == TaskKind::kAttentionSimple && op.operands[mask + 1].slot == abi::kNoSlot) return p.causal != 0;
+  if (kind == TaskKind::kAttentionSimple && op.operands[range].slot == abi::kNoSlot) return p.causal != 0;
   return p.causal != 0 || (p.mask_kind == 1 && op.operands[mask].stride[2] != 0);
 }
 
@@ -109,10 +88,9 @@ std::vector<double> tile_weights(const plan::Op& op) {
 }
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
-  const TaskKind kind = op.record.kind;
-  const double rate = kind == TaskKind::kMatmulFloat                                      ? machine.float_flops
-                      : kind == TaskKind::kMatmulTile || rates_of(op.record).tensor_cores ? machine.tensor_flops
-                                                                                          : machine.simple_flops;
+  const double rate = plan::kind_of(op.record).engine == plan::Engine::kFloat ? machine.float_flops
+                      : cost_of(op.record).tensor_cores                       ? machine.tensor_flops
+                                                                              : machine.simple_flops;
   return std::max(static_cast<double>(op.bytes) / machine.read_bytes_per_second, static_cast<double>(op.flops) / rate);
 }
 
@@ -122,8 +100,8 @@ double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, co
     const abi::MatmulTileParams& p = op.record.params.matmul;
     return float_tile_seconds({p.tile_m, p.tile_n}, p.k);
   }
-  const Rates rates = rates_of(op.record);
-  const double flops = rates.tensor_cores ? machine.tensor_flops : machine.simple_flops;
+  const auto [rates, tensor_cores] = cost_of(op.record);
+  const double flops = tensor_cores ? machine.tensor_flops : machine.simple_flops;
   const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * rates.bytes),
                                   static_cast<double>(op.flops) * padding(op.record) / (flops * rates.flops));
   const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));

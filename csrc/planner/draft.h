@@ -15,8 +15,6 @@ struct Draft {
   int num_counters = 0;                           // synchronize
 };
 
-inline int64_t num_tiles(const abi::OpRecord& record) {
-  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
-}
+using plan::num_tiles;
 
 }  // namespace ark::planner

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdlib>
 #include <initializer_list>
-#include <span>
 
 #include "base/check.h"
-#include "plan/mask_range.h"
+#include "plan/params.h"
+#include "planner/extents.h"
 
 namespace ark::planner {
 namespace {
@@ -64,15 +64,12 @@ void add_program_dims(const plan::Op& op, const abi::Operand& operand, Layout& l
   layout.flat_end = op.record.kind == TaskKind::kRow ? params.num_dims - params.reduce_dims : params.num_dims;
 }
 
-void add_matmul_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
-  const abi::MatmulTileParams& p = op.record.params.matmul;
-  Dim batch{p.batch, x.stride[0], 0, 1};
-  if (operand == 0) {
-    layout.dims = {batch, {p.m, x.stride[1], 1, p.tile_m}, {p.k, x.stride[2]}};
-  } else if (operand == 1) {
-    layout.dims = {batch, {p.k, x.stride[1]}, {p.n, x.stride[2], 2, p.tile_n}};
-  } else {
-    layout.dims = {batch, {p.m, x.stride[1], 1, p.tile_m}, {p.n, x.stride[2], 2, p.tile_n}};
+/// Dimensions that the table of kinds names.
+void add_role_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
+  const plan::Axis* axes = axes_of(op.record, operand);
+  for (int d = 0; axes[d] != plan::Axis::kNone; ++d) {
+    const Cut cut = cut_of(op.record, axes[d]);
+    layout.dims.push_back({cut.size, x.stride[d], cut.coordinate, cut.block, cut.repeat});
   }
 }
 
@@ -116,118 +113,20 @@ int64_t first_unit(const plan::Op& op, int operand, const std::vector<Program>& 
   return 0;
 }
 
-enum AttentionOperand { kQ, kK, kV, kOut, kLse, kMask, kRange, kParts, kPartsMl };
-constexpr int64_t kRangeBlock = 128;  // query rows per entry of a mask range
-
-void add_attention_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
-  const abi::AttentionParams& p = op.record.params.attention;
-  const TaskKind kind = op.record.kind;
-  const int64_t group = p.heads / p.kv_heads;
-  const Dim batch{p.batch, x.stride[0], 0, 1};
-  if (kind == TaskKind::kAttentionDecode) {
-    const Dim heads{p.heads, x.stride[1], 1, group}, kv_heads{p.kv_heads, x.stride[1], 1, 1};
-    const int64_t rows = group * p.queries;
-    if (operand == kQ || operand == kOut) {
-      layout.dims = {batch, heads, {p.queries, x.stride[2]}, {operand == kQ ? p.head_dim : p.value_dim, x.stride[3]}};
-    } else if (operand == kK || operand == kV) {
-      layout.dims = {batch, kv_heads, {p.keys, x.stride[2]}, {operand == kK ? p.head_dim : p.value_dim, x.stride[3]}};
-    } else if (operand == kLse) {
-      layout.dims = {batch, heads, {p.queries, x.stride[2]}};
-    } else if (operand == kMask) {
-      layout.dims = {batch, heads, {p.queries, x.stride[2]}, {p.keys, x.stride[3]}};
-    } else if (operand == kRange) {
-      layout.dims = {batch, heads, {1, 0}, {2, x.stride[3]}};
-    } else if (operand == kParts || operand == kPartsMl) {
-      const int64_t inner = operand == kParts ? p.value_dim : 2;
-      layout.dims = {batch, kv_heads, {p.parts, x.stride[2], 2, 1}, {rows, x.stride[3]}, {inner, x.stride[4]}};
-    } else {  // the appended-position scalar
-      layout.dims = {{1, 0}};
-    }
-    return;
-  }
-  // Backward walks key blocks and sums over the query heads of a kv head; everything else walks query blocks of a head.
-  const bool by_keys = kind == TaskKind::kAttentionBackward;
-  const int64_t block_q = p.tile_q;
-  const int64_t stride_h = x.stride[1], stride_s = x.stride[2];
-  const Dim heads = by_keys ? Dim{p.heads, stride_h, 1, group} : Dim{p.heads, stride_h, 1, 1};
-  const Dim kv_heads = by_keys ? Dim{p.kv_heads, stride_h, 1, 1} : Dim{p.kv_heads, stride_h, 1, 1, group};
-  const Dim queries = by_keys ? Dim{p.queries, stride_s} : Dim{p.queries, stride_s, 2, block_q};
-  const Dim keys = by_keys ? Dim{p.keys, stride_s, 2, p.tile_k} : Dim{p.keys, stride_s};
-  const Dim qk{p.head_dim, x.stride[3]}, value{p.value_dim, x.stride[3]}, range{kMaskRangeValues, x.stride[3]};
-  const Dim mask_keys = by_keys ? Dim{p.keys, x.stride[3], 2, p.tile_k} : Dim{p.keys, x.stride[3]};
-  const int64_t query_blocks = (p.queries + kRangeBlock - 1) / kRangeBlock;
-  const Dim blocks =
-      by_keys || block_q != kRangeBlock ? Dim{query_blocks, stride_s} : Dim{query_blocks, stride_s, 2, 1};
-  const bool backward = kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery;
-  enum Like { kQLike, kKLike, kVLike, kOutLike, kRowLike, kMaskLike, kRangeLike };
-  static constexpr Like kRowsOperands[] = {kOutLike, kOutLike, kRowLike};
-  static constexpr Like kBackwardOperands[] = {kQLike,    kKLike,     kVLike, kOutLike, kRowLike, kRowLike,
-                                               kMaskLike, kRangeLike, kQLike, kKLike,   kVLike};
-  static constexpr Like kForwardOperands[] = {kQLike, kKLike, kVLike, kOutLike, kRowLike, kMaskLike, kRangeLike};
-  const std::span<const Like> by_operand = kind == TaskKind::kAttentionBackwardRows
-                                               ? std::span<const Like>(kRowsOperands)
-                                           : backward ? std::span<const Like>(kBackwardOperands)
-                                                      : std::span<const Like>(kForwardOperands);
-  check(operand < static_cast<int>(by_operand.size()), "footprint: op '", op.name, "' has no attention operand ",
-        operand);
-  switch (by_operand[static_cast<size_t>(operand)]) {
-    case kQLike:
-      layout.dims = {batch, heads, queries, qk};
-      return;
-    case kKLike:
-      layout.dims = {batch, kv_heads, keys, qk};
-      return;
-    case kVLike:
-      layout.dims = {batch, kv_heads, keys, value};
-      return;
-    case kOutLike:
-      layout.dims = {batch, heads, queries, value};
-      return;
-    case kRowLike:
-      layout.dims = {batch, heads, queries};
-      return;
-    case kMaskLike:
-      layout.dims = {batch, heads, queries, mask_keys};
-      return;
-    case kRangeLike:
-      layout.dims = {batch, heads, blocks, range};
-      return;
-  }
-}
-
-void add_mask_range_dims(const plan::Op& op, const abi::Operand& x, int operand, Layout& layout) {
-  const abi::MaskRangeParams& p = op.record.params.mask_range;
-  const Dim batch{p.batch, x.stride[0], 0, 1}, heads{p.heads, x.stride[1], 1, 1};
-  if (operand == 0) {
-    layout.dims = {batch, heads, {p.queries, x.stride[2], 2, p.block}, {p.keys, x.stride[3]}};
-  } else {
-    layout.dims = {
-        batch, heads, {(p.queries + p.block - 1) / p.block, x.stride[2], 2, 1}, {kMaskRangeValues, x.stride[3]}};
-  }
-}
-
 Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int operand) {
   Layout layout;
   const abi::Operand& x = op.operands[operand];
-  switch (op.record.kind) {
-    case TaskKind::kPointwise:
-    case TaskKind::kRow:
-    case TaskKind::kColumn:
+  switch (plan::kind_of(op.record).family) {
+    case plan::Family::kProgram:
       add_program_dims(op, x, layout);
       break;
-    case TaskKind::kMatmulTile:
-    case TaskKind::kMatmulFloat:
-    case TaskKind::kMatmulSimple:
-      add_matmul_dims(op, x, operand, layout);
-      break;
-    case TaskKind::kMatmulRows:
+    case plan::Family::kRows:
       add_rows_dims(op, x, operand, programs, layout);
       break;
-    case TaskKind::kMaskRange:
-      add_mask_range_dims(op, x, operand, layout);
-      break;
-    default:
-      add_attention_dims(op, x, operand, layout);
+    case plan::Family::kMatmul:
+    case plan::Family::kAttention:
+    case plan::Family::kMaskRange:
+      add_role_dims(op, x, operand, layout);
       break;
   }
   return layout;
@@ -304,48 +203,19 @@ Hull whole_hull(const Layout& layout) {
   return hull;
 }
 
-/// Programs of an op and the operand that each one's operand 0 is.
-struct Programs {
-  std::array<std::array<int, 2>, 1 + abi::kMaxSegments> list;
-  size_t count = 0;
-  const std::array<int, 2>* begin() const { return list.data(); }
-  const std::array<int, 2>* end() const { return list.data() + count; }
-};
-Programs programs_of(const plan::Op& op) {
-  const abi::Params& params = op.record.params;
-  switch (op.record.kind) {
-    case TaskKind::kPointwise:
-    case TaskKind::kRow:
-    case TaskKind::kColumn:
-      return {{{{params.program.program, params.program.first_operand}}}, 1};
-    case TaskKind::kMatmulTile:
-    case TaskKind::kMatmulFloat:
-    case TaskKind::kMatmulSimple:
-      return {{{{params.matmul.program, params.matmul.first_operand}}}, 1};
-    case TaskKind::kMatmulRows: {
-      Programs result{{{{params.rows.prologue, params.rows.prologue_operand}}}, 1};
-      for (int s = 0; s < params.rows.num_segments; ++s) {
-        result.list[result.count++] = {params.rows.segment[s].program, params.rows.segment[s].first_operand};
-      }
-      return result;
-    }
-    default:
-      return {};
-  }
-}
-
 }  // namespace
 
 bool is_indirect(const plan::Op& op, const std::vector<Program>& programs, int operand) {
   if (op.operands[operand].index_operand >= 0) return true;
-  for (const auto [program, first] : programs_of(op)) {
-    if (program < 0) continue;
+  bool parts = false;
+  plan::for_each_program(op.record, [&](int program, int first, ProgramKind) {
+    if (program < 0) return;
     for (const Instr& instr : programs[program].instrs) {
       const int number = operand - first - instr.operand;
-      if (instr.op == Opcode::kLoadParts && number >= 0 && number < 5) return true;
+      parts |= instr.op == Opcode::kLoadParts && number >= 0 && number < abi::PartsOperand::kCount;
     }
-  }
-  return false;
+  });
+  return parts;
 }
 
 std::vector<OperandDim> operand_dims(const plan::Op& op, const std::vector<Program>& programs, int operand) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/kinds.h"
 
 namespace ark::runtime {
 namespace {
@@ -28,12 +29,9 @@ int64_t product_of(std::span<const int64_t> symbols) {
 
 /// Kinds whose code takes registers from the other kinds' main loops (the others are called, device/loop/outline.cuh).
 std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
-  using enum abi::TaskKind;
-  static const std::set<abi::TaskKind> kCalled = {kPointwise,       kRow,      kColumn, kMatmulFloat, kMatmulSimple,
-                                                  kAttentionSimple, kMaskRange};
   std::set<abi::TaskKind> kinds;
   for (const plan::Op& op : plan.ops)
-    if (!kCalled.contains(op.record.kind)) kinds.insert(op.record.kind);
+    if (!plan::is_called(plan::kind_of(op.record))) kinds.insert(op.record.kind);
   return kinds;
 }
 

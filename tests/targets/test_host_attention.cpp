@@ -2,7 +2,7 @@
 // gradients by formula and by finite differences.
 #include <algorithm>
 
-#include "plan/mask_range.h"
+#include "device/abi/roles.h"
 #include "support/test_host_util.h"
 
 using namespace ark;
@@ -110,15 +110,14 @@ struct Problem {
   abi::Operand add_range() {
     if (!c.mask) return absent();
     const int64_t blocks = (c.queries + 127) / 128;
-    const uint32_t slot = p.slot(DType::kI32, c.batch * blocks * planner::kMaskRangeValues);
+    const uint32_t slot = p.slot(DType::kI32, c.batch * blocks * abi::kRangeValues);
     plan::Op o;
     o.record.kind = TaskKind::kMaskRange;
     o.record.params.mask_range = {int(c.batch), 1, int(c.queries), int(c.keys), 128, c.mask, int(mask_type()), 0};
     o.record.grid[0] = int(c.batch), o.record.grid[1] = 1, o.record.grid[2] = int(blocks);
-    o.operands = {mask_operand(),
-                  operand(slot, DType::kI32, {blocks * planner::kMaskRangeValues, 0, planner::kMaskRangeValues, 1})};
+    o.operands = {mask_operand(), operand(slot, DType::kI32, {blocks * abi::kRangeValues, 0, abi::kRangeValues, 1})};
     p.add(o);
-    return operand(slot, DType::kI32, {blocks * planner::kMaskRangeValues, 0, planner::kMaskRangeValues, 1});
+    return operand(slot, DType::kI32, {blocks * abi::kRangeValues, 0, abi::kRangeValues, 1});
   }
 
   double score(int64_t b, int64_t h, int64_t s, int64_t t) const {

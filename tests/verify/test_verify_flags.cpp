@@ -1,8 +1,8 @@
 // The verifier of flagged words: every poll, flagged store, word, wait and arrival that the loop kernel would run with
 // is damaged in turn. What an enumeration of the plan calls a race, or what no launch would survive, must be refused.
 #include "plan/flag_words.h"
-#include "plan/regions.h"
 #include "planner/planner.h"
+#include "planner/verify/regions.h"
 #include "planner/verify/verify_plan.h"
 #include "support/check.h"
 #include "support/model_graph.h"
@@ -69,7 +69,7 @@ class Damages {
   void writers() {
     int caught = 0;
     for (size_t op = 0; op < plan_.ops.size(); ++op) {
-      const auto uses = planner::operand_uses(plan_.ops[op], plan_.programs);
+      const auto uses = planner::read_uses(plan_.ops[op], plan_.programs);
       for (size_t i = 0; i < uses.size() && i < 32; ++i) {
         if (!uses[i].write || (flags_.ops[op].operands >> i & 1) == 0) continue;
         plan::Plan part = plan_, later = plan_;

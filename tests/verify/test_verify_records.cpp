@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "plan/regions.h"
+#include "planner/verify/regions.h"
 #include "support/check.h"
 #include "support/verify_plans.h"
 
@@ -43,7 +43,7 @@ void damage_buffers(const plan::Plan& plan) {
     copy.first_op = 0, copy.last_op = 1000;
     p.buffers.push_back(copy);
     for (plan::Op& op : p.ops) {
-      std::vector<planner::OperandUse> uses = planner::operand_uses(op, p.programs);
+      std::vector<planner::OperandUse> uses = planner::read_uses(op, p.programs);
       for (size_t i = 0; i < uses.size(); ++i)
         if (uses[i].read && op.operands[i].slot == arena)
           op.operands[i].slot = static_cast<uint32_t>(p.buffers.size()) - 1;
@@ -97,7 +97,7 @@ void damage_tables(const plan::Plan& plan) {
 void test_within() {
   plan::Plan plan = plan_of(layers(1, 128, 64, 1, DType::kF32), false, false);
   for (plan::Op& op : plan.ops) {
-    std::vector<planner::OperandUse> uses = planner::operand_uses(op, plan.programs);
+    std::vector<planner::OperandUse> uses = planner::read_uses(op, plan.programs);
     if (planner::tiles_of(op.record) < 2 || op.record.kind != abi::TaskKind::kMatmulSimple) continue;
     for (size_t i = 0; i < uses.size(); ++i)
       if (uses[i].write) op.operands[i].stride[1] -= 1;  // rows overlap

@@ -50,9 +50,9 @@ enum class TaskKind : i32 {
   kAttentionForward,  // tile = (batch, head, query block)
   kAttentionBackwardRows,   // delta = rowsum(dout * out); tile = (batch, head, query block)
   kAttentionBackward,       // dk, dv for a key block; tile = (batch, kv head, key block)
+  kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
   kAttentionSimple,         // any type, size and stride, forward; tile = (batch, head, query block)
   kMaskRange,               // first and one past last visible key per (batch, head, query block); tile = a query block
-  kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
   kCount,
 };
 

@@ -46,9 +46,10 @@ struct AttentionBackwardRows {
     const abi::AttentionParams& p = r.params.attention;
     const int head = tile / r.grid[2] % r.grid[1], batch = tile / r.grid[2] / r.grid[1];
     const int first = tile % r.grid[2] * 128 + warp * kWarpRows, end = min(first + kWarpRows, p.queries);
-    const abi::Operand &a = task.operand(0), &b = task.operand(1);
-    const T* x = task.address<T>(0) + batch * a.stride[0] + head * a.stride[1];
-    const T* y = task.address<T>(1) + batch * b.stride[0] + head * b.stride[1];
+    using X = abi::AttentionDeltaOperand;
+    const abi::Operand &a = task.operand(X::kGradOut), &b = task.operand(X::kOut);
+    const T* x = task.address<T>(X::kGradOut) + batch * a.stride[0] + head * a.stride[1];
+    const T* y = task.address<T>(X::kOut) + batch * b.stride[0] + head * b.stride[1];
     const int lane = thread_index() & 31, lanes = p.value_dim > 64 ? 16 : 8;
     const bool together = a.vector >= 8 && b.vector >= 8 && p.value_dim % 8 == 0 && p.value_dim <= 128;
     if (!together) {
@@ -88,17 +89,19 @@ struct AttentionBackwardRows {
     return sum;
   }
   static ARK_DEVICE void write(const Task& task, int batch, int head, int row, float sum, bool mine) {
-    const abi::Operand& delta = task.operand(2);
+    using X = abi::AttentionDeltaOperand;
+    const abi::Operand& delta = task.operand(X::kDelta);
     if (mine)
-      store_element(task.address<float>(2) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2],
-                    sum);
+      store_element(
+          task.address<float>(X::kDelta) + batch * delta.stride[0] + head * delta.stride[1] + row * delta.stride[2],
+          sum);
   }
 };
 
 /// Which columns a tile of rows walks over.
 template <bool kQueryRows>
 struct BackwardWalk {
-  static constexpr int kRange = 7;
+  using X = abi::AttentionGradOperand;
   const Task& task;
   const abi::AttentionParams& p;
   int batch, head, row;            // head: of queries if rows are queries, else of keys
@@ -128,7 +131,8 @@ struct BackwardWalk {
   ARK_DEVICE int kv_head() const { return kQueryRows ? head / (p.heads / p.kv_heads) : head; }
   ARK_DEVICE int column(int pair) const { return (first + pair) * pair_columns; }
   ARK_DEVICE KeyRange range(int group_head, int pair) const {
-    return mask_range(task, kRange, batch, query_head(group_head), (kQueryRows ? row : column(pair)) / 128);
+    return mask_range(task, X::kRange, batch, query_head(group_head),
+                      (kQueryRows ? row : column(pair)) / abi::kRangeBlock);
   }
   /// False: the mask hides all of this pair; its pages are empty.
   ARK_DEVICE bool loaded(const KeyRange& range, int pair) const {
@@ -190,7 +194,7 @@ struct AttentionBackwardTiles {
   }
 
  private:
-  static constexpr int kLogSumExp = 4, kDelta = 5, kMask = 6, kGradQ = 8, kGradK = 9, kGradV = 10;
+  using X = abi::AttentionGradOperand;
 
   template <int kHeadDim, bool kHalf>
   struct Tile {
@@ -235,8 +239,8 @@ struct AttentionBackwardTiles {
       } else {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          row_lse[h] = base_two(statistic(kLogSumExp, walk.head, row + h * 8));
-          row_delta[h] = statistic(kDelta, walk.head, row + h * 8);
+          row_lse[h] = base_two(statistic(X::kLogSumExp, walk.head, row + h * 8));
+          row_delta[h] = statistic(X::kDelta, walk.head, row + h * 8);
         }
       }
       for (int group_head = 0; group_head < walk.heads; ++group_head)
@@ -264,14 +268,14 @@ struct AttentionBackwardTiles {
       if constexpr (!kQueryRows) {
         const int head = walk.query_head(group_head), query = walk.column(pair) + (consumer.thread() & 127);
         fetched.range = walk.range(group_head, pair);
-        fetched.lse = statistic(kLogSumExp, head, query);
-        fetched.delta = statistic(kDelta, head, query);
+        fetched.lse = statistic(X::kLogSumExp, head, query);
+        fetched.delta = statistic(X::kDelta, head, query);
       }
     }
 
     /// logsumexp or delta as it lies in memory; of a query that does not exist -inf or 0.
     ARK_DEVICE float statistic(int number, int head, int query) const {
-      if (query >= p.queries) return number == kLogSumExp ? negative_infinity() : 0.0f;
+      if (query >= p.queries) return number == X::kLogSumExp ? negative_infinity() : 0.0f;
       const abi::Operand& o = task.operand(number);
       return load_element(task.address<float>(number) + walk.batch * o.stride[0] + head * o.stride[1] +
                           query * o.stride[2]);
@@ -366,7 +370,7 @@ struct AttentionBackwardTiles {
       const bool edge = kQueryRows ? block_has_edge(p, row0, column0, 64) : block_has_edge(p, column0, row0, 64);
       if (!scores_scaled(p, masked) && !edge) return;
       ScoreMask<kQueryRows, 32>(task, row, column0 + (consumer.lane() & 3) * 2, masked)
-          .apply(score, kMask, walk.batch, head, consumer);
+          .apply(score, X::kMask, walk.batch, head, consumer);
     }
     /// Scores -> weights.
     ARK_DEVICE void weigh(float (&score)[32], int s) const {
@@ -399,10 +403,10 @@ struct AttentionBackwardTiles {
       for (int h = 0; h < 2; ++h) {
         if (row + h * 8 >= (kQueryRows ? p.queries : p.keys)) continue;
         const int column = (consumer.lane() & 3) * 2;
-        write_row<kHalf>(task, kQueryRows ? kGradQ : kGradK, walk.batch, walk.head, row + h * 8, column, grad_x, h,
-                         p.scale, p.head_dim);
+        write_row<kHalf>(task, kQueryRows ? X::kGradQ : X::kGradK, walk.batch, walk.head, row + h * 8, column, grad_x,
+                         h, p.scale, p.head_dim);
         if constexpr (!kQueryRows)
-          write_row<kHalf>(task, kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f, p.value_dim);
+          write_row<kHalf>(task, X::kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f, p.value_dim);
       }
     }
   };

@@ -59,8 +59,9 @@ struct DecodeTile {
     for (int h = 0; h < kHalves; ++h) {
       const int r = Warp::row(h);
       query_from[h] =
-          r < rows ? task.address<S>(kDecodeQ) + row_offset(kDecodeQ, r) + (consumer.lane() & 3) * 8 : nullptr;
-      mask_offset[h] = row_offset(kDecodeMask, min(r, rows - 1));
+          r < rows ? task.address<S>(DecodeOperand::kQ) + row_offset(DecodeOperand::kQ, r) + (consumer.lane() & 3) * 8
+                   : nullptr;
+      mask_offset[h] = row_offset(DecodeOperand::kMask, min(r, rows - 1));
     }
     const S* fresh_from = fresh_address(consumer.lane());
     const int pages = (keys.count() + kPerPage - 1) / kPerPage;
@@ -120,7 +121,7 @@ struct DecodeTile {
   /// 16 bytes of the rows from the position on: piece i of row after row, keys before values.
   ARK_DEVICE const S* fresh_address(int i) const {
     const int row = min(keys.position + i / (2 * kPieces), p.keys - 1);  // beyond the visible keys it is not used
-    return cache_row(i / kPieces % 2 == 0 ? kDecodeK : kDecodeV, row) + i % kPieces * 8;
+    return cache_row(i / kPieces % 2 == 0 ? DecodeOperand::kK : DecodeOperand::kV, row) + i % kPieces * 8;
   }
   ARK_DEVICE void stage_fresh(unsigned char* to, int count, const Raw<16>& first) const {
 #pragma unroll 1
@@ -138,8 +139,8 @@ struct DecodeTile {
 #pragma unroll 1
     for (int i = consumer.thread(); i < count * kPieces; i += kConsumerThreads) {
       const int row = first + i / kPieces, piece = i % kPieces * 8;
-      const auto a = load_global<16>(cache_row(kDecodeK, row) + piece);
-      const auto b = load_global<16>(cache_row(kDecodeV, row) + piece);
+      const auto a = load_global<16>(cache_row(DecodeOperand::kK, row) + piece);
+      const auto b = load_global<16>(cache_row(DecodeOperand::kV, row) + piece);
       *reinterpret_cast<Raw<16>*>(consumer.scratch() + i * 16) = a;
       *reinterpret_cast<Raw<16>*>(consumer.scratch() + kPageBytes / 2 + i * 16) = b;
     }
@@ -259,10 +260,11 @@ struct DecodeTile {
     }
     if (p.parts > 1) {
       const i64 at = (static_cast<i64>(batch * p.kv_heads + kv_head) * p.parts + keys.part) * rows + r;
-      store_element(task.address<float>(kDecodePartsOut) + at * kDim + d, value);
-      if (d < 2) store_element(task.address<float>(kDecodePartsMl) + at * 2 + d, d == 0 ? top : total);
+      store_element(task.address<float>(DecodeOperand::kPartsOut) + at * kDim + d, value);
+      if (d < 2) store_element(task.address<float>(DecodeOperand::kPartsMaxSum) + at * 2 + d, d == 0 ? top : total);
     } else {
-      S* to = task.address<S>(kDecodeOut) + row_offset(kDecodeOut, r) + d * task.operand(kDecodeOut).stride[3];
+      S* to = task.address<S>(DecodeOperand::kOut) + row_offset(DecodeOperand::kOut, r) +
+              d * task.operand(DecodeOperand::kOut).stride[3];
       store_element(to, narrow<S>(total == 0.0f ? 0.0f : divide_approx(value, total)));
     }
   }

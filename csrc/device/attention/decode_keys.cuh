@@ -7,17 +7,7 @@
 
 namespace ark::device {
 
-enum DecodeOperand {
-  kDecodeQ,
-  kDecodeK,
-  kDecodeV,
-  kDecodeOut,
-  kDecodeLse,
-  kDecodeMask,
-  kDecodeRange,
-  kDecodePartsOut,
-  kDecodePartsMl
-};
+using DecodeOperand = abi::AttentionOperand;
 
 /// The keys of one tile that come through the ring: [old_begin, old_end).
 struct DecodeKeys {
@@ -52,9 +42,9 @@ struct DecodeRange {
     const abi::AttentionParams& p = task.record->params.attention;
     high = p.keys;
     if (p.mask_kind == 0) neutral_end = p.keys;
-    if (!task.has(kDecodeRange)) return;
-    const abi::Operand& o = task.operand(kDecodeRange);
-    const int* table = task.address<int>(kDecodeRange) + batch * o.stride[0];
+    if (!task.has(DecodeOperand::kRange)) return;
+    const abi::Operand& o = task.operand(DecodeOperand::kRange);
+    const int* table = task.address<int>(DecodeOperand::kRange) + batch * o.stride[0];
     low = neutral_end = p.keys;
     high = 0;
     const int heads = o.stride[1] == 0 ? 1 : group;

@@ -54,7 +54,7 @@ struct DecodeLoader {
       high = range.high;
     }
     const int per_page = positions_per_page(p), row_bytes = p.head_dim * 2;
-    const abi::Operand &k = task.operand(kDecodeK), &v = task.operand(kDecodeV);
+    const abi::Operand &k = task.operand(DecodeOperand::kK), &v = task.operand(DecodeOperand::kV);
     const i64 head_k = batch * k.stride[0] + kv_head * k.stride[1],
               head_v = batch * v.stride[0] + kv_head * v.stride[1];
     const bool dense = k.stride[2] == p.head_dim && v.stride[2] == p.head_dim;
@@ -71,8 +71,8 @@ struct DecodeLoader {
       }
       if (loader.lane() == 0) mbarrier_arrive_expect(loader.barrier(), 2 * rows * row_bytes);
       __syncwarp();
-      const unsigned char* from_k = task.address<unsigned char>(kDecodeK) + (head_k + first * k.stride[2]) * 2;
-      const unsigned char* from_v = task.address<unsigned char>(kDecodeV) + (head_v + first * v.stride[2]) * 2;
+      const unsigned char* from_k = task.address<unsigned char>(DecodeOperand::kK) + (head_k + first * k.stride[2]) * 2;
+      const unsigned char* from_v = task.address<unsigned char>(DecodeOperand::kV) + (head_v + first * v.stride[2]) * 2;
       if (dense) {
         if (loader.lane() == 0) {
           copy<kAfterWaits>(loader, page, from_k, rows * row_bytes);

@@ -15,14 +15,15 @@ struct DecodeMask {
 
   /// offset[h]: of the lane's query row, in elements.
   ARK_DEVICE DecodeMask(const Task& task, const i64 (&offset)[Warp::kHalves]) {
-    const abi::Operand& o = task.operand(kDecodeMask);
+    const abi::Operand& o = task.operand(DecodeOperand::kMask);
     dtype = o.dtype;
     bytes = element_bytes(dtype);
     stride = static_cast<i32>(o.stride[3]) * bytes;
     last = task.record->params.attention.keys - 1;
     additive = task.record->params.attention.mask_kind == 2;
 #pragma unroll
-    for (int h = 0; h < Warp::kHalves; ++h) row[h] = task.address<unsigned char>(kDecodeMask) + offset[h] * bytes;
+    for (int h = 0; h < Warp::kHalves; ++h)
+      row[h] = task.address<unsigned char>(DecodeOperand::kMask) + offset[h] * bytes;
   }
 
   /// Of the warp's keys from `first` on: nothing waits for it here.

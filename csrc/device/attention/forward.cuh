@@ -37,7 +37,7 @@ struct AttentionForward {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const QueryTile at(*task.record, task.first + i);
       loader.wait_for(task, task.first + i, 1);
-      const KeyRange range = mask_range(task, kRange, at.batch, at.head, at.block);
+      const KeyRange range = mask_range(task, X::kRange, at.batch, at.head, at.block);
       const int kv_head = at.head / (p.heads / p.kv_heads);
       const TilePages pages(loader.slot, parts, stream_pages(p, at));
       load_tile_pages(loader, pages, [&](int page, u32 shared, u32 barrier) {
@@ -71,7 +71,7 @@ struct AttentionForward {
   }
 
  private:
-  static constexpr int kMask = 5, kRange = 6;
+  using X = abi::AttentionOperand;
 
   static ARK_DEVICE int key_blocks(const abi::AttentionParams& p, const QueryTile& at) {
     return (causal_end(p, min(at.row + 127, p.queries - 1)) + 127) / 128;
@@ -100,7 +100,7 @@ struct AttentionForward {
           p(t.record->params.attention),
           at(tile),
           pages(c, kParts, stream_pages(p, tile)),
-          range(p, mask_range(t, kRange, tile.batch, tile.head, tile.block)),
+          range(p, mask_range(t, X::kRange, tile.batch, tile.head, tile.block)),
           row(tile.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
 
     ARK_DEVICE void run() {
@@ -221,7 +221,7 @@ struct AttentionForward {
       const int key0 = block * 128;
       if (!scores_scaled(p, masked(block)) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
       ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2, masked(block))
-          .apply(s, kMask, at.batch, at.head, consumer);
+          .apply(s, X::kMask, at.batch, at.head, consumer);
     }
     ARK_DEVICE void rescale(const float (&correction)[2]) {
 #pragma unroll

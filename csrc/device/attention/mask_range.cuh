@@ -85,6 +85,7 @@ struct MaskRange {
 
   template <class S>
   struct Tile {
+    using X = abi::MaskRangeOperand;
     static constexpr int V = 16 / sizeof(S), kUnroll = 8;
     static constexpr int kFlags = 2048;  // of blocks of keys, in scratch behind the partial results
 
@@ -101,15 +102,15 @@ struct MaskRange {
     ARK_DEVICE Tile(const Consumer& c, const Task& task, int tile)
         : consumer(c),
           p(task.record->params.mask_range),
-          mask(task.operand(0)),
-          out(task.operand(1)),
+          mask(task.operand(X::kMask)),
+          out(task.operand(X::kRange)),
           block(64),
           low(p.keys) {
       const abi::OpRecord& r = *task.record;
       const int c2 = tile % r.grid[2], c1 = tile / r.grid[2] % r.grid[1], c0 = tile / r.grid[2] / r.grid[1];
-      origin = task.address<S>(0) + c0 * mask.stride[0] + c1 * mask.stride[1] +
+      origin = task.address<S>(X::kMask) + c0 * mask.stride[0] + c1 * mask.stride[1] +
                static_cast<i64>(c2) * p.block * mask.stride[2];
-      to = task.address<int>(1) + c0 * out.stride[0] + c1 * out.stride[1] + c2 * out.stride[2];
+      to = task.address<int>(X::kRange) + c0 * out.stride[0] + c1 * out.stride[1] + c2 * out.stride[2];
       rows = mask.stride[2] == 0 ? 1 : min(p.block, p.queries - c2 * p.block);
       while (static_cast<i64>(block) * kFlags < p.keys) block *= 2;
     }

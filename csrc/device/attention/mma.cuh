@@ -14,7 +14,7 @@ struct AttentionMma {
   static constexpr int kQueries = abi::kMmaQueries, kMostDim = 256;
   static constexpr int kKeys = kParts <= 8 ? 64 : 32;  // the sums of 256 columns leave few registers
   static constexpr int kValuePitch = (kParts * 2 | 1) * 16, kMostPitch = (kMostDim / 8 | 1) * 16;
-  static constexpr int kMask = 5, kRange = 6;
+  using X = abi::AttentionOperand;
   static constexpr MmaType kType = kHalf ? MmaType::kF16 : MmaType::kBF16;
   static_assert(kQueries == kConsumerWarps * 16 &&
                 kQueries * kMostPitch + 2 * kKeys * (kMostPitch + kValuePitch) <= kPages * kPageBytes);
@@ -36,7 +36,7 @@ struct AttentionMma {
     batch = tile / r.grid[2] / r.grid[1];
     row = first_row + consumer.warp() * 16;
     pitch = (dim_steps() * 2 | 1) * 16;
-    range = mask_range(t, kRange, batch, head, first_row / 128);
+    range = mask_range(t, X::kRange, batch, head, first_row / abi::kRangeBlock);
     queries = shared_address(consumer.worker.shared.ring);
     keys = queries + kQueries * pitch;
     values = keys + 2 * kKeys * pitch;
@@ -50,7 +50,7 @@ struct AttentionMma {
     const int last_row = min(first_row + kQueries, p.queries) - 1;
     const int first = range.begin / kKeys, end = (min(causal_end(p, last_row), range.end) + kKeys - 1) / kKeys;
     consumer.sync();  // the tile before has been read
-    copy_rows(HeadRows(task.operand(0), batch, head, p.queries, p.head_dim),
+    copy_rows(HeadRows(task.operand(X::kQ), batch, head, p.queries, p.head_dim),
               {first_row, 0, kQueries, dim_steps() * 2, queries, pitch}, consumer.thread(), kConsumerThreads);
     copy_async_commit();
     if (first < end) load(first, first & 1);
@@ -71,10 +71,10 @@ struct AttentionMma {
   /// Keys and values of a block, as one group of copies.
   ARK_DEVICE void load(int block, int slot) const {
     const int kv_head = head / (p.heads / p.kv_heads), key = block * kKeys;
-    copy_rows(HeadRows(task.operand(1), batch, kv_head, p.keys, p.head_dim),
+    copy_rows(HeadRows(task.operand(X::kK), batch, kv_head, p.keys, p.head_dim),
               {key, 0, kKeys, dim_steps() * 2, keys + slot * kKeys * pitch, pitch}, consumer.thread(),
               kConsumerThreads);
-    copy_rows(HeadRows(task.operand(2), batch, kv_head, p.keys, p.value_dim),
+    copy_rows(HeadRows(task.operand(X::kV), batch, kv_head, p.keys, p.value_dim),
               {key, 0, kKeys, kParts * 2, values + slot * kKeys * kValuePitch, kValuePitch}, consumer.thread(),
               kConsumerThreads);
     copy_async_commit();
@@ -88,7 +88,7 @@ struct AttentionMma {
     multiply_keys(s, keys + slot * kKeys * pitch);
     if (scaled || block_has_edge(p, row, key, kKeys))
       ScoreMask<true, kKeys / 2>(task, row + (consumer.lane() >> 2), key + (consumer.lane() & 3) * 2, masked)
-          .apply(s, kMask, batch, head, consumer);
+          .apply(s, X::kMask, batch, head, consumer);
     online_softmax(s, scaled ? 1.0f : p.scale * kLog2E, max, sum, correction);
 #pragma unroll
     for (int i = 0; i < kParts * 8; ++i) out[i] *= correction[i >> 1 & 1];

@@ -39,7 +39,7 @@ ARK_DEVICE void online_softmax(float (&s)[kCount], float factor, float (&max)[2]
 template <bool kHalf, int kCount>
 ARK_DEVICE void write_queries(const Task& task, int batch, int head, int row, int column, const float (&out)[kCount],
                               const float (&max)[2], const float (&sum)[2], int columns = kCount * 2) {
-  constexpr int kOut = 3, kLogSumExp = 4;
+  using X = abi::AttentionOperand;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float total = sum[h];
@@ -49,10 +49,10 @@ ARK_DEVICE void write_queries(const Task& task, int batch, int head, int row, in
     if (query >= task.record->params.attention.queries) continue;
     // A query that sees no key gets zeros and -inf; NaN stays, or the backward pass would take it for such a query.
     const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
-    write_row<kHalf>(task, kOut, batch, head, query, column, out, h, inverse, columns);
-    if (task.has(kLogSumExp) && column == 0) {
-      const abi::Operand& o = task.operand(kLogSumExp);
-      float* l = task.address<float>(kLogSumExp) + batch * o.stride[0] + head * o.stride[1] + query * o.stride[2];
+    write_row<kHalf>(task, X::kOut, batch, head, query, column, out, h, inverse, columns);
+    if (task.has(X::kLogSumExp) && column == 0) {
+      const abi::Operand& o = task.operand(X::kLogSumExp);
+      float* l = task.address<float>(X::kLogSumExp) + batch * o.stride[0] + head * o.stride[1] + query * o.stride[2];
       store_element(l, total == 0.0f ? negative_infinity() : (max[h] + log2_fast(total)) * kLn2);
     }
   }

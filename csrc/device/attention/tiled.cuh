@@ -20,7 +20,7 @@ struct AttentionTiled {
   static constexpr int kChunkBytes = kKeys * kPitch, kQueryBytes = kQueries * kPitch;
   static constexpr int kSlotsAt = 4 * kChunkBytes, kWeightsAt = 2 * kSlotsAt;
   static constexpr int kUnrolled = kChunks == 1 ? 2 : 1;  // steps of the products' loops: two at once spill
-  static constexpr int kOut = 3, kLogSumExp = 4, kMask = 5, kRange = 6;
+  using X = abi::AttentionOperand;
   static_assert(kQueries == (sizeof(T) == 8 ? abi::kTiledQueriesF64 : abi::kTiledQueries) &&
                 kWeightsAt + kQueries * 2 * kWeightPitch <= kPages * kPageBytes);
 
@@ -40,7 +40,7 @@ struct AttentionTiled {
     first_row = tile % r.grid[2] * kQueries;
     head = tile / r.grid[2] % r.grid[1];
     batch = tile / r.grid[2] / r.grid[1];
-    range = mask_range(t, kRange, batch, head, first_row / 128);
+    range = mask_range(t, X::kRange, batch, head, first_row / abi::kRangeBlock);
     ring = shared_address(consumer.worker.shared.ring);
     key_chunks = (p.head_dim + kColumns - 1) / kColumns;
   }
@@ -79,7 +79,7 @@ struct AttentionTiled {
   /// Chunk `chunk` of the queries, by `threads`.
   ARK_DEVICE void load_queries(int chunk, u32 to, int thread, int threads) const {
     const int column = chunk * kColumns;
-    stage_rows<T, kQueries>(&task.operand(0), batch, head, p.queries, p.head_dim,
+    stage_rows<T, kQueries>(&task.operand(X::kQ), batch, head, p.queries, p.head_dim,
                             {first_row, column, kQueries, pieces_of(p.head_dim - column), to, kPitch}, thread, threads);
   }
   /// The next chunk of this group into the slot that is free.
@@ -88,7 +88,8 @@ struct AttentionTiled {
       const bool of_values = next_chunk >= key_chunks;
       const int column = of_values ? first_column + (next_chunk - key_chunks) * kColumns : next_chunk * kColumns,
                 columns = of_values ? p.value_dim : p.head_dim;
-      stage_rows<T, kKeys>(&task.operand(of_values ? 2 : 1), batch, head / (p.heads / p.kv_heads), p.keys, columns,
+      stage_rows<T, kKeys>(&task.operand(of_values ? int{X::kV} : int{X::kK}), batch, head / (p.heads / p.kv_heads),
+                           p.keys, columns,
                            {next_block * kKeys, column, kKeys, of_values ? 16 : pieces_of(columns - column),
                             slot_address(slot ^ 1), kPitch},
                            group_thread(), 128);
@@ -247,7 +248,7 @@ struct AttentionTiled {
 
   /// `key`: this thread's first.
   ARK_DEVICE void apply_mask(T (&s)[kRows][4], int key) const {
-    switch (p.mask_kind == 1 ? kTypeBool : static_cast<int>(task.operand(kMask).dtype)) {
+    switch (p.mask_kind == 1 ? kTypeBool : static_cast<int>(task.operand(X::kMask).dtype)) {
       case kTypeBool:
         return apply_mask_of<boolean>(s, key);
       case kTypeF16:
@@ -263,7 +264,7 @@ struct AttentionTiled {
   /// 16 loads are in flight at once.
   template <class S>
   ARK_DEVICE void apply_mask_of(T (&s)[kRows][4], int key) const {
-    const abi::Operand& m = task.operand(kMask);
+    const abi::Operand& m = task.operand(X::kMask);
     const S* mask = reinterpret_cast<const S*>(m.offset) + batch * m.stride[0] + head * m.stride[1];
     const int query = first_row + row();
 #pragma unroll
@@ -371,7 +372,7 @@ struct AttentionTiled {
       }
     }
     __syncwarp();
-    const int dtype = task.operand(kOut).dtype;
+    const int dtype = task.operand(X::kOut).dtype;
     if constexpr (sizeof(T) == 8)
       write_lines<double, kLine>(lines);
     else if (dtype == kTypeF32)
@@ -380,11 +381,11 @@ struct AttentionTiled {
       write_lines<f16, kLine>(lines);
     else
       write_lines<bf16, kLine>(lines);
-    if (first_column == 0 && column_group() == 0 && task.has(kLogSumExp)) write_sums(sums);
+    if (first_column == 0 && column_group() == 0 && task.has(X::kLogSumExp)) write_sums(sums);
   }
   template <class S, int kLine>
   ARK_DEVICE void write_lines(u32 lines) const {
-    const abi::Operand& o = task.operand(kOut);
+    const abi::Operand& o = task.operand(X::kOut);
     S* to = reinterpret_cast<S*>(o.offset) + batch * o.stride[0] + head * o.stride[1];
     const int first = (consumer.warp() & 3) * 2 * kRows;
 #pragma unroll 1
@@ -407,7 +408,7 @@ struct AttentionTiled {
     }
   }
   ARK_DEVICE void write_sums(const Sums& sums) const {
-    const abi::Operand& l = task.operand(kLogSumExp);
+    const abi::Operand& l = task.operand(X::kLogSumExp);
     const i64 origin = batch * l.stride[0] + head * l.stride[1];
     const int first = first_row + row();
 #pragma unroll

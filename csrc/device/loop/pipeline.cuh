@@ -6,6 +6,7 @@
 // release every page.
 #pragma once
 #include "device/abi/launch.h"
+#include "device/abi/roles.h"
 #include "device/loop/sync.cuh"
 #include "device/ptx/ptx.cuh"
 

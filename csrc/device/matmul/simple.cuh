@@ -79,7 +79,8 @@ struct MatmulSimple {
 #pragma unroll
       for (int i = 0; i < 16; ++i) sum[i / 4][i % 4] = Sum(0);
       Sum *a = reinterpret_cast<Sum*>(consumer.scratch()), *b = a + kDepth * kPitch;
-      const Side side_a(task.operand(0), 1, 2, batch, row0, p.m), side_b(task.operand(1), 2, 1, batch, column0, p.n);
+      const Side side_a(task.operand(abi::MatmulOperand::kA), 1, 2, batch, row0, p.m),
+          side_b(task.operand(abi::MatmulOperand::kB), 2, 1, batch, column0, p.n);
       Sum next_a[4], next_b[4];
       side_a.load(consumer.thread(), 0, p.k, next_a);
       side_b.load(consumer.thread(), 0, p.k, next_b);

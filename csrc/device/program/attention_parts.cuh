@@ -10,16 +10,20 @@ namespace ark::device {
 template <int V>
 ARK_DEVICE void load_parts(const ProgramContext& c, int number, const i64 (&row)[V], const i64 (&column)[V],
                            float (&out)[V]) {
-  const abi::Operand& parameters = c.operand(number + 3);
-  const int parts = static_cast<int>(parameters.stride[0]), rows = static_cast<int>(parameters.stride[1]),
-            dim = static_cast<int>(parameters.stride[2]);
-  const abi::Operand& scalar = c.operand(number + 4);
+  using P = abi::PartsOperand;
+  using N = abi::PartsNumber;
+  const abi::Operand& parameters = c.operand(number + P::kSizes);
+  const int parts = static_cast<int>(parameters.stride[N::kParts]),
+            rows = static_cast<int>(parameters.stride[N::kRows]),
+            dim = static_cast<int>(parameters.stride[N::kValueDim]);
+  const abi::Operand& scalar = c.operand(number + P::kPosition);
   int used = parts;  // the first kEach parts are asked for before it is known
   if (scalar.slot != abi::kNoSlot)
-    used = cache_parts(cache_position(scalar, static_cast<int>(parameters.stride[4])),
-                       static_cast<int>(scalar.stride[5]), static_cast<int>(parameters.stride[3]), parts);
-  const float* values = reinterpret_cast<const float*>(c.operand(number).offset);
-  const float* max_sum = reinterpret_cast<const float*>(c.operand(number + 1).offset);
+    used = cache_parts(cache_position(scalar, static_cast<int>(parameters.stride[N::kKeys])),
+                       static_cast<int>(scalar.stride[N::kQueries]),
+                       static_cast<int>(parameters.stride[N::kPositionsPerPart]), parts);
+  const float* values = reinterpret_cast<const float*>(c.operand(number + P::kValues).offset);
+  const float* max_sum = reinterpret_cast<const float*>(c.operand(number + P::kMaxSum).offset);
   bool together = V > 1 && V <= 8 && (column[0] & 3) == 0;
   ARK_EACH together = together && row[i] == row[0] && column[i] == column[0] + i;
   constexpr int kEach = 4;  // parts in flight

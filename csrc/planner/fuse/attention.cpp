@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "plan/mask_range.h"
+#include "plan/kinds.h"
 #include "planner/fuse/emit.h"
 
 namespace ark::planner {
@@ -11,7 +11,6 @@ namespace {
 
 using ir::Node;
 
-constexpr int64_t kRangeBlock = 128;  // query rows per entry of a mask range
 constexpr int kPositionsPerPart = 256;
 
 void set_sizes(const State& state, int q, int k, int v, abi::AttentionParams& p) {
@@ -31,6 +30,15 @@ void set_sizes(const State& state, int q, int k, int v, abi::AttentionParams& p)
 void set_domain(abi::OpRecord& record, const abi::AttentionParams& p) {
   std::fill(record.size, record.size + abi::kMaxDims, 1);
   record.size[0] = p.batch, record.size[1] = p.heads, record.size[2] = p.queries, record.size[3] = p.value_dim;
+}
+
+/// The operands that the op has by its kind, in the order of its roles.
+void set_operands(FusedOp& op, std::vector<abi::Operand> operands) {
+  const plan::Kind& kind = plan::kind_of(op.op.record);
+  check(operands.size() <= kind.roles.size(), kind.type, ": ", operands.size(), " operands, expected at most ",
+        kind.roles.size());
+  for (size_t i = 0; i < operands.size(); ++i) op.access.push_back(kind.roles[i].access);
+  op.op.operands = std::move(operands);
 }
 
 }  // namespace
@@ -76,8 +84,8 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
       return known;
     }
   }
-  const int64_t blocks = (queries + kRangeBlock - 1) / kRangeBlock;
-  const std::vector<int64_t> range_sizes{info.batch, info.heads, blocks, kMaskRangeValues};
+  const int64_t blocks = (queries + abi::kRangeBlock - 1) / abi::kRangeBlock;
+  const std::vector<int64_t> range_sizes{info.batch, info.heads, blocks, abi::kRangeValues};
   info.range = add_storage(DType::kI32, range_sizes, contiguous_strides(range_sizes),
                            "range of " + state_.graph.values[static_cast<size_t>(mask)].name);
   FusedOp op;
@@ -88,7 +96,7 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
   abi::MaskRangeParams& p = record.params.mask_range;
   p.batch = static_cast<int>(info.batch), p.heads = static_cast<int>(info.heads);
   p.queries = static_cast<int>(queries), p.keys = static_cast<int>(keys);
-  p.block = kRangeBlock;
+  p.block = abi::kRangeBlock;
   p.mask_kind = info.kind;
   p.dtype = static_cast<int>(info.dtype);
   abi::Operand x = absent_operand();
@@ -100,8 +108,7 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
   abi::Operand range = range_operand(info);
   const std::vector<int64_t> range_strides = contiguous_strides(range_sizes);
   std::copy(range_strides.begin(), range_strides.end(), range.stride);
-  op.op.operands = {x, range};
-  op.access = {Access::kRead, Access::kWrite};
+  set_operands(op, {x, range});
   const int node = state_.tensor(info.source.owner).node;
   finish(std::move(op), node >= 0 ? std::vector<int>{node} : std::vector<int>{}, -1);
   result_.ops.back().op.name = "range of " + state_.graph.values[static_cast<size_t>(mask)].name;
@@ -115,11 +122,11 @@ abi::Operand Emitter::range_operand(const MaskInfo& mask) const {
   if (mask.range < 0) return x;
   x.slot = static_cast<uint32_t>(mask.range);
   x.dtype = static_cast<short>(DType::kI32);
-  const int64_t blocks = (mask.queries + kRangeBlock - 1) / kRangeBlock;
+  const int64_t blocks = (mask.queries + abi::kRangeBlock - 1) / abi::kRangeBlock;
   x.stride[3] = 1;
-  x.stride[2] = kMaskRangeValues;
-  x.stride[1] = mask.heads == 1 ? 0 : kMaskRangeValues * blocks;
-  x.stride[0] = mask.batch == 1 ? 0 : kMaskRangeValues * blocks * mask.heads;
+  x.stride[2] = abi::kRangeValues;
+  x.stride[1] = mask.heads == 1 ? 0 : abi::kRangeValues * blocks;
+  x.stride[0] = mask.batch == 1 ? 0 : abi::kRangeValues * blocks * mask.heads;
   return x;
 }
 
@@ -169,13 +176,14 @@ void Emitter::attention_group(int g) {
   p.causal_offset = 0;  // as in torch: query s sees keys <= s
   p.scale = static_cast<float>(node.attrs.scale);
   const DType dtype = static_cast<DType>(p.dtype);
-  std::vector<abi::Operand>& operands = op.op.operands;
-  for (size_t k = 0; k < 3; ++k) operands.push_back(strided_operand(node.inputs[k], dtype));
+  using X = abi::AttentionOperand;
+  std::vector<abi::Operand> operands(static_cast<size_t>(X::kRange) + 1, absent_operand());
+  for (size_t k : {X::kQ, X::kK, X::kV}) operands[k] = strided_operand(node.inputs[k], dtype);
   const int64_t parts = attention_parts(state_, node);
   const bool logsumexp = state_.stored[static_cast<size_t>(node.outputs[1])];
-  operands.push_back(parts > 1 ? absent_operand() : strided_operand(node.outputs[0], dtype));
-  operands.push_back(logsumexp ? strided_operand(node.outputs[1], DType::kF32) : absent_operand());
-  abi::Operand mask = absent_operand(), range = absent_operand();
+  if (parts <= 1) operands[X::kOut] = strided_operand(node.outputs[0], dtype);
+  if (logsumexp) operands[X::kLogSumExp] = strided_operand(node.outputs[1], DType::kF32);
+  abi::Operand& mask = operands[X::kMask];
   if (node.attrs.has_mask) {
     // In decode the heads of a group share a range; AttentionSimple looks at every key.
     const Tensor& t = state_.tensor(node.inputs[3]);
@@ -184,20 +192,17 @@ void Emitter::attention_group(int g) {
     const MaskInfo info = mask_of(node.inputs[3], p.batch, p.heads, p.queries, p.keys, with_range);
     mask = strided_operand(node.inputs[3], info.dtype);
     std::copy(info.source.strides.begin(), info.source.strides.end(), mask.stride);
-    range = range_operand(info);
+    operands[X::kRange] = range_operand(info);
     p.mask_kind = info.kind;
   }
-  operands.push_back(mask);
-  operands.push_back(range);
-  op.access = {Access::kRead,  Access::kRead, Access::kRead, Access::kWrite,
-               Access::kWrite, Access::kRead, Access::kRead};
   if (way == AttentionWay::kDecode) {
     p.parts = static_cast<int>(parts);
     const int64_t rows = int64_t{p.heads / p.kv_heads} * p.queries;
     int scalar = fresh_scalar(node.inputs[1]);
     if (scalar >= 0 && fresh_scalar(node.inputs[2]) != scalar) scalar = -1;
     const StorageId position = scalar < 0 ? -1 : state_.places[static_cast<size_t>(scalar)].storage;
-    abi::Operand parts_out = absent_operand(), parts_ml = absent_operand();
+    const abi::Operand range = operands[X::kRange];
+    operands.resize(static_cast<size_t>(scalar >= 0 ? X::kPosition : X::kPartsMaxSum) + 1, absent_operand());
     if (parts > 1) {
       auto add = [&](int64_t inner, const char* what) {
         const std::vector<int64_t> sizes{p.batch, p.kv_heads, parts, rows, inner};
@@ -208,10 +213,11 @@ void Emitter::attention_group(int g) {
         std::copy(strides.begin(), strides.end(), x.stride);
         return x;
       };
-      parts_out = add(p.value_dim, ".parts");
-      parts_ml = add(2, ".max_sum");
+      operands[X::kPartsOut] = add(p.value_dim, ".parts");
+      operands[X::kPartsMaxSum] = add(2, ".max_sum");
       State::Parts known;
-      known.out = static_cast<StorageId>(parts_out.slot), known.max_sum = static_cast<StorageId>(parts_ml.slot);
+      known.out = static_cast<StorageId>(operands[X::kPartsOut].slot);
+      known.max_sum = static_cast<StorageId>(operands[X::kPartsMaxSum].slot);
       known.range = range.slot == abi::kNoSlot ? -1 : static_cast<StorageId>(range.slot);
       known.position = position;
       known.parts = parts, known.rows = rows, known.value_dim = p.value_dim,
@@ -220,19 +226,13 @@ void Emitter::attention_group(int g) {
       state_.parts_of_node[static_cast<size_t>(number)] = static_cast<int>(state_.parts.size());
       state_.parts.push_back(known);
     }
-    operands.push_back(parts_out);
-    operands.push_back(parts_ml);
-    op.access.push_back(Access::kWrite);
-    op.access.push_back(Access::kWrite);
     if (scalar >= 0) {
-      p.fresh_operand = static_cast<int>(operands.size());
-      abi::Operand x = absent_operand();
-      x.slot = static_cast<uint32_t>(position);
-      x.dtype = static_cast<short>(DType::kI64);
-      operands.push_back(x);
-      op.access.push_back(Access::kRead);
+      p.fresh_operand = X::kPosition;
+      operands[X::kPosition].slot = static_cast<uint32_t>(position);
+      operands[X::kPosition].dtype = static_cast<short>(DType::kI64);
     }
   }
+  set_operands(op, std::move(operands));
   const int64_t seen = p.causal ? (int64_t{p.keys} + 1) / 2 : p.keys;
   op.op.flops = 2 * int64_t{p.batch} * p.heads * p.queries * seen * (p.head_dim + p.value_dim);
   finish(std::move(op), {number}, number);
@@ -273,54 +273,50 @@ void Emitter::attention_backward_group(int g) {
   const std::vector<int64_t> row_strides = contiguous_strides(rows);
   std::copy(row_strides.begin(), row_strides.end(), delta.stride);
   const abi::Operand dout_operand = strided_operand(dout, dtype);
-  auto add = [&](abi::TaskKind kind, std::vector<abi::Operand> operands, std::vector<Access> access, int64_t products) {
+  auto add = [&](abi::TaskKind kind, std::vector<abi::Operand> operands, int64_t products) {
     FusedOp op;
     op.op.record.kind = kind;
     op.op.record.params.attention = p;
     set_domain(op.op.record, p);
-    op.op.operands = std::move(operands);
-    op.access = std::move(access);
+    set_operands(op, std::move(operands));
     const int64_t seen = p.causal ? (int64_t{p.keys} + 1) / 2 : p.keys;
     op.op.flops = products * 2 * int64_t{p.batch} * p.heads * p.queries * seen * p.head_dim;
     finish(std::move(op), {number}, number);
   };
-  const Access r = Access::kRead, w = Access::kWrite;
-  add(abi::TaskKind::kAttentionBackwardRows, {dout_operand, strided_operand(out, dtype), delta}, {r, r, w}, 0);
+  add(abi::TaskKind::kAttentionBackwardRows, {dout_operand, strided_operand(out, dtype), delta}, 0);
   auto gradient = [&](size_t i) {
     return state_.stored[static_cast<size_t>(node.outputs[i])] ? strided_operand(node.outputs[i], dtype)
                                                                : absent_operand();
   };
-  std::vector<abi::Operand> operands{strided_operand(q, dtype),
-                                     strided_operand(k, dtype),
-                                     strided_operand(v, dtype),
-                                     dout_operand,
-                                     strided_operand(lse, DType::kF32),
-                                     delta,
-                                     mask,
-                                     range,
-                                     absent_operand(),
-                                     absent_operand(),
-                                     absent_operand()};
-  const std::vector<Access> access{r, r, r, r, r, r, r, r, w, w, w};
+  using X = abi::AttentionGradOperand;
+  std::vector<abi::Operand> operands(X::kCount, absent_operand());
+  operands[X::kQ] = strided_operand(q, dtype);
+  operands[X::kK] = strided_operand(k, dtype);
+  operands[X::kV] = strided_operand(v, dtype);
+  operands[X::kGradOut] = dout_operand;
+  operands[X::kLogSumExp] = strided_operand(lse, DType::kF32);
+  operands[X::kDelta] = delta;
+  operands[X::kMask] = mask;
+  operands[X::kRange] = range;
   const abi::Operand dq = gradient(0), dk = gradient(1), dv = gradient(2);
   if (dk.slot != abi::kNoSlot || dv.slot != abi::kNoSlot) {
-    operands[9] = dk, operands[10] = dv;
+    operands[X::kGradK] = dk, operands[X::kGradV] = dv;
     // The device writes both; one that nobody reads gets memory of its own.
-    for (size_t i : {1u, 2u}) {
-      if (operands[8 + i].slot != abi::kNoSlot) continue;
-      const Tensor& t = state_.tensor(node.outputs[i]);
+    for (size_t i : {X::kGradK, X::kGradV}) {
+      if (operands[i].slot != abi::kNoSlot) continue;
+      const Tensor& t = state_.tensor(node.outputs[i - X::kGradQ]);
       abi::Operand x = absent_operand();
       x.slot = static_cast<uint32_t>(add_storage(t.dtype, t.sizes, t.strides, node.name + ".unused"));
       x.dtype = static_cast<short>(t.dtype);
       std::copy(t.strides.begin(), t.strides.end(), x.stride);
-      operands[8 + i] = x;
+      operands[i] = x;
     }
-    add(abi::TaskKind::kAttentionBackward, operands, access, 4);
-    operands[9] = operands[10] = absent_operand();
+    add(abi::TaskKind::kAttentionBackward, operands, 4);
+    operands[X::kGradK] = operands[X::kGradV] = absent_operand();
   }
   if (dq.slot != abi::kNoSlot) {
-    operands[8] = dq;
-    add(abi::TaskKind::kAttentionBackwardQuery, operands, access, 3);
+    operands[X::kGradQ] = dq;
+    add(abi::TaskKind::kAttentionBackwardQuery, operands, 3);
   }
 }
 

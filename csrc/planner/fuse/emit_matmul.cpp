@@ -231,8 +231,8 @@ void Emitter::tile_matmul(int g) {
                                             state_.tensor(source->owner), shape.dtype));
     op.access.push_back(Access::kRead);
   }
-  p.a_immutable = result_.storages[op.op.operands[0].slot].immutable;
-  p.b_immutable = result_.storages[op.op.operands[1].slot].immutable;
+  p.a_immutable = result_.storages[op.op.operands[abi::MatmulOperand::kA].slot].immutable;
+  p.b_immutable = result_.storages[op.op.operands[abi::MatmulOperand::kB].slot].immutable;
   p.a_k_major = shape.a.strides[2] == 1;
   p.b_k_major = shape.b.strides[1] == 1;
   const BuiltProgram tail = epilogue({g, 1, 0});

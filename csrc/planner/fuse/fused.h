@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "plan/kinds.h"
 #include "plan/plan.h"
 
 namespace ark::planner {
@@ -24,12 +25,11 @@ struct Storage {
   std::string name;
 };
 
-/// One operand's access, parallel to FusedOp::op.operands.
-enum class Access : uint8_t { kRead, kWrite, kReadWrite, kParameters /* index strides of the operand that names it */ };
+using plan::Access;
 
 struct FusedOp {
   plan::Op op;  // record.kind, record.size, params, operands (slot = StorageId), programs, name, bytes, flops
-  std::vector<Access> access;
+  std::vector<Access> access;  // parallel to op.operands; kParameters: index strides of the operand that names it
   /// Anti-dependences that the data flow alone does not give: this op overwrites storages that these earlier ops read.
   std::vector<int32_t> after;
 };

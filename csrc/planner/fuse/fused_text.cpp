@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "plan/params.h"
 #include "planner/fuse/fused.h"
 
 namespace ark::planner {
@@ -31,6 +32,19 @@ void print_operand(std::ostream& out, const FusedGraph& graph, const FusedOp& op
   out << '\n';
 }
 
+void print_params(std::ostream& out, const abi::ProgramParams& p) {
+  if (p.reduce_dims > 0) out << " reduce_dims=" << p.reduce_dims;
+}
+void print_params(std::ostream& out, const abi::MatmulRowsParams& p) {
+  out << " m=" << p.m << " k=" << p.k << " segments=" << p.num_segments << " lanes=" << p.lanes
+      << " pair=" << p.pair_distance << " gated=" << p.gated;
+}
+void print_params(std::ostream& out, const abi::MatmulTileParams& p) {
+  out << " batch=" << p.batch << " m=" << p.m << " n=" << p.n << " k=" << p.k << " pair=" << p.pair_distance;
+}
+void print_params(std::ostream&, const abi::AttentionParams&) {}
+void print_params(std::ostream&, const abi::MaskRangeParams&) {}
+
 }  // namespace
 
 std::string to_string(const FusedGraph& graph) {
@@ -52,17 +66,7 @@ std::string to_string(const FusedGraph& graph) {
     print_list(out, sizes.data(), sizes.size());
     out << " programs";
     for (int p : op.op.programs) out << " p" << p;
-    if (record.kind == abi::TaskKind::kMatmulRows) {
-      const abi::MatmulRowsParams& p = record.params.rows;
-      out << " m=" << p.m << " k=" << p.k << " segments=" << p.num_segments << " lanes=" << p.lanes
-          << " pair=" << p.pair_distance << " gated=" << p.gated;
-    } else if (record.kind == abi::TaskKind::kMatmulTile || record.kind == abi::TaskKind::kMatmulFloat ||
-               record.kind == abi::TaskKind::kMatmulSimple) {
-      const abi::MatmulTileParams& p = record.params.matmul;
-      out << " batch=" << p.batch << " m=" << p.m << " n=" << p.n << " k=" << p.k << " pair=" << p.pair_distance;
-    } else if (record.kind == abi::TaskKind::kRow || record.kind == abi::TaskKind::kColumn) {
-      out << " reduce_dims=" << record.params.program.reduce_dims;
-    }
+    plan::visit_params(record, [&](const auto& params) { print_params(out, params); });
     out << "  # " << op.op.name << '\n';
     for (size_t k = 0; k < op.op.operands.size(); ++k) print_operand(out, graph, op, k);
   }

@@ -195,8 +195,9 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
             Access::kParameters);
     operand(parts.position, DType::kI64, {0, 0, 0, 0, 0, parts.queries}, Access::kRead);
     // index_operand >= 0 tells later passes that the strides say nothing about what is touched.
-    for (int i : {0, 1, 2, 4})
-      operands_[static_cast<size_t>(first + i)].index_operand = static_cast<signed char>(first + 3);
+    using P = abi::PartsOperand;
+    for (int i : {P::kValues, P::kMaxSum, P::kRange, P::kPosition})
+      operands_[static_cast<size_t>(first + i)].index_operand = static_cast<signed char>(first + P::kSizes);
   }
   Reg meta;
   meta.type = meta.rounded = DType::kF32;

@@ -5,13 +5,13 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
+#include "plan/kinds.h"
 #include "planner/cost.h"
 #include "planner/order/counters.h"
 
 namespace ark::planner {
 namespace {
-
-using abi::TaskKind;
 
 struct Worker {
   double free = 0;    // when its consumers have finished the list so far
@@ -95,7 +95,7 @@ class Scheduler {
       if (num_tiles(record()) == 0) continue;
       timeline_.start[i] = 1e30;
       look_up_maps();
-      record().kind == TaskKind::kMatmulRows ? place_rows() : place_tiles();
+      plan::kind_of(record()).items == plan::Items::kByBytes ? place_rows() : place_tiles();
       timeline_.end = std::max(timeline_.end, timeline_.finish[i]);
     }
     return std::move(timeline_);
@@ -203,13 +203,11 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
 std::vector<int64_t> visiting_order(const plan::Op& op) {
   constexpr int kGroup = 16;
   const abi::OpRecord& record = op.record;
-  if (record.kind == TaskKind::kAttentionForward || record.kind == TaskKind::kAttentionBackwardQuery ||
-      record.kind == TaskKind::kAttentionSimple)
-    return by_query_blocks(op);
+  const plan::Order how = plan::kind_of(record).order;
+  if (how == plan::Order::kQueryBlocks) return by_query_blocks(op);
   std::vector<int64_t> order(num_tiles(record));
   std::iota(order.begin(), order.end(), int64_t{0});
-  const bool product = record.kind == TaskKind::kMatmulTile || record.kind == TaskKind::kMatmulFloat;
-  if (!product || record.grid[2] <= kGroup) return order;
+  if (how != plan::Order::kGroupsOfM || record.grid[2] <= kGroup) return order;
   size_t at = 0;
   for (int b = 0; b < record.grid[0]; ++b) {
     for (int m = 0; m < record.grid[1]; m += kGroup) {
@@ -223,23 +221,20 @@ std::vector<int64_t> visiting_order(const plan::Op& op) {
 }
 
 /// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item.
-int64_t tiles_per_item(const abi::OpRecord& record, int workers) {
-  switch (record.kind) {
-    case TaskKind::kMatmulTile:
-    case TaskKind::kMatmulFloat:
-    case TaskKind::kAttentionDecode:
-    case TaskKind::kAttentionForward:
-    case TaskKind::kAttentionBackward:
-    case TaskKind::kAttentionBackwardQuery:
-    case TaskKind::kAttentionSimple:
+int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers) {
+  constexpr int kItemsPerWorker = 3;
+  const int64_t tiles = num_tiles(record);
+  switch (plan::kind_of(record).items) {
+    case plan::Items::kOne:
       return 1;
-    case TaskKind::kAttentionBackwardRows:  // a chain of latencies: as few items as give every worker one
-      return std::max<int64_t>(1, (num_tiles(record) + workers - 1) / workers);
-    default:
+    case plan::Items::kPerWorker:
+      return std::max<int64_t>(1, (tiles + workers - 1) / workers);
+    case plan::Items::kSmallTiles:
+      return std::max<int64_t>(1, tiles / (kItemsPerWorker * workers));
+    case plan::Items::kByBytes:
       break;
   }
-  constexpr int kItemsPerWorker = 3;
-  return std::max<int64_t>(1, num_tiles(record) / (int64_t{kItemsPerWorker} * workers));
+  throw InternalError("items by bytes are placed by place_rows");
 }
 
 void Scheduler::place_tiles() {

@@ -31,7 +31,8 @@ bool is_candidate(const FusedOp& op, const std::vector<Program>& programs, const
     return false;
   const auto dtype = static_cast<DType>(p.dtype);
   const bool readable = dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
-  const bool same = op.op.operands[0].dtype == p.dtype && op.op.operands[1].dtype == p.dtype;
+  using X = abi::MatmulOperand;
+  const bool same = op.op.operands[X::kA].dtype == p.dtype && op.op.operands[X::kB].dtype == p.dtype;
   return readable && same && ends_in_f32(programs[static_cast<size_t>(p.program)]) && p.k >= kMatmulTileK &&
          (p.pair_distance == 0 || 64 % p.pair_distance == 0);
 }
@@ -156,7 +157,7 @@ void align_operands(Draft& draft, const Options& options) {
     for (int& before : op.after) before = place[before];
     if (is_candidate(op, graph.programs, options)) {
       const abi::MatmulTileParams& p = op.op.record.params.matmul;
-      abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
+      abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
       const bool fits_a = tma_addressable(a, 1, 2, p.batch), fits_b = tma_addressable(b, 2, 1, p.batch);
       if ((fits_a || !changes[a.slot]) && (fits_b || !changes[b.slot]) && a.index_operand < 0 && b.index_operand < 0) {
         if (!fits_a) a = aligner.copied(a, 1, 2, {p.batch, p.m, p.k}, op);

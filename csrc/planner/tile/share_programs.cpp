@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "plan/params.h"
 #include "planner/tile/free_numbers.h"
 
 namespace ark::planner {
 namespace {
-
-using abi::TaskKind;
 
 /// The program without these numbers, and room to compare the rest by.
 Program without_numbers(Program program, const std::vector<int>& numbers) {
@@ -25,32 +24,19 @@ struct Place {
   abi::i32* program;
   abi::i32 first_operand;
 };
+std::vector<Place> places_of(abi::OpRecord& record) {
+  std::vector<Place> places;
+  plan::for_each_program(record, [&](abi::i32& program, abi::i32 first, ProgramKind) {
+    if (program >= 0) places.push_back({&program, first});
+  });
+  return places;
+}
 /// Of a kind with one program.
 std::optional<Place> place_of(abi::OpRecord& record) {
-  switch (record.kind) {
-    case TaskKind::kPointwise:
-    case TaskKind::kRow:
-    case TaskKind::kColumn:
-      return Place{&record.params.program.program, record.params.program.first_operand};
-    case TaskKind::kMatmulTile:
-    case TaskKind::kMatmulFloat:
-    case TaskKind::kMatmulSimple:
-      return Place{&record.params.matmul.program, record.params.matmul.first_operand};
-    default:
-      return std::nullopt;
-  }
-}
-
-/// Of any kind whose programs may be shared.
-std::vector<Place> places_of(abi::OpRecord& record) {
-  if (const std::optional<Place> only = place_of(record)) return {*only};
-  std::vector<Place> places;
-  if (record.kind != TaskKind::kMatmulRows) return places;
-  abi::MatmulRowsParams& rows = record.params.rows;
-  if (rows.prologue >= 0) places.push_back({&rows.prologue, rows.prologue_operand});
-  for (abi::Segment& x : std::span(rows.segment, static_cast<size_t>(rows.num_segments)))
-    places.push_back({&x.program, x.first_operand});
-  return places;
+  const plan::Family family = plan::kind_of(record).family;
+  if (family != plan::Family::kProgram && family != plan::Family::kMatmul) return std::nullopt;
+  const std::vector<Place> places = places_of(record);
+  return places.empty() ? std::nullopt : std::optional(places.front());
 }
 
 /// Numbers behind the strides and extents of an operand that holds index strides (abi::Operand).

@@ -100,7 +100,8 @@ class KSplitter {
     p.k = params_.k / parts_;
     p.pair_distance = 0;
     p.first_operand = 2;
-    abi::Operand a = whole_.op.operands[0], b = whole_.op.operands[1], c = part_operand(0);
+    abi::Operand a = whole_.op.operands[abi::MatmulOperand::kA], b = whole_.op.operands[abi::MatmulOperand::kB],
+                 c = part_operand(0);
     a.stride[0] = p.k * a.stride[2];
     b.stride[0] = p.k * b.stride[1];
     c.stride[0] = int64_t{params_.m} * params_.n;

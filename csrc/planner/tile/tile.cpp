@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "planner/extents.h"
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
 #include "planner/tile/columns.h"
@@ -21,6 +22,12 @@ void set_grid(abi::OpRecord& record, int64_t c0, int64_t c1, int64_t c2, const s
   const int64_t grid[3] = {c0, c1, c2};
   check<UnsupportedError>(c0 * c1 * c2 <= INT32_MAX, "op '", name, "': ", c0 * c1 * c2, " tiles do not fit 32 bits");
   for (int i = 0; i < 3; ++i) record.grid[i] = static_cast<int>(grid[i]);
+}
+
+/// The grid that the table of kinds gives (plan/kinds.h).
+void set_grid(FusedOp& op) {
+  const Grid grid = grid_of(op.op.record);
+  set_grid(op.op.record, grid.tiles[0], grid.tiles[1], grid.tiles[2], op.op.name);
 }
 
 // ---- pointwise, row, column ----
@@ -220,7 +227,7 @@ int add_matmul_map(Draft& draft, TaskKind kind, const abi::Operand& x, int rows_
 void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns) {
   abi::OpRecord& record = op.op.record;
   abi::MatmulTileParams& p = record.params.matmul;
-  const abi::Operand &a = op.op.operands[0], &b = op.op.operands[1];
+  const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
   p.group_m = 1;  // the order of tiles is the plan's: schedule visits them in groups of m blocks
   p.map_a = p.map_b = -1;
   if (!tma_addressable(a, 1, 2, p.batch) || !tma_addressable(b, 2, 1, p.batch)) record.kind = TaskKind::kMatmulSimple;
@@ -238,12 +245,20 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     p.map_a = add_matmul_map(draft, record.kind, a, 1, 2, p.batch, p.m, p.k);
     p.map_b = add_matmul_map(draft, record.kind, b, 2, 1, p.batch, p.n, p.k);
   }
-  set_grid(record, p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n), op.op.name);
+  set_grid(op);
 }
 
 // ---- attention ----
 
-int add_attention_map(Draft& draft, const abi::Operand& x, int64_t d, int64_t seq, int64_t heads, int64_t batch) {
+/// Sizes of a mapped operand, in the order of its role's axes: batch, head, sequence, columns.
+std::array<int64_t, 4> mapped_sizes(const abi::OpRecord& record, const plan::Role& role) {
+  std::array<int64_t, 4> sizes{};
+  for (size_t d = 0; d < sizes.size(); ++d) sizes[d] = extent_of(record, role.axes[d]).size;
+  return sizes;
+}
+
+int add_attention_map(Draft& draft, const abi::Operand& x, const std::array<int64_t, 4>& dims) {
+  const auto [batch, heads, seq, d] = dims;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   plan::TensorMap map;
   map.slot = x.slot;
@@ -252,19 +267,19 @@ int add_attention_map(Draft& draft, const abi::Operand& x, int64_t d, int64_t se
   map.sizes = {d, seq, heads, batch};
   // a dimension of size 1 may come with any stride; TMA wants multiples of 16 bytes
   const int64_t sizes[3] = {seq, heads, batch};
-  const int dims[3] = {2, 1, 0};
+  const int from[3] = {2, 1, 0};
   for (int i = 0; i < 3; ++i) {
-    map.strides_bytes.push_back(sizes[i] == 1 ? ceil_div(d * element, 16) * 16 : x.stride[dims[i]] * element);
+    map.strides_bytes.push_back(sizes[i] == 1 ? ceil_div(d * element, 16) * 16 : x.stride[from[i]] * element);
   }
   map.box = {64, 64, 1, 1};
   draft.maps.push_back(std::move(map));
   return static_cast<int>(draft.maps.size()) - 1;
 }
 
-bool attention_addressable(const abi::Operand& x, const int64_t sizes[3]) {
+bool attention_addressable(const abi::Operand& x, const std::array<int64_t, 4>& sizes) {
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   if (x.stride[3] != 1 || (x.offset * element) % 16 != 0) return false;
-  for (int d = 0; d < 3; ++d) {
+  for (size_t d = 0; d < 3; ++d) {
     if (sizes[d] > 1 && (x.stride[d] <= 0 || (x.stride[d] * element) % 16 != 0)) return false;
   }
   return true;
@@ -283,13 +298,14 @@ signed char attention_vector(const abi::Operand& x) {
 
 /// Queries of a tile of kAttentionSimple, by which its form is chosen (abi.h).
 int simple_queries(const abi::AttentionParams& p, const std::vector<abi::Operand>& x) {
-  constexpr int kMostDim = 256, kQ = 0, kV = 2, kMask = 5;
+  using X = abi::AttentionOperand;
+  constexpr int kMostDim = 256;
   const auto dtype = static_cast<DType>(p.dtype);
   if (dtype == DType::kF64) return abi::kTiledQueriesF64;
   bool fits = size_bytes(dtype) == 2 && p.head_dim % 8 == 0 && p.value_dim % 8 == 0 && p.head_dim <= kMostDim &&
               p.value_dim <= kMostDim;
-  for (size_t i = kQ; i <= kV; ++i) fits = fits && x[i].dtype == p.dtype && x[i].vector == 8;
-  fits = fits && (p.mask_kind == 0 || size_bytes(static_cast<DType>(x[kMask].dtype)) <= 4);
+  for (size_t i : {X::kQ, X::kK, X::kV}) fits = fits && x[i].dtype == p.dtype && x[i].vector == 8;
+  fits = fits && (p.mask_kind == 0 || size_bytes(static_cast<DType>(x[X::kMask].dtype)) <= 4);
   return fits ? abi::kMmaQueries : abi::kTiledQueries;
 }
 
@@ -309,36 +325,24 @@ void tile_attention(Draft& draft, FusedOp& op) {
   if (record.kind == TaskKind::kAttentionDecode) {
     p.parts = std::max(1, p.parts);
     p.tile_q = p.queries;
-    return set_grid(record, p.batch, p.kv_heads, p.parts, op.op.name);
+    return set_grid(op);
   }
-  const bool tensor_cores =
-      record.kind != TaskKind::kAttentionSimple && record.kind != TaskKind::kAttentionBackwardRows;
   const bool forward = record.kind == TaskKind::kAttentionForward;
-  const int64_t q_sizes[3] = {p.batch, p.heads, p.queries}, k_sizes[3] = {p.batch, p.kv_heads, p.keys};
-  if (tensor_cores) {
-    bool fits = attention_addressable(x[0], q_sizes) && attention_addressable(x[1], k_sizes) &&
-                attention_addressable(x[2], k_sizes);
-    if (!forward) fits = fits && attention_addressable(x[3], q_sizes);
-    if (!fits && forward) record.kind = TaskKind::kAttentionSimple;
-    check<UnsupportedError>(fits || forward, "attention backward '", op.op.name,
-                            "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
+  bool fits = true;
+  for (const plan::Role& role : plan::kind_of(record).roles)
+    if (role.mapped)
+      fits = fits && attention_addressable(x[static_cast<size_t>(role.number)], mapped_sizes(record, role));
+  if (!fits && forward) record.kind = TaskKind::kAttentionSimple;
+  check<UnsupportedError>(fits || forward, "attention backward '", op.op.name,
+                          "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
+  const bool simple = record.kind == TaskKind::kAttentionSimple;
+  p.tile_q = simple ? simple_queries(p, x) : kAttentionTile;
+  p.tile_k = simple ? kSimpleTile : kAttentionTile;
+  for (const plan::Role& role : plan::kind_of(record).roles) {
+    const auto number = static_cast<size_t>(role.number);
+    if (role.mapped) p.map[number] = add_attention_map(draft, x[number], mapped_sizes(record, role));
   }
-  if (record.kind == TaskKind::kAttentionSimple) {
-    p.tile_q = simple_queries(p, x);
-    p.tile_k = kSimpleTile;
-    return set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
-  }
-  p.tile_q = p.tile_k = kAttentionTile;
-  if (tensor_cores) {
-    p.map[0] = add_attention_map(draft, x[0], p.head_dim, p.queries, p.heads, p.batch);
-    p.map[1] = add_attention_map(draft, x[1], p.head_dim, p.keys, p.kv_heads, p.batch);
-    p.map[2] = add_attention_map(draft, x[2], p.value_dim, p.keys, p.kv_heads, p.batch);
-    if (!forward) p.map[3] = add_attention_map(draft, x[3], p.value_dim, p.queries, p.heads, p.batch);
-  }
-  if (record.kind == TaskKind::kAttentionBackward) {
-    return set_grid(record, p.batch, p.kv_heads, ceil_div(p.keys, p.tile_k), op.op.name);
-  }
-  set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.tile_q), op.op.name);
+  set_grid(op);
 }
 
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
@@ -355,12 +359,10 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
     case TaskKind::kMatmulSimple:
       return tile_matmul(draft, op, options, columns);
     case TaskKind::kMatmulRows:
-      return set_grid(record, record.params.rows.num_units, 1, 1, op.op.name);
-    case TaskKind::kMaskRange: {
-      abi::MaskRangeParams& p = record.params.mask_range;
-      p.block = kAttentionTile;
-      return set_grid(record, p.batch, p.heads, ceil_div(p.queries, p.block), op.op.name);
-    }
+      return set_grid(op);
+    case TaskKind::kMaskRange:
+      record.params.mask_range.block = kAttentionTile;
+      return set_grid(op);
     case TaskKind::kAttentionDecode:
     case TaskKind::kAttentionForward:
     case TaskKind::kAttentionBackwardRows:

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/regions.h"
 #include "plan/row_map.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/regions.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 

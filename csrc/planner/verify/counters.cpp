@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "plan/regions.h"
 #include "planner/verify/checks.h"
 #include "planner/verify/counter_blocks.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 namespace {

@@ -62,7 +62,7 @@ void check_uses(const Plan& plan, const FlagWords& flags) {
   std::vector<int> writer(plan.buffers.size(), -1);
   for (size_t index = 0; index < plan.ops.size(); ++index) {
     const auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
-    const std::vector<OperandUse> uses = operand_uses(plan.ops[index], plan.programs);
+    const std::vector<OperandUse> uses = read_uses(plan.ops[index], plan.programs);
     for (size_t i = 0; i < uses.size(); ++i) {
       const uint32_t slot = plan.ops[index].operands[i].slot;
       const bool words = slot != abi::kNoSlot && flags.first_word[slot] >= 0;

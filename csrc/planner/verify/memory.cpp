@@ -66,7 +66,7 @@ class MemoryVerifier {
   /// wrote it, and that tile after the use.
   void find_conflicts(size_t op) {
     std::vector<Use*> current;
-    for (Use& use : uses_of(plan_, op, operand_uses(plan_.ops[op], plan_.programs)))
+    for (Use& use : uses_of(plan_, op, read_uses(plan_.ops[op], plan_.programs)))
       current.push_back(&uses_.emplace_back(std::move(use)));
     for (const Use* use : current) check_bounds(*use);
     within(current);

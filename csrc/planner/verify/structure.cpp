@@ -2,8 +2,8 @@
 #include <bit>
 #include <vector>
 
-#include "plan/regions.h"
 #include "planner/verify/checks.h"
+#include "planner/verify/kinds/kinds.h"
 
 namespace ark::planner {
 namespace {
@@ -71,21 +71,9 @@ void check_record(const Plan& plan, size_t index) {
   }
 }
 
-/// Operands that are loaded ahead of every wait.
-std::vector<int> early_operands(const plan::Op& op) {
-  const abi::Params& p = op.record.params;
-  std::vector<int> early;
-  if (op.record.kind == abi::TaskKind::kMatmulTile || op.record.kind == abi::TaskKind::kMatmulFloat ||
-      op.record.kind == abi::TaskKind::kMatmulSimple) {
-    if (p.matmul.a_immutable) early.push_back(0);
-    if (p.matmul.b_immutable) early.push_back(1);
-  } else if (op.record.kind == abi::TaskKind::kMatmulRows && p.rows.weights_immutable) {
-    for (int s = 0; s < p.rows.num_segments; ++s) {
-      early.push_back(p.rows.segment[s].weight);
-      if (p.rows.gated) early.push_back(p.rows.segment[s].weight2);
-    }
-  }
-  return early;
+std::vector<int> early_of(const plan::Op& op) {
+  const Reading& reading = reading_of(op.record.kind);
+  return reading.early == nullptr ? std::vector<int>{} : reading.early(op);
 }
 
 /// What each op does to each buffer, in order: lifetimes, immutability, writes before reads.
@@ -94,7 +82,7 @@ void check_uses(const Plan& plan) {
   for (size_t index = 0; index < plan.ops.size(); ++index) {
     const plan::Op& op = plan.ops[index];
     auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
-    std::vector<OperandUse> uses = operand_uses(op, plan.programs);
+    std::vector<OperandUse> uses = read_uses(op, plan.programs);
     for (bool writes : {false, true})
       for (size_t i = 0; i < uses.size(); ++i) {
         if (!(writes ? uses[i].write : uses[i].read)) continue;
@@ -112,7 +100,7 @@ void check_uses(const Plan& plan) {
                 b.last_op);
         if (writes) written[slot] = true;
       }
-    for (int i : early_operands(op)) {
+    for (int i : early_of(op)) {
       bool known = i >= 0 && static_cast<size_t>(i) < op.operands.size() && op.operands[i].slot != abi::kNoSlot;
       require(plan, known, name(), ": operand ", i, " of ", op.operands.size(), " is loaded early");
       size_t slot = op.operands[static_cast<size_t>(i)].slot;

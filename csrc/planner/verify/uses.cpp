@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "device/abi/roles.h"
+
 namespace ark::planner {
 namespace {
 
@@ -79,7 +81,8 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
     use.operand = static_cast<int32_t>(i);
     use.slot = op.operands[i].slot;
     use.how = operands[i];
-    use.fresh = op.record.kind == abi::TaskKind::kAttentionDecode && (i == 1 || i == 2);
+    use.fresh = op.record.kind == abi::TaskKind::kAttentionDecode &&
+                (i == abi::AttentionOperand::kK || i == abi::AttentionOperand::kV);
     const plan::Buffer& buffer = plan.buffers[use.slot];
     use.place = buffer.kind == plan::BufferKind::kArena ? buffer.arena_offset : 0;
     const Hull hull = hull_of(plan, use, buffer.size_bytes);

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/regions.h"
 #include "planner/verify/counter_blocks.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 

@@ -1,8 +1,8 @@
 #include "planner/verify/verify_plan.h"
 
 #include "plan/flag_words.h"
-#include "plan/regions.h"
 #include "planner/verify/checks.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 

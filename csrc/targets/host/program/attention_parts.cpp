@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "device/abi/roles.h"
+
 namespace ark::targets::host {
 namespace {
 
@@ -46,18 +48,23 @@ KeyRange keys_of_part(KeyRange visible, int64_t part, int64_t parts, int64_t pos
 
 void load_parts(std::span<const abi::Operand> operands, void* const* slots, const int64_t* row, const int64_t* column,
                 int64_t n, float* out) {
-  const abi::i64* sizes = operands[3].stride;
-  const int64_t parts = sizes[0], rows = sizes[1], value_dim = sizes[2], positions_per_part = sizes[3], keys = sizes[4],
-                kv_heads = sizes[5];
-  const float *sums = address<float>(operands[0], slots), *max_sum = address<float>(operands[1], slots);
+  using P = abi::PartsOperand;
+  using N = abi::PartsNumber;
+  const abi::i64* numbers = operands[P::kSizes].stride;
+  const int64_t parts = numbers[N::kParts], rows = numbers[N::kRows], value_dim = numbers[N::kValueDim],
+                positions_per_part = numbers[N::kPositionsPerPart], keys = numbers[N::kKeys],
+                kv_heads = numbers[N::kKvHeads];
+  const float *sums = address<float>(operands[P::kValues], slots),
+              *max_sum = address<float>(operands[P::kMaxSum], slots);
   std::vector<float> weights;
   int64_t seen = -1;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t head = row[i] / rows, first = head * parts * rows + row[i] % rows;
     if (row[i] != seen) {
       KeyRange visible{0, keys};
-      if (operands[2].slot != abi::kNoSlot) {
-        const auto* pair = address<int32_t>(operands[2], slots) + head / kv_heads * operands[2].stride[0];
+      if (operands[P::kRange].slot != abi::kNoSlot) {
+        const auto* pair =
+            address<int32_t>(operands[P::kRange], slots) + head / kv_heads * operands[P::kRange].stride[0];
         visible = {pair[0], pair[1]};
       }
       part_weights(max_sum + first * 2, parts_used(visible, parts, positions_per_part), rows * 2, weights);

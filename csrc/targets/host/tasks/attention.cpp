@@ -5,11 +5,7 @@
 #include <limits>
 
 namespace ark::targets::host {
-namespace {
-
-constexpr int64_t kRangeBlock = 128;  // query rows per entry of a mask range
-
-}  // namespace
+namespace {}  // namespace
 
 void* AttentionOperands::address(const TileEnvironment& env, int operand, int64_t i, int64_t j, int64_t k, int64_t l,
                                  int64_t m) const {
@@ -28,7 +24,7 @@ MatrixView AttentionOperands::matrix(const TileEnvironment& env, int operand, in
 void clip_to_range(const TileEnvironment& env, const AttentionOperands& x, int range_operand, QueryBlock& block) {
   if (!x.present(range_operand)) return;
   int64_t begin = block.key_end, end = block.key_begin;
-  for (int64_t b = block.first / kRangeBlock; b * kRangeBlock < block.first + block.count; ++b) {
+  for (int64_t b = block.first / abi::kRangeBlock; b * abi::kRangeBlock < block.first + block.count; ++b) {
     begin = std::min<int64_t>(
         begin, *static_cast<const int32_t*>(x.address(env, range_operand, block.batch, block.head, b, 0)));
     end = std::max<int64_t>(end,

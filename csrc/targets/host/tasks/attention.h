@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "device/abi/roles.h"
 #include "targets/host/tasks/gemm.h"
 #include "targets/host/tasks/task.h"
 

@@ -12,8 +12,8 @@ namespace {
 
 using abi::TaskKind;
 
-enum Operands { kQ, kK, kV, kGradient, kLogSumExp, kDelta, kMask, kRange, kDq, kDk, kDv };
-enum RowOperands { kRowGradient, kRowOut, kRowDelta };
+using X = abi::AttentionGradOperand;
+using D = abi::AttentionDeltaOperand;
 constexpr int64_t kQueryBlock = 128;  // queries taken at once by a key block
 
 template <class T>
@@ -31,8 +31,11 @@ class BackwardTask : public Task {
         case TaskKind::kAttentionBackward:
           run_keys(env, c[0], c[1], c[2]);
           break;
-        default:
+        case TaskKind::kAttentionBackwardQuery:
           run_queries(env, c[0], c[1], c[2]);
+          break;
+        default:
+          throw InternalError(cat("op '", op_.name, "' is no attention backward"));
       }
     }
     return true;
@@ -65,12 +68,12 @@ class BackwardTask : public Task {
     T* gradient = env.scratch->get<T>(Scratch::kGradient, d);
     T* out = env.scratch->get<T>(Scratch::kOutput, d);
     for (int64_t i = 0; i < count; ++i) {
-      const abi::Operand &g = op_.operands[kRowGradient], &o = op_.operands[kRowOut];
-      load_values<T>(env, x_.address(env, kRowGradient, batch, head, first + i), x_.dtype(kRowGradient), g.stride[3],
+      const abi::Operand &g = op_.operands[D::kGradOut], &o = op_.operands[D::kOut];
+      load_values<T>(env, x_.address(env, D::kGradOut, batch, head, first + i), x_.dtype(D::kGradOut), g.stride[3],
                      gradient, d);
-      load_values<T>(env, x_.address(env, kRowOut, batch, head, first + i), x_.dtype(kRowOut), o.stride[3], out, d);
+      load_values<T>(env, x_.address(env, D::kOut, batch, head, first + i), x_.dtype(D::kOut), o.stride[3], out, d);
       const T delta = matrix_kernels<T>(*env.kernels).dot(gradient, out, d);
-      store_values<T>(env, x_.address(env, kRowDelta, batch, head, first + i), x_.dtype(kRowDelta), 1, &delta, 1);
+      store_values<T>(env, x_.address(env, D::kDelta, batch, head, first + i), x_.dtype(D::kDelta), 1, &delta, 1);
     }
   }
 
@@ -85,13 +88,13 @@ class BackwardTask : public Task {
     T* ds = matrix(env, Scratch::kGradient, block.count, keys);
     T* sums = env.scratch->get<T>(Scratch::kSums, 2 * block.count);
     T* delta = sums + block.count;
-    attention_scores<T>(env, x_, kMask, block, gemm<T>, p);
-    const MatrixView gradient = x_.matrix(env, kGradient, block.batch, block.head, block.first);
-    const MatrixView v = x_.matrix(env, kV, block.batch, block.head / x_.group(), block.key_begin);
+    attention_scores<T>(env, x_, X::kMask, block, gemm<T>, p);
+    const MatrixView gradient = x_.matrix(env, X::kGradOut, block.batch, block.head, block.first);
+    const MatrixView v = x_.matrix(env, X::kV, block.batch, block.head / x_.group(), block.key_begin);
     gemm<T>(*env.kernels, *env.scratch, gradient, {v.data, v.dtype, v.column_stride, v.row_stride}, block.count, keys,
             params().value_dim, ds);
-    load(env, kLogSumExp, block.batch, block.head, block.first, block.count, sums);
-    load(env, kDelta, block.batch, block.head, block.first, block.count, delta);
+    load(env, X::kLogSumExp, block.batch, block.head, block.first, block.count, sums);
+    load(env, X::kDelta, block.batch, block.head, block.first, block.count, delta);
     for (int64_t i = 0; i < block.count; ++i) {
       T *row = p + i * length, *slope = ds + i * length;
       const bool hidden = sums[i] == -std::numeric_limits<T>::infinity();  // no key was visible: the output is constant
@@ -133,18 +136,18 @@ class BackwardTask : public Task {
       for (int64_t s = 0; s < params().queries; s += kQueryBlock) {
         const QueryBlock block{batch, h, s, std::min<int64_t>(kQueryBlock, params().queries - s), begin, end};
         QueryBlock seen = block;
-        clip_keys(env, x_, kRange, seen);
+        clip_keys(env, x_, X::kRange, seen);
         if (seen.key_begin >= seen.key_end) continue;
         const Gradients g = gradients(env, block);
-        const MatrixView gradient = x_.matrix(env, kGradient, batch, h, s), q = x_.matrix(env, kQ, batch, h, s);
+        const MatrixView gradient = x_.matrix(env, X::kGradOut, batch, h, s), q = x_.matrix(env, X::kQ, batch, h, s);
         gemm<T>(*env.kernels, *env.scratch, transposed(env, g.p, keys), gradient, keys, params().value_dim, block.count,
                 part);
         add(dv, part, size_v);
         gemm<T>(*env.kernels, *env.scratch, transposed(env, g.ds, keys), q, keys, params().head_dim, block.count, part);
         add(dk, part, size_k);
       }
-    store(env, kDk, dk, keys, params().head_dim, batch, kv_head, begin);
-    store(env, kDv, dv, keys, params().value_dim, batch, kv_head, begin);
+    store(env, X::kGradK, dk, keys, params().head_dim, batch, kv_head, begin);
+    store(env, X::kGradV, dv, keys, params().value_dim, batch, kv_head, begin);
   }
 
   void run_queries(const TileEnvironment& env, int64_t batch, int64_t head, int64_t c2) const {
@@ -155,14 +158,14 @@ class BackwardTask : public Task {
                      0,
                      params().keys};
     if (block.count <= 0) return;
-    clip_keys(env, x_, kRange, block);
+    clip_keys(env, x_, X::kRange, block);
     const int64_t keys = block.key_end - block.key_begin;
     const Gradients g = gradients(env, block);
     T* dq = matrix(env, Scratch::kOutput, block.count, params().head_dim);
     const MatrixView slopes{g.ds, kSumType, row_length(env, keys), 1};
-    gemm<T>(*env.kernels, *env.scratch, slopes, x_.matrix(env, kK, batch, head / x_.group(), block.key_begin),
+    gemm<T>(*env.kernels, *env.scratch, slopes, x_.matrix(env, X::kK, batch, head / x_.group(), block.key_begin),
             block.count, params().head_dim, keys, dq);
-    store(env, kDq, dq, block.count, params().head_dim, batch, head, block.first);
+    store(env, X::kGradQ, dq, block.count, params().head_dim, batch, head, block.first);
   }
 
   plan::Op op_;
@@ -172,7 +175,7 @@ class BackwardTask : public Task {
 }  // namespace
 
 std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Kernels&) {
-  const size_t expected = op.record.kind == TaskKind::kAttentionBackwardRows ? 3 : kDv + 1;
+  const size_t expected = op.record.kind == TaskKind::kAttentionBackwardRows ? int{D::kCount} : int{X::kCount};
   check(op.operands.size() >= expected, "op '", op.name, "': attention backward with ", op.operands.size(),
         " operands of ", expected);
   const abi::AttentionParams& p = op.record.params.attention;
@@ -181,7 +184,7 @@ std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Ker
   check(p.tile_q > 0 && p.tile_k > 0, "op '", op.name, "': tiles of ", p.tile_q, " queries and ", p.tile_k, " keys");
   const auto q = static_cast<DType>(op.operands[0].dtype);
   check<UnsupportedError>(is_float(q), "op '", op.name, "': attention of ", name(q));
-  const int num_factors = op.record.kind == TaskKind::kAttentionBackwardRows ? 0 : kGradient + 1;
+  const int num_factors = op.record.kind == TaskKind::kAttentionBackwardRows ? 0 : X::kGradOut + 1;
   for (int operand = 0; operand < num_factors; ++operand)
     check<UnsupportedError>(reg_type(static_cast<DType>(op.operands[operand].dtype)) == reg_type(q), "op '", op.name,
                             "': q, k, v and the gradient are computed in different types");

@@ -14,7 +14,7 @@ using abi::TaskKind;
 
 constexpr int kFewQueries = 4;  // below, packing panels costs more than the products
 
-enum Operands { kQ, kK, kV, kOut, kLogSumExp, kMask, kRange, kPartsOut, kPartsMaxSum };
+using X = abi::AttentionOperand;
 
 template <class T>
 class AttentionTask : public Task {
@@ -54,7 +54,7 @@ class AttentionTask : public Task {
     T* out = env.scratch->get<T>(Scratch::kOutput,
                                  gemm_rows<T>(kernels, block.count) * gemm_row_length<T>(kernels, params().value_dim));
     const MatrixView weights{scores, sizeof(T) == 8 ? DType::kF64 : DType::kF32, gemm_row_length<T>(kernels, keys), 1};
-    const MatrixView values = x_.matrix(env, kV, block.batch, block.head / x_.group(), block.key_begin);
+    const MatrixView values = x_.matrix(env, X::kV, block.batch, block.head / x_.group(), block.key_begin);
     product_(kernels, *env.scratch, weights, values, block.count, params().value_dim, keys, out);
     return out;
   }
@@ -62,26 +62,26 @@ class AttentionTask : public Task {
   T* scores_of(const TileEnvironment& env, const QueryBlock& block) const {
     const int64_t row_length = gemm_row_length<T>(*env.kernels, block.key_end - block.key_begin);
     T* scores = env.scratch->get<T>(Scratch::kScores, gemm_rows<T>(*env.kernels, block.count) * row_length);
-    attention_scores<T>(env, x_, kMask, block, product_, scores);
+    attention_scores<T>(env, x_, X::kMask, block, product_, scores);
     return scores;
   }
 
   void store_row(const TileEnvironment& env, T* row, T scale, const QueryBlock& block, int64_t i) const {
     for (int64_t d = 0; d < params().value_dim; ++d) row[d] *= scale;
-    store_values<T>(env, x_.address(env, kOut, block.batch, block.head, block.first + i), x_.dtype(kOut),
-                    op_.operands[kOut].stride[3], row, params().value_dim);
+    store_values<T>(env, x_.address(env, X::kOut, block.batch, block.head, block.first + i), x_.dtype(X::kOut),
+                    op_.operands[X::kOut].stride[3], row, params().value_dim);
   }
 
   void store_log_sum(const TileEnvironment& env, const RowSoftmax<T>& softmax, const QueryBlock& block,
                      int64_t i) const {
-    if (!x_.present(kLogSumExp)) return;
+    if (!x_.present(X::kLogSumExp)) return;
     const T value = softmax.sum > 0 ? softmax.maximum + std::log(softmax.sum) : softmax.maximum;
-    store_values<T>(env, x_.address(env, kLogSumExp, block.batch, block.head, block.first + i), x_.dtype(kLogSumExp), 1,
-                    &value, 1);
+    store_values<T>(env, x_.address(env, X::kLogSumExp, block.batch, block.head, block.first + i),
+                    x_.dtype(X::kLogSumExp), 1, &value, 1);
   }
 
   void attend(const TileEnvironment& env, QueryBlock block) const {
-    clip_keys(env, x_, kRange, block);
+    clip_keys(env, x_, X::kRange, block);
     const int64_t keys = block.key_end - block.key_begin, row_length = gemm_row_length<T>(*env.kernels, keys);
     const int64_t out_length = gemm_row_length<T>(*env.kernels, params().value_dim);
     T* scores = scores_of(env, block);
@@ -99,7 +99,7 @@ class AttentionTask : public Task {
   /// The keys of one part; causality is applied within it.
   QueryBlock part_of(const TileEnvironment& env, int64_t batch, int64_t head, int64_t part) const {
     QueryBlock block{batch, head, 0, params().queries, 0, params().keys};
-    clip_to_range(env, x_, kRange, block);
+    clip_to_range(env, x_, X::kRange, block);
     const KeyRange keys =
         keys_of_part({block.key_begin, block.key_end}, part, params().parts, params().positions_per_part);
     block.key_begin = keys.begin;
@@ -111,7 +111,7 @@ class AttentionTask : public Task {
   void run_part(const TileEnvironment& env, int64_t batch, int64_t kv_head, int64_t part) const {
     for (int64_t h = 0; h < x_.group(); ++h) {
       const int64_t head = kv_head * x_.group() + h;
-      if (!x_.present(kPartsOut)) {
+      if (!x_.present(X::kPartsOut)) {
         attend(env, {batch, head, 0, params().queries, 0, params().keys});
         continue;
       }
@@ -124,8 +124,8 @@ class AttentionTask : public Task {
       }
       const T* out = weigh_values(env, block, scores);
       for (int64_t i = 0; i < block.count; ++i)
-        store_values<T>(env, x_.address(env, kPartsOut, batch, kv_head, part, h * params().queries + i),
-                        x_.dtype(kPartsOut), op_.operands[kPartsOut].stride[4],
+        store_values<T>(env, x_.address(env, X::kPartsOut, batch, kv_head, part, h * params().queries + i),
+                        x_.dtype(X::kPartsOut), op_.operands[X::kPartsOut].stride[4],
                         out + i * gemm_row_length<T>(*env.kernels, params().value_dim), params().value_dim);
     }
   }
@@ -134,8 +134,8 @@ class AttentionTask : public Task {
                      int64_t part, int64_t row) const {
     const T pair[2] = {softmax.maximum * T(1.4426950408889634),
                        softmax.sum};  // as Opcode::kLoadParts wants them: base 2
-    store_values<T>(env, x_.address(env, kPartsMaxSum, batch, kv_head, part, row, 0), x_.dtype(kPartsMaxSum),
-                    op_.operands[kPartsMaxSum].stride[4], pair, 2);
+    store_values<T>(env, x_.address(env, X::kPartsMaxSum, batch, kv_head, part, row, 0), x_.dtype(X::kPartsMaxSum),
+                    op_.operands[X::kPartsMaxSum].stride[4], pair, 2);
   }
 
   plan::Op op_;
@@ -150,10 +150,10 @@ std::unique_ptr<Task> make_attention_task(const plan::Op& op, const Kernels&) {
   const abi::AttentionParams& p = op.record.params.attention;
   check(p.kv_heads > 0 && p.heads % p.kv_heads == 0, "op '", op.name, "': ", p.heads, " heads over ", p.kv_heads,
         " kv heads");
-  const auto q = static_cast<DType>(op.operands[kQ].dtype);
+  const auto q = static_cast<DType>(op.operands[X::kQ].dtype);
   check<UnsupportedError>(is_float(q), "op '", op.name, "': attention of ", name(q));
-  check<UnsupportedError>(reg_type(q) == reg_type(static_cast<DType>(op.operands[kK].dtype)) &&
-                              reg_type(q) == reg_type(static_cast<DType>(op.operands[kV].dtype)),
+  check<UnsupportedError>(reg_type(q) == reg_type(static_cast<DType>(op.operands[X::kK].dtype)) &&
+                              reg_type(q) == reg_type(static_cast<DType>(op.operands[X::kV].dtype)),
                           "op '", op.name, "': q, k and v are computed in different types");
   if (q == DType::kF64) return std::make_unique<AttentionTask<double>>(op);
   return std::make_unique<AttentionTask<float>>(op);

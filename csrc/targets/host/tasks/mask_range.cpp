@@ -3,10 +3,13 @@
 #include <limits>
 
 #include "base/check.h"
+#include "device/abi/roles.h"
 #include "targets/host/tasks/task.h"
 
 namespace ark::targets::host {
 namespace {
+
+using X = abi::MaskRangeOperand;
 
 class MaskRangeTask : public Task {
  public:
@@ -24,7 +27,7 @@ class MaskRangeTask : public Task {
  private:
   void run_tile(const TileEnvironment& env, const TileCoordinates& tile) const {
     const abi::MaskRangeParams& p = op_.record.params.mask_range;
-    const abi::Operand &mask = op_.operands[0], &out = op_.operands[1];
+    const abi::Operand &mask = op_.operands[X::kMask], &out = op_.operands[X::kRange];
     const auto dtype = static_cast<DType>(mask.dtype);
     void* row = env.scratch->get(Scratch::kMask, p.keys * sizeof(double));
     int64_t begin = p.keys, end = 0;
@@ -60,7 +63,7 @@ class MaskRangeTask : public Task {
 
 std::unique_ptr<Task> make_mask_range_task(const plan::Op& op, const Kernels&) {
   check(op.operands.size() == 2, "op '", op.name, "': a mask range with ", op.operands.size(), " operands");
-  const auto dtype = static_cast<DType>(op.operands[0].dtype);
+  const auto dtype = static_cast<DType>(op.operands[X::kMask].dtype);
   check<UnsupportedError>(dtype == DType::kBool || is_float(dtype), "op '", op.name, "': a mask of ", name(dtype));
   return std::make_unique<MaskRangeTask>(op);
 }

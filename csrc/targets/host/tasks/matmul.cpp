@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "device/abi/roles.h"
 #include "targets/host/tasks/gemm.h"
 #include "targets/host/tasks/task.h"
 
@@ -77,7 +78,8 @@ class MatmulTask : public Task {
 
 std::unique_ptr<Task> make_matmul_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) {
   check(op.operands.size() >= 2, "op '", op.name, "': a matmul with ", op.operands.size(), " operands");
-  const auto a = static_cast<DType>(op.operands[0].dtype), b = static_cast<DType>(op.operands[1].dtype);
+  const auto a = static_cast<DType>(op.operands[abi::MatmulOperand::kA].dtype),
+             b = static_cast<DType>(op.operands[abi::MatmulOperand::kB].dtype);
   check<UnsupportedError>(reg_type(a) == reg_type(b), "op '", op.name, "': a product of ", name(a), " and ", name(b));
   switch (reg_type(a)) {
     case RegType::kF32:

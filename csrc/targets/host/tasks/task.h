@@ -45,8 +45,6 @@ inline TileCoordinates tile_coordinates(const abi::OpRecord& record, int64_t til
   const int64_t c2 = tile % record.grid[2], rest = tile / record.grid[2];
   return {{rest / record.grid[1], rest % record.grid[1], c2}};
 }
-inline int64_t num_tiles(const abi::OpRecord& record) {
-  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
-}
+using plan::num_tiles;
 
 }  // namespace ark::targets::host

@@ -1,9 +1,9 @@
-// The boxes of bytes of plan/regions.h: whether two of them meet, against enumeration.
+// The boxes of bytes of planner/verify/regions.h: whether two of them meet, against enumeration.
 #include <algorithm>
 #include <random>
 #include <set>
 
-#include "plan/regions.h"
+#include "planner/verify/regions.h"
 #include "support/check.h"
 
 using namespace ark;

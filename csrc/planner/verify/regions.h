@@ -1,10 +1,11 @@
 // Which bytes of a buffer a tile touches through one operand: exact, as boxes of strided runs. This is the meaning of a
-// tile number for every task kind, written down once for the verifier; the planner derives waits from its own
-// footprints (footprint.h), so that a mistake in either shows.
+// tile number for every task kind, written down once for the verifier (planner/verify/kinds); the planner derives waits
+// from its own footprints (planner/footprint.h), so that a mistake in either shows.
 #pragma once
 #include <cstdint>
 #include <vector>
 
+#include "plan/operand_uses.h"
 #include "plan/plan.h"
 
 namespace ark::planner {
@@ -27,16 +28,10 @@ struct Box {
 enum class Overlap : uint8_t { kNo, kYes, kUnknown /* the hulls meet and the strides do not compare */ };
 Overlap overlap(const Box& a, const Box& b);
 
-/// What an op does with one of its operands, from its kind and its programs.
-struct OperandUse {
-  bool read = false, write = false;
-  bool anywhere = false;    // elements chosen by values: an indexed operand, the parts of an attention
-  bool predicated = false;  // some accesses do not happen: addresses may lie outside of the buffer
-  bool once = false;        // stored once per row (row task) or per kept element (column task), not per element
-  bool used() const { return read || write; }
-};
-/// Parallel to op.operands. Entries that hold parameters, and absent ones, are not used.
-std::vector<OperandUse> operand_uses(const plan::Op& op, const std::vector<Program>& programs);
+using plan::OperandUse;
+/// What an op does with its operands, by the verifier's own reading of its kind. Parallel to op.operands; entries that
+/// hold parameters, and absent ones, are not used.
+std::vector<OperandUse> read_uses(const plan::Op& op, const std::vector<Program>& programs);
 
 /// Appends the boxes that tile `tile` touches through operand `operand`, relative to the slot's address. What is chosen
 /// by values is all of the buffer; what a predicate guards is clipped to it.
@@ -57,12 +52,7 @@ inline TileBlock block_of_tile(const abi::OpRecord& r, int64_t tile) {
 void block_region(const plan::Op& op, const std::vector<Program>& programs, int operand, const OperandUse& use,
                   const TileBlock& block, int64_t buffer_bytes, std::vector<Box>& boxes);
 
-/// Letters of the operands of attention kinds other than decode. q: b h s d; k: b g t d; v: b g t dv; o: b h s dv;
-/// r: b h s; m: b h s t; x: mask range.
-const char* attention_operands(abi::TaskKind kind);
-
-inline int64_t tiles_of(const abi::OpRecord& record) {
-  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
-}
+/// Tiles of an op.
+inline int64_t tiles_of(const abi::OpRecord& record) { return plan::num_tiles(record); }
 
 }  // namespace ark::planner

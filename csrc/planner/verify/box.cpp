@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "plan/regions.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 namespace {

@@ -1,0 +1,135 @@
+#include "planner/extents.h"
+
+#include "base/check.h"
+#include "plan/params.h"
+
+namespace ark::planner {
+namespace {
+
+using plan::Axis;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Sizes that every family calls the same.
+Extent common(Axis axis) {
+  switch (axis) {
+    case Axis::kOne:
+      return {};
+    case Axis::kRangeValue:
+      return {abi::kRangeValues};
+    case Axis::kVisibleValue:
+      return {abi::kVisibleValues};
+    case Axis::kMaxSum:
+      return {2};
+    default:
+      throw InternalError(cat("an op has no axis ", static_cast<int>(axis), " of a task kind's table"));
+  }
+}
+
+Extent extent(const abi::ProgramParams&, Axis axis) { return common(axis); }
+
+Extent extent(const abi::MatmulRowsParams& p, Axis axis) {
+  if (axis == Axis::kUnit) return {p.num_units};
+  return common(axis);
+}
+
+Extent extent(const abi::MatmulTileParams& p, Axis axis) {
+  switch (axis) {
+    case Axis::kBatch:
+      return {p.batch};
+    case Axis::kM:
+      return {p.m, p.tile_m};
+    case Axis::kN:
+      return {p.n, p.tile_n};
+    case Axis::kK:
+      return {p.k};
+    default:
+      return common(axis);
+  }
+}
+
+Extent extent(const abi::AttentionParams& p, Axis axis) {
+  const int64_t group = p.heads / p.kv_heads;
+  switch (axis) {
+    case Axis::kBatch:
+      return {p.batch};
+    case Axis::kHead:
+      return {p.heads, 1, Axis::kKvHead, group};
+    case Axis::kKvHead:
+      return {p.kv_heads, 1, Axis::kHead, 1, group};
+    case Axis::kQuery:
+      return {p.queries, p.tile_q};
+    case Axis::kKey:
+      return {p.keys, p.tile_k};
+    case Axis::kHeadDim:
+      return {p.head_dim};
+    case Axis::kValueDim:
+      return {p.value_dim};
+    case Axis::kRangeBlock:
+      return {ceil_div(p.queries, abi::kRangeBlock), 1, p.tile_q == abi::kRangeBlock ? Axis::kQuery : Axis::kNone};
+    case Axis::kPart:
+      return {p.parts};
+    case Axis::kPartRow:
+      return {group * p.queries};
+    default:
+      return common(axis);
+  }
+}
+
+Extent extent(const abi::MaskRangeParams& p, Axis axis) {
+  switch (axis) {
+    case Axis::kBatch:
+      return {p.batch};
+    case Axis::kHead:
+      return {p.heads};
+    case Axis::kQuery:
+      return {p.queries, p.block};
+    case Axis::kKey:
+      return {p.keys};
+    case Axis::kRangeBlock:
+      return {ceil_div(p.queries, p.block), 1, Axis::kQuery};
+    default:
+      return common(axis);
+  }
+}
+
+int coordinate_of(const plan::Kind& kind, Axis axis) {
+  for (int i = 0; i < 3; ++i)
+    if (kind.grid[i] == axis && axis != Axis::kNone && axis != Axis::kOne) return i;
+  return -1;
+}
+
+}  // namespace
+
+Extent extent_of(const abi::OpRecord& record, Axis axis) {
+  return plan::visit_params(record, [&](const auto& params) { return extent(params, axis); });
+}
+
+Cut cut_of(const abi::OpRecord& record, Axis axis) {
+  const plan::Kind& kind = plan::kind_of(record);
+  const Extent extent = extent_of(record, axis);
+  if (const int own = coordinate_of(kind, axis); own >= 0) return {extent.size, own, extent.block};
+  if (const int other = coordinate_of(kind, extent.follows); other >= 0)
+    return {extent.size, other, extent.follow_block, extent.repeat};
+  return {extent.size};
+}
+
+const Axis* axes_of(const abi::OpRecord& record, int operand) {
+  const plan::Kind& kind = plan::kind_of(record);
+  const auto number = static_cast<size_t>(operand);
+  if (number < kind.roles.size()) return kind.roles[number].axes;
+  static constexpr Axis kOfEpilogue[] = {Axis::kBatch, Axis::kM, Axis::kN, Axis::kNone};
+  check(kind.family == plan::Family::kMatmul, "a ", kind.type, " has no operand ", operand);
+  return kOfEpilogue;
+}
+
+Grid grid_of(const abi::OpRecord& record) {
+  Grid grid{};
+  for (int i = 0; i < 3; ++i) {
+    const Extent extent = extent_of(record, plan::kind_of(record).grid[i]);
+    grid.tiles[i] = ceil_div(extent.size, extent.block);
+  }
+  return grid;
+}
+
+}  // namespace ark::planner

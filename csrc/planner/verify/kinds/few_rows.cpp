@@ -1,0 +1,123 @@
+// Few-row products: kMatmulRows.
+#include <array>
+
+#include "base/check.h"
+#include "planner/verify/kinds/kinds.h"
+
+namespace ark::planner {
+namespace {
+
+void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<OperandUse>& uses) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  plan::program_uses(op, programs, p.prologue, p.prologue_operand, uses);
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& segment = p.segment[s];
+    plan::program_uses(op, programs, segment.program, segment.first_operand, uses);
+    uses.at(static_cast<size_t>(segment.weight)).read = true;
+    if (p.gated) uses.at(static_cast<size_t>(segment.weight2)).read = true;
+  }
+}
+
+/// Columns of units [own, end) of a segment whose units are pairs: whole chunks of pairs are one run, a part of a chunk
+/// is two. Calls emit(first column, number).
+template <class Emit>
+void pair_columns(int64_t own, int64_t end, int64_t distance, const Emit& emit) {
+  while (own < end) {
+    const int64_t chunk = own / distance, in_chunk = own % distance;
+    if (in_chunk == 0 && end - own >= distance) {
+      const int64_t whole = (end - own) / distance;
+      emit(2 * own, 2 * whole * distance);
+      own += whole * distance;
+      continue;
+    }
+    const int64_t count = std::min(end - own, distance - in_chunk);
+    for (int lane = 0; lane < 2; ++lane) emit(2 * chunk * distance + in_chunk + lane * distance, count);
+    own += count;
+  }
+}
+
+/// Units [first, last] of a few-row product.
+void rows_region(const plan::Op& op, const std::vector<Program>& programs, const abi::Operand& x, int operand,
+                 int64_t first, int64_t last, Emitter& emitter) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& segment = p.segment[s];
+    const bool weight = operand == segment.weight || (p.gated && operand == segment.weight2);
+    const int count = programs[static_cast<size_t>(segment.program)].num_operands;
+    const bool epilogue = operand >= segment.first_operand && operand < segment.first_operand + count;
+    const int64_t own = std::max<int64_t>(first - segment.first_unit, 0);
+    const int64_t end = std::min<int64_t>(last + 1 - segment.first_unit, segment.num_units);
+    if ((!weight && !epilogue) || own >= end) continue;
+    auto columns = [&](int64_t column, int64_t number) {
+      column += segment.column;
+      if (weight) emitter.box(std::array{Range{column, number, x.stride[0]}, Range{0, p.k, x.stride[1]}});
+      if (!weight) emitter.box(std::array{Range{0, p.m, x.stride[1]}, Range{column, number, x.stride[2]}});
+    };
+    if (p.lanes == 2 && !p.gated) {
+      pair_columns(own, end, p.pair_distance, columns);
+    } else {
+      columns(own, end - own);
+    }
+  }
+  if (p.prologue < 0) return;
+  const Program& prologue = programs[static_cast<size_t>(p.prologue)];
+  if (operand < p.prologue_operand || operand >= p.prologue_operand + prologue.num_operands) return;
+  const int rank = prologue.num_dims;
+  emitter.box(std::array{Range{0, p.m, x.stride[rank - 2]}, Range{0, p.k, x.stride[rank - 1]}});
+}
+
+void region(const Region& r, Emitter& emitter) {
+  tile_runs(r.op.record, r.tiles, [&](int64_t first, int64_t last) {
+    rows_region(r.op, r.programs, r.x(), r.operand, first, last, emitter);
+  });
+}
+
+/// A segment's own coordinates; none where several segments share the operand.
+std::optional<Dims> coordinates(const Region& r) {
+  const abi::MatmulRowsParams& p = r.op.record.params.rows;
+  const abi::Operand& x = r.x();
+  std::optional<Dims> dims;
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& g = p.segment[s];
+    const int end = g.first_operand + r.programs[static_cast<size_t>(g.program)].num_operands;
+    if (r.operand < g.first_operand || r.operand >= end) continue;
+    if (dims) return std::nullopt;
+    dims = Dims{{p.m, x.stride[1]}, {int64_t{g.num_units} * (p.gated ? 1 : p.lanes), x.stride[2]}};
+  }
+  return dims;
+}
+
+void record(const RecordCheck& check) {
+  const abi::MatmulRowsParams& p = check.record().params.rows;
+  check.program(p.prologue, p.prologue_operand, ProgramKind::kPrologue);
+  check.need(p.num_segments > 0 && p.num_segments <= abi::kMaxSegments, p.num_segments, " segments");
+  check.need(p.lanes == 1 || (p.lanes == 2 && (p.gated || p.pair_distance > 0)), p.lanes, " lanes, pair distance ",
+             p.pair_distance);
+  int64_t units = 0;
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& g = p.segment[s];
+    check.program(g.program, g.first_operand, ProgramKind::kEpilogue);
+    check.need(g.first_unit == units, "segment ", s, " begins at unit ", g.first_unit, ", expected ", units);
+    bool whole = p.lanes == 1 || p.gated || g.num_units % p.pair_distance == 0;
+    check.need(whole, "segment ", s, " has ", g.num_units, " units in pairs ", p.pair_distance, " apart");
+    units += g.num_units;
+  }
+  check.need(units == p.num_units, "segments of ", units, " units, expected ", p.num_units);
+  check.grid({p.num_units, 1, 1});
+}
+
+std::vector<int> early(const plan::Op& op) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  std::vector<int> operands;
+  for (int s = 0; s < p.num_segments && p.weights_immutable != 0; ++s) {
+    operands.push_back(p.segment[s].weight);
+    if (p.gated) operands.push_back(p.segment[s].weight2);
+  }
+  return operands;
+}
+
+}  // namespace
+
+const Reading kReadFewRows = {uses, region, coordinates, record, early};
+
+}  // namespace ark::planner

@@ -1,0 +1,68 @@
+// Products in tiles: kMatmulTile, kMatmulFloat, kMatmulSimple.
+#include <array>
+
+#include "base/check.h"
+#include "planner/verify/kinds/kinds.h"
+
+namespace ark::planner {
+namespace {
+
+using abi::TaskKind;
+
+using X = abi::MatmulOperand;
+
+void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<OperandUse>& uses) {
+  check(uses.size() >= X::kCount, "op ", op.name, ": a matmul with ", uses.size(), " operands");
+  uses[X::kA].read = uses[X::kB].read = true;
+  const abi::MatmulTileParams& p = op.record.params.matmul;
+  plan::program_uses(op, programs, p.program, p.first_operand, uses);
+}
+
+void region(const Region& r, Emitter& emitter) {
+  const abi::MatmulTileParams& p = r.op.record.params.matmul;
+  const abi::Operand& x = r.x();
+  const TileBlock& c = r.tiles;
+  const Range batch{c.first[0], c.count[0], x.stride[0]};
+  const Range m = blocks_of(c.first[1], c.count[1], p.tile_m, p.m, x.stride[1]);
+  const Range n = blocks_of(c.first[2], c.count[2], p.tile_n, p.n, x.stride[2]);
+  if (m.count <= 0 || n.count <= 0) return;
+  if (r.operand == X::kA) return emitter.box(std::array{batch, m, Range{0, p.k, x.stride[2]}});
+  if (r.operand == X::kB) return emitter.box(std::array{batch, Range{0, p.k, x.stride[1]}, n});
+  emitter.box(std::array{batch, m, n});
+}
+
+std::optional<Dims> coordinates(const Region& r) {
+  const abi::MatmulTileParams& p = r.op.record.params.matmul;
+  const abi::Operand& x = r.x();
+  if (r.operand < X::kCount) return std::nullopt;
+  return Dims{{p.batch, x.stride[0]}, {p.m, x.stride[1]}, {p.n, x.stride[2]}};
+}
+
+void record(const RecordCheck& check) {
+  const abi::MatmulTileParams& p = check.record().params.matmul;
+  check.program(p.program, p.first_operand, ProgramKind::kEpilogue);
+  check.need(check.op().operands.size() >= 2 && p.tile_m > 0 && p.tile_n > 0, "tiles of ", p.tile_m, " x ", p.tile_n);
+  check.grid({p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n)});
+  if (check.record().kind == TaskKind::kMatmulSimple) return;
+  const auto whole = [](int tile) { return tile == 64 || tile == 128; };
+  check.need(check.record().kind != TaskKind::kMatmulFloat || (whole(p.tile_m) && whole(p.tile_n)), "fp32 tiles of ",
+             p.tile_m, " x ", p.tile_n, ", expected 64 or 128 each");
+  auto sizes = [&](bool k_major, int64_t rows) {
+    return k_major ? std::vector<int64_t>{p.k, rows, p.batch} : std::vector<int64_t>{rows, p.k, p.batch};
+  };
+  check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m));
+  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n));
+}
+
+std::vector<int> early(const plan::Op& op) {
+  std::vector<int> operands;
+  if (op.record.params.matmul.a_immutable) operands.push_back(X::kA);
+  if (op.record.params.matmul.b_immutable) operands.push_back(X::kB);
+  return operands;
+}
+
+}  // namespace
+
+const Reading kReadMatmul = {uses, region, coordinates, record, early};
+
+}  // namespace ark::planner
