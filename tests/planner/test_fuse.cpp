@@ -19,8 +19,8 @@ using planner::FusedOp;
 namespace {
 
 std::string kinds(const FusedGraph& fused) {
-  const char* names[] = {"pointwise", "row",     "column", "rows",     "tile",      "float", "simple",
-                         "decode",    "forward", "delta",  "backward", "attention", "range", "query"};
+  const char* names[] = {"pointwise", "row",     "column", "rows",     "tile",  "float",     "simple",
+                         "decode",    "forward", "delta",  "backward", "query", "attention", "range"};
   std::string text;
   for (const FusedOp& op : fused.ops) text += cat(text.empty() ? "" : " ", names[static_cast<int>(op.op.record.kind)]);
   return text;

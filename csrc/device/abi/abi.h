@@ -245,6 +245,9 @@ static_assert(sizeof(RunState) == 128);
 
 /// Written once, into pinned host memory, by the wait that fails first.
 inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2;  // ErrorRecord::set
+/// What ErrorRecord::counter is where the wait was for no counter.
+inline constexpr i32 kWaitPageFull = -1, kWaitPageEmpty = -2, kWaitRecord = -3, kWaitMaps = -4, kWaitLoader = -5,
+                     kWaitFlaggedWords = -6, kWaitConsumers = -7;
 struct ErrorRecord {
   u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid
   i32 rank, worker, op, tile, counter;

@@ -6,8 +6,10 @@
 namespace ark::device {
 
 inline constexpr int kPacketThreads = 256;
-// Warps of the rings: two that move data, one for calls and results, one that watches flags, one that raises them.
-inline constexpr int kMovingThreads = 160;
+/// Warps of the rings: two move data, one sees to calls and results, one watches flags, one raises them. The others
+/// reduce, or exchange small parts.
+enum RingWarp { kSendWarp, kTakeWarp, kCallWarp, kWatchWarp, kRaiseWarp, kMovingWarps };
+inline constexpr int kMovingThreads = kMovingWarps * 32;
 inline constexpr int kRingThreads = kMovingThreads + kTiles * kGroupThreads;
 inline constexpr int kExchangeThreads = kMovingThreads + 256;
 ARK_DEVICE void begin_launch(const CollectiveParams& p) {
@@ -102,19 +104,19 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
   Send send(p, worker, in, shared.send, shared.send_state);
   Take take(p, worker, results, shared.take, shared.take_state);
   const RingFlags reduce{p, Ring::kReduce, worker}, gather{p, Ring::kGather, worker};
-  if (warp == 0) send.prepare(lane);
-  if (warp == 1) take.prepare(lane);
+  if (warp == kSendWarp) send.prepare(lane);
+  if (warp == kTakeWarp) take.prepare(lane);
   const ResultSender sender{p, shared, own_out, reduce, gather};
   FlagRaiser raiser;
-  if (warp == 4) raiser = lane < abi::kMaxRanks ? send.raiser(lane) : sender.raiser(lane - abi::kMaxRanks);
-  if (warp == 2 && lane < abi::kMaxRanks) {
+  if (warp == kRaiseWarp) raiser = lane < abi::kMaxRanks ? send.raiser(lane) : sender.raiser(lane - abi::kMaxRanks);
+  if (warp == kCallWarp && lane < abi::kMaxRanks) {
     const u32 sent = p.state->sent[static_cast<int>(Ring::kGather)][worker][lane];
     shared.arrivals.seen[lane] = p.state->received[static_cast<int>(Ring::kReduce)][worker][lane];
     shared.results_sent[lane] = sent;
     shared.gather_credits.seen[lane] = shared.gather_fenced.seen[lane] = sent - abi::ring_slots(Ring::kGather);
   }
-  if (warp == 2) announce_call(p, worker, epoch, lane);
-  if (thread == 3 * 32) {
+  if (warp == kCallWarp) announce_call(p, worker, epoch, lane);
+  if (thread == kWatchWarp * 32) {
     Send::init(shared.send_state);
     Take::init(shared.take_state);
     for (int i = 0; i < kTiles; i++) {
@@ -126,13 +128,13 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     fence_mbarrier_init();
   }
   __syncthreads();
-  if (warp == 0) {
+  if (warp == kSendWarp) {
     send.run(lane);
     if (lane == 0) shared_count_release(&shared.finished);
-  } else if (warp == 1) {
+  } else if (warp == kTakeWarp) {
     if (p.kind != CollectiveKind::kReduceScatter) take.run(lane);
     if (lane == 0) shared_count_release(&shared.finished);
-  } else if (warp == 2) {
+  } else if (warp == kCallWarp) {
     // The calls come with the first messages or before. The sender ends after the reducers' last message, or has
     // failed.
     finish_call(p, worker, epoch, lane);
@@ -141,7 +143,7 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
       ResultSender(sender).run();
       shared_count_release(&shared.finished);
     }
-  } else if (warp == 3) {
+  } else if (warp == kWatchWarp) {
     const int r = lane % abi::kMaxRanks;
     const bool peer = r < p.world && r != p.rank;
     const u32* const sources[4] = {send.flag(r), take.flag(r), reduce.arrived(p.rank, r), gather.credit(p.rank, r)};
@@ -151,7 +153,7 @@ ARK_DEVICE void ring_kernel(const CollectiveParams& p) {
     const u32* source = set == 0 ? sources[0] : set == 1 ? sources[1] : set == 2 ? sources[2] : sources[3];
     u32* target = set == 0 ? seen[0] : set == 1 ? seen[1] : set == 2 ? seen[2] : seen[3];
     watch_flags(peer ? source : nullptr, target, &shared.finished, 3);
-  } else if (warp == 4) {
+  } else if (warp == kRaiseWarp) {
     raiser.run(&shared.finished, 3);
   } else {
     const int reducer = thread - kMovingThreads;
@@ -221,32 +223,32 @@ ARK_DEVICE void exchange_kernel(const CollectiveParams& p) {
   const u32 index = worker * (kExchangeThreads - kMovingThreads) + (thread - kMovingThreads);
   const u32 count = p.workers * (kExchangeThreads - kMovingThreads);
   FlagRaiser raiser;
-  if (rings && warp == 4) raiser = send.raiser(lane);
-  if (warp >= 5) send_small_parts<kWorld>(p, boxes, index, count);
-  if (rings && warp == 0) send.prepare(lane);
-  if (rings && warp == 1) take.prepare(lane);
-  if (thread == 3 * 32) {
+  if (rings && warp == kRaiseWarp) raiser = send.raiser(lane);
+  if (warp >= kMovingWarps) send_small_parts<kWorld>(p, boxes, index, count);
+  if (rings && warp == kSendWarp) send.prepare(lane);
+  if (rings && warp == kTakeWarp) take.prepare(lane);
+  if (thread == kWatchWarp * 32) {
     Send::init(states.send);
     Take::init(states.take);
     states.finished = 0;
     fence_mbarrier_init();
   }
-  if (warp == 2) announce_exchange(p, worker, epoch, lane);
+  if (warp == kCallWarp) announce_exchange(p, worker, epoch, lane);
   __syncthreads();
-  if (warp >= 5) {
+  if (warp >= kMovingWarps) {
     receive_small_parts<kWorld>(p, boxes, index, count);
     copy_own_part(p, index, count);
-  } else if (warp == 2) {
+  } else if (warp == kCallWarp) {
     finish_exchange(p, worker, epoch, lane);
-  } else if (rings && warp == 0) {
+  } else if (rings && warp == kSendWarp) {
     send.run(lane);
     if (lane == 0) shared_count_release(&states.finished);
-  } else if (rings && warp == 1) {
+  } else if (rings && warp == kTakeWarp) {
     take.run(lane);
     if (lane == 0) shared_count_release(&states.finished);
-  } else if (rings && warp == 4) {
+  } else if (rings && warp == kRaiseWarp) {
     raiser.run(&states.finished, 2);
-  } else if (rings && warp == 3) {
+  } else if (rings && warp == kWatchWarp) {
     const int r = lane % abi::kMaxRanks;
     const bool peer = r < p.world && r != p.rank && lane < 2 * abi::kMaxRanks;
     const bool first = lane < abi::kMaxRanks;

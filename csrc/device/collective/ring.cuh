@@ -10,6 +10,7 @@ namespace ark::device {
 inline constexpr int kSendStages = 6, kTakeStages = 4;
 // Reducers work in groups, one per tile, on messages in turn: one message is a chain of latencies, several hide it.
 inline constexpr int kTiles = 3, kGroupThreads = 96;
+inline constexpr int kFirstGroupBarrier = 1;  // named barriers, one per group; 0 is the CTA's
 
 /// Slices of an all-reduce or reduce; parts of a reduce-scatter.
 struct Slices {
@@ -82,7 +83,7 @@ struct Reducer {
     for (u32 i = tile; i < messages; i += kTiles) {
       volatile u32& failed = shared.failed[tile][i / kTiles & 1];
       if (thread < 32 && !wait(i, tile, received, thread)) failed = 1;
-      named_barrier_sync(1 + tile, kGroupThreads);
+      named_barrier_sync(kFirstGroupBarrier + tile, kGroupThreads);
       if (failed != 0) return;
       reduce_message(i, tile, base, thread);
       fence_proxy_async_shared();

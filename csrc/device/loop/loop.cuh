@@ -78,7 +78,7 @@ ARK_DEVICE void wait_tensor_maps(Loader& loader) {
   if (loader.maps_ready) return;
   const Worker& w = loader.worker;
   const u32 target = (w.epoch + 1) * static_cast<u32>(w.launch.num_workers);
-  w.waiter.wait_counter(&w.launch.state->maps_ready, target, WaitName{loader.op, -1, -4});
+  w.waiter.wait_counter(&w.launch.state->maps_ready, target, WaitName{loader.op, -1, abi::kWaitMaps});
   __syncwarp();
   loader.maps_ready = true;
 }
@@ -89,7 +89,8 @@ ARK_DEVICE void wait_tensor_maps(Loader& loader) {
 ARK_DEVICE bool open_task(const Worker& worker, u32 n, Task& task) {
   Shared& s = worker.shared;
   const int slot = n % kTaskSlots;
-  const bool ok = worker.waiter.wait_barrier(&s.task_full[slot], n / kTaskSlots & 1, WaitName{-1, -1, -3});
+  const bool ok =
+      worker.waiter.wait_barrier(&s.task_full[slot], n / kTaskSlots & 1, WaitName{-1, -1, abi::kWaitRecord});
   if (!__all_sync(~0u, ok)) return false;
   const TaskSlot& t = s.task[slot];
   if (t.item.record == abi::kEnd) return false;
@@ -170,8 +171,8 @@ struct Fetcher {
         overlap = t.record_offset < offset + bytes && offset < t.record_offset + t.record_bytes;
       }
       if (!__any_sync(~0u, overlap) && pushed - oldest < kTaskSlots) break;
-      ok =
-          worker.waiter.wait_barrier(&s.task_empty[oldest % kTaskSlots], oldest / kTaskSlots & 1, WaitName{-1, -1, -3});
+      ok = worker.waiter.wait_barrier(&s.task_empty[oldest % kTaskSlots], oldest / kTaskSlots & 1,
+                                      WaitName{-1, -1, abi::kWaitRecord});
       if (!(ok = __all_sync(~0u, ok))) return 0;
       ++oldest;
     }
@@ -307,7 +308,8 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   Shared& s = worker.shared;
   auto next_is_there = [&](u32 n) {
     if (consumer.thread() != kListWarp * 32) return;
-    const bool ok = worker.waiter.wait_barrier(&s.task_full[n % kTaskSlots], n / kTaskSlots & 1, WaitName{-1, -1, -3});
+    const bool ok = worker.waiter.wait_barrier(&s.task_full[n % kTaskSlots], n / kTaskSlots & 1,
+                                               WaitName{-1, -1, abi::kWaitRecord});
     s.leave[n & 1] = !ok || worker.waiter.failed() || s.task[n % kTaskSlots].item.record == abi::kEnd;
   };
   next_is_there(0);
@@ -350,7 +352,7 @@ ARK_DEVICE void run_reporter(Worker& worker) {
     // The waits of the item itself come first with their deadlines.
     const bool done =
         worker.waiter.spin([&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); },
-                           [] { return 0u; }, WaitName{task.record->op, task.first, -7}, 1, 4);
+                           [] { return 0u; }, WaitName{task.record->op, task.first, abi::kWaitConsumers}, 1, 4);
     if (!__all_sync(~0u, done) || worker.waiter.failed()) return;
     const int arrived = s.task[n % kTaskSlots].arrived;
     if (arrived < task.count) {
@@ -460,6 +462,9 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
   if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);
 }
 
+/// Warps of the service warpgroup; the last one reports.
+enum ServiceWarp { kImmutableLoader, kDependentLoader, kFetchWarp, kReporter, kServiceWarps };
+
 /// The kernel's body. `Tasks` (generated) dispatches on the record's kind, says how many registers the roles get and
 /// whether the plan has tensor maps.
 template <class Tasks, class Params>
@@ -468,13 +473,13 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
   start_worker(s, params.header);
   Worker worker(s, params.header);
   const int warp = threadIdx.x >> 5;
-  if (warp < 4) {
+  if (warp < kServiceWarps) {
     registers_decrease<Tasks::kServiceRegisters>();
-    if (warp == 0) {
+    if (warp == kImmutableLoader) {
       run_loader<Tasks>(worker, 0);
-    } else if (warp == 1) {
+    } else if (warp == kDependentLoader) {
       run_loader<Tasks>(worker, 1);
-    } else if (warp == 2) {
+    } else if (warp == kFetchWarp) {
       Tasks::patch_maps(params.header, params.slots);
       Fetcher(worker, params.slots).run();
     } else {

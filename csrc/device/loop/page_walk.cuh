@@ -138,7 +138,7 @@ struct PageReader {
 #pragma unroll 1
     for (u32 i = 0; i < kCount; ++i)
       consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
-                                          WaitName{consumer.op, -1, -1});
+                                          WaitName{consumer.op, -1, abi::kWaitPageFull});
   }
   /// This warp has read kCount pages from `first` on.
   template <int kCount>

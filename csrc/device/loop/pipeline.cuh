@@ -290,9 +290,10 @@ struct Loader {
             seen = shared_load_acquire(other);
             return static_cast<i32>(seen - behind) > 0;
           },
-          [&] { return seen; }, WaitName{op, -1, -5}, behind, 2);
+          [&] { return seen; }, WaitName{op, -1, abi::kWaitLoader}, behind, 2);
     }
-    return worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, -2}) && free;
+    return worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, abi::kWaitPageEmpty}) &&
+           free;
   }
 
  private:
@@ -332,7 +333,7 @@ struct Consumer : ConsumerState {
   /// Page number p of the sequence (page + i): its data, once it has landed.
   ARK_DEVICE unsigned char* wait_page(u32 p) const {
     const u32 slot = p % kPages;
-    worker.waiter.wait_barrier(&worker.shared.full[slot], p / kPages & 1, WaitName{op, -1, -1});
+    worker.waiter.wait_barrier(&worker.shared.full[slot], p / kPages & 1, WaitName{op, -1, abi::kWaitPageFull});
     return worker.shared.ring[slot];
   }
   /// This warp has read page p. `weight` arrivals: 1 when all 8 warps release it, 2 when only one warpgroup uses it.

@@ -7,8 +7,7 @@
 
 namespace ark::device {
 
-/// What a wait is for, for the error record. Waits for pages carry counter -1 (full) or -2 (empty), -3: a record, -4:
-/// tensor maps, -5: the other loader, -6: flagged words, -7: the consumers of an item.
+/// What a wait is for, for the error record; `counter` is a counter's number or one of abi::kWaitPageFull...
 struct WaitName {
   i32 op = -1, tile = -1, counter = -1;
 };

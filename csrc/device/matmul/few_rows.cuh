@@ -49,7 +49,7 @@ struct RowsTask {
   static constexpr int kM = R::kM, kK = R::kK;
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    if constexpr (R::kDtype == 7)
+    if constexpr (R::kDtype == abi::kTypeBF16)
       consume_halves<MmaType::kBF16, bf16>(consumer, task);
     else if constexpr (R::kDtype == 6)
       consume_halves<MmaType::kF16, f16>(consumer, task);

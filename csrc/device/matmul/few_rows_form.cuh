@@ -24,8 +24,9 @@ struct Rows {
   static constexpr int kPairDistance = Form::params().pair_distance;
   static constexpr bool kGated = Form::params().gated != 0, kImmutable = Form::params().weights_immutable != 0;
 
-  static constexpr bool kStreams = kDtype == 6 || kDtype == 7;  // 16-bit weights: through the ring
-  static constexpr bool kPairs = kK * 2 <= kPageElements;       // two rows of a page share a fragment
+  static constexpr bool kStreams =
+      kDtype == abi::kTypeF16 || kDtype == abi::kTypeBF16;  // 16-bit weights: through the ring
+  static constexpr bool kPairs = kK * 2 <= kPageElements;   // two rows of a page share a fragment
   static constexpr int kMostUnits = abi::kMaxRowsPerPage / kLanes;
   static constexpr int kUnitsPerPage = !kPairs                                      ? 0
                                        : kPageElements / (kK * kLanes) < kMostUnits ? kPageElements / (kK * kLanes)

@@ -46,7 +46,8 @@ struct FloatPages {
     if (mbarrier_try_wait(full + slot_at(1) * 8, parity_at(1)) && a) return;
 #pragma unroll 1
     for (u32 i = 0; i < 2; ++i)
-      worker_anew(shared).waiter.wait_barrier(&shared->full[slot_at(i)], parity_at(i), WaitName{op, -1, -1});
+      worker_anew(shared).waiter.wait_barrier(&shared->full[slot_at(i)], parity_at(i),
+                                              WaitName{op, -1, abi::kWaitPageFull});
   }
   /// This warp has read the pages of the step before.
   ARK_DEVICE void release_last() const {

@@ -113,8 +113,8 @@ void record(const RecordCheck& check) {
   check.need(p.tile > 0, "tile ", p.tile);
   int64_t splits = kind == ProgramKind::kColumn && p.split > 0 ? ceil_div(reduced, p.split) : 1;
   int64_t expected = ceil_div(tiled, p.tile) * splits;
-  check.need(tiles_of(r_) == expected, tiles_of(r_), " tiles of ", p.tile, " for ", tiled, " elements, expected ",
-             expected);
+  check.need(tiles_of(check.record()) == expected, tiles_of(check.record()), " tiles of ", p.tile, " for ", tiled,
+             " elements, expected ", expected);
   if (kind == ProgramKind::kPointwise) return;
   check.need(p.num_rows == tiled && p.row_size == reduced, "rows ", p.num_rows, " of ", p.row_size, ", expected ",
              tiled, " of ", reduced);
