@@ -18,6 +18,7 @@ from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
 from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
+from ark_torch.runtime_asserts import Assertion, take_assertions
 
 _counter = itertools.count()
 _recorders: list[list] = []
@@ -51,7 +52,9 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     """
     parsed = parse_options(mode, options)
     number = next(_counter)
+    assertions: list[Assertion] = []
     for part in with_checkpointed(gm):
+        assertions += take_assertions(part)
         replace_attention(part)
         replace_multihead(part)
 
@@ -59,7 +62,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         def compile_one(graph_module: fx.GraphModule, inputs):
             record = GraphRecord(f"graph{number}_{kind}", kind)
             with timed(record):
-                function = compile_graph(graph_module, parsed, record)
+                function = compile_graph(graph_module, parsed, record, tuple(assertions))
             REGISTRY.add(record)
             for recorder in _recorders:
                 recorder.append(function)
