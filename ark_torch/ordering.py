@@ -52,12 +52,18 @@ def _shown(node: fx.Node, place: int = 0) -> fx.Node | None:
     if info is None:
         return node.args[0] if node.target in _VIEWS else None
     for argument, value in _arguments(node):
-        if argument.alias_info is not None and argument.alias_info.before_set & info.before_set:
+        if argument.alias_info is not None and _may_share(argument.alias_info, info):
             if isinstance(value, (list, tuple)) and place < len(value):
                 value = value[place]
             if isinstance(value, fx.Node):
                 return value
     return None
+
+
+def _may_share(argument, result) -> bool:
+    """By the names of memory in a schema; those of lists are not told."""
+    names = argument.before_set, result.before_set
+    return not all(names) or bool(names[0] & names[1])
 
 
 def roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

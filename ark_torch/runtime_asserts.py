@@ -24,6 +24,7 @@ _EAGER = (
 )
 
 
+_EAGER_ASYNC = "Expected Tensor with single nonzero value, but got zero"
 _BEYOND = {operator.ge: -1, operator.le: 1}  # from a bound to the next number that it excludes
 
 
@@ -70,6 +71,15 @@ ASSERTIONS = {
 }
 
 
+def _keep_async(gm: fx.GraphModule) -> None:
+    """An assertion on a tensor would be dropped on the way for lack of effects, but not where it has a message."""
+    for node in gm.graph.nodes:
+        if node.target in (torch._assert_async, aten._assert_async.default) and len(node.all_input_nodes) == 1:
+            if len(node.args) + len(node.kwargs) == 1:
+                node.args, node.kwargs = (node.all_input_nodes[0], _EAGER_ASYNC), {}
+                node.target = torch._assert_async
+
+
 def _first_failed(assertions, values: dict) -> str | None:
     """The message of the first assertion that these values make false."""
     return next((a.message for a in assertions if _is_false(a.condition, values)), None)
@@ -93,6 +103,7 @@ def _condition(node: fx.Node):
 
 def take_assertions(gm: fx.GraphModule) -> list[Assertion]:
     """The user's assertions in Dynamo's graph, in order. They and what Dynamo made of them get eager's messages."""
+    _keep_async(gm)
     found = []
     nodes = [n for n in gm.graph.nodes if n.target is aten._assert_scalar.default and len(n.args) == 2]
     for node in (n for n in nodes if n.meta.get(_USER)):
@@ -180,6 +191,20 @@ class _SizeChecks:
                 last = self.graph.call_function(check_sizes, (check, [node], [self.places[s][0] for s in symbols]))
 
 
+def _generated_last(graph: fx.Graph) -> None:
+    """Between two steps the user's assertions come first: those made of what later ops ask of sizes have no message of
+    the user's."""
+    held: list[fx.Node] = []
+    for node in list(graph.nodes):
+        if node.target is aten._assert_scalar.default:
+            if str(node.args[1]).startswith(_GENERATED):
+                held.append(node)
+        elif node.target not in ASSERTIONS and not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool)):
+            for assertion in held:
+                node.prepend(assertion)
+            held.clear()
+
+
 def keep_assertions(graph: fx.Graph, assertions: tuple[Assertion, ...]) -> None:
     """Compares each size that a node brings forth, where tracing has put something else in for its symbol; drops the
     assertions that it has made out to be true by that."""
@@ -187,6 +212,7 @@ def keep_assertions(graph: fx.Graph, assertions: tuple[Assertion, ...]) -> None:
     for node in list(graph.nodes):
         if node.target is aten._assert_scalar.default and node.args[0] is True:
             graph.erase_node(node)
+    _generated_last(graph)
 
 
 __all__ = ["ASSERTIONS", "Assertion", "check_sizes", "keep_assertions", "take_assertions"]
