@@ -169,3 +169,33 @@ def test_two_results_that_are_arguments(executor):
         return a, b, x * 2 - y
 
     check("as_it_is", body, torch.randn(3, 4), torch.randn(3, 4))
+
+
+SEEN: list[float] = []
+LIBRARY.define("tell(Tensor x) -> ()")
+LIBRARY.impl("tell", lambda x: SEEN.append(float(x.sum())), "CPU")
+LIBRARY.impl("tell", lambda x: None, "Meta")
+torch.library._register_effectful_op(torch.ops.ark_order.tell.default, torch.library.EffectType.ORDERED)
+
+
+def test_effects_of_no_result(executor):
+    """Told in order, each between the writes that it stands between."""
+
+    def body(x):
+        y = x * 2
+        torch.ops.ark_order.tell(y)
+        x.add_(1)
+        torch.ops.ark_order.tell(x)
+        bump(x, 1.0)
+        torch.ops.ark_order.tell(x[0])
+        return x + y
+
+    call = torch.compile(body, backend=ark, fullgraph=True)
+    with torch.no_grad():
+        call(torch.ones(3, 4))
+        SEEN.clear()
+        actual = call(torch.ones(3, 4))
+        mine = list(SEEN)
+        SEEN.clear()
+        torch.testing.assert_close(actual, body(torch.ones(3, 4)))
+    assert mine == SEEN == [24.0, 24.0, 12.0]
