@@ -11,6 +11,7 @@ from torch import fx
 
 from ark_torch import _C
 from ark_torch._compat import aot_autograd, decompositions
+from ark_torch.assertions import Assertion, take_assertions
 from ark_torch.attention import replace_attention
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
@@ -18,7 +19,6 @@ from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
 from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
-from ark_torch.runtime_asserts import Assertion, take_assertions
 
 _counter = itertools.count()
 _recorders: list[list] = []

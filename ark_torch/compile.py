@@ -18,6 +18,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
     lower_select,
     lower_view,
 )
+from ark_torch.assertions import Assertion
 from ark_torch.causes import count_fallbacks, decline, probe_nodes
 from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.emitter import Emitter
@@ -27,7 +28,7 @@ from ark_torch.lowering import SEED
 from ark_torch.ordering import order_edges, roots
 from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
-from ark_torch.runtime_asserts import Assertion, keep_assertions
+from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
 from ark_torch.steps import outputs_of, own_views, release_small
 from ark_torch.symbols import SymbolTable
