@@ -20,8 +20,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class SizeCheck:
-    """`wanted` is what the size has to be: a number, or an expression of the symbols of `others`. `path` leads to it from
-    the node that makes it; `symbol` is its name in the assertions."""
+    """`wanted` is what the size has to be: a number, or an expression of the symbols of `others`. `path` leads to it
+    from the node that makes it; `symbol` is its name in the assertions."""
 
     symbol: sympy.Symbol
     wanted: object
