@@ -16,7 +16,7 @@ EMBEDDED = "build/embedded.cpp"
 
 def share_ccache() -> None:
     """Where ccache is installed, torch puts it before the compiler. It finds the objects of another checkout when
-    paths below the folder of the checkouts count as relative ones. Its folder may be one that this user cannot write."""
+    paths below the folder of the checkouts count as relative ones. Left out where this user cannot write its folder."""
     if not shutil.which("ccache"):
         return
     os.environ.setdefault("CCACHE_BASEDIR", str(ROOT.parent))

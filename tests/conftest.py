@@ -21,8 +21,7 @@ SLOW = (
     "benchmarks/test_benchmarks.py",
     "benchmarks/test_turns.py",
     "cuda_compile/",
-    "distributed/test_distributed_suite.py",
-    "distributed/test_distributed_users.py",
+    "distributed/",
     "frontend/test_models.py",
     "frontend/test_opdb.py",
     "frontend/test_random_graphs.py",
@@ -34,11 +33,17 @@ SLOW = (
     "test_setup.py",
     "test_thread_sanitizer.py",
 )
+FAST = (  # of those nevertheless
+    "distributed/test_ddp.py",
+    "distributed/test_process_group.py::test_collectives[2]",
+    "distributed/test_process_group.py::test_exchanges[2]",
+)
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.nodeid.partition("tests/")[2].startswith(SLOW):
+        path = item.nodeid.partition("tests/")[2]
+        if path.startswith(SLOW) and not path.startswith(FAST):
             item.add_marker(pytest.mark.slow)
 
 
