@@ -23,7 +23,7 @@ for word; do
   if [ "$before" = -o ]; then out=$word; fi
   before=$word
 done
-found={built}/${{out##*/build/temp.*/}}
+found={built}/${{out#*/build/temp.*/}}
 case $out in
   *.o) [ -f "$found" ] && exec cp "$found" "$out" ;;
 esac
