@@ -97,28 +97,114 @@ def of_torchvision(name: str) -> Callable[..., nn.Module]:
     return make
 
 
-LLAMA_8B = LLAMA_1B | dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, head_dim=128, tie_word_embeddings=False)  # fmt: skip
-QWEN3 = dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
-             head_dim=128, vocab_size=151936, max_position_embeddings=40960, rms_norm_eps=1e-6, tie_word_embeddings=True)  # fmt: skip
-PHI3 = dict(hidden_size=3072, intermediate_size=8192, num_hidden_layers=2, num_attention_heads=32, num_key_value_heads=32,
-            vocab_size=32064, max_position_embeddings=4096, pad_token_id=0)  # fmt: skip
-GEMMA2 = dict(hidden_size=2304, intermediate_size=9216, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
-              head_dim=256, vocab_size=256000, sliding_window=4096, query_pre_attn_scalar=256)  # fmt: skip
-GEMMA3 = dict(hidden_size=640, intermediate_size=2048, num_hidden_layers=18, num_attention_heads=4, num_key_value_heads=1,
-              head_dim=256, vocab_size=262144, sliding_window=512, query_pre_attn_scalar=256)  # fmt: skip
-MIXTRAL = dict(hidden_size=1024, intermediate_size=3584, num_hidden_layers=2, num_attention_heads=16, num_key_value_heads=8,
-               vocab_size=32000, num_local_experts=8, num_experts_per_tok=2)  # fmt: skip
-GPT2 = dict(n_embd=768, n_layer=12, n_head=12, vocab_size=50257, n_positions=1024, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)  # fmt: skip
-BERT = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, vocab_size=30522,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # fmt: skip
+LLAMA_8B = LLAMA_1B | dict(
+    hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, head_dim=128, tie_word_embeddings=False
+)
+QWEN3 = dict(
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    vocab_size=151936,
+    max_position_embeddings=40960,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=True,
+)
+PHI3 = dict(
+    hidden_size=3072,
+    intermediate_size=8192,
+    num_hidden_layers=2,
+    num_attention_heads=32,
+    num_key_value_heads=32,
+    vocab_size=32064,
+    max_position_embeddings=4096,
+    pad_token_id=0,
+)
+GEMMA2 = dict(
+    hidden_size=2304,
+    intermediate_size=9216,
+    num_hidden_layers=4,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=256,
+    vocab_size=256000,
+    sliding_window=4096,
+    query_pre_attn_scalar=256,
+)
+GEMMA3 = dict(
+    hidden_size=640,
+    intermediate_size=2048,
+    num_hidden_layers=18,
+    num_attention_heads=4,
+    num_key_value_heads=1,
+    head_dim=256,
+    vocab_size=262144,
+    sliding_window=512,
+    query_pre_attn_scalar=256,
+)
+MIXTRAL = dict(
+    hidden_size=1024,
+    intermediate_size=3584,
+    num_hidden_layers=2,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    vocab_size=32000,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+)
+GPT2 = dict(
+    n_embd=768,
+    n_layer=12,
+    n_head=12,
+    vocab_size=50257,
+    n_positions=1024,
+    attn_pdrop=0.0,
+    embd_pdrop=0.0,
+    resid_pdrop=0.0,
+)
+BERT = dict(
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    intermediate_size=4096,
+    vocab_size=30522,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 DISTILBERT = dict(dim=768, n_layers=6, n_heads=12, hidden_dim=3072, vocab_size=30522)
 T5 = dict(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8, vocab_size=32128)
-VIT = dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072, image_size=224, patch_size=16)  # fmt: skip
-RESNET = dict(embedding_size=64, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3], layer_type="bottleneck", num_labels=1000)  # fmt: skip
+VIT = dict(
+    hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072, image_size=224, patch_size=16
+)
+RESNET = dict(
+    embedding_size=64,
+    hidden_sizes=[256, 512, 1024, 2048],
+    depths=[3, 4, 6, 3],
+    layer_type="bottleneck",
+    num_labels=1000,
+)
 CONVNEXT = dict(hidden_sizes=[96, 192, 384, 768], depths=[3, 3, 9, 3], num_labels=1000)
-WHISPER = dict(d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536, num_mel_bins=80, max_source_positions=1500)  # fmt: skip
-MAMBA2 = dict(hidden_size=768, num_hidden_layers=6, num_heads=24, head_dim=64, state_size=128, n_groups=1, expand=2,
-              vocab_size=50288, chunk_size=256)  # fmt: skip
+WHISPER = dict(
+    d_model=384,
+    encoder_layers=4,
+    encoder_attention_heads=6,
+    encoder_ffn_dim=1536,
+    num_mel_bins=80,
+    max_source_positions=1500,
+)
+MAMBA2 = dict(
+    hidden_size=768,
+    num_hidden_layers=6,
+    num_heads=24,
+    head_dim=64,
+    state_size=128,
+    n_groups=1,
+    expand=2,
+    vocab_size=50288,
+    chunk_size=256,
+)
 
 FEW = dict(num_hidden_layers=2)
 TINY = SMALL_LLAMA | FEW | dict(head_dim=64)
@@ -138,40 +224,114 @@ ENTRIES = [
     llama_decode("Llama-3.1-8B", LLAMA_8B, 1),
     Entry("Qwen3-0.6B decode b1", "cached", of(tf.Qwen3ForCausalLM, tf.Qwen3Config), QWEN3, TINY, TOKEN),
     Entry("GPT-2 small decode b1", "cached", GPT, GPT2, TINY_GPT2, TOKEN),
-    Entry("BERT-Large inference 1 x 128", "inference", of(tf.BertModel, tf.BertConfig), BERT, TINY_BERT, tokens(1, 128)),
-    Entry("BERT-Large training 10 x 384", "training", of(tf.BertForPreTraining, tf.BertConfig), BERT, TINY_BERT, bert_inputs),
+    Entry(
+        "BERT-Large inference 1 x 128", "inference", of(tf.BertModel, tf.BertConfig), BERT, TINY_BERT, tokens(1, 128)
+    ),
+    Entry(
+        "BERT-Large training 10 x 384",
+        "training",
+        of(tf.BertForPreTraining, tf.BertConfig),
+        BERT,
+        TINY_BERT,
+        bert_inputs,
+    ),
     Entry("Llama-3.2-1B prefill 2048", "cached", LLAMA, LLAMA_1B, TINY, tokens(1, 2048), cache=2048, position=0),
     llama_decode("Llama-3.1-8B", LLAMA_8B, 8),
     Entry("GPT-2 training 4 x 512", "training", GPT, GPT2, TINY_GPT2, tokens(4, 512, labels=True)),
-    Entry("Phi-3-mini, 2 layers, decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3,
-          SMALL_LLAMA, TOKEN),
+    Entry("Phi-3-mini, 2 layers, decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3, SMALL_LLAMA, TOKEN),
     Entry("Gemma-2-2B, 4 layers, decode b1", "cached", of(tf.Gemma2ForCausalLM, tf.Gemma2Config), GEMMA2, TINY, TOKEN),
     Entry("Gemma-3-270M decode b1", "cached", of(tf.Gemma3ForCausalLM, tf.Gemma3TextConfig), GEMMA3, TINY, TOKEN),
-    Entry("Mixtral-like, 2 layers, 1 x 128", "inference", of(tf.MixtralForCausalLM, tf.MixtralConfig), MIXTRAL,
-          TINY, tokens(1, 128), factor=4.0),
-    Entry("DistilBERT 8 x 128", "inference", of(tf.DistilBertModel, tf.DistilBertConfig), DISTILBERT,
-          dict(dim=128, n_layers=2, n_heads=4, hidden_dim=256, vocab_size=512), tokens(8, 128)),
-    Entry("T5-small encoder 8 x 128", "inference", of(tf.T5EncoderModel, tf.T5Config), T5,
-          dict(d_model=128, d_ff=256, num_layers=2, num_heads=2, vocab_size=512), tokens(8, 128)),
-    Entry("ViT-B/16 b8", "inference", of(tf.ViTModel, tf.ViTConfig), VIT,
-          TINY_BERT | dict(image_size=32), image("pixel_values", 8)),
-    Entry("ResNet-50 b8", "inference", of(tf.ResNetForImageClassification, tf.ResNetConfig), RESNET,
-          dict(embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1]), image("pixel_values", 8)),
-    Entry("ConvNeXt-T b8", "inference", of(tf.ConvNextForImageClassification, tf.ConvNextConfig), CONVNEXT,
-          dict(hidden_sizes=[16, 32], depths=[1, 1], num_stages=2), image("pixel_values", 8)),
-    Entry("Whisper-tiny encoder b1", "inference", of(tf.models.whisper.modeling_whisper.WhisperEncoder, tf.WhisperConfig),
-          WHISPER, dict(d_model=96, encoder_layers=1, encoder_ffn_dim=192, max_source_positions=64),
-          numbers("input_features", 1, 80, 3000, small=(1, 80, 128))),
-    Entry("MLP-Mixer-B/16 b8 (timm)", "inference", of_timm("mixer_b16_224"), {}, dict(num_blocks=1, embed_dim=64, img_size=32),
-          image("x", 8)),
+    Entry(
+        "Mixtral-like, 2 layers, 1 x 128",
+        "inference",
+        of(tf.MixtralForCausalLM, tf.MixtralConfig),
+        MIXTRAL,
+        TINY,
+        tokens(1, 128),
+        factor=4.0,
+    ),
+    Entry(
+        "DistilBERT 8 x 128",
+        "inference",
+        of(tf.DistilBertModel, tf.DistilBertConfig),
+        DISTILBERT,
+        dict(dim=128, n_layers=2, n_heads=4, hidden_dim=256, vocab_size=512),
+        tokens(8, 128),
+    ),
+    Entry(
+        "T5-small encoder 8 x 128",
+        "inference",
+        of(tf.T5EncoderModel, tf.T5Config),
+        T5,
+        dict(d_model=128, d_ff=256, num_layers=2, num_heads=2, vocab_size=512),
+        tokens(8, 128),
+    ),
+    Entry(
+        "ViT-B/16 b8",
+        "inference",
+        of(tf.ViTModel, tf.ViTConfig),
+        VIT,
+        TINY_BERT | dict(image_size=32),
+        image("pixel_values", 8),
+    ),
+    Entry(
+        "ResNet-50 b8",
+        "inference",
+        of(tf.ResNetForImageClassification, tf.ResNetConfig),
+        RESNET,
+        dict(embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1]),
+        image("pixel_values", 8),
+    ),
+    Entry(
+        "ConvNeXt-T b8",
+        "inference",
+        of(tf.ConvNextForImageClassification, tf.ConvNextConfig),
+        CONVNEXT,
+        dict(hidden_sizes=[16, 32], depths=[1, 1], num_stages=2),
+        image("pixel_values", 8),
+    ),
+    Entry(
+        "Whisper-tiny encoder b1",
+        "inference",
+        of(tf.models.whisper.modeling_whisper.WhisperEncoder, tf.WhisperConfig),
+        WHISPER,
+        dict(d_model=96, encoder_layers=1, encoder_ffn_dim=192, max_source_positions=64),
+        numbers("input_features", 1, 80, 3000, small=(1, 80, 128)),
+    ),
+    Entry(
+        "MLP-Mixer-B/16 b8 (timm)",
+        "inference",
+        of_timm("mixer_b16_224"),
+        {},
+        dict(num_blocks=1, embed_dim=64, img_size=32),
+        image("x", 8),
+    ),
     Entry("EfficientNet-B0 b8 (torchvision)", "inference", of_torchvision("efficientnet_b0"), {}, {}, image("x", 8)),
-    Entry("LSTM 2 x 512, 16 x 64", "inference", Recurrent, dict(kind="LSTM", input_size=512, hidden_size=512, num_layers=2),
-          dict(input_size=32, hidden_size=32), numbers("x", 16, 64, 512, small=(2, 4, 32))),
-    Entry("GRU 1 x 512, 16 x 64", "inference", Recurrent, dict(kind="GRU", input_size=512, hidden_size=512, num_layers=1),
-          dict(input_size=32, hidden_size=32), numbers("x", 16, 64, 512, small=(2, 4, 32))),
-    Entry("Mamba-2, 6 layers, 1 x 256", "inference", of(tf.Mamba2ForCausalLM, tf.Mamba2Config), MAMBA2,
-          dict(hidden_size=64, num_hidden_layers=1, num_heads=2, state_size=16, vocab_size=512, chunk_size=16), tokens(1, 256)),
-]  # fmt: skip
+    Entry(
+        "LSTM 2 x 512, 16 x 64",
+        "inference",
+        Recurrent,
+        dict(kind="LSTM", input_size=512, hidden_size=512, num_layers=2),
+        dict(input_size=32, hidden_size=32),
+        numbers("x", 16, 64, 512, small=(2, 4, 32)),
+    ),
+    Entry(
+        "GRU 1 x 512, 16 x 64",
+        "inference",
+        Recurrent,
+        dict(kind="GRU", input_size=512, hidden_size=512, num_layers=1),
+        dict(input_size=32, hidden_size=32),
+        numbers("x", 16, 64, 512, small=(2, 4, 32)),
+    ),
+    Entry(
+        "Mamba-2, 6 layers, 1 x 256",
+        "inference",
+        of(tf.Mamba2ForCausalLM, tf.Mamba2Config),
+        MAMBA2,
+        dict(hidden_size=64, num_hidden_layers=1, num_heads=2, state_size=16, vocab_size=512, chunk_size=16),
+        tokens(1, 256),
+    ),
+]
 
 
 def entry(name: str) -> Entry:

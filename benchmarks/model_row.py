@@ -111,7 +111,9 @@ def reference(table: Entry, model: torch.nn.Module, inputs: dict, seed_cache) ->
     """The same in fp32, without TF32 and autocast, which bf16's rounding is judged by; fp64 for models of fp32."""
     dtype = torch.float64 if table.mode == "training" or table.dtype == torch.float32 else torch.float32
     wide = copy.deepcopy(model).to(dtype)
-    return Step(table, "eager", wide, in_dtype(inputs, dtype), seed_cache)()
+    step = Step(table, "eager", wide, in_dtype(inputs, dtype), seed_cache)
+    step.prepare()
+    return step()
 
 
 def check_gradients(expected: list[torch.Tensor], factor: float):
