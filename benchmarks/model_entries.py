@@ -238,11 +238,11 @@ ENTRIES = [
     Entry("Llama-3.2-1B prefill 2048", "cached", LLAMA, LLAMA_1B, TINY, tokens(1, 2048), cache=2048, position=0),
     llama_decode("Llama-3.1-8B", LLAMA_8B, 8),
     Entry("GPT-2 training 4 x 512", "training", GPT, GPT2, TINY_GPT2, tokens(4, 512, labels=True)),
-    Entry("Phi-3-mini, 2 layers, decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3, SMALL_LLAMA, TOKEN),
-    Entry("Gemma-2-2B, 4 layers, decode b1", "cached", of(tf.Gemma2ForCausalLM, tf.Gemma2Config), GEMMA2, TINY, TOKEN),
+    Entry("Phi-3-mini (2 layers) decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3, SMALL_LLAMA, TOKEN),
+    Entry("Gemma-2-2B (4 layers) decode b1", "cached", of(tf.Gemma2ForCausalLM, tf.Gemma2Config), GEMMA2, TINY, TOKEN),
     Entry("Gemma-3-270M decode b1", "cached", of(tf.Gemma3ForCausalLM, tf.Gemma3TextConfig), GEMMA3, TINY, TOKEN),
     Entry(
-        "Mixtral-like, 2 layers, 1 x 128",
+        "Mixtral-like (2 layers) 1 x 128",
         "inference",
         of(tf.MixtralForCausalLM, tf.MixtralConfig),
         MIXTRAL,
@@ -308,7 +308,7 @@ ENTRIES = [
     ),
     Entry("EfficientNet-B0 b8 (torchvision)", "inference", of_torchvision("efficientnet_b0"), {}, {}, image("x", 8)),
     Entry(
-        "LSTM 2 x 512, 16 x 64",
+        "LSTM 2 x 512 on 16 x 64",
         "inference",
         Recurrent,
         dict(kind="LSTM", input_size=512, hidden_size=512, num_layers=2),
@@ -316,7 +316,7 @@ ENTRIES = [
         numbers("x", 16, 64, 512, small=(2, 4, 32)),
     ),
     Entry(
-        "GRU 1 x 512, 16 x 64",
+        "GRU 1 x 512 on 16 x 64",
         "inference",
         Recurrent,
         dict(kind="GRU", input_size=512, hidden_size=512, num_layers=1),
@@ -324,7 +324,7 @@ ENTRIES = [
         numbers("x", 16, 64, 512, small=(2, 4, 32)),
     ),
     Entry(
-        "Mamba-2, 6 layers, 1 x 256",
+        "Mamba-2 (6 layers) 1 x 256",
         "inference",
         of(tf.Mamba2ForCausalLM, tf.Mamba2Config),
         MAMBA2,
@@ -335,7 +335,13 @@ ENTRIES = [
 
 
 def entry(name: str) -> Entry:
-    found = [e for e in ENTRIES if e.name == name]
-    if not found:
-        raise SystemExit(f"no model {name!r}; there are: {[e.name for e in ENTRIES]}")
-    return found[0]
+    return next(e for e in ENTRIES if e.name == name)
+
+
+def names_like(parts: str) -> list[str]:
+    """Names that contain any of the comma-separated parts, in the table's order."""
+    wanted = [part.strip().lower() for part in parts.split(",")]
+    for part in wanted:
+        if not any(part in e.name.lower() for e in ENTRIES):
+            raise SystemExit(f"no model {part!r}; there are: {[e.name for e in ENTRIES]}")
+    return [e.name for e in ENTRIES if any(part in e.name.lower() for part in wanted)]

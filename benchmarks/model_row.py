@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import time
 
 import torch
@@ -44,8 +45,8 @@ class Step:
     """One contestant: what it calls, and what has to happen before each call. Training has weights of its own, the
     other modes share them."""
 
-    def __init__(self, table: Entry, mode: str, model: torch.nn.Module, inputs: dict, seed_cache=None):
-        self.entry, self.inputs, self.graph, self.cache = table, dict(inputs), None, None
+    def __init__(self, table: Entry, mode: str, model: torch.nn.Module, inputs: dict, seed_cache=None, autocast=True):
+        self.autocast, self.entry, self.inputs, self.graph, self.cache = (autocast, table, dict(inputs), None, None)
         self.model = copy.deepcopy(model) if table.mode == "training" else model
         if table.mode == "cached":
             batch, length = inputs["input_ids"].shape
@@ -80,7 +81,7 @@ class Step:
         if self.entry.mode != "training":
             return self.call(self.inputs)
         kind = next(self.model.parameters()).device.type
-        with torch.autocast(kind, dtype=self.entry.dtype, enabled=next(self.model.parameters()).dtype != torch.float64):
+        with torch.autocast(kind, dtype=self.entry.dtype, enabled=self.autocast):
             loss = self.call(self.inputs)
         loss.backward()
         return [loss.detach(), *probes(self.model)]
@@ -103,15 +104,21 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def free_unused() -> None:
+    gc.collect()  # steps refer to themselves
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def in_dtype(inputs: dict, dtype: torch.dtype) -> dict:
     return {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
 
 
 def reference(table: Entry, model: torch.nn.Module, inputs: dict, seed_cache) -> object:
     """The same in fp32, without TF32 and autocast, which bf16's rounding is judged by; fp64 for models of fp32."""
-    dtype = torch.float64 if table.mode == "training" or table.dtype == torch.float32 else torch.float32
+    dtype = torch.float64 if table.dtype == torch.float32 else torch.float32
     wide = copy.deepcopy(model).to(dtype)
-    step = Step(table, "eager", wide, in_dtype(inputs, dtype), seed_cache)
+    step = Step(table, "eager", wide, in_dtype(inputs, dtype), seed_cache, autocast=False)
     step.prepare()
     return step()
 
@@ -184,12 +191,14 @@ class Row:
                 if mode == "ark":
                     raise
                 self.failed[mode] = f"{type(error).__name__}: {error}"[:300]
+            free_unused()
 
     def first_calls(self) -> dict[str, float]:
         return {mode: step.first_call for mode, step in self.steps.items()}
 
     def measured(self, rounds: int) -> dict:
         expected = reference(self.entry, self.model, self.inputs, self.seed_cache)
+        free_unused()
         factor = self.entry.factor
         training = self.entry.mode == "training"
         self.build()

@@ -246,7 +246,10 @@ def batch_norms(shapes=IMAGES) -> Iterator[Op]:
         yield op("batch norm + relu", f"{n} x {c} x {side} x {side}", run, inputs, elements, quick=c in (256, 2048))
 
 
-PARTS = (few_rows, tiles, float_products, attentions, backwards, pointwise, heads_last, rows, columns, joins, batch_norms)  # fmt: skip
+PARTS = (
+    *(few_rows, tiles, float_products, attentions, backwards),
+    *(pointwise, heads_last, rows, columns, joins, batch_norms),
+)
 
 
 def all_ops() -> list[Op | BuiltOp]:

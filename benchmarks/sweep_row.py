@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from harness import Captured, Case, Timer, check_against_fp64, compiled, contestants_of, device, measure
+from harness import Captured, Case, Timer, check_against_fp64, compiled, composition, contestants_of, device, measure
 from sweep_cases import BuiltOp, Op, all_ops, small_ops
 from tasks import Chains, copies_of, executable, kind_row
 from workers import emit
@@ -60,13 +60,13 @@ def op_row(op: Op, where: str, modes: str, rounds: int) -> dict:
         unit="us",
         floor=op.floor_us,
         scale=lambda ms: ms * 1e3 / op.copies,
-        launches=1,
         notes={"kind": op.kind, "copies": op.copies},
     )
     row = measure(case, Timer(where), rounds, warmup=2)
     row["failed"] = failed | row.get("failed", {})
     if row["ark"] is None:
         raise RuntimeError(f"ark: {row['failed']['ark']}")
+    row["plan"] = composition(contestants["ark"])
     rivals = {name: result["median"] for name, result in row["rivals"].items()}
     best = min(rivals, key=rivals.get, default=None)
     return row | {"best": best, "ratio": rivals[best] / row["ark"]["median"] if best else None}

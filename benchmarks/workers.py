@@ -29,11 +29,16 @@ def emit(row: dict) -> None:
     print(MARK + json.dumps(row), flush=True)
 
 
-def caches(folder: str) -> dict[str, str]:
-    """An environment whose kernel caches lie in the folder; nothing is looked up on the network."""
+def caches(folder: str, threads: int) -> dict[str, str]:
+    """An environment whose kernel caches lie in the folder; nothing is looked up on the network. threads: of
+    inductor's compiler, in each child."""
     places = {variable: str(Path(folder).absolute() / name) for variable, name in FOLDERS.items()}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | places | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return (
+        os.environ
+        | places
+        | {"HF_HUB_OFFLINE": "1", "TORCHINDUCTOR_COMPILE_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(paths)}
+    )
 
 
 def _kill(process: subprocess.Popen) -> None:
