@@ -9,6 +9,7 @@ A benchmark file answers one question. It builds `Case`s, hands them to `run_cas
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -248,6 +249,7 @@ def check_against_fp64(
     return check
 
 
+@functools.cache
 def machine() -> dict:
     info = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     if torch.cuda.is_available():
@@ -260,6 +262,7 @@ def machine() -> dict:
     return info
 
 
+@functools.cache
 def versions() -> dict:
     found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
     for package in ("transformers", "triton", "ark_torch"):

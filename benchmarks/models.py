@@ -48,9 +48,11 @@ def static_cache(model: LlamaForCausalLM, positions: int, batch: int = 1) -> Sta
 
 def set_position(cache: StaticCache, position: int) -> None:
     for layer in cache.layers:
-        layer.cumulative_length.fill_(position)
-        if hasattr(layer, "cumulative_length_int"):  # of a sliding window
-            layer.cumulative_length_int = position
+        if isinstance(layer.cumulative_length, torch.Tensor):
+            layer.cumulative_length.fill_(position)
+        for name in ("cumulative_length", "cumulative_length_int"):  # numbers, where layers have a sliding window
+            if isinstance(getattr(layer, name, None), int):
+                setattr(layer, name, position)
 
 
 def bert_large(device: str, dropout: float = 0.0, seed: int = 0, **overrides) -> BertForPreTraining:

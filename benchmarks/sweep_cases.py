@@ -25,7 +25,7 @@ from task_graphs import (  # fmt: skip
 )
 
 ENOUGH_US, MOST_COPIES, LEAST_COPIES = 100, 32, 4
-MOST_BYTES = 6 << 30  # of the operands of all copies
+MOST_BYTES = 2 << 30  # of the operands of all copies
 
 
 @dataclasses.dataclass
