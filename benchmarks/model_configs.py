@@ -118,3 +118,4 @@ FEW = dict(num_hidden_layers=2)
 TINY = SMALL_LLAMA | FEW | dict(head_dim=64)
 TINY_GPT2 = dict(n_embd=128, n_layer=2, n_head=4, vocab_size=512)
 TINY_BERT = SMALL_BERT | FEW
+TINY_PHI3 = SMALL_LLAMA

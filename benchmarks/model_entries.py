@@ -26,6 +26,7 @@ from model_configs import (
     TINY,
     TINY_BERT,
     TINY_GPT2,
+    TINY_PHI3,
     VIT,
     WHISPER,
 )
@@ -145,7 +146,7 @@ ENTRIES = [
     Entry("Llama-3.2-1B prefill 2048", "cached", LLAMA, LLAMA_1B, TINY, tokens(1, 2048), cache=2048, position=0),
     llama_decode("Llama-3.1-8B", LLAMA_8B, 8),
     Entry("GPT-2 training 4 x 512", "training", GPT, GPT2, TINY_GPT2, tokens(4, 512, labels=True)),
-    Entry("Phi-3-mini (2 layers) decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3, SMALL_LLAMA, TOKEN),
+    Entry("Phi-3-mini (2 layers) decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3, TINY_PHI3, TOKEN),
     Entry("Gemma-2-2B (4 layers) decode b1", "cached", of(tf.Gemma2ForCausalLM, tf.Gemma2Config), GEMMA2, TINY, TOKEN),
     Entry("Gemma-3-270M decode b1", "cached", of(tf.Gemma3ForCausalLM, tf.Gemma3TextConfig), GEMMA3, TINY, TOKEN),
     Entry(

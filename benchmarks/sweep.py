@@ -6,7 +6,8 @@
 
 Each op (sweep_cases.py) is done on several sets of operands in one graph, so that the launch is shared; its time is
 that of a call by the number of sets, with a cold L2. Rivals: the torch op and what inductor makes of it, in CUDA
-graphs, and other kernels of the library where there are some. `ratio` is the best rival's time by ark's: below 1 ark is behind.
+graphs, and other kernels of the library where there are some. `ratio` is the best rival's time by ark's: below 1 ark is
+behind.
 Groups of ops first compile side by side in `--jobs` processes, then are timed one after another (sweep_row.py).
 The JSON files are one per kind (PATH_KIND.json), with every row, the worst and the median ratio.
 """
