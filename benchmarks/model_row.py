@@ -184,7 +184,7 @@ class Row:
         self.modes, self.timed = contestants_of(modes, self.where)
 
     def build(self) -> None:
-        for mode in self.modes:
+        for mode in sorted(self.modes, key=lambda mode: mode.endswith("-graph")):  # captures, which may fail, last
             try:
                 self.steps[mode] = Step(self.entry, mode, self.model, self.inputs, self.seed_cache)
             except Exception as error:  # a rival that cannot run is a result too

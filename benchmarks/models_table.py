@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--models", default="", help="parts of names, comma-separated")
     parser.add_argument("--modes", default=MODES, help=f"default {MODES}; max-autotune and ark-graph are others")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=6, help="models that compile side by side")
+    parser.add_argument("--jobs", type=int, default=8, help="models that compile side by side")
     parser.add_argument("--limit", type=float, default=300, help="seconds that a process of a row may take")
     parser.add_argument("--budget-seconds", type=float, default=float("inf"), help="no new row starts after that")
     parser.add_argument("--cache", help="folder for kernels (default: a new one)")
