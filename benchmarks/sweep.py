@@ -118,6 +118,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no kinds {sorted(unknown)}; there are: {list(dict.fromkeys(o.kind for o in ops))}")
     chosen = [str(i) for i, o in enumerate(ops) if o.kind in kinds and (o.quick or not args.quick)]
+    total = len(chosen)
     with tempfile.TemporaryDirectory() as fresh:
         sweep = Sweep(args, caches(args.cache or fresh, threads=1))
         while chosen and sweep.left() > 0:
@@ -125,8 +126,9 @@ def main() -> None:
             sweep.compile(group)
             sweep.time(group, ops)
     print_verdicts(sweep.rows)
-    if chosen or sum(map(len, sweep.rows.values())) == 0:
-        print(f"not started: {len(chosen)} ops")
+    missing = total - sum(map(len, sweep.rows.values()))
+    if missing:
+        print(f"not started: {missing} ops")
 
 
 if __name__ == "__main__":
