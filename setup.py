@@ -3,6 +3,7 @@
 import fcntl
 import os
 import runpy
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,22 @@ ROOT = Path(__file__).resolve().parent
 EMBEDDED = "build/embedded.cpp"
 
 
+def share_ccache() -> None:
+    """Where ccache is installed, torch puts it before the compiler. It finds the objects of another checkout when
+    paths below the folder of the checkouts count as relative ones. Left out where this user cannot write its folder."""
+    if not shutil.which("ccache"):
+        return
+    os.environ.setdefault("CCACHE_BASEDIR", str(ROOT.parent))
+    os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+    folder = subprocess.run(["ccache", "--get-config", "cache_dir"], capture_output=True, text=True).stdout.strip()
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        pass
+    if not os.access(folder, os.W_OK):
+        os.environ["CCACHE_DISABLE"] = "1"
+
+
 class Build(BuildExtension):
     """BuildExtension (ninja, incremental) that refreshes the embedded files first, one build at a time."""
 
@@ -21,6 +38,7 @@ class Build(BuildExtension):
         with open(ROOT / "build/lock", "w") as lock:  # two builds at once would break each other's ninja log
             fcntl.flock(lock, fcntl.LOCK_EX)
             runpy.run_path(str(ROOT / "csrc/embed.py"))["write_if_changed"](ROOT / EMBEDDED)
+            share_ccache()
             super().build_extensions()
 
 

@@ -9,7 +9,9 @@ from torch._dynamo.utils import calculate_time_spent
 from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import CallMethodKey, resolve_unbacked_bindings
 from torch.utils import _sympy
+from torch.utils._pytree import SequenceKey, key_get
 from torch.utils._sympy import functions as sympy_functions
 
 try:
@@ -23,8 +25,11 @@ __all__ = [
     "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
+    "key_get",
     "min_cut_rematerialization_partition",
+    "resolve_unbacked_bindings",
     "size_expr",
+    "size_path",
     "sympy",
     "sympy_functions",
     "unset_fake_temporarily",
@@ -59,3 +64,8 @@ def size_expr(size) -> int | sympy.Expr:
         return size
     expr = size.node.expr
     return int(expr) if expr.is_number else expr
+
+
+def size_path(dim: int) -> tuple:
+    """The key path from a tensor to one of its sizes."""
+    return CallMethodKey("size"), SequenceKey(dim)

@@ -11,6 +11,7 @@ from torch import fx
 
 from ark_torch import _C
 from ark_torch._compat import aot_autograd, decompositions
+from ark_torch.assertions import Assertion, take_assertions
 from ark_torch.attention import replace_attention
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
@@ -51,7 +52,9 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     """
     parsed = parse_options(mode, options)
     number = next(_counter)
+    assertions: list[Assertion] = []
     for part in with_checkpointed(gm):
+        assertions += take_assertions(part)
         replace_attention(part)
         replace_multihead(part)
 
@@ -59,7 +62,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         def compile_one(graph_module: fx.GraphModule, inputs):
             record = GraphRecord(f"graph{number}_{kind}", kind)
             with timed(record):
-                function = compile_graph(graph_module, parsed, record)
+                function = compile_graph(graph_module, parsed, record, tuple(assertions))
             REGISTRY.add(record)
             for recorder in _recorders:
                 recorder.append(function)

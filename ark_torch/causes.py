@@ -9,8 +9,10 @@ from torch import fx
 
 from ark_torch.errors import Unsupported
 from ark_torch.host_scalars import on_device
-from ark_torch.partition import Step, is_symbolic, is_view
+from ark_torch.ordering import is_view
+from ark_torch.partition import Step, is_symbolic
 from ark_torch.records import REGISTRY, GraphRecord
+from ark_torch.runtime_asserts import check_sizes
 from ark_torch.segment import blamed_node, probe
 
 # Assertions on sizes, numbers on their way to the device: they run on the host and are no fallback.
@@ -19,6 +21,7 @@ HOST_OPS = {
     torch.ops.aten._assert_scalar.default,
     torch.ops.aten.sym_constrain_range.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
+    check_sizes,
 }
 
 

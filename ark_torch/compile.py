@@ -18,14 +18,17 @@ from ark_torch import (  # noqa: F401 - they fill the table
     lower_select,
     lower_view,
 )
+from ark_torch.assertions import Assertion
 from ark_torch.causes import count_fallbacks, decline, probe_nodes
 from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.emitter import Emitter
 from ark_torch.errors import Unsupported
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.lowering import SEED
-from ark_torch.partition import Step, is_constant, order_edges, partition, roots
+from ark_torch.ordering import order_edges, roots
+from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
+from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
 from ark_torch.steps import outputs_of, own_views, release_small
 from ark_torch.symbols import SymbolTable
@@ -43,8 +46,11 @@ class CompileOptions:
     native: dict = field(default_factory=dict)
 
 
-def compile_graph(gm: fx.GraphModule, options: CompileOptions, record: GraphRecord):
-    """The callable: takes a list of arguments, which it clears, and returns a list."""
+def compile_graph(
+    gm: fx.GraphModule, options: CompileOptions, record: GraphRecord, assertions: tuple[Assertion, ...] = ()
+):
+    """The callable: takes a list of arguments, which it clears, and returns a list. `assertions` are the user's."""
+    keep_assertions(gm.graph, assertions)
     dump_fx(gm, record.name)
     compiler = _GraphCompiler(gm, options, record)
     function = compiler.build()

@@ -8,7 +8,8 @@ import itertools
 import torch
 from torch import fx
 
-from ark_torch.partition import Step, is_symbolic, is_view
+from ark_torch.ordering import is_view
+from ark_torch.partition import Step, is_symbolic
 from ark_torch.symbols import is_unbacked_source
 
 

@@ -9,6 +9,7 @@ A benchmark file answers one question. It builds `Case`s, hands them to `run_cas
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -230,12 +231,15 @@ def eager_of(results: dict[str, object]):
     return results["eager"]
 
 
-def check_against_fp64(reference: torch.Tensor, factor: float = 1.5) -> Callable[[dict[str, object]], dict]:
-    """A check: ark's error against `reference` (fp64) is at most `factor` times eager's own error in the same dtype."""
+def check_against_fp64(
+    reference: torch.Tensor, factor: float = 1.5, least: float = 0.0
+) -> Callable[[dict[str, object]], dict]:
+    """A check: ark's error against `reference` (fp64) is at most `factor` times eager's own error in the same dtype,
+    or `least` where that is more."""
 
     def check(outputs: dict[str, object]) -> dict:
         errors = {name: relative_error(output, reference) for name, output in outputs.items()}
-        limit = factor * eager_of(errors)
+        limit = max(least, factor * eager_of(errors))
         if "ark" in errors and not errors["ark"] <= limit:
             raise AssertionError(
                 f"ark's relative error {errors['ark']:.3e} is over {limit:.3e} (eager: {errors['eager']:.3e})"
@@ -245,6 +249,7 @@ def check_against_fp64(reference: torch.Tensor, factor: float = 1.5) -> Callable
     return check
 
 
+@functools.cache
 def machine() -> dict:
     info = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     if torch.cuda.is_available():
@@ -257,6 +262,7 @@ def machine() -> dict:
     return info
 
 
+@functools.cache
 def versions() -> dict:
     found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
     for package in ("transformers", "triton", "ark_torch"):

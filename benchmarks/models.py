@@ -36,7 +36,9 @@ def static_cache(model: LlamaForCausalLM, positions: int, batch: int = 1) -> Sta
     """A StaticCache of `positions`, allocated, filled with random keys and values."""
     cache = StaticCache(config=model.config, max_cache_len=positions)
     config, weight = model.config, model.get_input_embeddings().weight
-    kv = torch.zeros(batch, config.num_key_value_heads, 1, config.head_dim, dtype=weight.dtype, device=weight.device)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kv = torch.zeros(batch, heads, 1, head_dim, dtype=weight.dtype, device=weight.device)
     for layer in cache.layers:
         layer.lazy_initialization(kv, kv)
         layer.keys.normal_()
@@ -46,7 +48,11 @@ def static_cache(model: LlamaForCausalLM, positions: int, batch: int = 1) -> Sta
 
 def set_position(cache: StaticCache, position: int) -> None:
     for layer in cache.layers:
-        layer.cumulative_length.fill_(position)
+        if isinstance(layer.cumulative_length, torch.Tensor):
+            layer.cumulative_length.fill_(position)
+        for name in ("cumulative_length", "cumulative_length_int"):  # numbers, where layers have a sliding window
+            if isinstance(getattr(layer, name, None), int):
+                setattr(layer, name, position)
 
 
 def bert_large(device: str, dropout: float = 0.0, seed: int = 0, **overrides) -> BertForPreTraining:

@@ -16,6 +16,37 @@ from tests.support.reference_eval import ReferenceGraph
 os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of each structure
 
 
+# What make test-fast leaves out: builds, subprocesses that start torch, sweeps. Paths below tests.
+SLOW = (
+    "benchmarks/test_benchmarks.py",
+    "benchmarks/test_turns.py",
+    "cuda_compile/",
+    "distributed/",
+    "frontend/test_models.py",
+    "frontend/test_opdb.py",
+    "frontend/test_random_graphs.py",
+    "frontend/test_random_programs.py",
+    "test_build.py",
+    "test_cpp.py",
+    "test_examples.py",
+    "test_package.py",
+    "test_setup.py",
+    "test_thread_sanitizer.py",
+)
+FAST = (  # of those nevertheless
+    "distributed/test_ddp.py",
+    "distributed/test_process_group.py::test_collectives[2]",
+    "distributed/test_process_group.py::test_exchanges[2]",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        path = item.nodeid.partition("tests/")[2]
+        if path.startswith(SLOW) and not path.startswith(FAST):
+            item.add_marker(pytest.mark.slow)
+
+
 def has_extension() -> bool:
     try:
         from ark_torch import _C
@@ -57,3 +88,13 @@ def executor(request, monkeypatch) -> str:
     if request.param == "reference":
         use_reference(monkeypatch)
     return request.param
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line for the tests of several GPUs where they could not run, just above the last line."""
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if "multigpu" in r.nodeid.split("/")]
+    if skipped:
+        found = torch.cuda.device_count()
+        terminalreporter.write_line(
+            f"tests/multigpu: {len(skipped)} tests skipped, they need two GPUs and found {found}"
+        )

@@ -36,6 +36,14 @@ def test_a_wrong_result_ends_the_benchmark():
         run({"ark": near(float("nan")), "eager": near(0.01)})
 
 
+def test_an_error_that_is_rounding_is_none():
+    """Where eager is exact, `least` is what ark may be off by."""
+    check = harness.check_against_fp64(torch.tensor([1.0, 2.0], dtype=torch.float64), least=1e-3)
+    assert check({"ark": near(1e-4)(), "eager": near(0.0)()})["eager"] == 0
+    with pytest.raises(AssertionError, match="over 1.000e-03"):
+        check({"ark": near(1e-2)(), "eager": near(0.0)()})
+
+
 def test_who_fails_while_timed_is_named():
     calls = []
 

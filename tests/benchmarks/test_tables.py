@@ -1,0 +1,116 @@
+"""The tables over many models and shapes run at toy sizes; a row that fails, hangs or comes too late costs itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import sweep
+import sweep_cases
+import workers
+
+models_table, model_entries = pytest.importorskip("models_table"), pytest.importorskip("model_entries")
+ROOT = Path(__file__).resolve().parents[2]
+names_like = model_entries.names_like
+QUICK_TO_TRY = "distilbert,gpt-2 training,gemma-3,gru"
+
+
+def run(script: str, *arguments: str) -> str:
+    command = [sys.executable, f"benchmarks/{script}", "--small", "--rounds", "1", "--modes", "ark,eager", *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_models(tmp_path):
+    out = run("models_table.py", "--models", QUICK_TO_TRY, "--jobs", "2", "--json", str(tmp_path / "t.json"))
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert found["not_started"] == [] and found["packages"]["transformers"]
+    rows = {row["case"]: row for row in found["rows"]}
+    assert list(rows) == names_like(QUICK_TO_TRY) and len(rows) == 4
+    for name, row in rows.items():
+        assert "error" not in row, row["error"]
+        assert set(row["first_call_s"]["cold"]) == {"ark"} and row["first_call_s"]["warm"]["ark"] > 0
+        assert set(row["wall_ms"]) == {"ark", "eager"} and row["best_rival_over_ark"] > 0 and name in out
+    plan = rows["DistilBERT 8 x 128"]["plan"]
+    assert plan["launches"] == 1 and plan["spill_bytes"] == [0] and plan["fallbacks"] == {} and plan["floor_ms"] > 0
+    assert rows["GPT-2 training 4 x 512"]["plan"]["fallbacks"].keys() == {"aten.embedding_dense_backward.default"}
+    assert "no graph" in models_table.line(rows["GRU 1 x 512 on 16 x 64"])
+
+
+def test_a_model_that_cannot_be_made_is_a_row(tmp_path):
+    """No row starts once the budget is spent, and one that takes too long says so."""
+    json_of = lambda name: json.loads((tmp_path / name).read_text())
+    run("models_table.py", "--models", "distilbert", "--limit", "1", "--json", str(tmp_path / "late.json"))
+    (row,) = json_of("late.json")["rows"]
+    assert row["ark"] is None and row["error"].startswith("no row in 1 s")
+    assert "FAILED" in models_table.line(row)
+    out = run("models_table.py", "--models", "distilbert", "--budget-seconds", "0")
+    assert "not started: ['DistilBERT 8 x 128']" in out
+
+
+def test_entries_have_names_of_their_own():
+    assert len(names_like("")) == len({e.name for e in model_entries.ENTRIES}) == len(model_entries.ENTRIES)
+    with pytest.raises(SystemExit, match="no model 'lenet'"):
+        names_like("bert,lenet")
+
+
+def test_sweep(tmp_path):
+    """A few kinds, with their files."""
+    kinds = "attention backward,transpose,argmax,concatenation"
+    out = run("sweep.py", "--kinds", kinds, "--jobs", "2", "--json", str(tmp_path / "s"))
+    rows = []
+    for kind in kinds.split(","):
+        found = json.loads((tmp_path / f"s_{kind.replace(' ', '_')}.json").read_text())
+        assert found["kind"] == kind and found["failed"] == 0 and found["measured"] == len(found["rows"])
+        assert found["worst"] <= found["median"] and kind in out
+        rows += found["rows"]
+    assert len(rows) == sum(op.kind in kinds.split(",") for op in sweep_cases.small_ops())
+    assert all(row["plan"]["launches"] == 1 for row in rows if "plan" in row)
+
+
+def test_every_kind_has_a_quick_shape_and_a_small_one():
+    every = {op.kind for op in sweep_cases.all_ops()}
+    assert {op.kind for op in sweep_cases.all_ops() if op.quick} == every == {op.kind for op in sweep_cases.small_ops()}
+    titles = [op.title for op in sweep_cases.all_ops()]
+    assert len(titles) == len(set(titles)), "two ops of one name"
+
+
+def test_verdict_is_of_the_ratios():
+    rows = [{"case": name, "ratio": ratio} for name, ratio in (("a", 0.5), ("b", 2.0), ("c", 1.0))]
+    found = sweep.verdict([*rows, {"case": "d", "error": "wrong"}, {"case": "e", "ratio": None}])
+    assert found == {"worst": 0.5, "worst_case": "a", "median": 1.0, "behind": 1, "measured": 3, "failed": 1}
+
+
+CHILD = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from workers import emit
+for name in sys.argv[1].split(","):
+    if name == "crash":
+        raise SystemExit("as asked")
+    if name == "hang":
+        time.sleep(60)
+    emit({{"name": name}})
+"""
+
+
+def test_a_crash_and_a_hang_cost_one_row_each(tmp_path):
+    script = tmp_path / "child.py"
+    script.write_text(CHILD.format(folder=str(ROOT / "benchmarks")))
+    start = lambda names: workers.Child(str(script), [",".join(names)], dict(os.environ))
+    begin = time.monotonic()
+    found = list(workers.one_after_another(["a", "crash", "b", "hang", "c"], start, 15, lambda: 1.0))
+    assert time.monotonic() - begin < 59
+    assert [(name, row) for name, row, _ in found if row] == [(n, {"name": n}) for n in "abc"]
+    errors = {name: error for name, _, error in found if error}
+    assert errors["crash"] == "exit status 1: as asked" and errors["hang"].startswith("no row in 15 s")
+    assert list(workers.one_after_another(["a"], start, 15, lambda: 0.0)) == []

@@ -1,0 +1,116 @@
+"""`make setup` on a small checkout: progress, paths with spaces, errors, ccache, other users."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_checkout import configure, make
+
+NOBODY = 65534
+needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="needs ccache")
+
+
+@pytest.fixture
+def shared_folder():
+    """One that every user may enter, unlike pytest's."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def steps(text: str) -> list[tuple[int, int]]:
+    return [(int(n), int(m)) for n, m in re.findall(r"building \[(\d+)/(\d+)\]", text)]
+
+
+def test_a_path_with_spaces_builds_and_says_how_far_it_is(tmp_path):
+    """At most a line per tenth where nobody looks on; nothing when nothing is built."""
+    folder = make(tmp_path / "a b", units=29)
+    done = configure(folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert 5 <= len(steps(done.stderr)) <= 10 and steps(done.stderr)[-1] == (30, 30), done.stderr
+    assert "[30/30]" in (folder / "build/build.log").read_text()
+    assert (folder / "build/python").read_text().strip() == shutil.which(sys.executable)
+    imported = "import ark_torch._C as c; print(c.__file__)"
+    found = subprocess.run([sys.executable, "-c", imported], cwd=folder, capture_output=True, text=True).stdout
+    assert found.startswith(str(folder)), found
+    again = configure(folder)
+    assert again.returncode == 0 and "building" not in again.stderr, again.stderr
+
+
+def test_on_a_terminal_progress_stays_in_one_line(tmp_path):
+    folder = make(tmp_path / "checkout", units=3)
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"ARK_PYTHON": sys.executable}
+    subprocess.run(["./configure"], cwd=folder, env=environment, stderr=theirs, check=True, timeout=550)
+    os.close(theirs)
+    text = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert steps(text) == [(n, 4) for n in range(1, 5)], text
+    assert text.count("\rbuilding") == 4 and text.count("\n") == 1 + ("no cmake" in text), repr(text)
+
+
+def test_an_error_of_the_compiler_is_shown(tmp_path):
+    folder = make(tmp_path / "checkout")
+    (folder / "csrc/wrong.cpp").write_text("int wrong() { return undeclared; }\n")
+    done = configure(folder)
+    assert done.returncode == 1
+    assert "'undeclared' was not declared" in done.stderr.replace("‘", "'").replace("’", "'"), done.stderr
+    assert "the build failed; its output is in build/build.log" in done.stderr
+    assert not (folder / "build/python").exists()
+
+
+def test_a_compiler_that_is_not_there_is_named(tmp_path):
+    done = configure(make(tmp_path / "checkout"), CXX="no-such-compiler -m64")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith("no C++ compiler (no-such-compiler): install g++"), done.stderr
+
+
+def test_packages_that_cannot_be_had_are_one_line(tmp_path):
+    """No torch, and an index that is not there."""
+    bare = tmp_path / "bare/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", str(bare.parents[1])], check=True)
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
+    done = configure(make(tmp_path / "checkout"), ARK_PYTHON=str(bare), PIP_CONFIG_FILE=os.devnull, **nowhere)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "is there a network?" in last and "ARK_PYTHON" in last and str(bare) in last, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_another_user_than_the_builder_is_told(shared_folder):
+    folder = make(shared_folder / "checkout")
+    assert configure(folder).returncode == 0
+    log = (folder / "build/build.log").read_text()
+    done = configure(folder, user=NOBODY)
+    assert done.returncode == 1
+    assert re.fullmatch(rf"\S+ cannot write {folder}, which belongs to root: .*\n", done.stderr), done.stderr
+    assert (folder / "build/build.log").read_text() == log
+
+
+@needs_ccache
+def test_a_second_checkout_takes_the_objects_of_the_first(tmp_path):
+    for name in ("one", "two"):
+        done = configure(make(tmp_path / name, units=4))
+        assert done.returncode == 0, done.stderr
+    environment = os.environ | {"CCACHE_DIR": str(tmp_path / "ccache")}
+    text = subprocess.run(["ccache", "--print-stats"], env=environment, capture_output=True, text=True).stdout
+    counts = {name: int(n) for name, n in re.findall(r"^(\w+)\t(\d+)", text, re.M)}
+    assert counts["cache_miss"] == 5 and counts["direct_cache_hit"] + counts["preprocessed_cache_hit"] == 5, text
+
+
+@needs_ccache
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = configure(make(tmp_path / "checkout"), CCACHE_DIR=str(tmp_path / "file/ccache"))
+    assert done.returncode == 0, done.stderr
