@@ -294,3 +294,9 @@ def test_a_feed_forward_product_waits_for_its_own_rows():
         (wait,) = [wait for wait in second["waits"] if wait["counter"] in counters]
         assert wait["counter"] == arrive["counter"] and wait["coef"] == [0, 1, 0] and wait.get("base", 0) == 0
         assert wait["extent"] == wait["div"] == 1 and wait["target"] == wait["last_target"] == columns
+
+
+def test_every_kind_of_task_has_a_colour():
+    from ark_torch.profile import _PALETTE
+
+    assert set(_PALETTE) == set(_C.task_kinds())

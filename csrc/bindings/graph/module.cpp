@@ -16,6 +16,7 @@
 #include "codegen/codegen.h"
 #include "cuda/driver.h"
 #include "cuda/toolchain.h"
+#include "plan/kinds.h"
 #include "runtime/compiled_graph.h"
 
 namespace py = pybind11;
@@ -230,6 +231,12 @@ void check_environment() {
   runtime::verification_from_environment();
 }
 
+std::vector<std::string> task_kinds() {
+  std::vector<std::string> names;
+  for (const plan::Kind& kind : plan::kKinds) names.push_back(plan::name(kind.kind));
+  return names;
+}
+
 void register_errors(py::module_& m) {
   py::register_exception<UnsupportedError>(m, "Unsupported", PyExc_RuntimeError);
   py::register_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
@@ -285,6 +292,7 @@ PYBIND11_MODULE(_C, m) {
       },
       py::arg("plan_json"), py::arg("trace") = false, py::arg("arch") = "sm_90a",
       "Compiles a plan's kernel; needs no GPU.");
+  m.def("task_kinds", &task_kinds, "The names of the task kinds, in the order of their table (csrc/plan/kinds.h).");
   m.def("check_environment", &check_environment,
         "Raises ValueError on a value that ARK_LOG or ARK_VERIFY cannot have.");
   m.def("info", [toolchain] { return info(*toolchain); }, "Driver, NVRTC, GPU, cache.");

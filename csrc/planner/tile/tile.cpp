@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "plan/kinds.h"
 #include "planner/extents.h"
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
@@ -345,35 +346,27 @@ void tile_attention(Draft& draft, FusedOp& op) {
   set_grid(op);
 }
 
+void tile_program(FusedOp& op, const std::vector<Storage>& storages, const Options& options) {
+  const TaskKind kind = op.op.record.kind;
+  if (kind == TaskKind::kRow) return tile_row(op, options);
+  if (kind == TaskKind::kColumn) return tile_column(op, options);
+  tile_pointwise(op, storages, options);
+}
+
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
-  abi::OpRecord& record = op.op.record;
-  switch (record.kind) {
-    case TaskKind::kPointwise:
-      return tile_pointwise(op, draft.graph.storages, options);
-    case TaskKind::kRow:
-      return tile_row(op, options);
-    case TaskKind::kColumn:
-      return tile_column(op, options);
-    case TaskKind::kMatmulTile:
-    case TaskKind::kMatmulFloat:
-    case TaskKind::kMatmulSimple:
+  switch (plan::kind_of(op.op.record).family) {
+    case plan::Family::kProgram:
+      return tile_program(op, draft.graph.storages, options);
+    case plan::Family::kMatmul:
       return tile_matmul(draft, op, options, columns);
-    case TaskKind::kMatmulRows:
+    case plan::Family::kRows:
       return set_grid(op);
-    case TaskKind::kMaskRange:
-      record.params.mask_range.block = kAttentionTile;
-      return set_grid(op);
-    case TaskKind::kAttentionDecode:
-    case TaskKind::kAttentionForward:
-    case TaskKind::kAttentionBackwardRows:
-    case TaskKind::kAttentionBackward:
-    case TaskKind::kAttentionBackwardQuery:
-    case TaskKind::kAttentionSimple:
+    case plan::Family::kAttention:
       return tile_attention(draft, op);
-    case TaskKind::kCount:
-      break;
+    case plan::Family::kMaskRange:
+      op.op.record.params.mask_range.block = kAttentionTile;
+      return set_grid(op);
   }
-  check(false, "tile: op '", op.op.name, "' has no task kind");
 }
 
 }  // namespace

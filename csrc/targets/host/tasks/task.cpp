@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "plan/kinds.h"
 
 namespace ark::targets::host {
 
@@ -28,31 +29,27 @@ BoundProgram bind_task_program(const plan::Plan& plan, const plan::Op& op, const
   }
 }
 
+namespace {
+
+bool is_backward(abi::TaskKind kind) {
+  using enum abi::TaskKind;
+  return kind == kAttentionBackwardRows || kind == kAttentionBackward || kind == kAttentionBackwardQuery;
+}
+
+}  // namespace
+
 std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) {
-  using abi::TaskKind;
-  switch (op.record.kind) {
-    case TaskKind::kPointwise:
-    case TaskKind::kRow:
-    case TaskKind::kColumn:
+  switch (plan::kind_of(op.record).family) {
+    case plan::Family::kProgram:
       return make_program_task(plan, op, kernels);
-    case TaskKind::kMatmulTile:
-    case TaskKind::kMatmulFloat:
-    case TaskKind::kMatmulSimple:
+    case plan::Family::kMatmul:
       return make_matmul_task(plan, op, kernels);
-    case TaskKind::kMatmulRows:
+    case plan::Family::kRows:
       return make_matmul_rows_task(plan, op, kernels);
-    case TaskKind::kAttentionDecode:
-    case TaskKind::kAttentionForward:
-    case TaskKind::kAttentionSimple:
-      return make_attention_task(op, kernels);
-    case TaskKind::kAttentionBackwardRows:
-    case TaskKind::kAttentionBackward:
-    case TaskKind::kAttentionBackwardQuery:
-      return make_attention_backward_task(op, kernels);
-    case TaskKind::kMaskRange:
+    case plan::Family::kAttention:
+      return is_backward(op.record.kind) ? make_attention_backward_task(op, kernels) : make_attention_task(op, kernels);
+    case plan::Family::kMaskRange:
       return make_mask_range_task(op, kernels);
-    case TaskKind::kCount:
-      break;
   }
   throw InternalError(cat("op '", op.name, "': task kind ", int(op.record.kind)));
 }
