@@ -65,7 +65,15 @@ setup(
             "ark_torch._C",
             sources(),
             include_dirs=[str(ROOT / "csrc")],
-            extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Werror=switch", "-Wno-sign-compare"],
+            extra_compile_args=[
+                "-std=c++20",
+                "-O2",
+                "-g0",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Werror=switch",
+                "-Wno-sign-compare",
+            ],
             extra_link_args=link_options(),
         )
     ],
