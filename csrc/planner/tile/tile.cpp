@@ -146,8 +146,9 @@ void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Opt
 /// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
 int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
   const bool is_long = params.row_size > kLongRow;
+  const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
   const int64_t least = is_long ? 1 : kConsumerWarps,
-                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / params.row_size));
+                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / row));
   const int64_t tile_cost = is_long ? 0 : 4;  // in rows
   int64_t best = least, best_cost = INT64_MAX;
   for (int64_t rows = least; rows <= most; rows *= 2) {
