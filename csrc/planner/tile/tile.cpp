@@ -87,6 +87,7 @@ int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t mu
 void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
   int64_t total = 1;
   for (const Joint& j : joint) total *= j.size;
+  if (total == 0) return set_grid(op.op.record, 0, 1, 1, op.op.name);
   const int64_t tiles = ceil_div(total, tile);
   int64_t grid[3] = {tiles, 1, 1};
   int64_t inner = 1;
