@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ark_torch.backend import ark
-from ark_torch.records import REGISTRY
+from ark_torch.records import recording
 
 COLUMNS = 4
 
@@ -65,6 +65,7 @@ BODIES = {
     "embedding": lambda y: F.embedding(_indices(y), torch.ones(5, 3)).sum(0),
     "index add": lambda y: torch.zeros(7, COLUMNS).index_add(0, _indices(y), y),
 }
+TRAINED = ("sum", "mean", "softmax of rows", "k", "m", "queries and keys", "keys", "cat with others")
 # What has no value. Tracing raises before ark sees the graph, unless nobody knows the size yet.
 ERRORS = {
     "amax": lambda y: y.amax(),
@@ -97,8 +98,8 @@ def _compare(compiled, body, *inputs):
 @pytest.fixture
 def clean():
     """Nobody may meet an internal error."""
-    yield
-    records = REGISTRY.records
+    with recording() as records:
+        yield
     assert records
     assert [error for record in records for error in record.internal_errors] == []
     assert [cause for record in records for cause in record.runtime_fallbacks if "internal" in cause] == []
@@ -155,7 +156,9 @@ def test_no_value(name: str, clean, scalar_outputs):
     _compare(compiled, body, x, torch.tensor(2))
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "softmax of rows", "k", "m", "queries and keys", "keys", "cat with others"])
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "softmax of rows", "k", "m", "queries and keys", "keys", "cat with others"]
+)
 def test_gradients(name: str, clean):
     body = _sliced(BODIES[name])
     compiled = torch.compile(body, backend=ark, dynamic=True)
