@@ -9,7 +9,7 @@ from torch._dynamo.utils import calculate_time_spent
 from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import CallMethodKey, resolve_unbacked_bindings
+from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
 from torch.utils import _sympy
 from torch.utils._pytree import SequenceKey, key_get
 from torch.utils._sympy import functions as sympy_functions
@@ -25,6 +25,7 @@ __all__ = [
     "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
+    "guard_or_false",
     "key_get",
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from ark_torch._compat import guard_or_false
+
 _library = torch.library.Library("ark", "DEF")
 _library.define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal) -> (Tensor, Tensor)")
 _library.define(
@@ -38,11 +40,15 @@ def _empty_rows_first(like: Tensor, batch, heads, rows, dim) -> Tensor:
     return like.new_empty(batch, rows, heads, dim).transpose(1, 2)
 
 
+def _group(q: Tensor, k: Tensor) -> int:
+    """Heads of q that share one of k."""
+    return q.shape[1] // k.shape[1] if k.shape[1] else 1
+
+
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
     """[B, H, S, T], masked, in the wide type."""
-    group = q.shape[1] // k.shape[1]
     wide = _wide(q.dtype)
-    scores = torch.matmul(q.to(wide) * scale, k.to(wide).repeat_interleave(group, 1).transpose(-1, -2))
+    scores = torch.matmul(q.to(wide) * scale, k.to(wide).repeat_interleave(_group(q, k), 1).transpose(-1, -2))
     if causal:
         visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~visible, -math.inf)
@@ -62,7 +68,7 @@ def attention_math(q, k, v, mask, scale, causal) -> tuple[Tensor, Tensor]:
     """Reference and fallback."""
     scores = _scores(q, k, mask, scale, causal)
     logsumexp = torch.logsumexp(scores, -1)
-    wide_v = v.to(scores.dtype).repeat_interleave(q.shape[1] // v.shape[1], 1)
+    wide_v = v.to(scores.dtype).repeat_interleave(_group(q, v), 1)
     out = torch.matmul(_probabilities(scores, logsumexp), wide_v)
     return _rows_first(out.to(q.dtype)), logsumexp
 
@@ -90,14 +96,14 @@ def _attention_cuda(q, k, v, mask, scale, causal) -> tuple[Tensor, Tensor]:
 def attention_backward_math(dout, q, k, v, out, logsumexp, mask, scale, causal) -> tuple[Tensor, Tensor, Tensor]:
     scores = _scores(q, k, mask, scale, causal)
     probs, wide = _probabilities(scores, logsumexp), scores.dtype
-    heads, groups = q.shape[1], k.shape[1]
-    wide_k, wide_v = (x.to(wide).repeat_interleave(heads // groups, 1) for x in (k, v))
+    group = _group(q, k)
+    wide_k, wide_v = (x.to(wide).repeat_interleave(group, 1) for x in (k, v))
     dout = dout.to(wide)
     delta = (dout * out.to(wide)).sum(-1, keepdim=True)
     dscores = probs * (torch.matmul(dout, wide_v.transpose(-1, -2)) - delta) * scale
 
     def to_groups(x: Tensor) -> Tensor:
-        return x.unflatten(1, (groups, heads // groups)).sum(2)
+        return x.unflatten(1, (k.shape[1], group)).sum(2)
 
     dq = torch.matmul(dscores, wide_k)
     dk = to_groups(torch.matmul(dscores.transpose(-1, -2), q.to(wide)))
@@ -152,7 +158,7 @@ def _takes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: floa
     """Whether the op covers the call; what it does not cover stays ATen's."""
     if dropout_p != 0 or q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or q.is_nested:
         return False
-    if any(isinstance(size, int) and size == 0 for size in (q.shape[1], q.shape[3])):
+    if guard_or_false(q.shape[1] == 0) or not guard_or_false(q.shape[3] > 0):  # the scale is a number of the graph
         return False
     if q.dtype not in _FLOATS or k.dtype != q.dtype or v.dtype != q.dtype:
         return False

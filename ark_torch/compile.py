@@ -152,10 +152,11 @@ class _GraphCompiler:
         lowered = lower_segment(name, step.nodes, outputs, self.device)
         data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
         for symbol in [*lowered.symbols, *data]:
-            if symbol not in self.symbols.sources:
+            if symbol not in self.symbols.sources and symbol not in lowered.derived:
                 raise Unsupported(f"size {symbol} that no argument carries")
         native = {**self.options.native, "dump": dump_folder()}
-        executable = compile_segment(name, lowered, self.target, self.device, native, self.symbols.hints)
+        hints = {**self.symbols.hints, **{s: self.symbols.hint_of(e) for s, e in lowered.derived.items()}}
+        executable = compile_segment(name, lowered, self.target, self.device, native, hints)
 
         def make_fallback():
             emitter = Emitter(self.gm, self.symbols, self.device)

@@ -12,9 +12,9 @@ from ark_torch.lifetimes import last_uses
 from ark_torch.lowering import SEED
 from ark_torch.partition import Step, is_constant
 from ark_torch.segment import NativeSegment
-from ark_torch.sizes import to_python
+from ark_torch.size_source import to_python
 from ark_torch.source import Source
-from ark_torch.symbols import SymbolTable
+from ark_torch.symbols import SymbolTable, is_unbacked_source
 
 
 class Emitter:
@@ -75,7 +75,8 @@ class Emitter:
         for place, key in lowered.extras:
             items.insert(place, self._extra(key))
         for symbol in lowered.symbols:
-            items.append(f"s_{symbol}")
+            derived = lowered.derived.get(symbol)
+            items.append(f"s_{symbol}" if derived is None else to_python(derived, self.symbols.variables))
         call = f"{self.source.constant(segment, segment.name)}([{', '.join(items)}])"
         targets = ", ".join(node.name for node in lowered.outputs)
         self.source.add(f"({targets},) = {call}" if targets else call)
@@ -133,11 +134,16 @@ class Emitter:
         if node not in self.made:
             if is_constant(node):
                 self._emit_aten(node)
-            elif self.symbols.knows(node) or self.symbols.carries(node):
+            elif self.symbols.knows(node) or self.symbols.carries(node) or self._reads_known(node):
                 return self._size(node.meta["val"])
             else:
                 raise RuntimeError(f"{node.name} is read before any step makes it")
         return node.name
+
+    def _reads_known(self, node: fx.Node) -> bool:
+        """Whether a stand-in got as a symbol what the node reads off a tensor outside."""
+        expr = size_expr(node.meta["val"]) if isinstance(node.meta.get("val"), torch.SymInt) else None
+        return is_unbacked_source(node) and getattr(expr, "name", None) in self.known_symbols
 
     def _size(self, val) -> str:
         """From the symbols; in a stand-in that lacks one, from the number that its segment gets as data."""

@@ -18,6 +18,7 @@ from torch import fx
 from ark_torch._compat import size_expr, sympy, unset_fake_temporarily
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
+from ark_torch.size_source import check_python
 from ark_torch.sizes import contiguous_strides
 
 RULES: dict[Any, Callable] = {}
@@ -187,6 +188,7 @@ class Lowering:
 
     def _make_scalar(self, number: Any, dtype: torch.dtype) -> Value:
         if isinstance(number, sympy.Expr):
+            check_python(number)
             return self.cast(self._extra(number, "size"), dtype)
         if isinstance(number, complex):
             raise Unsupported("complex scalar")

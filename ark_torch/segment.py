@@ -36,6 +36,7 @@ class SegmentGraph:
     outputs: list[fx.Node]
     symbols: list[str]
     extras: list[tuple[int, object]]  # (place among the tensors, SEED or the expression of a size), ascending
+    derived: dict = field(default_factory=dict)  # those of the symbols that follow from others -> their expressions
 
 
 def lower_constant(ctx: Lowering, node: fx.Node) -> None:
@@ -69,7 +70,8 @@ def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], devic
     extras = sorted(((ctx.graph.inputs.index(v.id), k) for k, v in ctx.extras.items()), key=lambda item: item[0])
     ctx.graph.outputs = [ctx.env[node].id for node in outputs]
     graph = ctx.graph.finish()
-    return SegmentGraph(graph, inputs, list(outputs), list(ctx.graph.sizes.symbols), extras)
+    sizes = ctx.graph.sizes
+    return SegmentGraph(graph, inputs, list(outputs), list(sizes.symbols), extras, dict(sizes.derived))
 
 
 def probe(node: fx.Node, device: torch.device) -> str | None:

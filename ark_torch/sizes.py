@@ -1,17 +1,17 @@
-"""Symbolic sizes: sympy expressions to the postfix pool of ir::Graph, and to Python source."""
+"""Symbolic sizes: sympy expressions to the postfix pool of ir::Graph."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ark_torch._compat import sympy, sympy_functions
-from ark_torch.errors import Unsupported
+from ark_torch.size_source import check_python
 
 Size = "int | sympy.Expr"
 
 
-def _children(expr: sympy.Expr) -> tuple[str, tuple]:
-    """The expression's outermost operation in the vocabulary of ir::SizeExpr, and its operands."""
+def _children(expr: sympy.Expr) -> tuple[str, tuple] | None:
+    """The expression's outermost operation in the vocabulary of ir::SizeExpr, and its operands; None for others."""
     name = type(expr).__name__
     args = expr.args
     if name in ("Add", "Mul"):
@@ -26,14 +26,19 @@ def _children(expr: sympy.Expr) -> tuple[str, tuple]:
         return "mod", (sympy_functions.FloorDiv(args[0], args[1]), args[2])
     if name in ("Max", "Min"):
         return name.lower(), args
-    raise Unsupported(f"size expression {expr} ({name})")
+    return None
 
 
 @dataclass
 class SizePool:
-    """The symbols and expressions of one graph."""
+    """The symbols and expressions of one graph.
+
+    What ir::SizeExpr cannot express (floats, roots, bits) becomes a symbol of its own, which the caller works out from
+    the others at each call.
+    """
 
     symbols: list[str] = field(default_factory=list)
+    derived: dict = field(default_factory=dict)  # symbol -> its expression over symbols that are none of these
     exprs: list[dict] = field(default_factory=list)
     _known: dict = field(default_factory=dict)
 
@@ -50,28 +55,29 @@ class SizePool:
         if expr.is_Integer:
             entry = {"op": "const", "value": int(expr)}
         elif expr.is_Symbol:
-            if expr.name not in self.symbols:
-                self.symbols.append(expr.name)
-            entry = {"op": "sym", "value": self.symbols.index(expr.name)}
-        else:
-            op, args = _children(expr)
+            entry = self._symbol(expr.name)
+        elif (children := _children(expr)) is not None:
+            op, args = children
             entry = {"op": op, "args": [self._expr(arg) for arg in args]}
+        else:
+            entry = self._derive(expr)
         self.exprs.append(entry)
         self._known[expr] = len(self.exprs) - 1
         return self._known[expr]
 
+    def _symbol(self, name: str) -> dict:
+        if name not in self.symbols:
+            self.symbols.append(name)
+        return {"op": "sym", "value": self.symbols.index(name)}
 
-def to_python(size, names: dict[str, str]) -> str:
-    """Python source of a size; `names` gives the variable of each symbol (KeyError when one is missing)."""
-    if isinstance(size, int) or size.is_Integer:
-        return str(int(size))
-    if size.is_Symbol:
-        return names[size.name]
-    op, args = _children(size)
-    parts = [to_python(arg, names) for arg in args]
-    if op in ("max", "min"):
-        return f"{op}({', '.join(parts)})"
-    return "(" + {"add": " + ", "mul": " * ", "floordiv": " // ", "mod": " % "}[op].join(parts) + ")"
+    def _derive(self, expr: sympy.Expr) -> dict:
+        """The symbols that it follows from are symbols of the graph too: a stand-in works out every size from them."""
+        check_python(expr)
+        for symbol in sorted(s.name for s in expr.free_symbols):
+            self._symbol(symbol)
+        name = f"derived{len(self.derived)}"
+        self.derived[name] = expr
+        return self._symbol(name)
 
 
 def contiguous_strides(shape: tuple) -> tuple:

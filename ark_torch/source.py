@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 
@@ -9,7 +11,7 @@ class Source:
     """The body of `call(args)`."""
 
     def __init__(self):
-        self.scope: dict = {"torch": torch}
+        self.scope: dict = {"torch": torch, "math": math}
         self.lines: list[str] = []
 
     def add(self, line: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import fx
 
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
-from ark_torch.sizes import to_python
+from ark_torch.size_source import to_python
 
 
 def is_unbacked_source(node: fx.Node) -> bool:
@@ -62,6 +64,12 @@ class SymbolTable:
     @property
     def variables(self) -> dict[str, str]:
         return {name: f"s_{name}" for name in self.sources}
+
+    def hint_of(self, expr) -> int | None:
+        """What a derived size was when the graph was traced."""
+        if not {s.name for s in expr.free_symbols} <= self.hints.keys():
+            return None
+        return eval(to_python(expr, {name: str(hint) for name, hint in self.hints.items()}), {"math": math})
 
     def source_of(self, val) -> str | None:
         try:

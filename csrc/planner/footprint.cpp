@@ -188,6 +188,7 @@ bool walk_flat(const plan::Op& op, const Layout& layout, Hull& tile, int64_t ste
   const abi::OpRecord& record = op.record;
   int64_t total = 1;
   for (const Dim& dim : dims) total *= dim.size;
+  if (total == 0) return false;
   if (!span_of(dims, std::min(layout.flat_tile, total), tile)) return false;
   int64_t count = layout.flat_tile;
   for (int axis = 2; axis >= 0; --axis) {

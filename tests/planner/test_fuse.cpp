@@ -266,6 +266,21 @@ void test_scatter() {
   EXPECT_EQ(kinds(one.fuse({one.unary(Opcode::kExp, one.index_store(t, r, i, {-1, 1}))})), "pointwise");
 }
 
+void test_no_elements() {
+  Model sum;
+  const FusedGraph fused = sum.fuse({sum.reduce(ReduceOp::kSum, sum.input(kF32, {0, 4}), {0}, false, kF32)});
+  EXPECT_EQ(fused.ops.size(), size_t{1});
+  EXPECT_EQ(count(program_of(fused, 0), Opcode::kLoad), 0);  // there is nothing to read
+  EXPECT_EQ(num_writes(fused.ops[0]), 1);
+  Model largest;
+  const ValueId x = largest.input(kF32, {0, 4});
+  const ValueId max = largest.reduce(ReduceOp::kMax, x, {0}, true, kF32);
+  EXPECT_THROW(UnsupportedError, largest.fuse({max}), "max of no elements");
+  Model softmax;  // only what has no elements reads the maximum
+  const ValueId y = softmax.input(kF32, {0, 4});
+  softmax.fuse({softmax.binary(Opcode::kSub, y, softmax.reduce(ReduceOp::kMax, y, {0}, true, kF32))});
+}
+
 void test_unsupported() {
   Model m;
   const std::vector<int64_t> s{1, 2, 64, 64};
@@ -292,6 +307,7 @@ int main() {
   test_exchanged_inputs();
   test_outputs();
   test_scatter();
+  test_no_elements();
   test_unsupported();
   return result("test_fuse");
 }

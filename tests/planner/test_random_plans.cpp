@@ -14,11 +14,16 @@ using namespace ark::test;
 
 namespace {
 
+/// The dimension of size 0 of all matrices.
+enum class Nothing { kNone, kRows, kColumns };
+
 class RandomGraph {
  public:
-  explicit RandomGraph(uint32_t seed) : random_(seed) {
+  explicit RandomGraph(uint32_t seed, Nothing nothing = Nothing::kNone) : random_(seed), nothing_(nothing) {
     rows_ = 32 * draw(1, 6), columns_ = 16 * draw(2, 12);
     if (draw(0, 2) == 0) rows_ += draw(1, 31), columns_ += draw(1, 15);
+    if (nothing == Nothing::kRows) rows_ = 0;
+    if (nothing == Nothing::kColumns) columns_ = 0;
     dtype_ = draw(0, 1) ? DType::kBF16 : DType::kF32;
     for (int i = 0; i < 2; ++i) matrices_.push_back(b_.input(dtype_, {rows_, columns_}));
     index_ = b_.input(DType::kI64, {rows_, 1});
@@ -84,7 +89,7 @@ class RandomGraph {
     ValueId sum = b_.value(dtype_, {dim == 0 ? 1 : rows_, dim == 0 ? columns_ : 1});
     Node& node = b_.node(OpKind::kReduce, {x}, {sum});
     node.attrs.dims = {dim}, node.attrs.keepdim = true;
-    node.attrs.reduce = draw(0, 1) ? ReduceOp::kSum : ReduceOp::kMax;
+    node.attrs.reduce = draw(0, 1) || nothing_ != Nothing::kNone ? ReduceOp::kSum : ReduceOp::kMax;
     matrices_.push_back(binary(draw(0, 1) ? x : pick(), sum));
     if (draw(0, 3) == 0) b_.graph.outputs.push_back(sum);
   }
@@ -136,6 +141,7 @@ class RandomGraph {
   }
 
   std::mt19937 random_;
+  Nothing nothing_;
   GraphBuilder b_;
   int64_t rows_ = 0, columns_ = 0;
   DType dtype_ = DType::kF32;
@@ -143,8 +149,8 @@ class RandomGraph {
   ValueId index_ = -1;
 };
 
-void test_seed(uint32_t seed, int& planned, int& unsupported) {
-  RandomGraph random(seed);
+void test_seed(uint32_t seed, Nothing nothing, int& planned, int& unsupported) {
+  RandomGraph random(seed, nothing);
   for (bool tensor_cores : {false, true}) {
     planner::Options options;
     options.machine.num_workers = seed % 3 == 0 ? 3 : 24;
@@ -171,7 +177,11 @@ int main(int argc, char** argv) {
   auto first = static_cast<uint32_t>(argc > 1 ? std::atoi(argv[1]) : 1);
   auto count = static_cast<uint32_t>(argc > 2 ? std::atoi(argv[2]) : 16);
   int planned = 0, unsupported = 0;
-  for (uint32_t seed = first; seed < first + count; ++seed) test_seed(seed, planned, unsupported);
+  for (uint32_t seed = first; seed < first + count; ++seed) test_seed(seed, Nothing::kNone, planned, unsupported);
+  for (uint32_t seed = first; seed < first + count; ++seed) {
+    test_seed(seed, Nothing::kRows, planned, unsupported);
+    test_seed(seed, Nothing::kColumns, planned, unsupported);
+  }
   std::printf("%d plans, %d graphs unsupported\n", planned, unsupported);
   EXPECT(planned > unsupported);
   return test::result("random plans");

@@ -1,4 +1,5 @@
 // Tile sizes, grids, tensor maps; split reductions compute the same sums.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -229,6 +230,25 @@ void test_pointwise() {
   const planner::Footprint f = planner::footprint(op, draft.graph.programs, 0, draft.graph.storages[x]);
   expect_equal(f.step[0], int64_t{16 * 384 * 64}, "swap: step between batches");
   expect_equal(f.step[1], op.record.params.program.tile / 1024 * 64, "swap: step between row blocks");
+}
+
+/// An op without elements has no tiles; sums of nothing have.
+void test_no_elements() {
+  const auto tiles = [](TaskKind kind, const std::vector<int64_t>& sizes, const std::vector<int64_t>& results) {
+    Builder b;
+    auto x = b.input("x", sizes, false), y = b.storage("y", results);
+    b.output(y);
+    std::vector<int64_t> strides = b.dense_ref(y).strides;
+    strides.resize(sizes.size());
+    if (kind == TaskKind::kColumn) std::rotate(strides.begin(), strides.end() - 1, strides.end());
+    b.program_op(kind, "op", sizes, kind == TaskKind::kPointwise ? 0 : 1, {b.dense_ref(x)}, {{y, strides}});
+    return planner::num_tiles(find(tiled(b), "op").record);
+  };
+  expect_equal(tiles(TaskKind::kPointwise, {2, 0}, {2, 0}), int64_t{0}, "pointwise: of no columns");
+  expect_equal(tiles(TaskKind::kPointwise, {3, 0, 5}, {3, 0, 5}), int64_t{0}, "pointwise: a 0 in the middle");
+  expect_equal(tiles(TaskKind::kColumn, {4, 2, 0}, {2, 0}), int64_t{0}, "sums of no columns");
+  expect(tiles(TaskKind::kColumn, {0, 2, 3}, {2, 3}) > 0, "columns of nothing");
+  expect(tiles(TaskKind::kRow, {2, 3, 0}, {2, 3}) > 0, "rows of nothing");
 }
 
 // ---- rewritten graphs, evaluated ----
@@ -464,6 +484,7 @@ int main() {
   test_float_split_k(256, 2048, 32);
   test_float_split_k(256, 256, 0);
   test_pointwise();
+  test_no_elements();
   test_split(true, 64, {1024}, true);
   test_split(true, 96, {16, 120}, true);
   test_split(true, 64, {1021}, false);  // a prime

@@ -58,6 +58,14 @@ uint32_t Grouper::row_dims(int g) {
   return mask;
 }
 
+bool Grouper::has_tiles(int g) {
+  const uint32_t rows = row_dims(g);
+  const std::vector<int64_t>& dims = group(g).dims;
+  for (size_t d = 0; d < dims.size(); ++d)
+    if ((rows >> d & 1) == 0 && dims[d] == 0) return false;
+  return true;
+}
+
 void Grouper::elementwise(int owner, int g) {
   if (g < 0) return;  // free
   if (claim(owner, g)) return own(owner, g);
@@ -89,6 +97,8 @@ void Grouper::set_pointwise_domain(int g, int owner) {
 bool Grouper::claim(int owner, int g) {
   const auto o = static_cast<size_t>(owner);
   if (state_.no_claim[o] || is_opaque(group(g).kind)) return false;
+  // Places drop dimensions of size 0 as they drop those of 1: they would name an element.
+  if (state_.tensor(owner).numel == 0 && has_tiles(g)) return claim_part(owner, g);
   const std::optional<Coords> place = find_place(owner, state_.node(state_.tensor(owner).node), g);
   const int reg = place ? try_eval(owner, g, *place) : -1;
   if (reg < 0 || !fits(reg, *place, g)) return claim_part(owner, g);

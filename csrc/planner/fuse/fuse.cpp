@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "planner/fuse/empty.h"
 #include "planner/fuse/simplify.h"
 #include "planner/fuse/state.h"
 
@@ -120,6 +121,7 @@ const Coords* view_map(const State& state, int view) {
 FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows) {
   State state;
   state.graph = simplify(std::move(bound_graph), num_workers);
+  check_empty(state.graph);
   state.tensor_cores = tensor_cores;
   state.few_rows = few_rows;
   state.num_workers = num_workers;

@@ -36,6 +36,8 @@ class Grouper {
                                   const std::vector<int64_t>& to) const;
   std::optional<Coords> find_place(int owner, const ir::Node& node, int g);
   uint32_t row_dims(int g);
+  /// Whether the group's op computes anything: a reduction over nothing does.
+  bool has_tiles(int g);
   void elementwise(int owner, int g);
   void set_pointwise_domain(int g, int owner);
   bool claim(int owner, int g);

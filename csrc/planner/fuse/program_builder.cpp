@@ -113,6 +113,8 @@ std::optional<Expr> ProgramBuilder::linear_place(int value, const Coords& coords
 
 int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
   const Tensor& t = state_.tensor(value);
+  // Nobody runs what is done with the elements of nothing; a reduction over it still has a program.
+  if (t.numel == 0) return constant(compute_type(t.dtype), 0, 0);
   if (in_memory(t.owner)) {
     StorageId storage = -1;
     const std::optional<Expr> linear = linear_place(value, coords, &storage);

@@ -301,7 +301,8 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     } else if (ops.empty()) {
       continue;  // nobody touches it
     } else {
-      check(!arena.use(s).writers.empty(), "storage '", storage.name, "' is read but never written");
+      check(buffer.size_bytes == 0 || !arena.use(s).writers.empty(), "storage '", storage.name,
+            "' is read but never written");
       begins[ops.front()].push_back(s);
     }
     slot_of[s] = static_cast<int32_t>(plan.buffers.size());

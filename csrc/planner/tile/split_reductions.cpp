@@ -65,6 +65,7 @@ int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
     const bool is_reduced = column ? d < p.reduce_dims : d >= p.num_dims - p.reduce_dims;
     (is_reduced ? reduced : kept) *= record.size[d];
   }
+  if (kept == 0 || reduced == 0) return 1;
   // Columns: tiles of up to 256 columns; a part of 128 rows lines up with a matmul's row block. Rows: a CTA per row.
   const int64_t tiles = column ? (kept + 255) / 256 : kept;
   int64_t least = column ? 64 : 8192;

@@ -95,6 +95,7 @@ int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t mu
 void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
   int64_t total = 1;
   for (const Joint& j : joint) total *= j.size;
+  if (total == 0) return set_grid(op.op.record, 0, 1, 1, op.op.name);
   const int64_t tiles = ceil_div(total, tile);
   int64_t grid[3] = {tiles, 1, 1};
   int64_t inner = 1;
@@ -154,8 +155,9 @@ void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Opt
 /// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
 int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
   const bool is_long = params.row_size > kLongRow;
+  const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
   const int64_t least = is_long ? 1 : kConsumerWarps,
-                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / params.row_size));
+                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / row));
   const int64_t tile_cost = is_long ? 0 : 4;  // in rows
   int64_t best = least, best_cost = INT64_MAX;
   for (int64_t rows = least; rows <= most; rows *= 2) {

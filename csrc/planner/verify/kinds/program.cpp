@@ -43,8 +43,14 @@ void program_region(const plan::Op& op, const abi::Operand& x, const OperandUse&
   Ranges dims;
   for (int d = 0; d < p.num_dims; ++d) dims.push_back({0, op.record.size[d], x.stride[d]});
   const std::span<const Range> all(dims);
-  if (std::any_of(all.begin(), all.end(), [](const Range& d) { return d.count == 0; })) return;
-  if (op.record.kind == TaskKind::kColumn) {
+  // A reduction over nothing stores its results all the same.
+  const bool column = op.record.kind == TaskKind::kColumn;
+  const auto reduced = static_cast<size_t>(p.reduce_dims);
+  const std::span<const Range> touched = !use.once ? all
+                                         : column  ? all.subspan(reduced)
+                                                   : all.first(all.size() - reduced);
+  if (total(touched) == 0) return;
+  if (column) {
     const int64_t blocks = (total(all.subspan(static_cast<size_t>(p.reduce_dims))) + p.tile - 1) / p.tile;
     if (first % blocks == 0 && last % blocks == blocks - 1)
       return column_region(op, x, use, all, first / blocks, (last + 1) / blocks - first / blocks, 0, blocks - 1,
