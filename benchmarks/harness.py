@@ -8,6 +8,7 @@ A benchmark file answers one question. It builds `Case`s, hands them to `run_cas
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import json
@@ -309,11 +310,15 @@ def device() -> str:
 
 
 def compiled(function: Callable, mode: str) -> Callable:
-    """`function` under one way of running it: eager, ark, inductor, reduce-overhead or max-autotune."""
+    """`function` under one way of running it: eager, ark, inductor, reduce-overhead or max-autotune. `ark:name=value`:
+    with that option of ark's."""
     if mode == "eager":
         return function
     if mode == "ark":
         return torch.compile(function, backend="ark")
+    if mode.startswith("ark:"):
+        name, _, value = mode.removeprefix("ark:").partition("=")
+        return torch.compile(function, backend="ark", options={name: ast.literal_eval(value)})
     if mode == "inductor":
         return torch.compile(function)
     return torch.compile(function, mode=mode)

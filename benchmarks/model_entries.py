@@ -128,7 +128,7 @@ def llama_decode(name: str, config: dict, batch: int) -> Entry:
 
 
 ENTRIES = [
-    *(llama_decode("Llama-3.2-1B", LLAMA_1B, batch) for batch in (1, 8, 16, 64)),
+    *(llama_decode("Llama-3.2-1B", LLAMA_1B, batch) for batch in (1, 2, 4, 8, 16, 64)),
     llama_decode("Llama-3.1-8B", LLAMA_8B, 1),
     Entry("Qwen3-0.6B decode b1", "cached", of(tf.Qwen3ForCausalLM, tf.Qwen3Config), QWEN3, TINY, TOKEN),
     Entry("GPT-2 small decode b1", "cached", GPT, GPT2, TINY_GPT2, TOKEN),
@@ -147,6 +147,17 @@ ENTRIES = [
     llama_decode("Llama-3.1-8B", LLAMA_8B, 8),
     Entry("GPT-2 training 4 x 512", "training", GPT, GPT2, TINY_GPT2, tokens(4, 512, labels=True)),
     Entry("Phi-3-mini (2 layers) decode b1", "cached", of(tf.Phi3ForCausalLM, tf.Phi3Config), PHI3, TINY_PHI3, TOKEN),
+    *(
+        Entry(
+            f"Qwen3-0.6B decode b{batch}",
+            "cached",
+            of(tf.Qwen3ForCausalLM, tf.Qwen3Config),
+            QWEN3,
+            TINY,
+            tokens(batch, 1),
+        )
+        for batch in (2, 8)
+    ),
     Entry("Gemma-2-2B (4 layers) decode b1", "cached", of(tf.Gemma2ForCausalLM, tf.Gemma2Config), GEMMA2, TINY, TOKEN),
     Entry("Gemma-3-270M decode b1", "cached", of(tf.Gemma3ForCausalLM, tf.Gemma3TextConfig), GEMMA3, TINY, TOKEN),
     Entry(

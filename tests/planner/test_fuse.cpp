@@ -170,9 +170,11 @@ void test_matmul_kinds() {
     return kinds(m.fuse({m.matmul(x, transposed ? m.transposed(w) : w, type)}, tensor_cores));
   };
   EXPECT_EQ(kind(kBF16, 1, 2048, 512, true), "rows");
-  EXPECT_EQ(kind(kBF16, 8, 2048, 512, true), "rows");
-  EXPECT_EQ(kind(kBF16, 8, 4096, 512, true), "tile");  // the activation is too big
-  EXPECT_EQ(kind(kBF16, 9, 2048, 512, true), "tile");
+  EXPECT_EQ(kind(kBF16, 2, 2048, 512, true), "tile");  // faster from two rows on
+  EXPECT_EQ(kind(kBF16, 8, 2048, 512, true), "tile");
+  EXPECT_EQ(kind(kF32, 8, 2048, 512, true), "rows");
+  EXPECT_EQ(kind(kF32, 8, 4096, 512, true), "float");  // the activation is too big
+  EXPECT_EQ(kind(kF32, 9, 2048, 512, true), "float");
   EXPECT_EQ(kind(kBF16, 4, 256, 512, false), "tile");
   EXPECT_EQ(kind(kBF16, 64, 100, 64, true), "simple");  // rows of 200 bytes
   EXPECT_EQ(kind(kF32, 64, 128, 64, true), "float");
