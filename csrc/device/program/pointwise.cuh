@@ -2,6 +2,7 @@
 // directly, in vectors wherever they are aligned (pointwise_places.cuh).
 #pragma once
 #include "device/program/pointwise_places.cuh"
+#include "device/program/support.cuh"
 
 namespace ark::device {
 
@@ -28,14 +29,14 @@ struct Pointwise {
     for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
     const i64 begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
     const ProgramContext c(task, p.first_operand, consumer.worker);
-    const PointwisePlaces<P, V> places(c, begin, end, total);
+    const PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
     constexpr bool kShort = P::kUnroll > 2;  // worth a copy that asks no operand
     if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
       run_places<P, V>(consumer, ProgramContext(task, p.first_operand, consumer.worker, kShort ? ~0u : 0),
-                       VectorPlaces<P, V>{places});
+                       VectorPlaces<P, V, ProgramContext>{places});
     else
-      run_places<P, V>(consumer, c, VectorPlaces<P, V>{places});
-    run_places<P, 1>(consumer, c, ElementPlaces<P, V>{places});
+      run_places<P, V>(consumer, c, VectorPlaces<P, V, ProgramContext>{places});
+    run_places<P, 1>(consumer, c, ElementPlaces<P, V, ProgramContext>{places});
   }
 
   /// Elements, or vectors of V of them, at the places; P::kUnroll vectors in flight per thread.

@@ -2,14 +2,14 @@
 // one by one what is left. Where a vector's length divides the flattened domain they lie at its multiples; else, in
 // rows of a length that no vector divides, they begin at the places of each row that are aligned.
 #pragma once
-#include "device/program/support.cuh"
+#include "device/program/domain.cuh"
 
 namespace ark::device {
 
 /// The rows that elements [begin, end) of the flattened domain lie in.
-template <class P, int V>
+template <class P, int V, class Context>
 struct PointwiseRows {
-  const ProgramContext& c;
+  const Context& c;
   i64 begin, end;
   i32 row = 1, first = 0, count = 0;  // elements of a row; rows
   int head = -1;                      // operand whose alignment counts
@@ -33,7 +33,9 @@ struct PointwiseRows {
     p.low = static_cast<i32>(max(begin - start, static_cast<i64>(0)));
     p.high = static_cast<i32>(min(end - start, static_cast<i64>(row)));
     const abi::Operand& o = c.operand(head);
-    const i64 place = o.offset / element_bytes(o.dtype) + element_offset(o, x) + p.low;
+    i64 place = o.offset / element_bytes(o.dtype) + p.low;
+#pragma unroll
+    for (int d = 0; d + 1 < P::kDims; ++d) place += static_cast<i64>(x[d]) * static_cast<i32>(o.stride[d]);
     p.vectors = min(p.low + (static_cast<i32>(-place) & (V - 1)), p.high);
     p.rest = p.vectors + (p.high - p.vectors) / V * V;
     return p;
@@ -41,8 +43,8 @@ struct PointwiseRows {
 };
 
 /// The narrowest operand that moves by vectors of V: where it is aligned all of them are; -1: none.
-template <class P, int V>
-ARK_DEVICE int head_operand(const ProgramContext& c) {
+template <class P, int V, class Context>
+ARK_DEVICE int head_operand(const Context& c) {
   int head = -1, narrowest = 16;
 #pragma unroll 1
   for (int i = 0; i < P::kNumOperands; ++i) {
@@ -55,16 +57,16 @@ ARK_DEVICE int head_operand(const ProgramContext& c) {
 }
 
 /// How an item's elements are divided.
-template <class P, int V>
+template <class P, int V, class Context>
 struct PointwisePlaces {
-  PointwiseRows<P, V> rows;
+  PointwiseRows<P, V, Context> rows;
   i64 whole;  // elements [rows.begin, whole) lie in vectors, [whole, rows.end) do not; by rows: neither
   bool by_rows = false;
 
-  ARK_DEVICE PointwisePlaces(const ProgramContext& c, i64 begin, i64 end, i64 total) : rows{c, begin, end} {
+  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : rows{c, begin, end} {
     const abi::OpRecord& r = *c.task.record;
     const i64 row = r.size[P::kDims - 1], tile = r.params.program.tile;
-    const bool divides = row == total || row % (P::kFreeRows ? P::kLongestVector : V) == 0;
+    const bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
     whole = begin;
     if (divides && (tile % V == 0 || tile >= total)) {
       whole = end - (end - begin) % V;
@@ -77,9 +79,9 @@ struct PointwisePlaces {
 };
 
 /// Place n of the vectors.
-template <class P, int V>
+template <class P, int V, class Context>
 struct VectorPlaces {
-  const PointwisePlaces<P, V>& all;
+  const PointwisePlaces<P, V, Context>& all;
 
   ARK_DEVICE i64 count() const {
     if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * (all.rows.row / V);
@@ -103,9 +105,9 @@ struct VectorPlaces {
 };
 
 /// Place n of the elements that lie in no vector; by rows: before and after their vectors.
-template <class P, int V>
+template <class P, int V, class Context>
 struct ElementPlaces {
-  const PointwisePlaces<P, V>& all;
+  const PointwisePlaces<P, V, Context>& all;
 
   ARK_DEVICE i64 count() const {
     if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * (2 * V);
