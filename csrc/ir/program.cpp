@@ -103,9 +103,8 @@ int longest_vector(const Program& program) {
 
 bool has_free_rows(const Program& program) {
   return program.kind == ProgramKind::kPointwise && program.num_dims > 1 &&
-         std::none_of(program.instrs.begin(), program.instrs.end(), [&](const Instr& in) {
-           return in.op == Opcode::kIndex && in.aux == program.num_dims - 1;
-         });
+         std::none_of(program.instrs.begin(), program.instrs.end(),
+                      [&](const Instr& in) { return in.op == Opcode::kIndex && in.aux == program.num_dims - 1; });
 }
 
 }  // namespace ark

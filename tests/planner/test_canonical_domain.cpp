@@ -117,12 +117,13 @@ void reductions_keep_their_dimensions() {
   std::multiset<std::string> domains;
   const FusedGraph graph = fused(b);
   for (const FusedOp& op : graph.ops) domains.insert(domain(op));
-  expect(domains == std::multiset<std::string>{"35 99 reduce 1", "7 5 99 reduce 1", "35 99 reduce 1"},
-         "reductions: " + [&] {
-           std::string text;
-           for (const std::string& d : domains) text += d + "; ";
-           return text;
-         }());
+  expect(
+      domains == std::multiset<std::string>{"35 99 reduce 1", "7 5 99 reduce 1", "35 99 reduce 1"},
+      "reductions: " + [&] {
+        std::string text;
+        for (const std::string& d : domains) text += d + "; ";
+        return text;
+      }());
 }
 
 /// The place of a reduction counts along the dimensions as they stand.
@@ -174,8 +175,7 @@ void sums_of_indices() {
   const auto plus = [&](int16_t a, int16_t b) { return add({.op = Opcode::kAdd, .a = a, .b = b}); };
   const int16_t x0 = add({.op = Opcode::kIndex, .aux = 0}), x1 = add({.op = Opcode::kIndex, .aux = 1}),
                 x2 = add({.op = Opcode::kIndex, .aux = 2});
-  const int16_t place =
-      plus(plus(plus(times(x0, 35), times(x1, 7)), x2), add({.op = Opcode::kConst, .imm_int = 4}));
+  const int16_t place = plus(plus(plus(times(x0, 35), times(x1, 7)), x2), add({.op = Opcode::kConst, .imm_int = 4}));
   add({.op = Opcode::kStore, .a = place, .operand = 0});
   {
     const planner::IndexSums sums(p);

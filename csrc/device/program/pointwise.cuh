@@ -13,9 +13,8 @@ struct Pointwise {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
-    Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
-      run<decltype(program)>(consumer, task);
-    });
+    Programs::pointwise(task.record->params.program.program,
+                        [&](auto program) __attribute__((always_inline)) { run<decltype(program)>(consumer, task); });
   }
 
  private:

@@ -16,9 +16,8 @@ struct Merged {
 };
 
 bool places_by_index(const Program& program) {
-  return std::any_of(program.instrs.begin(), program.instrs.end(), [](const Instr& in) {
-    return in.op == Opcode::kStore && (in.b >= 0 || in.c >= 0 || in.d >= 0);
-  });
+  return std::any_of(program.instrs.begin(), program.instrs.end(),
+                     [](const Instr& in) { return in.op == Opcode::kStore && (in.b >= 0 || in.c >= 0 || in.d >= 0); });
 }
 
 /// Reductions that yield a place count along the dimensions as they stand.

@@ -33,14 +33,14 @@ std::optional<IndexSums::Sum> IndexSums::sum_of(const Instr& instr) const {
   const bool adds = instr.op == Opcode::kAdd;
   const Sum &x = !adds && a->is_constant() ? *b : *a, &y = !adds && a->is_constant() ? *a : *b;
   sum.constant = adds ? x.constant + y.constant : x.constant * y.constant;
-  for (size_t d = 0; d < sum.coef.size(); ++d)
-    sum.coef[d] = adds ? x.coef[d] + y.coef[d] : x.coef[d] * y.constant;
+  for (size_t d = 0; d < sum.coef.size(); ++d) sum.coef[d] = adds ? x.coef[d] + y.coef[d] : x.coef[d] * y.constant;
   return sum;
 }
 
 bool IndexSums::merges(int outer, int inner, int64_t inner_size) const {
   for (size_t i = 0; i < roots_.size(); ++i)
-    if (roots_[i] && sums_[i]->coef[static_cast<size_t>(outer)] != sums_[i]->coef[static_cast<size_t>(inner)] * inner_size)
+    if (roots_[i] &&
+        sums_[i]->coef[static_cast<size_t>(outer)] != sums_[i]->coef[static_cast<size_t>(inner)] * inner_size)
       return false;
   return true;
 }

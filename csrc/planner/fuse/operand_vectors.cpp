@@ -32,8 +32,8 @@ bool fits(const BuiltProgram& built, const abi::Operand& o, int64_t vector) {
   if (vector * element_bytes(o) > kVectorBytes || o.offset % vector != 0) return false;
   const size_t rank = built.dims.size();
   // What is left of columns, and of a pointwise domain of one dimension, goes element by element.
-  const bool has_rest = built.program.kind == ProgramKind::kColumn ||
-                        (built.program.kind == ProgramKind::kPointwise && rank == 1);
+  const bool has_rest =
+      built.program.kind == ProgramKind::kColumn || (built.program.kind == ProgramKind::kPointwise && rank == 1);
   if (built.dims[rank - 1] % vector != 0 && !has_rest) return false;
   for (size_t d = 0; d + 1 < rank; ++d)
     if (built.dims[d] > 1 && o.stride[d] % vector != 0) return false;

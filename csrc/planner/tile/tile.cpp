@@ -120,7 +120,7 @@ constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
 constexpr int64_t kRowElements = 32768;    // of a tile of rows
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongestVector = 8;
-constexpr int64_t kLongRow = 4096;         // elements above which a whole CTA, not a warp, handles a row
+constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
