@@ -262,18 +262,7 @@ bool ProgramAnalysis::irregular_load(int i) const {
 
 int ProgramAnalysis::vector_length() const {
   if (form_ != nullptr) return form_->vector;
-  int narrowest = 8;
-  bool doubles = false;
-  for (int i = 0; i < count_; ++i) {
-    const Instr& in = instr(i);
-    if (in.op == Opcode::kLoadParts) narrowest = std::min(narrowest, 2);  // f32 parts of a 16-bit result
-    if (in.op != Opcode::kLoad && in.op != Opcode::kStore) continue;
-    doubles |= in.dtype == DType::kF64;
-    narrowest = std::min(narrowest, size_bytes(in.dtype));
-  }
-  if (is_long()) return 2;
-  // i64 beside narrower types is mostly an index that is the same along the vector
-  return doubles || narrowest == 8 ? 2 : narrowest <= 2 ? 8 : 4;
+  return is_long() ? 2 : longest_vector(program_);
 }
 
 bool ProgramAnalysis::is_long() const {

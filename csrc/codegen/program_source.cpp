@@ -26,6 +26,9 @@ class Printer : public ProgramAnalysis {
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
              ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
+    if (program_.kind == ProgramKind::kPointwise)
+      line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
+               "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true;" : "false;"));
     if (form_ != nullptr) print_form();
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));

@@ -1,5 +1,7 @@
 #include "ir/program.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace ark {
@@ -84,6 +86,25 @@ std::string to_string(const Program& program) {
     out += cat("  %", k, " = ", name(i.op), '.', name(i.dtype), arguments(i), "\n");
   }
   return out;
+}
+
+int longest_vector(const Program& program) {
+  int narrowest = 8;
+  bool doubles = false;
+  for (const Instr& in : program.instrs) {
+    if (in.op == Opcode::kLoadParts) narrowest = std::min(narrowest, 2);  // f32 parts of a 16-bit result
+    if (in.op != Opcode::kLoad && in.op != Opcode::kStore) continue;
+    doubles |= in.dtype == DType::kF64;
+    narrowest = std::min(narrowest, size_bytes(in.dtype));
+  }
+  // i64 beside narrower types is mostly an index that is the same along the vector
+  return doubles || narrowest == 8 ? 2 : narrowest <= 2 ? 8 : 4;
+}
+
+bool has_free_rows(const Program& program) {
+  return program.kind == ProgramKind::kPointwise && program.num_dims > 1 &&
+         std::none_of(program.instrs.begin(), program.instrs.end(),
+                      [&](const Instr& in) { return in.op == Opcode::kIndex && in.aux == program.num_dims - 1; });
 }
 
 }  // namespace ark

@@ -168,6 +168,10 @@ const char* name(ReduceOp op);
 const char* name(ProgramKind kind);
 inline constexpr int kNumOpcodes = static_cast<int>(Opcode::kCheckIndex) + 1;
 inline constexpr int kNumReduceOps = static_cast<int>(ReduceOp::kArgMin) + 1;
+/// Elements along the last dimension that code for the program moves at once, at most: 16 bytes of the narrowest.
+int longest_vector(const Program& program);
+/// A pointwise program that may begin its vectors anywhere in a row: none of its values counts along the row.
+bool has_free_rows(const Program& program);
 /// Scalar arguments that the opcode takes (registers a, b, c); 0 for const, index and root.
 int arity(Opcode op);
 

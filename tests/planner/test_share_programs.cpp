@@ -10,6 +10,7 @@ using namespace ark::ir;
 using ark::test::expect;
 using ark::test::finish;
 using ark::test::GraphBuilder;
+using ark::test::number;
 
 namespace {
 
@@ -98,9 +99,11 @@ void sizes_are_parameters() {
     GraphBuilder b;
     const ValueId seed = b.input(DType::kI64, {}), offset = b.input(DType::kI64, {}),
                   table = b.input(DType::kF32, {rows, kColumns}), index = b.input(DType::kI64, {kRows, 1}),
-                  random = b.value(DType::kF32, {kRows, rows, 3}), loaded = b.value(DType::kF32, {kRows, kColumns});
+                  random = b.value(DType::kF32, {kRows, rows, 3}), loaded = b.value(DType::kF32, {kRows, kColumns}),
+                  padded = b.input(DType::kF32, {kRows, rows, 3});  // so that the stream is walked by rows
+    b.graph.values[static_cast<size_t>(padded)].strides = {number(3 * rows + 1), number(3), number(1)};
     b.node(OpKind::kRand, {seed, offset}, {random});
-    b.graph.outputs.push_back(b.pointwise(Opcode::kNeg, {random}, DType::kF32, {kRows, rows, 3}));
+    b.graph.outputs.push_back(b.pointwise(Opcode::kAdd, {random, padded}, DType::kF32, {kRows, rows, 3}));
     b.node(OpKind::kIndexLoad, {table, index}, {loaded}).attrs.map = {-1, 1};
     b.graph.outputs.push_back(loaded);
     return planner::make_plan(b.graph, {.sizes_vary = sizes_vary});

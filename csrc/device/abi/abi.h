@@ -65,7 +65,8 @@ struct Operand {
   u32 slot;
   short dtype;  // ark::DType
   signed char
-      vector;  // elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous and aligned
+      vector;  // elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous, and aligned at
+               // multiples; in a pointwise domain of rows that no vector divides, where the others that have one are
   signed char index_operand;
   i64 offset;
   i64 stride[kMaxDims];

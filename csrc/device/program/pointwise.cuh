@@ -1,6 +1,7 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
-// directly.
+// directly, in vectors wherever they are aligned (pointwise_places.cuh).
 #pragma once
+#include "device/program/pointwise_places.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -12,46 +13,47 @@ struct Pointwise {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
-    Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
-      using P = decltype(program);
-      constexpr int V = P::kVector;
-      constexpr bool kShort = P::kUnroll > 2;  // worth a copy that asks no operand
-      const abi::ProgramParams& p = task.record->params.program;
-      if (task.record->size[P::kDims - 1] % V != 0 || p.tile % V != 0)
-        run_vectors<P, 1>(consumer, task, 0);
-      else if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
-        run_vectors<P, V>(consumer, task, kShort ? ~0u : 0);
-      else
-        run_vectors<P, V>(consumer, task, 0);
-    });
+    Programs::pointwise(task.record->params.program.program,
+                        [&](auto program) __attribute__((always_inline)) { run<decltype(program)>(consumer, task); });
   }
 
  private:
-  /// P::kUnroll vectors of V elements in flight per thread. `known`: see ProgramContext, a constant.
-  template <class P, int V>
-  static ARK_DEVICE void run_vectors(Consumer& consumer, const Task& task, u32 known) {
+  template <class P>
+  static ARK_DEVICE void run(Consumer& consumer, const Task& task) {
+    constexpr int V = P::kVector;
     const abi::OpRecord& r = *task.record;
+    const abi::ProgramParams& p = r.params.program;
     i64 total = 1;
 #pragma unroll
     for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
-    const i64 tile = r.params.program.tile;
-    const i64 begin = task.first * tile;
-    const i64 end = min(total, (task.first + static_cast<i64>(task.count)) * tile);
-    const ProgramContext c(task, r.params.program.first_operand, consumer.worker, known);
-    constexpr int kUnroll = V == 1 ? 1 : P::kUnroll;
-    constexpr i64 kStep = kConsumerThreads * V;
+    const i64 begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
+    const ProgramContext c(task, p.first_operand, consumer.worker);
+    const PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
+    constexpr bool kShort = P::kUnroll > 2;  // worth a copy that asks no operand
+    if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
+      run_places<P, V>(consumer, ProgramContext(task, p.first_operand, consumer.worker, kShort ? ~0u : 0),
+                       VectorPlaces<P, V, ProgramContext>{places});
+    else
+      run_places<P, V>(consumer, c, VectorPlaces<P, V, ProgramContext>{places});
+    run_places<P, 1>(consumer, c, ElementPlaces<P, V, ProgramContext>{places});
+  }
+
+  /// Elements, or vectors of V of them, at the places; P::kUnroll vectors in flight per thread.
+  template <class P, int V, class Places>
+  static ARK_DEVICE void run_places(Consumer& consumer, const ProgramContext& c, const Places& places) {
+    // single elements of rows: some in flight, for a row has few of them
+    constexpr int kUnroll = V > 1 ? P::kUnroll : P::kFreeRows && P::kUnroll > 2 ? 4 : 1;
 #pragma unroll 1
-    for (i64 e = begin + consumer.thread() * V; e < end; e += kUnroll * kStep) {
+    for (i64 n = consumer.thread(); n < places.count(); n += kUnroll * kConsumerThreads) {
       i32 x[kUnroll][P::kDims] = {};
+      bool is_there[kUnroll];
       typename P::template Inputs<V> in[kUnroll];
       unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
-        if (e + k.value * kStep < end) {
-          unflatten<0, P::kDims>(r, e + k.value * kStep, x[k.value]);
-          P::template load<V>(c, x[k.value], in[k.value]);
-        }
+        is_there[k.value] = places.at(n + k.value * kConsumerThreads, x[k.value]);
+        if (is_there[k.value]) P::template load<V>(c, x[k.value], in[k.value]);
       });
       unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
-        if (e + k.value * kStep < end) P::template run_loaded<V>(c, x[k.value], in[k.value], NoRoots{});
+        if (is_there[k.value]) P::template run_loaded<V>(c, x[k.value], in[k.value], NoRoots{});
       });
     }
   }

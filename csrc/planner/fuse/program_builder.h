@@ -122,8 +122,6 @@ class ProgramBuilder {
   Address address(const Expr& linear, DType dtype, StorageId storage, int pred);
   int add_operand(const Address& address, Access access);
   uint32_t expr_dims(const Expr& expr) const;
-  void compact(BuiltProgram& built) const;
-  void set_vectors(BuiltProgram& built) const;
 
   const State& state_;
   ProgramSpec spec_;
@@ -150,7 +148,6 @@ class ProgramBuilder {
   };
   std::vector<Loaded> loaded_;
   std::vector<Instr> stores_;           // after everything else, so that what is overwritten has been read
-  uint32_t index_dims_ = 0;             // refined dimensions that Index instructions name
   std::vector<uint32_t> operand_dims_;  // what an operand's index and predicate registers depend on
   std::set<int> raw_operands_;          // LoadParts: their strides are numbers of its own
   int64_t pair_distance_ = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "planner/fuse/canonical_domain.h"
+#include "planner/fuse/operand_vectors.h"
 #include "planner/fuse/program_builder.h"
 
 namespace ark::planner {
@@ -208,42 +210,6 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
 
 // ---- the finished program ----
 
-namespace {
-
-/// Renumbers a used dimension of Index instructions.
-void renumber(Program& program, const std::vector<int>& new_dim) {
-  for (Instr& instr : program.instrs) {
-    if (instr.op == Opcode::kIndex) instr.aux = static_cast<int16_t>(new_dim[static_cast<size_t>(instr.aux)]);
-  }
-}
-
-/// Drops instructions whose results nobody uses.
-void remove_dead(std::vector<Instr>& instrs) {
-  std::vector<bool> used(instrs.size(), false);
-  for (size_t i = instrs.size(); i-- > 0;) {
-    const Instr& x = instrs[i];
-    if (x.op == Opcode::kStore || x.op == Opcode::kYield) used[i] = true;
-    if (!used[i]) continue;
-    for (const int arg : {x.a, x.b, x.c, x.d}) {
-      if (arg >= 0) used[static_cast<size_t>(arg)] = true;
-    }
-  }
-  std::vector<int16_t> number(instrs.size(), -1);
-  size_t kept = 0;
-  for (size_t i = 0; i < instrs.size(); ++i) {
-    if (!used[i]) continue;
-    Instr x = instrs[i];
-    for (int16_t* arg : {&x.a, &x.b, &x.c, &x.d}) {
-      if (*arg >= 0) *arg = number[static_cast<size_t>(*arg)];
-    }
-    number[i] = static_cast<int16_t>(kept);
-    instrs[kept++] = x;
-  }
-  instrs.resize(kept);
-}
-
-}  // namespace
-
 BuiltProgram ProgramBuilder::finish() {
   check(instrs_.size() + stores_.size() < 30000, "a program of ", instrs_.size(), " instructions");
   BuiltProgram built;  // takes what the builder has
@@ -259,112 +225,13 @@ BuiltProgram ProgramBuilder::finish() {
   built.program.num_operands = static_cast<int>(operands_.size());
   built.program.num_dims = static_cast<int>(dims_.size());
   built.program.reduce_dims = spec_.reduce_dims;
-  if (spec_.kind == ProgramKind::kPointwise || spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn)
-    compact(built);
-  set_vectors(built);
+  const DomainFacts facts{dims_, row_mask_, raw_operands_, operand_dims_};
+  const bool is_task =
+      spec_.kind == ProgramKind::kPointwise || spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn;
+  const uint32_t last = dims_.empty() ? 0 : 1u << (dims_.size() - 1);
+  const uint32_t innermost = is_task ? make_canonical(facts, built) : last;
+  set_vectors(facts, innermost, built);
   return built;
-}
-
-/// Joins dimensions that every operand walks as one, and drops those of size 1.
-void ProgramBuilder::compact(BuiltProgram& built) const {
-  struct Dim {
-    int64_t size;
-    bool reduced;
-    int last;  // innermost of the refined dimensions that it stands for
-    bool pinned;
-  };
-  std::vector<Dim> dims;
-  std::vector<int> new_dim(dims_.size(), 0);
-  auto joins = [&](const Dim& outer, int inner) {
-    for (size_t i = 0; i < built.operands.size(); ++i) {
-      if (built.access[i] == Access::kParameters || built.operands[i].slot == abi::kNoSlot) continue;
-      if (raw_operands_.count(static_cast<int>(i)) > 0) continue;
-      const abi::Operand& o = built.operands[i];
-      if (o.stride[outer.last] != o.stride[inner] * dims_[static_cast<size_t>(inner)]) return false;
-    }
-    return true;
-  };
-  check<UnsupportedError>(dims_.size() <= abi::kMaxDims, "a domain of ", dims_.size(), " dimensions, at most ",
-                          abi::kMaxDims);
-  for (int d = 0; d < static_cast<int>(dims_.size()); ++d) {
-    const int64_t size = dims_[static_cast<size_t>(d)];
-    const bool reduced = (row_mask_ >> d & 1) != 0, pinned = (index_dims_ >> d & 1) != 0;
-    if (size == 1 && !pinned) continue;
-    if (!dims.empty() && dims.back().reduced == reduced && !dims.back().pinned && !pinned && joins(dims.back(), d)) {
-      dims.back().size *= size;
-      dims.back().last = d;
-    } else {
-      dims.push_back({size, reduced, d, pinned});
-    }
-    new_dim[static_cast<size_t>(d)] = static_cast<int>(dims.size()) - 1;
-  }
-  // A row or column program keeps at least one dimension of either sort, a pointwise one at least one.
-  auto has = [&](bool reduced) {
-    return std::any_of(dims.begin(), dims.end(), [&](const Dim& d) { return d.reduced == reduced; });
-  };
-  auto add_one = [&](bool reduced, bool front) {
-    const Dim one{1, reduced, -1, false};
-    if (front) {
-      dims.insert(dims.begin(), one);
-      for (int& d : new_dim) ++d;
-    } else {
-      dims.push_back(one);
-    }
-  };
-  if (spec_.kind == ProgramKind::kPointwise) {
-    if (dims.empty()) add_one(false, true);
-  } else {
-    const bool reduced_first = spec_.kind == ProgramKind::kColumn;
-    if (!has(true)) add_one(true, reduced_first);
-    if (!has(false)) add_one(false, !reduced_first);
-  }
-  built.dims.clear();
-  built.program.reduce_dims = 0;
-  for (const Dim& d : dims) {
-    built.dims.push_back(d.size);
-    built.program.reduce_dims += d.reduced;
-  }
-  built.program.num_dims = static_cast<int>(dims.size());
-  for (size_t i = 0; i < built.operands.size(); ++i) {
-    if (built.access[i] == Access::kParameters) continue;
-    abi::Operand& o = built.operands[i];
-    if (o.slot == abi::kNoSlot || raw_operands_.count(static_cast<int>(i)) > 0) continue;
-    int64_t strides[abi::kMaxDims] = {};
-    for (size_t d = 0; d < dims.size(); ++d) strides[d] = dims[d].last < 0 ? 0 : o.stride[dims[d].last];
-    std::copy(strides, strides + abi::kMaxDims, o.stride);
-  }
-  renumber(built.program, new_dim);
-}
-
-void ProgramBuilder::set_vectors(BuiltProgram& built) const {
-  constexpr int64_t kVectorBytes = 16;
-  const size_t rank = built.dims.size();
-  const uint32_t innermost = dims_.empty() ? 0 : 1u << (dims_.size() - 1);
-  for (size_t i = 0; i < built.operands.size(); ++i) {
-    abi::Operand& o = built.operands[i];
-    if (built.access[i] == Access::kParameters || o.slot == abi::kNoSlot || rank == 0 || o.stride[rank - 1] != 1)
-      continue;
-    const int64_t element = size_bytes(static_cast<DType>(o.dtype));
-    auto fits = [&](int64_t v) {
-      if (v * element > kVectorBytes || o.offset % v != 0) return false;
-      // a column op takes what is left of its columns element by element
-      if (built.dims[rank - 1] % v != 0 && built.program.kind != ProgramKind::kColumn) return false;
-      for (size_t d = 0; d + 1 < rank; ++d) {
-        if (built.dims[d] > 1 && o.stride[d] % v != 0) return false;
-      }
-      if (o.index_operand < 0) return true;
-      const abi::Operand& index = built.operands[static_cast<size_t>(o.index_operand)];
-      return index.stride[0] % v == 0 && index.stride[1] % v == 0;
-    };
-    if ((operand_dims_[i] & innermost) != 0 || raw_operands_.count(static_cast<int>(i)) > 0)
-      continue;  // an index or predicate differs within the vector
-    for (const int64_t v : {8, 4, 2}) {
-      if (fits(v)) {
-        o.vector = static_cast<signed char>(v);
-        break;
-      }
-    }
-  }
 }
 
 }  // namespace ark::planner

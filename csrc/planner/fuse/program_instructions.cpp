@@ -98,7 +98,6 @@ int ProgramBuilder::term_register(const Term& term) {
       Reg meta;
       meta.type = meta.rounded = DType::kI64;
       meta.dims = 1u << term.dim;
-      index_dims_ |= meta.dims;
       index = emit({.op = Opcode::kIndex, .dtype = DType::kI64, .aux = term.dim}, meta);
       expr_regs_.emplace_back(plain, index);
     }

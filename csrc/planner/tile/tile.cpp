@@ -121,11 +121,13 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
 constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
 constexpr int64_t kRowElements = 32768;    // of a tile of rows
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
-constexpr int64_t kLongRow = 4096;         // elements above which a whole CTA, not a warp, handles a row
+constexpr int64_t kLongestVector = 8;
+constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
-/// them, so that its tiles line up with the row blocks of others; without rows of a fitting length, 1024 elements.
+/// them, so that its tiles line up with the row blocks of others; without rows of a fitting length, 1024 elements. Whole
+/// vectors in any case.
 int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, int64_t target) {
   for (size_t x = 0; x < op.access.size(); ++x) {
     const uint32_t slot = op.op.operands[x].slot;
@@ -133,6 +135,7 @@ int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, i
     int64_t row = storages[slot].sizes.back();
     if (row < 64 || row > target) break;
     while (row * 3 <= target * 2) row *= 2;
+    if (row % kLongestVector != 0) break;
     return row;
   }
   return 1024;

@@ -1,0 +1,133 @@
+// Which elements of a pointwise item the threads take: vectors where all operands that move by vectors are aligned,
+// one by one what is left. Where a vector's length divides the flattened domain they lie at its multiples; else, in
+// rows of a length that no vector divides, they begin at the places of each row that are aligned.
+#pragma once
+#include "device/program/domain.cuh"
+
+namespace ark::device {
+
+/// The rows that elements [begin, end) of the flattened domain lie in.
+template <class P, int V, class Context>
+struct PointwiseRows {
+  const Context& c;
+  i64 begin, end;
+  i32 row = 1, first = 0, count = 0;  // elements of a row; rows
+  int head = -1;                      // operand whose alignment counts
+
+  /// Elements [low, high) of a row are the item's, [vectors, rest) of them whole vectors.
+  struct Part {
+    i32 low, high, vectors, rest;
+  };
+  ARK_DEVICE void start(int head_operand) {
+    head = head_operand;
+    row = c.task.record->size[P::kDims - 1];
+    first = static_cast<i32>(begin / row);
+    count = end > begin ? static_cast<i32>((end - 1) / row) - first + 1 : 0;
+  }
+  /// Coordinates of the row's first element go to x.
+  ARK_DEVICE Part part(i32 number, i32 (&x)[P::kDims]) const {
+    unflatten<0, P::kDims - 1>(*c.task.record, first + number, x);
+    x[P::kDims - 1] = 0;
+    const i64 start = static_cast<i64>(first + number) * row;
+    Part p;
+    p.low = static_cast<i32>(max(begin - start, static_cast<i64>(0)));
+    p.high = static_cast<i32>(min(end - start, static_cast<i64>(row)));
+    const abi::Operand& o = c.operand(head);
+    i64 place = o.offset / element_bytes(o.dtype) + p.low;
+#pragma unroll
+    for (int d = 0; d + 1 < P::kDims; ++d) place += static_cast<i64>(x[d]) * static_cast<i32>(o.stride[d]);
+    p.vectors = min(p.low + (static_cast<i32>(-place) & (V - 1)), p.high);
+    p.rest = p.vectors + (p.high - p.vectors) / V * V;
+    return p;
+  }
+};
+
+/// The narrowest operand that moves by vectors of V: where it is aligned all of them are; -1: none.
+template <class P, int V, class Context>
+ARK_DEVICE int head_operand(const Context& c) {
+  int head = -1, narrowest = 16;
+#pragma unroll 1
+  for (int i = 0; i < P::kNumOperands; ++i) {
+    const abi::Operand& o = c.operand(i);
+    const int bytes = element_bytes(o.dtype);
+    if (o.slot == abi::kNoSlot || o.stride[P::kDims - 1] != 1 || o.vector < min(V, 16 / bytes)) continue;
+    if (bytes < narrowest) head = i, narrowest = bytes;
+  }
+  return head;
+}
+
+/// How an item's elements are divided.
+template <class P, int V, class Context>
+struct PointwisePlaces {
+  PointwiseRows<P, V, Context> rows;
+  i64 whole;  // elements [rows.begin, whole) lie in vectors, [whole, rows.end) do not; by rows: neither
+  bool by_rows = false;
+
+  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : rows{c, begin, end} {
+    const abi::OpRecord& r = *c.task.record;
+    const i64 row = r.size[P::kDims - 1], tile = r.params.program.tile;
+    const bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
+    whole = begin;
+    if (divides && (tile % V == 0 || tile >= total)) {
+      whole = end - (end - begin) % V;
+    } else if constexpr (P::kFreeRows) {
+      const int head = row < 4 * V ? -1 : head_operand<P, V>(c);
+      by_rows = head >= 0;
+      if (by_rows) rows.start(head);
+    }
+  }
+};
+
+/// Place n of the vectors.
+template <class P, int V, class Context>
+struct VectorPlaces {
+  const PointwisePlaces<P, V, Context>& all;
+
+  ARK_DEVICE i64 count() const {
+    if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * (all.rows.row / V);
+    return (all.whole - all.rows.begin) / V;
+  }
+  ARK_DEVICE bool at(i64 n, i32 (&x)[P::kDims]) const {
+    if constexpr (P::kFreeRows) {
+      if (all.by_rows) {
+        const u32 each = all.rows.row / V, number = static_cast<u32>(n) / each;
+        if (number >= all.rows.count) return false;
+        const auto part = all.rows.part(number, x);
+        x[P::kDims - 1] = part.vectors + static_cast<i32>(static_cast<u32>(n) - number * each) * V;
+        return x[P::kDims - 1] < part.rest;
+      }
+    }
+    const i64 e = all.rows.begin + n * V;
+    if (e >= all.whole) return false;
+    unflatten<0, P::kDims>(*all.rows.c.task.record, e, x);
+    return true;
+  }
+};
+
+/// Place n of the elements that lie in no vector; by rows: before and after their vectors.
+template <class P, int V, class Context>
+struct ElementPlaces {
+  const PointwisePlaces<P, V, Context>& all;
+
+  ARK_DEVICE i64 count() const {
+    if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * (2 * V);
+    return all.rows.end - all.whole;
+  }
+  ARK_DEVICE bool at(i64 n, i32 (&x)[P::kDims]) const {
+    if constexpr (P::kFreeRows) {
+      if (all.by_rows) {
+        const u32 number = static_cast<u32>(n) / (2 * V), k = static_cast<u32>(n) % (2 * V);
+        if (number >= all.rows.count) return false;
+        const auto part = all.rows.part(number, x);
+        x[P::kDims - 1] = k < V ? part.low + k : part.rest + k - V;
+        return x[P::kDims - 1] < (k < V ? part.vectors : part.high);
+      }
+    }
+    const i64 e = all.whole + n;
+    if (e >= all.rows.end) return false;
+    unflatten<0, P::kDims>(*all.rows.c.task.record, e, x);
+    return true;
+  }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,57 @@
+"""Pointwise tasks on rows that no vector divides: every element, and nothing behind the last."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ark_torch.backend import ark
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def check(body, *inputs):
+    torch._dynamo.reset()
+    compiled = torch.compile(body, backend=ark, options={"strict": True}, dynamic=False)
+    mine, theirs = [x.clone() for x in inputs], [x.clone() for x in inputs]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*mine), body(*theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def values(shape, dtype) -> torch.Tensor:
+    return torch.randint(-8, 8, shape, device="cuda").to(dtype)  # exact in every type
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("shape", [(4097, 4095), (33, 65), (3, 1001), (1, 7), (127, 257)], ids=str)
+def test_rows(shape, dtype):
+    x, y, row, column = (
+        values(shape, dtype),
+        values(shape, dtype),
+        values(shape[1:], dtype),
+        values((shape[0], 1), dtype),
+    )
+    check(lambda x, y, row, column: (x + y, x + row, x - column, y * row), x, y, row, column)
+
+
+@pytest.mark.parametrize("begin", [0, 1, 3, 8])
+def test_slices(begin):
+    """Padded rows, and rows that begin anywhere: neighbours of what is written stay as they were."""
+    x, y = values((515, 1032), torch.bfloat16), values((515, 1001), torch.bfloat16)
+
+    def body(x, y):
+        x[:, begin : begin + 1001].add_(y)
+        return x[:, begin : begin + 1001] * 2, x[:, 1:1002] + y
+
+    check(body, x, y)
+
+
+def test_types_of_other_widths():
+    x, y, z = values((301, 1001), torch.bfloat16), values((301, 1001), torch.float32), values((1001,), torch.bool)
+    check(lambda x, y, z: (x.float() + y, torch.where(z, x, 1), (y * 2).bfloat16()), x, y, z)
+
+
+def test_gathered_rows():
+    table, index = values((400, 1001), torch.bfloat16), torch.randint(0, 400, (77,), device="cuda")
+    check(lambda table, index: table[index] + table[0], table, index)
