@@ -78,7 +78,8 @@ inline Tensors make_inputs(const ir::Graph& graph, int rank, int launch, const s
     const bool shared = std::find(same.begin(), same.end(), static_cast<int>(i)) != same.end();
     std::mt19937 random(static_cast<unsigned>(launch * 1000 + static_cast<int>(i) * 10 + (shared ? 9 : rank)));
     size_t n = 1;
-    for (const ir::Size& s : graph.values[static_cast<size_t>(graph.inputs[i])].sizes) n *= static_cast<size_t>(s.value);
+    for (const ir::Size& s : graph.values[static_cast<size_t>(graph.inputs[i])].sizes)
+      n *= static_cast<size_t>(s.value);
     Floats x(n);
     for (float& value : x) value = static_cast<float>(static_cast<int>(random() % 7) - 3);
     inputs.push_back(std::move(x));
@@ -109,7 +110,8 @@ inline std::vector<std::vector<Tensors>> run_ranks(const ir::Graph& graph, const
     try {
       for (int launch = 0; launch < run.launches; ++launch) {
         Tensors inputs = make_inputs(graph, rank, launch, run.same);
-        if (run.stragglers && random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+        if (run.stragglers && random() % 3 == 0)
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
         results[static_cast<size_t>(launch)][static_cast<size_t>(rank)] = launcher.launch(inputs, random());
       }
     } catch (...) {

@@ -1,5 +1,5 @@
-// Plans with exchanges on the host target, their ranks threads of this process, against the same in plain loops. With
-// --short only what ThreadSanitizer is to see.
+// Plans with exchanges on the host target, their ranks threads of this process, against the same in plain loops.
+// ThreadSanitizer sees `--short`, and `--damage`, where nobody waits for others.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -82,19 +82,27 @@ std::vector<Tensors> everywhere(size_t world, const Floats& value) {
 Case all_reduce(int world) {
   ExchangeBuilder b(world);
   ValueId x = b.input(DType::kF32, {6, 40});
-  return {b.finish({b.all_reduce(x)}, "all_reduce"), [](const std::vector<Tensors>& in) {
+  return {b.finish({b.all_reduce(x)}, "all_reduce"),
+          [](const std::vector<Tensors>& in) {
             return everywhere(in.size(), total(each(in, [](const Tensors& t) { return t[0]; })));
-          }, 0, {}, true};
+          },
+          0,
+          {},
+          true};
 }
 
 Case all_gather(int world) {
   ExchangeBuilder b(world);
   ValueId x = b.input(DType::kF32, {5, 24});
-  return {b.finish({b.all_gather(x)}, "all_gather"), [](const std::vector<Tensors>& in) {
+  return {b.finish({b.all_gather(x)}, "all_gather"),
+          [](const std::vector<Tensors>& in) {
             Floats out;
             for (const Tensors& t : in) append(out, t[0]);
             return everywhere(in.size(), out);
-          }, 0, {}, true};
+          },
+          0,
+          {},
+          true};
 }
 
 Case reduce_scatter(int world) {
@@ -129,17 +137,24 @@ Case product(int world) {
           [](const std::vector<Tensors>& in) {
             auto own = [](const Tensors& t) { return relu(matmul(t[0], t[1], 96, 48, 160)); };
             return everywhere(in.size(), total(each(in, own)));
-          }, 0, {}, true};
+          },
+          0,
+          {},
+          true};
 }
 
 /// The parts of a long product meet in an op of its own, which sends.
 Case long_product(int world) {
   ExchangeBuilder b(world);
   ValueId x = b.input(DType::kF32, {32, 2048}), w = b.input(DType::kF32, {2048, 64});
-  return {b.finish({b.all_reduce(b.matmul(x, w))}, "long product"), [](const std::vector<Tensors>& in) {
+  return {b.finish({b.all_reduce(b.matmul(x, w))}, "long product"),
+          [](const std::vector<Tensors>& in) {
             auto own = [](const Tensors& t) { return matmul(t[0], t[1], 32, 2048, 64); };
             return everywhere(in.size(), total(each(in, own)));
-          }, 0, {}, true};
+          },
+          0,
+          {},
+          true};
 }
 
 /// A few rows, as in decoding: both products are of the kind that streams weights, the second reads boxes.
@@ -154,17 +169,24 @@ Case few_rows(int world) {
                 relu(total(each(in, [](const Tensors& t) { return matmul(t[0], t[1], 1, 64, 48, true); })));
             return everywhere(in.size(),
                               total(each(in, [&](const Tensors& t) { return matmul(y, t[2], 1, 48, 64, true); })));
-          }, 0, {}, true};
+          },
+          0,
+          {},
+          true};
 }
 
 Case residual_norm(int world) {
   ExchangeBuilder b(world);
   ValueId x = b.input(DType::kF32, {24, 96}), r = b.input(DType::kF32, {24, 96});
   ValueId h = b.binary(Opcode::kAdd, b.all_reduce(x), r);
-  return {b.finish({h, b.norm(h)}, "residual + norm"), [](const std::vector<Tensors>& in) {
+  return {b.finish({h, b.norm(h)}, "residual + norm"),
+          [](const std::vector<Tensors>& in) {
             const Floats h = add(total(each(in, [](const Tensors& t) { return t[0]; })), in[0][1]);
             return std::vector<Tensors>(in.size(), Tensors{h, norm(h, 24)});
-          }, 1e-5, {1}, true};
+          },
+          1e-5,
+          {1},
+          true};
 }
 
 /// Gradients of a bias: the sums over rows are cut in two, and the second part sends. The own value is used as well.
@@ -197,8 +219,7 @@ Case in_a_row(int world) {
   y = b.unary(Opcode::kNeg, b.all_reduce(y));
   ValueId part_of_rank = b.reduce_scatter(y);
   ValueId back = b.all_gather(part_of_rank);
-  return {b.finish({b.all_to_all(back), b.binary(Opcode::kAdd, y, x)}, "in a row"),
-          [](const std::vector<Tensors>& in) {
+  return {b.finish({b.all_to_all(back), b.binary(Opcode::kAdd, y, x)}, "in a row"), [](const std::vector<Tensors>& in) {
             const auto world = static_cast<float>(in.size());
             Floats y = relu(total(each(in, [](const Tensors& t) { return t[0]; })));
             for (float& value : y) value *= -world;
@@ -223,10 +244,14 @@ Case returned_boxes(int world) {
   ValueId row = b.value(DType::kF32, {16}, boxes[0]);
   b.graph.values[row].offset = number(32);
   b.node(OpKind::kView, {boxes[0]}, {row});
-  return {b.finish({boxes[1], row}, "returned boxes"), [](const std::vector<Tensors>& in) {
+  return {b.finish({boxes[1], row}, "returned boxes"),
+          [](const std::vector<Tensors>& in) {
             // fresh tensors are whole
             return std::vector<Tensors>(in.size(), Tensors{in[1][0], in[0][0]});
-          }, 0, {}, true};
+          },
+          0,
+          {},
+          true};
 }
 
 Case unread(int world) {
@@ -255,7 +280,8 @@ Case layers(int world) {
     ValueId y = b.all_reduce(b.matmul(b.unary(Opcode::kRelu, b.matmul(x, w1)), w2));
     x = b.norm(b.binary(Opcode::kAdd, y, x));
   }
-  return {b.finish({x}, "layers"), [](const std::vector<Tensors>& in) {
+  return {b.finish({x}, "layers"),
+          [](const std::vector<Tensors>& in) {
             Floats x = in[0][0];
             for (size_t l = 0; l < kLayers; ++l) {
               auto own = [&](const Tensors& t) {
@@ -264,12 +290,13 @@ Case layers(int world) {
               x = norm(add(total(each(in, own)), x), kRows);
             }
             return everywhere(in.size(), x);
-          }, 1e-4, same, true};
+          },
+          1e-4, same, true};
 }
 
-const std::vector<Case (*)(int)> kCases = {all_reduce, all_gather,  reduce_scatter, all_to_all,     product, long_product,
-                                           few_rows,   column_sums, residual_norm,  returned_boxes, unread,  in_a_row,
-                                           layers};
+const std::vector<Case (*)(int)> kCases = {all_reduce,   all_gather, reduce_scatter, all_to_all,    product,
+                                           long_product, few_rows,   column_sums,    residual_norm, returned_boxes,
+                                           unread,       in_a_row,   layers};
 
 plan::Plan plan_of(const Graph& graph, int workers, bool tensor_cores = true) {
   planner::Options options;
@@ -417,19 +444,21 @@ void test_refusals() {
   EXPECT_THROW(UnsupportedError, plan_of(b.finish({z}, "two groups"), 4), "exchanges of the groups 'tensor'");
 }
 
+/// Waits for other ranks taken away: ThreadSanitizer must see it.
+int run_damaged() {
+  Case c = all_reduce(2);
+  plan::Plan plan = plan_of(c.graph, 4);
+  for (plan::Op& op : plan.ops) op.record.num_waits = 0;
+  run_ranks(c.graph, plan, {.launches = 200, .same = c.same});
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "--print") {
-    for (auto make : kCases) {
-      Case c = make(3);
-      const plan::Plan plan = plan_of(c.graph, 6);
-      std::printf("%s: %zu ops, %d counters\n", c.graph.name.c_str(), plan.ops.size(), plan.num_counters);
-      if (plan.ops.size() < 12) std::printf("%s\n", plan::to_string(plan).c_str());
-    }
-    return 0;
-  }
-  const bool brief = argc > 1 && std::string(argv[1]) == "--short";
+  const std::string argument = argc > 1 ? argv[1] : "";
+  if (argument == "--damage") return run_damaged();
+  const bool brief = argument == "--short";
   test_results(brief);
   test_saved();
   for (int world : {2, 3, 4})

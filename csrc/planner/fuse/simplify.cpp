@@ -206,15 +206,18 @@ class Simplifier {
 /// A box is no tensor of the caller's: what is returned of it is a copy.
 void copy_returned_boxes(Graph& graph) {
   std::map<ValueId, ValueId> copies;  // of boxes; -1: not made
+  std::map<ValueId, Node> names;
   for (const Node& node : graph.nodes) {
     if (node.op != OpKind::kExchange) continue;
-    for (ValueId box : node.outputs) copies[box] = -1;
+    for (ValueId box : node.outputs) {
+      copies[box] = -1;
+      names[box].name = node.name, names[box].module = node.module;
+    }
   }
-  auto add = [&](OpKind op, ValueId from, Value made) {
-    Node node;
+  auto add = [&](OpKind op, ValueId box, ValueId from, Value made) {
+    Node node = names[box];
     node.op = op, node.attrs.opcode = Opcode::kCast, node.inputs = {from};
     node.outputs = {static_cast<ValueId>(graph.values.size())};
-    node.name = graph.values[static_cast<size_t>(from)].name;
     graph.values.push_back(std::move(made));
     graph.nodes.push_back(std::move(node));
     return graph.nodes.back().outputs[0];
@@ -224,11 +227,11 @@ void copy_returned_boxes(Graph& graph) {
     const auto found = copies.find(view.base < 0 ? out : view.base);
     if (found == copies.end()) continue;
     auto& [box, copy] = *found;
-    if (copy < 0) copy = add(OpKind::kPointwise, box, graph.values[static_cast<size_t>(box)]);
+    if (copy < 0) copy = add(OpKind::kPointwise, box, box, graph.values[static_cast<size_t>(box)]);
     out = copy;
     if (view.base < 0) continue;
     view.base = copy;
-    out = add(OpKind::kView, copy, std::move(view));
+    out = add(OpKind::kView, box, copy, std::move(view));
   }
 }
 

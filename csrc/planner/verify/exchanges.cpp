@@ -220,9 +220,8 @@ void verify_boxes(const Plan& plan) {
 }
 
 void verify_exchanges(const Plan& plan) {
+  if (plan.world > 1) check_senders(plan);
   const bool awaited = check_waits(plan, owners_of(plan));
-  if (plan.world == 1) return;
-  check_senders(plan);
   const bool sent = std::any_of(plan.ops.begin(), plan.ops.end(),
                                 [&](const plan::Op& op) { return tiles_of(op.record) > 0 && sends(plan, op); });
   require(plan, awaited || !sent, "no op waits for an exchange: a rank could be two launches ahead of another");
