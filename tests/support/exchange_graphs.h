@@ -24,7 +24,15 @@ struct ExchangeBuilder : GraphBuilder {
     node(OpKind::kExchange, std::move(sent), boxes).attrs.group = "tensor";
     return boxes;
   }
+  /// The second one may be smaller.
   ValueId binary(Opcode op, ValueId a, ValueId b) { return pointwise(op, {a, b}, type(a), numbers(a)); }
+  ValueId transposed(ValueId x) {
+    const std::vector<int64_t> sizes = numbers(x);
+    ValueId view = value(type(x), {sizes[1], sizes[0]}, x);
+    graph.values[static_cast<size_t>(view)].strides = {number(1), number(sizes[1])};
+    node(OpKind::kView, {x}, {view});
+    return view;
+  }
   ValueId unary(Opcode op, ValueId a) { return pointwise(op, {a}, type(a), numbers(a)); }
   /// Added in the order of ranks: equal bits on all of them.
   ValueId sum(const std::vector<ValueId>& values) {
@@ -65,13 +73,7 @@ struct ExchangeBuilder : GraphBuilder {
     return y;
   }
   /// Weights as torch keeps them, [n][k].
-  ValueId linear(ValueId a, ValueId w) {
-    const std::vector<int64_t> sizes = numbers(w);
-    ValueId wt = value(type(w), {sizes[1], sizes[0]}, w);
-    graph.values[static_cast<size_t>(wt)].strides = {number(1), number(sizes[1])};
-    node(OpKind::kView, {w}, {wt});
-    return matmul(a, wt);
-  }
+  ValueId linear(ValueId a, ValueId w) { return matmul(a, transposed(w)); }
   ValueId row_sum(ValueId x, int64_t dim, bool keepdim) {
     std::vector<int64_t> sizes = numbers(x);
     keepdim ? void(sizes[static_cast<size_t>(dim)] = 1) : void(sizes.erase(sizes.begin() + dim));
