@@ -30,6 +30,10 @@ inline uint32_t memory_slot(const plan::Plan& plan, uint32_t slot) {
   const plan::Buffer& b = plan.buffers[slot];
   return b.kind == plan::BufferKind::kBoxOut ? static_cast<uint32_t>(b.twin) : slot;
 }
+/// Where the boxes of its exchange begin.
+inline int64_t box_begin(const plan::Buffer& box) {
+  return box.arena_offset - plan::box_stride(box.size_bytes) * box.index;
+}
 /// "op 3 'name'"; printed only when a message is needed.
 struct OpName {
   const plan::Plan& plan;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "targets/host/patience.h"
+#include "targets/host/peers.h"
 
 namespace ark::targets::host {
 namespace {
@@ -61,7 +62,13 @@ class Launch {
  public:
   Launch(const plan::Plan& plan, std::span<const std::unique_ptr<Task>> tasks, const Kernels& kernels,
          const LaunchOptions& options, LaunchMemory& memory)
-      : plan_(plan), tasks_(tasks), kernels_(kernels), options_(options), memory_(memory), workers_(plan.lists.size()) {
+      : plan_(plan),
+        tasks_(tasks),
+        kernels_(kernels),
+        options_(options),
+        memory_(memory),
+        peers_(options.ranks),
+        workers_(plan.lists.size()) {
     epoch_ = options.state->epoch;
     int64_t records = 0;
     for (size_t w = 0; w < workers_.size(); ++w) {
@@ -85,7 +92,7 @@ class Launch {
     run_thread(0);
     helpers.clear();
     if (error_) {
-      if (options_.ranks == nullptr) reset();
+      if (!peers_.any()) reset();
       std::rethrow_exception(error_);
     }
     check_peers();
@@ -93,40 +100,7 @@ class Launch {
   }
 
  private:
-  static std::atomic_ref<u32> counter_of(abi::RunState* state, u32 index) {
-    auto* counters = reinterpret_cast<u32*>(state + 1);
-    return std::atomic_ref<u32>(counters[int64_t{index} * abi::kCounterStride]);
-  }
   std::atomic_ref<u32> counter(u32 index) const { return counter_of(options_.state, index); }
-
-  // ---- ranks ----
-
-  abi::RunState* state_of(int rank) const {
-    return reinterpret_cast<abi::RunState*>(options_.ranks->segments[static_cast<size_t>(rank)]);
-  }
-
-  /// Looked at when there is nothing to run, at the start and at the end: who comes late finds all that it waits for.
-  void check_peers() const {
-    if (options_.ranks == nullptr) return;
-    const u32 gave_up = std::atomic_ref<u32>(options_.state->abort).load(std::memory_order_acquire);
-    if (gave_up == 0) return;
-    throw DeviceError(
-        cat(describe_launch(), ": rank ", gave_up - 1, " has given up, in this launch or an earlier one"));
-  }
-
-  void tell_peers() const {
-    if (options_.ranks == nullptr) return;
-    for (int rank = 0; rank < plan_.world; ++rank) {
-      u32 nobody = 0;
-      std::atomic_ref<u32>(state_of(rank)->abort)
-          .compare_exchange_strong(nobody, static_cast<u32>(options_.ranks->rank) + 1, std::memory_order_acq_rel);
-    }
-  }
-
-  std::string describe_launch() const {
-    if (options_.ranks == nullptr) return cat("host launch of '", plan_.name, "'");
-    return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", options_.ranks->rank);
-  }
 
   /// Counters only grow and may wrap: the difference is what counts.
   static bool reached(u32 seen, u32 expected) { return static_cast<int32_t>(seen - expected) >= 0; }
@@ -171,15 +145,10 @@ class Launch {
       const int rank_stride = record.arrive_rank_stride[a];
       for (int64_t r = rows.first; r <= rows.last; ++r) {
         const u32 index = record.arrive[a].counter + static_cast<u32>(r);
-        rank_stride == 0 ? void(counter(index).fetch_add(1, std::memory_order_release))
-                         : arrive_everywhere(index + static_cast<u32>(options_.ranks->rank * rank_stride));
+        rank_stride != 0 ? peers_.arrive(index, rank_stride)
+                         : void(counter(index).fetch_add(1, std::memory_order_release));
       }
     }
-  }
-
-  void arrive_everywhere(u32 index) const {
-    for (int rank = 0; rank < plan_.world; ++rank)
-      counter_of(state_of(rank), index).fetch_add(1, std::memory_order_release);
   }
 
   /// Tiles of the worker's item to attempt at once: the rest of it, or now and then only a few.
@@ -281,8 +250,15 @@ class Launch {
       const std::lock_guard lock(error_mutex_);
       if (!error_) error_ = std::current_exception();
       failed_.store(true, std::memory_order_release);
-      tell_peers();
+      peers_.give_up();
     }
+  }
+
+  /// Looked at when nothing could run, at the start and at the end: who comes late finds all that it waits for.
+  void check_peers() const {
+    const int rank = peers_.gave_up();
+    if (rank < 0) return;
+    throw DeviceError(cat(describe_launch(), ": rank ", rank, " has given up, in this launch or an earlier one"));
   }
 
   /// Nothing could run: is that for good?
@@ -299,6 +275,11 @@ class Launch {
       std::this_thread::yield();
     }
     return false;
+  }
+
+  std::string describe_launch() const {
+    if (!peers_.any()) return cat("host launch of '", plan_.name, "'");
+    return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", peers_.rank());
   }
 
   /// Of the workers that are stuck, the one at the earliest op: the others most likely wait for what it should have
@@ -329,7 +310,7 @@ class Launch {
     int count = 0;
     for (int rank = 0; rank < plan_.world; ++rank) {
       const u32 index = why.counter + static_cast<u32>((rank - why.source) * why.rank_stride);
-      if (reached(counter(index).load(std::memory_order_acquire), why.expected)) continue;
+      if (rank != why.source && reached(counter(index).load(std::memory_order_acquire), why.expected)) continue;
       missing += cat(count++ > 0 ? ", " : "", rank);
     }
     return cat(describe_launch(), ": rank", count > 1 ? "s " : " ", missing, count > 1 ? " have" : " has",
@@ -348,6 +329,7 @@ class Launch {
   const Kernels& kernels_;
   const LaunchOptions& options_;
   LaunchMemory& memory_;
+  const Peers peers_;
   std::vector<Worker> workers_;
   std::vector<int> active_;
   u32 epoch_ = 0;
