@@ -263,6 +263,27 @@ inline Case unread(int world) {
           }};
 }
 
+/// Products one after the other, each scattered as soon as it is there: they share memory, so that a later product waits
+/// for the op that has sent an earlier one.
+inline Case shared_memory(int world) {
+  constexpr size_t kRows = 384, kWidth = 128, kInner = 16, kProducts = 12;
+  ExchangeBuilder b(world);
+  std::vector<ValueId> outputs;
+  for (size_t i = 0; i < kProducts; ++i) {
+    ValueId x = b.input(DType::kF32, {kRows, kInner}), w = b.input(DType::kF32, {kInner, kWidth});
+    outputs.push_back(b.reduce_scatter(b.matmul(x, w)));
+  }
+  return {b.finish(outputs, "shared memory"), [](const std::vector<Tensors>& in) {
+            std::vector<Tensors> out(in.size());
+            for (size_t i = 0; i < kProducts; ++i) {
+              const Floats sum = total(
+                  each(in, [&](const Tensors& t) { return matmul(t[2 * i], t[2 * i + 1], kRows, kInner, kWidth); }));
+              for (size_t r = 0; r < in.size(); ++r) out[r].push_back(part(sum, in.size(), r));
+            }
+            return out;
+          }};
+}
+
 /// Tensor parallel: columns, relu, rows, all-reduce, residual, norm.
 inline Case layers(int world) {
   constexpr size_t kRows = 16, kWidth = 64, kOwn = 32, kLayers = 16;

@@ -71,6 +71,18 @@ void test_results(bool brief) {
   check_run(c, plan_of(c.graph, 6, false), {.launches = 400, .seed = 7, .stragglers = false, .same = c.same});
 }
 
+/// Waits that reuse of memory needs are for exchanges too.
+void test_shared_memory() {
+  Case c = shared_memory(2);
+  const plan::Plan plan = plan_of(c.graph, 6);
+  int waits = 0;
+  for (const plan::Op& op : plan.ops)
+    if (op.record.kind == abi::TaskKind::kMatmulFloat)  // reads inputs alone
+      for (int w = 0; w < op.record.num_waits; ++w) waits += op.record.wait[w].rank_stride != 0;
+  EXPECT(waits > 0);
+  check_run(c, plan, {.launches = 6, .seed = 11, .stragglers = true, .same = c.same});
+}
+
 /// A saved plan is the same plan.
 void test_saved() {
   Case c = layers(3);
@@ -174,6 +186,7 @@ int main(int argc, char** argv) {
   if (argument == "--damage") return run_damaged();
   const bool brief = argument == "--short";
   test_results(brief);
+  test_shared_memory();
   test_saved();
   for (int world : {2, 3, 4})
     for (int absent_from : {0, 3}) test_absent(world, absent_from, 1 + absent_from % 2);
