@@ -47,7 +47,7 @@ class RandomExchanges {
   void step() {
     constexpr Opcode kBinary[] = {Opcode::kAdd, Opcode::kSub, Opcode::kMul};
     ValueId x = pick();
-    switch (draw(0, 10)) {
+    switch (draw(0, 11)) {
       case 0:
         return keep(b_.binary(kBinary[draw(0, 2)], x, pick()));
       case 1:
@@ -69,6 +69,11 @@ class RandomExchanges {
       case 9: {  // scatter, then gather: parts that are sums, sent on
         ValueId part = b_.sum(exchanged(b_.parts(x)));
         return keep(b_.joined(exchanged({part})));
+      }
+      case 10: {  // another value for each rank
+        std::vector<ValueId> sent = {x};
+        while (static_cast<int>(sent.size()) < b_.world) sent.push_back(pick());
+        return keep(b_.sum(exchanged(sent)));
       }
       default:
         return keep(b_.joined(exchanged(b_.parts(x))));
