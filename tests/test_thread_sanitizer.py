@@ -1,5 +1,6 @@
 """Saved plans of a Llama's decode step and of BERT forward and backward, plans with exchanges between ranks, and the
-collectives, under ThreadSanitizer: a wait that the planner forgot, or an acquire that the host target lacks, is a race that it reports."""
+collectives, under ThreadSanitizer: a wait that the planner forgot, or an acquire that the host target lacks, is a race
+that it reports."""
 
 from __future__ import annotations
 
