@@ -58,9 +58,11 @@ enum class OpKind : uint8_t {
   kPad,                // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
   kRand,               // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
   kCopyTo,             // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
+  kExchange,           // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
+  //   outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
 };
 
-inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kCopyTo) + 1;
+inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kExchange) + 1;
 const char* name(OpKind op);
 
 struct Attrs {
@@ -75,6 +77,7 @@ struct Attrs {
   int64_t imm_int = 0;        // Full of integer type; Iota's start
   Size start;                 // Iota's start when symbolic
   int64_t step = 1;
+  std::string group;  // Exchange: name of the process group
 };
 
 struct Node {

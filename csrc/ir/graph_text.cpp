@@ -6,8 +6,8 @@ namespace ark::ir {
 
 const char* name(OpKind op) {
   constexpr const char* kNames[] = {
-      "view",       "pointwise",   "full", "iota", "reduce", "matmul", "attention", "attention_backward",
-      "index_load", "index_store", "cat",  "pad",  "rand",   "copy_to"};
+      "view",       "pointwise",   "full", "iota", "reduce", "matmul",  "attention", "attention_backward",
+      "index_load", "index_store", "cat",  "pad",  "rand",   "copy_to", "exchange"};
   static_assert(std::size(kNames) == kNumOpKinds);
   return kNames[static_cast<int>(op)];
 }
@@ -64,6 +64,8 @@ std::string attrs_text(const Node& node) {
       return cat(" dim ", a.dim);
     case OpKind::kPad:
       return cat(" pads [", list(a.ints, number), "] imm ", a.imm);
+    case OpKind::kExchange:
+      return a.group.empty() ? "" : cat(" group ", a.group);
     default:
       return "";
   }

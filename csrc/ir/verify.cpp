@@ -162,6 +162,8 @@ class Verifier {
         return counts(2, 2, 1), rand();
       case OpKind::kCopyTo:
         return counts(2, 2, 1), copy_to();
+      case OpKind::kExchange:
+        return exchange();
     }
     require(false, "unknown op ", static_cast<int>(node_->op));
   }
@@ -363,6 +365,22 @@ class Verifier {
       require(in(i).sizes.empty(), "seed or offset of the sizes ", text(in(i).sizes));
     }
     same_dtype(DType::kF32, out(0).dtype, "output");
+  }
+
+  void exchange() const {
+    const size_t world = node_->outputs.size();
+    require(world >= 2, "expected an output for each of several ranks, got ", world);
+    require(num_inputs() == 1 || num_inputs() == world, "expected 1 or ", world, " inputs, got ", num_inputs());
+    for (size_t i = 0; i < num_inputs(); ++i) {
+      same_dtype(out(0).dtype, in(i).dtype, "input");
+      same_shape(out(0).sizes, in(i).sizes, "input");
+    }
+    // The box that a rank writes is one of its peer's, who reads it by the layout of another output.
+    for (size_t i = 1; i < world; ++i) {
+      same_dtype(out(0).dtype, out(i).dtype, "output");
+      same_shape(out(0).sizes, out(i).sizes, "output");
+      same_shape(out(0).strides, out(i).strides, "strides of an output");
+    }
   }
 
   void copy_to() const {

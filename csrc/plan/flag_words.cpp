@@ -45,7 +45,7 @@ class Finder {
 
   FlagWords find() {
     FlagWords none;
-    if (plan_.buffers.empty() || plan_.ops.size() > kMostOps ||
+    if (plan_.buffers.empty() || plan_.world > 1 || plan_.ops.size() > kMostOps ||
         std::count_if(plan_.ops.begin(), plan_.ops.end(), is_few) < 2)
       return none;
     for (const plan::Op& op : plan_.ops) uses_.push_back(plan::operand_uses(op, plan_.programs));

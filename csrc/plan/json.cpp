@@ -23,6 +23,7 @@ struct OpText {
   abi::MaskRangeParams mask_range{};
   std::vector<abi::Wait> waits;
   std::vector<abi::Arrive> arrivals;
+  std::vector<int32_t> arrive_rank_stride;  // none: all 0
   std::vector<abi::Operand> operands;
   std::vector<int32_t> programs;
   std::string name, module;
@@ -49,6 +50,9 @@ OpText to_text(const Op& op) {
            .bytes = op.bytes,
            .flops = op.flops};
   visit_params(r, [&]<class Params>(const Params& params) { params_of<Params>(t) = params; });
+  const auto* strides = r.arrive_rank_stride;
+  if (std::any_of(strides, strides + r.num_arrivals, [](int stride) { return stride != 0; }))
+    t.arrive_rank_stride.assign(strides, strides + r.num_arrivals);
   return t;
 }
 
@@ -66,6 +70,7 @@ Op from_text(OpText&& t, const json::Path& path) {
   copy_limited<abi::i64>({t.size.begin(), t.size.end()}, r.size, path, "size");
   copy_limited(t.waits, r.wait, path, "waits");
   copy_limited(t.arrivals, r.arrive, path, "arrivals");
+  copy_limited(t.arrive_rank_stride, r.arrive_rank_stride, path, "arrive_rank_stride");
   r.num_waits = static_cast<int32_t>(t.waits.size());
   r.num_arrivals = static_cast<int32_t>(t.arrivals.size());
   r.num_operands = static_cast<int32_t>(t.operands.size());
@@ -94,9 +99,9 @@ struct Enumerators<abi::TaskKind> {
 };
 template <>
 struct Enumerators<BufferKind> {
-  static constexpr int count = static_cast<int>(BufferKind::kConstant) + 1;
+  static constexpr int count = static_cast<int>(BufferKind::kBoxOut) + 1;
   static std::string_view name(BufferKind kind) {
-    constexpr std::string_view kNames[count] = {"input", "output", "arena", "constant"};
+    constexpr std::string_view kNames[count] = {"input", "output", "arena", "constant", "box", "box_out"};
     return kNames[static_cast<int>(kind)];
   }
 };
@@ -115,7 +120,7 @@ struct Fields<abi::Wait> {
                                           field("coef", &T::coef),       field("extent", &T::extent),
                                           field("div", &T::div),         field("limit", &T::limit),
                                           field("target", &T::target),   field("last_target", &T::last_target),
-                                          field("role", &T::role)};
+                                          field("role", &T::role),       field("rank_stride", &T::rank_stride)};
 };
 template <>
 struct Fields<abi::Arrive> {
@@ -214,14 +219,23 @@ struct Fields<abi::MaskRangeParams> {
 template <>
 struct Fields<OpText> {
   using T = OpText;
-  static constexpr auto list = std::tuple{field("kind", &T::kind),           field("name", &T::name),
-                                          field("module", &T::module),       field("grid", &T::grid),
-                                          field("size", &T::size),           field("program", &T::program),
-                                          field("rows", &T::rows),           field("matmul", &T::matmul),
-                                          field("attention", &T::attention), field("mask_range", &T::mask_range),
-                                          field("waits", &T::waits),         field("arrivals", &T::arrivals),
-                                          field("operands", &T::operands),   field("programs", &T::programs),
-                                          field("bytes", &T::bytes),         field("flops", &T::flops)};
+  static constexpr auto list = std::tuple{field("kind", &T::kind),
+                                          field("name", &T::name),
+                                          field("module", &T::module),
+                                          field("grid", &T::grid),
+                                          field("size", &T::size),
+                                          field("program", &T::program),
+                                          field("rows", &T::rows),
+                                          field("matmul", &T::matmul),
+                                          field("attention", &T::attention),
+                                          field("mask_range", &T::mask_range),
+                                          field("waits", &T::waits),
+                                          field("arrivals", &T::arrivals),
+                                          field("arrive_rank_stride", &T::arrive_rank_stride),
+                                          field("operands", &T::operands),
+                                          field("programs", &T::programs),
+                                          field("bytes", &T::bytes),
+                                          field("flops", &T::flops)};
 };
 
 template <>
@@ -288,6 +302,7 @@ struct BufferText {
   int32_t first_op = -1, last_op = -1;
   Bytes data;
   std::string name;
+  int32_t twin = -1;
 };
 template <>
 struct Fields<BufferText> {
@@ -300,19 +315,20 @@ struct Fields<BufferText> {
                                           field("immutable", &T::immutable),
                                           field("first_op", &T::first_op),
                                           field("last_op", &T::last_op),
-                                          field("data", &T::data)};
+                                          field("data", &T::data),
+                                          field("twin", &T::twin)};
 };
 template <>
 struct Custom<Buffer> {
   static void read(const Value& from, Buffer& to, const Path& path) {
     BufferText t;
     json::read(from, t, path);
-    to = {t.kind,     t.index,   t.arena_offset,         t.size_bytes,     t.immutable,
-          t.first_op, t.last_op, std::move(t.data.data), std::move(t.name)};
+    to = {t.kind,     t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
+          t.first_op, t.last_op, std::move(t.data.data), std::move(t.name), t.twin};
   }
   static void write(Writer& out, const Buffer& b) {
     json::write(out, BufferText{b.kind, b.index, b.arena_offset, b.size_bytes, b.immutable, b.first_op, b.last_op,
-                                Bytes{b.data}, b.name});
+                                Bytes{b.data}, b.name, b.twin});
   }
   static bool is_default(const Buffer&) { return false; }
 };
@@ -358,7 +374,10 @@ struct Fields<Plan> {
                                           field("bytes", &Plan::bytes),
                                           field("flops", &Plan::flops),
                                           field("predicted_ms", &Plan::predicted_ms),
-                                          field("floor_ms", &Plan::floor_ms)};
+                                          field("floor_ms", &Plan::floor_ms),
+                                          field("group", &Plan::group),
+                                          field("world", &Plan::world),
+                                          field("box_bytes", &Plan::box_bytes)};
 };
 
 }  // namespace ark::json

@@ -89,6 +89,8 @@ void use_numbers(const KernelNumbers& numbers, abi::OpRecord& record) {
 }  // namespace
 
 Packed pack(const Plan& plan, const KernelNumbers& numbers) {
+  check<UnsupportedError>(plan.world == 1, "plan ", plan.name, ": exchanges between ", plan.world,
+                          " ranks, which run on the host alone");
   Packed packed;
   std::vector<int32_t> position(plan.ops.size());
   const planner::FlagWords flags = planner::flag_words(plan);

@@ -17,6 +17,8 @@ enum class BufferKind : uint8_t {
   kOutput,    // fresh tensor number `index` of Plan::fresh
   kArena,     // the arena of the run, at `arena_offset`
   kConstant,  // bytes `data`, uploaded once
+  kBox,       // what rank `index` has sent to this rank in one exchange: at `arena_offset` of this rank's boxes
+  kBoxOut,    // the box at rank `index` for what this rank sends there; `twin` is the slot of the kBox of that index
 };
 
 struct Buffer {
@@ -28,7 +30,14 @@ struct Buffer {
   int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
   std::string data;                     // kConstant
   std::string name;
+  int32_t twin = -1;  // kBoxOut
 };
+
+/// The boxes of an exchange lie side by side, by the rank that sends: so many bytes from one to the next.
+inline int64_t box_stride(int64_t size_bytes) {
+  constexpr int64_t kAlignment = 256;
+  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 /// A fresh torch tensor to allocate per call.
 struct FreshTensor {
@@ -91,6 +100,12 @@ struct Plan {
   int64_t arena_bytes = 0;
   int64_t bytes = 0, flops = 0;  // of the whole plan
   double predicted_ms = 0, floor_ms = 0;
+  /// Exchanges: `world` ranks of the group run the same plan, which does not say which of them runs it. An op that
+  /// writes out-boxes writes with tile t, into each of them, the bytes that tile t of the rank there writes here: so it
+  /// is read as the writer of this rank's boxes, from all ranks.
+  std::string group;
+  int32_t world = 1;      // 1: no exchanges
+  int64_t box_bytes = 0;  // of all boxes of a rank; it has them twice, for even and for odd launches
 };
 
 /// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at

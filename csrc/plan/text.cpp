@@ -40,10 +40,12 @@ std::string list(const T& items) {
 }
 
 std::string buffer_text(const Buffer& b) {
-  constexpr const char* kKinds[] = {"input", "output", "arena", "constant"};
+  constexpr const char* kKinds[] = {"input", "output", "arena", "constant", "box", "box out"};
   std::string where;
   if (b.kind == BufferKind::kInput || b.kind == BufferKind::kOutput) where = cat(' ', b.index);
   if (b.kind == BufferKind::kArena) where = cat(" at ", b.arena_offset, ", ops ", b.first_op, " to ", b.last_op);
+  if (b.kind == BufferKind::kBox) where = cat(" from rank ", b.index, " at ", b.arena_offset);
+  if (b.kind == BufferKind::kBoxOut) where = cat(" to rank ", b.index, ", twin of slot ", b.twin);
   return cat(kKinds[static_cast<int>(b.kind)], where, ", ", b.size_bytes, " bytes", b.immutable ? ", immutable" : "",
              b.name.empty() ? "" : "  # ", b.name);
 }
@@ -105,10 +107,13 @@ std::string op_text(const Op& op, size_t index) {
                list(o.stride), o.vector > 1 ? cat(" vector ", int{o.vector}) : "",
                o.index_operand >= 0 ? cat(" indexed by ", int{o.index_operand}) : "", "\n");
   }
+  auto ranks = [](int stride) { return stride == 0 ? std::string() : cat(", all ranks, ", stride, " apart"); };
   for (int i = 0; i < r.num_waits; ++i)
     out += cat("  wait ", map_text(r.wait[i]), " target ", r.wait[i].target, ", last ", r.wait[i].last_target,
-               r.wait[i].role == static_cast<int>(abi::WaitRole::kFresh) ? ", fresh" : "", "\n");
-  for (int i = 0; i < r.num_arrivals; ++i) out += cat("  arrive ", map_text(r.arrive[i]), "\n");
+               r.wait[i].role == static_cast<int>(abi::WaitRole::kFresh) ? ", fresh" : "", ranks(r.wait[i].rank_stride),
+               "\n");
+  for (int i = 0; i < r.num_arrivals; ++i)
+    out += cat("  arrive ", map_text(r.arrive[i]), ranks(r.arrive_rank_stride[i]), "\n");
   return out;
 }
 
@@ -119,6 +124,8 @@ std::string to_string(const Plan& plan) {
                         plan.layout.cluster, ", ", plan.num_counters, " counters, arena ", plan.arena_bytes,
                         " bytes, moves ", plan.bytes, " bytes, ", plan.flops, " flops, predicted ", plan.predicted_ms,
                         " ms, floor ", plan.floor_ms, " ms\n");
+  if (plan.world > 1)
+    out += cat("group '", plan.group, "' of ", plan.world, " ranks, boxes of ", plan.box_bytes, " bytes, twice\n");
   for (size_t i = 0; i < plan.buffers.size(); ++i) out += cat("slot ", i, ": ", buffer_text(plan.buffers[i]), "\n");
   for (size_t i = 0; i < plan.fresh.size(); ++i)
     out += cat("fresh ", i, ": ", name(plan.fresh[i].dtype), list(plan.fresh[i].sizes), " strides ",

@@ -37,6 +37,8 @@ void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   for (std::vector<abi::WorkItem>& list : plan.lists) list.shrink_to_fit();
   plan.maps = std::move(draft.maps);
   plan.num_counters = draft.num_counters;
+  plan.group = std::move(draft.graph.group);
+  plan.world = draft.graph.world;
 }
 
 }  // namespace

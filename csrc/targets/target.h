@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "targets/rank_memory.h"
 
 namespace ark::cuda {
 struct Toolchain;
@@ -26,6 +27,7 @@ struct LaunchArgs {
   void* stream = nullptr;        // CUstream (cuda)
   void* trace = nullptr;         // abi::TraceRecord[trace_capacity()] in the target's memory, or null
   uint64_t seed = 0;             // host: order in which ready workers are picked
+  const RankMemory* ranks = nullptr;  // plans with exchanges: run state and boxes lie there, `run_state` is not used
 };
 
 /// How an executable came to be; nothing of it is needed to run.

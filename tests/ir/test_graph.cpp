@@ -52,7 +52,9 @@ Graph every_kind() {
   ValueId bigger = b.pointwise(Opcode::kGt, {noise, full}, kBool, {6, 9});
   ValueId zeros = b.pointwise(Opcode::kCast, {iota}, kF32, {8});
   ValueId chosen = b.pointwise(Opcode::kWhere, {bigger, noise, full}, kF32, {6, 9});
-  b.graph.outputs = {flat, out, dq, copied, joined, padded, chosen, zeros};
+  ValueId first = b.value(kF32, {4, 16}), second = b.value(kF32, {4, 16});
+  b.node(OpKind::kExchange, {scaled}, {first, second}).attrs.group = "tensor";
+  b.graph.outputs = {flat, out, dq, copied, joined, padded, chosen, zeros, second};
   b.graph.name = "every \"kind\"";
   return b.graph;
 }
@@ -113,6 +115,16 @@ void test_verify() {
   broken("seed", [](Graph& g) { find(g, kRand).inputs[0] = find(g, kIota).outputs[0]; });
   broken("no graph input", [](Graph& g) { find(g, kCopyTo).inputs[0] = find(g, kIndexStore).outputs[0]; });
   broken("lie where", [](Graph& g) { output(g, kCopyTo).strides[0] = number(7); });
+  broken("each of several ranks, got 1", [](Graph& g) { find(g, kExchange).outputs.pop_back(); });
+  broken("expected 1 or 2 inputs, got 3", [](Graph& g) {
+    Node& exchange = find(g, kExchange);
+    exchange.inputs.resize(3, exchange.inputs[0]);
+  });
+  broken("input: expected f32, got bf16", [](Graph& g) { find(g, kExchange).inputs[0] = find(g, kMatmul).outputs[0]; });
+  broken("input: expected the sizes [4, 16]",
+         [](Graph& g) { find(g, kExchange).inputs[0] = find(g, kView).outputs[0]; });
+  broken("output: expected f32, got f64", [](Graph& g) { output(g, kExchange, 1).dtype = DType::kF64; });
+  broken("strides of an output", [](Graph& g) { output(g, kExchange, 1).strides[0] = number(20); });
   broken("sizes and", [](Graph& g) { g.values[0].strides.pop_back(); });
   broken("size expression", [](Graph& g) { g.values[0].sizes[0] = expr(0); });
 }
@@ -250,6 +262,7 @@ void test_text() {
   EXPECT_EQ(std::string(name(Opcode::kRand)), "rand");
   EXPECT_EQ(std::string(name(ReduceOp::kArgMin)), "arg_min");
   EXPECT_EQ(std::string(name(OpKind::kCopyTo)), "copy_to");
+  EXPECT_EQ(std::string(name(OpKind::kExchange)), "exchange");
   EXPECT_EQ(arity(Opcode::kRelu), 1);
   EXPECT_EQ(arity(Opcode::kCast), 1);
   EXPECT_EQ(arity(Opcode::kLogicalXor), 2);

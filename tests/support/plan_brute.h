@@ -31,7 +31,8 @@ class BrutePlan {
           const plan::Buffer& buffer = plan_.buffers[slot];
           check(byte >= 0 && byte + bytes <= buffer.size_bytes, "brute: out of bounds in slot ", slot);
           bool arena = buffer.kind == plan::BufferKind::kArena;
-          auto& memory = memories[arena ? -1 : static_cast<int64_t>(slot)];
+          const bool sent = buffer.kind == plan::BufferKind::kBoxOut;  // what peers' tiles write here
+          auto& memory = memories[arena ? -1 : sent ? buffer.twin : static_cast<int64_t>(slot)];
           int64_t at = (byte + (arena ? buffer.arena_offset : 0)) / 2, end = at + (bytes + 1) / 2;
           if (static_cast<int64_t>(memory.size()) < end) memory.resize(static_cast<size_t>(end));
           int64_t mark = 2 * t + write;

@@ -180,7 +180,7 @@ class HostPlan {
                    .target = uint32_t(before.grid[0] * before.grid[1] * before.grid[2]),
                    .last_target = 0,
                    .role = 0,
-                   .pad = 0};
+                   .rank_stride = 0};
       r.wait[0].last_target = r.wait[0].target;
     }
     r.num_arrivals = 1;

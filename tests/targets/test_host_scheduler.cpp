@@ -73,7 +73,7 @@ struct Chain {
                    .target = uint32_t(kBlock / 4),
                    .last_target = last,
                    .role = 0,
-                   .pad = 0};
+                   .rank_stride = 0};
     }
     r.num_arrivals = 1;
     r.arrive[0] = {.counter = uint32_t(i * counters),

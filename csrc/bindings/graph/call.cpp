@@ -144,7 +144,9 @@ void fill_slots(Run& run) {
         run.slots[i] = arena + buffer.arena_offset;
         break;
       case plan::BufferKind::kConstant:
-        run.slots[i] = nullptr;
+      case plan::BufferKind::kBox:
+      case plan::BufferKind::kBoxOut:
+        run.slots[i] = nullptr;  // the target knows them
         break;
     }
   }

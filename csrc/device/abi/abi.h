@@ -75,13 +75,15 @@ static_assert(sizeof(Operand) == 64);
 
 /// Before a tile with grid coordinates c (c[0] slowest) runs: rows [r, r + extent) with r = base + sum c[i] * coef[i],
 /// clipped to [0, limit), fall on counters counter + row / div; each must have reached its target for this run.
-/// Every counter's target is `target`, the last one's (row limit - 1) is `last_target`.
+/// Every counter's target is `target`, the last one's (row limit - 1) is `last_target`. With `rank_stride` the wait is
+/// for an exchange between ranks: rank r counts on counters that lie r * rank_stride behind, and those of all ranks must
+/// have reached their targets.
 struct Wait {
   u32 counter;
   i32 base, coef[3], extent, div, limit;
   u32 target, last_target;
-  i32 role;  // WaitRole: who has to wait
-  i32 pad;
+  i32 role;         // WaitRole: who has to wait
+  i32 rank_stride;  // 0: counters of this rank alone
 };
 static_assert(sizeof(Wait) == 48);
 
@@ -209,7 +211,10 @@ struct OpRecord {
   Params params;
   Wait wait[kMaxWaits];
   Arrive arrive[kMaxArrivals];
-  i32 tail[16];
+  /// Parallel to `arrive`. Not 0: the op writes boxes of an exchange (plan/plan.h) and arrives on every rank, rank r's
+  /// tiles on the counters that lie r * arrive_rank_stride behind.
+  i32 arrive_rank_stride[kMaxArrivals];
+  i32 tail[16 - kMaxArrivals];
 };
 static_assert(sizeof(OpRecord) == 768);
 
@@ -234,7 +239,7 @@ struct TensorMapPatch {
 struct RunState {
   u32 epoch;
   u32 workers_done;
-  u32 abort;        // set by the first wait that passes its deadline; everyone leaves
+  u32 abort;        // set by the first wait that passes its deadline; everyone leaves. Between ranks: 1 + who set it
   u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target (epoch + 1) * workers)
   u32 index_error;  // op + 1 of the task that met an index out of range first, and what it met
   u32 unused;

@@ -81,7 +81,9 @@ void Emitter::make_storages() {
   auto written = [&](int input) {
     result_.storages[static_cast<size_t>(state_.places[static_cast<size_t>(input)].storage)].immutable = false;
   };
+  int exchanges = 0;
   for (const Node& node : state_.graph.nodes) {
+    exchanges += node.op == OpKind::kExchange;
     if (node.op == OpKind::kCopyTo) written(state_.owner(node.inputs[0]));
     if (node.op == OpKind::kView || node.op == OpKind::kCopyTo) continue;
     for (ir::ValueId v : node.outputs) {
@@ -94,6 +96,10 @@ void Emitter::make_storages() {
       const Tensor& t = state_.tensor(v);
       const StorageId id = add_storage(t.dtype, t.sizes, t.strides, state_.graph.values[static_cast<size_t>(v)].name);
       result_.storages.back().returned = t.output;
+      if (node.op == OpKind::kExchange) {
+        result_.storages.back().exchange = exchanges;
+        result_.storages.back().source = t.out_index;
+      }
       state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
     }
   }

@@ -75,11 +75,30 @@ void force(State& state) {
       force_value(shape.b.owner);
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward) {
       for (ir::ValueId input : node.inputs) force_source(input);
+    } else if (node.op == OpKind::kExchange) {
+      for (ir::ValueId box : node.outputs) force_value(box);
     } else if (node.op == OpKind::kCopyTo) {
       const int src = state.owner(node.inputs[1]);
       // A value that depends on inputs alone is computed again by the store at the end.
       if (!state.is_input(src) && !state.in_place[static_cast<size_t>(src)]) state.copied.push_back(src);
     }
+  }
+}
+
+}  // namespace
+
+namespace {
+
+/// A plan belongs to one group of ranks.
+void note_group(const ir::Graph& graph, FusedGraph& result) {
+  for (const Node& node : graph.nodes) {
+    if (node.op != OpKind::kExchange) continue;
+    const auto world = static_cast<int32_t>(node.outputs.size());
+    check<UnsupportedError>(result.world == 1 || (result.world == world && result.group == node.attrs.group),
+                            "exchanges of the groups '", result.group, "' (", result.world, " ranks) and '",
+                            node.attrs.group, "' (", world, " ranks) in one graph");
+    result.group = node.attrs.group;
+    result.world = world;
   }
 }
 
@@ -144,6 +163,7 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
     if (more) continue;  // what is forced joins other groups
     choose_stored(state);
     FusedGraph result;
+    note_group(state.graph, result);
     std::vector<int> missing = emit(state, result);
     if (missing.empty()) return result;
     std::sort(missing.begin(), missing.end());

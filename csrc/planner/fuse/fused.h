@@ -22,6 +22,8 @@ struct Storage {
   int32_t input = -1;      // graph input, or -1
   bool immutable = false;  // a parameter or an input that no op of this graph writes
   bool returned = false;   // must be a fresh tensor of the caller's
+  int32_t exchange = -1;   // this is a box of that exchange (a number of its own), or -1,
+  int32_t source = -1;     // of what rank `source` sends
   std::string name;
 };
 
@@ -41,7 +43,19 @@ struct FusedGraph {
   std::vector<plan::FreshTensor> fresh;
   std::vector<StorageId> fresh_storage;  // parallel to `fresh`
   std::vector<plan::Output> outputs;
+  std::string group;  // of the exchanges
+  int32_t world = 1;  // its ranks; 1: no exchanges
 };
+
+/// Does the op send something to other ranks?
+inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {
+  if (graph.world == 1) return false;
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] == Access::kWrite && slot != abi::kNoSlot && graph.storages[slot].exchange >= 0) return true;
+  }
+  return false;
+}
 
 /// Contract: takes a verified, bound graph. Afterwards every node is computed by exactly one op or by the ops that read
 /// it (pointwise nodes may be computed again), views and clones are gone, an IndexStore into an input that CopyTo

@@ -56,7 +56,9 @@ std::string to_string(const FusedGraph& graph) {
     out << ' ';
     print_list(out, s.strides.data(), s.strides.size());
     if (s.input >= 0) out << " input " << s.input;
-    out << (s.immutable ? " immutable" : "") << (s.returned ? " returned" : "") << "  # " << s.name << '\n';
+    out << (s.immutable ? " immutable" : "") << (s.returned ? " returned" : "");
+    if (s.exchange >= 0) out << " box of exchange " << s.exchange << " from rank " << s.source;
+    out << "  # " << s.name << '\n';
   }
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const FusedOp& op = graph.ops[i];

@@ -24,10 +24,14 @@ class Grouper {
   /// Tries to compute the owner at coords in the group; free values that turn out to need memory get it. Register or
   /// -1.
   int try_eval(int owner, int g, const Coords& coords, bool* structural = nullptr);
+  /// The same for a value that the group need not compute itself.
+  int try_value(int value, int g, const Coords& coords, bool* structural = nullptr);
   void matmul(int i);
   void attention(int i);
   void index_store(int i);
   bool indices_computable(const ir::Node& node, const Coords& place, int g);
+  void exchange(int i);
+  bool push_along(int i);
 
   // Values along the op of a group (claims.cpp).
   /// Coordinates of a value (owner or bijective view) over its group's domain.

@@ -40,6 +40,8 @@ void Grouper::visit(int i) {
       for (ir::ValueId out : node.outputs) own(out, g);
       return;
     }
+    case OpKind::kExchange:
+      return exchange(i);
     case OpKind::kIndexStore:
       if (!is_select_store(state_, node) || state_.in_place[static_cast<size_t>(node.outputs[0])])
         return index_store(i);
@@ -94,23 +96,25 @@ ProgramBuilder& Grouper::trial(int g) {
 int Grouper::try_eval(int owner, int g, const Coords& coords, bool* structural) {
   const int old = state_.group_of[static_cast<size_t>(owner)];
   state_.group_of[static_cast<size_t>(owner)] = g;
-  int result = -1;
+  const int result = try_value(owner, g, coords, structural);
+  state_.group_of[static_cast<size_t>(owner)] = old;
+  return result;
+}
+
+int Grouper::try_value(int value, int g, const Coords& coords, bool* structural) {
   for (;;) {
     try {
-      result = trial(g).eval(owner, trial(g).lift(coords));
-      break;
+      return trial(g).eval(value, trial(g).lift(coords));
     } catch (const NeedStored& need) {
       const auto o = static_cast<size_t>(need.owner);
-      if (need.owner == owner || state_.group_of[o] >= 0 || state_.forced[o]) {
+      if (state_.group_of[o] >= 0 || state_.forced[o]) {
         if (structural != nullptr) *structural = true;
-        break;
+        return -1;
       }
       state_.forced[o] = true;
       trials_[static_cast<size_t>(g)].reset();
     }
   }
-  state_.group_of[static_cast<size_t>(owner)] = old;
-  return result;
 }
 
 void Grouper::matmul(int i) {
@@ -194,6 +198,40 @@ bool Grouper::indices_computable(const Node& node, const Coords& place, int g) {
     }
   } catch (const NeedStored&) {
     return false;
+  }
+  return true;
+}
+
+/// Every tile has to send the same part of each box (plan.h), so that only an exchange of one value goes along with
+/// what computes it; others, which send views of other places, are ops over a box.
+void Grouper::exchange(int i) {
+  if (push_along(i)) return;
+  const Node& node = state_.node(i);
+  const int g = add_group(GroupKind::kPointwise, -1);
+  set_pointwise_domain(g, node.outputs[0]);
+  for (ir::ValueId box : node.outputs) {
+    if (try_value(sent_value(state_, box), g, group(g).x_place) < 0)
+      throw UnsupportedError(cat("exchange '", node.name, "': what it sends cannot be addressed"));
+    own(box, g);
+    state_.place[static_cast<size_t>(box)] = group(g).x_place;
+  }
+}
+
+/// The op that computes the value stores it to the boxes too. Readers of the boxes join it never: they read what others
+/// have sent (ProgramBuilder::compute).
+bool Grouper::push_along(int i) {
+  const Node& node = state_.node(i);
+  const int x = node.inputs[0], g = state_.group(x);
+  if (node.inputs.size() > 1 || g < 0 || is_opaque(group(g).kind)) return false;
+  const std::optional<Coords> place = place_of(x);
+  const bool alone = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                 [&](ir::ValueId box) { return state_.no_claim[static_cast<size_t>(box)]; });
+  const int reg = !alone && place ? try_value(x, g, *place) : -1;
+  if (reg < 0 || !fits(reg, *place, g)) return false;
+  for (ir::ValueId box : node.outputs) {
+    own(box, g);
+    state_.place[static_cast<size_t>(box)] = place;
+    state_.value_roots[static_cast<size_t>(box)] = state_.value_roots[static_cast<size_t>(state_.owner(x))];
   }
   return true;
 }

@@ -57,6 +57,7 @@ void pad_rows(State& state) {
   for (size_t v = 0; v < state.tensors.size(); ++v) {
     Tensor& owner = state.tensors[v];
     if (!operand[v] || owner.input >= 0 || owner.output || owner.node < 0 || state.in_place[v]) continue;
+    if (is_box(state, static_cast<int>(v))) continue;  // written by others in the layout of another box
     const std::vector<int64_t> strides = padded_strides(owner);
     if (strides.empty()) continue;
     std::vector<Tensor> changed;

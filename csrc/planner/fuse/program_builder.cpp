@@ -188,7 +188,7 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
       return pad(node, coords, pred);
     case ir::OpKind::kRand:
       return random(owner, node, coords, pred);
-    default:
+    default:  // an exchange: what another rank sends has no register here
       throw NeedStored{owner};
   }
 }

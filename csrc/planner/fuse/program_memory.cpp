@@ -141,7 +141,9 @@ void ProgramBuilder::store(int owner, const Coords& coords) {
 
 void ProgramBuilder::copy(int source, const Coords& coords, const Place& place) {
   const Coords lifted = lift(coords);
-  const int value = eval(source, lifted);
+  const bool sends = is_box(state_, source) && computes(source);
+  if (sends) nodes_.push_back(state_.tensor(source).node);
+  const int value = eval(sends ? sent_value(state_, source) : source, lifted);
   const Tensor& t = state_.tensor(source);
   const std::optional<Expr> linear = linearize(lifted, place.strides, place.offset);
   check(linear.has_value(), "value %", source, " is stored at too many terms");

@@ -179,7 +179,8 @@ class Simplifier {
     std::vector<bool> keep(graph.nodes.size(), false);
     for (size_t i = graph.nodes.size(); i-- > 0;) {
       const Node& node = graph.nodes[i];
-      keep[i] = node.op == OpKind::kCopyTo;
+      // What one rank alone does not read it must send even so.
+      keep[i] = node.op == OpKind::kCopyTo || node.op == OpKind::kExchange;
       for (ValueId id : node.outputs) keep[i] = keep[i] || live[static_cast<size_t>(id)];
       if (!keep[i]) continue;
       for (ValueId id : node.inputs) mark(id);
@@ -199,6 +200,40 @@ class Simplifier {
   std::unordered_map<std::string, ValueId> seen_;
   std::unordered_map<ValueId, std::pair<double, int64_t>> full_;
 };
+
+// ---- exchanges ----
+
+/// A box is no tensor of the caller's: what is returned of it is a copy.
+void copy_returned_boxes(Graph& graph) {
+  std::map<ValueId, ValueId> copies;  // of boxes; -1: not made
+  std::map<ValueId, Node> names;
+  for (const Node& node : graph.nodes) {
+    if (node.op != OpKind::kExchange) continue;
+    for (ValueId box : node.outputs) {
+      copies[box] = -1;
+      names[box].name = node.name, names[box].module = node.module;
+    }
+  }
+  auto add = [&](OpKind op, ValueId box, ValueId from, Value made) {
+    Node node = names[box];
+    node.op = op, node.attrs.opcode = Opcode::kCast, node.inputs = {from};
+    node.outputs = {static_cast<ValueId>(graph.values.size())};
+    graph.values.push_back(std::move(made));
+    graph.nodes.push_back(std::move(node));
+    return graph.nodes.back().outputs[0];
+  };
+  for (ValueId& out : graph.outputs) {
+    Value view = graph.values[static_cast<size_t>(out)];
+    const auto found = copies.find(view.base < 0 ? out : view.base);
+    if (found == copies.end()) continue;
+    auto& [box, copy] = *found;
+    if (copy < 0) copy = add(OpKind::kPointwise, box, box, graph.values[static_cast<size_t>(box)]);
+    out = copy;
+    if (view.base < 0) continue;
+    view.base = copy;
+    out = add(OpKind::kView, box, copy, std::move(view));
+  }
+}
 
 // ---- long reductions ----
 
@@ -334,6 +369,7 @@ bool is_copy(const Graph& graph, const Node& node) {
 
 Graph simplify(Graph bound_graph, int num_workers) {
   Simplifier(bound_graph).run();
+  copy_returned_boxes(bound_graph);
   split_reductions(bound_graph, num_workers);
   return bound_graph;
 }

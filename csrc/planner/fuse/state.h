@@ -132,6 +132,17 @@ std::vector<int> emit(State& state, FusedGraph& result);
 
 /// Node that only moves: reads another value at other coordinates.
 bool is_copy_node(const State& state, int node);
+/// What an exchange sends to rank `out_index` of `output`, one of its outputs.
+inline int sent_value(const State& state, int output) {
+  const Tensor& t = state.tensor(output);
+  const ir::Node& node = state.node(t.node);
+  return node.inputs[node.inputs.size() == 1 ? 0 : static_cast<size_t>(t.out_index)];
+}
+inline bool is_box(const State& state, int value) {
+  const Tensor& t = state.tensor(value);
+  return t.node >= 0 && state.node(t.node).op == ir::OpKind::kExchange;
+}
+
 /// Index store whose every element has at most one candidate: a select instead of a scatter.
 bool is_select_store(const State& state, const ir::Node& node);
 

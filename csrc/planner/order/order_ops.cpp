@@ -21,9 +21,14 @@ struct Node {
 std::vector<Node> make_nodes(const FusedGraph& graph, const std::vector<std::vector<Dependence>>& deps,
                              const Machine& machine) {
   std::vector<Node> nodes(graph.ops.size());
+  int exchange = -1;  // the last one: all ranks have them in the graph's order
   for (size_t i = 0; i < nodes.size(); ++i) {
     Node& node = nodes[i];
     for (const Dependence& dep : deps[i]) node.before.push_back(dep.before);
+    if (is_exchange(graph, graph.ops[i])) {
+      if (exchange >= 0) node.before.push_back(exchange);
+      exchange = static_cast<int>(i);
+    }
     std::sort(node.before.begin(), node.before.end());
     node.before.erase(std::unique(node.before.begin(), node.before.end()), node.before.end());
     node.open = static_cast<int>(node.before.size());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -229,12 +230,14 @@ void Arena::move_in(const Tenant& added) {
   tenants_ = std::move(left);
 }
 
-void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of) {
+/// `out_slot_of`: of what is written, where that is another slot.
+void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of, const std::vector<int32_t>& out_slot_of = {}) {
   for (FusedOp& op : draft.graph.ops) {
     for (size_t x = 0; x < op.access.size(); ++x) {
       uint32_t& slot = op.op.operands[x].slot;
       if (op.access[x] == Access::kParameters || slot == abi::kNoSlot) continue;
-      slot = static_cast<uint32_t>(slot_of[slot]);
+      const bool out = op.access[x] == Access::kWrite && !out_slot_of.empty() && out_slot_of[slot] >= 0;
+      slot = static_cast<uint32_t>((out ? out_slot_of : slot_of)[slot]);
     }
   }
   for (plan::TensorMap& map : draft.maps) map.slot = static_cast<uint32_t>(slot_of[map.slot]);
@@ -260,6 +263,8 @@ void join_arena(Draft& draft, plan::Plan& plan) {
     if (slot_of[b] < 0) slot_of[b] = static_cast<int32_t>(kept.size());
   }
   kept.push_back(std::move(arena));
+  for (plan::Buffer& buffer : kept)
+    if (buffer.twin >= 0) buffer.twin = slot_of[static_cast<size_t>(buffer.twin)];
   for (FusedOp& op : draft.graph.ops) {
     for (size_t x = 0; x < op.access.size(); ++x) {
       abi::Operand& operand = op.op.operands[x];
@@ -270,6 +275,30 @@ void join_arena(Draft& draft, plan::Plan& plan) {
   for (plan::TensorMap& map : draft.maps) map.offset_bytes += moved[map.slot];
   rename_slots(draft, slot_of);
   plan.buffers = std::move(kept);
+}
+
+/// Boxes of an exchange lie side by side, exchanges one behind the other. A box is read in one slot and written, at the
+/// rank that it stands for, through another. Slots of what is written, per storage.
+std::vector<int32_t> place_boxes(const FusedGraph& graph, const std::vector<int32_t>& slot_of, plan::Plan& plan) {
+  std::vector<int32_t> out_slot_of(graph.storages.size(), -1);
+  std::map<int32_t, int64_t> begins;  // of exchanges
+  for (size_t s = 0; s < graph.storages.size(); ++s) {
+    const Storage& storage = graph.storages[s];
+    if (storage.exchange < 0 || slot_of[s] < 0) continue;
+    plan::Buffer& box = plan.buffers[static_cast<size_t>(slot_of[s])];
+    const int64_t stride = plan::box_stride(box.size_bytes);
+    const auto [found, is_new] = begins.emplace(storage.exchange, plan.box_bytes);
+    if (is_new) plan.box_bytes += stride * graph.world;
+    box.kind = plan::BufferKind::kBox;
+    box.index = storage.source;
+    box.arena_offset = found->second + stride * storage.source;
+    plan::Buffer out = box;
+    out.kind = plan::BufferKind::kBoxOut;
+    out.twin = slot_of[s];
+    out_slot_of[s] = static_cast<int32_t>(plan.buffers.size());
+    plan.buffers.push_back(std::move(out));
+  }
+  return out_slot_of;
 }
 
 }  // namespace
@@ -303,7 +332,7 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     } else {
       check(buffer.size_bytes == 0 || !arena.use(s).writers.empty(), "storage '", storage.name,
             "' is read but never written");
-      begins[ops.front()].push_back(s);
+      if (storage.exchange < 0) begins[ops.front()].push_back(s);
     }
     slot_of[s] = static_cast<int32_t>(plan.buffers.size());
     plan.buffers.push_back(std::move(buffer));
@@ -316,7 +345,8 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     }
   }
   plan.arena_bytes = arena.size();
-  rename_slots(draft, slot_of);
+  const std::vector<int32_t> out_slot_of = place_boxes(graph, slot_of, plan);
+  rename_slots(draft, slot_of, out_slot_of);
   if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
   check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",
                           plan.buffers.size(), " inputs and outputs, a launch carries ", options.max_slots,

@@ -127,13 +127,15 @@ Sync Synchronizer::write() {
     for (const Candidate& c : kept) used[c.before][c.fine] = true;
   }
   draft_.num_counters = 0;
+  for (const FusedOp& op : ops_) exchanges_.push_back(is_exchange(draft_.graph, op));
   for (int i = 0; i < num_ops(); ++i) {
     abi::OpRecord& r = ops_[i].op.record;
     r.num_arrivals = 0;
     auto assign = [&](std::optional<CounterGroup>& group) {
       group->counter = draft_.num_counters;
-      draft_.num_counters += group->num_blocks;
+      draft_.num_counters += group->num_blocks * (exchanges_[i] ? draft_.graph.world : 1);
       group->arrive.counter = static_cast<uint32_t>(group->counter);
+      r.arrive_rank_stride[r.num_arrivals] = exchanges_[i] ? group->num_blocks : 0;
       r.arrive[r.num_arrivals++] = group->arrive;
     };
     if (used[i][1]) assign(groups_[i].fine);
@@ -146,7 +148,9 @@ Sync Synchronizer::write() {
       if (r.num_waits == abi::kMaxWaits) break;  // overfull: the caller gathers and runs again
       abi::Wait& wait = r.wait[r.num_waits++];
       wait = c.wait;
-      wait.counter = static_cast<uint32_t>((c.fine ? groups_[c.before].fine : groups_[c.before].whole)->counter);
+      const CounterGroup& group = *(c.fine ? groups_[c.before].fine : groups_[c.before].whole);
+      wait.counter = static_cast<uint32_t>(group.counter);
+      wait.rank_stride = exchanges_[c.before] ? group.num_blocks : 0;
       sync.sources[i].push_back(c.source());
     }
   }
@@ -155,8 +159,8 @@ Sync Synchronizer::write() {
 
 namespace {
 
-/// Puts an empty op before `op` that comes after `gathered`; waits for them then follow from the wait for it.
-void insert_join(FusedGraph& graph, int op, const std::vector<int>& gathered) {
+/// An empty op that comes after `gathered`.
+FusedOp join_of(FusedGraph& graph, const std::vector<int>& gathered) {
   Program empty;
   auto program = std::find(graph.programs.begin(), graph.programs.end(), empty);
   if (program == graph.programs.end()) program = graph.programs.insert(program, empty);
@@ -171,11 +175,32 @@ void insert_join(FusedGraph& graph, int op, const std::vector<int>& gathered) {
   params.num_dims = 1;
   params.tile = params.split = params.num_rows = params.row_size = 1;
   join.after = gathered;
+  return join;
+}
+
+/// Puts an empty op before `op` that comes after `gathered`; waits for them then follow from the wait for it.
+void insert_join(FusedGraph& graph, int op, const std::vector<int>& gathered) {
+  FusedOp join = join_of(graph, gathered);
   for (int i = op; i < static_cast<int>(graph.ops.size()); ++i) {
     for (int& before : graph.ops[i].after) before += before >= op;
   }
   graph.ops[op].after.push_back(op);
   graph.ops.insert(graph.ops.begin() + op, std::move(join));
+}
+
+/// A launch of a rank must not end before the others have begun it (two sets of boxes would not be enough). Who reads a
+/// box waits for that; where nobody does, an empty op at the end.
+void await_exchange(FusedGraph& graph) {
+  int last = -1;
+  for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
+    const FusedOp& op = graph.ops[i];
+    if (is_exchange(graph, op)) last = i;
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      const uint32_t slot = op.op.operands[x].slot;
+      if (slot != abi::kNoSlot && op.access[x] == Access::kRead && graph.storages[slot].exchange >= 0) return;
+    }
+  }
+  if (last >= 0) graph.ops.push_back(join_of(graph, {last}));
 }
 
 }  // namespace
@@ -194,6 +219,7 @@ void Finished::derive(int op, const std::vector<WaitSource>& sources) {
 }
 
 Sync synchronize(Draft& draft, const Options& options) {
+  await_exchange(draft.graph);
   for (;;) {
     Synchronizer pass(draft, options);
     Sync sync = pass.run();
@@ -210,14 +236,18 @@ bool add_full_wait(Draft& draft, Sync& sync, int op, int before) {
   abi::OpRecord& writer = draft.graph.ops[before].op.record;
   if (reader.num_waits == abi::kMaxWaits || num_tiles(writer) == 0) return false;
   CounterGroup group = whole_group(writer);
+  const bool exchange = is_exchange(draft.graph, draft.graph.ops[before]);
   if (sync.whole_counter[before] < 0) {
     if (writer.num_arrivals == abi::kMaxArrivals) return false;
-    sync.whole_counter[before] = draft.num_counters++;
+    sync.whole_counter[before] = draft.num_counters;
+    draft.num_counters += exchange ? draft.graph.world : 1;
+    writer.arrive_rank_stride[writer.num_arrivals] = exchange;
     writer.arrive[writer.num_arrivals] = group.arrive;
     writer.arrive[writer.num_arrivals++].counter = static_cast<uint32_t>(sync.whole_counter[before]);
   }
   abi::Wait wait = wait_for_all(group);
   wait.counter = static_cast<uint32_t>(sync.whole_counter[before]);
+  wait.rank_stride = exchange;
   reader.wait[reader.num_waits++] = wait;
   sync.sources[op].push_back({before, true, true, true});
   return true;

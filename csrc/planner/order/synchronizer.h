@@ -78,6 +78,7 @@ class Synchronizer {
   std::vector<Groups> groups_;
   CounterMemo memo_;
   std::vector<std::vector<Candidate>> kept_;
+  std::vector<bool> exchanges_;  // per op: every rank counts what it has sent
   Finished finished_;
   std::map<std::pair<int, int>, std::vector<Interval>>
       cover_;  // (op, group's owner) -> blocks finished before each tile

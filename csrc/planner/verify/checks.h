@@ -11,6 +11,10 @@ namespace ark::planner {
 void verify_structure(const plan::Plan& plan);
 /// Programs, grids, tensor maps. Within verify_structure, once slots and numbers are known to be in range.
 void verify_records(const plan::Plan& plan);
+/// Boxes of exchanges: within verify_structure, before anybody asks for a twin.
+void verify_boxes(const plan::Plan& plan);
+/// Who sends what, and who waits for whom; structure must be right.
+void verify_exchanges(const plan::Plan& plan);
 /// Targets, the order of waits, the end of the lists.
 void verify_counters(const plan::Plan& plan);
 /// Bounds and races; structure and counters must be right.
@@ -20,6 +24,15 @@ template <class... Args>
 void require(const plan::Plan& plan, bool condition, const Args&... message) {
   if (!condition) [[unlikely]]
     throw InternalError(cat("plan ", plan.name, ": ", message...));
+}
+/// The slot that stands for the memory: a box's for its out-box.
+inline uint32_t memory_slot(const plan::Plan& plan, uint32_t slot) {
+  const plan::Buffer& b = plan.buffers[slot];
+  return b.kind == plan::BufferKind::kBoxOut ? static_cast<uint32_t>(b.twin) : slot;
+}
+/// Where the boxes of its exchange begin.
+inline int64_t box_begin(const plan::Buffer& box) {
+  return box.arena_offset - plan::box_stride(box.size_bytes) * box.index;
 }
 /// "op 3 'name'"; printed only when a message is needed.
 struct OpName {

@@ -56,9 +56,9 @@ class MemoryVerifier {
     int64_t low, high;
   };
 
-  /// Buffers of the arena are one memory, every other buffer is one of its own.
+  /// Buffers of the arena are one memory, a box and its out-box another, every other buffer is one of its own.
   std::vector<Part>& live(uint32_t slot) {
-    return live_[plan_.buffers[slot].kind == BufferKind::kArena ? plan_.buffers.size() : slot];
+    return live_[plan_.buffers[slot].kind == BufferKind::kArena ? plan_.buffers.size() : memory_slot(plan_, slot)];
   }
 
   /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use

@@ -24,7 +24,7 @@ void check_buffers(const Plan& plan) {
     } else if (b.kind == BufferKind::kConstant) {
       require(plan, static_cast<int64_t>(b.data.size()) == b.size_bytes, "slot ", i, " has ", b.size_bytes,
               " bytes and ", b.data.size(), " of data");
-    } else {
+    } else if (b.kind == BufferKind::kInput || b.kind == BufferKind::kOutput) {
       require(plan, b.index >= 0, "slot ", i, " has the index ", b.index);
       bool known = b.kind == BufferKind::kInput || b.index < static_cast<int32_t>(plan.fresh.size());
       require(plan, known, "slot ", i, " is fresh tensor ", b.index, " of ", plan.fresh.size());
@@ -88,7 +88,7 @@ void check_uses(const Plan& plan) {
         if (!(writes ? uses[i].write : uses[i].read)) continue;
         size_t slot = op.operands[i].slot;
         const Buffer& b = plan.buffers[slot];
-        bool own = b.kind == BufferKind::kArena || b.kind == BufferKind::kOutput;
+        bool own = b.kind == BufferKind::kArena || b.kind == BufferKind::kOutput || b.kind == BufferKind::kBox;
         bool nothing = b.size_bytes == 0 || tiles_of(op.record) == 0 || uses[i].write;
         require(plan, writes || written[slot] || !own || nothing, name(), " reads slot ", slot, " (", b.name,
                 "), which no op before it writes");
@@ -98,7 +98,7 @@ void check_uses(const Plan& plan) {
                      (b.first_op <= static_cast<int64_t>(index) && static_cast<int64_t>(index) <= b.last_op);
         require(plan, alive, name(), " uses slot ", slot, " (", b.name, "), which lives from op ", b.first_op, " to ",
                 b.last_op);
-        if (writes) written[slot] = true;
+        if (writes) written[memory_slot(plan, static_cast<uint32_t>(slot))] = true;
       }
     for (int i : early_of(op)) {
       bool known = i >= 0 && static_cast<size_t>(i) < op.operands.size() && op.operands[i].slot != abi::kNoSlot;
@@ -179,6 +179,7 @@ void check_lists(const Plan& plan) {
 
 void verify_structure(const Plan& plan) {
   check_buffers(plan);
+  verify_boxes(plan);
   for (size_t i = 0; i < plan.ops.size(); ++i) check_record(plan, i);
   verify_records(plan);
   check_lists(plan);

@@ -47,11 +47,15 @@ void add_op(Hash& hash, const plan::Op& op, const std::unordered_map<uint32_t, u
     for (int64_t stride : x.stride) hash.add(sign(stride));
   }
   for (int i = 0; i < 3; ++i) hash.add(std::min(r.grid[i], 2));
-  for (int a = 0; a < r.num_arrivals; ++a) add_map(hash, r.arrive[a], r);
+  for (int a = 0; a < r.num_arrivals; ++a) {
+    add_map(hash, r.arrive[a], r);
+    hash.add(r.arrive_rank_stride[a] != 0);
+  }
   for (int w = 0; w < r.num_waits; ++w) {
     const abi::Wait& wait = r.wait[w];
     add_map(hash, wait, r);
     const auto group = groups.find(wait.counter);
+    hash.add(wait.rank_stride != 0);
     hash.add(wait.role, group == groups.end() ? ~uint64_t{0} : group->second, wait.target == wait.last_target);
   }
 }
@@ -65,7 +69,7 @@ void add_sharing(Hash& hash, const Plan& plan) {
   std::vector<Part> parts;
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const plan::Buffer& b = plan.buffers[slot];
-    hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0);
+    hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0, b.twin);
     if (b.kind == plan::BufferKind::kArena && b.size_bytes > 0)
       parts.push_back({b.arena_offset, b.arena_offset + b.size_bytes, slot});
   }
@@ -85,7 +89,7 @@ void add_sharing(Hash& hash, const Plan& plan) {
 
 uint64_t structure_key(const Plan& plan) {
   Hash hash;
-  hash.add(plan.num_workers, plan.ops.size(), plan.programs.size(), plan.buffers.size(), plan.maps.size());
+  hash.add(plan.world, plan.num_workers, plan.ops.size(), plan.programs.size(), plan.buffers.size(), plan.maps.size());
   for (const Program& program : plan.programs)
     for (const Instr& i : program.instrs)
       hash.add(static_cast<int>(i.op), static_cast<int>(i.dtype), i.operand, i.a, i.b, i.c, i.d, i.aux, i.uniform);

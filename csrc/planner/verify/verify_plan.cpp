@@ -10,6 +10,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
   VerifyReport report;
   if (level != VerifyLevel::kRaces) {
     verify_structure(plan);
+    verify_exchanges(plan);
     verify_counters(plan);
   }
   for (const plan::Op& op : plan.ops) report.tiles += tiles_of(op.record);

@@ -8,6 +8,7 @@
 // - counters: every counter gets exactly the arrivals that its waits expect, from earlier ops only; the workers' lists,
 // run
 //   tile by tile, come to an end.
+// - exchanges: boxes are whole, tiles send the same part of each, who waits for what is sent waits for all ranks.
 // - races: two tiles that touch a byte, one of them writing it, are ordered by waits. Arena buffers that share bytes
 //   count as the same memory. The order of a worker's list proves nothing: the loaders run ahead of the consumers.
 // - flagged words (flag_words.h), with the races: the same of the plan as the loop kernel runs it, where some reads

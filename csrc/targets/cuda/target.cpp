@@ -250,6 +250,8 @@ class CudaExecutable final : public Executable {
 }  // namespace
 
 std::unique_ptr<Executable> make_cuda(plan::Plan plan, const CudaOptions& options) {
+  check<UnsupportedError>(plan.world == 1, "plan ", plan.name, ": exchanges between ", plan.world,
+                          " ranks run on the host alone, not on CUDA devices");
   return std::make_unique<CudaExecutable>(std::move(plan), options);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "targets/host/patience.h"
+#include "targets/host/peers.h"
 
 namespace ark::targets::host {
 namespace {
@@ -43,6 +44,7 @@ class Random {
 struct Blocked {
   int64_t tile = -1;
   u32 counter = 0, expected = 0;
+  int source = 0, rank_stride = 0;  // of a wait for all ranks: whose counter it is
 };
 
 struct alignas(64) Worker {  // a cache line of its own: threads look at workers that others run
@@ -60,7 +62,13 @@ class Launch {
  public:
   Launch(const plan::Plan& plan, std::span<const std::unique_ptr<Task>> tasks, const Kernels& kernels,
          const LaunchOptions& options, LaunchMemory& memory)
-      : plan_(plan), tasks_(tasks), kernels_(kernels), options_(options), memory_(memory), workers_(plan.lists.size()) {
+      : plan_(plan),
+        tasks_(tasks),
+        kernels_(kernels),
+        options_(options),
+        memory_(memory),
+        peers_(options.ranks),
+        workers_(plan.lists.size()) {
     epoch_ = options.state->epoch;
     int64_t records = 0;
     for (size_t w = 0; w < workers_.size(); ++w) {
@@ -77,23 +85,22 @@ class Launch {
   void run() {
     const int threads = std::clamp<int>(options_.num_threads, 1, std::max<int>(1, static_cast<int>(active_.size())));
     shared_ = threads > 1;
+    check_peers();
     if (static_cast<int>(memory_.scratch.size()) < threads) memory_.scratch.resize(threads);
     std::vector<std::jthread> helpers;
     for (int t = 1; t < threads; ++t) helpers.emplace_back([this, t] { run_thread(t); });
     run_thread(0);
     helpers.clear();
     if (error_) {
-      reset();
+      if (!peers_.any()) reset();
       std::rethrow_exception(error_);
     }
+    check_peers();
     options_.state->epoch = epoch_ + 1;
   }
 
  private:
-  std::atomic_ref<u32> counter(u32 index) const {
-    auto* counters = reinterpret_cast<u32*>(options_.state + 1);
-    return std::atomic_ref<u32>(counters[int64_t{index} * abi::kCounterStride]);
-  }
+  std::atomic_ref<u32> counter(u32 index) const { return counter_of(options_.state, index); }
 
   /// Counters only grow and may wrap: the difference is what counts.
   static bool reached(u32 seen, u32 expected) { return static_cast<int32_t>(seen - expected) >= 0; }
@@ -118,10 +125,14 @@ class Launch {
       const int64_t last_counter = (wait.limit - 1) / wait.div;
       for (int64_t r = rows.first; r <= rows.last; ++r) {
         const u32 target = r == last_counter ? wait.last_target : wait.target;
-        const u32 index = wait.counter + static_cast<u32>(r), expected = (epoch_ + 1) * target;
-        if (reached(counter(index).load(std::memory_order_acquire), expected)) continue;
-        why = {tile, index, expected};
-        return false;
+        const u32 expected = (epoch_ + 1) * target;
+        const int sources = wait.rank_stride == 0 ? 1 : plan_.world;
+        for (int source = 0; source < sources; ++source) {
+          const u32 index = wait.counter + static_cast<u32>(r) + static_cast<u32>(source * wait.rank_stride);
+          if (reached(counter(index).load(std::memory_order_acquire), expected)) continue;
+          why = {tile, index, expected, source, wait.rank_stride};
+          return false;
+        }
       }
     }
     return true;
@@ -131,8 +142,12 @@ class Launch {
     const TileCoordinates coordinates = tile_coordinates(record, tile);
     for (int a = 0; a < record.num_arrivals; ++a) {
       const Rows rows = counters_of(record.arrive[a], coordinates);
-      for (int64_t r = rows.first; r <= rows.last; ++r)
-        counter(record.arrive[a].counter + static_cast<u32>(r)).fetch_add(1, std::memory_order_release);
+      const int rank_stride = record.arrive_rank_stride[a];
+      for (int64_t r = rows.first; r <= rows.last; ++r) {
+        const u32 index = record.arrive[a].counter + static_cast<u32>(r);
+        rank_stride != 0 ? peers_.arrive(index, rank_stride)
+                         : void(counter(index).fetch_add(1, std::memory_order_release));
+      }
     }
   }
 
@@ -224,6 +239,7 @@ class Launch {
           idle = 0;
           continue;
         }
+        check_peers();
         check_deadline(patience);
         if (++idle < kIdleScans)
           std::this_thread::yield();
@@ -234,7 +250,15 @@ class Launch {
       const std::lock_guard lock(error_mutex_);
       if (!error_) error_ = std::current_exception();
       failed_.store(true, std::memory_order_release);
+      peers_.give_up();
     }
+  }
+
+  /// Looked at when nothing could run, at the start and at the end: who comes late finds all that it waits for.
+  void check_peers() const {
+    const int rank = peers_.gave_up();
+    if (rank < 0) return;
+    throw DeviceError(cat(describe_launch(), ": rank ", rank, " has given up, in this launch or an earlier one"));
   }
 
   /// Nothing could run: is that for good?
@@ -253,6 +277,11 @@ class Launch {
     return false;
   }
 
+  std::string describe_launch() const {
+    if (!peers_.any()) return cat("host launch of '", plan_.name, "'");
+    return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", peers_.rank());
+  }
+
   /// Of the workers that are stuck, the one at the earliest op: the others most likely wait for what it should have
   /// done.
   std::string describe_failure() {
@@ -268,10 +297,26 @@ class Launch {
       }
       if (shared_) worker.claimed.store(false, std::memory_order_release);
     }
-    if (stuck < 0) return cat("host launch of '", plan_.name, "': no progress for ", options_.deadline_ns, " ns");
-    return cat("host launch of '", plan_.name, "': worker ", stuck, " waited ", options_.deadline_ns, " ns in op ",
-               item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile, ", for counter ", why.counter,
-               ": expected ", why.expected, ", seen ", counter(why.counter).load(std::memory_order_acquire));
+    if (stuck < 0) return cat(describe_launch(), ": no progress for ", options_.deadline_ns, " ns");
+    if (why.rank_stride != 0) return describe_missing(item, why);
+    return cat(describe_launch(), ": worker ", stuck, " waited ", options_.deadline_ns, " ns in op ", item.op, " '",
+               plan_.ops[item.op].name, "', tile ", why.tile, ", for counter ", why.counter, ": expected ",
+               why.expected, ", seen ", counter(why.counter).load(std::memory_order_acquire));
+  }
+
+  /// Which ranks have not sent what the tile waits for.
+  std::string describe_missing(const abi::WorkItem& item, const Blocked& why) const {
+    std::string missing;
+    int count = 0;
+    for (int rank = 0; rank < plan_.world; ++rank) {
+      const u32 index = why.counter + static_cast<u32>((rank - why.source) * why.rank_stride);
+      if (rank != why.source && reached(counter(index).load(std::memory_order_acquire), why.expected)) continue;
+      missing += cat(count++ > 0 ? ", " : "", rank);
+    }
+    return cat(describe_launch(), ": rank", count > 1 ? "s " : " ", missing, count > 1 ? " have" : " has",
+               " not sent in ", options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name,
+               "', tile ", why.tile, ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
+               counter(why.counter).load(std::memory_order_acquire), ")");
   }
 
   void reset() const {
@@ -284,6 +329,7 @@ class Launch {
   const Kernels& kernels_;
   const LaunchOptions& options_;
   LaunchMemory& memory_;
+  const Peers peers_;
   std::vector<Worker> workers_;
   std::vector<int> active_;
   u32 epoch_ = 0;

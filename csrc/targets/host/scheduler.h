@@ -14,6 +14,7 @@
 #include "plan/plan.h"
 #include "targets/host/program/scratch.h"
 #include "targets/host/tasks/task.h"
+#include "targets/rank_memory.h"
 
 namespace ark::targets::host {
 
@@ -29,11 +30,13 @@ struct LaunchOptions {
   abi::TraceRecord* trace = nullptr;  // items in the order of the workers' lists, or null
   uint64_t seed = 0, deadline_ns = 0;
   int num_threads = 1;
+  const RankMemory* ranks = nullptr;  // plans with exchanges; the run state is then the own segment's
 };
 
 /// Runs one launch to its end. Throws DeviceError when nothing moved for deadline_ns, or what a task threw; the run
 /// state is then as new (zero). Otherwise its epoch has advanced. `index_error` is left set in the state when an index
-/// was out of range.
+/// was out of range. With ranks, who throws makes all others throw, in this launch or at the start of their next one,
+/// and the state stays as it is.
 void run_plan(const plan::Plan& plan, std::span<const std::unique_ptr<Task>> tasks, const Kernels& kernels,
               const LaunchOptions& options, LaunchMemory& memory);
 

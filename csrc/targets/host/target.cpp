@@ -43,17 +43,22 @@ class HostExecutable : public Executable {
   void launch(const LaunchArgs& args) override {
     check<UserError>(args.slots.size() == plan_.buffers.size(), "plan '", plan_.name, "': ", args.slots.size(),
                      " addresses for ", plan_.buffers.size(), " slots");
-    check<UserError>(args.run_state != nullptr, "plan '", plan_.name, "': a launch without a run state");
+    auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_segment(args.ranks) : args.run_state);
+    check<UserError>(state != nullptr, "plan '", plan_.name, "': a launch without a run state");
     std::vector<void*> slots(args.slots.begin(), args.slots.end());
-    for (size_t i = 0; i < slots.size(); ++i)
-      if (plan_.buffers[i].kind == plan::BufferKind::kConstant) slots[i] = plan_.buffers[i].data.data();
-    auto* state = static_cast<abi::RunState*>(args.run_state);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const plan::Buffer& buffer = plan_.buffers[i];
+      if (buffer.kind == plan::BufferKind::kConstant) slots[i] = plan_.buffers[i].data.data();
+      if (buffer.kind == plan::BufferKind::kBox || buffer.kind == plan::BufferKind::kBoxOut)
+        slots[i] = box_address(plan_, buffer, *args.ranks, state->epoch);
+    }
     const host::LaunchOptions options{.slots = slots,
                                       .state = state,
                                       .trace = static_cast<abi::TraceRecord*>(args.trace),
                                       .seed = args.seed,
-                                      .deadline_ns = options_.deadline_ns,
-                                      .num_threads = num_threads_};
+                                      .deadline_ns = plan_.world > 1 ? args.ranks->deadline_ns : options_.deadline_ns,
+                                      .num_threads = num_threads_,
+                                      .ranks = plan_.world > 1 ? args.ranks : nullptr};
     std::unique_ptr<host::LaunchMemory> memory = take_memory();
     host::run_plan(plan_, tasks_, kernels_, options, *memory);
     give_memory(std::move(memory));
@@ -64,6 +69,15 @@ class HostExecutable : public Executable {
   }
 
  private:
+  void* own_segment(const RankMemory* ranks) const {
+    check<UserError>(ranks != nullptr, "plan '", plan_.name, "' has exchanges: a launch needs the memory of ",
+                     plan_.world, " ranks");
+    const int world = static_cast<int>(ranks->segments.size());
+    check<UserError>(world == plan_.world && ranks->rank >= 0 && ranks->rank < world, "plan '", plan_.name, "' of ",
+                     plan_.world, " ranks: launched as rank ", ranks->rank, " of ", world);
+    return ranks->segments[static_cast<size_t>(ranks->rank)];
+  }
+
   void check_list(const std::vector<abi::WorkItem>& list) const {
     for (const abi::WorkItem& item : list) {
       check(item.op >= 0 && item.op < static_cast<int>(plan_.ops.size()), "plan '", plan_.name, "': work item of op ",

@@ -1,0 +1,168 @@
+// Exchanges between ranks, seen from one of them. All ranks run this plan, so an op that writes out-boxes counts as the
+// writer of this rank's boxes (plan/plan.h), and the other checks prove what is read of them like anything else. That
+// holds if every tile writes the same part of each box, if whoever waits for the op waits for that op of every rank,
+// and if no launch of a rank ends before all ranks have begun it.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "planner/verify/checks.h"
+#include "planner/verify/counter_blocks.h"
+#include "planner/verify/regions.h"
+
+namespace ark::planner {
+namespace {
+
+using plan::Buffer;
+using plan::BufferKind;
+using plan::Plan;
+
+const Buffer& buffer_of(const Plan& plan, int64_t slot) { return plan.buffers[static_cast<size_t>(slot)]; }
+
+// ---- who sends ----
+
+bool same(const Box& a, const Box& b) {
+  return a.begin == b.begin && a.width == b.width && a.num_dims == b.num_dims &&
+         std::equal(a.dims, a.dims + a.num_dims, b.dims,
+                    [](const Box::Dim& x, const Box::Dim& y) { return x.count == y.count && x.stride == y.stride; });
+}
+
+/// Each tile writes to all ranks the same bytes of their boxes: so its peers write these bytes here.
+void check_parts(const Plan& plan, size_t index, const std::vector<OperandUse>& uses,
+                 const std::vector<int>& operands) {
+  const plan::Op& op = plan.ops[index];
+  auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
+  for (int i : operands) {
+    const OperandUse& use = uses[static_cast<size_t>(i)];
+    require(plan, !use.anywhere && !use.predicated && op.operands[i].dtype == op.operands[operands[0]].dtype, name(),
+            ": values decide what operand ", i, " sends, or its type differs from that of others");
+  }
+  std::vector<Box> first, other;
+  for (int64_t tile = 0; tile < tiles_of(op.record); ++tile) {
+    for (int i : operands) {
+      std::vector<Box>& boxes = i == operands[0] ? first : other;
+      boxes.clear();
+      tile_region(op, plan.programs, i, uses[static_cast<size_t>(i)], tile,
+                  buffer_of(plan, op.operands[i].slot).size_bytes, boxes);
+      require(plan, i == operands[0] || std::equal(first.begin(), first.end(), other.begin(), other.end(), same),
+              name(), ", tile ", tile, " sends rank ", buffer_of(plan, op.operands[i].slot).index,
+              " another part of its box than rank ", buffer_of(plan, op.operands[operands[0]].slot).index);
+    }
+  }
+}
+
+/// Boxes are read, out-boxes written: all of an exchange by one op, each once, which does not read its boxes.
+void check_senders(const Plan& plan) {
+  std::map<int64_t, int64_t> sender;  // per exchange, by where it begins
+  for (size_t index = 0; index < plan.ops.size(); ++index) {
+    const plan::Op& op = plan.ops[index];
+    const std::vector<OperandUse> uses = read_uses(op, plan.programs);
+    auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
+    std::map<int64_t, std::vector<int>> sent;  // per exchange: operands
+    for (size_t i = 0; i < uses.size(); ++i) {
+      if (!uses[i].used()) continue;
+      const Buffer& b = buffer_of(plan, op.operands[i].slot);
+      require(plan, b.kind != BufferKind::kBox || !uses[i].write, name(), " writes slot ", op.operands[i].slot,
+              ", a box of its own rank");
+      require(plan, b.kind != BufferKind::kBoxOut || !uses[i].read, name(), " reads slot ", op.operands[i].slot,
+              ", a box of another rank");
+      if (b.kind == BufferKind::kBoxOut) sent[box_begin(b)].push_back(static_cast<int>(i));
+    }
+    for (const auto& [begin, operands] : sent) {
+      const auto [other, first] = sender.emplace(begin, static_cast<int64_t>(index));
+      require(plan, first, describe(plan, other->second), " and ", name(), " write the same boxes");
+      std::vector<bool> ranks(static_cast<size_t>(plan.world), false);
+      for (int i : operands) ranks[static_cast<size_t>(buffer_of(plan, op.operands[i].slot).index)] = true;
+      const bool all = operands.size() == ranks.size() && std::find(ranks.begin(), ranks.end(), false) == ranks.end();
+      require(plan, all, name(), " does not write to the boxes of ", plan.world, " ranks once each");
+      for (size_t i = 0; i < uses.size(); ++i) {
+        const bool own = uses[i].read && buffer_of(plan, op.operands[i].slot).kind == BufferKind::kBox &&
+                         box_begin(buffer_of(plan, op.operands[i].slot)) == begin;
+        require(plan, !own, name(), " reads slot ", op.operands[i].slot, ", a box of the exchange for which it sends");
+      }
+      check_parts(plan, index, uses, operands);
+    }
+  }
+}
+
+// ---- counters ----
+
+/// An arrival that a counter belongs to.
+struct Owner {
+  int32_t op = -1, rank = 0, rank_stride = 0;
+};
+
+template <class Map>
+int32_t num_counters(const Map& map) {
+  return map.limit == 0 ? 0 : (map.limit - 1) / map.div + 1;
+}
+
+bool sends(const Plan& plan, const plan::Op& op) {
+  return std::any_of(op.operands.begin(), op.operands.end(), [&](const abi::Operand& x) {
+    return x.slot != abi::kNoSlot && buffer_of(plan, x.slot).kind == BufferKind::kBoxOut;
+  });
+}
+
+/// Who sends arrives everywhere, and each rank has counters of its own.
+std::vector<Owner> owners_of(const Plan& plan) {
+  std::vector<Owner> owners(static_cast<size_t>(plan.num_counters));
+  for (size_t index = 0; index < plan.ops.size(); ++index) {
+    const abi::OpRecord& r = plan.ops[index].record;
+    const bool everywhere = sends(plan, plan.ops[index]);
+    for (int a = 0; a < r.num_arrivals; ++a) {
+      const int32_t stride = r.arrive_rank_stride[a], count = num_counters(r.arrive[a]);
+      auto name = [&] { return cat(describe(plan, static_cast<int64_t>(index)), ", arrival ", a); };
+      require(plan, everywhere == (stride != 0), name(), everywhere ? " is not on all ranks" : " is on all ranks",
+              everywhere ? ", but it sends" : ", but it sends nothing");
+      require(plan, stride == 0 || stride >= std::max(count, 1), name(), ": ", count, " counters of ranks that lie ",
+              stride, " apart");
+      const int32_t ranks = stride == 0 ? 1 : plan.world;
+      const int64_t end = int64_t{r.arrive[a].counter} + int64_t{ranks - 1} * stride + count;
+      require(plan, end <= plan.num_counters, name(), " of all ranks reaches counter ", end - 1, " of ",
+              plan.num_counters);
+      for (int32_t rank = 0; rank < ranks; ++rank)
+        for (int32_t k = 0; k < count; ++k) {
+          Owner& owner = owners[r.arrive[a].counter + static_cast<uint32_t>(rank * stride + k)];
+          const bool alone = owner.op < 0 || (owner.rank_stride == 0 && stride == 0);
+          require(plan, alone, name(), " of rank ", rank, " falls on a counter of ", describe(plan, owner.op),
+                  " of rank ", owner.rank);
+          owner = {static_cast<int32_t>(index), rank, stride};
+        }
+    }
+  }
+  return owners;
+}
+
+/// Who waits for an op that sends waits for that of all ranks. True when some tile does.
+bool check_waits(const Plan& plan, const std::vector<Owner>& owners) {
+  bool awaited = false;
+  for (size_t index = 0; index < plan.ops.size(); ++index) {
+    const abi::OpRecord& r = plan.ops[index].record;
+    for (int w = 0; w < r.num_waits; ++w) {
+      for (int32_t k = 0; k < num_counters(r.wait[w]); ++k) {
+        const Owner& owner = owners[r.wait[w].counter + static_cast<uint32_t>(k)];
+        require(plan, owner.rank == 0 && owner.rank_stride == r.wait[w].rank_stride,
+                describe(plan, static_cast<int64_t>(index)), ", wait ", w, ": counters of ranks that lie ",
+                r.wait[w].rank_stride, " apart, counter ", int64_t{r.wait[w].counter} + k, " is of rank ", owner.rank,
+                " and those of others lie ", owner.rank_stride, " apart");
+      }
+      const RowMap map = row_map(r.wait[w]);
+      const CounterBlocks blocks = counter_blocks(r, {&map, 1});
+      awaited |= r.wait[w].rank_stride != 0 && std::any_of(blocks.ranges.begin(), blocks.ranges.end(),
+                                                           [](const CounterRange& range) { return !range.empty(); });
+    }
+  }
+  return awaited;
+}
+
+}  // namespace
+
+void verify_exchanges(const Plan& plan) {
+  if (plan.world > 1) check_senders(plan);
+  const bool awaited = check_waits(plan, owners_of(plan));
+  const bool sent = std::any_of(plan.ops.begin(), plan.ops.end(),
+                                [&](const plan::Op& op) { return tiles_of(op.record) > 0 && sends(plan, op); });
+  require(plan, awaited || !sent, "no op waits for an exchange: a rank could be two launches ahead of another");
+}
+
+}  // namespace ark::planner

@@ -1,0 +1,41 @@
+// What the ranks of a plan with exchanges share: a segment of memory of every rank, which all of them have mapped. Only
+// stores to boxes and arrivals go to the segments of others; a rank reads, and waits, in its own.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace ark::targets {
+
+/// One rank's view of it. The ranks must run the same plan, and each as many launches as the others, one at a time.
+/// When a launch has failed on one rank, it and all later ones fail on every rank: the memory has to be made anew.
+struct RankMemory {
+  std::vector<std::byte*>
+      segments;              // by rank: rank_segment_bytes() each, aligned to 256; zeroes before the first launch
+  int rank = 0;              // own
+  uint64_t deadline_ns = 0;  // longest time in which nothing moves (a peer may come late: it still compiles)
+};
+
+// A segment: run state and counters, boxes of even launches, boxes of odd launches.
+inline size_t rank_state_bytes(const plan::Plan& plan) {
+  constexpr size_t kAlignment = 256;
+  const size_t counters = static_cast<size_t>(plan.num_counters) * abi::kCounterStride * sizeof(abi::u32);
+  return (sizeof(abi::RunState) + counters + kAlignment - 1) / kAlignment * kAlignment;
+}
+inline size_t rank_segment_bytes(const plan::Plan& plan) {
+  return rank_state_bytes(plan) + 2 * static_cast<size_t>(plan.box_bytes);
+}
+
+/// The address of a kBox or kBoxOut in the launch that begins at `epoch`. Launches take turns with two sets of boxes:
+/// who writes a set again has heard, in the launch between, from every rank, which has then read what was there before.
+inline void* box_address(const plan::Plan& plan, const plan::Buffer& box, const RankMemory& memory, uint32_t epoch) {
+  const bool out = box.kind == plan::BufferKind::kBoxOut;
+  std::byte* boxes = memory.segments[static_cast<size_t>(out ? box.index : memory.rank)] + rank_state_bytes(plan) +
+                     static_cast<size_t>(plan.box_bytes) * (epoch % 2);
+  const int64_t ranks = out ? memory.rank - box.index : 0;  // from the twin's place to that of what this rank sends
+  return boxes + box.arena_offset + ranks * plan::box_stride(box.size_bytes);
+}
+
+}  // namespace ark::targets

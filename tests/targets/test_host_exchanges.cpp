@@ -1,0 +1,196 @@
+// Plans with exchanges on the host target, their ranks threads of this process, against the same in plain loops.
+// ThreadSanitizer sees `--short`, and `--damage`, where nobody waits for others.
+#include <cmath>
+
+#include "planner/planner.h"
+#include "support/check.h"
+#include "support/exchange_cases.h"
+
+using namespace ark;
+using namespace ark::test;
+using namespace ark::test::exchange_cases;
+
+namespace {
+
+plan::Plan plan_of(const Graph& graph, int workers, bool tensor_cores = true) {
+  planner::Options options;
+  options.machine.num_workers = workers;
+  options.tensor_cores = tensor_cores;
+  return planner::make_plan(graph, options);
+}
+
+// ---- comparison ----
+
+bool close(const Floats& a, const Floats& b, double tolerance) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const bool same = tolerance == 0 ? a[i] == b[i] : std::abs(double{a[i]} - double{b[i]}) <= tolerance;
+    if (!same) return false;
+  }
+  return true;
+}
+
+void check_run(const Case& c, const plan::Plan& plan, const RankRun& run) {
+  const auto results = run_ranks(c.graph, plan, run);
+  for (int launch = 0; launch < run.launches; ++launch) {
+    std::vector<Tensors> inputs;
+    for (int r = 0; r < plan.world; ++r) inputs.push_back(make_inputs(c.graph, r, launch, c.same));
+    const std::vector<Tensors> expected = c.reference(inputs);
+    const std::vector<Tensors>& actual = results[static_cast<size_t>(launch)];
+    for (size_t r = 0; r < actual.size(); ++r)
+      for (size_t o = 0; o < actual[r].size(); ++o) {
+        const std::string where = cat(c.graph.name, ", ", plan.world, " ranks, launch ", launch, ", rank ", r,
+                                      ", output ", o, ", seed ", run.seed);
+        if (!close(actual[r][o], expected[r][o], c.tolerance)) test::fail("wrong: " + where, __FILE__, __LINE__);
+        const bool equal = std::memcmp(actual[r][o].data(), actual[0][o].data(), actual[r][o].size() * 4) == 0;
+        if (c.replicated && !equal) test::fail("other bits than rank 0: " + where, __FILE__, __LINE__);
+      }
+  }
+}
+
+void test_results(bool brief) {
+  for (auto make : kCases) {
+    for (int world : {2, 3, 4, 8}) {
+      if (brief && (world == 3 || world == 8)) continue;
+      Case c = make(world);
+      for (int workers : {1, 6}) {
+        const plan::Plan plan = plan_of(c.graph, workers);
+        EXPECT_EQ(plan.world, world);
+        EXPECT_EQ(plan.group, std::string("tensor"));
+        RankRun run{.launches = brief ? 6 : 12, .same = c.same};
+        for (uint64_t seed : {1, 2, 3}) {
+          if (world == 8 && seed != 2) continue;
+          run.seed = seed, run.stragglers = seed > 1, run.num_threads = seed == 3 ? 2 : 1, run.shared = seed == 2;
+          check_run(c, plan, run);
+          if (brief) run.launches = 3;
+        }
+      }
+    }
+  }
+  if (brief) return;
+  Case c = in_a_row(4);  // many launches: counters and boxes come round
+  check_run(c, plan_of(c.graph, 6, false), {.launches = 400, .seed = 7, .stragglers = false, .same = c.same});
+}
+
+/// Waits that reuse of memory needs are for exchanges too.
+void test_shared_memory() {
+  Case c = shared_memory(2);
+  const plan::Plan plan = plan_of(c.graph, 6);
+  int waits = 0;
+  for (const plan::Op& op : plan.ops)
+    if (op.record.kind == abi::TaskKind::kMatmulFloat)  // reads inputs alone
+      for (int w = 0; w < op.record.num_waits; ++w) waits += op.record.wait[w].rank_stride != 0;
+  EXPECT(waits > 0);
+  check_run(c, plan, {.launches = 6, .seed = 11, .stragglers = true, .same = c.same});
+}
+
+/// A saved plan is the same plan.
+void test_saved() {
+  Case c = layers(3);
+  const plan::Plan plan = plan_of(c.graph, 6);
+  const plan::Plan read = plan::from_json(plan::to_json(plan));
+  EXPECT_EQ(plan::to_json(read), plan::to_json(plan));
+  EXPECT_EQ(plan::to_string(read), plan::to_string(plan));
+  check_run(c, read, {.launches = 4, .same = c.same});
+}
+
+// ---- faults ----
+
+std::string launch_error(const std::function<void()>& launch) {
+  try {
+    launch();
+    return "";
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+/// The last rank stays away from launch `absent_from` on; the others end, say who is missing, and so does it when it
+/// comes after all.
+void test_absent(int world, int absent_from, int num_threads) {
+  Case c = product(world);
+  const plan::Plan plan = plan_of(c.graph, 4);
+  const RankSegments segments(plan, 300'000'000);
+  auto executable = targets::make_host(plan, {.num_threads = num_threads});
+  std::vector<std::string> errors(static_cast<size_t>(world));
+  auto body = [&](int rank) {
+    RankLauncher launcher(plan, *executable, segments.of(rank));
+    for (int launch = 0; launch <= absent_from && errors[static_cast<size_t>(rank)].empty(); ++launch) {
+      if (rank == world - 1 && launch == absent_from) return;
+      Tensors inputs = make_inputs(c.graph, rank, launch, c.same);
+      errors[static_cast<size_t>(rank)] = launch_error([&] { launcher.launch(inputs, 5); });
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < world; ++r) threads.emplace_back(body, r);
+  threads.clear();
+  int named = 0;
+  for (int rank = 0; rank < world; ++rank) {
+    std::string& error = errors[static_cast<size_t>(rank)];
+    if (rank == world - 1) {
+      EXPECT_EQ(error, std::string());
+      RankLauncher launcher(plan, *executable, segments.of(rank));
+      Tensors inputs = make_inputs(c.graph, rank, absent_from, c.same);
+      error = launch_error([&] { launcher.launch(inputs, 5); });
+    }
+    const std::string begin = cat("host launch ", absent_from, " of 'product' on rank ", rank, ": ");
+    const std::string missing = cat(begin, "rank ", world - 1, " has not sent in 300000000 ns what op ");
+    const int per_launch = static_cast<int>(plan.ops[1].record.wait[0].target);
+    const std::string target =
+        cat(": expected ", (absent_from + 1) * per_launch, ", seen ", absent_from * per_launch, ")");
+    const bool names = error.find(missing) == 0 && error.find(", waits for (counter ") != std::string::npos &&
+                       error.find(", tile ") != std::string::npos;
+    named += names;
+    const bool follows = error.find(begin) == 0 && error.find(" has given up") != std::string::npos;
+    if (!names && !follows) test::fail(cat("rank ", rank, " of ", world, ": \"", error, '"'), __FILE__, __LINE__);
+    if (rank == world - 1 && !follows) test::fail("the late rank: " + error, __FILE__, __LINE__);
+    if (names && error.find(target) == std::string::npos)
+      test::fail(cat("expected \"", target, "\" in \"", error, '"'), __FILE__, __LINE__);
+  }
+  EXPECT(named >= 1);
+}
+
+void test_refusals() {
+  Case c = all_reduce(2);
+  const plan::Plan plan = plan_of(c.graph, 4);
+  EXPECT_THROW(UnsupportedError, plan::pack(plan), "exchanges between 2 ranks");
+  EXPECT_THROW(UnsupportedError, targets::make_cuda(plan, {}), "run on the host alone");
+  auto executable = targets::make_host(plan, {});
+  std::vector<void*> slots(plan.buffers.size(), nullptr);
+  EXPECT_THROW(UserError, executable->launch({.slots = slots}), "needs the memory of 2 ranks");
+  const RankSegments segments(plan, 1);
+  targets::RankMemory wrong = segments.of(0);
+  wrong.rank = 2;
+  EXPECT_THROW(UserError, executable->launch({.slots = slots, .ranks = &wrong}), "launched as rank 2 of 2");
+  ExchangeBuilder b(2);
+  ValueId x = b.input(DType::kF32, {4, 4});
+  ValueId y = b.all_reduce(x), z = b.all_reduce(y);
+  b.graph.nodes.back().attrs.group = "tensor";
+  for (Node& node : b.graph.nodes)
+    if (node.op == OpKind::kExchange) node.attrs.group = node.inputs[0] == x ? "tensor" : "data";
+  EXPECT_THROW(UnsupportedError, plan_of(b.finish({z}, "two groups"), 4), "exchanges of the groups 'tensor'");
+}
+
+/// Waits for other ranks taken away: ThreadSanitizer must see it.
+int run_damaged() {
+  Case c = all_reduce(2);
+  plan::Plan plan = plan_of(c.graph, 4);
+  for (plan::Op& op : plan.ops) op.record.num_waits = 0;
+  run_ranks(c.graph, plan, {.launches = 200, .same = c.same});
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string argument = argc > 1 ? argv[1] : "";
+  if (argument == "--damage") return run_damaged();
+  const bool brief = argument == "--short";
+  test_results(brief);
+  test_shared_memory();
+  test_saved();
+  for (int world : {2, 3, 4})
+    for (int absent_from : {0, 3}) test_absent(world, absent_from, 1 + absent_from % 2);
+  test_refusals();
+  return test::result("host_exchanges");
+}
