@@ -14,9 +14,10 @@ demo: setup
 
 # Tests that take all GPUs come first and alone; without two GPUs they skip among the others, and one line says so.
 test: setup
-	@status=0; set -x; \
+	@status=0; \
 	if $(TWO_GPUS); then $(RUN) -m pytest -q tests/multigpu || status=1; alone="--ignore=tests/multigpu"; fi; \
 	$(RUN) -m pytest -q $(WORKERS) $$alone tests || status=1; \
+	[ $$status = 0 ] || echo "make test: some tests failed, see the summaries above"; \
 	exit $$status
 
 test-fast: setup

@@ -69,7 +69,7 @@ class SymbolTable:
         """What a derived size was when the graph was traced."""
         if not {s.name for s in expr.free_symbols} <= self.hints.keys():
             return None
-        return eval(to_python(expr, {name: str(hint) for name, hint in self.hints.items()}), {"math": math})
+        return eval(to_python(expr, {name: f"({hint})" for name, hint in self.hints.items()}), {"math": math})
 
     def source_of(self, val) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""The models of models_table.py: real classes, random weights, configurations written out (there is no network)."""
+"""The models of models_table.py: real classes, random weights, configurations written out."""
 
 from __future__ import annotations
 

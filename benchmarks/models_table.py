@@ -113,6 +113,7 @@ def main() -> None:
                 rows.append(row)
                 print(line(row), flush=True)
                 write_json(args.json, rows, packages=packages(), jobs=args.jobs, not_started=names)
+    write_json(args.json, rows, packages=packages(), jobs=args.jobs, not_started=names)
     print("\n".join(["", *(line(row) for row in rows)]))
     if names:
         print(f"not started: {names}")

@@ -132,3 +132,14 @@ def test_source_has_the_values_of_sympy(n: int):
     ]
     for case in cases:
         assert eval(to_python(case, {"s": f"({n})"}), {"math": math}) == case.subs(s, n), case
+
+
+def test_a_negative_number_as_a_hint():
+    def body(x, n):
+        return x.new_zeros(int(n**2 / 2) + 1) + x.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(body, backend=ark, dynamic=True, options={"strict": True})
+    for n in (-3, -5, 4):
+        x = torch.randn(6)
+        torch.testing.assert_close(compiled(x, n), body(x, n))
