@@ -38,8 +38,9 @@ std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
 bool has_only_few_rows(const plan::Plan& plan) {
   bool few = false;
   for (const plan::Op& op : plan.ops) {
-    const bool product = op.record.kind == abi::TaskKind::kMatmulTile || op.record.kind == abi::TaskKind::kMatmulFloat;
-    if (product && op.record.params.matmul.m > kFewRows) return false;
+    const bool tile = op.record.kind == abi::TaskKind::kMatmulTile,
+               fp32 = op.record.kind == abi::TaskKind::kMatmulFloat;
+    if ((tile || fp32) && op.record.params.matmul.m > (tile ? 1 : kFewRows)) return false;  // of 16 bits one row is few
     few |= op.record.kind == abi::TaskKind::kMatmulRows;
   }
   return few;

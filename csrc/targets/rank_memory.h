@@ -10,7 +10,8 @@
 namespace ark::targets {
 
 /// One rank's view of it. The ranks must run the same plan, and each as many launches as the others, one at a time.
-/// When a launch has failed on one rank, it and all later ones fail on every rank: the memory has to be made anew.
+/// When a launch has failed on one rank, that launch or the next one fails on every rank (a peer may have finished it),
+/// and so do all later ones: the memory has to be made anew. An index out of range is an error of its rank alone.
 struct RankMemory {
   std::vector<std::byte*>
       segments;              // by rank: rank_segment_bytes() each, aligned to 256; zeroes before the first launch

@@ -91,6 +91,7 @@ i64 check_case(const Case& c) {
     }
   };
   const VectorPlaces<P, V, FakeContext> vectors{places};
+  expect(vectors.count() * V <= 3 * (end - begin), "as many places as the item is long: " + text(c));
   // Threads ask for more places than there are, up to a round of all of them.
   for (i64 n = 0; n < vectors.count() + 300 && vectors.count() > 0; ++n) {
     i32 x[P::kDims] = {};
@@ -128,6 +129,8 @@ void rows() {
   expect(check_case<P, 8>(padded) == 12 * 96, "rows of 104, three elements from alignment");
   padded.tile = 250;
   expect(check_case<P, 8>(padded) > 600, "tiles that begin within rows");
+  const Case part_of_a_row{{2, 50257}, 512, 40, 1, {0, 0, 0}, {50257, 50257, 0}, {7, 7, 7}, {8, 8, 1}};
+  expect(check_case<P, 8>(part_of_a_row) >= 504, "tiles within a long row");
   Case short_rows{{40, 9}, 90, 0, 4, {0, 0, 0}, {9, 9, 9}, {7, 7, 7}, {8, 8, 8}};
   expect(check_case<P, 8>(short_rows) == 0, "short rows go one by one");
   Case even{{33, 104}, 3 * 104, 0, 11, {0, 0, 0}, {104, 112, 0}, {7, 7, 7}, {8, 8, 1}};

@@ -108,10 +108,26 @@ void test_within() {
     test::fail("overlapping rows: got " + message, __FILE__, __LINE__);
 }
 
+/// Sums of nothing have tiles and results: their grids are checked like others.
+void test_sums_of_nothing() {
+  for (const int64_t reduced : {0, 1}) {
+    test::GraphBuilder b;
+    const std::vector<int64_t> sizes = reduced == 0 ? std::vector<int64_t>{0, 8} : std::vector<int64_t>{8, 0};
+    const ir::ValueId x = b.input(DType::kF32, sizes), y = b.value(DType::kF32, {8});
+    b.node(ir::OpKind::kReduce, {x}, {y}).attrs.dims = {reduced};
+    b.graph.outputs = {y};
+    const plan::Plan plan = planner::make_plan(b.graph, {});
+    EXPECT_EQ(complaint(plan), "");
+    must_fail(plan, "tile 0", [](plan::Plan& p) { p.ops[0].record.params.program.tile = 0; });
+    must_fail(plan, "rows 8 of 100", [](plan::Plan& p) { p.ops[0].record.params.program.row_size = 100; });
+  }
+}
+
 }  // namespace
 
 int main() {
   test_within();
+  test_sums_of_nothing();
   const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
   damage_buffers(plan);
   damage_ops(plan);

@@ -12,6 +12,7 @@ struct PointwiseRows {
   const Context& c;
   i64 begin, end;
   i32 row = 1, first = 0, count = 0;  // elements of a row; rows
+  i32 each = 0;                       // vectors that a row's part can have
   int head = -1;                      // operand whose alignment counts
 
   /// Elements [low, high) of a row are the item's, [vectors, rest) of them whole vectors.
@@ -23,6 +24,7 @@ struct PointwiseRows {
     row = c.task.record->size[P::kDims - 1];
     first = static_cast<i32>(begin / row);
     count = end > begin ? static_cast<i32>((end - 1) / row) - first + 1 : 0;
+    each = static_cast<i32>(min(static_cast<i64>(row), end - begin)) / V;
   }
   /// Coordinates of the row's first element go to x.
   ARK_DEVICE Part part(i32 number, i32 (&x)[P::kDims]) const {
@@ -84,13 +86,13 @@ struct VectorPlaces {
   const PointwisePlaces<P, V, Context>& all;
 
   ARK_DEVICE i64 count() const {
-    if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * (all.rows.row / V);
+    if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * all.rows.each;
     return (all.whole - all.rows.begin) / V;
   }
   ARK_DEVICE bool at(i64 n, i32 (&x)[P::kDims]) const {
     if constexpr (P::kFreeRows) {
       if (all.by_rows) {
-        const u32 each = all.rows.row / V, number = static_cast<u32>(n) / each;
+        const u32 each = all.rows.each, number = static_cast<u32>(n) / each;
         if (number >= all.rows.count) return false;
         const auto part = all.rows.part(number, x);
         x[P::kDims - 1] = part.vectors + static_cast<i32>(static_cast<u32>(n) - number * each) * V;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/check.h"
@@ -88,7 +89,11 @@ class Launch {
     check_peers();
     if (static_cast<int>(memory_.scratch.size()) < threads) memory_.scratch.resize(threads);
     std::vector<std::jthread> helpers;
-    for (int t = 1; t < threads; ++t) helpers.emplace_back([this, t] { run_thread(t); });
+    try {
+      for (int t = 1; t < threads; ++t) helpers.emplace_back([this, t] { run_thread(t); });
+    } catch (const std::system_error&) {
+      // no more threads: those that there are do all of it
+    }
     run_thread(0);
     helpers.clear();
     if (error_) {

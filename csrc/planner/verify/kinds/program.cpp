@@ -115,9 +115,9 @@ void record(const RecordCheck& check) {
     bool inside = (column && d < p.reduce_dims) || (row && d >= p.num_dims - p.reduce_dims);
     (inside ? reduced : tiled) *= check.record().size[d];
   }
-  if (tiled * reduced == 0) return;
+  if (tiled == 0) return;
   check.need(p.tile > 0, "tile ", p.tile);
-  int64_t splits = kind == ProgramKind::kColumn && p.split > 0 ? ceil_div(reduced, p.split) : 1;
+  int64_t splits = kind == ProgramKind::kColumn && p.split > 0 ? std::max<int64_t>(1, ceil_div(reduced, p.split)) : 1;
   int64_t expected = ceil_div(tiled, p.tile) * splits;
   check.need(tiles_of(check.record()) == expected, tiles_of(check.record()), " tiles of ", p.tile, " for ", tiled,
              " elements, expected ", expected);
