@@ -19,6 +19,11 @@ struct CounterRange {
   friend auto operator<=>(const CounterRange&, const CounterRange&) = default;
 };
 
+/// Counters of a wait or an arrival.
+template <class Map>
+int32_t num_counters(const Map& map) {
+  return map.limit == 0 ? 0 : (map.limit - 1) / map.div + 1;
+}
 inline CounterRange counters_at(const RowMap& map, const int64_t (&c)[3]) {
   int64_t row = map.base;
   for (int i = 0; i < 3; ++i) row += c[i] * map.coef[i];

@@ -92,11 +92,6 @@ struct Owner {
   int32_t op = -1, rank = 0, rank_stride = 0;
 };
 
-template <class Map>
-int32_t num_counters(const Map& map) {
-  return map.limit == 0 ? 0 : (map.limit - 1) / map.div + 1;
-}
-
 bool sends(const Plan& plan, const plan::Op& op) {
   return std::any_of(op.operands.begin(), op.operands.end(), [&](const abi::Operand& x) {
     return x.slot != abi::kNoSlot && buffer_of(plan, x.slot).kind == BufferKind::kBoxOut;

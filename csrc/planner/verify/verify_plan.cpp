@@ -2,6 +2,7 @@
 
 #include "plan/flag_words.h"
 #include "planner/verify/checks.h"
+#include "planner/verify/ranks.h"
 #include "planner/verify/regions.h"
 
 namespace ark::planner {
@@ -17,6 +18,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
   if (level == VerifyLevel::kStructure) return report;
   verify_memory(plan, report);
   verify_flag_words(plan, flag_words(plan), report);
+  verify_ranks(plan, report);
   return report;
 }
 

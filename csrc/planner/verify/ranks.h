@@ -1,0 +1,25 @@
+// Exchanges, proved with all ranks in view: W ranks times a few launches of a plan as one plan, in which every wait, box
+// and counter belongs to somebody. verify_counters and verify_memory then prove it like any other; nothing of it
+// relies on what verify_exchanges says of one rank.
+#pragma once
+#include "planner/verify/verify_plan.h"
+
+namespace ark::planner {
+
+/// What ranks do beside what the plan says.
+struct RankRules {
+  /// Launches from which all others follow: who touches a box in launch e comes before who touches it in launch e + 2,
+  /// and so before everybody in e + 4; launches of unequal parity share no box.
+  int launches = 3;
+  int box_sets = 2;      // launch e has boxes e % box_sets
+  bool in_order = true;  // a rank begins a launch when it has ended the one before
+};
+
+/// Op by op, launch after launch. Each op stands for itself on one rank in one launch, with memory and counters of
+/// these; a wait for all ranks is one for an empty op (a join) that waits for the counters of each.
+plan::Plan merge_ranks(const plan::Plan& plan, const RankRules& rules = {});
+/// Of a plan whose structure is right: no race and no wrong count between any two tiles of any ranks and launches.
+/// Nothing for a plan of one rank. Part of kFull and kRaces.
+void verify_ranks(const plan::Plan& plan, VerifyReport& report, const RankRules& rules = {});
+
+}  // namespace ark::planner
