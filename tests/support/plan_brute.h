@@ -86,15 +86,36 @@ class BrutePlan {
                        [&](const auto& pair) { return has(before[static_cast<size_t>(pair.second)], pair.first); });
   }
 
- private:
   using Visit = std::function<void(uint32_t slot, int64_t byte, int64_t bytes, bool write)>;
-  using Index = std::vector<int64_t>;
-
-  size_t op_of(int64_t tile) const {
-    return static_cast<size_t>(std::upper_bound(first_tile_.begin(), first_tile_.end(), tile) - first_tile_.begin()) -
-           1;
+  /// Everything that a tile reads and writes.
+  void touch(size_t index, int64_t tile, const Visit& visit) const {
+    const plan::Op& op = plan_.ops[index];
+    const abi::OpRecord& r = op.record;
+    using enum abi::TaskKind;
+    int64_t c[3] = {tile / r.grid[2] / r.grid[1], tile / r.grid[2] % r.grid[1], tile % r.grid[2]};
+    switch (r.kind) {
+      case kPointwise:
+      case kRow:
+      case kColumn:
+        return touch_program(op, tile, visit);
+      case kMatmulTile:
+      case kMatmulFloat:
+      case kMatmulSimple:
+        return touch_matmul(op, c, visit);
+      case kMatmulRows:
+        return touch_rows(op, tile, visit);
+      case kAttentionForward:
+      case kAttentionSimple:
+        return touch_attention(op, c, visit);
+      case kAttentionDecode:
+        return touch_decode(op, c, visit);
+      case kMaskRange:
+        return touch_mask_range(op, c, visit);
+      default:
+        return touch_backward(op, c, visit);
+    }
   }
-
+  /// The counters of a wait or an arrival.
   template <class Map>
   static std::vector<int64_t> counters(const Map& map, const abi::OpRecord& r, int64_t tile) {
     std::vector<int64_t> out;
@@ -104,6 +125,14 @@ class BrutePlan {
       if (row >= 0 && row < map.limit && (out.empty() || out.back() != map.counter + row / map.div))
         out.push_back(map.counter + row / map.div);
     return out;
+  }
+
+ private:
+  using Index = std::vector<int64_t>;
+
+  size_t op_of(int64_t tile) const {
+    return static_cast<size_t>(std::upper_bound(first_tile_.begin(), first_tile_.end(), tile) - first_tile_.begin()) -
+           1;
   }
 
   /// All index vectors of `sizes`, innermost fastest.
@@ -152,34 +181,6 @@ class BrutePlan {
         bool inside = byte >= 0 && byte + bytes <= plan_.buffers[slot].size_bytes;
         if (inside || !predicated) visit(slot, byte, bytes, write);
       });
-    }
-  }
-
-  void touch(size_t index, int64_t tile, const Visit& visit) const {
-    const plan::Op& op = plan_.ops[index];
-    const abi::OpRecord& r = op.record;
-    using enum abi::TaskKind;
-    int64_t c[3] = {tile / r.grid[2] / r.grid[1], tile / r.grid[2] % r.grid[1], tile % r.grid[2]};
-    switch (r.kind) {
-      case kPointwise:
-      case kRow:
-      case kColumn:
-        return touch_program(op, tile, visit);
-      case kMatmulTile:
-      case kMatmulFloat:
-      case kMatmulSimple:
-        return touch_matmul(op, c, visit);
-      case kMatmulRows:
-        return touch_rows(op, tile, visit);
-      case kAttentionForward:
-      case kAttentionSimple:
-        return touch_attention(op, c, visit);
-      case kAttentionDecode:
-        return touch_decode(op, c, visit);
-      case kMaskRange:
-        return touch_mask_range(op, c, visit);
-      default:
-        return touch_backward(op, c, visit);
     }
   }
 

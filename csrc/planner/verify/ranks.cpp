@@ -30,6 +30,7 @@ class Merger {
     out_.programs.emplace_back();  // of joins
     out_.arena_bytes = plan.arena_bytes * plan.world;
     out_.num_counters = plan.num_counters * plan.world * rules.launches;
+    out_.ops.reserve(2 * plan.ops.size() * static_cast<size_t>(plan.world * rules.launches));
   }
 
   Plan run() {
@@ -80,9 +81,8 @@ class Merger {
     Buffer& own = out_.buffers.emplace_back();
     own.kind = b.kind, own.size_bytes = b.size_bytes, own.immutable = b.immutable;
     own.arena_offset = b.arena_offset + (b.kind == BufferKind::kArena ? plan_.arena_bytes * run.rank : 0);
-    own.name = b.kind == BufferKind::kBox
-                   ? cat(b.name, ", box ", run.launch, " of rank ", run.rank, " from rank ", b.index)
-                   : cat(b.name, " of rank ", run.rank);
+    own.name = cat("slot ", slot, " ", b.name, b.name.empty() ? "" : " ", "of rank ", run.rank);
+    if (b.kind == BufferKind::kBox) own.name += cat(" from rank ", b.index, ", boxes ", first.launch);
     return static_cast<uint32_t>(out_.buffers.size() - 1);
   }
 
