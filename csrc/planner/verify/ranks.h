@@ -19,7 +19,7 @@ struct RankRules {
 /// these; a wait for all ranks is one for an empty op (a join) that waits for the counters of each.
 plan::Plan merge_ranks(const plan::Plan& plan, const RankRules& rules = {});
 /// Of a plan whose structure is right: no race and no wrong count between any two tiles of any ranks and launches.
-/// Nothing for a plan of one rank. Part of kFull and kRaces.
+/// Nothing for a plan of one rank. Part of kFull, of kRaces where it takes little.
 void verify_ranks(const plan::Plan& plan, VerifyReport& report, const RankRules& rules = {});
 
 }  // namespace ark::planner

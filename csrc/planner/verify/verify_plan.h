@@ -11,6 +11,7 @@
 //   count as the same memory. The order of a worker's list proves nothing: the loaders run ahead of the consumers.
 // - flagged words (flag_words.h), with the races: the same of the plan as the loop kernel runs it, where some reads
 //   poll words instead of waiting.
+// - ranks (ranks.h), of exchanges: the races once more, among all ranks and several launches.
 // - bounds: no tile reaches beyond its buffer (but under a predicate).
 #pragma once
 #include <cstdint>
@@ -22,7 +23,7 @@ namespace ark::planner {
 enum class VerifyLevel : uint8_t {
   kStructure,  // structure and counters: linear in the number of tiles
   kFull,
-  kRaces,  // what the full proof has beyond the structure, which must have been verified
+  kRaces,  // what the full proof has beyond the structure, which must have been verified; large plans without `ranks`
 };
 
 /// What a verification looked at, for tests and statistics.
