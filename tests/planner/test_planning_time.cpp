@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "planner/verify/ranks.h"
 #include "planner/verify/structure_key.h"
-#include "planner/verify/verify_plan.h"
+#include "support/exchange_cases.h"
 #include "support/sample_graphs.h"
 #include "targets/cuda/plan_image.h"
 
@@ -49,6 +50,25 @@ void check_time(const char* what, const Builder& builder, double most_plan_ms, d
   expect(plan_ms < most_plan_ms, cat(what, ": planned in ", plan_ms, " ms, expected at most ", most_plan_ms));
   expect(proof_ms < most_proof_ms, cat(what, ": verified in ", proof_ms, " ms, expected at most ", most_proof_ms));
   expect(layout_ms < most_layout_ms, cat(what, ": laid out in ", layout_ms, " ms, expected at most ", most_layout_ms));
+}
+
+/// 16 tensor-parallel layers: all ranks and launches together, the shortest of three.
+void check_ranks_time(int world, double most_ms) {
+  const plan::Plan plan = planner::make_plan(exchange_cases::layers(world).graph, {.verify_races = false});
+  double ms = 1e9;
+  planner::VerifyReport report;
+  for (int round = 0; round < 3; ++round) {
+    report = {};
+    const double begin = cpu_ms();
+    verify_ranks(plan, report);
+    ms = std::min(ms, cpu_ms() - begin);
+  }
+  const auto ops = static_cast<int64_t>(planner::merge_ranks(plan).ops.size());
+  std::printf("16 layers of %d ranks: %zu ops, merged %lld, verified in %.2f ms\n", world, plan.ops.size(),
+              static_cast<long long>(ops), ms);
+  expect(report.tile_pairs == 0 && report.block_pairs == 0, cat(world, " ranks: blocks of tiles were compared"));
+  expect(report.op_pairs < 10 * ops, cat(world, " ranks: ", report.op_pairs, " pairs of uses of ", ops, " ops"));
+  expect(ms < most_ms, cat(world, " ranks: verified in ", ms, " ms, expected at most ", most_ms));
 }
 
 plan::Plan encoder_plan(int64_t seq, int64_t layers = 2) {
@@ -99,6 +119,10 @@ int main() {
   check_time("decode, 16 layers", decoder({}), 15, 15, 0.8);
   check_time("encoder, 24 layers",
              encoder({.batch = 10, .seq = 384, .width = 1024, .heads = 16, .hidden = 4096, .layers = 24}), 40, 20, 7.5);
+  // Measured: 0.8, 1.8 and 4.5 ms.
+  check_ranks_time(2, 4);
+  check_ranks_time(4, 9);
+  check_ranks_time(8, 23);
   sizes_share_a_structure();
   other_plans_have_other_keys();
   return finish("planning time");

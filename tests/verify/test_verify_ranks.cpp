@@ -130,6 +130,27 @@ void test_numbers() {
       }
 }
 
+/// Two launches would not be enough. Of what ranks send one box is read, and who waits for its sender alone has what it
+/// reads; but the sender waits for nobody, and two launches later it writes that box while others still read it.
+void test_ahead() {
+  ExchangeBuilder b(2);
+  const ValueId box = b.exchange({input(b)})[1];
+  plan::Plan plan = plan_of(b.finish({b.unary(Opcode::kNeg, box)}, "broadcast"), true, true, 4);
+  RankDamages(plan).check_whole();
+  abi::Wait& wait = plan.ops.back().record.wait[0];
+  EXPECT(wait.rank_stride != 0);
+  wait.counter += static_cast<uint32_t>(wait.rank_stride), wait.rank_stride = 0;
+  EXPECT_EQ(refusal(plan, {.launches = 2}), std::string());
+  const std::string message = refusal(plan);
+  for (const char* part :
+       {"'rank 1, launch 2, op 0 ", " of rank 0, box from rank 1, set 0); op ", "'rank 0, launch 0, op 1 "})
+    if (message.find(part) == std::string::npos)
+      test::fail(cat(part, " is not in \"", message, '"'), __FILE__, __LINE__);
+  BruteRanks brute(plan), brief(plan, 2);
+  EXPECT(!brute.all_ordered(brute.conflicts()));
+  EXPECT(brief.all_ordered(brief.conflicts()));
+}
+
 /// Nobody reads a box: then any launches may lie apart, as long as each rank keeps its own order.
 void test_unread() {
   ExchangeBuilder b(2);
@@ -166,6 +187,7 @@ void test_levels() {
 int main() {
   test_damages();
   test_numbers();
+  test_ahead();
   test_unread();
   test_errors();
   test_levels();
