@@ -151,6 +151,32 @@ void test_ahead() {
   EXPECT(brief.all_ordered(brief.conflicts()));
 }
 
+/// A counter of one rank's tiles that others count on as well: what waits for it may begin too early.
+void test_shared_counter() {
+  ExchangeBuilder b(2);
+  ValueId x = b.input(DType::kF32, {96, 16}), w = b.input(DType::kF32, {16, 80});
+  b.exchange({b.unary(Opcode::kNeg, x)});  // nobody waits for it
+  plan::Plan plan = plan_of(b.finish({b.norm(b.matmul(x, w)), b.all_reduce(x)}, "beside"), true, true, 4);
+  RankDamages damages(plan);
+  damages.check_whole();
+  abi::OpRecord *sender = nullptr, *local = nullptr;
+  for (plan::Op& op : plan.ops) {
+    if (op.record.num_arrivals == 0 && plan.buffers[op.operands.back().slot].kind == plan::BufferKind::kBoxOut)
+      sender = &op.record;
+    if (op.record.num_arrivals > 0 && op.record.arrive_rank_stride[0] == 0) local = &op.record;
+  }
+  EXPECT(sender != nullptr && local != nullptr);
+  if (sender == nullptr || local == nullptr) return;
+  sender->num_arrivals = 1;
+  sender->arrive[0] = {local->arrive[0].counter, 0, {0, 0, 0}, 1, 1, 1};
+  sender->arrive_rank_stride[0] = plan.num_counters;
+  plan.num_counters *= 2;
+  BruteRanks brute(plan);
+  EXPECT(!brute.all_ordered(brute.conflicts()));
+  const std::string message = refusal(plan);
+  EXPECT(message.find(" of rank ") != std::string::npos && message.find(" falls on counter ") != std::string::npos);
+}
+
 /// Nobody reads a box: then any launches may lie apart, as long as each rank keeps its own order.
 void test_unread() {
   ExchangeBuilder b(2);
@@ -188,6 +214,7 @@ int main() {
   test_damages();
   test_numbers();
   test_ahead();
+  test_shared_counter();
   test_unread();
   test_errors();
   test_levels();
