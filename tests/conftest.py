@@ -22,6 +22,7 @@ SLOW = (
     "benchmarks/test_turns.py",
     "cuda_compile/",
     "distributed/",
+    "frontend/test_generate.py",
     "frontend/test_models.py",
     "frontend/test_opdb.py",
     "frontend/test_random_graphs.py",
