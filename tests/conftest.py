@@ -22,6 +22,7 @@ SLOW = (
     "benchmarks/test_turns.py",
     "cuda_compile/",
     "distributed/",
+    "frontend/test_accelerate.py",
     "frontend/test_generate.py",
     "frontend/test_models.py",
     "frontend/test_opdb.py",
