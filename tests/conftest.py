@@ -28,6 +28,7 @@ SLOW = (
     "frontend/test_opdb.py",
     "frontend/test_random_graphs.py",
     "frontend/test_random_programs.py",
+    "frontend/test_train_step.py",
     "test_build.py",
     "test_cpp.py",
     "test_examples.py",
