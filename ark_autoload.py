@@ -1,5 +1,5 @@
-"""What `import torch` calls at its end (the entry point torch.backends): the process group backend "ark" is known by its
-name, and ark_torch is imported when a group is made. Not in ark_torch, whose import brings the extension."""
+"""What `import torch` calls at its end (the entry point torch.backends): the process group backend "ark" is known by
+its name, and ark_torch is imported when a group is made. Not in ark_torch, whose import brings the extension."""
 
 from __future__ import annotations
 

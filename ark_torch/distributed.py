@@ -37,7 +37,7 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object
 
 
 def create(options: object, _backend_options: object = None) -> object:
-    """Called for torch.distributed (ark_autoload.py) with c10d's DistributedBackendOptions; returns the backend of this rank."""
+    """The backend of this rank. Called for torch.distributed (ark_autoload.py), with DistributedBackendOptions."""
     _C.check_environment()
     return _C.ProcessGroupArk(
         store=options.store,
