@@ -86,3 +86,27 @@ def test_a_compiled_forward(search, cache):
     with recording() as records:
         assert torch.equal(tokens(model, ids, **options), wanted)
     check_native(records)
+
+
+def batched(model, prompts: list[list[int]], **options) -> list[list[int]]:
+    """New tokens of each prompt, by continuous batching over a paged cache."""
+    settings = transformers.GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    paged = transformers.ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=64, page_size=16, **options)
+    found = model.generate_batch(
+        inputs=prompts, generation_config=settings, continuous_batching_config=paged, progress_bar=False
+    )
+    return [found[name].generated_tokens for name in sorted(found, key=lambda name: found[name].prompt_ids)]
+
+
+@pytest.mark.skipif(not hasattr(transformers, "ContinuousBatchingConfig"), reason="not in this transformers")
+@pytest.mark.parametrize("changes", [{}, dict(mode="max-autotune-no-cudagraphs", dynamic=False)], ids=str)
+def test_continuous_batching(changes):
+    """Its batches are compiled between the writes to the paged cache, which transformers keeps out."""
+    model = llama()
+    prompts = [torch.randint(3, 128, (n,)).tolist() for n in (5, 9, 7)]
+    wanted = batched(model, prompts)
+    assert len(wanted) == 3 and all(len(new) == 8 for new in wanted)
+    with recording() as records:
+        config = transformers.CompileConfig(backend="ark", **changes)
+        assert batched(model, prompts, varlen_compile_config=config) == wanted
+    check_native(records)
