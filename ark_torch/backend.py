@@ -20,6 +20,7 @@ from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
 from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
+from ark_torch.regions import inline_regions
 
 _counter = itertools.count()
 _recorders: list[list] = []
@@ -57,6 +58,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     number = next(_counter)
     assertions: list[Assertion] = []
     for part in with_checkpointed(gm):
+        inline_regions(part)
         assertions += take_assertions(part)
         replace_attention(part)
         replace_multihead(part)
