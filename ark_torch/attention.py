@@ -200,6 +200,7 @@ def scaled_dot_product_attention(
     return torch.ops.ark.attention(q, k, v, mask, scale, bool(is_causal))[0]
 
 
+_SDPA = {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default}  # torch.export leaves ops
 _SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -208,7 +209,7 @@ def replace_attention(gm: fx.GraphModule) -> int:
     repeat_kv repeats."""
     count = 0
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or node.target is not F.scaled_dot_product_attention:
+        if node.op != "call_function" or node.target not in _SDPA:
             continue
         kwargs = dict(zip(_SDPA_ARGUMENTS, node.args)) | dict(node.kwargs)
         _undo_repeat(node, kwargs)
@@ -272,7 +273,7 @@ def _is(node, *names: str) -> bool:
     if not isinstance(node, fx.Node):
         return False
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return node.op in ("call_method", "call_function") and name in names
+    return node.op in ("call_method", "call_function") and name.partition(".")[0] in names  # of an op: view.default
 
 
 def _repeated(node) -> fx.Node | None:

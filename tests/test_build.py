@@ -51,6 +51,11 @@ def test_entry_point_names_the_backend():
     assert [p.value for p in points if p.name == "ark"][:1] == ["ark_torch.backend:ark"]
 
 
+def test_entry_point_names_the_process_group():
+    points = importlib.metadata.entry_points(group="torch.backends")
+    assert [p.value for p in points if p.name == "ark"][:1] == ["ark_autoload:register"]
+
+
 def test_extension_links_no_cuda():
     libraries = subprocess.run(["ldd", _C.__file__], capture_output=True, text=True, check=True).stdout
     own = subprocess.run(["readelf", "-d", _C.__file__], capture_output=True, text=True, check=True).stdout
