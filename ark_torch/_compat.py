@@ -5,6 +5,7 @@ from __future__ import annotations
 import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
 from torch._dynamo.utils import calculate_time_spent
 from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
@@ -22,6 +23,7 @@ except ImportError:  # pragma: no cover - the public alias of older versions
 __all__ = [
     "FakeTensor",
     "aot_autograd",
+    "backend_functions",
     "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
