@@ -21,6 +21,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
 from ark_torch.assertions import Assertion
 from ark_torch.causes import count_fallbacks, decline, probe_nodes
 from ark_torch.dump import dump_call, dump_folder, dump_fx
+from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import Unsupported
 from ark_torch.host_scalars import move_host_scalars
@@ -43,6 +44,7 @@ class CompileOptions:
 
     strict: bool = False
     target: str = "auto"
+    fallback_random: bool = False
     native: dict = field(default_factory=dict)
 
 
@@ -80,7 +82,8 @@ class _GraphCompiler:
         return is_constant(node) or self.symbols.knows(node)
 
     def build(self):
-        self.causes = probe_nodes(self.nodes, self.device, self.target)
+        self.causes = leave_random(self.nodes) if self.options.fallback_random else {}
+        probe_nodes(self.nodes, self.device, self.target, self.causes)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
         self._leave_offsets()
         steps, segments = self._plan()
