@@ -31,7 +31,7 @@ from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
-from ark_torch.steps import outputs_of, own_views, release_small
+from ark_torch.steps import outputs_of, own_views, release_small, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
 
@@ -111,6 +111,7 @@ class _GraphCompiler:
         built: dict[tuple, NativeSegment] = {}
         for attempt in range(MAX_RETRIES + 1):
             steps = partition(self.nodes, lambda n: n not in self.causes, self.owner)
+            steps = split_wide(steps, self.result)
             release_small(steps)
             if own_views(steps, self.owner, self.causes):
                 continue
