@@ -31,7 +31,7 @@ from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
-from ark_torch.steps import outputs_of, own_views, release_small, split_wide
+from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
 
@@ -74,6 +74,7 @@ class _GraphCompiler:
         self.owner = roots(gm.graph)
         self.symbols = SymbolTable(gm.graph)
         self.causes: dict[fx.Node, str] = {}
+        self.cuts: set[fx.Node] = set()  # where native steps begin anew
         self.nodes = [n for n in gm.graph.nodes if n.op in ("call_function", "get_attr") and not self._floats(n)]
         record.num_nodes = len(self.nodes)
 
@@ -111,7 +112,7 @@ class _GraphCompiler:
         built: dict[tuple, NativeSegment] = {}
         for attempt in range(MAX_RETRIES + 1):
             steps = partition(self.nodes, lambda n: n not in self.causes, self.owner)
-            steps = split_wide(steps, self.result)
+            steps = split_wide(split_at(steps, self.cuts), self.result)
             release_small(steps)
             if own_views(steps, self.owner, self.causes):
                 continue
@@ -134,6 +135,10 @@ class _GraphCompiler:
                     built[key] = self._native(f"{self.record.name}_{i}", step, outputs)
                 segments[i] = built[key]
             except Unsupported as error:
+                cuts = cuts_of(step, str(error))
+                if cuts and not last:
+                    self.cuts.update(cuts)
+                    return None
                 self._decline(step, str(error), whole=last)
                 return None
             except (RuntimeError, ValueError) as error:

@@ -49,6 +49,30 @@ def _view_chain(node: fx.Node, owner: dict[fx.Node, fx.Node], causes: dict[fx.No
     return chain[::-1] if node.op == "placeholder" else None
 
 
+TOO_LONG = ("a program of more than", " operands, at most ")  # in the planner's messages (planner/fuse)
+LONG_STEP = 256  # nodes: shorter steps are not cut
+
+
+def cuts_of(step: Step, message: str) -> list[fx.Node]:
+    """Where a step that the planner declines is cut, so that its parts are planned: a loop, unrolled, is one op or has
+    too much to read for one. Nowhere for another message or a short step."""
+    if len(step.nodes) < LONG_STEP or not any(words in message for words in TOO_LONG):
+        return []
+    return [step.nodes[len(step.nodes) * part // 8] for part in range(1, 8)]
+
+
+def split_at(steps: list[Step], cuts: set[fx.Node]) -> list[Step]:
+    """Native steps begin anew at these nodes."""
+    parts: list[Step] = []
+    for step in steps:
+        parts.append(Step(step.native))
+        for node in step.nodes:
+            if step.native and node in cuts and parts[-1].nodes:
+                parts.append(Step(True))
+            parts[-1].nodes.append(node)
+    return parts
+
+
 def split_wide(steps: list[Step], result) -> list[Step]:
     """A launch carries a limited number of addresses: a native step of more tensors becomes several."""
     returned = set()
