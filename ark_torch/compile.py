@@ -110,16 +110,16 @@ class _GraphCompiler:
     def _plan(self) -> tuple[list[Step], dict[int, NativeSegment]]:
         """Partition, lower, compile; a node that the planner declines becomes an ATen step and the cut starts again."""
         built: dict[tuple, NativeSegment] = {}
-        for attempt in range(MAX_RETRIES + 1):
+        for attempt in range(MAX_RETRIES + len(self.nodes)):
             steps = partition(self.nodes, lambda n: n not in self.causes, self.owner)
             steps = split_wide(split_at(steps, self.cuts), self.result)
             release_small(steps)
             if own_views(steps, self.owner, self.causes):
                 continue
-            segments = self._compile(steps, built, last=attempt == MAX_RETRIES - 1)
+            segments = self._compile(steps, built, last=attempt >= MAX_RETRIES - 1)
             if segments is not None:
                 return steps, segments
-        raise RuntimeError(f"{self.record.name}: no partition after {MAX_RETRIES} attempts")
+        raise RuntimeError(f"{self.record.name}: no partition")
 
     def _compile(self, steps: list[Step], built: dict, last: bool) -> dict[int, NativeSegment] | None:
         """Place of a native step -> its segment, of an earlier attempt where nothing has changed; None where one is
@@ -139,7 +139,7 @@ class _GraphCompiler:
                 if cuts and not last:
                     self.cuts.update(cuts)
                     return None
-                self._decline(step, str(error), whole=last)
+                self._decline(step, str(error), whole=last or bool(self.cuts))
                 return None
             except (RuntimeError, ValueError) as error:
                 self._internal_error(step, error)
