@@ -50,7 +50,7 @@ def _view_chain(node: fx.Node, owner: dict[fx.Node, fx.Node], causes: dict[fx.No
 
 
 TOO_LONG = ("a program of more than", " operands, at most ")  # in the planner's messages (planner/fuse)
-LONG_STEP = 256  # nodes: shorter steps are not cut
+LONG_STEP = 64  # nodes: shorter steps are not cut
 
 
 def cuts_of(step: Step, message: str) -> list[fx.Node]:
