@@ -12,7 +12,7 @@ from ark_torch.records import recording
 
 
 def compiled(body, inputs, **kwargs):
-    """(results, records, seconds of planning)."""
+    """(results, records)."""
     with recording() as records:
         results = torch.compile(body, backend=ark, **kwargs)(*inputs)
     return results, records
