@@ -13,8 +13,10 @@ from ark_torch import _C
 from ark_torch._compat import aot_autograd, decompositions
 from ark_torch.assertions import Assertion, take_assertions
 from ark_torch.attention import replace_attention
+from ark_torch.bool_powers import replace_bool_powers
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
+from ark_torch.eager_random import replace_dropout
 from ark_torch.modes import check_mode, describe_modes
 from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
@@ -62,6 +64,9 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         assertions += take_assertions(part)
         replace_attention(part)
         replace_multihead(part)
+        replace_bool_powers(part)
+        if parsed.fallback_random:
+            replace_dropout(part)
 
     def compiler(kind: str):
         def compile_one(graph_module: fx.GraphModule, inputs):
@@ -79,7 +84,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        decompositions=decompositions(),
+        decompositions=decompositions(parsed.fallback_random),
         partition_fn=partition_joint,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
