@@ -213,7 +213,7 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
 // ---- the finished program ----
 
 BuiltProgram ProgramBuilder::finish() {
-  check(instrs_.size() + stores_.size() < 30000, "a program of ", instrs_.size(), " instructions");
+  check<UnsupportedError>(instrs_.size() + stores_.size() < kMostInstructions, kTooLong);
   BuiltProgram built;  // takes what the builder has
   built.program.kind = spec_.kind;
   built.program.instrs = std::move(instrs_);
