@@ -82,6 +82,12 @@ std::string forms_text(const std::vector<plan::RowsForm>& forms) {
   return text;
 }
 
+bool has_strips(const Kernel& kernel) {
+  return std::ranges::any_of(kernel.forms, [](const plan::RowsForm& form) {
+    return form.params.m > 1 && size_bytes(static_cast<DType>(form.params.dtype)) == 2;
+  });
+}
+
 std::string dispatch_text(const Kernel& kernel) {
   std::string text;
   for (int use = 0; use < kNumUses; ++use) {
@@ -100,6 +106,9 @@ std::string dispatch_text(const Kernel& kernel) {
       text += cat("      case ", number, ":\n        return f(Program", number, "{});\n");
     text += "    }\n  }\n";
   }
+  if (kernel.kinds.contains(TaskKind::kMatmulRows))
+    text +=
+        cat("  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n");
   if (kernel.matmul_variants != 0)
     text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants, ";\n");
   if (kernel.attention_variants != 0)
@@ -147,9 +156,9 @@ std::string switch_text(const std::string& field, const Numbers& numbers, const 
 
 /// A function has 168 registers: too few beside those of a long activation of several rows.
 bool fits_function(const abi::MatmulRowsParams& p) {
-  constexpr int kRegistersPerSlice = 16, kMostRegisters = 64;
-  const int blocks = (p.m + 7) / 8, slices = (p.k + abi::kStripK - 1) / abi::kStripK;
-  return p.m == 1 || blocks * slices * kRegistersPerSlice <= kMostRegisters;
+  constexpr int kMostRegisters = 64;
+  const int blocks = (p.m + 7) / 8, vectors = abi::strip_slices(p.k) * abi::strip_page_k(p.k) / 256;
+  return p.m == 1 || blocks * vectors * 4 <= kMostRegisters;
 }
 
 std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
@@ -246,8 +255,12 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
                {"includes", includes_text(kernel)},
                {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
                {"dispatch", dispatch_text(kernel)},
-               {"service_registers", rows ? "72" : "56"},
-               {"consumer_registers", rows ? "216" : "224"},
+               {"service_registers", !rows                ? "56"
+                                     : has_strips(kernel) ? "88"
+                                                          : "72"},
+               {"consumer_registers", !rows                ? "224"
+                                      : has_strips(kernel) ? "208"
+                                                           : "216"},
                {"load_immutable", loader_cases(kernel, "load_immutable")},
                {"load_dependent", loader_cases(kernel, "load_dependent")},
                {"consume", consumer_cases(kernel)},

@@ -171,7 +171,9 @@ void test_matmul_kinds() {
   };
   EXPECT_EQ(kind(kBF16, 1, 2048, 512, true), "rows");
   EXPECT_EQ(kind(kBF16, 2, 2048, 512, true), "rows");
-  EXPECT_EQ(kind(DType::kF16, 16, 28672, 512, true), "rows");  // of any length
+  EXPECT_EQ(kind(DType::kF16, 16, 14336, 512, true), "rows");
+  EXPECT_EQ(kind(DType::kF16, 16, 28672, 512, true), "tile");  // more windows of k than code is made for
+  EXPECT_EQ(kind(kBF16, 8, 28672, 512, true), "rows");
   EXPECT_EQ(kind(kBF16, 17, 2048, 512, true), "tile");
   EXPECT_EQ(kind(kF32, 8, 2048, 512, true), "rows");
   EXPECT_EQ(kind(kF32, 8, 4096, 512, true), "float");  // the activation is too big

@@ -30,22 +30,32 @@ inline constexpr int kMaxRecordBytes = 2048;
 inline constexpr int kMostFewRows = 16,
                      kMostFewFloatRows = 8;  // kMatmulRows of 16 bits, of fp32: rows of the activation
 inline constexpr int kMaxRowsPerItem =
-    128;  // kMatmulRows: weight rows (units * lanes) of one item: its sums wait in shared memory
+    128;  // kMatmulRows: weight rows (units * lanes) of an item whose sums wait in shared memory
 // kMatmulRows: a page of short rows is not filled: sums are kept for all rows of a page, whether the item has them or
 // not
 inline constexpr int kMaxRowsPerPage = kMaxRowsPerItem / 2;
 // kMatmulRows of 16 bits with several rows of the activation (device/matmul/few_rows_strips.cuh): strips of 16 weight
-// rows, in pages of 8 rows by 1024 of k.
-inline constexpr int kStripRows = 16, kStripPageRows = 8, kStripK = 1024;
-/// Ranges of k that an item walks one after the other: a thread keeps 128 registers of the activation.
+// rows, in pages of 4 rows by 2048 of k, or 8 by 1024 where rows are that short.
+inline constexpr int kStripRows = 16, kStripPageElements = 8192;
 #ifdef __CUDACC__
-__host__ __device__
+#define ARK_ABI_BOTH __host__ __device__
+#else
+#define ARK_ABI_BOTH
 #endif
-    constexpr int
-    strip_windows(int m, int k) {
-  const int slices = (k + kStripK - 1) / kStripK, blocks = (m + 7) / 8;
-  return (slices * blocks + 7) / 8;
+ARK_ABI_BOTH constexpr int strip_page_rows(int k) { return k <= 1024 ? 8 : 4; }
+/// Of k, elements of a page, and pages that follow each other along a row.
+ARK_ABI_BOTH constexpr int strip_page_k(int k) { return kStripPageElements / strip_page_rows(k); }
+ARK_ABI_BOTH constexpr int strip_slices(int k) { return (k + strip_page_k(k) - 1) / strip_page_k(k); }
+/// From row to row of a page in shared memory: a multiple of 128 bytes. Rows of one slice lie as they may in memory.
+ARK_ABI_BOTH constexpr int strip_row_bytes(int k) {
+  return 2 * (strip_slices(k) == 1 && k % 64 == 0 ? k : strip_page_k(k));
 }
+/// Ranges of k that an item walks one after the other: a thread keeps 128 registers of the activation.
+ARK_ABI_BOTH constexpr int strip_windows(int m, int k) {
+  const int registers = strip_page_k(k) / 64 * ((m + 7) / 8);  // of a slice
+  return (strip_slices(k) * registers + 127) / 128;
+}
+#undef ARK_ABI_BOTH
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (plan/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address

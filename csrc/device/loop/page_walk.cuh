@@ -149,6 +149,24 @@ struct PageReader {
       consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
                                           WaitName{consumer.op, -1, abi::kWaitPageFull});
   }
+  /// The next `count` pages, at most kMost, have landed.
+  template <int kMost>
+  ARK_DEVICE void wait(int count) const {
+    bool there = true;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i)
+      if (i < count) there = mbarrier_try_wait(full + slot_at(i) * 8, parity_at(i)) && there;
+    if (there) return;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i)
+      consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
+                                          WaitName{consumer.op, -1, abi::kWaitPageFull});
+  }
+  /// This warp has read the next `count` pages: a lane reports one of them.
+  ARK_DEVICE void release_next(int count) const {
+    __syncwarp();
+    if (consumer.lane() < count) mbarrier_arrive(empty + slot_at(consumer.lane()) * 8);
+  }
   /// This warp has read kCount pages from `first` on.
   template <int kCount>
   ARK_DEVICE void release(u32 first) const {

@@ -271,12 +271,12 @@ struct RowsTask {
 template <class Programs>
 struct MatmulRows {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
-    RowsLoader::load(loader, task, task.record->params.rows.weights_immutable != 0);
+    RowsLoader::load<Programs::kStrips>(loader, task, task.record->params.rows.weights_immutable != 0);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const bool fills = task.record->params.rows.weights_immutable == 0;
     if (fills) loader.wait_for(task, task.first, task.count);
-    RowsLoader::load(loader, task, fills);
+    RowsLoader::load<Programs::kStrips>(loader, task, fills);
     prefetch_operands(loader, task);
   }
 

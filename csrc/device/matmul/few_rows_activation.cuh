@@ -1,10 +1,11 @@
 // The activation of a few-row product with several rows, from its prologue into B fragments in registers.
 //
-// Slice s of a window is 1024 k, two rounds of 64 k for each of the eight warps. Of 64 k, the lanes g * 4 + q of row g
-// have two vectors of 8 k: those at 8 q and at 32 + 8 q.
+// A slice of a window is the k of a page: two or four rounds of 64 k for each of the eight warps. Of 64 k, the lanes
+// g * 4 + q of row g have two vectors of 8 k: those at 8 q and at 32 + 8 q.
 //
-// A prologue that reduces (a norm) walks its rows first, a warp a row, and leaves the results of its reductions in shared
-// memory; the last pass then computes every element where it is wanted.
+// A prologue that reduces (a norm): where registers hold what a thread's vectors are made of, every thread reduces over
+// its own and what threads of a row have meets in shared memory. Longer rows are walked first, a warp a row, which leaves
+// the results in shared memory. The last pass computes every element where it is wanted.
 #pragma once
 #include "device/matmul/few_rows_form.cuh"
 #include "device/program/row_group.cuh"
@@ -24,6 +25,17 @@ struct FragmentSink {
   }
 };
 
+/// Of the passes of a program before its last.
+template <class P, int kPass = 0>
+consteval int most_accumulator_bytes() {
+  if constexpr (kPass + 1 < P::kPasses) {
+    constexpr int kOwn = sizeof(decltype(P::accumulator(Pass<kPass>{})));
+    constexpr int kOthers = most_accumulator_bytes<P, kPass + 1>();
+    return kOwn > kOthers ? kOwn : kOthers;
+  }
+  return 0;
+}
+
 template <class Form>
 struct RowsActivation {
   using R = Rows<Form>;
@@ -31,10 +43,17 @@ struct RowsActivation {
   using Uniform = typename P::Uniform;
   using Inputs = typename P::template Inputs<8>;
   static constexpr int kK = R::kK, kBlocks = (R::kM + 7) / 8;
-  static constexpr int kWindows = abi::strip_windows(R::kM, kK), kSlices = (kK + abi::kStripK - 1) / abi::kStripK;
-  static constexpr int kWindowSlices = (kSlices + kWindows - 1) / kWindows, kVectors = kWindowSlices * 4;
+  static constexpr int kWindows = abi::strip_windows(R::kM, kK), kSlices = abi::strip_slices(kK);
+  static constexpr int kSliceK = abi::strip_page_k(kK), kRounds = kSliceK / 512, kSliceVectors = 2 * kRounds;
+  static constexpr int kWindowSlices = (kSlices + kWindows - 1) / kWindows, kVectors = kWindowSlices * kSliceVectors;
   static constexpr bool kReduces = P::kPasses > 1;
-  static constexpr int kUniformBytes = kReduces ? (8 * kBlocks * static_cast<int>(sizeof(Uniform)) + 15) / 16 * 16 : 0;
+  static constexpr int kWords = static_cast<int>(sizeof(Inputs)) / 4, kKeptRegisters = 96;
+  static constexpr bool kKeeps =
+      kReduces && kWindows == 1 && kBlocks * kVectors * kWords <= kKeptRegisters && most_accumulator_bytes<P>() <= 32;
+  /// Shared memory of the reductions: results, or of two passes by turns what each warp has of each row.
+  static constexpr int kReduceBytes = !kReduces ? 0
+                                      : kKeeps  ? 2 * 8 * kBlocks * kConsumerWarps * most_accumulator_bytes<P>()
+                                                : 8 * kBlocks * static_cast<int>(sizeof(Uniform));
   using Fragments = u32[kBlocks][kVectors][4];
 
   static ARK_DEVICE constexpr int slices_of(int window) {
@@ -42,9 +61,12 @@ struct RowsActivation {
   }
   /// First k of a round, of warp 0.
   static ARK_DEVICE constexpr int start(int window, int slice, int round) {
-    return (window * kWindowSlices + slice) * abi::kStripK + round * 512;
+    return (window * kWindowSlices + slice) * kSliceK + round * 512;
   }
-  static ARK_DEVICE constexpr int rounds_of(int window, int slice) { return start(window, slice, 1) < kK ? 2 : 1; }
+  static ARK_DEVICE constexpr int rounds_of(int window, int slice) {
+    const int rounds = (kK - start(window, slice, 0) + 511) / 512;
+    return rounds < kRounds ? rounds : kRounds;
+  }
   static ARK_DEVICE constexpr bool whole(int window, int slice, int round) {
     return start(window, slice, round) + 512 <= kK;
   }
@@ -53,9 +75,10 @@ struct RowsActivation {
     return start(window, slice, round) + warp * 64 + half * 32 + q * 8;
   }
 
-  /// The reductions of all rows, for load(); ends with a barrier.
-  static ARK_DEVICE void reduce(Consumer& consumer, const Task& task, Uniform* uniforms) {
-    if constexpr (kReduces) {
+  /// Before the first load(): reductions that walk the rows by themselves; ends with a barrier.
+  static ARK_DEVICE void reduce(Consumer& consumer, const Task& task, unsigned char* shared) {
+    if constexpr (kReduces && !kKeeps) {
+      Uniform* uniforms = reinterpret_cast<Uniform*>(shared);
       const ProgramContext c = context(consumer, task);
       const RowGroup group{consumer, 32};
 #pragma unroll 1
@@ -74,51 +97,20 @@ struct RowsActivation {
     }
   }
 
-  /// This thread's vectors of a window.
+  /// This thread's vectors of a window. `shared`: as of reduce().
   template <int kWindow, class S>
-  static ARK_DEVICE void load(const Consumer& consumer, const Task& task, const Uniform* uniforms, Fragments& b) {
-    // As many in flight as registers allow: a vector takes the place of what it is made of, of which 4 are its own.
-    constexpr int kTotal = slices_of(kWindow) * 4, kWords = static_cast<int>(sizeof(Inputs)) / 4,
-                  kRoom = (160 - kBlocks * kTotal * 4) / (kWords > 4 ? kWords - 4 : 1),
-                  kBatch = kRoom < 2        ? 2
-                           : kRoom < kTotal ? kRoom
-                                            : kTotal;
-    const ProgramContext c = context(consumer, task);
-    const int g = consumer.lane() >> 2, q = consumer.lane() & 3;
-    unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
-      constexpr int kBlock = decltype(block)::value;
-      const int m = kBlock * 8 + g, rows = R::rows(task);
-      Uniform u{};
-      if constexpr (kReduces) u = uniforms[min(m, rows - 1)];
-      unrolled<(kTotal + kBatch - 1) / kBatch>([&](auto batch) __attribute__((always_inline)) {
-        constexpr int kFirst = decltype(batch)::value * kBatch;
-        Inputs in[kBatch] = {};
-        unrolled<kBatch>([&](auto i) __attribute__((always_inline)) {
-          constexpr int n = kFirst + decltype(i)::value;
-          if constexpr (n < kTotal) {
-            i32 x[P::kDims] = {};
-            at<kWindow, n>(consumer, q, min(m, rows - 1), x);
-            P::template load<8>(c, x, in[i.value]);
-          }
-        });
-        unrolled<kBatch>([&](auto i) __attribute__((always_inline)) {
-          constexpr int n = kFirst + decltype(i)::value;
-          if constexpr (n < kTotal) {
-            u32(&words)[4] = b[kBlock][n];
-            words[0] = words[1] = words[2] = words[3] = 0;
-            i32 x[P::kDims] = {};
-            auto acc = P::accumulator(Pass<P::kPasses - 1>{});
-            if (at<kWindow, n>(consumer, q, m, x) && m < rows)
-              P::template element<8>(Pass<P::kPasses - 1>{}, c, x, x[P::kDims - 1], in[i.value], u, acc,
-                                     FragmentSink<S>{words});
-          }
-        });
+  static ARK_DEVICE void load(const Consumer& consumer, const Task& task, unsigned char* shared, Fragments& b) {
+    if constexpr (kKeeps) {
+      load_kept<S>(consumer, task, shared, b);
+    } else {
+      unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
+        constexpr int kBlock = decltype(block)::value;
+        const int m = kBlock * 8 + (consumer.lane() >> 2);
+        Uniform u{};
+        if constexpr (kReduces) u = reinterpret_cast<const Uniform*>(shared)[min(m, R::rows(task) - 1)];
+        load_block<kWindow, S>(consumer, task, m, u, b[kBlock]);
       });
-      unrolled<kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
-        u32(&words)[4] = b[kBlock][kTotal + i.value];
-        words[0] = words[1] = words[2] = words[3] = 0;
-      });
-    });
+    }
   }
 
  private:
@@ -131,14 +123,130 @@ struct RowsActivation {
 
   /// Coordinates of vector kNumber of a window; false: it is behind the row's end, they are the row's first.
   template <int kWindow, int kNumber>
-  static ARK_DEVICE bool at(const Consumer& consumer, int q, int m, i32 (&x)[P::kDims]) {
-    constexpr int kSlice = kNumber / 4, kRound = kNumber / 2 % 2;
-    const int k = place(kWindow, kSlice, kRound, kNumber % 2, consumer.warp(), q);
+  static ARK_DEVICE bool at(const Consumer& consumer, int m, i32 (&x)[P::kDims]) {
+    constexpr int kSlice = kNumber / kSliceVectors, kRound = kNumber / 2 % kRounds;
+    const int k = place(kWindow, kSlice, kRound, kNumber % 2, consumer.warp(), consumer.lane() & 3);
     x[P::kDims - 2] = m;
     const bool there = whole(kWindow, kSlice, kRound) || k < kK;
     x[P::kDims - 1] = there ? k : 0;
     return there;
   }
+
+  template <int kWindow, int kNumber>
+  static ARK_DEVICE void load_vector(const Consumer& consumer, const ProgramContext& c, int m, Inputs& in) {
+    i32 x[P::kDims] = {};
+    at<kWindow, kNumber>(consumer, min(m, R::rows(c.task) - 1), x);
+    P::template load<8>(c, x, in);
+  }
+  /// The last pass.
+  template <int kWindow, int kNumber, class S>
+  static ARK_DEVICE void finish_vector(const Consumer& consumer, const Task& task, const ProgramContext& c, int m,
+                                       const Inputs& in, const Uniform& u, u32 (&words)[4]) {
+    words[0] = words[1] = words[2] = words[3] = 0;
+    i32 x[P::kDims] = {};
+    auto acc = P::accumulator(Pass<P::kPasses - 1>{});
+    if (at<kWindow, kNumber>(consumer, m, x) && m < R::rows(task))
+      P::template element<8>(Pass<P::kPasses - 1>{}, c, x, x[P::kDims - 1], in, u, acc, FragmentSink<S>{words});
+  }
+
+  /// The vectors of row m.
+  template <int kWindow, class S>
+  static ARK_DEVICE void load_block(const Consumer& consumer, const Task& task, int m, const Uniform& u,
+                                    u32 (&b)[kVectors][4]) {
+    // As many in flight as registers allow: a vector takes the place of what it is made of, of which 4 are its own.
+    constexpr int kTotal = slices_of(kWindow) * kSliceVectors,
+                  kRoom = (160 - kBlocks * kTotal * 4) / (kWords > 4 ? kWords - 4 : 1),
+                  kBatch = kRoom < 2        ? 2
+                           : kRoom < kTotal ? kRoom
+                                            : kTotal;
+    const ProgramContext c = context(consumer, task);
+    unrolled<(kTotal + kBatch - 1) / kBatch>([&](auto batch) __attribute__((always_inline)) {
+      constexpr int kFirst = decltype(batch)::value * kBatch, kCount = min_of(kBatch, kTotal - kFirst);
+      Inputs in[kBatch] = {};
+      unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kAt = decltype(i)::value;
+        load_vector<kWindow, kFirst + kAt>(consumer, c, m, in[kAt]);
+      });
+      unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kAt = decltype(i)::value;
+        finish_vector<kWindow, kFirst + kAt, S>(consumer, task, c, m, in[kAt], u, b[kFirst + kAt]);
+      });
+    });
+    unrolled<kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
+      u32(&words)[4] = b[kTotal + decltype(i)::value];
+      words[0] = words[1] = words[2] = words[3] = 0;
+    });
+  }
+
+  /// The only window of a prologue that reduces.
+  template <class S>
+  static ARK_DEVICE void load_kept(const Consumer& consumer, const Task& task, unsigned char* shared, Fragments& b) {
+    const ProgramContext c = context(consumer, task);
+    const int g = consumer.lane() >> 2;
+    Inputs in[kBlocks][kVectors];
+    Uniform u[kBlocks] = {};
+    each_vector([&](auto block, auto n) __attribute__((always_inline)) {
+      constexpr int kBlock = decltype(block)::value, kNumber = decltype(n)::value;
+      load_vector<0, kNumber>(consumer, c, kBlock * 8 + g, in[kBlock][kNumber]);
+    });
+    unrolled<P::kPasses - 1>([&](auto pass) __attribute__((always_inline)) {
+      reduce_pass<decltype(pass)::value>(consumer, c, in, u, shared);
+    });
+    each_vector([&](auto block, auto n) __attribute__((always_inline)) {
+      constexpr int kBlock = decltype(block)::value, kNumber = decltype(n)::value;
+      finish_vector<0, kNumber, S>(consumer, task, c, kBlock * 8 + g, in[kBlock][kNumber], u[kBlock],
+                                   b[kBlock][kNumber]);
+    });
+  }
+
+  /// One pass over the kept vectors: lanes of a row by shuffles, warps through shared memory, both in their order.
+  template <int kPass>
+  static ARK_DEVICE void reduce_pass(const Consumer& consumer, const ProgramContext& c,
+                                     const Inputs (&in)[kBlocks][kVectors], Uniform (&u)[kBlocks],
+                                     unsigned char* shared) {
+    using Accumulator = decltype(P::accumulator(Pass<kPass>{}));
+    const int lane = consumer.lane(), g = lane >> 2;
+    Accumulator* parts = reinterpret_cast<Accumulator*>(shared + kPass % 2 * (kReduceBytes / 2));  // [row][warp]
+    unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
+      constexpr int kBlock = decltype(block)::value;
+      Accumulator acc = P::accumulator(Pass<kPass>{});
+      acc.start();
+      unrolled<kVectors>([&](auto n) __attribute__((always_inline)) {
+        constexpr int kNumber = decltype(n)::value;
+        i32 x[P::kDims] = {};
+        if (at<0, kNumber>(consumer, min(kBlock * 8 + g, R::rows(c.task) - 1), x))
+          P::template element<8>(Pass<kPass>{}, c, x, x[P::kDims - 1], in[kBlock][kNumber], u[kBlock], acc, NoSink{});
+      });
+#pragma unroll
+      for (int mask = 1; mask < 4; mask *= 2) {
+        Accumulator other = shuffle_xor(acc, mask);
+        if ((lane & mask) != 0) {
+          other.merge(acc);
+          acc = other;
+        } else {
+          acc.merge(other);
+        }
+      }
+      if ((lane & 3) == 0) parts[(kBlock * 8 + g) * kConsumerWarps + consumer.warp()] = acc;
+    });
+    consumer.sync();
+    unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
+      constexpr int kBlock = decltype(block)::value;
+      const Accumulator* row = parts + (kBlock * 8 + g) * kConsumerWarps;
+      Accumulator acc = row[0];
+#pragma unroll
+      for (int w = 1; w < kConsumerWarps; ++w) acc.merge(row[w]);
+      P::finish(acc, u[kBlock]);
+    });
+  }
+
+  template <class F>
+  static ARK_DEVICE void each_vector(F&& f) {
+    unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
+      unrolled<kVectors>([&](auto n) __attribute__((always_inline)) { f(block, n); });
+    });
+  }
+  static ARK_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
 
   template <int kPass, class Accumulator>
   static ARK_DEVICE void walk_row(const ProgramContext& c, const RowGroup& group, int m, const Uniform& u,

@@ -32,12 +32,14 @@ struct RowsShape {
 };
 
 struct RowsLoader {
-  /// Both loaders walk the pages; the one that `fills` copies them.
+  /// Both loaders walk the pages; the one that `fills` copies them. kStrips: some form has several rows of 16 bits.
+  template <bool kStrips>
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool fills) {
     const abi::MatmulRowsParams& p = task.record->params.rows;
     const RowsShape shape(p);
     if (!shape.streams) return;
-    if (p.m > 1) return StripLoader{loader, task}.load(fills);
+    if constexpr (kStrips)
+      if (p.m > 1) return StripLoader{loader, task}.load(fills);
 #pragma unroll 1
     for (int s = 0; s < p.num_segments; ++s) {
       const RowsRange range(p.segment[s], task);

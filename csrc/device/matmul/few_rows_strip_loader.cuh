@@ -6,7 +6,7 @@
 
 namespace ark::device {
 
-/// What follows from the record is worked out again where it is needed: the service warps have few registers.
+/// What loops outside of a strip need is worked out again from the record: the service warps have few registers.
 struct StripLoader {
   Loader& loader;
   const Task& task;
@@ -25,14 +25,13 @@ struct StripLoader {
  private:
   ARK_DEVICE const abi::MatmulRowsParams& params() const { return task.record->params.rows; }
   ARK_DEVICE int units_per_strip() const { return abi::kStripRows >> (params().lanes - 1); }
-  ARK_DEVICE int slices() const { return (params().k + abi::kStripK - 1) / abi::kStripK; }
+  ARK_DEVICE int slices() const { return abi::strip_slices(params().k); }
 
   ARK_DEVICE int num_pages() const {
+    const int rows = abi::strip_page_rows(params().k);
     int pages = 0;
-    for (int s = 0; s < params().num_segments; ++s) {
-      const int units = RowsRange(params().segment[s], task).count, half = abi::kStripPageRows;
-      pages += params().lanes == 2 ? (units + half - 1) / half * 2 : (units + half - 1) / half;
-    }
+    for (int s = 0; s < params().num_segments; ++s)
+      pages += (RowsRange(params().segment[s], task).count + rows - 1) / rows * params().lanes;
     return pages * slices();
   }
 
@@ -44,49 +43,75 @@ struct StripLoader {
       for (int s = 0; s < params().num_segments; ++s) {
 #pragma unroll 1
         for (int unit = 0; unit < RowsRange(params().segment[s], task).count; unit += units_per_strip()) {
-#pragma unroll 1
-          for (int slice = first; slice < min(slices(), first + window); ++slice) {
-            load_page(walk, s, unit, 0, slice);
-            load_page(walk, s, unit, 1, slice);
-            if (!loader.ok) return;
-          }
+          load_strip(walk, s, unit, first, min(slices(), first + window));
+          if (!loader.ok) return;
         }
       }
     }
   }
 
-  /// The strip's first eight weight rows, or the others: of the second lane, or of the next eight units.
-  ARK_DEVICE void load_page(PageWalk& walk, int segment, int unit, int half, int slice) {
+  /// Eight weight rows or fewer, of consecutive units of one lane.
+  struct Rows {
+    const unsigned char* from;  // of the first one, at the first slice
+    i32 stride, count;          // elements; rows, 0 or less: none
+  };
+  ARK_DEVICE Rows rows_of(const abi::Segment& s, int unit, int lane, int count) const {
+    const abi::MatmulRowsParams& p = params();
+    const int operand = p.gated && lane == 1 ? s.weight2 : s.weight;
+    const i32 stride = static_cast<i32>(task.operand(operand).stride[0]);
+    return {task.address<unsigned char>(operand) + rows_column(p, s, unit, lane) * (i64{2} * stride), stride, count};
+  }
+
+  /// A page must not take longer to ask for than to come: what its copies need is worked out once a strip.
+  ARK_DEVICE void load_strip(PageWalk& walk, int segment, int unit, int slice, int end) {
     const abi::MatmulRowsParams& p = params();
     const abi::Segment& s = p.segment[segment];
     const RowsRange range(s, task);
-    const int lane = p.lanes == 2 ? half : 0, skipped = p.lanes == 2 ? 0 : half * abi::kStripPageRows;
-    const int rows = min(abi::kStripPageRows, range.count - unit - skipped);
-    if (rows <= 0) return;
-    u32 to = walk.acquire();
-    if (!loader.ok) return;
-    walk.throttle();
-    const int bytes = min(abi::kStripK, p.k - slice * abi::kStripK) * 2;
-    mbarrier_arrive_expect(walk.barrier(), rows * bytes);
-    const int operand = p.gated && lane == 1 ? s.weight2 : s.weight, column = range.first + unit + skipped;
-    const i64 stride = task.operand(operand).stride[0] * 2;
-    const unsigned char* from =
-        task.address<unsigned char>(operand) + rows_column(p, s, column, lane) * stride + slice * (abi::kStripK * 2);
-    const bool pairs = p.lanes == 2 && !p.gated;
-    int in_block = pairs ? column % p.pair_distance : 0;  // units of a block of pairs before this one
-    const u64 policy = policy_evict_first();
+    const int units = range.count - unit, first = range.first + unit, two = p.lanes == 2;
+    Rows upper = rows_of(s, first, 0, min(units, 8));
+    Rows lower = two ? rows_of(s, first, 1, min(units, 8)) : rows_of(s, first + 8, 0, min(units - 8, 8));
+    // rows until the next one lies further away: the end of a block of pairs
+    const int until_jump = two && !p.gated ? p.pair_distance - first % p.pair_distance : abi::kStripRows;
+    const int width = abi::strip_page_k(p.k);
+    upper.from += slice * (width * 2);
+    lower.from += slice * (width * 2);
 #pragma unroll 1
-    for (int left = rows; left > 0; --left) {
-      bulk_load(to, from, bytes, walk.barrier(), policy);
-      to += abi::kStripK * 2;
-      from += stride;
-      if (pairs && ++in_block == p.pair_distance) {
-        in_block = 0;
-        from += stride * p.pair_distance;
-      }
+    for (int left = min(p.k, end * width) - slice * width; left > 0 && loader.ok; left -= width) {
+      load_half(walk, upper, until_jump, left);
+      load_half(walk, lower, until_jump, left);
     }
-    walk.advance();
-    walk.publish();
+  }
+
+  /// The pages of eight rows or fewer, of the slice that begins at rows.from; moves it on to the next one.
+  ARK_DEVICE void load_half(PageWalk& walk, Rows& rows, int until_jump, int left) {
+    const int k = params().k, page_rows = abi::strip_page_rows(k), row_bytes = abi::strip_row_bytes(k),
+              bytes = min(abi::strip_page_k(k), left) * 2;
+    const bool together = bytes == row_bytes && rows.stride == k;  // rows that lie together are one copy
+    const unsigned char* from = rows.from;
+#pragma unroll 1
+    for (int count = rows.count; count > 0; count -= page_rows) {
+      u32 to = walk.acquire();
+      if (!loader.ok) return;
+      walk.throttle();
+      int here = min(count, page_rows);
+      mbarrier_arrive_expect(walk.barrier(), here * bytes);
+#pragma unroll 1
+      while (here > 0) {
+        const int run = together ? min(here, until_jump) : 1;
+        bulk_load(to, from, run * bytes, walk.barrier(), kEvictFirst);
+        to += run * row_bytes;
+        from += run * (i64{2} * rows.stride);
+        here -= run;
+        until_jump -= run;
+        if (until_jump == 0) {
+          from += i64{2} * rows.stride * params().pair_distance;
+          until_jump = params().pair_distance;
+        }
+      }
+      walk.advance();
+      walk.publish();
+    }
+    rows.from += abi::strip_page_k(k) * 2;
   }
 };
 

@@ -6,8 +6,8 @@
 // are read as they lie, by 16 bytes. Rows of a page lie a multiple of 128 bytes apart: odd rows read their halves of 64 k
 // in the other order, which leaves no bank conflict.
 //
-// Page sequence of an item: per window of k, per strip, per slice of 1024 k: a page of 8 rows, and one of the strip's
-// other 8 (two lanes: of the units' second lane) where there are any.
+// Page sequence of an item: per window of k, per strip, per slice of k: the pages of the strip's rows, those that are
+// there. Of one lane, the strip's rows are those of 16 units; of two, eight units' first lanes, then their second.
 #pragma once
 #include "device/loop/page_walk.cuh"
 #include "device/matmul/few_rows_activation.cuh"
@@ -27,25 +27,34 @@ struct Strips {
   static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = abi::kStripRows * kSumStride,
                        kStripSums = kConsumerWarps * kWarpSums;
 
-  /// Pages that a slice of a strip of `units` units takes: one where its other eight rows are not there.
-  static ARK_DEVICE int pages_of_slice(int units) { return R::kLanes == 2 || units > abi::kStripPageRows ? 2 : 1; }
+  static constexpr int kPageRows = abi::strip_page_rows(R::kK), kPagesOfHalf = 8 / kPageRows;  // of eight rows
+  static constexpr int kRowBytes = abi::strip_row_bytes(R::kK);
+
+  /// Pages of a half (eight rows) of which `rows` are there.
+  static ARK_DEVICE int pages_of_half(int rows) { return min(kPagesOfHalf, (rows + kPageRows - 1) / kPageRows); }
+  /// Pages that a slice of a strip of `units` units takes.
+  static ARK_DEVICE int pages_of_slice(int units) {
+    return R::kLanes == 2 ? 2 * pages_of_half(units) : (units + kPageRows - 1) / kPageRows;
+  }
 
   /// sums = this warp's share of the strip over the k of the window.
   template <int kWindow>
   static ARK_DEVICE void multiply(const Consumer& consumer, PageReader& pages, const typename Activation::Fragments& b,
-                                  bool two, Sums& sums) {
-    const int lane = consumer.lane(), g = lane >> 2, q = lane & 3;
+                                  int units, Sums& sums) {
+    const int lane = consumer.lane(), g = lane >> 2, q = lane & 3, count = pages_of_slice(units);
+    const bool two = R::kLanes == 2 || units > 8;
     // odd rows: the second half first
-    const u32 first = g * (abi::kStripK * 2) + consumer.warp() * 128 + q * 16 + (g & 1) * 64;
+    const u32 first = g % kPageRows * kRowBytes + consumer.warp() * 128 + q * 16 + (g & 1) * 64;
+    // the pages of this lane's rows; rows that are not there read any
+    const int of_half = R::kLanes == 2 ? pages_of_half(units) : kPagesOfHalf;
+    const int upper_page = min(g / kPageRows, count - 1), lower_page = min(of_half + g / kPageRows, count - 1);
     float chain[kBlocks][2][4] = {};
     unrolled<Activation::slices_of(kWindow)>([&](auto slice) __attribute__((always_inline)) {
       constexpr int kSlice = decltype(slice)::value;
-      if (two)
-        pages.wait<2>();
-      else
-        pages.wait<1>();
+      pages.template wait<abi::kStripRows / kPageRows>(count);
       __syncwarp();  // mma wants the warp together
-      const u32 upper = pages.address(pages.slot) + first, lower = pages.address(pages.slot_at(1)) + first;
+      const u32 upper = pages.address(pages.slot_at(upper_page)) + first,
+                lower = pages.address(pages.slot_at(lower_page)) + first;
       unrolled<Activation::rounds_of(kWindow, kSlice)>([&](auto round) __attribute__((always_inline)) {
         constexpr int kRound = decltype(round)::value, kVector = (kSlice * 2 + kRound) * 2;
         uint4 a[2][2] = {};  // half of 64 k, upper or lower rows
@@ -61,13 +70,8 @@ struct Strips {
             mma_16x8x16<kType>(chain[block][1], {top.z, bottom.z, top.w, bottom.w}, x[2], x[3]);
           }
       });
-      if (two) {
-        pages.release<2>(pages.slot);
-        pages.advance(2);
-      } else {
-        pages.release<1>(pages.slot);
-        pages.advance(1);
-      }
+      pages.release_next(count);
+      pages.advance(count);
     });
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
@@ -118,7 +122,7 @@ struct StripsTask {
   static constexpr int kWindows = Activation::kWindows;
   static constexpr int kSumBytes = 2 * Product::kStripSums * 4;  // of this strip and the one before
   static constexpr int kHeldBytes = kWindows > 1 ? abi::kMaxRowsPerItem * 8 * Activation::kBlocks * 4 : 0;
-  static_assert(kSumBytes + kHeldBytes + Activation::kUniformBytes <= kScratchBytes);
+  static_assert(kSumBytes + kHeldBytes + Activation::kReduceBytes <= kScratchBytes);
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
@@ -127,8 +131,8 @@ struct StripsTask {
     unsigned char* scratch = consumer.scratch();
     float* sums = reinterpret_cast<float*>(scratch);
     float* held = reinterpret_cast<float*>(scratch + kSumBytes);  // [row of the item][row of the activation]
-    auto* uniforms = reinterpret_cast<typename Activation::Uniform*>(scratch + kSumBytes + kHeldBytes);
-    Activation::reduce(consumer, task, uniforms);
+    unsigned char* reduction = scratch + kSumBytes + kHeldBytes;
+    Activation::reduce(consumer, task, reduction);
     consumer.stamp(2);
     PageReader pages(consumer);
     u32 seen = 0;
@@ -136,7 +140,7 @@ struct StripsTask {
     unrolled<kWindows>([&](auto window) __attribute__((always_inline)) {
       constexpr int kWindow = decltype(window)::value;
       typename Activation::Fragments b;
-      Activation::template load<kWindow, S>(consumer, task, uniforms, b);
+      Activation::template load<kWindow, S>(consumer, task, reduction, b);
       if (kWindow == 0) {
         if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
         consumer.stamp(3);
@@ -174,7 +178,7 @@ struct StripsTask {
     const int thread = (consumer.thread() + turn * kTurn) & (kConsumerThreads - 1);
     const int m = thread / abi::kStripRows, at = thread % abi::kStripRows;
     const int lane = R::kLanes == 2 ? at & 1 : 0, unit = R::kLanes == 2 ? at >> 1 : at;
-    const int row = lane * abi::kStripPageRows + unit;    // of the strip
+    const int row = lane * 8 + unit;                      // of the strip
     const bool mine = m < R::rows(task) && unit < units;  // the others load what is another thread's
     const ProgramContext c(task, G::kFirstOperand, consumer.worker);
     i32 x[P::kDims] = {};
@@ -186,7 +190,7 @@ struct StripsTask {
       if (thread < kHeldStride * abi::kStripRows) P::template load<1>(c, x, in);
 
     typename Product::Sums own;
-    Product::template multiply<kWindow>(consumer, pages, b, Product::pages_of_slice(units) == 2, own);
+    Product::template multiply<kWindow>(consumer, pages, b, units, own);
     Product::store_sums(consumer, own, sums);
     consumer.sync();
     if (thread >= kHeldStride * abi::kStripRows) return;  // whole warps

@@ -102,6 +102,8 @@ ARK_DEVICE u64 policy_evict_first() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+/// What policy_evict_first() makes: for code that has no registers to keep it.
+inline constexpr u64 kEvictFirst = 0x12f0000000000000ull;
 ARK_DEVICE u64 policy_evict_last() {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));

@@ -90,7 +90,11 @@ bool is_few(const MatmulShape& shape) {
   if (shape.dtype == DType::kF32)
     return shape.m <= abi::kMostFewFloatRows && (shape.m == 1 ? 1 : abi::kMostFewFloatRows) * shape.k <= kMaxActivation;
   const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
-  return half && shape.m <= abi::kMostFewRows && (shape.m > 1 || shape.k <= kMaxActivation);
+  if (!half || shape.m > abi::kMostFewRows) return false;
+  // Every window of k is code of its own, and every item walks them all.
+  constexpr int kMostWindows = 4;
+  return shape.m == 1 ? shape.k <= kMaxActivation
+                      : abi::strip_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= kMostWindows;
 }
 
 }  // namespace
