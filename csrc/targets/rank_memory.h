@@ -3,6 +3,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -17,6 +19,10 @@ struct RankMemory {
       segments;              // by rank: rank_segment_bytes() each, aligned to 256; zeroes before the first launch
   int rank = 0;              // own
   uint64_t deadline_ns = 0;  // longest time in which nothing moves (a peer may come late: it still compiles)
+  /// Why nothing more will come from a rank ("has died"), or why this rank has to give up; empty: it may. May be null.
+  std::function<std::string(int rank)> absence{};
+  /// Hears why this rank gives up, before the others notice. May be null.
+  std::function<void(const std::string& why)> give_up{};
 };
 
 // A segment: run state and counters, boxes of even launches, boxes of odd launches.

@@ -2,6 +2,7 @@
 // ends the launches of all.
 #pragma once
 #include <atomic>
+#include <string>
 
 #include "targets/rank_memory.h"
 
@@ -32,8 +33,11 @@ class Peers {
     std::byte* own = memory_->segments[static_cast<size_t>(memory_->rank)];
     return static_cast<int>(std::atomic_ref<abi::u32>(state(own)->abort).load(std::memory_order_acquire)) - 1;
   }
-  void give_up() const {
+  /// Why nothing more will come from a rank; empty: it may.
+  std::string absence(int rank) const { return any() && memory_->absence ? memory_->absence(rank) : std::string(); }
+  void give_up(const std::string& why) const {
     if (!any()) return;
+    if (memory_->give_up) memory_->give_up(why);
     for (std::byte* segment : memory_->segments) {
       abi::u32 nobody = 0;
       std::atomic_ref<abi::u32>(state(segment)->abort)
