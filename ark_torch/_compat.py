@@ -27,6 +27,7 @@ __all__ = [
     "detect_fake_mode",
     "guard_or_false",
     "key_get",
+    "resolve_group",
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",
     "size_expr",
@@ -65,6 +66,16 @@ def size_expr(size) -> int | sympy.Expr:
         return size
     expr = size.node.expr
     return int(expr) if expr.is_number else expr
+
+
+def resolve_group(name: str, device: str) -> object | None:
+    """The backend that serves tensors of `device` in the process group of that name; None: there is none."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        return distributed_c10d._resolve_process_group(name)._get_backend(torch.device(device))
+    except (RuntimeError, ValueError, TypeError):
+        return None
 
 
 def size_path(dim: int) -> tuple:

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ark_torch.errors import Unsupported
+from ark_torch.groups import COLLECTIVES, is_wait, other_groups, waited_for
 from ark_torch.host_scalars import on_device
 from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
@@ -32,7 +33,19 @@ def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None) 
         reason = _probe(node, device, causes) if target else f"device {device}"
         if reason is not None:
             causes[node] = reason
+    for node in other_groups(nodes, causes):
+        causes[node] = "collective of a second process group in a graph"
+    _follow(causes, nodes)
     return causes
+
+
+def _follow(causes: dict[fx.Node, str], nodes: list[fx.Node], message: str = "") -> None:
+    """A getitem goes where its source goes. A wait is only the value itself where its collective is native."""
+    for n in nodes:
+        if n.target is operator.getitem and n.args[0] in causes:
+            causes.setdefault(n, message or causes[n.args[0]])
+        elif is_wait(n) and waited_for(n) in causes:
+            causes.setdefault(n, causes[waited_for(n)])
 
 
 def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
@@ -44,6 +57,8 @@ def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
     if node.target is operator.getitem:
         source = node.args[0]
         return causes.get(source, None if source.op == "call_function" else "getitem of an argument")
+    if is_wait(node) and waited_for(node).target not in COLLECTIVES:
+        return "wait for what no collective of the graph has made"
     return probe(node, device)
 
 
@@ -54,9 +69,7 @@ def decline(causes: dict[fx.Node, str], nodes: list[fx.Node], step: Step, messag
         causes.setdefault(n, message)
         if n.target is operator.getitem:
             causes.setdefault(n.args[0], message)
-    for n in nodes:  # a getitem goes where its source goes
-        if n.target is operator.getitem and n.args[0] in causes:
-            causes.setdefault(n, message)
+    _follow(causes, nodes, message)
     return node
 
 

@@ -9,6 +9,7 @@ from torch import fx
 
 from ark_torch import (  # noqa: F401 - they fill the table
     lower_attention,
+    lower_collective,
     lower_create,
     lower_foreach,
     lower_index,
@@ -23,6 +24,7 @@ from ark_torch.causes import count_fallbacks, decline, probe_nodes
 from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.emitter import Emitter
 from ark_torch.errors import Unsupported
+from ark_torch.groups import has_exchange
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.lowering import SEED
 from ark_torch.ordering import order_edges, roots
@@ -142,7 +144,7 @@ class _GraphCompiler:
         log.debug("%s: declined %s: %s", self.record.name, node, message)
 
     def _internal_error(self, step: Step, error: Exception) -> None:
-        if self.options.strict:
+        if self.options.strict or has_exchange(step.nodes):  # other ranks would wait for this one
             raise error
         log.error("internal error in %s, its ops run through ATen: %s", self.record.name, error)
         self.record.internal_errors.append(str(error))
