@@ -45,19 +45,27 @@ void compare(const std::vector<Term>& first, const std::vector<Term>& other, int
 
 }  // namespace
 
-void agree(Store& store, const GroupInfo& group, const std::string& tag, const std::string& what,
-           const std::vector<Term>& terms, Clock::time_point deadline) {
-  store.set(key_of(group, tag, group.rank), encode(terms));
+std::vector<std::string> agree(Store& store, const GroupInfo& group, const std::string& tag, const std::string& what,
+                               const std::vector<Term>& terms, const std::string& besides, Clock::time_point deadline) {
+  std::vector<Term> own = terms;
+  own.push_back({besides, ""});
+  store.set(key_of(group, tag, group.rank), encode(own));
   std::vector<std::vector<Term>> of_ranks(static_cast<size_t>(group.world));
   for (int rank = 0; rank < group.world; ++rank) {
     try {
-      if (rank != group.rank) of_ranks[rank] = decode(store.get(key_of(group, tag, rank), deadline, rank));
+      of_ranks[rank] = rank == group.rank ? own : decode(store.get(key_of(group, tag, rank), deadline, rank));
     } catch (const DeviceError& error) {
       throw DeviceError(cat(what, " on rank ", group.rank, ": rank ", rank, " did not come: ", error.what()));
     }
   }
-  of_ranks[group.rank] = terms;
+  std::vector<std::string> said;
+  for (auto& of_rank : of_ranks) {
+    check(!of_rank.empty(), what, ": a rank has said nothing");
+    said.push_back(of_rank.back().name);
+    of_rank.pop_back();
+  }
   for (int rank = 1; rank < group.world; ++rank) compare(of_ranks[0], of_ranks[rank], rank, what);
+  return said;
 }
 
 void forget_terms(Store& store, const GroupInfo& group, const std::string& tag) {

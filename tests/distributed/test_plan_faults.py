@@ -1,5 +1,6 @@
 """What ranks hear when a plan with collectives cannot run on all of them: plans or sizes that differ, ranks that
-compile again, die, stay away, raise or leave. Every rank raises and names rank and op, nothing hangs, a new group works."""
+compile again, die, stay away, raise or leave. Every rank raises and names rank and op, nothing hangs, a new
+group works."""
 
 from __future__ import annotations
 

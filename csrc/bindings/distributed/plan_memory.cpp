@@ -1,8 +1,10 @@
 #include "bindings/distributed/plan_memory.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "comm/agreement.h"
-#include "plan/rank_interface.h"
+#include "planner/verify/rank_interface.h"
 #include "targets/rank_memory.h"
 
 namespace ark::bindings {
@@ -26,11 +28,15 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const plan::Plan& plan, comm::Sto
                                                comm::Clock::time_point deadline) {
   const std::string tag = cat("plan-", made_++);
   std::vector<comm::Term> terms;
-  for (plan::RankTerm& term : plan::rank_interface(plan)) terms.push_back({term.name, term.value});
-  comm::agree(store, group, tag, cat("plan '", plan.name, "' of group ", group.name), terms, deadline);
+  for (planner::RankTerm& term : planner::rank_interface(plan)) terms.push_back({term.name, term.value});
+  const std::string what = cat("plan '", plan.name, "' of group ", group.name);
+  size_t bytes = 0;  // of the largest segment: what ranks do among themselves takes counters too
+  for (const std::string& of_rank :
+       comm::agree(store, group, tag, what, terms, cat(targets::rank_segment_bytes(plan)), deadline))
+    bytes = std::max(bytes, static_cast<size_t>(std::stoull(of_rank)));
   auto memory = std::make_shared<PlanMemory>();
   const comm::GroupInfo of_plan{group.rank, group.world, cat(group.name, "-", tag)};
-  memory->arena = std::make_unique<comm::HostArena>(store, of_plan, targets::rank_segment_bytes(plan), deadline);
+  memory->arena = std::make_unique<comm::HostArena>(store, of_plan, bytes, deadline);
   comm::forget_terms(store, group, tag);  // who has come as far as the arena has read them
   return memory;
 }

@@ -16,7 +16,7 @@ inline std::atomic_ref<abi::u32> counter_of(abi::RunState* state, abi::u32 index
 class Peers {
  public:
   /// Null: there are no others, nothing below does anything.
-  explicit Peers(const RankMemory* memory) : memory_(memory) {}
+  Peers(const plan::Plan& plan, const RankMemory* memory) : plan_(plan), memory_(memory) {}
   bool any() const { return memory_ != nullptr; }
   int rank() const { return memory_->rank; }
 
@@ -46,8 +46,11 @@ class Peers {
   }
 
  private:
-  static abi::RunState* state(std::byte* segment) { return reinterpret_cast<abi::RunState*>(segment); }
+  abi::RunState* state(std::byte* segment) const {
+    return reinterpret_cast<abi::RunState*>(rank_state(plan_, segment));
+  }
 
+  const plan::Plan& plan_;
   const RankMemory* memory_;
 };
 

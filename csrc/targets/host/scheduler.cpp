@@ -20,7 +20,7 @@ using abi::u32;
 
 constexpr int kIdleScans = 200;  // about 50 us: longer than most waits between tiles
 constexpr std::chrono::microseconds kIdleSleep{50};
-constexpr int kIdleLook = 100;  // sleeps between two looks at whether other ranks are still there
+constexpr int kIdleLook = 100;        // sleeps between two looks at whether other ranks are still there
 constexpr int kClaimAttempts = 1000;  // others hold a worker for a moment when nothing runs
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
@@ -69,7 +69,7 @@ class Launch {
         kernels_(kernels),
         options_(options),
         memory_(memory),
-        peers_(options.ranks),
+        peers_(plan, options.ranks),
         workers_(plan.lists.size()) {
     epoch_ = options.state->epoch;
     int64_t records = 0;
@@ -294,9 +294,8 @@ class Launch {
     if (stuck.worker < 0 || stuck.why.rank_stride == 0) return;
     for (const int rank : missing_ranks(stuck.why)) {
       const std::string& why = absences[static_cast<size_t>(rank)];
-      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, " ", why,
-                         ". It has not sent what op ", stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ",
-                         stuck.why.tile, ", waits for");
+      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, " ", why, ". It has not sent what op ",
+                         stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", waits for");
     }
   }
 
@@ -368,9 +367,9 @@ class Launch {
     std::string missing;
     for (const int rank : ranks) missing += cat(missing.empty() ? "" : ", ", rank);
     const bool several = ranks.size() > 1;
-    return cat(describe_launch(), ": rank", several ? "s " : " ", missing, several ? " have" : " has",
-               " not sent in ", options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name,
-               "', tile ", why.tile, ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
+    return cat(describe_launch(), ": rank", several ? "s " : " ", missing, several ? " have" : " has", " not sent in ",
+               options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile,
+               ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
                counter(why.counter).load(std::memory_order_acquire), ")");
   }
 

@@ -6,15 +6,15 @@
 
 #include "plan/plan.h"
 
-namespace ark::plan {
+namespace ark::planner {
 
 /// One such thing. `name` says what this rank calls it and is not compared.
 struct RankTerm {
   std::string name, value;
 };
 
-/// Of the plan as a whole, then of every op that sends, in their order: where its boxes lie, their type and sizes, which
-/// part of them a tile writes, on which counters it arrives.
-std::vector<RankTerm> rank_interface(const Plan& plan);
+/// Of every op that sends, in their order, then of the plan as a whole: type, size and place of its boxes, and of each
+/// of its tiles the bytes that it writes and the counters that it arrives on.
+std::vector<RankTerm> rank_interface(const plan::Plan& plan);
 
-}  // namespace ark::plan
+}  // namespace ark::planner
