@@ -59,7 +59,7 @@ def gathered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 def reductions(rank: int, world: int) -> None:
     choice = random.Random(7)
     group = dist.group.WORLD
-    for dtype in DTYPES:
+    for dtype in DTYPES if world == 2 else DTYPES[::3]:
         for op in REDUCTIONS:
             if dtype == torch.bool and op == "avg":
                 continue
@@ -85,7 +85,7 @@ def not_numbers(rank: int, world: int) -> None:
 def moves(rank: int, world: int) -> None:
     choice = random.Random(8)
     group = dist.group.WORLD
-    for dtype in DTYPES:
+    for dtype in DTYPES if world == 2 else DTYPES[::3]:
         x = ranks_values(rank, sizes_of(choice, world), dtype, choice.randint(0, 99))
         check_equal(lambda x: gathered(x, group), x)
         check_equal(lambda x: funcol.all_to_all_single(x, None, None, group), x)

@@ -166,12 +166,17 @@ def dynamic_sizes(rank: int, world: int) -> None:
 
 
 def some_ranks(rank: int, world: int) -> None:
-    """A group of each half."""
+    """A group of each half; one of a rank alone is a copy."""
     halves = [list(range(0, world // 2)), list(range(world // 2, world))]
     groups = [dist.new_group(ranks, backend="cpu:ark") for ranks in halves]
     mine = groups[rank >= world // 2]
-    if world > 2:
-        check_equal(lambda x: funcol.all_reduce(x, "sum", mine), ranks_values(rank, (6, 5), torch.float32, 1))
+    x = ranks_values(rank, (6, 5), torch.float32, 1)
+    for op in ("sum", "avg", "max"):
+        check_equal(lambda x, op=op: funcol.all_reduce(x, op, mine), x)
+        check_equal(lambda x, op=op: funcol.reduce_scatter_tensor(x, op, 0, mine), x)
+    check_equal(lambda x: gathered(x, mine), x)
+    check_equal(lambda x: funcol.all_to_all_single(x, None, None, mine), x)
+    check_equal(lambda x: funcol.broadcast(x, 0, mine), x)
     dist.barrier()
 
 

@@ -43,13 +43,8 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const plan::Plan& plan, comm::Sto
 
 void PlanMemories::close() {
   closing_ = true;
-  const std::lock_guard none_made(making_);
-  std::map<std::string, std::shared_ptr<PlanMemory>> last;
-  {
-    const std::lock_guard lock(mutex_);
-    last.swap(of_key_);
-  }
-  for (auto& [key, memory] : last) const std::lock_guard launch_ended(memory->turn);
+  const std::unique_lock nobody(uses_);
+  of_key_.clear();
 }
 
 }  // namespace ark::bindings

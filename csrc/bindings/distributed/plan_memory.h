@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "comm/host_arena.h"
@@ -24,15 +25,18 @@ class PlanMemories {
   /// are each rank's own, what ranks make together they tell by its number. Throws UserError where plans differ.
   std::shared_ptr<PlanMemory> at(const std::string& key, const plan::Plan& plan, comm::Store& store,
                                  const comm::GroupInfo& group, comm::Clock::time_point deadline);
+  /// Held by who uses the group for a plan: close() waits for it.
+  std::shared_lock<std::shared_mutex> use() { return std::shared_lock(uses_); }
   /// True from close() on: who waits gives up.
   bool closing() const { return closing_; }
-  /// Waits for what is under way. The memory goes when nobody holds it.
+  /// Waits for what is under way; gives the memory back.
   void close();
 
  private:
   std::shared_ptr<PlanMemory> make(const plan::Plan& plan, comm::Store& store, const comm::GroupInfo& group,
                                    comm::Clock::time_point deadline);
 
+  std::shared_mutex uses_;
   std::mutex making_;  // held while memory is made
   std::mutex mutex_;   // of `of_key_`
   std::map<std::string, std::shared_ptr<PlanMemory>> of_key_;

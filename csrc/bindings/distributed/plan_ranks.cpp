@@ -68,17 +68,18 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const std::string& key,
 }
 
 void ProcessGroupArk::run_plan(const plan::Plan& plan, const std::string& key, const PlanLaunch& launch) {
+  const auto use = plans_.use();
   check_open("plan");
   check<UserError>(plan.world == getSize(), "plan '", plan.name, "' is of ", plan.world, " ranks, group ", name_,
                    " has ", getSize());
   channel_->check_failures({cat("plan '", plan.name, "' of group ", name_), {}});
   const std::shared_ptr<PlanMemory> memory = plan_memory(key, plan);
   const std::lock_guard turn(memory->turn);
-  check_open("plan");
   launch(view_of(*memory));
 }
 
 void ProcessGroupArk::fail_plan(const std::string& why) {
+  const auto use = plans_.use();
   if (closed_ || process_ != ::getpid()) return;
   channel_->fail(why);
 }
