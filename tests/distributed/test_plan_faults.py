@@ -22,7 +22,7 @@ from tests.support.distributed_worker import run_each, run_ranks, values
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
 SECONDS = 3  # time-out of groups in which one rank does not come
-SOON = 1.5  # a rank is known not to come
+SOON = 5  # others take the processor; groups have 30 where a rank is known not to come
 
 
 def a_group(world: int, seconds: float = 30) -> dist.ProcessGroup:
@@ -59,7 +59,7 @@ def plans_differ(rank: int, world: int) -> None:
         lambda x: funcol.all_reduce(x * 2, "sum", group) + funcol.all_reduce(x, "max", group),
     ]
     text, seconds = raised(compiled(functions[rank == 1]), torch.ones(4, 5))
-    assert "ranks disagree: " in text and "rank 0 has " in text and "rank 1 has " in text and seconds < SOON + 5, text
+    assert "ranks disagree: " in text and "rank 0 has " in text and "rank 1 has " in text and seconds < SOON, text
     check_works(world)
 
 
@@ -115,11 +115,11 @@ def a_rank_stays_away(rank: int, world: int) -> None:
             fast(torch.ones(4, 5))
         dist.barrier()
         if rank == 1:
-            time.sleep(SECONDS + SOON)
+            time.sleep(SECONDS + 2)
         text, seconds = raised(fast, torch.ones(4, 5))
         dist.barrier()
         if rank != 1:
-            assert SECONDS - 0.5 < seconds < SECONDS + 2 * SOON, (text, seconds)
+            assert SECONDS - 0.5 < seconds < SECONDS + SOON, (text, seconds)
             assert "rank 1" in text and ("all_reduce" in text or "did not come" in text), text
         assert "no error" not in text and "rank" in text, text
         text, seconds = raised(fast, torch.ones(4, 5))
@@ -166,7 +166,7 @@ def a_call_instead(rank: int, world: int) -> None:
     fast = summed(group)
     fast(torch.ones(4, 5))
     text, seconds = raised(lambda: dist.barrier(group) if rank == 1 else fast(torch.ones(4, 5)))
-    assert "no error" not in text and seconds < SECONDS + 2 * SOON, (text, seconds)
+    assert "no error" not in text and seconds < SECONDS + SOON, (text, seconds)
     check_works(world)
 
 
@@ -210,4 +210,4 @@ def dies(rank: int, world: int) -> tuple[str, float]:
 
 def test_a_rank_dies():
     for text, seconds in values(run_ranks(dies, 3, seconds=20, expect_missing=1)):
-        assert "rank 1 (process " in text and "has died" in text and "all_reduce" in text and seconds < 3, text
+        assert "rank 1 (process " in text and "has died" in text and "all_reduce" in text and seconds < SOON, text

@@ -42,9 +42,9 @@ targets::RankMemory ProcessGroupArk::view_of(const PlanMemory& memory) {
   view.rank = getRank();
   view.deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(timeout_.load()).count());
   view.absence = [this](int rank) -> std::string {
-    if (rank == getRank()) return plans_.closing() ? "has destroyed the group" : "";
-    const std::string failure = channel_->failure(rank);
-    return failure.empty() ? channel_->absence(rank) : cat("failed: ", failure);
+    if (const std::string failure = channel_->failure(rank); !failure.empty()) return cat("failed: ", failure);
+    if (rank != getRank()) return channel_->absence(rank);
+    return plans_.closing() ? "has destroyed the group" : "";
   };
   view.give_up = [this](const std::string& why) { channel_->fail(why); };
   return view;
