@@ -2,6 +2,7 @@
 
 import importlib
 
+import ark_autoload
 from ark_torch import distributed
 from ark_torch._C import DeviceError, Unsupported
 from ark_torch.explain import Explanation, compile_times, explain, report
@@ -10,7 +11,7 @@ from ark_torch.profile import profile
 __version__ = "0.1.0"
 __all__ = ["DeviceError", "Explanation", "Unsupported", "compile_times", "distributed", "explain", "profile", "report"]
 
-distributed.register_backend()
+ark_autoload.register()  # where torch has not done it: TORCH_DEVICE_BACKEND_AUTOLOAD=0
 
 
 def __getattr__(name: str):

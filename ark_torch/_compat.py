@@ -5,8 +5,10 @@ from __future__ import annotations
 import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
 from torch._dynamo.utils import calculate_time_spent
 from torch._guards import detect_fake_mode
+from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
@@ -22,6 +24,7 @@ except ImportError:  # pragma: no cover - the public alias of older versions
 __all__ = [
     "FakeTensor",
     "aot_autograd",
+    "backend_functions",
     "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
@@ -40,10 +43,12 @@ __all__ = [
 _ = _sympy  # the package must be imported for its printers to be registered
 
 
-def decompositions() -> dict:
-    """Inductor's decomposition table without the ops that ark (or a library call) runs better as a whole."""
+def decompositions(fallback_random: bool = False) -> dict:
+    """Inductor's decomposition table without the ops that ark (or a library call) runs better as a whole, and, where
+    random numbers are left to ATen, without its own forms of those."""
     aten = torch.ops.aten
-    table = dict(select_decomp_table())
+    with inductor_config.patch(fallback_random=fallback_random):
+        table = dict(select_decomp_table())
     whole = [aten.mm, aten.addmm, aten.bmm, aten.embedding_dense_backward, aten.index_add, aten.grid_sampler_2d]
     whole += [
         aten.max_pool2d_with_indices,

@@ -1,8 +1,9 @@
 """`ark::attention`: scaled dot-product attention as one op that AOTAutograd does not take apart, and the pass that
 puts it in place.
 
-attention(q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask [B|1, H|1, S|1, T]?, scale, causal)
-  -> out [B, H, S, Dv] (stored as [B, S, H, Dv], so that the usual transpose and reshape after it are views),
+attention(q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask [B|1, H|1, S|1, T]?, scale, causal, order)
+  -> out [B, H, S, Dv] (its dimensions in memory in that order, eager's; usually [B, S, H, Dv], so that the transpose
+     and reshape after it are views),
      logsumexp [B, H, S] f32 (f64 for f64)
 G divides H (grouped queries). The mask is bool (True: visible) or additive. A row without a visible key gives 0 and
 logsumexp -inf.
@@ -18,9 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from ark_torch._compat import guard_or_false
+from ark_torch.attention_layout import ROWS_FIRST, empty_in_order, in_order, order_of
+from ark_torch.attention_layout import same_size as _same
+from ark_torch.attention_transforms import attention, register_transforms
 
 _library = torch.library.Library("ark", "DEF")
-_library.define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal) -> (Tensor, Tensor)")
+_library.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal, int[] order=[0, 2, 1, 3]) "
+    "-> (Tensor, Tensor)"
+)
 _library.define(
     "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor? mask, "
     "float scale, bool causal) -> (Tensor, Tensor, Tensor)"
@@ -29,15 +36,6 @@ _library.define(
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _rows_first(x: Tensor) -> Tensor:
-    """Values of x [B, H, S, D], stored as [B, S, H, D]."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _empty_rows_first(like: Tensor, batch, heads, rows, dim) -> Tensor:
-    return like.new_empty(batch, rows, heads, dim).transpose(1, 2)
 
 
 def _group(q: Tensor, k: Tensor) -> int:
@@ -64,33 +62,33 @@ def _probabilities(scores: Tensor, logsumexp: Tensor) -> Tensor:
     return torch.exp(scores - finite.unsqueeze(-1))
 
 
-def attention_math(q, k, v, mask, scale, causal) -> tuple[Tensor, Tensor]:
+def attention_math(q, k, v, mask, scale, causal, order=ROWS_FIRST) -> tuple[Tensor, Tensor]:
     """Reference and fallback."""
     scores = _scores(q, k, mask, scale, causal)
     logsumexp = torch.logsumexp(scores, -1)
     wide_v = v.to(scores.dtype).repeat_interleave(_group(q, v), 1)
     out = torch.matmul(_probabilities(scores, logsumexp), wide_v)
-    return _rows_first(out.to(q.dtype)), logsumexp
+    return in_order(out.to(q.dtype), order), logsumexp
 
 
-def _attention_cpu(q, k, v, mask, scale, causal) -> tuple[Tensor, Tensor]:
+def _attention_cpu(q, k, v, mask, scale, causal, order=ROWS_FIRST) -> tuple[Tensor, Tensor]:
     """ATen's flash attention where it takes the shapes, the mathematics otherwise."""
     plain = k.shape[1] == q.shape[1] and v.shape[-1] == q.shape[-1] and (mask is None or mask.dtype == q.dtype)
     if not plain or q.numel() == 0 or k.numel() == 0:
-        return attention_math(q, k, v, mask, scale, causal)
+        return attention_math(q, k, v, mask, scale, causal, order)
     out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, causal, attn_mask=mask, scale=scale
     )
-    return _rows_first(out), logsumexp.to(_wide(q.dtype))
+    return in_order(out, order), logsumexp.to(_wide(q.dtype))
 
 
-def _attention_cuda(q, k, v, mask, scale, causal) -> tuple[Tensor, Tensor]:
+def _attention_cuda(q, k, v, mask, scale, causal, order=ROWS_FIRST) -> tuple[Tensor, Tensor]:
     """ATen's own choice of kernel for the output; the logsumexp beside it."""
     bias = mask if mask is None or mask.dtype == torch.bool else mask.to(q.dtype)
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=k.shape[1] != q.shape[1]
     )
-    return _rows_first(out), torch.logsumexp(_scores(q, k, mask, scale, causal), -1)
+    return in_order(out, order), torch.logsumexp(_scores(q, k, mask, scale, causal), -1)
 
 
 def attention_backward_math(dout, q, k, v, out, logsumexp, mask, scale, causal) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,7 +106,7 @@ def attention_backward_math(dout, q, k, v, out, logsumexp, mask, scale, causal) 
     dq = torch.matmul(dscores, wide_k)
     dk = to_groups(torch.matmul(dscores.transpose(-1, -2), q.to(wide)))
     dv = to_groups(torch.matmul(probs.transpose(-1, -2), dout))
-    return _rows_first(dq.to(q.dtype)), _rows_first(dk.to(k.dtype)), _rows_first(dv.to(v.dtype))
+    return tuple(in_order(x.to(q.dtype), ROWS_FIRST) for x in (dq, dk, dv))
 
 
 _library.impl("attention", _attention_cpu, "CPU")
@@ -118,36 +116,18 @@ for _device in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("ark::attention", lib=_library)
-def _attention_fake(q, k, v, mask, scale, causal):
+def _attention_fake(q, k, v, mask, scale, causal, order=ROWS_FIRST):
     batch, heads, rows, _ = q.shape
-    out = _empty_rows_first(q, batch, heads, rows, v.shape[3])
+    out = empty_in_order(q, (batch, heads, rows, v.shape[3]), order)
     return out, q.new_empty(batch, heads, rows, dtype=_wide(q.dtype))
 
 
 @torch.library.register_fake("ark::attention_backward", lib=_library)
 def _attention_backward_fake(dout, q, k, v, out, logsumexp, mask, scale, causal):
-    def like(x):
-        return _empty_rows_first(x, *x.shape)
-
-    return like(q), like(k), like(v)
+    return tuple(empty_in_order(x, x.shape, ROWS_FIRST) for x in (q, k, v))
 
 
-def _setup_context(ctx, inputs, output):
-    q, k, v, mask, ctx.scale, ctx.causal = inputs
-    ctx.save_for_backward(q, k, v, mask, *output)
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx, dout, _):
-    if dout is None:
-        return (None,) * 6
-    q, k, v, mask, out, logsumexp = ctx.saved_tensors
-    dq, dk, dv = torch.ops.ark.attention_backward(dout, q, k, v, out, logsumexp, mask, ctx.scale, ctx.causal)
-    return dq, dk, dv, None, None, None
-
-
-torch.library.register_autograd("ark::attention", _backward, setup_context=_setup_context, lib=_library)
+register_transforms(_library)
 
 
 # ---- the graph pass ----
@@ -174,7 +154,15 @@ def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+    order=ROWS_FIRST,
 ):
     """torch's function of the same name, through `ark::attention` where that op covers the call. Traced by
     AOTAutograd."""
@@ -197,9 +185,10 @@ def scaled_dot_product_attention(
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())] if mask.dim() < 4 else mask
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return torch.ops.ark.attention(q, k, v, mask, scale, bool(is_causal))[0]
+    return attention(q, k, v, mask, scale, bool(is_causal), order)[0]
 
 
+_SDPA = {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default}  # torch.export leaves ops
 _SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -208,10 +197,11 @@ def replace_attention(gm: fx.GraphModule) -> int:
     repeat_kv repeats."""
     count = 0
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or node.target is not F.scaled_dot_product_attention:
+        if node.op != "call_function" or node.target not in _SDPA:
             continue
         kwargs = dict(zip(_SDPA_ARGUMENTS, node.args)) | dict(node.kwargs)
         _undo_repeat(node, kwargs)
+        kwargs["order"] = order_of(node)
         node.target, node.args, node.kwargs = scaled_dot_product_attention, (), kwargs
         count += 1
     if count:  # AOTAutograd drops the unused repeats; fx's own clean-up would drop in-place methods with them
@@ -272,7 +262,7 @@ def _is(node, *names: str) -> bool:
     if not isinstance(node, fx.Node):
         return False
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return node.op in ("call_method", "call_function") and name in names
+    return node.op in ("call_method", "call_function") and name.partition(".")[0] in names  # of an op: view.default
 
 
 def _repeated(node) -> fx.Node | None:
@@ -325,11 +315,3 @@ def _is_repeat(source, unsqueezed, expanded, out) -> bool:
     same_expand = all(_same(a, b) for a, b in zip(expanded.shape, (batch, groups, times, rows, dim)))
     same_out = all(_same(a, b) for a, b in zip(out.shape, (batch, groups * times, rows, dim)))
     return same_source and same_expand and same_out
-
-
-def _same(a, b) -> bool:
-    """Equality that adds no guard on symbolic sizes."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    a, b = (x if isinstance(x, int) else x.node.expr for x in (a, b))
-    return a == b

@@ -13,12 +13,16 @@ from ark_torch import _C
 from ark_torch._compat import aot_autograd, decompositions
 from ark_torch.assertions import Assertion, take_assertions
 from ark_torch.attention import replace_attention
+from ark_torch.bool_powers import replace_bool_powers
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
+from ark_torch.eager_random import replace_dropout
+from ark_torch.modes import check_mode, describe_modes
 from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
 from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
+from ark_torch.regions import inline_regions
 
 _counter = itertools.count()
 _recorders: list[list] = []
@@ -27,8 +31,7 @@ _recorders: list[list] = []
 def parse_options(mode: str | None, options: dict | None) -> CompileOptions:
     """Raises ValueError (TypeError) naming the mode, option or value of the environment that ark does not know."""
     _C.check_environment()
-    if mode not in (None, "default"):
-        raise ValueError(f'backend "ark" has no mode {mode!r} (expected None or "default")')
+    check_mode(mode)
     options = dict(options or {})
     check_options(options)
     native = {name: options.pop(name) for name in list(options) if OPTIONS[name].native}
@@ -40,6 +43,9 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
 
     Options (`options={...}`), all of them optional; a value that does not fit is an error:
       OPTIONS
+
+    Modes (`mode="..."`; torch takes a mode or options) are accepted, and compile as the default does:
+      MODES
 
     Environment (for diagnostics and installation; every one optional):
       ARK_DUMP       folder that every graph's stages are written to, those of failures included, each rank's below
@@ -54,9 +60,13 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     number = next(_counter)
     assertions: list[Assertion] = []
     for part in with_checkpointed(gm):
+        inline_regions(part)
         assertions += take_assertions(part)
         replace_attention(part)
         replace_multihead(part)
+        replace_bool_powers(part)
+        if parsed.fallback_random:
+            replace_dropout(part)
 
     def compiler(kind: str):
         def compile_one(graph_module: fx.GraphModule, inputs):
@@ -74,7 +84,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        decompositions=decompositions(),
+        decompositions=decompositions(parsed.fallback_random),
         partition_fn=partition_joint,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
@@ -85,7 +95,8 @@ def _reset() -> None:
     REGISTRY.clear()
 
 
-ark.__doc__ = (ark.__doc__ or "").replace("OPTIONS", textwrap.indent(describe_options(), " " * 6).lstrip())
+for _word, _list in (("OPTIONS", describe_options()), ("MODES", describe_modes())):
+    ark.__doc__ = (ark.__doc__ or "").replace(_word, textwrap.indent(_list, " " * 6).lstrip())
 ark._tags = ()
 ark.reset = _reset
 

@@ -7,6 +7,7 @@ import operator
 import torch
 from torch import fx
 
+from ark_torch import eager_random
 from ark_torch.errors import Unsupported
 from ark_torch.groups import COLLECTIVES, is_wait, other_groups, waited_for
 from ark_torch.host_scalars import on_device
@@ -26,17 +27,17 @@ HOST_OPS = {
 }
 
 
-def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None) -> dict[fx.Node, str]:
-    """The nodes that cannot be lowered, and why."""
-    causes: dict[fx.Node, str] = {}
+def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, causes: dict[fx.Node, str]) -> None:
+    """Adds the nodes that cannot be lowered, and why."""
     for node in nodes:
+        if node in causes:
+            continue
         reason = _probe(node, device, causes) if target else f"device {device}"
         if reason is not None:
             causes[node] = reason
     for node in other_groups(nodes, causes):
         causes[node] = "collective of a second process group in a graph"
     _follow(causes, nodes)
-    return causes
 
 
 def _follow(causes: dict[fx.Node, str], nodes: list[fx.Node], message: str = "") -> None:
@@ -83,7 +84,7 @@ def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: Graph
                 continue
             cause = causes.get(node, "too small for a plan of its own")
             record.num_aten += 1
-            if node in causes:
+            if cause != eager_random.CAUSE and node in causes:
                 record.fallbacks[cause] += 1
                 REGISTRY.log_cause(cause, record.name)
     if strict and record.fallbacks:

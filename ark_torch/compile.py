@@ -22,6 +22,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
 from ark_torch.assertions import Assertion
 from ark_torch.causes import count_fallbacks, decline, probe_nodes
 from ark_torch.dump import dump_call, dump_folder, dump_fx
+from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import Unsupported
 from ark_torch.groups import has_exchange
@@ -32,7 +33,7 @@ from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
-from ark_torch.steps import outputs_of, own_views, release_small
+from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
 
@@ -45,6 +46,7 @@ class CompileOptions:
 
     strict: bool = False
     target: str = "auto"
+    fallback_random: bool = False
     native: dict = field(default_factory=dict)
 
 
@@ -74,6 +76,7 @@ class _GraphCompiler:
         self.owner = roots(gm.graph)
         self.symbols = SymbolTable(gm.graph)
         self.causes: dict[fx.Node, str] = {}
+        self.cuts: set[fx.Node] = set()  # where native steps begin anew
         self.nodes = [n for n in gm.graph.nodes if n.op in ("call_function", "get_attr") and not self._floats(n)]
         record.num_nodes = len(self.nodes)
 
@@ -82,7 +85,8 @@ class _GraphCompiler:
         return is_constant(node) or self.symbols.knows(node)
 
     def build(self):
-        self.causes = probe_nodes(self.nodes, self.device, self.target)
+        self.causes = leave_random(self.nodes) if self.options.fallback_random else {}
+        probe_nodes(self.nodes, self.device, self.target, self.causes)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
         self._leave_offsets()
         steps, segments = self._plan()
@@ -108,15 +112,16 @@ class _GraphCompiler:
     def _plan(self) -> tuple[list[Step], dict[int, NativeSegment]]:
         """Partition, lower, compile; a node that the planner declines becomes an ATen step and the cut starts again."""
         built: dict[tuple, NativeSegment] = {}
-        for attempt in range(MAX_RETRIES + 1):
+        for attempt in range(MAX_RETRIES + len(self.nodes)):
             steps = partition(self.nodes, lambda n: n not in self.causes, self.owner)
+            steps = split_wide(split_at(steps, self.cuts), self.result)
             release_small(steps)
             if own_views(steps, self.owner, self.causes):
                 continue
-            segments = self._compile(steps, built, last=attempt == MAX_RETRIES - 1)
+            segments = self._compile(steps, built, last=attempt >= MAX_RETRIES - 1)
             if segments is not None:
                 return steps, segments
-        raise RuntimeError(f"{self.record.name}: no partition after {MAX_RETRIES} attempts")
+        raise RuntimeError(f"{self.record.name}: no partition")
 
     def _compile(self, steps: list[Step], built: dict, last: bool) -> dict[int, NativeSegment] | None:
         """Place of a native step -> its segment, of an earlier attempt where nothing has changed; None where one is
@@ -132,7 +137,11 @@ class _GraphCompiler:
                     built[key] = self._native(f"{self.record.name}_{i}", step, outputs)
                 segments[i] = built[key]
             except Unsupported as error:
-                self._decline(step, str(error), whole=last)
+                cuts = cuts_of(step, str(error))
+                if cuts and not last:
+                    self.cuts.update(cuts)
+                    return None
+                self._decline(step, str(error), whole=last or bool(self.cuts))
                 return None
             except (RuntimeError, ValueError) as error:
                 self._internal_error(step, error)

@@ -36,8 +36,8 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-def _create(options: object, _backend_options: object = None) -> object:
-    """Called by torch.distributed with c10d's DistributedBackendOptions; returns the backend of this rank."""
+def create(options: object, _backend_options: object = None) -> object:
+    """The backend of this rank. Called for torch.distributed (ark_autoload.py), with DistributedBackendOptions."""
     _C.check_environment()
     return _C.ProcessGroupArk(
         store=options.store,
@@ -130,10 +130,3 @@ def check(group: dist.ProcessGroup | None = None) -> None:
     whether all results are valid.
     """
     backend_of(group).poll()
-
-
-def register_backend() -> None:
-    """Makes torch.distributed know the backend; idempotent, called when ark_torch is imported."""
-    if dist.is_available() and not hasattr(dist.Backend, "ARK"):
-        devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
-        dist.Backend.register_backend("ark", _create, extended_api=True, devices=devices)

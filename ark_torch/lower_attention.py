@@ -42,7 +42,7 @@ def _outputs(ctx: Lowering, vals) -> list[Value]:
 
 
 @rule(ark.attention.default)
-def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal):
+def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal, order=None):
     if q.dtype == torch.float64:
         raise Unsupported("attention in float64")
     masks, causal = _mask_inputs(ctx, q, k, mask, causal)

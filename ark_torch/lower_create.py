@@ -45,11 +45,23 @@ def _constant(number):
 
 rule(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)(_constant(0))
 rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_constant(1))
-# Uninitialised memory may hold anything: zeros cost one store.
-rule(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default)(
-    _constant(0)
-)
-rule(aten.new_empty_strided.default, prims.empty_strided.default)(_constant(0))
+
+
+@rule(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default)
+@rule(aten.new_empty_strided.default, prims.empty_strided.default)
+def lower_empty(ctx: Lowering, node, *args, **kwargs):
+    """Uninitialised memory may hold anything: zeros cost one store. Deterministic algorithms ask for what eager fills
+    in. A change of the mode compiles again."""
+    out = ctx.out(node)
+    filled = torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory
+    return ctx.full(_unlikely(out.dtype) if filled else 0, **ctx.like(out))
+
+
+def _unlikely(dtype: torch.dtype):
+    """What eager fills memory with: NaN, the largest integer, true."""
+    if dtype == torch.bool:
+        return True
+    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
 @rule(prims.iota.default)

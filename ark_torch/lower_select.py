@@ -10,6 +10,8 @@ from ark_torch.graph_json import Value, compute_type
 from ark_torch.lowering import Lowering, is_integer, rule, wrap_integer
 
 aten, prims = torch.ops.aten, torch.ops.prims
+HALVES = (torch.float16, torch.bfloat16)
+CONVERSIONS = ("aten._to_copy.default", "prims.convert_element_type.default")
 
 
 # ---- comparisons and choices ----
@@ -89,7 +91,15 @@ def lower_masked_fill(ctx: Lowering, node, x, mask, value):
 def lower_cast(ctx: Lowering, node, x, *args, **kwargs):
     if kwargs.get("pin_memory"):
         raise Unsupported("pinned memory")
-    return ctx.pointwise("cast", [x], **ctx.like(ctx.out(node)))
+    out = ctx.out(node)
+    if _is_users(node) and x.dtype in HALVES and out.dtype.is_floating_point and out.dtype != x.dtype:
+        return ctx.graph.add_node("pointwise", [x], **ctx.like(out), opcode="cast", rounds=True)
+    return ctx.pointwise("cast", [x], **ctx.like(out))
+
+
+def _is_users(node) -> bool:
+    """A conversion that the user (or autocast) asks for, none of an op's decomposition: eager has rounded by then."""
+    return str(node.meta.get("original_aten", node.target)) in CONVERSIONS  # the meta holds a copy of the op
 
 
 @rule(aten.copy.default)

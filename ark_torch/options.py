@@ -49,6 +49,12 @@ OPTIONS = {
         ("auto", "cuda", "host"),
         native=False,
     ),
+    "fallback_random": Option(
+        bool,
+        "False",
+        "random numbers are eager's, bit for bit: ATen draws them (rand, randn, dropout, ...); no fallback to strict",
+        native=False,
+    ),
     "workers": Option(
         int,
         "132; on a GPU one per SM",

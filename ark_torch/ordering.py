@@ -108,7 +108,7 @@ def _is_collective(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _COLLECTIVES
 
 
-def _is_random(node: fx.Node) -> bool:
+def is_random(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
@@ -156,7 +156,7 @@ def _chains(nodes: list[fx.Node], before: dict[fx.Node, set[fx.Node]]) -> None:
     for node in nodes:
         effect, assertion = _has_effect(node) or _is_collective(node), node.target in ASSERTIONS
         follows = []
-        if effect or _is_random(node):
+        if effect or is_random(node):
             follows.append(last_ordered)
             last_ordered = node
         if assertion:

@@ -46,10 +46,15 @@ class Registry:
         for listener in self.listeners:
             listener(record)
 
+    def first(self, line: str) -> bool:
+        """Whether nobody has asked for this line before: it is logged once per process."""
+        new = line not in self.logged
+        self.logged.add(line)
+        return new
+
     def log_cause(self, cause: str, where: str, detail: str = "") -> None:
         """One line per cause and process; `detail` says more about the first case."""
-        if cause not in self.logged:
-            self.logged.add(cause)
+        if self.first(cause):
             log.warning("runs through ATen: %s (first seen in %s)", detail or cause, where)
 
     def clear(self) -> None:

@@ -133,10 +133,11 @@ def _generated_last(graph: fx.Graph) -> None:
 
 def keep_assertions(graph: fx.Graph, assertions: tuple[Assertion, ...]) -> None:
     """Compares each size that a node brings forth, where tracing has put something else in for its symbol; drops the
-    assertions that it has made out to be true by that."""
+    assertions that it has made out to be true by that, and those on types and devices, which tracing has checked."""
     _SizeChecks(graph, assertions).walk()
     for node in list(graph.nodes):
-        if node.target is aten._assert_scalar.default and node.args[0] is True:
+        proved = node.target is aten._assert_scalar.default and node.args[0] is True
+        if proved or node.target is aten._assert_tensor_metadata.default:
             graph.erase_node(node)
     _generated_last(graph)
 

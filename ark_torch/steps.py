@@ -13,6 +13,8 @@ from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
 from ark_torch.symbols import is_unbacked_source
 
+MOST_TENSORS = 3800  # of the 3840 addresses of device/abi/launch.h; the arena, seeds and sizes take some
+
 
 def own_views(steps: list[Step], owner: dict[fx.Node, fx.Node], causes: dict[fx.Node, str]) -> bool:
     """A plan sees only the aliases that it makes itself. A native step that writes an input therefore makes its own
@@ -46,6 +48,53 @@ def _view_chain(node: fx.Node, owner: dict[fx.Node, fx.Node], causes: dict[fx.No
         chain.append(node)
         node = node.args[0]
     return chain[::-1] if node.op == "placeholder" else None
+
+
+TOO_LONG = ("a program of more than", " operands, at most ")  # in the planner's messages (planner/fuse)
+LONG_STEP = 64  # nodes: shorter steps are not cut
+
+
+def cuts_of(step: Step, message: str) -> list[fx.Node]:
+    """Where a step that the planner declines is cut, so that its parts are planned: a loop, unrolled, is one op or has
+    too much to read for one. Nowhere for another message or a short step."""
+    if len(step.nodes) < LONG_STEP or not any(words in message for words in TOO_LONG):
+        return []
+    return [step.nodes[len(step.nodes) * part // 8] for part in range(1, 8)]
+
+
+def split_at(steps: list[Step], cuts: set[fx.Node]) -> list[Step]:
+    """Native steps begin anew at these nodes."""
+    parts: list[Step] = []
+    for step in steps:
+        parts.append(Step(step.native))
+        for node in step.nodes:
+            if step.native and node in cuts and parts[-1].nodes:
+                parts.append(Step(True))
+            parts[-1].nodes.append(node)
+    return parts
+
+
+def split_wide(steps: list[Step], result) -> list[Step]:
+    """A launch carries a limited number of addresses: a native step of more tensors becomes several."""
+    returned = set()
+    fx.map_arg(result, returned.add)
+    return [part for step in steps for part in (_parts(step, returned) if step.native else [step])]
+
+
+def _parts(step: Step, returned: set) -> list[Step]:
+    if len(step.nodes) < 2 or _num_tensors(step.nodes, returned) <= MOST_TENSORS:
+        return [step]
+    middle = len(step.nodes) // 2
+    halves = Step(True, step.nodes[:middle]), Step(True, step.nodes[middle:])
+    return [part for half in halves for part in _parts(half, returned)]
+
+
+def _num_tensors(nodes: list[fx.Node], returned: set) -> int:
+    """That such a step reads from outside or hands out."""
+    inside = set(nodes)
+    read = {x for node in nodes for x in node.all_input_nodes if x not in inside and not is_symbolic(x)}
+    given = [n for n in nodes if n in returned or any(user not in inside and user.op != "output" for user in n.users)]
+    return len(read) + len(given)
 
 
 def release_small(steps: list[Step]) -> None:

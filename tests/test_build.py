@@ -48,7 +48,12 @@ def test_backend_is_listed_without_importing_ark():
 
 def test_entry_point_names_the_backend():
     points = importlib.metadata.entry_points(group="torch_dynamo_backends")
-    assert [p.value for p in points if p.name == "ark"][:1] == ["ark_torch.backend:ark"]
+    assert [p.value for p in points if p.name == "ark"][:1] == ["ark_torch.registration:nothing"]
+
+
+def test_entry_point_names_the_process_group():
+    points = importlib.metadata.entry_points(group="torch.backends")
+    assert [p.value for p in points if p.name == "ark"][:1] == ["ark_autoload:register"]
 
 
 def test_extension_links_no_cuda():

@@ -15,7 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("ark_torch._C")
 BUILT = next(iter((ROOT / "build").glob("temp.*")), None)
 pytestmark = pytest.mark.skipif(BUILT is None, reason="the objects of make setup are not there")
-READ = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "configure", "Makefile", "requirements.txt")
+READ = (
+    "ark_autoload.py",
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "configure",
+    "Makefile",
+    "requirements.txt",
+)
 
 # Puts the checkout's object where the compiler would: of the same file by the same options, as the test has compared.
 COMPILER = """#!/bin/sh

@@ -145,6 +145,13 @@ std::string switch_text(const std::string& field, const Numbers& numbers, const 
   return text + "        }\n        return;\n";
 }
 
+/// A function has 168 registers: too few beside those of a long activation of several rows.
+bool fits_function(const abi::MatmulRowsParams& p) {
+  constexpr int kRegistersPerSlice = 16, kMostRegisters = 64;
+  const int blocks = (p.m + 7) / 8, slices = (p.k + abi::kStripK - 1) / abi::kStripK;
+  return p.m == 1 || blocks * slices * kRegistersPerSlice <= kMostRegisters;
+}
+
 std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
   switch (kind.reach) {
     case plan::Reach::kInline:
@@ -152,7 +159,8 @@ std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
       return "        " + consume_text(cat(kind.type, "<Programs>"), kind.reach == plan::Reach::kCall);
     case plan::Reach::kPerForm:
       return switch_text("rows.form", std::views::iota(size_t{0}, kernel.forms.size()), [&](size_t form) {
-        return consume_text(cat("RowsTask<RowsForm", form, ">"), kernel.forms[form].once);
+        const bool called = kernel.forms[form].once && fits_function(kernel.forms[form].params);
+        return consume_text(cat("RowsTask<RowsForm", form, ">"), called);
       });
     case plan::Reach::kCallPerProgram:
       break;

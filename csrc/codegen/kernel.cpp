@@ -134,7 +134,9 @@ class Analysis {
 
   void note_rows(const plan::Op& op) {
     const abi::MatmulRowsParams& p = op.record.params.rows;
-    check<UnsupportedError>(p.m >= 1 && p.m <= 8, "op '", op.name, "': a few-row matmul has 1 to 8 rows, not ", p.m);
+    const int most = size_bytes(static_cast<DType>(p.dtype)) == 2 ? abi::kMostFewRows : abi::kMostFewFloatRows;
+    check<UnsupportedError>(p.m >= 1 && p.m <= most, "op '", op.name, "': a few-row matmul has 1 to ", most,
+                            " rows, not ", p.m);
     for (int s = 0; s < p.num_segments; ++s) note_program(op, kEpilogueRows, p.segment[s].program, -1);
     check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
     note_program(op, kPrologueRows, p.prologue, p.prologue_operand);

@@ -54,7 +54,8 @@ struct Fields<Attrs> {
       field("ints", &Attrs::ints),     field("map", &Attrs::map),           field("keepdim", &Attrs::keepdim),
       field("causal", &Attrs::causal), field("has_mask", &Attrs::has_mask), field("dim", &Attrs::dim),
       field("imm", &Attrs::imm),       field("scale", &Attrs::scale),       field("imm_int", &Attrs::imm_int),
-      field("start", &Attrs::start),   field("step", &Attrs::step),         field("group", &Attrs::group)};
+      field("start", &Attrs::start),   field("step", &Attrs::step),         field("group", &Attrs::group),
+      field("rounds", &Attrs::rounds)};
 };
 template <>
 struct Fields<Node> {

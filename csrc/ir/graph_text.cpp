@@ -47,7 +47,7 @@ std::string attrs_text(const Node& node) {
   auto number = [](auto x) { return cat(x); };
   switch (node.op) {
     case OpKind::kPointwise:
-      return cat(' ', name(a.opcode));
+      return cat(' ', name(a.opcode), a.rounds ? " rounds" : "");
     case OpKind::kFull:
       return cat(" imm ", a.imm, " imm_int ", a.imm_int);
     case OpKind::kIota:

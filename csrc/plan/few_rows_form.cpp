@@ -32,6 +32,8 @@ bool early_prologue(const Plan& plan, const Op& op, uint32_t flagged) {
 
 }  // namespace
 
+int rows_of_form(int m) { return m <= 1 ? m : m <= 8 ? 8 : abi::kMostFewRows; }
+
 bool same_form(const RowsForm& a, const RowsForm& b) {
   return a.vector_operands == b.vector_operands && a.flagged_operands == b.flagged_operands &&
          a.early_prologue == b.early_prologue && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
@@ -45,8 +47,7 @@ RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
     if (op.record.kind != abi::TaskKind::kMatmulRows) continue;
     RowsForm form{op.record.params.rows, vector_operands(op)};
     form.params.form = 0;
-    const bool room = int64_t{RowsForm::kFewRows} * form.params.k <= RowsForm::kMaxActivation;
-    if (form.params.m > 1 && room) form.params.m = RowsForm::kFewRows;
+    form.params.m = rows_of_form(form.params.m);
     if (!flags.ops.empty()) form.flagged_operands = flags.ops[i].operands;
     form.early_prologue = early_prologue(plan, op, form.flagged_operands);
     size_t at = 0;

@@ -2,9 +2,8 @@
 // sizes: layers share them. Code is generated per form, with the parameters as constants (a third of the instructions
 // between the pages of one op and the next went into reading and dividing them); a record names its form.
 //
-// The rows of the activation are sizes where there may be several: a form is for one row or for up to kFewRows of them,
-// and the code of the latter asks the record how many there are. (Rows too long for eight of them,
-// which the planner leaves to other kinds, keep their number.)
+// The rows of the activation are sizes where there may be several: a form is for one row, for up to 8 or (16 bits) for
+// up to 16 of them, and the code of the latter two asks the record how many there are.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,14 +14,15 @@
 namespace ark::plan {
 
 struct RowsForm {
-  static constexpr int kFewRows = 8;
-  static constexpr int64_t kMaxActivation = 16384;  // elements, rows times k (device/matmul/few_rows.cuh)
-  abi::MatmulRowsParams params{};                   // `form` is its place in the list, `m` 1 or kFewRows
-  uint32_t vector_operands = 0;   // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
-  uint32_t flagged_operands = 0;  // bit i: operand i comes in flagged words (flag_words.h)
-  bool early_prologue = false;    // the prologue reads flagged and immutable operands only: it needs no wait
-  bool once = false;              // one op of the plan has it: no part of the form, but its code need not be fast
+  abi::MatmulRowsParams params{};  // `form` is its place in the list, `m` 1, 8 or 16
+  uint32_t vector_operands = 0;    // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
+  uint32_t flagged_operands = 0;   // bit i: operand i comes in flagged words (flag_words.h)
+  bool early_prologue = false;     // the prologue reads flagged and immutable operands only: it needs no wait
+  bool once = false;               // one op of the plan has it: no part of the form, but its code need not be fast
 };
+
+/// Rows of the activation that the code for m of them has room for.
+int rows_of_form(int m);
 
 struct RowsForms {
   std::vector<RowsForm> forms;  // in the order of their first ops

@@ -14,7 +14,7 @@ namespace {
 
 using Symbols = std::vector<int64_t>;
 
-constexpr int64_t kFewRows = plan::RowsForm::kFewRows;
+constexpr int64_t kFewRows = abi::kMostFewRows;
 constexpr int64_t kMostElements =
     1 << 16;  // product of the values that differ: planning takes as long as there are tiles
 
@@ -27,11 +27,16 @@ int64_t product_of(std::span<const int64_t> symbols) {
   return product;
 }
 
-/// Kinds whose code takes registers from the other kinds' main loops (the others are called, device/loop/outline.cuh).
-std::set<abi::TaskKind> heavy_kinds(const plan::Plan& plan) {
-  std::set<abi::TaskKind> kinds;
-  for (const plan::Op& op : plan.ops)
-    if (!plan::is_called(plan::kind_of(op.record))) kinds.insert(op.record.kind);
+/// A kind whose code takes registers from the other kinds' main loops (the others are called, device/loop/outline.cuh),
+/// and of few-row products the rows that its code has room for.
+using HeavyKind = std::pair<abi::TaskKind, int>;
+std::set<HeavyKind> heavy_kinds(const plan::Plan& plan) {
+  std::set<HeavyKind> kinds;
+  for (const plan::Op& op : plan.ops) {
+    if (plan::is_called(plan::kind_of(op.record))) continue;
+    const bool few = op.record.kind == abi::TaskKind::kMatmulRows;
+    kinds.insert({op.record.kind, few ? plan::rows_of_form(op.record.params.rows.m) : 0});
+  }
   return kinds;
 }
 
@@ -40,7 +45,7 @@ bool has_only_few_rows(const plan::Plan& plan) {
   for (const plan::Op& op : plan.ops) {
     const bool tile = op.record.kind == abi::TaskKind::kMatmulTile,
                fp32 = op.record.kind == abi::TaskKind::kMatmulFloat;
-    if ((tile || fp32) && op.record.params.matmul.m > (tile ? 1 : kFewRows)) return false;  // of 16 bits one row is few
+    if ((tile || fp32) && op.record.params.matmul.m > (tile ? kFewRows : abi::kMostFewFloatRows)) return false;
     few |= op.record.kind == abi::TaskKind::kMatmulRows;
   }
   return few;
@@ -103,7 +108,7 @@ plan::Plan SharedKernel::plan(ir::Graph bound, bool verify_races) {
 }
 
 codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64_t> symbols) const {
-  const std::set<abi::TaskKind> kinds = heavy_kinds(plan);
+  const std::set<HeavyKind> kinds = heavy_kinds(plan);
   planner::Options options = options_;
   options.verify_races = false;
   std::vector<plan::Plan> others;

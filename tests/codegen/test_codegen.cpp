@@ -68,14 +68,18 @@ std::string few_rows_source(int64_t m, int64_t k, DType dtype) {
   return codegen::generate(planner::make_plan(b.graph, {}), {}).text;
 }
 
-/// How many rows there are is data from two on (of 16 bits they are done in tiles); one row keeps a form of its own.
+/// How many rows there are is data from two on; one row keeps a form of its own, and so do nine to sixteen of 16 bits.
 void few_rows_are_sizes() {
   for (const DType dtype : {DType::kBF16, DType::kF32})
-    for (const int64_t k : {1024, 8192}) {  // the second: too long for eight rows
+    for (const int64_t k : {1024, 8192}) {
       const std::string two = few_rows_source(2, k, dtype);
-      EXPECT(contains(two, "RowsForm0") == (dtype == DType::kF32));
+      EXPECT(contains(two, "RowsForm0"));
       for (const int64_t m : {3, 4, 5, 7, 8}) EXPECT(few_rows_source(m, k, dtype) == two);
       EXPECT(few_rows_source(1, k, dtype) != two);
+      if (dtype == DType::kF32) continue;
+      const std::string nine = few_rows_source(9, k, dtype);
+      for (const int64_t m : {10, 13, 16}) EXPECT(few_rows_source(m, k, dtype) == nine);
+      EXPECT(nine != two && !contains(few_rows_source(17, k, dtype), "RowsForm0"));
     }
 }
 

@@ -191,9 +191,10 @@ NamedPlan column_plan() {
   return {"column", p};
 }
 
-/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; every number of rows, each
-/// form once (called), or one row in two layers (part of the kernel's body).
-NamedPlan rows_plan(bool every_size) {
+/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; lengths of one row and types,
+/// each form once (called), one row in two layers (part of the kernel's body), or several rows.
+enum class RowsPlan { kEverySize, kOne, kEight, kSixteen };
+NamedPlan rows_plan(RowsPlan which) {
   plan::Plan p;
   const int norm = add_program(p, rms_norm(ProgramKind::kPrologue));
   ProgramBuilder plain(ProgramKind::kPrologue, 2, 1, 1);
@@ -257,22 +258,26 @@ NamedPlan rows_plan(bool every_size) {
       segment.num_units = 256;
       rows.num_units += segment.num_units;
     }
-    p.ops.insert(p.ops.end(), every_size ? 1 : 2, op);
+    p.ops.insert(p.ops.end(), which == RowsPlan::kEverySize ? 1 : 2, op);
   };
   const DType b = DType::kBF16;
-  add("q, k, v", {1, 2048, 2, 32, 0, b}, norm, {programs[0], programs[0], programs[2]});
-  add("gate, up", {1, 2048, 2, 0, 1, b}, norm, {programs[1]});
-  add("out", {1, 2048, 1, 0, 0, b}, from_parts, {programs[2]});
-  add("down", {1, 8192, 1, 0, 0, b}, copy, {programs[2]});
-  if (every_size) {
-    for (const auto& [m, k] : {std::pair{2, 8192}, {3, 4096}, {8, 2048}})
-      add("rows", {m, k, 2, 0, 1, b}, norm, {programs[1]});
+  const int m = which == RowsPlan::kEight ? 8 : which == RowsPlan::kSixteen ? 16 : 1;
+  add("q, k, v", {m, 2048, 2, 32, 0, b}, norm, {programs[0], programs[0], programs[2]});
+  add("gate, up", {m, 2048, 2, 0, 1, b}, norm, {programs[1]});
+  add("out", {m, 2048, 1, 0, 0, b}, m == 1 ? from_parts : copy, {programs[2]});
+  add("down", {m, 8192, 1, 0, 0, b}, copy, {programs[2]});
+  if (which == RowsPlan::kEverySize) {
+    for (const auto& [rows, k] : {std::pair{2, 8192}, {3, 4096}, {16, 2048}, {12, 2560}})
+      add("rows", {rows, k, 2, 0, 1, b}, norm, {programs[1]});
     for (const int k : {40, 1000, 4096, 5000, 14336}) add("sizes", {1, k, 1, 0, 0, b}, copy, {programs[2]});
+    for (const int k : {40, 1000, 5000, 14336}) add("strips", {5, k, 1, 0, 0, b}, copy, {programs[2]});
     add("half", {1, 768, 1, 0, 0, DType::kF16}, copy, {programs[2]});
+    add("strips of half", {9, 768, 1, 0, 0, DType::kF16}, copy, {programs[2]});
     add("float", {2, 768, 1, 0, 0, DType::kF32}, copy, {programs[2]});
     add("float of half", {3, 2012, 1, 0, 0, DType::kF32}, copy, {programs[2]});
   }
-  return {every_size ? "rows" : "rows_one", p};
+  constexpr const char* kNames[] = {"rows", "rows_one", "rows_eight", "rows_sixteen"};
+  return {kNames[static_cast<int>(which)], p};
 }
 
 /// Keys of a cache (the position is operand 0), keys that are none, or both.
@@ -323,8 +328,10 @@ std::vector<NamedPlan> plans() {
   return {pointwise_plan(),
           row_plan(),
           column_plan(),
-          rows_plan(false),
-          rows_plan(true),
+          rows_plan(RowsPlan::kEverySize),
+          rows_plan(RowsPlan::kOne),
+          rows_plan(RowsPlan::kEight),
+          rows_plan(RowsPlan::kSixteen),
           decode_plan(),
           simple_attention_plan(false),
           simple_attention_plan(true)};

@@ -54,6 +54,8 @@ def compile_source(path: Path) -> str:
         "column",
         "rows",
         "rows_one",
+        "rows_eight",
+        "rows_sixteen",
         "decode",
         "attention_tiled",
         "attention_mma",

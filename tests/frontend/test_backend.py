@@ -47,7 +47,7 @@ def test_resolves_by_name_without_import():
     "mode, options, error, named",
     [
         (None, {"fast": True}, ValueError, "'fast'"),
-        ("max-autotune", None, ValueError, "'max-autotune'"),
+        ("fastest", None, ValueError, "'fastest' .known: default, reduce-overhead, max-autotune"),
         (None, {"strict": 1}, TypeError, "'strict'"),
         (None, {"workers": True}, TypeError, "'workers'"),
         (None, {"schedule": "random"}, ValueError, "'random'"),

@@ -14,8 +14,8 @@ from ark_torch import _C
 from tests.support import sized_graphs
 
 LAYERS = 2
-BATCHES = (16, 9, 10, 17, 24, 40, 63, 64, 100, 128, 200)
-FEW_BATCHES = (2, 3, 4, 5, 7, 8)
+BATCHES = (32, 17, 20, 24, 40, 63, 64, 100, 128, 200)
+FEW_BATCHES = ((2, 3, 4, 5, 7, 8), (16, 9, 10, 13))
 CACHES = (1024, 48, 20, 64, 100, 129, 333, 777, 2048, 4096, 8192)
 LENGTHS = (2048, 1920, 1000, 517, 2049, 16, 64, 100, 129, 200, 256, 300, 777, 1024, 1500, 4096)
 SHAPES = ((10, 384), (12, 384), (10, 256), (7, 131), (16, 512), (2, 128), (16, 128), (3, 333), (5, 77), (15, 511))
@@ -41,11 +41,12 @@ def check(graphs: list[sized_graphs.SizedGraph], rotations=(0,)) -> None:
 
 
 def test_decode_batches():
-    check(sized_graphs.llama_decode(LAYERS, BATCHES), (0, 7))
+    check(sized_graphs.llama_decode(LAYERS, BATCHES), (0, 6))
 
 
-def test_decode_batches_of_few_rows():
-    check(sized_graphs.llama_decode(LAYERS, FEW_BATCHES), (0, 5))
+@pytest.mark.parametrize("batches", FEW_BATCHES)
+def test_decode_batches_of_few_rows(batches: tuple[int, ...]):
+    check(sized_graphs.llama_decode(LAYERS, batches), (0, 3))
 
 
 @pytest.mark.parametrize("batch", [1, 3, 24])

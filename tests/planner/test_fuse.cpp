@@ -170,8 +170,9 @@ void test_matmul_kinds() {
     return kinds(m.fuse({m.matmul(x, transposed ? m.transposed(w) : w, type)}, tensor_cores));
   };
   EXPECT_EQ(kind(kBF16, 1, 2048, 512, true), "rows");
-  EXPECT_EQ(kind(kBF16, 2, 2048, 512, true), "tile");  // faster from two rows on
-  EXPECT_EQ(kind(kBF16, 8, 2048, 512, true), "tile");
+  EXPECT_EQ(kind(kBF16, 2, 2048, 512, true), "rows");
+  EXPECT_EQ(kind(DType::kF16, 16, 28672, 512, true), "rows");  // of any length
+  EXPECT_EQ(kind(kBF16, 17, 2048, 512, true), "tile");
   EXPECT_EQ(kind(kF32, 8, 2048, 512, true), "rows");
   EXPECT_EQ(kind(kF32, 8, 4096, 512, true), "float");  // the activation is too big
   EXPECT_EQ(kind(kF32, 9, 2048, 512, true), "float");

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("configure", "setup.py", "pyproject.toml", "README.md", "requirements.txt", "csrc/embed.py")
+FILES = ("configure", "setup.py", "pyproject.toml", "README.md", "requirements.txt", "ark_autoload.py", "csrc/embed.py")
 MODULE = """#include <Python.h>
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C"};
 PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&definition); }

@@ -27,11 +27,25 @@ inline constexpr int kMaxWaits = 6;
 inline constexpr int kMaxArrivals = 2;
 inline constexpr int kMaxSegments = 3;
 inline constexpr int kMaxRecordBytes = 2048;
+inline constexpr int kMostFewRows = 16,
+                     kMostFewFloatRows = 8;  // kMatmulRows of 16 bits, of fp32: rows of the activation
 inline constexpr int kMaxRowsPerItem =
     128;  // kMatmulRows: weight rows (units * lanes) of one item: its sums wait in shared memory
 // kMatmulRows: a page of short rows is not filled: sums are kept for all rows of a page, whether the item has them or
 // not
 inline constexpr int kMaxRowsPerPage = kMaxRowsPerItem / 2;
+// kMatmulRows of 16 bits with several rows of the activation (device/matmul/few_rows_strips.cuh): strips of 16 weight
+// rows, in pages of 8 rows by 1024 of k.
+inline constexpr int kStripRows = 16, kStripPageRows = 8, kStripK = 1024;
+/// Ranges of k that an item walks one after the other: a thread keeps 128 registers of the activation.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr int
+    strip_windows(int m, int k) {
+  const int slices = (k + kStripK - 1) / kStripK, blocks = (m + 7) / 8;
+  return (slices * blocks + 7) / 8;
+}
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (plan/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address
@@ -42,12 +56,12 @@ enum class TaskKind : i32 {
   kPointwise,  // program over `tile` consecutive elements of the flattened domain
   kRow,        // row program; tile = a block of rows
   kColumn,     // column program; tile = (split of the reduced range, block of kept columns); partial sums if splits > 1
-  kMatmulRows,        // few rows (m <= 8): weights stream through the ring; tile = a unit (one output column or a pair)
-  kMatmulTile,        // tensor cores, wgmma + TMA; tile = (batch, m block, n block)
-  kMatmulFloat,       // fp32, CUDA cores, TMA; tile = (batch, m block, n block)
-  kMatmulSimple,      // any type, stride and size, on the CUDA cores; tile = (batch, m block, n block)
-  kAttentionDecode,   // few queries against a cache; tile = (batch, kv head, part)
-  kAttentionForward,  // tile = (batch, head, query block)
+  kMatmulRows,  // few rows (m <= kMostFewRows): weights stream through the ring; tile = a unit (a column of the output or a pair)
+  kMatmulTile,              // tensor cores, wgmma + TMA; tile = (batch, m block, n block)
+  kMatmulFloat,             // fp32, CUDA cores, TMA; tile = (batch, m block, n block)
+  kMatmulSimple,            // any type, stride and size, on the CUDA cores; tile = (batch, m block, n block)
+  kAttentionDecode,         // few queries against a cache; tile = (batch, kv head, part)
+  kAttentionForward,        // tile = (batch, head, query block)
   kAttentionBackwardRows,   // delta = rowsum(dout * out); tile = (batch, head, query block)
   kAttentionBackward,       // dk, dv for a key block; tile = (batch, kv head, key block)
   kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)

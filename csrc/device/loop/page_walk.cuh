@@ -33,6 +33,15 @@ struct PageWalk {
     return ring + slot * kPageBytes;
   }
   ARK_DEVICE u32 barrier() const { return full + slot * 8; }
+  /// Loader::throttle, between acquire() and the copies.
+  ARK_DEVICE void throttle() const {
+    const bool wraps = slot < kPagesInFlight;
+    const u32 back = wraps ? slot + kPages - kPagesInFlight : slot - kPagesInFlight;
+    if (page < kPagesInFlight || (theirs >> back & 1) != 0) return;
+    const u32 phase = wraps ? parity : parity ^ 1;
+    for (int polls = 0; polls < 256 && !mbarrier_try_wait(full + back * 8, phase); ++polls) {
+    }
+  }
   ARK_DEVICE void advance() {
     ++page;
     if (++slot == kPages) {

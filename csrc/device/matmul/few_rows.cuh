@@ -1,14 +1,15 @@
-// kMatmulRows: a few rows (m <= 8) times a weight [n][k] that streams through the ring. One item = up to
-// kMaxRowsPerItem weight rows. Code per form (few_rows_form.cuh); the products stand in few_rows_pages.cuh.
+// kMatmulRows: a few rows times a weight [n][k] that streams through the ring. Code per form (few_rows_form.cuh).
 //
-// The activation is the prologue's result: computed by every worker for itself into shared memory, then kept as B
-// fragments in registers for the whole item (at most 64 of them: m * k <= 16384). A second item of the same op finds it
-// still there.
+// One row of 16 bits: few_rows_pages.cuh has the products. The activation is the prologue's result: computed by every
+// worker for itself into shared memory, then kept as B fragments in registers for the whole item, of up to
+// kMaxRowsPerItem weight rows (at most 64 fragments: k <= 16384). A second item of the same op finds it still there.
+// Several rows of 16 bits: few_rows_strips.cuh.
 //
-// Weights of other types (fp32) are read by the consumers themselves and multiplied on the CUDA cores; no pages.
+// Weights of fp32 are read by the consumers themselves and multiplied on the CUDA cores; no pages.
 #pragma once
 #include "device/matmul/few_rows_loader.cuh"
 #include "device/matmul/few_rows_pages.cuh"
+#include "device/matmul/few_rows_strips.cuh"
 #include "device/program/row_walk.cuh"
 
 namespace ark::device {
@@ -32,17 +33,6 @@ struct ActivationSink {
   ARK_DEVICE At at(i64 e) const { return {e >= first && e < end ? row + (e - first) : nullptr}; }
 };
 
-/// The accumulators of one unit's program: its own column and the pair's other, or the two weights' columns.
-struct UnitRoots {
-  float own, other;
-  bool gated;
-  template <int V>
-  ARK_DEVICE void get(int root, int sign, float (&out)[V]) const {
-    static_assert(V == 1, "few-row epilogues run element by element");
-    out[0] = (gated ? root == 0 : sign == 0) ? own : other;
-  }
-};
-
 template <class Form>
 struct RowsTask {
   using R = Rows<Form>;
@@ -51,7 +41,7 @@ struct RowsTask {
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     if constexpr (R::kDtype == abi::kTypeBF16)
       consume_halves<MmaType::kBF16, bf16>(consumer, task);
-    else if constexpr (R::kDtype == 6)
+    else if constexpr (R::kDtype == abi::kTypeF16)
       consume_halves<MmaType::kF16, f16>(consumer, task);
     else
       consume_floats(consumer, task);
@@ -93,15 +83,22 @@ struct RowsTask {
 
   static constexpr int kActivationBytes = kScratchBytes - 512;
   static constexpr int kWindow =
-      kM * kK * 2 <= kActivationBytes ? kK : kActivationBytes / 2 / kM / 512 * 512;  // staged at once
+      kK * 2 <= kActivationBytes ? kK : kActivationBytes / 2 / 512 * 512;  // elements staged at once
   static constexpr bool kWhole = kWindow == kK;
-  static constexpr int kStagedBytes = (kM * (kK - (kK - 1) / kWindow * kWindow) * 2 + 15) / 16 * 16;  // of the last
+  static constexpr int kStagedBytes = ((kK - (kK - 1) / kWindow * kWindow) * 2 + 15) / 16 * 16;  // of the last
 
   template <MmaType kType, class S>
   static ARK_DEVICE void consume_halves(Consumer& consumer, const Task& task) {
+    if constexpr (kM > 1)
+      StripsTask<Form, kType, S>::consume(consumer, task);
+    else
+      consume_one<kType, S>(consumer, task);
+  }
+
+  template <MmaType kType, class S>
+  static ARK_DEVICE void consume_one(Consumer& consumer, const Task& task) {
     using Pages = RowsPages<Form, kType>;
     const RowsPlace at(consumer.thread());
-    const int rows = R::rows(task);
     unsigned char* scratch = consumer.scratch();
     unsigned char* reduction = scratch + kActivationBytes;  // 8 accumulators of a prologue
 
@@ -118,10 +115,10 @@ struct RowsTask {
         stage<S>(consumer, task, reinterpret_cast<S*>(scratch), begin, end, reduction);
         consumer.stamp(2);
         consumer.sync();
-        if constexpr (!kWhole) Pages::template load_fragments<kWhole>(b, scratch, begin, end, rows, at);
+        if constexpr (!kWhole) Pages::template load_fragments<kWhole>(b, scratch, begin, end, at);
       }
     }
-    if constexpr (kWhole) Pages::template load_fragments<kWhole>(b, scratch, 0, kK, rows, at);
+    if constexpr (kWhole) Pages::template load_fragments<kWhole>(b, scratch, 0, kK, at);
     // the sums lie behind the activation if there is room, else over it
     static_assert((abi::kMaxRowsPerItem * R::kChunks + R::kRowsPerPage) * Pages::kSlotWords * 4 <= kScratchBytes);
     int pages = 0, slots = 0;
@@ -141,7 +138,7 @@ struct RowsTask {
     prefetch_epilogues(consumer, task);
 
     // ---- the pages: of all segments together, as every page has as many slots
-    Pages::run(consumer, b, sums, consumer.page, pages, rows, at);
+    Pages::run(consumer, b, sums, consumer.page, pages, at);
     consumer.advance(pages);
     consumer.stamp(7);
     consumer.sync();
@@ -153,11 +150,11 @@ struct RowsTask {
     for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int slot) __attribute__((always_inline)) {
       if (range.count > 0)
         done += finish<decltype(segment)>(consumer, task, range.first, range.count,
-                                          [&](int unit, int unit_lane, int m) __attribute__((always_inline)) {
-                                            return Pages::total(sums, slot + R::slot_of(unit, unit_lane), m);
+                                          [&](int unit, int unit_lane, int) __attribute__((always_inline)) {
+                                            return Pages::total(sums, slot + R::slot_of(unit, unit_lane));
                                           });
     });
-    if constexpr (kM == 1) consumer.arrive_warp(task, done);
+    consumer.arrive_warp(task, done);
   }
 
   /// What the epilogues read comes into the first-level cache while the pages arrive: the loads are issued and never

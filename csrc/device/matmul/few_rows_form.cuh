@@ -86,6 +86,17 @@ struct RowsSegment {
   }
 };
 
+/// The accumulators of one unit's program: its own column and the pair's other, or the two weights' columns.
+struct UnitRoots {
+  float own, other;
+  bool gated;
+  template <int V>
+  ARK_DEVICE void get(int root, int sign, float (&out)[V]) const {
+    static_assert(V == 1, "few-row epilogues run element by element");
+    out[0] = (gated ? root == 0 : sign == 0) ? own : other;
+  }
+};
+
 /// f(RowsSegment<Form, s>{}, first page, first slot of sums) for every segment, in order; pages and slots from 0.
 template <class Form, class F>
 ARK_DEVICE void for_each_segment(const Task& task, F&& f) {

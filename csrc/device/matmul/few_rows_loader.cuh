@@ -1,6 +1,7 @@
 // The loader of few-row products: one piece of code for all forms (it runs ahead of the others, and code that every
 // form repeats would only push the consumers' out of the instruction cache). Shape from the record.
 #pragma once
+#include "device/matmul/few_rows_strip_loader.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -30,29 +31,13 @@ struct RowsShape {
   }
 };
 
-/// The units of an item that lie in segment s.
-struct RowsRange {
-  int first, count;  // relative to the segment
-  ARK_DEVICE RowsRange(const abi::Segment& s, const Task& task) {
-    const int begin = max(task.first, s.first_unit), end = min(task.first + task.count, s.first_unit + s.num_units);
-    first = begin - s.first_unit;
-    count = max(0, end - begin);
-  }
-};
-
-/// Output column (and weight row) of a segment's unit.
-ARK_DEVICE int rows_column(const abi::MatmulRowsParams& p, const abi::Segment& s, int unit, int lane) {
-  if (p.lanes == 1 || p.gated) return s.column + unit;
-  // unit + (whole blocks before it) * distance + lane * distance
-  return s.column + unit + (unit / p.pair_distance + lane) * p.pair_distance;
-}
-
 struct RowsLoader {
   /// Both loaders walk the pages; the one that `fills` copies them.
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool fills) {
     const abi::MatmulRowsParams& p = task.record->params.rows;
     const RowsShape shape(p);
     if (!shape.streams) return;
+    if (p.m > 1) return StripLoader{loader, task}.load(fills);
 #pragma unroll 1
     for (int s = 0; s < p.num_segments; ++s) {
       const RowsRange range(p.segment[s], task);

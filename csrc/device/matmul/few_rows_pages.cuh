@@ -1,4 +1,4 @@
-// Few rows through tensor cores: fragments of the activation, the walk over the pages of weights, sums of the pieces.
+// One row of 16 bits through tensor cores: fragments of the activation, the walk over the pages of weights, sums of the pieces.
 //
 // The k axis is cut into pieces of 8 elements; a step of 128 elements is 8 pieces of the lower and 8 of the upper 64.
 // ldmatrix turns 128 contiguous bytes of a weight row into 8 rows of the A fragment, one per piece (no bank conflicts,
@@ -28,20 +28,19 @@ struct RowsPlace {
 template <class Form, MmaType kType>
 struct RowsPages {
   using R = Rows<Form>;
-  static constexpr int kK = R::kK, kM = R::kM;
-  static constexpr int kRows = kM <= 1 ? 1 : kM <= 2 ? 2 : kM <= 4 ? 4 : 8;  // padded; an item has `rows` of them
+  static constexpr int kK = R::kK;
   static constexpr int kHalves = R::kPairs ? 1 : 2;
   /// Steps that one warp takes of a row (kPairs) or of half a page's row: 2048 elements are 4 of them.
   static constexpr int kStepsPerPage = R::kPairs ? (kK <= 2048 ? 4 : 8) : 8;
-  static constexpr int kSteps = kStepsPerPage * R::kChunks;            // of all pages of a row together
-  static constexpr bool kKeepsPieces = kRows == 1 && R::kChunks == 1;  // else the warp sums them up at once
-  static constexpr int kFragments = kRows * kHalves * kSteps * 2;
-  static_assert(kFragments <= 64, "m * k <= 16384: the planner's promise");
+  static constexpr int kSteps = kStepsPerPage * R::kChunks;  // of all pages of a row together
+  static constexpr bool kKeepsPieces = R::kChunks == 1;      // else the warp sums them up at once
+  static constexpr int kFragments = kHalves * kSteps * 2;
+  static_assert(kFragments <= 64, "k <= 16384: the planner's promise");
   using Fragments = u32[kFragments];
   /// Words of sums per slot.
-  static constexpr int kSlotWords = kKeepsPieces ? kRowsPartStride : 4 * kRows;
+  static constexpr int kSlotWords = kKeepsPieces ? kRowsPartStride : 4;
 
-  static ARK_DEVICE constexpr int index(int r, int h, int j, int w) { return ((r * kHalves + h) * kSteps + j) * 2 + w; }
+  static ARK_DEVICE constexpr int index(int h, int j, int w) { return (h * kSteps + j) * 2 + w; }
   /// Elements in the first half of a page's row (whole steps), and where half h of the row of a chunk begins and ends.
   static ARK_DEVICE constexpr int half(int chunk) { return (R::chunk_length(chunk) + 255) / 256 * 128; }
   static ARK_DEVICE constexpr int row_start(int h, int chunk) {
@@ -51,32 +50,29 @@ struct RowsPages {
     return R::kPairs ? kK : chunk * R::kChunkK + (h == 0 ? half(chunk) : R::chunk_length(chunk));
   }
 
-  /// This lane's part of B: word w of a step covers elements 2w and 2w + 1. `staged`: elements [begin, end) of every
+  /// This lane's part of B: word w of a step covers elements 2w and 2w + 1. `staged`: elements [begin, end) of the
   /// row; those outside keep what they had (b starts as zero).
   template <bool kWhole>
-  static ARK_DEVICE void load_fragments(Fragments& b, const unsigned char* staged, int begin, int end, int rows,
+  static ARK_DEVICE void load_fragments(Fragments& b, const unsigned char* staged, int begin, int end,
                                         const RowsPlace& at) {
     const int mine = at.quarter * kRowsStep + at.lane * 2;
     unrolled<kHalves * R::kChunks>([&](auto n) __attribute__((always_inline)) {
       constexpr int h = n.value % kHalves, chunk = n.value / kHalves;
       constexpr int kStart = row_start(h, chunk), kLimit = row_limit(h, chunk);
 #pragma unroll
-      for (int r = 0; r < kM; ++r)
+      for (int j = 0; j < kStepsPerPage; ++j)
 #pragma unroll
-        for (int j = 0; j < kStepsPerPage; ++j)
-#pragma unroll
-          for (int w = 0; w < 2; ++w) {
-            constexpr bool kFull = kWhole && (kLimit - kStart) % (kStepsPerPage * 4 * kRowsStep) == 0;
-            const int e = kStart + mine + j * 512 + w * 64;
-            if ((kM == 1 || r < rows) && (kFull || (e < kLimit && (kWhole || (e >= begin && e < end)))))
-              b[index(r, h, chunk * kStepsPerPage + j, w)] =
-                  *reinterpret_cast<const u32*>(staged + (r * (end - begin) + e - begin) * 2);
-          }
+        for (int w = 0; w < 2; ++w) {
+          constexpr bool kFull = kWhole && (kLimit - kStart) % (kStepsPerPage * 4 * kRowsStep) == 0;
+          const int e = kStart + mine + j * 512 + w * 64;
+          if (kFull || (e < kLimit && (kWhole || (e >= begin && e < end))))
+            b[index(h, chunk * kStepsPerPage + j, w)] = *reinterpret_cast<const u32*>(staged + (e - begin) * 2);
+        }
     });
   }
 
   /// This group's pages of an item: `pages` of them from page number `first` of the sequence on.
-  static ARK_DEVICE void run(Consumer& consumer, const Fragments& b, float* sums, u32 first, int pages, int rows,
+  static ARK_DEVICE void run(Consumer& consumer, const Fragments& b, float* sums, u32 first, int pages,
                              const RowsPlace& at) {
     const u32 zeros = shared_address(consumer.worker.shared.zeros);
     // the lane's 16 bytes of a fragment: row of the 8 x 8 matrix = piece, matrices 0 and 2: lower and upper 64 elements
@@ -86,8 +82,8 @@ struct RowsPages {
     for (int i = (at.group - static_cast<int>(first)) & 1; i < pages; i += 2) {
       const u32 data = shared_address(consumer.wait_page(first + i));
       if constexpr (R::kPairs) {
-        // pairs of rows in registers: 8 fragments, fewer beside eight rows of sums
-        constexpr int kAtOnce = kRows == 8 ? 1 : 8 / kSteps, kNumPairs = (R::kRowsPerPage + 1) / 2;
+        // pairs of rows in registers: 8 fragments
+        constexpr int kAtOnce = 8 / kSteps, kNumPairs = (R::kRowsPerPage + 1) / 2;
         const u32 address = data + (lower * kK + element) * 2;
 #pragma unroll 1
         for (int pair = 0; pair < kNumPairs; pair += kAtOnce) {
@@ -104,10 +100,8 @@ struct RowsPages {
 #pragma unroll
           for (int q = 0; q < kAtOnce; ++q)
             if (kNumPairs % kAtOnce == 0 || pair + q < kNumPairs) {
-              float c[kRows][4] = {};
-#pragma unroll
-              for (int r = 0; r < kRows; ++r)
-                if (kRows == 1 || r < rows) multiply(c[r], a[q], b, r);
+              float c[4] = {};
+              multiply(c, a[q], b);
               const bool two = R::kRowsPerPage % 2 == 0 || pair * 2 + q * 2 + 1 < R::kRowsPerPage;
               store_sums(c, sums, slot + q * 2, two, at);
             }
@@ -132,8 +126,8 @@ struct RowsPages {
     }
   }
 
-  /// Sums of one weight row and activation row, over warps (and pieces, and pages of the row) in a fixed order.
-  static ARK_DEVICE float total(const float* sums, int slot, int m) {
+  /// The sum of one weight row, over warps (and pieces, and pages of the row) in a fixed order.
+  static ARK_DEVICE float total(const float* sums, int slot) {
     float y = 0;
     if constexpr (kKeepsPieces) {
       const float4* part = reinterpret_cast<const float4*>(sums + slot * kRowsPartStride);
@@ -143,10 +137,10 @@ struct RowsPages {
         y += (v.x + v.y) + (v.z + v.w);
       }
     } else {
-      const float4* part = reinterpret_cast<const float4*>(sums) + slot * kRows + m;
+      const float4* part = reinterpret_cast<const float4*>(sums) + slot;
 #pragma unroll
       for (int c = 0; c < R::kChunks; ++c) {
-        const float4 v = part[c];  // two chunks only with one activation row
+        const float4 v = part[c];
         y += (v.x + v.y) + (v.z + v.w);
       }
     }
@@ -163,66 +157,52 @@ struct RowsPages {
   template <int kFirst>
   static ARK_DEVICE void multiply_halves(const u32 (&a)[8][4], const Fragments& b, float* sums, int slot,
                                          const RowsPlace& at) {
-    float row[kRows][4];
+    float c0[4] = {}, c1[4] = {}, d0[4] = {}, d1[4] = {};
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float c0[4] = {}, c1[4] = {}, d0[4] = {}, d1[4] = {};
-#pragma unroll
-      for (int j = 0; j < 8; j += 2) {
-        mma_16x8x16<kType>(c0, a[j], b[index(r, 0, kFirst + j, 0)], b[index(r, 0, kFirst + j, 1)]);
-        mma_16x8x16<kType>(d0, a[j], b[index(r, kHalves - 1, kFirst + j, 0)], b[index(r, kHalves - 1, kFirst + j, 1)]);
-        mma_16x8x16<kType>(c1, a[j + 1], b[index(r, 0, kFirst + j + 1, 0)], b[index(r, 0, kFirst + j + 1, 1)]);
-        mma_16x8x16<kType>(d1, a[j + 1], b[index(r, kHalves - 1, kFirst + j + 1, 0)],
-                           b[index(r, kHalves - 1, kFirst + j + 1, 1)]);
-      }
-      // both halves belong to one row: their sum, in the upper half's place
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        row[r][e] = (c0[e] + c1[e]) + (d0[e + 2] + d1[e + 2]);
-        row[r][e + 2] = 0.0f;
-      }
+    for (int j = 0; j < 8; j += 2) {
+      mma_16x8x16<kType>(c0, a[j], b[index(0, kFirst + j, 0)], b[index(0, kFirst + j, 1)]);
+      mma_16x8x16<kType>(d0, a[j], b[index(kHalves - 1, kFirst + j, 0)], b[index(kHalves - 1, kFirst + j, 1)]);
+      mma_16x8x16<kType>(c1, a[j + 1], b[index(0, kFirst + j + 1, 0)], b[index(0, kFirst + j + 1, 1)]);
+      mma_16x8x16<kType>(d1, a[j + 1], b[index(kHalves - 1, kFirst + j + 1, 0)],
+                         b[index(kHalves - 1, kFirst + j + 1, 1)]);
     }
+    // both halves belong to one row: their sum, in the upper half's place
+    float row[4] = {};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) row[e] = (c0[e] + c1[e]) + (d0[e + 2] + d1[e + 2]);
     store_sums(row, sums, slot, false, at);
   }
 
   /// c = a * b over kSteps steps, in two chains.
-  static ARK_DEVICE void multiply(float (&c)[4], const u32 (&a)[kSteps][4], const Fragments& b, int r) {
+  static ARK_DEVICE void multiply(float (&c)[4], const u32 (&a)[kSteps][4], const Fragments& b) {
     float d[4] = {};
 #pragma unroll
     for (int e = 0; e < 4; ++e) c[e] = 0.0f;
 #pragma unroll
     for (int j = 0; j < kSteps; j += 2) {
-      mma_16x8x16<kType>(c, a[j], b[index(r, 0, j, 0)], b[index(r, 0, j, 1)]);
-      mma_16x8x16<kType>(d, a[j + 1], b[index(r, 0, j + 1, 0)], b[index(r, 0, j + 1, 1)]);
+      mma_16x8x16<kType>(c, a[j], b[index(0, j, 0)], b[index(0, j, 1)]);
+      mma_16x8x16<kType>(d, a[j + 1], b[index(0, j + 1, 0)], b[index(0, j + 1, 1)]);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) c[e] += d[e];
   }
 
   /// The diagonals of the products: piece i of the upper row in lane 4 i + i / 2 (elements 0 and 1), of the lower row
-  /// in elements 2 and 3. One activation row: the pieces are stored and summed at the end; several: summed over the
-  /// warp here.
-  static ARK_DEVICE void store_sums(const float (&c)[kRows][4], float* sums, int slot, bool two, const RowsPlace& at) {
+  /// in elements 2 and 3. Of whole rows the pieces are stored and summed at the end; of halves, summed over the warp
+  /// here.
+  static ARK_DEVICE void store_sums(const float (&c)[4], float* sums, int slot, bool two, const RowsPlace& at) {
     const int lane = at.lane;
     const bool useful = (lane & 3) == (lane >> 3), odd = lane & 4;
     if constexpr (kKeepsPieces) {
       float* to = sums + slot * kRowsPartStride + at.quarter * 8 + (lane >> 2);
       if (useful) {
-        to[0] = odd ? c[0][1] : c[0][0];
-        if (two) to[kRowsPartStride] = odd ? c[0][3] : c[0][2];
+        to[0] = odd ? c[1] : c[0];
+        if (two) to[kRowsPartStride] = odd ? c[3] : c[2];
       }
     } else {
-      float v[2 * kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        v[r] = useful ? (odd ? c[r][1] : c[r][0]) : 0.0f;
-        v[kRows + r] = useful ? (odd ? c[r][3] : c[r][2]) : 0.0f;
-      }
-      const float sum = transpose_sum<2 * kRows>(v, lane);
-      // lane l holds value l / (32 / count)
-      constexpr int kShare = 32 / (2 * kRows);
-      const int value = lane / kShare, row = value / kRows;
-      if (lane % kShare == 0 && (row == 0 || two)) sums[((slot + row) * kRows + value % kRows) * 4 + at.quarter] = sum;
+      float v[2] = {useful ? (odd ? c[1] : c[0]) : 0.0f, useful ? (odd ? c[3] : c[2]) : 0.0f};
+      const float sum = transpose_sum<2>(v, lane);  // of the upper row in lane 0, of the lower one in lane 16
+      if (lane % 16 == 0 && (lane == 0 || two)) sums[(slot + lane / 16) * 4 + at.quarter] = sum;
     }
   }
 };

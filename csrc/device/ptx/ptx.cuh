@@ -116,6 +116,13 @@ ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrie
       "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
+ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
 ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(shared_address(barrier))

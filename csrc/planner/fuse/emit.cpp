@@ -218,10 +218,10 @@ std::string Emitter::op_name(const std::vector<int>& nodes, int main_node) const
   return text;
 }
 
-/// An op with too many operands: a value in the middle of its nodes goes to memory, and fusion starts again. Pieces of
-/// concatenations first, as their readers share nothing; then values that the op only computes on the way; then values
+/// An op with too many operands: values at even distances among its nodes go to memory, and fusion starts again. Pieces
+/// of concatenations first, as their readers share nothing; then values that the op only computes on the way; then values
 /// of the group, which is cut there.
-void Emitter::cut_in_half(const FusedOp& op, const std::vector<int>& nodes) const {
+void Emitter::cut(const FusedOp& op, const std::vector<int>& nodes) {
   constexpr int kCutRestarts = 100;  // later the op is left to ATen, the others stay
   std::vector<int> pieces, passing, own;
   for (int i : nodes) {
@@ -239,9 +239,14 @@ void Emitter::cut_in_half(const FusedOp& op, const std::vector<int>& nodes) cons
   const std::vector<int>& values = !pieces.empty() ? pieces : !passing.empty() ? passing : own;
   check<UnsupportedError>(!values.empty() && state_.restarts < kCutRestarts, "op '", op.op.name, "' needs ",
                           op.op.operands.size(), " operands, at most ", kMaxOperands);
-  const int cut = values[values.size() / 2];
-  if (state_.group_of[static_cast<size_t>(cut)] >= 0) state_.forced[static_cast<size_t>(cut)] = true;
-  throw NeedStored{cut};  // what is in memory already, joins no group any more
+  const size_t parts = std::min(op.op.operands.size() / kMaxOperands, values.size()) + 1;
+  for (size_t part = 1;; ++part) {
+    const int cut = values[values.size() * part / parts];
+    // What is in memory already, joins no group any more.
+    if (state_.group_of[static_cast<size_t>(cut)] >= 0) state_.forced[static_cast<size_t>(cut)] = true;
+    if (part + 1 == parts) throw NeedStored{cut};
+    missing_.push_back(cut);
+  }
 }
 
 void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {
@@ -254,7 +259,7 @@ void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {
   op.op.record.op = static_cast<int>(result_.ops.size());
   op.op.record.num_operands = static_cast<int>(op.op.operands.size());
   op.op.record.record_bytes = static_cast<int>(sizeof(abi::OpRecord) + op.op.operands.size() * sizeof(abi::Operand));
-  if (op.op.operands.size() > kMaxOperands) cut_in_half(op, nodes);
+  if (op.op.operands.size() > kMaxOperands) cut(op, nodes);
   for (size_t i = 0; i < op.access.size(); ++i) {
     const bool writes = op.access[i] == Access::kWrite || op.access[i] == Access::kReadWrite;
     if (writes && op.op.operands[i].slot != abi::kNoSlot)

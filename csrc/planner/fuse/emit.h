@@ -66,7 +66,7 @@ class Emitter {
   int append(FusedOp& op, const BuiltProgram& built);
   void set_program_op(FusedOp& op, abi::TaskKind kind, const BuiltProgram& built);
   void finish(FusedOp op, std::vector<int> nodes, int main_node);
-  [[noreturn]] void cut_in_half(const FusedOp& op, const std::vector<int>& nodes) const;
+  [[noreturn]] void cut(const FusedOp& op, const std::vector<int>& nodes);
   int64_t touched_bytes(const FusedOp& op) const;
   std::string op_name(const std::vector<int>& nodes, int main_node) const;
   static abi::Operand absent_operand();

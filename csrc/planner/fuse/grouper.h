@@ -62,11 +62,14 @@ class Grouper {
   void reduce(int i);
   void join(int out, int node, int g, const Coords& place);
   bool shares_input(const ir::Node& node, int g);
+  /// Whether the group's op still has operands for one more reduction: for what they all read and for a result each.
+  bool has_room(const ir::Node& node, int g) const;
   /// Place of a reduction over the rows of the group that computes its operand.
   std::optional<Coords> reduced_place(const ir::Node& node, int g);
 
   static constexpr size_t kKeptTrials = 12;
-  static constexpr int kSiblingWindow = 24;  // how far back reductions of the same values are looked for
+  static constexpr size_t kSiblingOperands = 12;  // of the operands of an op; the rest is for what is computed along it
+  static constexpr int kSiblingWindow = 24;       // how far back reductions of the same values are looked for
 
   State& state_;
   std::vector<std::unique_ptr<ProgramBuilder>> trials_;

@@ -10,9 +10,7 @@ namespace {
 
 using ir::Node;
 
-/// Two to eight rows run the same code (plan/few_rows_form.h), which has room for eight.
-constexpr int64_t kFewRows = 8;
-constexpr int64_t kMaxActivation = 16384;  // elements of kMatmulRows' activation (device/matmul/few_rows.cuh)
+constexpr int64_t kMaxActivation = 16384;  // elements of kMatmulRows' activation: one row of 16 bits, fp32
 constexpr int64_t kAlignmentBytes = 16;    // TMA and bulk copies
 constexpr int64_t kMinTileK = 8;
 
@@ -82,6 +80,19 @@ std::optional<StridedSource> trace(const State& state, int value) {
   }
 }
 
+/// Few rows times a weight [n][k] whose rows are whole vectors.
+bool is_few(const MatmulShape& shape) {
+  const StridedSource& b = shape.b;
+  if (b.strides[1] != 1 || b.strides[2] <= 0 || !aligned(b.strides[2], shape.dtype) ||
+      !aligned(b.offset, shape.dtype) || !aligned(shape.k, shape.dtype))
+    return false;
+  // Code for several fp32 rows has room for all of them (plan/few_rows_form.h).
+  if (shape.dtype == DType::kF32)
+    return shape.m <= abi::kMostFewFloatRows && (shape.m == 1 ? 1 : abi::kMostFewFloatRows) * shape.k <= kMaxActivation;
+  const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
+  return half && shape.m <= abi::kMostFewRows && (shape.m > 1 || shape.k <= kMaxActivation);
+}
+
 }  // namespace
 
 StridedSource direct_source(const State& state, int value) {
@@ -114,14 +125,7 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   const bool out_plain = compute_type(state.tensor(node.outputs[0]).dtype) == DType::kF32;
   if (!state.tensor_cores || !out_plain || shape.k == 0) return shape;
   const int64_t a_sizes[3] = {shape.batch, shape.m, shape.k}, b_sizes[3] = {shape.batch, shape.k, shape.n};
-  const bool few = state.few_rows && rank == 2 && shape.m <= kFewRows && (half || shape.dtype == DType::kF32) &&
-                   shape.b.strides[1] == 1 && aligned(shape.b.strides[2], shape.dtype) &&
-                   aligned(shape.b.offset, shape.dtype) && shape.b.strides[2] > 0 && aligned(shape.k, shape.dtype) &&
-                   (shape.m == 1 ? 1 : kFewRows) * shape.k <= kMaxActivation;
-  // Of 16 bits, tiles take 0.74 to 0.89 of the time of decode steps from two sequences on (few_rows_or_tiles.json).
-  const bool in_tiles = half && shape.m > 1 && tile_readable(shape.a, shape.dtype, a_sizes) &&
-                        tile_readable(shape.b, shape.dtype, b_sizes);
-  if (few && !in_tiles) {
+  if (state.few_rows && rank == 2 && is_few(shape)) {
     shape.way = MatmulWay::kRows;
     return shape;
   }
@@ -168,6 +172,9 @@ int64_t attention_parts(const State& state, const Node& node) {
   constexpr int64_t kPositionsPerPart = 256, kMostParts = 16;
   const Tensor& k = state.tensor(node.inputs[1]);
   const int64_t room = std::max<int64_t>(1, state.num_workers / std::max<int64_t>(1, k.sizes[0] * k.sizes[1]));
+  // Two or three parts of a cache that is short gain less than the op that combines them costs.
+  constexpr int64_t kWorthwhile = 4, kShortCache = 2048;
+  if (room < kWorthwhile && k.sizes[2] <= kShortCache) return 1;
   return std::min({room, kMostParts, (k.sizes[2] + kPositionsPerPart - 1) / kPositionsPerPart});
 }
 

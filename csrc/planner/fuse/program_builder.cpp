@@ -212,7 +212,8 @@ int ProgramBuilder::pointwise(int owner, const ir::Node& node, const Coords& coo
   if (op == Opcode::kCast) {
     const DType from = state_.tensor(node.inputs[0]).dtype;
     if (from == t.dtype) return args[0];
-    return cast(is_float(t.dtype) ? args[0] : as_stored(args[0], from), t.dtype);
+    const bool rounds = !is_float(t.dtype) || node.attrs.rounds;
+    return cast(rounds ? as_stored(args[0], from) : args[0], t.dtype);
   }
   DType type = compute_type(t.dtype), operand_type = type;
   const bool compares = op >= Opcode::kEq && op <= Opcode::kGe;

@@ -32,6 +32,10 @@ struct BuiltProgram {
 
 class ProgramBuilder {
  public:
+  /// Loops of writes, unrolled, reach it. The front end knows the words: it cuts the segment.
+  static constexpr size_t kMostInstructions = 10000;
+  static constexpr const char* kTooLong = "a program of more than 10000 instructions";
+
   ProgramBuilder(const State& state, ProgramSpec spec);
 
   /// What is known of a register.

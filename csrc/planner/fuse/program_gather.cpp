@@ -163,6 +163,8 @@ int ProgramBuilder::random(int owner, const ir::Node& node, const Coords& coords
 int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& coords) {
   const int which = state_.parts_of_node[static_cast<size_t>(state_.tensor(owner).node)];
   if (which < 0 || state_.tensor(owner).out_index != 0) throw NeedStored{owner};
+  // Every worker has a prologue of its own: of one row it may combine them, of several an op does it once for all.
+  if (spec_.kind == ProgramKind::kPrologue && spec_.dims[0] > 1) throw NeedStored{owner};
   const State::Parts& parts = state_.parts[static_cast<size_t>(which)];
   const int64_t group = parts.rows / parts.queries, heads = group * parts.kv_heads;
   (void)node;
@@ -211,7 +213,7 @@ int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& co
 // ---- the finished program ----
 
 BuiltProgram ProgramBuilder::finish() {
-  check(instrs_.size() + stores_.size() < 30000, "a program of ", instrs_.size(), " instructions");
+  check<UnsupportedError>(instrs_.size() + stores_.size() < kMostInstructions, kTooLong);
   BuiltProgram built;  // takes what the builder has
   built.program.kind = spec_.kind;
   built.program.instrs = std::move(instrs_);

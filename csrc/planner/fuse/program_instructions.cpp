@@ -17,7 +17,7 @@ int ProgramBuilder::emit(Instr instr, Reg meta) {
     meta.roots |= r.roots;
     if (r.pair != 0) meta.pair = meta.pair == 0 || meta.pair == r.pair ? r.pair : -1;
   }
-  check(instrs_.size() < 30000, "a program of more than 30000 instructions");
+  check<UnsupportedError>(instrs_.size() < kMostInstructions, kTooLong);
   instrs_.push_back(instr);
   regs_.push_back(meta);
   return static_cast<int>(instrs_.size()) - 1;

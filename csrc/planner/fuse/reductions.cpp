@@ -28,7 +28,7 @@ void Grouper::reduce(int i) {
       continue;
     const int producer = state_.group(x);
     const bool same_producer = producer >= 0 && producer == state_.group(state_.node(y.anchors[0]).inputs[0]);
-    if (!same_producer && !shares_input(node, j)) continue;
+    if ((!same_producer && !shares_input(node, j)) || !has_room(node, j)) continue;
     const Coords place = kept_place(node, y.x_place);
     if (try_eval(out, j, place) >= 0) return join(out, i, j, place);
   }
@@ -69,6 +69,25 @@ bool Grouper::shares_input(const Node& node, int g) {
     }
   }
   return false;
+}
+
+bool Grouper::has_room(const Node& node, int g) const {
+  std::set<int> reads, seen;
+  std::vector<int> stack{node.inputs[0]};
+  for (int anchor : state_.groups[static_cast<size_t>(g)].anchors) stack.push_back(state_.node(anchor).inputs[0]);
+  const size_t results = stack.size();
+  while (!stack.empty() && reads.size() + results <= kSiblingOperands) {
+    const int v = stack.back(), owner = state_.owner(v), of = state_.group(v);
+    stack.pop_back();
+    const bool computed =
+        !state_.is_input(owner) && (of == g || (of < 0 && !state_.forced[static_cast<size_t>(owner)]));
+    if (!computed) {
+      reads.insert(v);
+    } else if (seen.insert(owner).second) {
+      for (ir::ValueId input : state_.node(state_.tensor(owner).node).inputs) stack.push_back(input);
+    }
+  }
+  return reads.size() + results <= kSiblingOperands;
 }
 
 std::optional<Coords> Grouper::reduced_place(const Node& node, int g) {

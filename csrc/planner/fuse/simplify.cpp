@@ -162,7 +162,7 @@ class Simplifier {
     const ir::Attrs& a = node.attrs;
     key.add(a.opcode), key.add(a.reduce), key.add(a.keepdim), key.add(a.dim), key.add(a.imm), key.add(a.imm_int);
     key.add(a.start.value), key.add(a.step), key.add(a.dims), key.add(a.ints);
-    key.add(a.causal), key.add(a.scale);
+    key.add(a.causal), key.add(a.scale), key.add(a.rounds);
     for (int32_t m : a.map) key.add(m);
     const auto [found, fresh] = seen_.emplace(key.take(), id);
     return fresh ? false : set(id, found->second);

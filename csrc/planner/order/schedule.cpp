@@ -256,16 +256,23 @@ void Scheduler::place_tiles() {
   for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
 }
 
-/// Where an item that starts at `unit` must end at the latest: with short rows every segment of an item takes whole
-/// pages of sums (8192 / k rows each), which must fit the same memory as kMaxRowsPerItem rows.
-int64_t segment_end(const abi::MatmulRowsParams& params, int64_t unit) {
+/// Where an item that starts at `unit` must end at the latest.
+int64_t item_end(const abi::MatmulRowsParams& params, int64_t unit) {
   constexpr int kPageElements = 8192;
-  if (kPageElements / params.k * params.num_segments * 2 <= abi::kMaxRowsPerItem) return params.num_units;
+  const bool strips = params.m > 1 && size_bytes(static_cast<DType>(params.dtype)) == 2;
+  if (strips) {  // sums wait only for further windows of k; every segment may end within a strip
+    constexpr int kHeldRows = abi::kMaxRowsPerItem - abi::kMaxSegments * abi::kStripRows;
+    return abi::strip_windows(params.m, params.k) == 1 ? params.num_units : unit + kHeldRows / params.lanes;
+  }
+  // With short rows every segment of an item takes whole pages of sums (8192 / k rows each), which must fit the same
+  // memory as kMaxRowsPerItem rows.
+  const int64_t most = unit + std::max(1, abi::kMaxRowsPerItem / std::max(1, params.lanes));
+  if (kPageElements / params.k * params.num_segments * 2 <= abi::kMaxRowsPerItem) return most;
   for (int s = 0; s < params.num_segments; ++s) {
     const int64_t end = params.segment[s].first_unit + params.segment[s].num_units;
-    if (unit < end) return end;
+    if (unit < end) return std::min(most, end);
   }
-  return params.num_units;
+  return most;
 }
 
 /// Weights stream ahead of the wait as far as the ring holds them; what is beyond it starts when the activation is
@@ -274,7 +281,7 @@ void Scheduler::place_rows() {
   queue_is_old_ = true;
   const abi::MatmulRowsParams& params = record().params.rows;
   const int num_workers = machine_.num_workers;
-  const int64_t units = num_tiles(record()), per_item = std::max(1, abi::kMaxRowsPerItem / std::max(1, params.lanes));
+  const int64_t units = num_tiles(record());
   std::vector<int> by_load(num_workers);
   std::iota(by_load.begin(), by_load.end(), 0);
   std::stable_sort(by_load.begin(), by_load.end(), [&](int a, int b) { return workers_[a].bytes < workers_[b].bytes; });
@@ -288,7 +295,7 @@ void Scheduler::place_rows() {
   for (int w = 0; w < num_workers; ++w) {
     Worker& worker = workers_[w];
     for (const int64_t end = next + share[w]; next < end;) {
-      const int64_t count = std::min({per_item, end - next, segment_end(params, next) - next});
+      const int64_t count = std::min(end, item_end(params, next)) - next;
       const double bytes = unit_bytes * static_cast<double>(count), start = std::max(worker.free, ready(next, count));
       const double ahead = std::max(worker.loaded, worker.free - kRingBytes / bandwidth) + bytes / bandwidth;
       const double behind = start + std::max(0.0, bytes - kRingBytes) / bandwidth;

@@ -1,0 +1,75 @@
+"""In which order the dimensions of attention's result lie in memory. Eager's backends differ in that, and what comes
+after (`.view`) was written for the order that eager has."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, fx
+
+ROWS_FIRST = (0, 2, 1, 3)  # [B, H, S, D] stored as [B, S, H, D]
+
+
+def same_size(a, b) -> bool:
+    """Equality that adds no guard on symbolic sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    a, b = (x if isinstance(x, int) else x.node.expr for x in (a, b))
+    return a == b
+
+
+def empty_in_order(like: Tensor, sizes, order) -> Tensor:
+    """A fresh tensor of these sizes whose dimensions lie in memory in this order, the last one innermost."""
+    return like.new_empty([sizes[dim] for dim in order]).permute(_inverse(order))
+
+
+def in_order(x: Tensor, order) -> Tensor:
+    """Values of x in that layout."""
+    return x.permute(*order).contiguous().permute(_inverse(order))
+
+
+def order_of(node: fx.Node) -> tuple[int, ...]:
+    """The order of eager's result, a node of a Dynamo graph; rows first where nobody can tell."""
+    return ROWS_FIRST if _is_copied_rows_first(node) else _order_of_strides(node.meta.get("example_value"))
+
+
+def _order_of_strides(val) -> tuple[int, ...]:
+    if not isinstance(val, Tensor) or val.dim() != 4 or val.layout != torch.strided:
+        return ROWS_FIRST
+    for order in (ROWS_FIRST, *((*outer, 3) for outer in itertools.permutations(range(3)))):
+        if all(map(same_size, val.stride(), _dense_strides(val.shape, order))):
+            return order
+    return ROWS_FIRST
+
+
+def _dense_strides(sizes, order) -> list:
+    strides, step = [0] * len(order), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step = step * sizes[dim]
+    return strides
+
+
+def _is_copied_rows_first(node: fx.Node) -> bool:
+    """Its one reader is a transpose to rows, and the one reader of that asks for a dense copy, which is a view then."""
+    rows = _only_reader(node)
+    if rows is None or not (_calls(rows, "transpose") and set(rows.args[1:]) in ({1, 2}, {-3, -2}, {1, -2}, {-3, 2})):
+        return False
+    return _calls(_only_reader(rows), "reshape", "contiguous", "flatten")
+
+
+def _only_reader(node: fx.Node) -> fx.Node | None:
+    """Of the values; who asks for sizes reads none."""
+    readers = [user for user in node.users if user.op == "output" or isinstance(user.meta.get("example_value"), Tensor)]
+    return readers[0] if len(readers) == 1 else None
+
+
+def _calls(node: fx.Node | None, *names: str) -> bool:
+    if node is None or node.op not in ("call_method", "call_function"):
+        return False
+    return (node.target if node.op == "call_method" else getattr(node.target, "__name__", "")) in names
+
+
+def _inverse(order) -> list[int]:
+    return [list(order).index(dim) for dim in range(len(order))]

@@ -1,0 +1,93 @@
+"""`ark::attention` under autograd and under torch.func: gradients, and vmap by a longer batch.
+
+torch.func.grad refuses what torch.library.register_autograd makes (it has no setup_context): the graph pass therefore
+calls a torch.autograd.Function around the op."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ark_torch.attention_layout import ROWS_FIRST
+
+
+def _attention(*args) -> tuple[Tensor, Tensor]:
+    return torch.ops.ark.attention(*args)
+
+
+def _attention_backward(*args) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.ops.ark.attention_backward(*args)
+
+
+# ---- vmap ----
+def _leading(x: Tensor, dim: int | None, size: int) -> Tensor:
+    return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _batched(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """[B, ...] and vmap's dimension as [size B, ...]."""
+    return _leading(x, dim, size).flatten(0, 1)
+
+
+def _batched_mask(x: Tensor | None, dim: int | None, size: int, batch) -> Tensor | None:
+    """The same of a mask; one that is the same for all stays as it is."""
+    if x is None or (dim is None and x.shape[0] == 1):
+        return x
+    x = _leading(x, dim, size)
+    return x.expand(-1, batch, *x.shape[2:]).flatten(0, 1)
+
+
+def _unbatched(x: Tensor, size: int) -> Tensor:
+    return x.unflatten(0, (size, x.shape[0] // size))
+
+
+def _attention_vmap(info, in_dims, q, k, v, mask, scale, causal, order=ROWS_FIRST):
+    size = info.batch_size
+    q, k, v = (_batched(x, dim, size) for x, dim in zip((q, k, v), in_dims))
+    mask = _batched_mask(mask, in_dims[3], size, q.shape[0] // size)
+    results = attention(q, k, v, mask, scale, causal, order)
+    return tuple(_unbatched(x, size) for x in results), (0, 0)
+
+
+def _attention_backward_vmap(info, in_dims, dout, q, k, v, out, logsumexp, mask, scale, causal):
+    size, tensors = info.batch_size, (dout, q, k, v, out, logsumexp)
+    tensors = [_batched(x, dim, size) for x, dim in zip(tensors, in_dims)]
+    mask = _batched_mask(mask, in_dims[6], size, tensors[0].shape[0] // size)
+    results = _attention_backward(*tensors, mask, scale, causal)
+    return tuple(_unbatched(x, size) for x in results), (0, 0, 0)
+
+
+# ---- autograd ----
+def _setup_context(ctx, inputs, output):
+    q, k, v, mask, ctx.scale, ctx.causal, _ = inputs
+    ctx.save_for_backward(q, k, v, mask, *output)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, dout, _):
+    if dout is None:
+        return (None,) * 7
+    q, k, v, mask, out, logsumexp = ctx.saved_tensors
+    gradients = _attention_backward(dout, q, k, v, out, logsumexp, mask, ctx.scale, ctx.causal)
+    return *gradients, None, None, None, None
+
+
+class _Attention(torch.autograd.Function):
+    forward = staticmethod(_attention)
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
+    vmap = staticmethod(_attention_vmap)
+
+
+def attention(q, k, v, mask, scale, causal, order=ROWS_FIRST) -> tuple[Tensor, Tensor]:
+    """The op, differentiable under torch.func too."""
+    transformed = torch._C._are_functorch_transforms_active()
+    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    function = _Attention.apply if transformed or needs_gradient else _attention
+    return function(q, k, v, mask, scale, causal, order)
+
+
+def register_transforms(library: torch.library.Library) -> None:
+    torch.library.register_autograd("ark::attention", _backward, setup_context=_setup_context, lib=library)
+    torch.library.register_vmap("ark::attention_backward", _attention_backward_vmap, lib=library)

@@ -1,0 +1,207 @@
+// Several rows of 16 bits (m <= 16) times a weight [n][k] that streams through the ring: strips of 16 weight rows.
+//
+// mma.m16n8k16 takes 16 weight rows as A and eight rows of the activation as B. B stays in registers for all strips of
+// an item; the k of a page is split over the eight warps, whose sums meet in shared memory once a strip. The order of k
+// within an mma is free as long as A and B agree: of 32 k, lane q of a row has the 8 that lie together at 8 q, so both
+// are read as they lie, by 16 bytes. Rows of a page lie a multiple of 128 bytes apart: odd rows read their halves of 64 k
+// in the other order, which leaves no bank conflict.
+//
+// Page sequence of an item: per window of k, per strip, per slice of 1024 k: a page of 8 rows, and one of the strip's
+// other 8 (two lanes: of the units' second lane) where there are any.
+#pragma once
+#include "device/loop/page_walk.cuh"
+#include "device/matmul/few_rows_activation.cuh"
+
+namespace ark::device {
+
+/// Products of strips with the activation. Row g = lane / 4, q = lane % 4.
+template <class Form, MmaType kType>
+struct Strips {
+  using R = Rows<Form>;
+  using Activation = RowsActivation<Form>;
+  static constexpr int kBlocks = Activation::kBlocks;
+  static constexpr int kUnits = abi::kStripRows / R::kLanes;  // of a strip
+  using Sums = float[kBlocks][4];
+
+  // Of 16 weight rows and all rows of the activation, a warp's; the stride keeps reads of a column free of conflicts.
+  static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = abi::kStripRows * kSumStride,
+                       kStripSums = kConsumerWarps * kWarpSums;
+
+  /// Pages that a slice of a strip of `units` units takes: one where its other eight rows are not there.
+  static ARK_DEVICE int pages_of_slice(int units) { return R::kLanes == 2 || units > abi::kStripPageRows ? 2 : 1; }
+
+  /// sums = this warp's share of the strip over the k of the window.
+  template <int kWindow>
+  static ARK_DEVICE void multiply(const Consumer& consumer, PageReader& pages, const typename Activation::Fragments& b,
+                                  bool two, Sums& sums) {
+    const int lane = consumer.lane(), g = lane >> 2, q = lane & 3;
+    // odd rows: the second half first
+    const u32 first = g * (abi::kStripK * 2) + consumer.warp() * 128 + q * 16 + (g & 1) * 64;
+    float chain[kBlocks][2][4] = {};
+    unrolled<Activation::slices_of(kWindow)>([&](auto slice) __attribute__((always_inline)) {
+      constexpr int kSlice = decltype(slice)::value;
+      if (two)
+        pages.wait<2>();
+      else
+        pages.wait<1>();
+      __syncwarp();  // mma wants the warp together
+      const u32 upper = pages.address(pages.slot) + first, lower = pages.address(pages.slot_at(1)) + first;
+      unrolled<Activation::rounds_of(kWindow, kSlice)>([&](auto round) __attribute__((always_inline)) {
+        constexpr int kRound = decltype(round)::value, kVector = (kSlice * 2 + kRound) * 2;
+        uint4 a[2][2] = {};  // half of 64 k, upper or lower rows
+        load_halves<kWindow, kSlice, kRound>(consumer, upper, g, q, a[0][0], a[1][0]);
+        if (two) load_halves<kWindow, kSlice, kRound>(consumer, lower, g, q, a[0][1], a[1][1]);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const u32(&x)[4] = b[block][kVector + half];
+            const uint4 &top = a[half][0], &bottom = a[half][1];
+            mma_16x8x16<kType>(chain[block][0], {top.x, bottom.x, top.y, bottom.y}, x[0], x[1]);
+            mma_16x8x16<kType>(chain[block][1], {top.z, bottom.z, top.w, bottom.w}, x[2], x[3]);
+          }
+      });
+      if (two) {
+        pages.release<2>(pages.slot);
+        pages.advance(2);
+      } else {
+        pages.release<1>(pages.slot);
+        pages.advance(1);
+      }
+    });
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[block][e] = chain[block][0][e] + chain[block][1][e];
+  }
+
+  /// The warp's sums into `to`, [16 rows][kSumStride].
+  static ARK_DEVICE void store_sums(const Consumer& consumer, const Sums& sums, float* to) {
+    const int lane = consumer.lane(), g = lane >> 2, q = lane & 3;
+    float* mine = to + consumer.warp() * kWarpSums + g * kSumStride + q * 2;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) mine[(e >> 1) * 8 * kSumStride + block * 8 + (e & 1)] = sums[block][e];
+  }
+  /// The sum of one weight row and one row of the activation, over the warps in their order.
+  static ARK_DEVICE float total(const float* sums, int row, int m) {
+    float y = 0;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) y += sums[w * kWarpSums + row * kSumStride + m];
+    return y;
+  }
+
+ private:
+  /// The lane's two vectors of a row: of the lower and of the upper 32 of 64 k.
+  template <int kWindow, int kSlice, int kRound>
+  static ARK_DEVICE void load_halves(const Consumer& consumer, u32 row, int g, int q, uint4& lower, uint4& upper) {
+    const uint4 one = shared_load4(row + kRound * 1024), other = shared_load4((row ^ 64) + kRound * 1024);
+    const bool odd = (g & 1) != 0;
+    lower = {odd ? other.x : one.x, odd ? other.y : one.y, odd ? other.z : one.z, odd ? other.w : one.w};
+    upper = {odd ? one.x : other.x, odd ? one.y : other.y, odd ? one.z : other.z, odd ? one.w : other.w};
+    // behind the row's end a page holds what was there before
+    if constexpr (!Activation::whole(kWindow, kSlice, kRound)) {
+      const int k = Activation::place(kWindow, kSlice, kRound, 0, consumer.warp(), q);
+      if (k >= R::kK) lower = {};
+      if (k + 32 >= R::kK) upper = {};
+    }
+  }
+};
+
+/// A few-row product whose activation has several rows.
+template <class Form, MmaType kType, class S>
+struct StripsTask {
+  using R = Rows<Form>;
+  using Activation = RowsActivation<Form>;
+  using Product = Strips<Form, kType>;
+  static constexpr int kWindows = Activation::kWindows;
+  static constexpr int kSumBytes = 2 * Product::kStripSums * 4;  // of this strip and the one before
+  static constexpr int kHeldBytes = kWindows > 1 ? abi::kMaxRowsPerItem * 8 * Activation::kBlocks * 4 : 0;
+  static_assert(kSumBytes + kHeldBytes + Activation::kUniformBytes <= kScratchBytes);
+
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    consumer.wait_for_item(task);
+    consumer.staged = -1;
+    consumer.stamp(1);
+    unsigned char* scratch = consumer.scratch();
+    float* sums = reinterpret_cast<float*>(scratch);
+    float* held = reinterpret_cast<float*>(scratch + kSumBytes);  // [row of the item][row of the activation]
+    auto* uniforms = reinterpret_cast<typename Activation::Uniform*>(scratch + kSumBytes + kHeldBytes);
+    Activation::reduce(consumer, task, uniforms);
+    consumer.stamp(2);
+    PageReader pages(consumer);
+    u32 seen = 0;
+    int buffer = 0;
+    unrolled<kWindows>([&](auto window) __attribute__((always_inline)) {
+      constexpr int kWindow = decltype(window)::value;
+      typename Activation::Fragments b;
+      Activation::template load<kWindow, S>(consumer, task, uniforms, b);
+      if (kWindow == 0) {
+        if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
+        consumer.stamp(3);
+      }
+      int row = 0;
+      for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
+#pragma unroll 1
+        for (int unit = 0; unit < range.count; unit += Product::kUnits) {
+          const int units = min(Product::kUnits, range.count - unit), count = Product::pages_of_slice(units);
+          run_strip<decltype(segment), kWindow>(consumer, task, pages, b, range.first + unit, units,
+                                                sums + buffer * Product::kStripSums, held + row * kHeldStride, buffer);
+          seen += count * Activation::slices_of(kWindow);
+          row += abi::kStripRows;
+          buffer ^= 1;
+        }
+      });
+    });
+    consumer.advance(seen);
+    consumer.mark_loaded();
+    consumer.stamp(8);
+  }
+
+ private:
+  static constexpr int kHeldStride = 8 * Activation::kBlocks;
+
+  /// Units [first, first + units) of segment G over one window; in the last one, their epilogue: a thread has one row of
+  /// the activation, unit and lane. Half of the warps have an epilogue of eight rows, by turns.
+  template <class G, int kWindow>
+  static ARK_DEVICE void run_strip(Consumer& consumer, const Task& task, PageReader& pages,
+                                   const typename Activation::Fragments& b, int first, int units, float* sums,
+                                   float* held, int turn) {
+    using P = typename G::Program;
+    constexpr bool kLast = kWindow + 1 == kWindows;
+    constexpr int kTurn = Activation::kBlocks == 1 ? 128 : 0;
+    const int thread = (consumer.thread() + turn * kTurn) & (kConsumerThreads - 1);
+    const int m = thread / abi::kStripRows, at = thread % abi::kStripRows;
+    const int lane = R::kLanes == 2 ? at & 1 : 0, unit = R::kLanes == 2 ? at >> 1 : at;
+    const int row = lane * abi::kStripPageRows + unit;    // of the strip
+    const bool mine = m < R::rows(task) && unit < units;  // the others load what is another thread's
+    const ProgramContext c(task, G::kFirstOperand, consumer.worker);
+    i32 x[P::kDims] = {};
+    x[P::kDims - 2] = min(m, R::rows(task) - 1);
+    x[P::kDims - 1] = G::column(first + min(unit, units - 1), lane);
+    // what the epilogue reads is asked for before the pages have come
+    typename P::template Inputs<1> in;
+    if constexpr (kLast)
+      if (thread < kHeldStride * abi::kStripRows) P::template load<1>(c, x, in);
+
+    typename Product::Sums own;
+    Product::template multiply<kWindow>(consumer, pages, b, Product::pages_of_slice(units) == 2, own);
+    Product::store_sums(consumer, own, sums);
+    consumer.sync();
+    if (thread >= kHeldStride * abi::kStripRows) return;  // whole warps
+    float y = Product::total(sums, row, m);
+    if constexpr (kWindows > 1) {
+      float& so_far = held[row * kHeldStride + m];
+      if (kWindow > 0) y += so_far;
+      if (!kLast) so_far = y;
+    }
+    if constexpr (kLast) {
+      UnitRoots roots{y, 0, R::kGated};
+      if constexpr (R::kLanes == 2) roots.other = __shfl_xor_sync(~0u, y, 1);
+      if (mine && !(R::kGated && lane == 1)) P::template run_loaded<1>(c, x, in, roots);
+    }
+  }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,81 @@
+"""Attention under torch.func: grad, vjp, jacrev, vmap and their compositions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ark_torch.backend import ark
+from ark_torch.records import recording
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # eager's attention under vmap
+MASK = torch.rand(9, 9) > 0.3
+
+
+def attend(q, k, v, mask=None):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def loss(q, k, v):
+    return attend(q, k, v).sin().sum()
+
+
+def sums(q, k, v):
+    return attend(q, k, v).sum((1, 2, 3))
+
+
+def grouped(q, k, v):
+    return F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], is_causal=True, enable_gqa=True)
+
+
+BODIES = {
+    "grad": torch.func.grad(loss, argnums=(0, 1, 2)),
+    "vjp": lambda *qkv: torch.func.vjp(attend, *qkv)[1](torch.ones_like(qkv[0])),
+    "jacrev": lambda q, k, v: torch.func.jacrev(sums)(q, k, v),
+    "grad of vmap": torch.func.grad(lambda q, k, v: torch.vmap(loss)(q[None], k[None], v[None]).sum()),
+}
+BATCHED = {
+    "all": lambda q, k, v: torch.vmap(attend)(q, k, v),
+    "queries": lambda q, k, v: torch.vmap(attend, in_dims=(0, None, None))(q, k[0], v[0]),
+    "keys, inner": lambda q, k, v: torch.vmap(attend, in_dims=(None, 2, 0), out_dims=1)(q[0], k.movedim(0, 2), v),
+    "one mask": lambda q, k, v: torch.vmap(lambda *x: attend(*x, MASK))(q, k, v),
+    "masks": lambda q, k, v: torch.vmap(attend)(q, k, v, torch.stack([MASK, ~MASK, MASK])),
+    "masks of the batch": lambda q, k, v: torch.vmap(attend, in_dims=(0, 0, 0, None))(
+        q, k, v, torch.stack([MASK, ~MASK])[:, None]
+    ),
+    "grouped": lambda q, k, v: torch.vmap(grouped)(q, k, v),
+    "twice": lambda q, k, v: torch.vmap(torch.vmap(attend))(q[:, :, None], k[:, :, None], v[:, :, None]),
+    "grad": lambda q, k, v: torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(q, k, v),
+    "grad, one key": lambda q, k, v: torch.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(0, None, 0))(
+        q, k[0], v
+    ),
+}
+
+
+def compare(body, *inputs):
+    """The compiled body against eager; the ops of its segments."""
+    with recording() as records:
+        actual = torch.compile(body, backend=ark, fullgraph=True)(*inputs)
+    torch.testing.assert_close(actual, body(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
+    return [str(n.target) for r in records for s in r.segments for n in s.nodes]
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_func(what):
+    ops = compare(BODIES[what], *[torch.randn(2, 4, 9, 16) for _ in range(3)])
+    assert ops.count("ark.attention.default") == 1 and "ark.attention_backward.default" in ops
+
+
+@pytest.mark.parametrize("what", BATCHED)
+def test_vmap(what):
+    ops = compare(BATCHED[what], *[torch.randn(3, 2, 4, 9, 16) for _ in range(3)])
+    assert ops.count("ark.attention.default") == 1  # one of a longer batch, none per sample
+    assert ops.count("ark.attention_backward.default") == what.startswith("grad")
+
+
+def test_vmap_inside_autograd():
+    inputs = [torch.randn(3, 2, 4, 9, 16, requires_grad=True) for _ in range(3)]
+    out = torch.compile(torch.vmap(attend), backend=ark)(*inputs)
+    wanted = torch.autograd.grad(torch.vmap(attend)(*inputs).square().sum(), inputs)
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs), wanted, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,69 @@
+"""options={"fallback_random": True}: eager's random numbers, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ark_torch.backend import ark
+from ark_torch.records import recording
+
+OPTIONS = {"fallback_random": True, "strict": True}
+BODIES = {
+    "rand": lambda x: torch.rand(4, 100) + x,
+    "rand_like": lambda x: torch.rand_like(x) * x,
+    "randn": lambda x: (torch.randn(100) * x, torch.randn_like(x)),
+    "rand, then randn": lambda x: torch.rand(100) * x + torch.randn(4, 100),
+    "bernoulli": lambda x: torch.bernoulli(x.sigmoid()) * x,
+    "dropout": lambda x: F.dropout(x.sin(), 0.3) + 1,
+    "dropout of all": lambda x: F.dropout(x, 1.0),
+    "dropout in place": lambda x: F.dropout(x.sin(), 0.3, True, True) + 1,
+    "two dropouts": lambda x: F.dropout(F.dropout(x, 0.1) @ x.T, 0.2),
+    "no dropout": lambda x: F.dropout(x, 0.3, training=False) * 2,
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, 4, 10, 10)] * 3, dropout_p=0.2),
+}
+
+
+COMPUTED = ("bernoulli", "dropout", "dropout in place", "two dropouts", "attention")  # by ark too, not to the bit
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_numbers_are_eagers(what):
+    x, body = torch.randn(4, 100), BODIES[what]
+    compiled = torch.compile(body, backend=ark, options=OPTIONS)
+    tolerance = 1e-5 if what in COMPUTED else 0
+    for seed in (0, 7):
+        torch.manual_seed(seed)
+        expected = body(x)
+        after = torch.rand(3)
+        torch.manual_seed(seed)
+        actual = compiled(x)
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+        if isinstance(actual, torch.Tensor):
+            assert torch.equal(actual == 0, expected == 0)  # the masks
+        assert torch.equal(torch.rand(3), after)  # as many numbers were drawn
+
+
+def test_without_it_the_numbers_are_arks():
+    torch.manual_seed(0)
+    expected = torch.rand(100)
+    torch.manual_seed(0)
+    assert not torch.equal(torch.compile(lambda: torch.rand(100), backend=ark)(), expected)
+
+
+def test_training_with_dropout():
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Dropout(0.5))
+    x, results = torch.randn(8, 16), []
+    for function in (model, torch.compile(model, backend=ark, options=OPTIONS)):
+        torch.manual_seed(3)
+        out = function(x)
+        results.append((out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+
+
+def test_what_draws_is_no_fallback():
+    with recording() as records:
+        torch.compile(lambda x: torch.rand_like(x) + x.sin(), backend=ark, options=OPTIONS)(torch.randn(100))
+    (record,) = records
+    assert record.num_aten == 1 and not record.fallbacks and record.segments

@@ -1,0 +1,118 @@
+"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ark_torch.backend import ark
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def plain(x, w, *_):
+    return F.linear(x, w)
+
+
+def residual(x, w, v, bias, more):
+    return F.linear(x, w, bias) + more
+
+
+def gelu(x, w, v, bias, more):
+    return F.gelu(F.linear(x, w, bias))
+
+
+def gated(x, w, v, *_):
+    x = F.rms_norm(x, x.shape[-1:], eps=1e-5)
+    return F.silu(F.linear(x, w)) * F.linear(x, v)
+
+
+def normed(x, w, v, bias, more):
+    y = F.layer_norm(x, x.shape[-1:])
+    return F.linear(y, w) + more, F.linear(y, v, bias)
+
+
+def pairs(x, w, *_):
+    """Rotary: columns that lie half of n apart."""
+    y = F.linear(x, w)
+    a, b = y.chunk(2, -1)
+    angle = torch.arange(a.shape[-1], device=x.device) * 0.01
+    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
+BODIES = [plain, residual, gelu, gated, normed, pairs]
+
+
+def inputs(m, k, n, dtype):
+    torch.manual_seed(m * 7 + k + n)
+
+    def make(*shape, scale=1.0):
+        return (torch.randn(shape, device="cuda") * scale).to(dtype)
+
+    return make(m, k), make(n, k, scale=k**-0.5), make(n, k, scale=k**-0.5), make(n), make(m, n)
+
+
+def worst(found, expected) -> float:
+    """Root mean square error over that of the values."""
+    found, expected = ((x if isinstance(x, tuple) else (x,)) for x in (found, expected))
+    return max(((a.double() - b).square().mean() / b.square().mean()).sqrt().item() for a, b in zip(found, expected))
+
+
+def check(body, m, k, n, dtype=torch.bfloat16, **options):
+    torch._dynamo.reset()
+    args = inputs(m, k, n, dtype)
+    compiled = torch.compile(body, backend=ark, options={"strict": True, **options}, dynamic=False)
+    with torch.no_grad():
+        exact = body(*(x.double() for x in args))
+        first, again, eager = compiled(*args), compiled(*args), body(*args)
+    assert worst(first, exact) <= 1.25 * worst(eager, exact)
+    for a, b in zip(*((x if isinstance(x, tuple) else (x,)) for x in (first, again))):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("m", [2, 3, 5, 8, 9, 12, 16])
+def test_rows_and_epilogues(body, m):
+    check(body, m, 2048, 3072)
+
+
+@pytest.mark.parametrize("k", [8, 40, 512, 520, 768, 1000, 1032, 2560, 4096, 8192, 14336])
+@pytest.mark.parametrize("m", [2, 8, 16])
+def test_lengths(m, k):
+    check(residual, m, k, 1000)
+    check(gated, m, k, 136)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 100, 2056, 50257])
+def test_columns(n):
+    check(residual, 6, 1024, n)
+    check(normed, 13, 768, n)
+
+
+@pytest.mark.parametrize("workers", [1, 7, 132])
+def test_items_of_several_windows(workers):
+    """Long rows and many columns a worker: sums are held from window to window, in items of 80 rows at most."""
+    check(residual, 16, 14336, 640, workers=workers)
+    check(gated, 9, 8192, 320, workers=workers)
+
+
+@pytest.mark.parametrize("body", [plain, gated, pairs], ids=lambda body: body.__name__)
+def test_half(body):
+    check(body, 8, 2048, 1024, torch.float16)
+
+
+def test_views():
+    """Rows that lie apart, an activation of stride 0, weights that are slices."""
+
+    def body(x, w):
+        return F.linear(x.expand(4, -1), w[:, 8:1032]), F.linear(x.expand(4, -1) * 2, w[3:900:2, :1024])
+
+    torch.manual_seed(0)
+    x, w = torch.randn(1, 1024, device="cuda").bfloat16(), torch.randn(1500, 1048, device="cuda").bfloat16() / 32
+    compiled = torch.compile(body, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad():
+        assert worst(compiled(x, w), body(x.double(), w.double())) <= 1.25 * worst(
+            body(x, w), body(x.double(), w.double())
+        )
