@@ -14,6 +14,7 @@ from ark_torch._compat import aot_autograd, decompositions
 from ark_torch.assertions import Assertion, take_assertions
 from ark_torch.attention import replace_attention
 from ark_torch.bool_powers import replace_bool_powers
+from ark_torch.breaks import check_break
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
 from ark_torch.eager_random import replace_dropout
@@ -57,6 +58,8 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
       ARK_LOG        lines of the extension's log: error, warn (default), info or debug
     """
     parsed = parse_options(mode, options)
+    if parsed.strict:
+        check_break(gm)
     number = next(_counter)
     assertions: list[Assertion] = []
     for part in with_checkpointed(gm):

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ark_torch._compat import calculate_time_spent
+from ark_torch.breaks import breaks_since, now
+from ark_torch.errors import Unsupported
 from ark_torch.records import REGISTRY, GraphRecord, recording
+
+
+NOTHING = "nothing was captured: no graph reached ark, everything ran eagerly"
 
 
 @dataclass
@@ -19,6 +24,7 @@ class Explanation:
     tasks: Counter = field(default_factory=Counter)  # task kind -> number of ops in the plans, each of many tiles
     fallbacks: Counter = field(default_factory=Counter)  # op or cause -> number of ATen steps
     internal_errors: list[str] = field(default_factory=list)
+    breaks: Counter = field(default_factory=Counter)  # reason and place of a graph break -> number
     bytes: int = 0
     flops: int = 0
     floor_ms: float = 0.0
@@ -29,6 +35,14 @@ class Explanation:
         return sum(len(s.nodes) for g in self.graphs for s in g.segments)
 
     def __str__(self) -> str:
+        lines = self._graph_lines() if self.graphs else [NOTHING]
+        if self.breaks:
+            lines.append("graph breaks, the code there runs eagerly:")
+            lines += [f"  {n:4d}  {reason}" for reason, n in self.breaks.most_common()]
+        lines += [f"internal error: {text}" for text in self.internal_errors]
+        return "\n".join(lines)
+
+    def _graph_lines(self) -> list[str]:
         rows = [
             (
                 "graph",
@@ -51,8 +65,7 @@ class Explanation:
             lines += [f"  {n:4d}  {cause}" for cause, n in self.fallbacks.most_common()]
         else:
             lines.append("through ATen: nothing")
-        lines += [f"internal error: {text}" for text in self.internal_errors]
-        return "\n".join(lines)
+        return lines
 
     __repr__ = __str__
 
@@ -106,7 +119,8 @@ def summarize(records: list[GraphRecord]) -> Explanation:
 
 def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explanation:
     """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients)
-    and says what became of it.
+    and says what became of it, what Dynamo did not capture included. Under the option `strict` it raises where nothing
+    was captured.
 
     Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`. Dynamo is
     reset before, so that the model is traced anew: what was compiled earlier is compiled again at its next call.
@@ -114,10 +128,15 @@ def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explan
     from ark_torch.backend import ark
 
     torch._dynamo.reset()
+    begin = now()
     with recording() as records:
         result = torch.compile(model, backend=ark, options=ark_options)(*inputs, **kwargs)
         _run_backward(result, model, inputs, kwargs)
-    return summarize(records)
+    found = summarize(records)
+    found.breaks = breaks_since(begin)
+    if not found.graphs and (ark_options or {}).get("strict"):
+        raise Unsupported(f"strict: {found}")
+    return found
 
 
 def _tensors(value) -> list[torch.Tensor]:
@@ -139,11 +158,12 @@ def _run_backward(result, model, inputs, kwargs) -> None:
 
 def report() -> Explanation:
     """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what graphs
-    that are gone let fall back at run time."""
+    that are gone let fall back at run time, and the graph breaks, of other backends too: Dynamo does not say whose."""
     graphs = REGISTRY.graphs
     result = summarize(graphs)
     alive = sum((record.runtime_fallbacks for record in graphs), Counter())
     result.fallbacks.update(REGISTRY.runtime_fallbacks - alive)
+    result.breaks = breaks_since(REGISTRY.since_us)
     return result
 
 

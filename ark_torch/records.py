@@ -35,6 +35,7 @@ class Registry:
     logged: set[str] = field(default_factory=set)
     runtime_fallbacks: Counter = field(default_factory=Counter)
     listeners: list = field(default_factory=list)
+    since_us: int = 0  # the last reset
 
     @property
     def graphs(self) -> list[GraphRecord]:
@@ -61,6 +62,7 @@ class Registry:
         self._graphs.clear()
         self.logged.clear()
         self.runtime_fallbacks.clear()
+        self.since_us = time.time_ns() // 1000
 
 
 REGISTRY = Registry()

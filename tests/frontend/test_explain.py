@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
+from ark_torch.errors import Unsupported
 from ark_torch.explain import compile_times, explain, report
 
 
@@ -61,3 +64,66 @@ def test_explain_traces_anew(executor):
     for _ in range(2):
         assert len(explain(lambda x: x * 2, torch.ones(3)).graphs) == 1
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.lstm = nn.Linear(4, 4), nn.LSTM(4, 4)
+
+    def forward(self, x):
+        return self.lstm(self.lin(x))[0].relu()
+
+
+@pytest.mark.parametrize(
+    "model, x, reason",
+    [
+        (nn.LSTM(4, 4), torch.randn(3, 2, 4), "LSTM"),
+        (Recurrent(), torch.randn(3, 2, 4), "LSTM.*test_explain.py:"),
+        (torch.nonzero, torch.randn(5), "aten.nonzero"),
+    ],
+)
+def test_nothing_captured_is_said(executor, model, x, reason):
+    with torch.no_grad():
+        for found in (explain(model, x), report()):
+            assert found.graphs == [] and sum(found.breaks.values()) == 1
+            assert "nothing was captured" in str(found) and "through ATen: nothing" not in str(found)
+            assert re.search(reason, str(found)) and len(str(found)) < 600
+        with pytest.raises(Unsupported, match=f"(?s)strict: nothing was captured.*{reason}"):
+            explain(model, x, ark_options={"strict": True})
+
+
+def test_no_graph_no_break():
+    torch.compiler.reset()
+    assert str(report()).startswith("nothing was captured") and not report().breaks
+
+
+def broken(x):
+    y = torch.nonzero(x * 2)
+    if y.sum() > 0:
+        y = y + 1
+    return y.cos()
+
+
+def test_graph_breaks_have_reasons_and_places(executor):
+    found = explain(broken, torch.ones(3))
+    assert len(found.graphs) == 3 and not found.fallbacks
+    first, second = sorted(found.breaks, key=lambda line: "branch on the value" in line)
+    line = broken.__code__.co_firstlineno + 1
+    assert "aten.nonzero" in first and first.endswith(f"test_explain.py:{line})")
+    assert "branch on the value" in second and second.endswith(f"test_explain.py:{line + 1})")
+    assert first in str(found) and first in str(report())
+    assert explain(lambda x: x * 2, torch.ones(3)).breaks == {}
+
+
+def test_strict_refuses_a_graph_break(executor):
+    with pytest.raises(Exception, match="strict: a graph break.*aten.nonzero.*test_explain.py"):
+        torch.compile(broken, backend="ark", options={"strict": True})(torch.ones(3))
+
+
+def test_strict_takes_a_break_that_was_asked_for(executor):
+    def body(x):
+        return torch.compiler.disable(torch.sort)(x * 2)[0] + 1
+
+    found = explain(body, torch.ones(3), ark_options={"strict": True})
+    assert len(found.graphs) == 2 and "torch.compiler.disable" in str(found)

@@ -1,0 +1,61 @@
+"""Graph breaks: what Dynamo leaves to Python, where it runs eagerly and ark never sees it, with reasons and places."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+
+from ark_torch._compat import graph_break_reasons, skipped_frames
+from ark_torch.errors import Unsupported
+
+# Dynamo's words for breaks that leave no op of the model to eager, or that the user asked for.
+ASKED_FOR = (
+    "`torch.compiler.disable()`",
+    "`torch._dynamo.graph_break()`",
+    "Unsupported Tensor.backward() call",
+    "`Optimizer.zero_grad`",
+)
+BRANCH = "a branch on the value of a tensor: `torch.where` or `torch.cond` has none"
+
+
+def now() -> int:
+    """The clock of `breaks_since`, in us."""
+    return time.time_ns() // 1000
+
+
+def breaks_since(begin_us: int) -> Counter:
+    """One line per break, with its place -> how often, since Dynamo was reset and `begin_us`: breaks between graphs,
+    and functions that Dynamo gave up, which run eagerly as a whole. Whose backend it was Dynamo does not say."""
+    found = [(r.reason, _place(r.user_stack[-1].filename, r.user_stack[-1].lineno)) for r in graph_break_reasons]
+    known = {reason for reason, _ in found}
+    skipped = [frame for frame in skipped_frames(begin_us) if frame[0] not in known]
+    found += [(reason, _place(file, line)) for reason, file, line in skipped]
+    return Counter(describe(reason) + place for reason, place in found)
+
+
+def describe(reason: str) -> str:
+    """Dynamo's reason in a line: what it met, the explanation, the first hint."""
+    if reason.startswith("generic_jump"):
+        return BRANCH
+    what = reason.strip().partition("\n")[0].rstrip(":. ")
+    parts = [what]
+    for word in ("Explanation", "Hint"):
+        match = re.search(rf"^\s*{word}: (.+)$", reason, re.M)
+        if match:
+            parts.append(match[1].strip().rstrip("."))
+    return ": ".join(parts[:2]) + (f". {parts[2]}" if len(parts) > 2 else "")
+
+
+def check_break(gm) -> None:
+    """Under strict: raises where this graph ends at a break."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break or any(words in reason.reason for words in ASKED_FOR):
+        return
+    place = _place(reason.user_stack[-1].filename, reason.user_stack[-1].lineno) if reason.user_stack else ""
+    raise Unsupported(f"strict: a graph break, what is there runs eagerly: {describe(reason.reason)}{place}")
+
+
+def _place(file: str | None, line: int | None) -> str:
+    """Empty where Dynamo names a file of its own."""
+    return "" if not file or "torch/_dynamo/" in file.replace("\\", "/") else f" (at {file}:{line})"
