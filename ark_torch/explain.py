@@ -12,7 +12,6 @@ from ark_torch.breaks import breaks_since, now
 from ark_torch.errors import Unsupported
 from ark_torch.records import REGISTRY, GraphRecord, recording
 
-
 NOTHING = "nothing was captured: no graph reached ark, everything ran eagerly"
 
 
