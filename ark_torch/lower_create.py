@@ -103,7 +103,7 @@ def _narrow_uniform(ctx: Lowering, value: Value, like: dict) -> Value:
 @rule(aten.rand.default, aten.rand_like.default)
 def lower_rand(ctx: Lowering, node, *args, **kwargs):
     if kwargs.get("generator") is not None:
-        raise Unsupported("generator argument")
+        raise Unsupported("random numbers of a generator that the call names (native: the default one)")
     out = ctx.out(node)
     like = ctx.like(out)
     if out.dtype == torch.float32:
@@ -117,7 +117,7 @@ def lower_rand(ctx: Lowering, node, *args, **kwargs):
 def lower_randn(ctx: Lowering, node, *args, **kwargs):
     """Box-Muller: sqrt(-2 ln(1 - u)) cos(2 pi v)."""
     if kwargs.get("generator") is not None:
-        raise Unsupported("generator argument")
+        raise Unsupported("random numbers of a generator that the call names (native: the default one)")
     out = ctx.out(node)
     if out.dtype == torch.float64 or not out.dtype.is_floating_point:
         raise Unsupported(f"randn in {out.dtype}")
