@@ -14,6 +14,9 @@ from ark_torch.records import REGISTRY, GraphRecord, recording
 
 NOTHING = "nothing was captured: no graph reached ark, everything ran eagerly"
 
+TIMES = ("floor ms", "predicted ms")  # of a GPU
+COLUMNS = ("graph", "nodes", "plans", "plan ops", "ATen steps", "MB", "GFLOP", *TIMES, "compile s")
+
 
 @dataclass
 class Explanation:
@@ -26,7 +29,7 @@ class Explanation:
     breaks: Counter = field(default_factory=Counter)  # reason and place of a graph break -> number
     bytes: int = 0
     flops: int = 0
-    floor_ms: float = 0.0
+    floor_ms: float = 0.0  # these two are of the GPU that plans are made for, whatever runs them; printed for CUDA only
     predicted_ms: float = 0.0
 
     @property
@@ -42,22 +45,10 @@ class Explanation:
         return "\n".join(lines)
 
     def _graph_lines(self) -> list[str]:
-        rows = [
-            (
-                "graph",
-                "nodes",
-                "plans",
-                "plan ops",
-                "ATen steps",
-                "MB",
-                "GFLOP",
-                "floor ms",
-                "predicted ms",
-                "compile s",
-            )
-        ]
-        rows += [_row(g) for g in self.graphs]
-        lines = _table(rows)
+        timed = any(_on_gpu(stats) for graph in self.graphs for stats in _stats(graph))
+        columns = COLUMNS if timed else tuple(name for name in COLUMNS if name not in TIMES)
+        rows = [_row(graph) for graph in self.graphs]
+        lines = _table([columns, *(tuple(row[name] for name in columns) for row in rows)])
         lines.append("tasks: " + (", ".join(f"{kind} {n}" for kind, n in self.tasks.most_common()) or "none"))
         if self.fallbacks:
             lines.append("through ATen:")
@@ -73,24 +64,30 @@ def _stats(record: GraphRecord) -> list[dict]:
     return [segment.executable.stats() for segment in record.segments]
 
 
-def _row(record: GraphRecord) -> tuple:
+def _on_gpu(stats: dict) -> bool:
+    return stats.get("target") == "cuda"
+
+
+def _row(record: GraphRecord) -> dict[str, str]:
+    """A cell per name of COLUMNS; the times of a graph that no GPU runs are left out."""
     stats = _stats(record)
+    on_gpu = any(map(_on_gpu, stats))
 
     def total(key: str) -> float:
         return sum(s.get(key, 0) for s in stats)
 
-    return (
-        record.name,
-        str(record.num_nodes),
-        str(len(stats)),
-        str(total("num_ops")),
-        str(record.num_aten),
-        f"{total('bytes') / 1e6:.2f}",
-        f"{total('flops') / 1e9:.2f}",
-        f"{total('floor_ms'):.4f}",
-        f"{total('predicted_ms'):.4f}",
-        f"{record.seconds:.2f}",
-    )
+    return {
+        "graph": record.name,
+        "nodes": str(record.num_nodes),
+        "plans": str(len(stats)),
+        "plan ops": str(total("num_ops")),
+        "ATen steps": str(record.num_aten),
+        "MB": f"{total('bytes') / 1e6:.2f}",
+        "GFLOP": f"{total('flops') / 1e9:.2f}",
+        "floor ms": f"{total('floor_ms'):.4f}" if on_gpu else "",
+        "predicted ms": f"{total('predicted_ms'):.4f}" if on_gpu else "",
+        "compile s": f"{record.seconds:.2f}",
+    }
 
 
 def _table(rows: list[tuple]) -> list[str]:

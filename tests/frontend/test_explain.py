@@ -28,7 +28,7 @@ def test_explain_counts_graphs_and_causes(executor):
     assert found.num_native > 0 and not found.internal_errors
     assert all(p.grad is None for p in model.parameters())
     text = str(found)
-    assert "aten.cumprod.default" in text and "_forward" in text and "floor ms" in text
+    assert "aten.cumprod.default" in text and "_forward" in text and "GFLOP" in text
 
 
 def test_report_and_times(executor):
@@ -55,7 +55,19 @@ def test_explain_says_what_the_plans_do():
     assert 0 < found.floor_ms <= found.predicted_ms < 1
     assert found.floor_ms >= 0.9 * 1e3 * least / 4.7e12
     text = str(found)
-    assert f"{found.bytes / 1e6:.2f}" in text and f"{found.predicted_ms:.4f}" in text
+    assert f"{found.bytes / 1e6:.2f}" in text
+
+
+def test_times_are_predicted_for_the_device_that_runs(monkeypatch):
+    """The planner's model is of a GPU: what the CPU runs has no time."""
+    pytest.importorskip("ark_torch._C")
+    for target, said in (("host", False), ("cuda", True)):
+        found = explain(lambda x: x * 2 + 1, torch.randn(1000, 1000))
+        stats = found.graphs[0].segments[0].executable.stats() | {"target": target}
+        monkeypatch.setattr("ark_torch.explain._stats", lambda record, stats=stats: [stats])
+        assert ("floor ms" in str(found)) == ("predicted ms" in str(found)) == said
+        assert (f"{found.predicted_ms:.4f}" in str(found)) == said and found.predicted_ms > 0
+        monkeypatch.undo()
 
 
 def test_explain_traces_anew(executor):
