@@ -297,6 +297,6 @@ def test_a_feed_forward_product_waits_for_its_own_rows():
 
 
 def test_every_kind_of_task_has_a_colour():
-    from ark_torch.profile import _PALETTE
+    from ark_torch.timeline import PALETTE
 
-    assert set(_PALETTE) == set(_C.task_kinds())
+    assert set(PALETTE) == set(_C.task_kinds())
