@@ -28,3 +28,14 @@ def spans_of_layers(records: Sequence[dict], most: int = MOST_LAYERS) -> list[tu
             begin, end = spans.get(layer, (wait_end(r), r["end"]))
             spans[layer] = min(begin, wait_end(r)), max(end, r["end"])
     return sorted(((name, *span) for name, span in spans.items()), key=lambda item: item[1:])
+
+
+def lanes(spans: Sequence[tuple[str, int, int]]) -> list[tuple[int, str, int, int]]:
+    """(lane, layer, begin, end): layers of one lane do not overlap."""
+    ends: list[int] = []
+    found = []
+    for name, begin, end in spans:
+        lane = next((i for i, until in enumerate(ends) if until <= begin), len(ends))
+        ends[lane:] = [end, *ends[lane + 1 :]]
+        found.append((lane, name, begin, end))
+    return found

@@ -10,12 +10,14 @@ prof.save_timeline("timeline.svg")
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ark_torch.runs import OpTime, Run, load_end, wait_end
+from ark_torch.chrome_trace import merged, read, trace_of
+from ark_torch.runs import OpTime, Run
 from ark_torch.timeline import draw
 
 __all__ = ["OpTime", "Profile", "Run", "profile"]
@@ -61,18 +63,13 @@ class Profile:
 
     def chrome_trace(self) -> dict:
         """The trace event format: one process per run, one thread per worker, times in us from the first begin."""
-        origin = min((run.begin_ns for run in self.runs if run.records), default=0)
-        events: list[dict] = []
-        for pid, run in enumerate(self.runs):
-            name = f"ark {run.name} {list(run.symbols) or ''}".rstrip()
-            events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
-            for record in run.records:
-                events.extend(_events(record, pid, origin))
-        return {"traceEvents": events, "displayTimeUnit": "ns"}
+        return trace_of(self.runs)
 
-    def export_chrome_trace(self, path: str | Path) -> None:
-        """For chrome://tracing or ui.perfetto.dev."""
-        Path(path).write_text(json.dumps(self.chrome_trace()))
+    def export_chrome_trace(self, path: str | Path, torch_trace: str | Path | None = None) -> None:
+        """For chrome://tracing or ui.perfetto.dev. With the file that torch.profiler wrote of the same calls
+        (`torch_trace`, .json or .json.gz) the result is that trace and ark's runs in it, on one clock."""
+        trace = trace_of(self.runs) if torch_trace is None else merged(self.runs, read(torch_trace))
+        Path(path).write_text(json.dumps(trace))
 
     def save_timeline(self, path: str | Path, run: int = -1, width: int = 1600) -> None:
         """An SVG picture of one run: a row per worker (SM). Waits are grey; an item has its kind's colour, pale while
@@ -83,32 +80,6 @@ class Profile:
         Path(path).write_text(draw(self.runs[run], width))
 
 
-def _events(record: dict, pid: int, origin: int) -> Iterator[dict]:
-    begin = wait_end(record)
-    common = {"ph": "X", "pid": pid, "tid": record["worker"]}
-    if begin > record["begin"]:
-        yield common | {
-            "name": "wait",
-            "cat": "wait",
-            "ts": (record["begin"] - origin) / 1e3,
-            "dur": (begin - record["begin"]) / 1e3,
-        }
-    yield common | {
-        "name": record["name"],
-        "cat": record["kind"],
-        "ts": (begin - origin) / 1e3,
-        "dur": (record["end"] - begin) / 1e3,
-        "args": {k: record[k] for k in ("op", "kind", "module", "first", "count")},
-    }
-    if load_end(record) > begin:  # nested in the item
-        yield common | {
-            "name": "load",
-            "cat": "load",
-            "ts": (begin - origin) / 1e3,
-            "dur": (load_end(record) - begin) / 1e3,
-        }
-
-
 @contextmanager
 def profile() -> Iterator[Profile]:
     """Records every run of an ark graph inside the block. Each such run uses the tracing variant of its kernel
@@ -116,10 +87,13 @@ def profile() -> Iterator[Profile]:
     Not to be nested."""
     from ark_torch import _C
 
-    result = Profile(runs=[])
+    result, entered = Profile(runs=[]), time.monotonic_ns()
 
     def sink(name: str, symbols: list[int], records: list[dict]) -> None:
-        result.runs.append(Run(name, tuple(symbols), records))
+        run, now = Run(name, tuple(symbols), records), time.monotonic_ns()
+        if entered <= run.begin_ns and run.end_ns <= now:  # the host target's stamps are of this clock
+            run = replace(run, epoch_ns=time.time_ns() - now)
+        result.runs.append(run)
 
     _C.set_trace_sink(sink)
     try:

@@ -36,6 +36,7 @@ class Run:
     name: str
     symbols: tuple[int, ...]
     records: Sequence[dict]
+    epoch_ns: int | None = None  # what makes Unix time of a stamp; None: the stamps are of a GPU's clock
 
     @property
     def begin_ns(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
-from ark_torch.layers import spans_of_layers
+from ark_torch.layers import lanes, spans_of_layers
 from ark_torch.runs import Run, load_end, wait_end
 
 PALETTE = {
@@ -101,18 +101,15 @@ def _legend(run: Run, width: int, y: int) -> tuple[list[str], int]:
 
 def _layers(run: Run, scale: float, top: int) -> tuple[list[str], int]:
     """A bar from the first work of each layer to its last, in lanes where layers overlap."""
-    ends: list[float] = []
-    parts = []
-    for name, begin, end in spans_of_layers(run.records):
-        lane = next((i for i, until in enumerate(ends) if until <= begin), len(ends))
-        ends[lane:] = [end, *ends[lane + 1 :]]
+    placed, parts = lanes(spans_of_layers(run.records)), []
+    for lane, name, begin, end in placed:
         x, long, y = LEFT + (begin - run.begin_ns) * scale, (end - begin) * scale, top + lane * LINE
         place = f'x="{x:.2f}" y="{y}" width="{max(long, 1):.2f}" height="{LINE - 2}"'
         tip = f"{name}: {(begin - run.begin_ns) / 1e3:.2f} to {(end - run.begin_ns) / 1e3:.2f} us"
         label = _text(x + 3, y + 10, name) if CHARACTER * len(name) + 4 < long else ""
         parts.append(f'<g class="layer"><title>{html.escape(tip)}</title><rect {place} fill="#e8eef7" stroke="white"/>')
         parts.append(label + "</g>")
-    return parts, top + LINE * len(ends) + 4
+    return parts, top + LINE * (1 + max((lane for lane, *_ in placed), default=-1)) + 4
 
 
 def _item(record: dict, run: Run, scale: float, y: int, height: int) -> list[str]:

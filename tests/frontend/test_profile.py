@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as xml
 
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 import ark_torch
-from ark_torch.layers import spans_of_layers
+from ark_torch.chrome_trace import merged
+from ark_torch.layers import lanes, spans_of_layers
 from ark_torch.profile import Profile, Run
 from ark_torch.timeline import draw, round_step, shares
 
@@ -104,3 +106,60 @@ def test_layers_of_a_model():
         compiled(x)
     assert [name for name, *_ in spans_of_layers(profile.runs[0].records)] == ["0", "1.0", "1.1"]
     assert len(str(profile)) < 2000
+
+
+def trace_of_torch(base: int, kernels=()) -> dict:
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "ark_loop(ark::abi)", "ts": ts, "dur": 9.0, "pid": 0} for ts in kernels
+    ]
+    events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 2.0, "pid": 7, "tid": 7})
+    return {"traceEvents": events, "baseTimeNanoseconds": base}
+
+
+def test_runs_of_a_gpu_begin_where_torch_saw_their_kernels():
+    runs = [run_of(2, 3), run_of(2, 3)]
+    trace = merged(runs, trace_of_torch(123, kernels=(7000.5, 300.25)))
+    for pid, begin in (("ark 0", 300.25), ("ark 1", 7000.5)):
+        spans = [e for e in trace["traceEvents"] if e["pid"] == pid and e["ph"] == "X"]
+        assert min(e["ts"] for e in spans) == begin
+        assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(begin + 2.9)
+        assert [e["name"] for e in spans if e["cat"] == "layer"] == [f"layers.{i}.mlp" for i in range(3)]
+    assert any(e["name"] == "aten::mm" for e in trace["traceEvents"])
+    with pytest.raises(ValueError, match="1 kernels of ark, the profile 2 runs"):
+        merged(runs, trace_of_torch(0, kernels=(1.0,)))
+
+
+def test_layers_that_overlap_lie_in_lanes():
+    assert lanes([("a", 0, 10), ("b", 5, 15), ("c", 10, 20), ("d", 12, 30), ("e", 20, 21)]) == [
+        (0, "a", 0, 10),
+        (1, "b", 5, 15),
+        (0, "c", 10, 20),
+        (2, "d", 12, 30),
+        (0, "e", 20, 21),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+def test_tasks_lie_in_the_trace_of_torchs_profiler(tmp_path, suffix):
+    """Under the names of the modules, within the call of the compiled region, on torch's clock."""
+    pytest.importorskip("ark_torch._C")
+    model = nn.Sequential(nn.Linear(64, 64), nn.Softmax(-1))
+    compiled, x = torch.compile(model, backend="ark"), torch.randn(32, 64)
+    file, both = tmp_path / f"torch.{suffix}", tmp_path / "both.json"
+    with torch.no_grad():
+        compiled(x)
+        with (
+            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs,
+            ark_torch.profile() as mine,
+        ):
+            compiled(x)
+    theirs.export_chrome_trace(str(file))
+    mine.export_chrome_trace(both, torch_trace=file)
+    events = json.loads(both.read_text())["traceEvents"]
+    (region,) = [e for e in events if e["name"].startswith("Torch-Compiled Region")]
+    layers = [e for e in events if e.get("cat") == "layer"]
+    assert [e["name"] for e in layers] == ["0", "1"]
+    tasks = [e for e in events if e["pid"] == "ark 0" and e["ph"] == "X"]
+    assert len(tasks) > len(layers)
+    for e in tasks:
+        assert region["ts"] - 50 <= e["ts"] and e["ts"] + e["dur"] <= region["ts"] + region["dur"] + 50, "us"
