@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._guards import detect_fake_mode
 from torch._inductor import config as inductor_config
@@ -33,6 +36,7 @@ __all__ = [
     "key_get",
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",
+    "resumed_at",
     "size_expr",
     "size_path",
     "skipped_frames",
@@ -85,3 +89,13 @@ def skipped_frames(begin_us: int) -> list[tuple[str, str | None, int | None]]:
     found = [m for m in get_compilation_metrics() if m.fail_reason and m.fail_type != "BackendCompilerFailed"]
     late = [m for m in found if (m.start_time_us or 0) >= begin_us]
     return [(m.fail_reason, m.fail_user_frame_filename, m.fail_user_frame_lineno) for m in late]
+
+
+def resumed_at() -> tuple[str, int] | None:
+    """(file, line) of the break after which the function goes on that Dynamo traces now; None for a whole function."""
+    try:
+        code = InstructionTranslator.current_tx().f_code
+    except AttributeError:  # Dynamo traces nothing
+        return None
+    match = re.fullmatch(r"torch_dynamo_resume_in_.*_at_(\d+)", code.co_name)
+    return (code.co_filename, int(match[1])) if match else None

@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 
-from ark_torch._compat import graph_break_reasons, skipped_frames
+from ark_torch._compat import graph_break_reasons, resumed_at, skipped_frames
 from ark_torch.errors import Unsupported
 
 # Dynamo's words for breaks that leave no op of the model to eager, or that the user asked for.
@@ -48,12 +48,15 @@ def describe(reason: str) -> str:
 
 
 def check_break(gm) -> None:
-    """Under strict: raises where this graph ends at a break."""
-    reason = getattr(gm, "compile_subgraph_reason", None)
-    if reason is None or not reason.graph_break or any(words in reason.reason for words in ASKED_FOR):
-        return
-    place = _place(reason.user_stack[-1].filename, reason.user_stack[-1].lineno) if reason.user_stack else ""
-    raise Unsupported(f"strict: a graph break, what is there runs eagerly: {describe(reason.reason)}{place}")
+    """Under strict: raises where this graph ends at a break, or begins after one, before which there may be no graph."""
+    ends = getattr(gm, "compile_subgraph_reason", None)
+    resumed = resumed_at()
+    found = [ends] if ends is not None and ends.graph_break else []
+    found += [r for r in graph_break_reasons if any((f.filename, f.lineno) == resumed for f in r.user_stack)]
+    for reason in found:
+        if not any(words in reason.reason for words in ASKED_FOR):
+            place = _place(reason.user_stack[-1].filename, reason.user_stack[-1].lineno) if reason.user_stack else ""
+            raise Unsupported(f"strict: a graph break, what is there runs eagerly: {describe(reason.reason)}{place}")
 
 
 def _place(file: str | None, line: int | None) -> str:

@@ -134,9 +134,20 @@ def test_strict_refuses_a_graph_break(executor):
         torch.compile(broken, backend="ark", options={"strict": True})(torch.ones(3))
 
 
+def test_strict_refuses_a_break_with_no_graph_before_it(executor):
+    def helper(x):
+        return torch.nonzero(x)
+
+    body = torch.compile(lambda x: helper(x) + 1, backend="ark", options={"strict": True})
+    with pytest.raises(Exception, match="strict: a graph break.*aten.nonzero.*test_explain.py"):
+        body(torch.ones(3))
+
+
 def test_strict_takes_a_break_that_was_asked_for(executor):
+    eager_sort = torch.compiler.disable(torch.sort)
+
     def body(x):
-        return torch.compiler.disable(torch.sort)(x * 2)[0] + 1
+        return eager_sort(x * 2)[0] + 1
 
     found = explain(body, torch.ones(3), ark_options={"strict": True})
     assert len(found.graphs) == 2 and "torch.compiler.disable" in str(found)
