@@ -48,7 +48,7 @@ def describe(reason: str) -> str:
 
 
 def check_break(gm) -> None:
-    """Under strict: raises where this graph ends at a break, or begins after one, before which there may be no graph."""
+    """Under strict: raises where this graph ends at a break, or begins after one (before it may be no graph)."""
     ends = getattr(gm, "compile_subgraph_reason", None)
     resumed = resumed_at()
     found = [ends] if ends is not None and ends.graph_break else []
