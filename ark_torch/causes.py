@@ -81,6 +81,11 @@ def _users_line(node: fx.Node) -> str:
     return " ({2}, at {0}:{1})".format(*places[-1]) if places else ""
 
 
+def _at(cause: str, place: str) -> str:
+    """A cause and the user's line, which some causes have in them."""
+    return cause if place in cause else cause + place
+
+
 def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: GraphRecord, strict: bool) -> None:
     """What the steps leave to ATen goes into the record; under strict it is an error."""
     for step in steps:
@@ -93,8 +98,9 @@ def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: Graph
             record.num_aten += 1
             if cause != eager_random.CAUSE and node in causes:
                 record.fallbacks[cause] += 1
+                place = record.places.setdefault(cause, _users_line(node))
                 if not strict:  # else nothing runs
-                    REGISTRY.log_cause(cause, record.name)
+                    REGISTRY.log_cause(cause, record.name, _at(cause, place))
     if strict and record.fallbacks:
-        listed = ", ".join(f"{cause} (x{n})" for cause, n in record.fallbacks.most_common())
+        listed = ", ".join(f"{_at(cause, record.places[cause])} x{n}" for cause, n in record.fallbacks.most_common())
         raise Unsupported(f"strict: {record.name} needs ATen for: {listed}")

@@ -44,6 +44,11 @@ class Explanation:
         lines += [f"internal error: {text}" for text in self.internal_errors]
         return "\n".join(lines)
 
+    def _place(self, cause: str) -> str:
+        """The user's line that a cause was first met at, where the cause does not have it."""
+        place = next((graph.places[cause] for graph in self.graphs if cause in graph.places), "")
+        return "" if place in cause else place
+
     def _graph_lines(self) -> list[str]:
         timed = any(_on_gpu(stats) for graph in self.graphs for stats in _stats(graph))
         columns = COLUMNS if timed else tuple(name for name in COLUMNS if name not in TIMES)
@@ -52,7 +57,7 @@ class Explanation:
         lines.append("tasks: " + (", ".join(f"{kind} {n}" for kind, n in self.tasks.most_common()) or "none"))
         if self.fallbacks:
             lines.append("through ATen:")
-            lines += [f"  {n:4d}  {cause}" for cause, n in self.fallbacks.most_common()]
+            lines += [f"  {n:4d}  {cause}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
         else:
             lines.append("through ATen: nothing")
         return lines

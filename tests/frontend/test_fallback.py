@@ -4,6 +4,7 @@ planner declines late."""
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 
 import pytest
@@ -61,6 +62,17 @@ def test_strict_is_one_short_error_in_the_backward_pass(executor, caplog):
         with pytest.raises(Unsupported, match="^strict: graph.*_backward needs ATen for: aten.cumprod.default"):
             out.backward()
     assert caplog.records == []
+
+
+def test_fallbacks_name_the_users_line(executor, caplog):
+    with caplog.at_level(logging.WARNING, logger="ark"):
+        text = str(explain(mixed, torch.randn(5, 9)))
+    line = mixed.__code__.co_firstlineno + 2
+    place = rf"aten.sort.default \(values, indices = torch.sort\(y, 1\), at .*test_fallback.py:{line}\)"
+    assert re.search(rf"1  {place}$", text, re.M)
+    assert sum(bool(re.search(place, r.getMessage())) for r in caplog.records) == 1
+    with pytest.raises(Exception, match=rf"strict: graph.* needs ATen for: {place} x1, aten.cumprod"):
+        explain(mixed, torch.randn(5, 9), ark_options={"strict": True})
 
 
 CONDITIONS = [
