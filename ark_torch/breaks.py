@@ -27,7 +27,7 @@ def now() -> int:
 def breaks_since(begin_us: int) -> Counter:
     """One line per break, with its place -> how often, since Dynamo was reset and `begin_us`: breaks between graphs,
     and functions that Dynamo gave up, which run eagerly as a whole. Whose backend it was Dynamo does not say."""
-    found = [(r.reason, _place(r.user_stack[-1].filename, r.user_stack[-1].lineno)) for r in graph_break_reasons]
+    found = [(r.reason, _place_of(r.user_stack)) for r in graph_break_reasons]
     known = {reason for reason, _ in found}
     skipped = [frame for frame in skipped_frames(begin_us) if frame[0] not in known]
     found += [(reason, _place(file, line)) for reason, file, line in skipped]
@@ -54,9 +54,14 @@ def check_break(gm) -> None:
     found = [ends] if ends is not None and ends.graph_break else []
     found += [r for r in graph_break_reasons if any((f.filename, f.lineno) == resumed for f in r.user_stack)]
     for reason in found:
-        if not any(words in reason.reason for words in ASKED_FOR):
-            place = _place(reason.user_stack[-1].filename, reason.user_stack[-1].lineno) if reason.user_stack else ""
-            raise Unsupported(f"strict: a graph break, what is there runs eagerly: {describe(reason.reason)}{place}")
+        met = reason.reason.partition("Hint:")[0]
+        if not any(words in met for words in ASKED_FOR):
+            line = describe(reason.reason) + _place_of(reason.user_stack)
+            raise Unsupported(f"strict: a graph break, what is there runs eagerly: {line}")
+
+
+def _place_of(stack: list) -> str:
+    return _place(stack[-1].filename, stack[-1].lineno) if stack else ""
 
 
 def _place(file: str | None, line: int | None) -> str:

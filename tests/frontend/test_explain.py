@@ -151,3 +151,20 @@ def test_strict_takes_a_break_that_was_asked_for(executor):
 
     found = explain(body, torch.ones(3), ark_options={"strict": True})
     assert len(found.graphs) == 2 and "torch.compiler.disable" in str(found)
+
+
+def test_strict_takes_a_whole_training_step(executor):
+    """What its breaks leave to Python is no op of the model."""
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    @torch.compile(backend="ark", options={"strict": True})
+    def step(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    assert step(x) > step(x)
+    assert {g.kind for g in report().graphs} == {"forward", "backward", "inference"} and report().breaks
