@@ -12,6 +12,7 @@ def _info() -> int:
     import torch
 
     from ark_torch import _C
+    from ark_torch.environment import bad_values, unknown_names
 
     found = _C.info()
     nvrtc = f"{found['nvrtc']} ({found['nvrtc_path']})" if found["nvrtc"] else f"missing: {found['nvrtc_problem']}"
@@ -28,7 +29,26 @@ def _info() -> int:
     }
     for key, value in rows.items():
         print(f"{key:<15} {value}")
-    return 0
+    for line in unknown_names():
+        print(f"{'environment':<15} {line}")
+    bad = bad_values()
+    print(_verdict(bad, _gpu_problem(found, torch.version.cuda), found.get("gpu", "")))
+    return 1 if bad else 0
+
+
+def _gpu_problem(found: dict, torch_cuda: str | None) -> str:
+    """Why no plan can run on a GPU; empty where one can."""
+    if torch_cuda is None:
+        return "this torch is built without CUDA"
+    return found["driver_problem"] or found.get("gpu_problem") or found["nvrtc_problem"]
+
+
+def _verdict(bad: list[str], gpu_problem: str, gpu: str) -> str:
+    if bad:
+        return "not ready because " + "; ".join(bad)
+    if gpu_problem:
+        return f"ready for CPU tensors; not ready for CUDA tensors because {gpu_problem}"
+    return f"ready for CUDA tensors ({gpu}) and CPU tensors"
 
 
 def _cache(clear: bool) -> int:

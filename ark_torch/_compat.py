@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
-from torch._dynamo.utils import calculate_time_spent
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._guards import detect_fake_mode
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
@@ -28,12 +31,16 @@ __all__ = [
     "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
+    "graph_break_reasons",
     "guard_or_false",
     "key_get",
+    "resolve_group",
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",
+    "resumed_at",
     "size_expr",
     "size_path",
+    "skipped_frames",
     "sympy",
     "sympy_functions",
     "unset_fake_temporarily",
@@ -72,6 +79,34 @@ def size_expr(size) -> int | sympy.Expr:
     return int(expr) if expr.is_number else expr
 
 
+def resolve_group(name: str, device: str) -> object | None:
+    """The backend that serves tensors of `device` in the process group of that name; None: there is none."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        return distributed_c10d._resolve_process_group(name)._get_backend(torch.device(device))
+    except (RuntimeError, ValueError, TypeError):
+        return None
+
+
 def size_path(dim: int) -> tuple:
     """The key path from a tensor to one of its sizes."""
     return CallMethodKey("size"), SequenceKey(dim)
+
+
+def skipped_frames(begin_us: int) -> list[tuple[str, str | None, int | None]]:
+    """(reason, file, line) of the functions that Dynamo has given up since then (the last 64 compilations are kept);
+    what a backend refused is no such function."""
+    found = [m for m in get_compilation_metrics() if m.fail_reason and m.fail_type != "BackendCompilerFailed"]
+    late = [m for m in found if (m.start_time_us or 0) >= begin_us]
+    return [(m.fail_reason, m.fail_user_frame_filename, m.fail_user_frame_lineno) for m in late]
+
+
+def resumed_at() -> tuple[str, int] | None:
+    """(file, line) of the break after which the function goes on that Dynamo traces now; None for a whole function."""
+    try:
+        code = InstructionTranslator.current_tx().f_code
+    except AttributeError:  # Dynamo traces nothing
+        return None
+    match = re.fullmatch(r"torch_dynamo_resume_in_.*_at_(\d+)", code.co_name)
+    return (code.co_filename, int(match[1])) if match else None

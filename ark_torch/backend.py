@@ -14,9 +14,11 @@ from ark_torch._compat import aot_autograd, decompositions
 from ark_torch.assertions import Assertion, take_assertions
 from ark_torch.attention import replace_attention
 from ark_torch.bool_powers import replace_bool_powers
+from ark_torch.breaks import check_break
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
 from ark_torch.eager_random import replace_dropout
+from ark_torch.errors import Unsupported
 from ark_torch.modes import check_mode, describe_modes
 from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
@@ -57,6 +59,8 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
       ARK_LOG        lines of the extension's log: error, warn (default), info or debug
     """
     parsed = parse_options(mode, options)
+    if parsed.strict:
+        check_break(gm)
     number = next(_counter)
     assertions: list[Assertion] = []
     for part in with_checkpointed(gm):
@@ -71,8 +75,13 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
     def compiler(kind: str):
         def compile_one(graph_module: fx.GraphModule, inputs):
             record = GraphRecord(f"graph{number}_{kind}", kind)
-            with timed(record):
-                function = compile_graph(graph_module, parsed, record, tuple(assertions))
+            try:
+                with timed(record):
+                    function = compile_graph(graph_module, parsed, record, tuple(assertions))
+            except Unsupported as error:
+                if kind != "backward":
+                    raise
+                return _refuse(str(error))
             REGISTRY.add(record)
             for recorder in _recorders:
                 recorder.append(function)
@@ -80,14 +89,29 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
 
         return compile_one
 
-    return aot_autograd(
+    compile_all = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=decompositions(parsed.fallback_random),
         partition_fn=partition_joint,
         keep_inference_input_mutations=True,
-    )(gm, example_inputs)
+    )
+    try:
+        return compile_all(gm, example_inputs)
+    except Unsupported as error:
+        raise Unsupported(str(error)) from None  # without the stack below here, which says nothing to the user
+
+
+def _refuse(message: str):
+    """A backward graph that strict forbids: AOTAutograd would print an error of its compilation as a warning, with a
+    stack, and go on; so the backward pass raises it."""
+
+    def call(args):
+        raise Unsupported(message)
+
+    call._boxed_call = True
+    return call
 
 
 def _reset() -> None:

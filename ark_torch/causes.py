@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+import re
 
 import torch
 from torch import fx
 
 from ark_torch import eager_random
+from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
+from ark_torch.groups import COLLECTIVES, is_wait, other_groups, waited_for
 from ark_torch.host_scalars import on_device
 from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
@@ -31,9 +34,21 @@ def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, 
     for node in nodes:
         if node in causes:
             continue
-        reason = _probe(node, device, causes) if target else f"device {device}"
+        reason = _probe(node, device, causes) if target else f"tensors on {device} (native: CUDA and CPU)"
         if reason is not None:
             causes[node] = reason
+    for node in other_groups(nodes, causes):
+        causes[node] = "collective of a second process group in a graph"
+    _follow(causes, nodes)
+
+
+def _follow(causes: dict[fx.Node, str], nodes: list[fx.Node], message: str = "") -> None:
+    """A getitem goes where its source goes. A wait is only the value itself where its collective is native."""
+    for n in nodes:
+        if n.target is operator.getitem and n.args[0] in causes:
+            causes.setdefault(n, message or causes[n.args[0]])
+        elif is_wait(n) and waited_for(n) in causes:
+            causes.setdefault(n, causes[waited_for(n)])
 
 
 def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
@@ -45,6 +60,8 @@ def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
     if node.target is operator.getitem:
         source = node.args[0]
         return causes.get(source, None if source.op == "call_function" else "getitem of an argument")
+    if is_wait(node) and waited_for(node).target not in COLLECTIVES:
+        return "wait for what no collective of the graph has made"
     return probe(node, device)
 
 
@@ -55,10 +72,31 @@ def decline(causes: dict[fx.Node, str], nodes: list[fx.Node], step: Step, messag
         causes.setdefault(n, message)
         if n.target is operator.getitem:
             causes.setdefault(n.args[0], message)
-    for n in nodes:  # a getitem goes where its source goes
-        if n.target is operator.getitem and n.args[0] in causes:
-            causes.setdefault(n, message)
+    _follow(causes, nodes, message)
     return node
+
+
+def unknown_size(graph: fx.Graph, symbol: str) -> str:
+    """Why a size is not known before the run: the op that made it, and where the user called it."""
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        vals = val if isinstance(val, (tuple, list)) else (val,)
+        sizes = [s for v in vals if isinstance(v, torch.Tensor) and v.layout == torch.strided for s in v.shape]
+        exprs = [size_expr(s) for s in [*sizes, *(v for v in vals if isinstance(v, torch.SymInt))]]
+        if any(not isinstance(e, int) and symbol in {s.name for s in e.free_symbols} for e in exprs):
+            return f"reads a result of {node.target}, whose size depends on values{_users_line(node)}"
+    return f"size {symbol} follows from no argument"
+
+
+def _users_line(node: fx.Node) -> str:
+    """The innermost line of the user's code, where tracing noted it."""
+    places = re.findall(r'File "(.+)", line (\d+), in .*\n\s*(.*)', node.stack_trace or "")
+    return " ({2}, at {0}:{1})".format(*places[-1]) if places else ""
+
+
+def _at(cause: str, place: str) -> str:
+    """A cause and the user's line, which some causes have in them."""
+    return cause if place in cause else cause + place
 
 
 def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: GraphRecord, strict: bool) -> None:
@@ -73,7 +111,9 @@ def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: Graph
             record.num_aten += 1
             if cause != eager_random.CAUSE and node in causes:
                 record.fallbacks[cause] += 1
-                REGISTRY.log_cause(cause, record.name)
+                place = record.places.setdefault(cause, _users_line(node))
+                if not strict:  # else nothing runs
+                    REGISTRY.log_cause(cause, record.name, _at(cause, place))
     if strict and record.fallbacks:
-        listed = ", ".join(f"{cause} (x{n})" for cause, n in record.fallbacks.most_common())
+        listed = ", ".join(f"{_at(cause, record.places[cause])} x{n}" for cause, n in record.fallbacks.most_common())
         raise Unsupported(f"strict: {record.name} needs ATen for: {listed}")

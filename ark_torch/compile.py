@@ -9,6 +9,7 @@ from torch import fx
 
 from ark_torch import (  # noqa: F401 - they fill the table
     lower_attention,
+    lower_collective,
     lower_create,
     lower_foreach,
     lower_index,
@@ -19,11 +20,12 @@ from ark_torch import (  # noqa: F401 - they fill the table
     lower_view,
 )
 from ark_torch.assertions import Assertion
-from ark_torch.causes import count_fallbacks, decline, probe_nodes
+from ark_torch.causes import count_fallbacks, decline, probe_nodes, unknown_size
 from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import Unsupported
+from ark_torch.groups import has_exchange
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.lowering import SEED
 from ark_torch.ordering import order_edges, roots
@@ -36,6 +38,10 @@ from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
 
 MAX_RETRIES = 64  # nodes that the planner may decline, one after the other, before the segment goes to ATen as a whole
+
+
+class SizeOfValues(Unsupported):
+    """Of a whole step: none of its nodes is to blame."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class _GraphCompiler:
                 if cuts and not last:
                     self.cuts.update(cuts)
                     return None
-                self._decline(step, str(error), whole=last or bool(self.cuts))
+                self._decline(step, str(error), whole=last or bool(self.cuts) or isinstance(error, SizeOfValues))
                 return None
             except (RuntimeError, ValueError) as error:
                 self._internal_error(step, error)
@@ -151,7 +157,7 @@ class _GraphCompiler:
         log.debug("%s: declined %s: %s", self.record.name, node, message)
 
     def _internal_error(self, step: Step, error: Exception) -> None:
-        if self.options.strict:
+        if self.options.strict or has_exchange(step.nodes):  # other ranks would wait for this one
             raise error
         log.error("internal error in %s, its ops run through ATen: %s", self.record.name, error)
         self.record.internal_errors.append(str(error))
@@ -162,7 +168,7 @@ class _GraphCompiler:
         data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
         for symbol in [*lowered.symbols, *data]:
             if symbol not in self.symbols.sources and symbol not in lowered.derived:
-                raise Unsupported(f"size {symbol} that no argument carries")
+                raise SizeOfValues(unknown_size(self.gm.graph, symbol))
         native = {**self.options.native, "dump": dump_folder()}
         hints = {**self.symbols.hints, **{s: self.symbols.hint_of(e) for s, e in lowered.derived.items()}}
         executable = compile_segment(name, lowered, self.target, self.device, native, hints)

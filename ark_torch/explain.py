@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import torch
 
 from ark_torch._compat import calculate_time_spent
+from ark_torch.breaks import breaks_since, now
+from ark_torch.errors import Unsupported
 from ark_torch.records import REGISTRY, GraphRecord, recording
+
+NOTHING = "nothing was captured: no graph reached ark, everything ran eagerly"
+
+TIMES = ("floor ms", "predicted ms")  # of a GPU
+COLUMNS = ("graph", "nodes", "plans", "plan ops", "ATen steps", "MB", "GFLOP", *TIMES, "compile s")
 
 
 @dataclass
@@ -19,9 +26,10 @@ class Explanation:
     tasks: Counter = field(default_factory=Counter)  # task kind -> number of ops in the plans, each of many tiles
     fallbacks: Counter = field(default_factory=Counter)  # op or cause -> number of ATen steps
     internal_errors: list[str] = field(default_factory=list)
+    breaks: Counter = field(default_factory=Counter)  # reason and place of a graph break -> number
     bytes: int = 0
     flops: int = 0
-    floor_ms: float = 0.0
+    floor_ms: float = 0.0  # these two are of the GPU that plans are made for, whatever runs them; printed for CUDA only
     predicted_ms: float = 0.0
 
     @property
@@ -29,30 +37,30 @@ class Explanation:
         return sum(len(s.nodes) for g in self.graphs for s in g.segments)
 
     def __str__(self) -> str:
-        rows = [
-            (
-                "graph",
-                "nodes",
-                "plans",
-                "plan ops",
-                "ATen steps",
-                "MB",
-                "GFLOP",
-                "floor ms",
-                "predicted ms",
-                "compile s",
-            )
-        ]
-        rows += [_row(g) for g in self.graphs]
-        lines = _table(rows)
+        lines = self._graph_lines() if self.graphs else [NOTHING]
+        if self.breaks:
+            lines.append("graph breaks, the code there runs eagerly:")
+            lines += [f"  {n:4d}  {reason}" for reason, n in self.breaks.most_common()]
+        lines += [f"internal error: {text}" for text in self.internal_errors]
+        return "\n".join(lines)
+
+    def _place(self, cause: str) -> str:
+        """The user's line that a cause was first met at, where the cause does not have it."""
+        place = next((graph.places[cause] for graph in self.graphs if cause in graph.places), "")
+        return "" if place in cause else place
+
+    def _graph_lines(self) -> list[str]:
+        timed = any(_on_gpu(stats) for graph in self.graphs for stats in _stats(graph))
+        columns = COLUMNS if timed else tuple(name for name in COLUMNS if name not in TIMES)
+        rows = [_row(graph) for graph in self.graphs]
+        lines = _table([columns, *(tuple(row[name] for name in columns) for row in rows)])
         lines.append("tasks: " + (", ".join(f"{kind} {n}" for kind, n in self.tasks.most_common()) or "none"))
         if self.fallbacks:
             lines.append("through ATen:")
-            lines += [f"  {n:4d}  {cause}" for cause, n in self.fallbacks.most_common()]
+            lines += [f"  {n:4d}  {cause}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
         else:
             lines.append("through ATen: nothing")
-        lines += [f"internal error: {text}" for text in self.internal_errors]
-        return "\n".join(lines)
+        return lines
 
     __repr__ = __str__
 
@@ -61,24 +69,30 @@ def _stats(record: GraphRecord) -> list[dict]:
     return [segment.executable.stats() for segment in record.segments]
 
 
-def _row(record: GraphRecord) -> tuple:
+def _on_gpu(stats: dict) -> bool:
+    return stats.get("target") == "cuda"
+
+
+def _row(record: GraphRecord) -> dict[str, str]:
+    """A cell per name of COLUMNS; the times of a graph that no GPU runs are left out."""
     stats = _stats(record)
+    on_gpu = any(map(_on_gpu, stats))
 
     def total(key: str) -> float:
         return sum(s.get(key, 0) for s in stats)
 
-    return (
-        record.name,
-        str(record.num_nodes),
-        str(len(stats)),
-        str(total("num_ops")),
-        str(record.num_aten),
-        f"{total('bytes') / 1e6:.2f}",
-        f"{total('flops') / 1e9:.2f}",
-        f"{total('floor_ms'):.4f}",
-        f"{total('predicted_ms'):.4f}",
-        f"{record.seconds:.2f}",
-    )
+    return {
+        "graph": record.name,
+        "nodes": str(record.num_nodes),
+        "plans": str(len(stats)),
+        "plan ops": str(total("num_ops")),
+        "ATen steps": str(record.num_aten),
+        "MB": f"{total('bytes') / 1e6:.2f}",
+        "GFLOP": f"{total('flops') / 1e9:.2f}",
+        "floor ms": f"{total('floor_ms'):.4f}" if on_gpu else "",
+        "predicted ms": f"{total('predicted_ms'):.4f}" if on_gpu else "",
+        "compile s": f"{record.seconds:.2f}",
+    }
 
 
 def _table(rows: list[tuple]) -> list[str]:
@@ -106,7 +120,8 @@ def summarize(records: list[GraphRecord]) -> Explanation:
 
 def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explanation:
     """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients)
-    and says what became of it.
+    and says what became of it, what Dynamo did not capture included. Under the option `strict` it raises where nothing
+    was captured.
 
     Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`. Dynamo is
     reset before, so that the model is traced anew: what was compiled earlier is compiled again at its next call.
@@ -114,10 +129,15 @@ def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explan
     from ark_torch.backend import ark
 
     torch._dynamo.reset()
+    begin = now()
     with recording() as records:
         result = torch.compile(model, backend=ark, options=ark_options)(*inputs, **kwargs)
         _run_backward(result, model, inputs, kwargs)
-    return summarize(records)
+    found = summarize(records)
+    found.breaks = breaks_since(begin)
+    if not found.graphs and (ark_options or {}).get("strict"):
+        raise Unsupported(f"strict: {found}")
+    return found
 
 
 def _tensors(value) -> list[torch.Tensor]:
@@ -139,11 +159,12 @@ def _run_backward(result, model, inputs, kwargs) -> None:
 
 def report() -> Explanation:
     """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what graphs
-    that are gone let fall back at run time."""
+    that are gone let fall back at run time, and the graph breaks, of other backends too: Dynamo does not say whose."""
     graphs = REGISTRY.graphs
     result = summarize(graphs)
     alive = sum((record.runtime_fallbacks for record in graphs), Counter())
     result.fallbacks.update(REGISTRY.runtime_fallbacks - alive)
+    result.breaks = breaks_since(REGISTRY.since_us)
     return result
 
 

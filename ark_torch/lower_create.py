@@ -103,24 +103,24 @@ def _narrow_uniform(ctx: Lowering, value: Value, like: dict) -> Value:
 @rule(aten.rand.default, aten.rand_like.default)
 def lower_rand(ctx: Lowering, node, *args, **kwargs):
     if kwargs.get("generator") is not None:
-        raise Unsupported("generator argument")
+        raise Unsupported("random numbers of a generator that the call names (native: the default one)")
     out = ctx.out(node)
     like = ctx.like(out)
     if out.dtype == torch.float32:
         return _uniform(ctx, like["shape"], like["strides"])
     if out.dtype in (torch.bfloat16, torch.float16):
         return _narrow_uniform(ctx, _uniform(ctx, like["shape"]), like)
-    raise Unsupported(f"rand in {out.dtype}")
+    raise Unsupported(f"rand in {out.dtype} (native: float32, bfloat16, float16)")
 
 
 @rule(aten.randn.default, aten.randn_like.default)
 def lower_randn(ctx: Lowering, node, *args, **kwargs):
     """Box-Muller: sqrt(-2 ln(1 - u)) cos(2 pi v)."""
     if kwargs.get("generator") is not None:
-        raise Unsupported("generator argument")
+        raise Unsupported("random numbers of a generator that the call names (native: the default one)")
     out = ctx.out(node)
     if out.dtype == torch.float64 or not out.dtype.is_floating_point:
-        raise Unsupported(f"randn in {out.dtype}")
+        raise Unsupported(f"randn in {out.dtype} (native: float32, bfloat16, float16)")
     shape, f32 = meta_shape(out), torch.float32
     u, v = _uniform(ctx, shape), _uniform(ctx, shape)
     log = ctx.pointwise("log", [ctx.pointwise("sub", [ctx.scalar(1.0, f32), u], f32)], f32)

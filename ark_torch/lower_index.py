@@ -16,7 +16,9 @@ MOST = 2**63 - 1  # where a slice without an end ends
 
 def _check_index(index: Value) -> None:
     if index.dtype not in (torch.int32, torch.int64):
-        raise Unsupported(f"index of {index.dtype}")
+        if index.dtype in (torch.bool, torch.uint8):
+            raise Unsupported("a mask as index: the result's size depends on values (torch.where keeps the size)")
+        raise Unsupported(f"index of {index.dtype} (native: int32, int64)")
 
 
 def _from_zero(ctx: Lowering, index: Value, size) -> Value:
@@ -123,7 +125,7 @@ def lower_slice_scatter(ctx: Lowering, node, x, src, dim=0, start=None, end=None
     if not all(isinstance(s, int) for s in (size, start, step)):
         if start == 0 and step == 1 and (end is None or end == MOST):  # all of it
             return ctx.pointwise("cast", [ctx.expand(src, like["shape"])], **like)
-        raise Unsupported("slice_scatter of symbolic extent")
+        raise Unsupported("slice_scatter into a part of a dynamic size (native: known sizes)")
     start = min(max(start + size if start < 0 else start, 0), size)
     fill = _constant_of(node.args[0], x.dtype)
     if fill is not None and step == 1 and isinstance(src.shape[dim], int):
@@ -155,7 +157,7 @@ def lower_select_scatter(ctx: Lowering, node, x, src, dim, index):
     rank = len(like["shape"])
     dim = canonical_dim(dim, rank)
     if not isinstance(index, int):
-        raise Unsupported("select_scatter at a symbolic index")
+        raise Unsupported("select_scatter at an index that is no constant")
     where = ctx.reshape_rank(ctx.scalar(index, torch.int64), rank)
     return _store(ctx, x, ctx.unsqueeze(src, dim), [where], [-1 if d == dim else d for d in range(rank)], like)
 
@@ -174,7 +176,7 @@ def _scatter(ctx: Lowering, node, x: Value, dim: int, index: Value, value) -> Va
         raise Unsupported("scatter into a scalar")
     dim = canonical_dim(dim, rank)
     if not _one_per_row(x, index, dim):
-        raise Unsupported("scatter of several elements per row")
+        raise Unsupported("scatter of several indices per row, which may be equal (native: one per row)")
     line = ctx.reshape_rank(ctx.iota(x.shape[dim]), rank, rank - 1 - dim)
     index = _from_zero(ctx, index, x.shape[dim])
     hit = ctx.pointwise("eq", [line, ctx.to_compute(index, torch.int64)], torch.bool)
@@ -228,7 +230,7 @@ def lower_pad(ctx: Lowering, node, x, pad, value=0):
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])
     if not all(isinstance(p, int) for p in pad):
-        raise Unsupported("pad by a symbolic amount")
+        raise Unsupported("pad by an amount that is no constant")
     ints, shape, shift = [0] * (2 * rank), list(x.shape), 0
     for i in range(len(pad) // 2):
         d, low, high = rank - 1 - i, pad[2 * i], pad[2 * i + 1]
@@ -273,6 +275,6 @@ def lower_flip(ctx: Lowering, node, x, dims):
     indices = []
     for d in dims:
         if not isinstance(x.shape[d], int):
-            raise Unsupported("flip of a symbolic size")
+            raise Unsupported("flip of a dynamic size (native: known sizes)")
         indices.append(ctx.reshape_rank(ctx.iota(x.shape[d], x.shape[d] - 1, -1), rank, rank - 1 - d))
     return _load(ctx, x, indices, [~dims.index(d) if d in dims else d for d in range(rank)], like)

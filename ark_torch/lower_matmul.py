@@ -51,7 +51,9 @@ def lower_patches(ctx: Lowering, node, x, weight, bias, stride, padding, dilatio
     kernel = weight.shape[2:]
     plain = not transposed and groups == 1 and set(padding) == {0} and set(dilation) == {1}
     if not plain or len(kernel) != 2 or tuple(stride) != kernel or kernel == (1, 1):
-        raise Unsupported("aten.convolution.default")
+        raise Unsupported(
+            f"{node.target} (native: of 2 dimensions, with stride = kernel, not 1 x 1, padding 0, dilation 1, groups 1)"
+        )
     out = ctx.out(node)
     batch, channels, (rows, columns), (high, wide) = x.shape[0], x.shape[1], meta_shape(out)[2:], kernel
     # [batch, rows, columns, channels, high, wide]: every patch becomes a row

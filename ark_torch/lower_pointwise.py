@@ -242,7 +242,7 @@ def _integer_pow(ctx: Lowering, node, x, exponent):
     out = ctx.out(node)
     _no_bool(out, "pow")
     if not isinstance(exponent, int) or not 1 <= exponent <= 4:
-        raise Unsupported(f"integer pow with exponent {exponent}")
+        raise Unsupported(f"integer pow with exponent {exponent} (native: 1 to 4)")
     x = result = ctx.to_compute(x, out.dtype)
     for _ in range(exponent - 1):
         result = ctx.pointwise("mul", [result, x], torch.int64)

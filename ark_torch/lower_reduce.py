@@ -193,7 +193,9 @@ def lower_cumsum(ctx: Lowering, node, x, dim, dtype=None):
     dim = canonical_dim(dim, len(x.shape))
     pairs = numel(x.shape) * x.shape[dim]
     if not isinstance(pairs, int) or pairs > MAX_PREFIX_PAIRS or len(x.shape) > 4:
-        raise Unsupported("cumsum of a long or symbolic row")
+        raise Unsupported(
+            f"cumsum (native: of known sizes, at most 4 dimensions, elements x length at most {MAX_PREFIX_PAIRS})"
+        )
     length, rank = x.shape[dim], len(x.shape)
     x = ctx.to_compute(x, out.dtype)
     wide = compute_type(out.dtype)

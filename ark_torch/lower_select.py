@@ -111,7 +111,7 @@ def lower_functional_copy(ctx: Lowering, node, target, source, non_blocking=Fals
 def lower_copy_to(ctx: Lowering, node, target: Value, source: Value, non_blocking=False):
     """Writes a graph input in place; the result is a view of that input."""
     if target.owner not in ctx.graph.inputs:
-        raise Unsupported("copy_ into an intermediate")
+        raise Unsupported("copy_ into what is no argument of the graph")
     if any(size != 1 and stride == 0 for size, stride in zip(target.shape, target.strides)):
         raise Unsupported("copy_ into an expanded tensor")
     source = ctx.cast(source, target.dtype)

@@ -59,9 +59,9 @@ def check_meta(val: Any, device: torch.device | None) -> None:
     if device is not None and val.device != device:
         raise Unsupported(f"tensor on {val.device} in a graph on {device}")
     if any(isinstance(s, int) and s == 0 for s in meta_shape(val)):
-        raise Unsupported("empty tensor")
+        raise Unsupported("empty tensor (a size of 0)")
     if val.is_conj() or val.is_neg():
-        raise Unsupported("lazy conjugate or negative")
+        raise Unsupported("lazy conjugate or negative (resolve_conj, resolve_neg make it a tensor of its own)")
 
 
 def module_path(node: fx.Node) -> str:
@@ -139,7 +139,7 @@ class Lowering:
         """A rank-0 tensor attribute of the graph."""
         tensor = operator.attrgetter(node.target)(node.graph.owning_module)
         if type(tensor) is not torch.Tensor or tensor.dim() != 0 or tensor.device.type != "cpu":
-            raise Unsupported("attribute")
+            raise Unsupported("constant tensor of the model that is no single number")
         with unset_fake_temporarily():
             return self.scalar(tensor.item(), tensor.dtype)
 
@@ -191,7 +191,7 @@ class Lowering:
             check_python(number)
             return self.cast(self._extra(number, "size"), dtype)
         if isinstance(number, complex):
-            raise Unsupported("complex scalar")
+            raise Unsupported(f"complex number {number}")
         return self.full(number, dtype, ())
 
     def full(self, number, dtype: torch.dtype, shape, strides=None) -> Value:

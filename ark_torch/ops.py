@@ -16,6 +16,7 @@ _FAMILIES = {
     "lower_index": "gathers, scatters, joins",
     "lower_view": "views",
     "lower_foreach": "foreach (optimizers)",
+    "lower_collective": "collectives (CPU tensors, groups of backend ark)",
 }
 
 

@@ -39,7 +39,8 @@ OPTIONS = {
     "strict": Option(
         bool,
         "False",
-        "what would run through ATen, at compilation or at a later call, is an error that names the cause",
+        "what would run through ATen, at compilation or at a later call, is an error that names the cause; so is "
+        "a graph break (not one asked for by torch.compiler.disable); where nothing is captured, ark is not asked",
         native=False,
     ),
     "target": Option(

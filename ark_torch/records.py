@@ -20,6 +20,7 @@ class GraphRecord:
     kind: str  # "inference", "forward" or "backward"
     num_nodes: int = 0
     fallbacks: Counter = field(default_factory=Counter)  # cause -> number of ATen steps
+    places: dict[str, str] = field(default_factory=dict)  # cause -> the user's line that it was first met at
     runtime_fallbacks: Counter = field(default_factory=Counter)  # cause -> sizes or layouts that run through ATen
     internal_errors: list[str] = field(default_factory=list)
     segments: list = field(default_factory=list)  # segment.NativeSegment
@@ -35,6 +36,7 @@ class Registry:
     logged: set[str] = field(default_factory=set)
     runtime_fallbacks: Counter = field(default_factory=Counter)
     listeners: list = field(default_factory=list)
+    since_us: int = 0  # the last reset
 
     @property
     def graphs(self) -> list[GraphRecord]:
@@ -61,6 +63,7 @@ class Registry:
         self._graphs.clear()
         self.logged.clear()
         self.runtime_fallbacks.clear()
+        self.since_us = time.time_ns() // 1000
 
 
 REGISTRY = Registry()

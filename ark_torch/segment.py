@@ -113,7 +113,12 @@ class NativeSegment:
     _declined: set = field(default_factory=set)  # values of the symbols
     _refused: set = field(default_factory=set)  # layouts of the arguments
 
+    def __post_init__(self):
+        self._exchanges = any(node["op"] == "exchange" for node in self.lowered.graph["nodes"])
+
     def __call__(self, inputs: list) -> list:
+        if self._exchanges:
+            return self._run_with_ranks(inputs)
         if self._declined and self._key(inputs) in self._declined:
             return self._run_fallback(inputs)
         if self._refused and self._layout(inputs) in self._refused:
@@ -132,6 +137,26 @@ class NativeSegment:
         self._fall_back(cause, problem)
         _remember(self._declined, self._key(inputs))
         return self._run_fallback(inputs)
+
+    def _run_with_ranks(self, inputs: list) -> list:
+        """Other ranks take part: ATen cannot stand in on this one alone. They hear of what keeps it from running."""
+        try:
+            try:
+                return self.executable(inputs)
+            except ValueError as error:
+                restrided = None if _of_values(error) else self._restride(inputs)
+                if restrided is None:
+                    raise
+                return self.executable(restrided)
+        except ValueError as error:
+            if "out of range" in str(error):
+                raise IndexError(str(error)) from error
+            if not _of_values(error):
+                self.executable.fail_ranks(f"{self.where}: {error}")
+            raise
+        except Exception as error:
+            self.executable.fail_ranks(f"{self.where}: {error}")
+            raise
 
     def _after_refusal(self, inputs: list, error: ValueError) -> list:
         """The executable does not take these arguments: copies in the traced layout, else ATen."""
@@ -204,6 +229,11 @@ class NativeSegment:
                 )
                 changed = True
         return result if changed else None
+
+
+def _of_values(error: ValueError) -> bool:
+    """Of a run that all ranks take part in; no refusal of arguments."""
+    return "out of range" in str(error) or "ranks disagree" in str(error)
 
 
 def _remember(known: set, key: tuple) -> None:

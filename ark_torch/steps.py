@@ -8,6 +8,7 @@ import itertools
 import torch
 from torch import fx
 
+from ark_torch.groups import has_exchange
 from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
 from ark_torch.symbols import is_unbacked_source
@@ -101,7 +102,8 @@ def release_small(steps: list[Step]) -> None:
     if sum(s.native for s in steps) < 2:
         return
     for step in steps:
-        if step.native and len(step.nodes) <= 8 and all(_is_tiny(n) for n in step.nodes):
+        small = len(step.nodes) <= 8 and all(_is_tiny(n) for n in step.nodes)
+        if step.native and small and not has_exchange(step.nodes):
             step.native = False
 
 

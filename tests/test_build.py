@@ -81,6 +81,58 @@ def test_info_on_the_command_line(tmp_path):
     assert cache.stdout == f"{tmp_path / 'cache'}: 0 kernels, 0 bytes\n"
 
 
+def told(**variables: str) -> tuple[int, list[str]]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ARK_")} | variables
+    command = [sys.executable, "-m", "ark_torch", "info"]
+    done = subprocess.run(command, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_info_ends_with_a_verdict(tmp_path):
+    code, lines = told(ARK_CACHE_DIR=str(tmp_path), ARK_CACHEDIR="x", ARK_WORKERS="4", ARK_PYTHON="python3")
+    assert code == 0 and lines[-1].startswith("ready for C") and "CPU tensors" in lines[-1]
+    if not _C.info().get("gpu"):
+        assert "not ready for CUDA tensors because" in lines[-1]
+    named = [line.split(None, 1)[1] for line in lines if line.startswith("environment")]
+    assert named[0] == "ARK_CACHEDIR is read by nobody; did you mean ARK_CACHE_DIR?"
+    assert named[1].startswith("ARK_WORKERS is read by nobody; known: ARK_CACHE_DIR, ") and len(named) == 2
+
+
+def test_info_is_not_ready_with_a_value_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, lines = told(ARK_LOG="loud", ARK_DUMP=str(tmp_path / "file/dump"), ARK_NVRTC=str(tmp_path / "none"))
+    assert code == 1 and lines[-1].startswith("not ready because ARK_LOG: expected one of error, ")
+    assert all(f"{name}: expected a folder" in lines[-1] for name in ("ARK_DUMP", "ARK_NVRTC"))
+    assert told(ARK_DUMP=str(tmp_path / "new/dump"), ARK_CACHE_DIR="off")[0] == 0
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "found, torch_cuda, said",
+    [
+        (
+            {"driver_problem": "", "gpu": "H200", "nvrtc_problem": ""},
+            "13.0",
+            "ready for CUDA tensors (H200) and CPU tensors",
+        ),
+        ({"driver_problem": "no driver", "nvrtc_problem": ""}, "13.0", "ready for CPU tensors; .* because no driver"),
+        ({"driver_problem": "", "gpu_problem": "no device", "nvrtc_problem": ""}, "13.0", ".* because no device"),
+        ({"driver_problem": "", "gpu": "H200", "nvrtc_problem": "no nvrtc"}, "13.0", ".* because no nvrtc"),
+        (
+            {"driver_problem": "", "gpu": "H200", "nvrtc_problem": ""},
+            None,
+            ".* because this torch is built without CUDA",
+        ),
+    ],
+)
+def test_verdicts(found, torch_cuda, said):
+    from ark_torch.__main__ import _gpu_problem, _verdict
+
+    verdict = _verdict([], _gpu_problem(found, torch_cuda), found.get("gpu", ""))
+    assert verdict == said or re.fullmatch(said, verdict)
+
+
 def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
     """Kernels go, other files stay."""
     folder = tmp_path / "cache"

@@ -88,10 +88,15 @@ std::byte* StepChannel::box(int from, int to, uint64_t piece) const {
   return arena_->data(from) + kControlBytes + 2 * options_.buffer_bytes + index * options_.box_bytes;
 }
 
+std::string StepChannel::failure(int peer) const {
+  if (control(peer).failed.value.load(std::memory_order_acquire) != kFailed) return {};
+  return control(peer).failure[0] ? control(peer).failure : "without saying why";
+}
+
 void StepChannel::check_failures(const Scope& scope) const {
   for (int peer = 0; peer < world(); ++peer)
-    if (control(peer).failed.value.load(std::memory_order_acquire) == kFailed)
-      throw DeviceError(cat(scope.what, ": rank ", peer, " failed: ", control(peer).failure));
+    if (const std::string why = failure(peer); !why.empty())
+      throw DeviceError(cat(scope.what, ": rank ", peer, " failed: ", why));
 }
 
 void StepChannel::check_peer(const Scope& scope, int peer) const {

@@ -142,6 +142,11 @@ class StepChannel {
   /// Throws if nothing can come from `peer` (negative: from anybody) any more, or the deadline has passed.
   void check_message(const Scope& scope, int peer) const;
 
+  /// Why `peer` will not do anything any more ("has destroyed the group"); empty: it may.
+  std::string absence(int peer) const;
+  /// What `peer` has failed with; empty: it has not.
+  std::string failure(int peer) const;
+
   /// Records a failure for the peers (the first one wins) and marks the channel broken.
   void fail(const std::string& message);
   /// Throws DeviceError if this rank or a peer has failed.
@@ -154,8 +159,6 @@ class StepChannel {
   std::byte* buffer(int rank, uint64_t step) const;
   std::byte* box(int from, int to, uint64_t piece) const;
   void check_sides(const Scope& scope) const;
-  /// Why `peer` will not do anything any more; empty: it may.
-  std::string absence(int peer) const;
   void check_message_from_any(const Scope& scope) const;
   /// Throws if the deadline has passed, a peer has failed or calls something else instead; called by waits now and
   /// then. `who`: "rank 1".

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -30,6 +31,12 @@ std::vector<bool> find_written_inputs(const ir::Graph& graph) {
       if (owner_of(graph, graph.inputs[i]) == owner) written[i] = true;
   }
   return written;
+}
+
+/// By all that the plan says but its name.
+std::string rank_key(plan::Plan plan) {
+  plan.name.clear();
+  return cat(std::hash<std::string>()(plan::to_json(plan)));
 }
 
 }  // namespace
@@ -125,6 +132,7 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
     proved_.insert(proof.key);
   }
   seconds.plan += seconds_since(begin);
+  if (instance->plan().world > 1) instance->rank_key = rank_key(instance->plan());
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   dump(options_, graph_, *instance);

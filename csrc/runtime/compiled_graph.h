@@ -58,6 +58,7 @@ struct Instance {
   std::unique_ptr<RunStates> states, traced_states;
   std::mutex traced_mutex;
   uint64_t last_use = 0;
+  std::string rank_key;  // plans with exchanges: equal for an instance that is made anew, whatever it is called
   const plan::Plan& plan() const { return executable->plan(); }
 };
 

@@ -3,23 +3,30 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
 
 namespace ark::targets {
 
-/// One rank's view of it. The ranks must run the same plan, and each as many launches as the others, one at a time.
+/// One rank's view of it. The ranks must run plans of one interface (planner/verify/rank_interface.h), and each as many launches as the others, one at a time.
 /// When a launch has failed on one rank, that launch or the next one fails on every rank (a peer may have finished it),
 /// and so do all later ones: the memory has to be made anew. An index out of range is an error of its rank alone.
 struct RankMemory {
   std::vector<std::byte*>
-      segments;              // by rank: rank_segment_bytes() each, aligned to 256; zeroes before the first launch
-  int rank = 0;              // own
+      segments;  // by rank: rank_segment_bytes() of its plan, or more, aligned to 256; zeroes before the first launch
+  int rank = 0;  // own
   uint64_t deadline_ns = 0;  // longest time in which nothing moves (a peer may come late: it still compiles)
+  /// Why nothing more will come from a rank ("has died"), or why this rank has to give up; empty: it may. May be null.
+  std::function<std::string(int rank)> absence{};
+  /// Hears why this rank gives up, before the others notice. May be null.
+  std::function<void(const std::string& why)> give_up{};
 };
 
-// A segment: run state and counters, boxes of even launches, boxes of odd launches.
+// A segment: boxes of even launches, boxes of odd launches, run state and counters. Ranks may have different numbers of
+// counters: what others touch, boxes and the counters of exchanges, lies before the rest.
 inline size_t rank_state_bytes(const plan::Plan& plan) {
   constexpr size_t kAlignment = 256;
   const size_t counters = static_cast<size_t>(plan.num_counters) * abi::kCounterStride * sizeof(abi::u32);
@@ -28,12 +35,15 @@ inline size_t rank_state_bytes(const plan::Plan& plan) {
 inline size_t rank_segment_bytes(const plan::Plan& plan) {
   return rank_state_bytes(plan) + 2 * static_cast<size_t>(plan.box_bytes);
 }
+inline std::byte* rank_state(const plan::Plan& plan, std::byte* segment) {
+  return segment + 2 * static_cast<size_t>(plan.box_bytes);
+}
 
 /// The address of a kBox or kBoxOut in the launch that begins at `epoch`. Launches take turns with two sets of boxes:
 /// who writes a set again has heard, in the launch between, from every rank, which has then read what was there before.
 inline void* box_address(const plan::Plan& plan, const plan::Buffer& box, const RankMemory& memory, uint32_t epoch) {
   const bool out = box.kind == plan::BufferKind::kBoxOut;
-  std::byte* boxes = memory.segments[static_cast<size_t>(out ? box.index : memory.rank)] + rank_state_bytes(plan) +
+  std::byte* boxes = memory.segments[static_cast<size_t>(out ? box.index : memory.rank)] +
                      static_cast<size_t>(plan.box_bytes) * (epoch % 2);
   const int64_t ranks = out ? memory.rank - box.index : 0;  // from the twin's place to that of what this rank sends
   return boxes + box.arena_offset + ranks * plan::box_stride(box.size_bytes);

@@ -44,3 +44,14 @@ def test_training(tmp_path):
 def test_prefill(tmp_path):
     (row,) = result(tmp_path, "prefill", "--layers", "1", "--tokens", "48")["rows"]
     assert row["plan"]["launches"] == 1 and row["plan"]["fallbacks"] == {}
+
+
+def test_plan_collectives(tmp_path):
+    file = tmp_path / "plan_collectives.json"
+    command = [sys.executable, "benchmarks/plan_collectives.py", "--rounds", "1", "--json", str(file)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_VERIFY": "once"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    found = json.loads(file.read_text())
+    assert found["ranks"] == 2 and len(found["rows"]) == 3
+    assert all(row["ark"]["median"] > 0 and row["rivals"]["eager"]["median"] > 0 for row in found["rows"])

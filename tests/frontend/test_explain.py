@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 import torch
 from torch import nn
 
+from ark_torch.errors import Unsupported
 from ark_torch.explain import compile_times, explain, report
 
 
@@ -25,7 +29,7 @@ def test_explain_counts_graphs_and_causes(executor):
     assert found.num_native > 0 and not found.internal_errors
     assert all(p.grad is None for p in model.parameters())
     text = str(found)
-    assert "aten.cumprod.default" in text and "_forward" in text and "floor ms" in text
+    assert "aten.cumprod.default" in text and "_forward" in text and "GFLOP" in text
 
 
 def test_report_and_times(executor):
@@ -52,7 +56,19 @@ def test_explain_says_what_the_plans_do():
     assert 0 < found.floor_ms <= found.predicted_ms < 1
     assert found.floor_ms >= 0.9 * 1e3 * least / 4.7e12
     text = str(found)
-    assert f"{found.bytes / 1e6:.2f}" in text and f"{found.predicted_ms:.4f}" in text
+    assert f"{found.bytes / 1e6:.2f}" in text
+
+
+def test_times_are_predicted_for_the_device_that_runs(monkeypatch):
+    """The planner's model is of a GPU: what the CPU runs has no time."""
+    pytest.importorskip("ark_torch._C")
+    for target, said in (("host", False), ("cuda", True)):
+        found = explain(lambda x: x * 2 + 1, torch.randn(1000, 1000))
+        stats = found.graphs[0].segments[0].executable.stats() | {"target": target}
+        monkeypatch.setattr(sys.modules["ark_torch.explain"], "_stats", lambda record, stats=stats: [stats])
+        assert ("floor ms" in str(found)) == ("predicted ms" in str(found)) == said
+        assert (f"{found.predicted_ms:.4f}" in str(found)) == said and found.predicted_ms > 0
+        monkeypatch.undo()
 
 
 def test_explain_traces_anew(executor):
@@ -61,3 +77,94 @@ def test_explain_traces_anew(executor):
     for _ in range(2):
         assert len(explain(lambda x: x * 2, torch.ones(3)).graphs) == 1
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.lstm = nn.Linear(4, 4), nn.LSTM(4, 4)
+
+    def forward(self, x):
+        return self.lstm(self.lin(x))[0].relu()
+
+
+@pytest.mark.parametrize(
+    "model, x, reason",
+    [
+        (nn.LSTM(4, 4), torch.randn(3, 2, 4), "LSTM"),
+        (Recurrent(), torch.randn(3, 2, 4), "LSTM.*test_explain.py:"),
+        (torch.nonzero, torch.randn(5), "aten.nonzero"),
+    ],
+)
+def test_nothing_captured_is_said(executor, model, x, reason):
+    with torch.no_grad():
+        for found in (explain(model, x), report()):
+            assert found.graphs == [] and sum(found.breaks.values()) == 1
+            assert "nothing was captured" in str(found) and "through ATen: nothing" not in str(found)
+            assert re.search(reason, str(found)) and len(str(found)) < 600
+        with pytest.raises(Unsupported, match=f"(?s)strict: nothing was captured.*{reason}"):
+            explain(model, x, ark_options={"strict": True})
+
+
+def test_no_graph_no_break():
+    torch.compiler.reset()
+    assert str(report()).startswith("nothing was captured") and not report().breaks
+
+
+def broken(x):
+    y = torch.nonzero(x * 2)
+    if y.sum() > 0:
+        y = y + 1
+    return y.cos()
+
+
+def test_graph_breaks_have_reasons_and_places(executor):
+    found = explain(broken, torch.ones(3))
+    assert len(found.graphs) == 3 and not found.fallbacks
+    first, second = sorted(found.breaks, key=lambda line: "branch on the value" in line)
+    line = broken.__code__.co_firstlineno + 1
+    assert "aten.nonzero" in first and first.endswith(f"test_explain.py:{line})")
+    assert "branch on the value" in second and second.endswith(f"test_explain.py:{line + 1})")
+    assert first in str(found) and first in str(report())
+    assert explain(lambda x: x * 2, torch.ones(3)).breaks == {}
+
+
+def test_strict_refuses_a_graph_break(executor):
+    with pytest.raises(Exception, match="strict: a graph break.*aten.nonzero.*test_explain.py"):
+        torch.compile(broken, backend="ark", options={"strict": True})(torch.ones(3))
+
+
+def test_strict_refuses_a_break_with_no_graph_before_it(executor):
+    def helper(x):
+        return torch.nonzero(x)
+
+    body = torch.compile(lambda x: helper(x) + 1, backend="ark", options={"strict": True})
+    with pytest.raises(Exception, match="strict: a graph break.*aten.nonzero.*test_explain.py"):
+        body(torch.ones(3))
+
+
+def test_strict_takes_a_break_that_was_asked_for(executor):
+    eager = torch.compiler.disable(torch.cos)
+
+    def body(x):
+        return eager(x * 2) + 1
+
+    found = explain(body, torch.ones(3), ark_options={"strict": True})
+    assert len(found.graphs) == 2 and "torch.compiler.disable" in str(found)
+
+
+def test_strict_takes_a_whole_training_step(executor):
+    """What its breaks leave to Python is no op of the model."""
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    @torch.compile(backend="ark", options={"strict": True})
+    def step(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    assert step(x) > step(x)
+    assert {g.kind for g in report().graphs} == {"forward", "backward", "inference"} and report().breaks

@@ -4,6 +4,8 @@ planner declines late."""
 from __future__ import annotations
 
 import logging
+import re
+import traceback
 
 import pytest
 import torch
@@ -41,6 +43,52 @@ def test_mixed_graph_is_right_and_counted(executor):
 def test_strict_names_the_op(executor):
     with pytest.raises(Exception, match="aten.sort.default.*aten.cumprod.default"):
         torch.compile(mixed, backend=ark, options={"strict": True})(torch.randn(5, 9))
+
+
+def test_strict_is_one_short_error(executor, caplog):
+    """Nothing runs, so no line says that something runs through ATen; the stack ends where the backend is called."""
+    with caplog.at_level(logging.WARNING), pytest.raises(Exception, match="strict: graph") as caught:
+        torch.compile(mixed, backend=ark, options={"strict": True})(torch.randn(5, 9))
+    assert caplog.records == []
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert [f.split("/")[-1] for f in files if "/ark_torch/" in f] == ["backend.py"]
+
+
+def test_strict_is_one_short_error_in_the_backward_pass(executor, caplog):
+    """Of dynamic sizes, AOTAutograd compiles it with the forward pass, and makes a warning with a stack of an error."""
+    x = torch.randn(3, 3, requires_grad=True)
+    with caplog.at_level(logging.WARNING):
+        out = torch.compile(lambda x: x.prod(), backend=ark, dynamic=True, options={"strict": True})(x)
+        with pytest.raises(Unsupported, match="^strict: graph.*_backward needs ATen for: aten.cumprod.default"):
+            out.backward()
+    assert caplog.records == []
+
+
+def test_fallbacks_name_the_users_line(executor, caplog):
+    with caplog.at_level(logging.WARNING, logger="ark"):
+        text = str(explain(mixed, torch.randn(5, 9)))
+    line = mixed.__code__.co_firstlineno + 2
+    place = rf"aten.sort.default \(values, indices = torch.sort\(y, 1\), at .*test_fallback.py:{line}\)"
+    assert re.search(rf"1  {place}$", text, re.M)
+    assert sum(bool(re.search(place, r.getMessage())) for r in caplog.records) == 1
+    with pytest.raises(Exception, match=rf"strict: graph.* needs ATen for: {place} x1, aten.cumprod"):
+        explain(mixed, torch.randn(5, 9), ark_options={"strict": True})
+
+
+CONDITIONS = [
+    (lambda x: F.conv2d(x.view(1, 1, 4, 4), torch.ones(2, 1, 1, 1)), "aten.convolution.default.*not 1 x 1"),
+    (lambda x: x.expand(2048, 16).reshape(-1).cumsum(0), "cumsum .*at most 4194304"),
+    (lambda x: x.scatter(0, torch.tensor([0, 0, 1]), x[:3]), "scatter of several indices per row.*native: one per row"),
+    (lambda x: x[x > 0], "a mask as index.*depends on values.*torch.where"),
+    (lambda x: torch.nonzero(x) * 2, "result of aten.nonzero.default, whose size depends on values.*test_fallback.py:"),
+]
+
+
+@pytest.mark.parametrize("body, message", CONDITIONS)
+def test_messages_have_the_condition(executor, body, message):
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        with pytest.raises(Exception, match=message):
+            torch.compile(body, backend=ark, options={"strict": True})(torch.randn(16))
 
 
 def test_each_cause_is_logged_once(executor, caplog):

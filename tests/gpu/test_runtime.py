@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import time
 
@@ -280,7 +281,29 @@ def test_profile_shows_the_workers(cuda, tmp_path):
     assert 0 < run.span_ms < 100
     prof.save_timeline(tmp_path / "timeline.svg")
     prof.export_chrome_trace(tmp_path / "trace.json")
-    assert prof.table().splitlines()[-1].endswith("in all")
+    assert "in all; between items" in prof.table().splitlines()[-1]
+
+
+def test_profile_lies_in_the_trace_of_torchs_profiler(cuda, tmp_path):
+    """Each run within the kernel that torch's profiler has seen."""
+    import ark_torch
+
+    graph = cuda(mlp(512, 256))
+    inputs = [randn(512, 64), randn(64, 256), randn(256, 64)]
+    with ark_torch.profile():
+        graph(inputs)
+    with torch.profiler.profile() as theirs, ark_torch.profile() as mine:
+        for _ in range(2):
+            graph(inputs)
+    theirs.export_chrome_trace(str(tmp_path / "torch.json"))
+    mine.export_chrome_trace(tmp_path / "both.json", torch_trace=tmp_path / "torch.json")
+    events = json.loads((tmp_path / "both.json").read_text())["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("ark_loop")]
+    assert len(kernels) == 2
+    for index, kernel in enumerate(sorted(kernels, key=lambda e: e["ts"])):
+        spans = [e for e in events if e["pid"] == f"ark {index}" and e["ph"] == "X"]
+        assert min(e["ts"] for e in spans) == pytest.approx(kernel["ts"], abs=0.01)
+        assert max(e["ts"] + e["dur"] for e in spans) < kernel["ts"] + kernel["dur"] + 5
 
 
 def test_constants_and_wrong_devices(cuda):

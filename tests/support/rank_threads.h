@@ -22,9 +22,8 @@ class RankSegments {
     const size_t bytes = targets::rank_segment_bytes(plan);
     for (int r = 0; r < plan.world; ++r) {
       memory_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(256, bytes)), &std::free);
-      std::memset(memory_.back().get(), 0, targets::rank_state_bytes(plan));
-      std::memset(memory_.back().get() + targets::rank_state_bytes(plan), 0xff,
-                  bytes - targets::rank_state_bytes(plan));
+      std::memset(memory_.back().get(), 0xff, bytes);
+      std::memset(targets::rank_state(plan, memory_.back().get()), 0, targets::rank_state_bytes(plan));
     }
     for (int r = 0; r < plan.world; ++r) {
       targets::RankMemory view{.rank = r, .deadline_ns = deadline_ns};

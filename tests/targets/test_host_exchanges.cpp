@@ -1,8 +1,11 @@
 // Plans with exchanges on the host target, their ranks threads of this process, against the same in plain loops.
 // ThreadSanitizer sees `--short`, and `--damage`, where nobody waits for others.
+#include <atomic>
 #include <cmath>
+#include <mutex>
 
 #include "planner/planner.h"
+#include "planner/verify/rank_interface.h"
 #include "support/check.h"
 #include "support/exchange_cases.h"
 
@@ -150,6 +153,138 @@ void test_absent(int world, int absent_from, int num_threads) {
   EXPECT(named >= 1);
 }
 
+/// One rank does not come, which the others are told of ("has died") or not; who waits for it ends long before the
+/// deadline, and so do those that hear from it. A rank that is told to give up itself does.
+void test_known_absence(int world, int absent, bool sent) {
+  Case c = product(world);
+  const plan::Plan plan = plan_of(c.graph, 4);
+  const RankSegments segments(plan, 60'000'000'000);
+  auto executable = targets::make_host(plan, {});
+  std::atomic<bool> gone{false};
+  std::mutex mutex;  // of `told`
+  std::vector<std::string> errors(static_cast<size_t>(world)), told(static_cast<size_t>(world));
+  auto body = [&](int rank) {
+    targets::RankMemory memory = segments.of(rank);
+    memory.absence = [&](int other) -> std::string {
+      const std::lock_guard lock(mutex);
+      if (!told[static_cast<size_t>(other)].empty()) return "failed: " + told[static_cast<size_t>(other)];
+      return other == absent && gone ? "has died" : "";
+    };
+    memory.give_up = [&, rank](const std::string& why) {
+      const std::lock_guard lock(mutex);
+      told[static_cast<size_t>(rank)] = why;
+    };
+    RankLauncher launcher(plan, *executable, memory);
+    for (int launch = 0; launch < 2 && errors[static_cast<size_t>(rank)].empty(); ++launch) {
+      if (rank == absent && launch == 1 && !sent) break;
+      Tensors inputs = make_inputs(c.graph, rank, launch, c.same);
+      errors[static_cast<size_t>(rank)] = launch_error([&] { launcher.launch(inputs, 5); });
+    }
+    if (rank == absent) gone = true;
+  };
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < world; ++r) threads.emplace_back(body, r);
+  threads.clear();
+  int named = 0;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::string& error = errors[static_cast<size_t>(rank)];
+    if (sent || rank == absent) {
+      EXPECT_EQ(error, std::string());
+      continue;
+    }
+    // Who has not yet ended the launch before may hear of it there.
+    auto begin_of = [&](int launch) { return cat("host launch ", launch, " of 'product' on rank ", rank, ": rank "); };
+    const std::string begin = begin_of(1);
+    const bool names = error.find(cat(begin, absent, " has died. It has not sent what op ")) == 0;
+    const bool follows = (error.find(begin) == 0 || error.find(begin_of(0)) == 0) &&
+                         error.find(" has given up, in this launch or an earlier one") != std::string::npos;
+    named += names;
+    if (!names && !follows) test::fail(cat("rank ", rank, " of ", world, ": \"", error, '"'), __FILE__, __LINE__);
+  }
+  EXPECT_EQ(named >= 1, !sent);
+}
+
+void test_told_to_give_up() {
+  Case c = all_reduce(2);
+  const plan::Plan plan = plan_of(c.graph, 4);
+  const RankSegments segments(plan, 60'000'000'000);
+  auto executable = targets::make_host(plan, {});
+  targets::RankMemory memory = segments.of(0);
+  memory.absence = [](int rank) -> std::string { return rank == 0 ? "has destroyed the group" : ""; };
+  RankLauncher launcher(plan, *executable, memory);
+  Tensors inputs = make_inputs(c.graph, 0, 0, c.same);
+  EXPECT_EQ(launch_error([&] { launcher.launch(inputs, 5); }),
+            "host launch 0 of 'all_reduce' on rank 0: this rank has destroyed the group");
+}
+
+/// Plans that differ in what a rank does by itself run together; what they do to each other has to be the same.
+void test_unequal_plans() {
+  auto graph_of = [](bool more) {
+    ExchangeBuilder b(2);
+    ValueId x = b.input(DType::kF32, {24, 96});
+    ValueId y = b.all_reduce(x);
+    if (more) y = b.binary(Opcode::kAdd, y, b.row_sum(b.norm(y), 0, true));
+    return b.finish({b.all_reduce(y)}, "unequal");
+  };
+  const Graph graphs[] = {graph_of(false), graph_of(true)};
+  const plan::Plan plans[] = {plan_of(graphs[0], 4), plan_of(graphs[1], 4)};
+  EXPECT(plans[0].num_counters < plans[1].num_counters);
+  const auto terms = planner::rank_interface(plans[0]), others = planner::rank_interface(plans[1]);
+  EXPECT_EQ(terms.size(), size_t{3});
+  EXPECT_EQ(others.size(), size_t{3});
+  for (size_t i = 0; i < terms.size() && i < others.size(); ++i) EXPECT_EQ(terms[i].value, others[i].value);
+  const RankSegments segments(plans[1], 20'000'000'000);
+  std::vector<Tensors> outputs(2);
+  auto body = [&](size_t rank) {
+    auto executable = targets::make_host(plans[rank], {});
+    RankLauncher launcher(plans[rank], *executable, segments.of(static_cast<int>(rank)));
+    for (int launch = 0; launch < 20; ++launch) {
+      Tensors inputs = make_inputs(graphs[rank], static_cast<int>(rank), launch, {});
+      outputs[rank] = launcher.launch(inputs, static_cast<uint64_t>(launch));
+    }
+  };
+  {
+    std::jthread first(body, 0), second(body, 1);
+  }
+  EXPECT(outputs[0] == outputs[1]);
+}
+
+/// Each of these is something that a rank does to another.
+void test_interface() {
+  auto graph_of = [](int world, int64_t rows, DType type, bool scatter) {
+    ExchangeBuilder b(world);
+    ValueId x = b.input(type, {rows, 24});
+    return b.finish({scatter ? b.reduce_scatter(x) : b.all_reduce(x)}, "x");
+  };
+  auto text_of = [](const plan::Plan& plan) {
+    std::string text;
+    for (const planner::RankTerm& term : planner::rank_interface(plan)) text += term.value + "\n";
+    return text;
+  };
+  const plan::Plan plan = plan_of(graph_of(2, 512, DType::kF32, false), 4);
+  const std::string base = text_of(plan);
+  for (const Graph& other : {graph_of(3, 512, DType::kF32, false), graph_of(2, 514, DType::kF32, false),
+                             graph_of(2, 512, DType::kI32, false), graph_of(2, 512, DType::kF32, true)})
+    EXPECT(text_of(plan_of(other, 4)) != base);
+  auto expect_change = [&](const char* what, auto change) {
+    plan::Plan changed = plan;
+    for (plan::Op& op : changed.ops)
+      if (op.record.arrive_rank_stride[0] != 0) change(changed, op);
+    if (text_of(changed) == base) test::fail(cat("the interface holds no ", what), __FILE__, __LINE__);
+  };
+  using plan::Plan;
+  using Op = plan::Op;
+  expect_change("place of counters", [](Plan&, Op& op) { ++op.record.arrive[0].counter; });
+  expect_change("distance of ranks' counters", [](Plan&, Op& op) { ++op.record.arrive_rank_stride[0]; });
+  expect_change("rows of counters", [](Plan&, Op& op) { op.record.arrive[0].limit = 1; });
+  expect_change("number of tiles", [](Plan&, Op& op) { --op.record.grid[0]; });
+  expect_change("sizes of tiles", [](Plan&, Op& op) { op.record.params.program.tile *= 2; });
+  expect_change("place of boxes", [](Plan& p, Op&) {
+    for (plan::Buffer& buffer : p.buffers)
+      if (buffer.kind == plan::BufferKind::kBox) buffer.arena_offset += 256;
+  });
+}
+
 void test_refusals() {
   Case c = all_reduce(2);
   const plan::Plan plan = plan_of(c.graph, 4);
@@ -191,6 +326,11 @@ int main(int argc, char** argv) {
   test_saved();
   for (int world : {2, 3, 4})
     for (int absent_from : {0, 3}) test_absent(world, absent_from, 1 + absent_from % 2);
+  for (int world : {2, 4})
+    for (bool sent : {false, true}) test_known_absence(world, world - 1, sent);
+  test_told_to_give_up();
+  test_unequal_plans();
+  test_interface();
   test_refusals();
   return test::result("host_exchanges");
 }

@@ -113,11 +113,11 @@ void damage_counters(const plan::Plan& plan, Count& count) {
   }
   count.must_fail(plan, "", "a rank more", [](plan::Plan& p) { ++p.world; });
   count.must_fail(plan, "", "a rank less", [](plan::Plan& p) { --p.world; });
-  count.must_fail(plan, "of all ranks reaches counter", "fewer counters", [](plan::Plan& p) {
-    for (const plan::Op& op : p.ops)  // the last that all ranks count on
+  count.must_fail(plan, "of all ranks reaches counter", "counters at the end", [](plan::Plan& p) {
+    for (plan::Op& op : p.ops)  // there is room for those of one rank
       for (int a = 0; a < op.record.num_arrivals; ++a)
         if (op.record.arrive_rank_stride[a] != 0)
-          p.num_counters = static_cast<int>(op.record.arrive[a].counter) + op.record.arrive_rank_stride[a];
+          op.record.arrive[a].counter = static_cast<uint32_t>(p.num_counters - op.record.arrive_rank_stride[a]);
   });
 }
 

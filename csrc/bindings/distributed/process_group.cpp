@@ -94,6 +94,7 @@ void ProcessGroupArk::shutdown() {
   if (process_ != ::getpid()) return leave_to_parent();
   const auto deadline = comm::Clock::now() + std::min<std::chrono::milliseconds>(kGrace, timeout_);
   inbox_.reset();
+  plans_.close();
   end_queues(deadline);
   if (cuda_) cuda_->shutdown(deadline);
   for (auto* backend : {&nccl_, &gloo_}) {

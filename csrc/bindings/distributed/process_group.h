@@ -14,10 +14,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "bindings/distributed/cuda/group.h"
+#include "bindings/distributed/plan_memory.h"
 #include "bindings/distributed/support/group_setup.h"
 #include "bindings/distributed/support/work_queue.h"
 #include "comm/host_collectives.h"
 #include "comm/inbox.h"
+#include "targets/rank_memory.h"
 
 namespace ark::bindings {
 
@@ -77,6 +79,12 @@ class ProcessGroupArk : public c10d::Backend {
   /// Sends and collectives that are under way get some seconds to end, receives that nothing has come for end with an
   /// exception. Gives all memory back.
   void shutdown() override;
+
+  /// Launches of a plan with exchanges (plan_ranks.h), one at a time. `key`: what this rank finds the plan's memory by.
+  using PlanLaunch = std::function<void(const targets::RankMemory&)>;
+  void run_plan(const plan::Plan& plan, const std::string& key, const PlanLaunch& launch);
+  /// This rank will not run a plan that its peers may wait for.
+  void fail_plan(const std::string& why);
 
   /// Null: the group has no CUDA side, or has been destroyed.
   CudaGroup* cuda_group() { return closed_ ? nullptr : cuda_.get(); }
@@ -159,6 +167,8 @@ class ProcessGroupArk : public c10d::Backend {
     return work;
   }
   bool on_cuda(const Tensors& tensors, const char* operation) const;
+  std::shared_ptr<PlanMemory> plan_memory(const std::string& key, const plan::Plan& plan);
+  targets::RankMemory view_of(const PlanMemory& memory);
   WorkQueue& queue(std::unique_ptr<WorkQueue>& slot);
 
   std::string name_;
@@ -169,6 +179,7 @@ class ProcessGroupArk : public c10d::Backend {
   std::recursive_mutex calls_;
   c10::intrusive_ptr<c10d::Store> store_;  // of this group alone
   std::unique_ptr<comm::StepChannel> channel_;
+  PlanMemories plans_;
   std::unique_ptr<comm::HostCollectives> collectives_;
   std::unique_ptr<CudaGroup> cuda_;
   c10::intrusive_ptr<c10d::Backend> nccl_, gloo_;

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "bindings/distributed/plan_ranks.h"
 #include "device/abi/abi.h"
 
 namespace py = pybind11;
@@ -167,6 +168,13 @@ void launch(Run& run, targets::Executable& executable, runtime::RunStates& state
   args.stream = run.stream;
   args.trace = trace;
   args.seed = seed;
+  if (executable.plan().world > 1) {  // the state lies in the memory of the ranks
+    py::gil_scoped_release release;
+    return run_with_ranks(executable.plan(), run.instance->rank_key, [&](const targets::RankMemory& ranks) {
+      args.ranks = &ranks;
+      executable.launch(args);
+    });
+  }
   auto go = [&](void* state) {
     args.run_state = state;
     executable.launch(args);

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "bindings/distributed/plan_ranks.h"
 #include "bindings/graph/call.h"
 #include "bindings/graph/options.h"
 #include "codegen/codegen.h"
@@ -80,6 +81,11 @@ class PyGraph {
 
   void poll() {
     if (auto last = graph_->last()) last->executable->poll();
+  }
+  /// For graphs with exchanges: this rank does not run what its peers may wait for.
+  void fail_ranks(const std::string& why) const {
+    for (const ir::Node& node : graph_->graph().nodes)
+      if (node.op == ir::OpKind::kExchange) return fail_group(node.attrs.group, why);
   }
   void set_deadline(double milliseconds) {
     check<UserError>(milliseconds > 0, "a deadline of ", milliseconds, " ms");
@@ -278,6 +284,8 @@ PYBIND11_MODULE(_C, m) {
       .def("source", &PyGraph::source, py::arg("symbols") = Symbols{})
       .def("stats", &PyGraph::stats)
       .def("poll", &PyGraph::poll, "Raises DeviceError if an earlier run failed; never blocks.")
+      .def("fail_ranks", &PyGraph::fail_ranks, py::arg("why"), py::call_guard<py::gil_scoped_release>(),
+           "A call with exchanges has failed before it ran: the ranks that wait for this one raise.")
       .def("set_deadline", &PyGraph::set_deadline, py::arg("milliseconds"), "Of the executable used last (cuda).")
       .def_property_readonly("symbols", &PyGraph::symbols)
       .def_property_readonly("num_inputs", &PyGraph::num_inputs);

@@ -128,7 +128,7 @@ Sync Synchronizer::write() {
   }
   draft_.num_counters = 0;
   for (const FusedOp& op : ops_) exchanges_.push_back(is_exchange(draft_.graph, op));
-  for (int i = 0; i < num_ops(); ++i) {
+  auto number = [&](int i) {
     abi::OpRecord& r = ops_[i].op.record;
     r.num_arrivals = 0;
     auto assign = [&](std::optional<CounterGroup>& group) {
@@ -143,6 +143,13 @@ Sync Synchronizer::write() {
       assign(groups_[i].whole);
       sync.whole_counter[i] = groups_[i].whole->counter;
     }
+  };
+  // Other ranks arrive on the counters of exchanges: these come first, whatever else a rank counts.
+  for (const bool of_exchanges : {true, false})
+    for (int i = 0; i < num_ops(); ++i)
+      if (exchanges_[i] == of_exchanges) number(i);
+  for (int i = 0; i < num_ops(); ++i) {
+    abi::OpRecord& r = ops_[i].op.record;
     r.num_waits = 0;
     for (const Candidate& c : kept_[i]) {
       if (r.num_waits == abi::kMaxWaits) break;  // overfull: the caller gathers and runs again

@@ -2,6 +2,7 @@
 // ends the launches of all.
 #pragma once
 #include <atomic>
+#include <string>
 
 #include "targets/rank_memory.h"
 
@@ -15,7 +16,7 @@ inline std::atomic_ref<abi::u32> counter_of(abi::RunState* state, abi::u32 index
 class Peers {
  public:
   /// Null: there are no others, nothing below does anything.
-  explicit Peers(const RankMemory* memory) : memory_(memory) {}
+  Peers(const plan::Plan& plan, const RankMemory* memory) : plan_(plan), memory_(memory) {}
   bool any() const { return memory_ != nullptr; }
   int rank() const { return memory_->rank; }
 
@@ -32,8 +33,11 @@ class Peers {
     std::byte* own = memory_->segments[static_cast<size_t>(memory_->rank)];
     return static_cast<int>(std::atomic_ref<abi::u32>(state(own)->abort).load(std::memory_order_acquire)) - 1;
   }
-  void give_up() const {
+  /// Why nothing more will come from a rank; empty: it may.
+  std::string absence(int rank) const { return any() && memory_->absence ? memory_->absence(rank) : std::string(); }
+  void give_up(const std::string& why) const {
     if (!any()) return;
+    if (memory_->give_up) memory_->give_up(why);
     for (std::byte* segment : memory_->segments) {
       abi::u32 nobody = 0;
       std::atomic_ref<abi::u32>(state(segment)->abort)
@@ -42,8 +46,11 @@ class Peers {
   }
 
  private:
-  static abi::RunState* state(std::byte* segment) { return reinterpret_cast<abi::RunState*>(segment); }
+  abi::RunState* state(std::byte* segment) const {
+    return reinterpret_cast<abi::RunState*>(rank_state(plan_, segment));
+  }
 
+  const plan::Plan& plan_;
   const RankMemory* memory_;
 };
 

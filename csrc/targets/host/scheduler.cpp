@@ -20,6 +20,7 @@ using abi::u32;
 
 constexpr int kIdleScans = 200;  // about 50 us: longer than most waits between tiles
 constexpr std::chrono::microseconds kIdleSleep{50};
+constexpr int kIdleLook = 100;        // sleeps between two looks at whether other ranks are still there
 constexpr int kClaimAttempts = 1000;  // others hold a worker for a moment when nothing runs
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
@@ -68,7 +69,7 @@ class Launch {
         kernels_(kernels),
         options_(options),
         memory_(memory),
-        peers_(options.ranks),
+        peers_(plan, options.ranks),
         workers_(plan.lists.size()) {
     epoch_ = options.state->epoch;
     int64_t records = 0;
@@ -246,24 +247,56 @@ class Launch {
         }
         check_peers();
         check_deadline(patience);
-        if (++idle < kIdleScans)
+        if (++idle < kIdleScans) {
           std::this_thread::yield();
-        else
+        } else {
+          if (peers_.any() && (idle - kIdleScans) % kIdleLook == 0) check_absent();
           std::this_thread::sleep_for(kIdleSleep);
+        }
       }
+    } catch (const std::exception& error) {
+      fail(error.what());
     } catch (...) {
-      const std::lock_guard lock(error_mutex_);
-      if (!error_) error_ = std::current_exception();
-      failed_.store(true, std::memory_order_release);
-      peers_.give_up();
+      fail("an exception of unknown type");
     }
+  }
+
+  /// Within a handler.
+  void fail(const std::string& why) {
+    const std::lock_guard lock(error_mutex_);
+    if (!error_) error_ = std::current_exception();
+    failed_.store(true, std::memory_order_release);
+    peers_.give_up(why);
   }
 
   /// Looked at when nothing could run, at the start and at the end: who comes late finds all that it waits for.
   void check_peers() const {
     const int rank = peers_.gave_up();
     if (rank < 0) return;
-    throw DeviceError(cat(describe_launch(), ": rank ", rank, " has given up, in this launch or an earlier one"));
+    const std::string why = rank == peers_.rank() ? std::string() : peers_.absence(rank);
+    throw DeviceError(cat(describe_launch(), ": rank ", rank, " has given up, in this launch or an earlier one",
+                          why.empty() ? "" : ": it ", why));
+  }
+
+  /// Nothing could run: will it never, because a rank that has to send is not there any more? Ranks are looked at
+  /// before what they have sent.
+  void check_absent() {
+    std::vector<std::string> absences;
+    bool any = false;
+    for (int rank = 0; rank < plan_.world; ++rank) {
+      absences.push_back(peers_.absence(rank));
+      any = any || !absences.back().empty();
+    }
+    if (!any) return;
+    const std::string& own = absences[static_cast<size_t>(peers_.rank())];
+    check<DeviceError>(own.empty(), describe_launch(), ": this rank ", own);
+    const Stuck stuck = find_stuck();
+    if (stuck.worker < 0 || stuck.why.rank_stride == 0) return;
+    for (const int rank : missing_ranks(stuck.why)) {
+      const std::string& why = absences[static_cast<size_t>(rank)];
+      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, " ", why, ". It has not sent what op ",
+                         stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", waits for");
+    }
   }
 
   /// Nothing could run: is that for good?
@@ -287,40 +320,56 @@ class Launch {
     return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", peers_.rank());
   }
 
+  struct Stuck {
+    int worker = -1;
+    abi::WorkItem item{};
+    Blocked why;
+  };
   /// Of the workers that are stuck, the one at the earliest op: the others most likely wait for what it should have
   /// done.
-  std::string describe_failure() {
-    int stuck = -1;
-    Blocked why;
-    abi::WorkItem item{};
+  Stuck find_stuck() {
+    Stuck stuck;
     for (const int index : active_) {
       Worker& worker = workers_[index];
       if (shared_ && !claim(worker)) continue;
       if (!worker.finished.load(std::memory_order_acquire) && worker.blocked) {
         const abi::WorkItem& candidate = plan_.lists[index][worker.item];
-        if (stuck < 0 || candidate.op < item.op) stuck = index, why = worker.why, item = candidate;
+        if (stuck.worker < 0 || candidate.op < stuck.item.op) stuck = {index, candidate, worker.why};
       }
       if (shared_) worker.claimed.store(false, std::memory_order_release);
     }
-    if (stuck < 0) return cat(describe_launch(), ": no progress for ", options_.deadline_ns, " ns");
-    if (why.rank_stride != 0) return describe_missing(item, why);
-    return cat(describe_launch(), ": worker ", stuck, " waited ", options_.deadline_ns, " ns in op ", item.op, " '",
-               plan_.ops[item.op].name, "', tile ", why.tile, ", for counter ", why.counter, ": expected ",
-               why.expected, ", seen ", counter(why.counter).load(std::memory_order_acquire));
+    return stuck;
+  }
+
+  std::string describe_failure() {
+    const Stuck stuck = find_stuck();
+    if (stuck.worker < 0) return cat(describe_launch(), ": no progress for ", options_.deadline_ns, " ns");
+    if (stuck.why.rank_stride != 0) return describe_missing(stuck.item, stuck.why);
+    return cat(describe_launch(), ": worker ", stuck.worker, " waited ", options_.deadline_ns, " ns in op ",
+               stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", for counter ",
+               stuck.why.counter, ": expected ", stuck.why.expected, ", seen ",
+               counter(stuck.why.counter).load(std::memory_order_acquire));
   }
 
   /// Which ranks have not sent what the tile waits for.
-  std::string describe_missing(const abi::WorkItem& item, const Blocked& why) const {
-    std::string missing;
-    int count = 0;
+  std::vector<int> missing_ranks(const Blocked& why) const {
+    std::vector<int> missing;
     for (int rank = 0; rank < plan_.world; ++rank) {
       const u32 index = why.counter + static_cast<u32>((rank - why.source) * why.rank_stride);
-      if (rank != why.source && reached(counter(index).load(std::memory_order_acquire), why.expected)) continue;
-      missing += cat(count++ > 0 ? ", " : "", rank);
+      if (!reached(counter(index).load(std::memory_order_acquire), why.expected)) missing.push_back(rank);
     }
-    return cat(describe_launch(), ": rank", count > 1 ? "s " : " ", missing, count > 1 ? " have" : " has",
-               " not sent in ", options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name,
-               "', tile ", why.tile, ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
+    return missing;
+  }
+
+  std::string describe_missing(const abi::WorkItem& item, const Blocked& why) const {
+    std::vector<int> ranks = missing_ranks(why);
+    if (ranks.empty()) ranks.push_back(why.source);
+    std::string missing;
+    for (const int rank : ranks) missing += cat(missing.empty() ? "" : ", ", rank);
+    const bool several = ranks.size() > 1;
+    return cat(describe_launch(), ": rank", several ? "s " : " ", missing, several ? " have" : " has", " not sent in ",
+               options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile,
+               ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
                counter(why.counter).load(std::memory_order_acquire), ")");
   }
 

@@ -43,7 +43,7 @@ class HostExecutable : public Executable {
   void launch(const LaunchArgs& args) override {
     check<UserError>(args.slots.size() == plan_.buffers.size(), "plan '", plan_.name, "': ", args.slots.size(),
                      " addresses for ", plan_.buffers.size(), " slots");
-    auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_segment(args.ranks) : args.run_state);
+    auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_state(args.ranks) : args.run_state);
     check<UserError>(state != nullptr, "plan '", plan_.name, "': a launch without a run state");
     std::vector<void*> slots(args.slots.begin(), args.slots.end());
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -69,13 +69,13 @@ class HostExecutable : public Executable {
   }
 
  private:
-  void* own_segment(const RankMemory* ranks) const {
+  void* own_state(const RankMemory* ranks) const {
     check<UserError>(ranks != nullptr, "plan '", plan_.name, "' has exchanges: a launch needs the memory of ",
                      plan_.world, " ranks");
     const int world = static_cast<int>(ranks->segments.size());
     check<UserError>(world == plan_.world && ranks->rank >= 0 && ranks->rank < world, "plan '", plan_.name, "' of ",
                      plan_.world, " ranks: launched as rank ", ranks->rank, " of ", world);
-    return ranks->segments[static_cast<size_t>(ranks->rank)];
+    return rank_state(plan_, ranks->segments[static_cast<size_t>(ranks->rank)]);
   }
 
   void check_list(const std::vector<abi::WorkItem>& list) const {

@@ -1,0 +1,70 @@
+"""Process groups whose collectives plans can hold, and the nodes of a graph that are of such groups."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from ark_torch._compat import resolve_group
+from ark_torch.errors import Unsupported
+
+MOST_RANKS = 8  # an op that sends has an operand for each
+COLLECTIVES: set = set()  # overloads that lower_collective has rules for
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    size: int
+
+
+def group_name(node: fx.Node) -> str:
+    """The name of the group that a collective node is of: its last argument."""
+    group = node.kwargs.get("group_name", node.args[-1] if node.args else None)
+    return group if isinstance(group, str) else str(getattr(group, "group_name", group))
+
+
+def group_of(node: fx.Node, device: torch.device | None) -> Group:
+    """Raises Unsupported unless it is one whose ranks run plans."""
+    from ark_torch import _C
+
+    if device is not None and device.type != "cpu":
+        raise Unsupported(f"collective of tensors on {device.type}")
+    name = group_name(node)
+    backend = resolve_group(name, "cpu")
+    if not isinstance(backend, _C.ProcessGroupArk):
+        raise Unsupported("collective of a process group that is not ark's")
+    size = backend.size()
+    if size > MOST_RANKS:
+        raise Unsupported(f"collective of {size} ranks, a plan has room for {MOST_RANKS}")
+    return Group(name, size)
+
+
+def is_wait(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.name == "_c10d_functional::wait_tensor"
+
+
+def waited_for(node: fx.Node) -> fx.Node:
+    """What makes the value that a wait is for."""
+    source = node.args[0]
+    while source.op == "call_function" and source.target is operator.getitem:
+        source = source.args[0]
+    return source
+
+
+def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.Node]:
+    """Of the collectives without a cause those that are not of the group with the most: a graph's plans have one."""
+    native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
+    times = Counter(group_name(n) for n in native)  # of equal numbers the first one counts: alike on all ranks
+    most = max(times, key=times.__getitem__, default=None)
+    return [n for n in native if group_name(n) != most]
+
+
+def has_exchange(nodes: list[fx.Node]) -> bool:
+    """Whether other ranks take part in the step of these (native) nodes."""
+    return any(n.target in COLLECTIVES for n in nodes)

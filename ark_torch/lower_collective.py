@@ -1,0 +1,183 @@
+"""Functional collectives of a process group `ark` as exchanges between ranks (docs/ARCHITECTURE.md): what each rank has
+sent arrives in a value of its own, the rest is ordinary nodes.
+
+Reductions combine in the order of ranks, in the compute type, and round once: the bits of the group's own calls.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ark_torch._compat import sympy
+from ark_torch.errors import Unsupported
+from ark_torch.graph_json import Value, compute_type
+from ark_torch.groups import COLLECTIVES, Group, group_of
+from ark_torch.lowering import Lowering, is_integer, meta_shape, rule
+from ark_torch.sizes import contiguous_strides
+
+_OPCODES = {"sum": "add", "avg": "add", "product": "mul", "min": "minimum", "max": "maximum"}
+_BITWISE = {"band": "and", "bor": "or", "bxor": "xor"}
+
+
+def collective(name: str):
+    """Registers the rule of torch.ops._c10d_functional.<name>."""
+
+    def register(function):
+        if not torch.distributed.is_available():
+            return function
+        packet = getattr(torch.ops._c10d_functional, name)
+        COLLECTIVES.update(getattr(packet, overload) for overload in packet.overloads())
+        return rule(packet)(function)
+
+    return register
+
+
+def exchange(ctx: Lowering, sent: list[Value], group: Group) -> list[Value]:
+    """What each rank has sent to this one; `sent`: one value, or one for each rank. Contiguous."""
+    first = sent[0]
+    if group.size == 1:
+        return [ctx.pointwise("cast", [first], first.dtype)]
+    boxes = [ctx.graph.add_value(first.dtype, first.shape, contiguous_strides(first.shape)) for _ in range(group.size)]
+    ctx.graph.emit("exchange", sent, boxes, {"group": group.name})
+    return boxes
+
+
+def parts(ctx: Lowering, value: Value, size: int, part_shape: tuple) -> list[Value]:
+    """Equal parts along dimension 0, one for each rank."""
+    step = part_shape[0] * value.strides[0]
+    return [ctx.view(value, part_shape, value.strides, r * step) for r in range(size)]
+
+
+def reduced(ctx: Lowering, values: list[Value], op: str, out: torch.Tensor) -> Value:
+    """`values` combined in their order."""
+    if out.dtype == torch.bool:
+        return _reduced_bool(ctx, values, op, out)
+    if op in _BITWISE and is_integer(out.dtype):
+        opcode = _BITWISE[op]
+    elif op in _OPCODES:
+        opcode = _OPCODES[op]
+    else:
+        raise Unsupported(f"collective with reduction {op} of {str(out.dtype).removeprefix('torch.')}")
+    dtype = compute_type(out.dtype)
+    total = ctx.to_compute(values[0], out.dtype)
+    for value in values[1:]:
+        total = _combined(ctx, opcode, total, ctx.to_compute(value, out.dtype), dtype)
+    if op == "avg":
+        total = _averaged(ctx, total, len(values), out.dtype)
+    return ctx.pointwise("cast", [total], **ctx.like(out))
+
+
+def _combined(ctx: Lowering, opcode: str, a: Value, b: Value, dtype: torch.dtype) -> Value:
+    both = ctx.pointwise(opcode, [a, b], dtype)
+    if opcode not in ("minimum", "maximum") or not dtype.is_floating_point:
+        return both
+    without_b = ctx.pointwise("where", [ctx.pointwise("is_nan", [b], torch.bool), a, both], dtype)
+    return ctx.pointwise("where", [ctx.pointwise("is_nan", [a], torch.bool), b, without_b], dtype)
+
+
+def _averaged(ctx: Lowering, total: Value, size: int, dtype: torch.dtype) -> Value:
+    """Integers wrap before they are divided, and truncate."""
+    wide = compute_type(dtype)
+    if dtype.is_floating_point:
+        return ctx.pointwise("div", [total, ctx.scalar(float(size), wide)], wide)
+    wrapped = ctx.cast(ctx.cast(total, dtype), wide)
+    return ctx.pointwise("div_trunc", [wrapped, ctx.scalar(size, wide)], wide)
+
+
+def _reduced_bool(ctx: Lowering, values: list[Value], op: str, out: torch.Tensor) -> Value:
+    opcodes = dict.fromkeys(("sum", "max", "bor"), "or") | dict.fromkeys(("product", "min", "band"), "and")
+    opcodes["bxor"] = "xor"
+    if op not in opcodes:
+        raise Unsupported(f"collective with reduction {op} of bool")
+    total = values[0]
+    for value in values[1:]:
+        total = ctx.pointwise(opcodes[op], [total, value], torch.bool)
+    return ctx.pointwise("cast", [total], **ctx.like(out))
+
+
+def _all_reduce(ctx: Lowering, x: Value, op: str, group: Group, out: torch.Tensor) -> Value:
+    return reduced(ctx, exchange(ctx, [x], group), op, out)
+
+
+def _all_gather(ctx: Lowering, x: Value, size: int, group: Group, out: torch.Tensor) -> Value:
+    _check_size(size, group)
+    if not x.shape:
+        raise Unsupported("all_gather_into_tensor of rank 0")
+    boxes = exchange(ctx, [x], group)
+    return ctx.graph.add_node("cat", boxes, out.dtype, **_place(ctx, out), dim=0)
+
+
+def _reduce_scatter(ctx: Lowering, x: Value, op: str, size: int, group: Group, out: torch.Tensor) -> Value:
+    _check_size(size, group)
+    return reduced(ctx, exchange(ctx, parts(ctx, x, size, meta_shape(out)), group), op, out)
+
+
+def _place(ctx: Lowering, out: torch.Tensor) -> dict:
+    like = ctx.like(out)
+    return {"shape": like["shape"], "strides": like["strides"]}
+
+
+def _check_size(size: int, group: Group) -> None:
+    if size != group.size:
+        raise Unsupported(f"collective for {size} ranks of a group of {group.size}")
+
+
+@collective("all_reduce")
+def lower_all_reduce(ctx: Lowering, node, x, op, group_name):
+    return _all_reduce(ctx, x, op, group_of(node, ctx.device), ctx.out(node))
+
+
+@collective("all_reduce_coalesced")
+def lower_all_reduce_coalesced(ctx: Lowering, node, xs, op, group_name):
+    group = group_of(node, ctx.device)
+    return tuple(_all_reduce(ctx, x, op, group, out) for x, out in zip(xs, node.meta["val"]))
+
+
+@collective("all_gather_into_tensor")
+def lower_all_gather(ctx: Lowering, node, x, size, group_name):
+    return _all_gather(ctx, x, size, group_of(node, ctx.device), ctx.out(node))
+
+
+@collective("all_gather_into_tensor_coalesced")
+def lower_all_gather_coalesced(ctx: Lowering, node, xs, size, group_name):
+    group = group_of(node, ctx.device)
+    return tuple(_all_gather(ctx, x, size, group, out) for x, out in zip(xs, node.meta["val"]))
+
+
+@collective("reduce_scatter_tensor")
+def lower_reduce_scatter(ctx: Lowering, node, x, op, size, group_name):
+    return _reduce_scatter(ctx, x, op, size, group_of(node, ctx.device), ctx.out(node))
+
+
+@collective("reduce_scatter_tensor_coalesced")
+def lower_reduce_scatter_coalesced(ctx: Lowering, node, xs, op, size, group_name):
+    group = group_of(node, ctx.device)
+    return tuple(_reduce_scatter(ctx, x, op, size, group, out) for x, out in zip(xs, node.meta["val"]))
+
+
+@collective("all_to_all_single")
+def lower_all_to_all(ctx: Lowering, node, x, output_splits, input_splits, group_name):
+    """Even splits; others differ from rank to rank, and so would the plans."""
+    group, out = group_of(node, ctx.device), ctx.out(node)
+    splits = [*output_splits, *input_splits]
+    if len(splits) != 2 * group.size or any(sympy.simplify(s - splits[0]) != 0 for s in splits):
+        raise Unsupported("all_to_all_single with uneven splits")
+    boxes = exchange(ctx, parts(ctx, x, group.size, (splits[0], *x.shape[1:])), group)
+    return ctx.graph.add_node("cat", boxes, out.dtype, **_place(ctx, out), dim=0)
+
+
+@collective("broadcast")
+def lower_broadcast(ctx: Lowering, node, x, source, group_name):
+    """All send, all read the box of `source`."""
+    group, out = group_of(node, ctx.device), ctx.out(node)
+    if not 0 <= source < group.size:
+        raise Unsupported(f"broadcast from rank {source} of {group.size}")
+    return ctx.pointwise("cast", [exchange(ctx, [x], group)[source]], **ctx.like(out))
+
+
+if torch.distributed.is_available():
+
+    @rule(torch.ops._c10d_functional.wait_tensor)
+    def lower_wait(ctx: Lowering, node, x):
+        """A plan ends when its exchanges have: the value itself. Of other collectives probing leaves it to ATen."""
+        return x

@@ -1,0 +1,104 @@
+"""What does a launch of tensor-parallel layers take on the host, with its collectives inside the plan?
+
+    python benchmarks/plan_collectives.py --ranks 2 --json benchmarks/results/host/plan_collectives.json
+
+Each layer: the rank's columns of one weight, relu, its rows of another, all-reduce, residual, norm. Eager runs the same
+functions with the group's own calls. Ranks are processes; each has a thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+import torch.multiprocessing as mp
+
+import ark_torch  # noqa: F401  (registers the backends)
+from harness import print_row, summary, write_json
+
+
+def layers_case(layers: int, rows: int, width: int, inner: int):
+    """(what, function, arguments)"""
+
+    def function(x, *weights):
+        for up, down in zip(weights[::2], weights[1::2]):
+            y = funcol.all_reduce(torch.relu(x @ up) @ down, "sum", dist.group.WORLD)
+            x = torch.nn.functional.rms_norm(x + y, (width,))
+        return x
+
+    weights = [torch.randn(a, b) / width**0.5 for _ in range(layers) for a, b in ((width, inner), (inner, width))]
+    return f"{layers} layers, {rows} x {width}, {inner} inside a rank", function, [torch.randn(rows, width), *weights]
+
+
+def reduce_case(count: int, n: int):
+    def function(x):
+        for _ in range(count):
+            x = funcol.all_reduce(x * 0.5, "sum", dist.group.WORLD)
+        return x
+
+    return f"{count} all-reduces of {n} x {n}", function, [torch.randn(n, n)]
+
+
+def times(call, arguments: list, rounds: int) -> list[float]:
+    """Milliseconds; every call begins together."""
+    samples = []
+    for _ in range(rounds + 10):
+        dist.barrier()
+        begin = time.perf_counter_ns()
+        call(*arguments)
+        samples.append((time.perf_counter_ns() - begin) / 1e6)
+    return samples[10:]
+
+
+def measure(rounds: int) -> list[dict]:
+    rows = []
+    for what, function, arguments in (layers_case(16, 8, 64, 64), layers_case(16, 64, 256, 256), reduce_case(2, 512)):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="ark", options={"strict": True})
+        torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-3, atol=1e-3)
+        ark, eager = (summary(times(call, arguments, rounds)) for call in (compiled, function))
+        row = {
+            "case": what,
+            "unit": "ms",
+            "ark": ark,
+            "rivals": {"eager": eager},
+            "errors": None,
+            "floor": None,
+            "must": None,
+        }
+        rows.append(row)
+    return rows
+
+
+def run(rank: int, world: int, path: str, rounds: int, json: str | None) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("cpu:ark", store=dist.FileStore(path, world), rank=rank, world_size=world)
+    with torch.no_grad():
+        rows = measure(rounds)
+    if rank == 0:
+        for row in rows:
+            print_row(row)
+        write_json(json, rows, ranks=world, cores=os.cpu_count())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (args.ranks, os.path.join(folder, "store"), args.rounds, args.json)
+        mp.spawn(run, args=arguments, nprocs=args.ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+// What the ranks of a group share for plans with exchanges: memory of each plan, by its key.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+
+#include "comm/host_arena.h"
+#include "plan/plan.h"
+
+namespace ark::bindings {
+
+/// Of one plan. It holds the state of its run, so a plan that is made anew finds the launches counted.
+struct PlanMemory {
+  std::unique_ptr<comm::HostArena> arena;
+  std::mutex turn;  // of a launch
+};
+
+/// Owned by the group. Thread-safe; memory is made by one thread at a time.
+class PlanMemories {
+ public:
+  /// The memory that `key` has; where it has none, collective: ranks compare the interfaces of their plans first. Keys
+  /// are each rank's own, what ranks make together they tell by its number. Throws UserError where plans differ.
+  std::shared_ptr<PlanMemory> at(const std::string& key, const plan::Plan& plan, comm::Store& store,
+                                 const comm::GroupInfo& group, comm::Clock::time_point deadline);
+  /// Held by who uses the group for a plan: close() waits for it.
+  std::shared_lock<std::shared_mutex> use() { return std::shared_lock(uses_); }
+  /// True from close() on: who waits gives up.
+  bool closing() const { return closing_; }
+  /// Waits for what is under way; gives the memory back.
+  void close();
+
+ private:
+  std::shared_ptr<PlanMemory> make(const plan::Plan& plan, comm::Store& store, const comm::GroupInfo& group,
+                                   comm::Clock::time_point deadline);
+
+  std::shared_mutex uses_;
+  std::mutex making_;  // held while memory is made
+  std::mutex mutex_;   // of `of_key_`
+  std::map<std::string, std::shared_ptr<PlanMemory>> of_key_;
+  int made_ = 0;
+  std::atomic<bool> closing_{false};
+};
+
+}  // namespace ark::bindings

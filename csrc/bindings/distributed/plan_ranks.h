@@ -1,0 +1,20 @@
+// Plans with exchanges and the process groups that they name. A plan holds no group: it asks torch for the name at each
+// launch, so a group that has been destroyed is an error, and one that has been made anew is the one that counts.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "plan/plan.h"
+#include "targets/rank_memory.h"
+
+namespace ark::bindings {
+
+/// Calls `launch` with the memory of the plan's ranks; needs no interpreter. Throws UserError where ranks have different
+/// plans, DeviceError where the group is gone, has failed, or fails.
+void run_with_ranks(const plan::Plan& plan, const std::string& key,
+                    const std::function<void(const targets::RankMemory&)>& launch);
+
+/// This rank does not run a plan that its peers may wait for: they raise, with `why`. Nothing if there is no such group.
+void fail_group(const std::string& group, const std::string& why);
+
+}  // namespace ark::bindings

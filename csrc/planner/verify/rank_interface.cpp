@@ -1,0 +1,93 @@
+#include "planner/verify/rank_interface.h"
+
+#include "base/check.h"
+#include "planner/verify/counter_blocks.h"
+#include "planner/verify/regions.h"
+
+namespace ark::planner {
+namespace {
+
+using plan::Buffer;
+using plan::BufferKind;
+using plan::Plan;
+
+/// FNV-1a over numbers.
+class Digest {
+ public:
+  void add(int64_t number) {
+    for (int byte = 0; byte < 8; ++byte) {
+      value_ ^= static_cast<uint64_t>(number) >> (8 * byte) & 0xff;
+      value_ *= 0x100000001b3u;
+    }
+  }
+  std::string text() const {
+    std::ostringstream out;
+    out << std::hex << value_;
+    return out.str();
+  }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+const Buffer& buffer_of(const Plan& plan, const abi::Operand& operand) { return plan.buffers[operand.slot]; }
+
+/// The op's first operand that is an out-box; -1: it does not send. All of them get the same parts (exchanges.cpp).
+int first_out_box(const Plan& plan, const plan::Op& op) {
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    if (op.operands[i].slot < plan.buffers.size() && buffer_of(plan, op.operands[i]).kind == BufferKind::kBoxOut)
+      return static_cast<int>(i);
+  return -1;
+}
+
+/// The part of a box that each tile writes, and what it arrives on at other ranks.
+std::string digest_of_tiles(const Plan& plan, const plan::Op& op, int operand) {
+  const OperandUse use = read_uses(op, plan.programs)[static_cast<size_t>(operand)];
+  Digest digest;
+  std::vector<Box> boxes;
+  for (int64_t tile = 0; tile < tiles_of(op.record); ++tile) {
+    boxes.clear();
+    tile_region(op, plan.programs, operand, use, tile, buffer_of(plan, op.operands[operand]).size_bytes, boxes);
+    for (const Box& box : boxes) {
+      for (const int64_t number : {box.begin, box.width, int64_t{box.num_dims}}) digest.add(number);
+      for (int d = 0; d < box.num_dims; ++d) digest.add(box.dims[d].count), digest.add(box.dims[d].stride);
+    }
+    for (int a = 0; a < op.record.num_arrivals; ++a) {
+      if (op.record.arrive_rank_stride[a] == 0) continue;
+      const CounterRange counters = counters_of(op.record.arrive[a], op.record, tile);
+      digest.add(counters.first), digest.add(counters.last), digest.add(op.record.arrive_rank_stride[a]);
+    }
+  }
+  return digest.text();
+}
+
+std::string describe_arrivals(const abi::OpRecord& record) {
+  std::string text;
+  for (int a = 0; a < record.num_arrivals; ++a)
+    if (const int stride = record.arrive_rank_stride[a]; stride != 0)
+      text += cat(", ", stride, " counters for each rank from ", record.arrive[a].counter, " on");
+  return text;
+}
+
+RankTerm term_of(const Plan& plan, const plan::Op& op, int operand) {
+  const abi::OpRecord& record = op.record;
+  const abi::Operand& out = op.operands[static_cast<size_t>(operand)];
+  const Buffer& own = plan.buffers[static_cast<size_t>(buffer_of(plan, out).twin)];
+  const int64_t begin = own.arena_offset - own.index * plan::box_stride(own.size_bytes);
+  const std::string value =
+      cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ", begin, " on, ",
+          tiles_of(record), " tiles", describe_arrivals(record), ", parts ", digest_of_tiles(plan, op, operand));
+  return {cat("op '", op.name, "'"), value};
+}
+
+}  // namespace
+
+std::vector<RankTerm> rank_interface(const Plan& plan) {
+  std::vector<RankTerm> terms;
+  for (const plan::Op& op : plan.ops)
+    if (const int operand = first_out_box(plan, op); operand >= 0) terms.push_back(term_of(plan, op, operand));
+  terms.push_back({"the whole", cat(plan.world, " ranks, boxes of ", plan.box_bytes, " bytes")});
+  return terms;
+}
+
+}  // namespace ark::planner

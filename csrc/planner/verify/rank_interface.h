@@ -1,0 +1,20 @@
+// What the ranks of a plan with exchanges have to have in common: all that one of them does in the memory of another.
+// Their plans may differ in the rest (a rank may know that an offset is 0).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace ark::planner {
+
+/// One such thing. `name` says what this rank calls it and is not compared.
+struct RankTerm {
+  std::string name, value;
+};
+
+/// Of every op that sends, in their order, then of the plan as a whole: type, size and place of its boxes, and of each
+/// of its tiles the bytes that it writes and the counters that it arrives on.
+std::vector<RankTerm> rank_interface(const plan::Plan& plan);
+
+}  // namespace ark::planner

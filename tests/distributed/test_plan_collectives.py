@@ -1,0 +1,149 @@
+"""Collectives inside plans: each alone and fused, forward and backward, against the group's own calls. Ranks are
+processes; `strict` makes an ATen step an error."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+
+from tests.conftest import has_extension
+from tests.support.distributed_worker import run_each, run_ranks, values
+
+pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool]
+REDUCTIONS = ["sum", "avg", "min", "max", "product"]
+
+
+def compiled(function: Callable, **options) -> Callable:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="ark", fullgraph=True, options={"strict": True, **options})
+
+
+def ranks_values(rank: int, sizes: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Another value on each rank."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    if dtype == torch.bool:
+        return torch.rand(sizes, generator=generator) < 0.6
+    if not dtype.is_floating_point:
+        return torch.randint(-9, 10, sizes, generator=generator, dtype=dtype)
+    return torch.randn(sizes, generator=generator).to(dtype)
+
+
+def check_equal(function: Callable, *arguments: torch.Tensor, launches: int = 3) -> None:
+    """The bits of eager, which are those of the group's own calls; launches take turns with memory."""
+    fast = compiled(function)
+    for launch in range(launches):
+        given = [a if a.dtype == torch.bool else a + launch for a in arguments]
+        want, got = function(*given), fast(*given)
+        for w, g in zip(want, got) if isinstance(want, (tuple, list)) else [(want, got)]:
+            assert g.dtype == w.dtype and g.shape == w.shape and g.stride() == w.stride()
+            assert torch.equal(g, w), f"{function}, launch {launch}: {g} instead of {w}"
+
+
+def sizes_of(choice: random.Random, first: int) -> tuple[int, ...]:
+    """Of one to three dimensions; the first one is a multiple of `first`."""
+    return (first * choice.randint(1, 5), *(choice.randint(1, 40) for _ in range(choice.randint(0, 2))))
+
+
+def gathered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Along dimension 0."""
+    return funcol.wait_tensor(torch.ops._c10d_functional.all_gather_into_tensor(x, group.size(), group.group_name))
+
+
+def reductions(rank: int, world: int) -> None:
+    choice = random.Random(7)
+    group = dist.group.WORLD
+    for dtype in DTYPES if world == 2 else DTYPES[::3]:
+        for op in REDUCTIONS:
+            if dtype == torch.bool and op == "avg":
+                continue
+            x = ranks_values(rank, sizes_of(choice, world), dtype, choice.randint(0, 99))
+            check_equal(lambda x, op=op: funcol.all_reduce(x, op, group), x)
+            check_equal(lambda x, op=op: funcol.reduce_scatter_tensor(x, op, 0, group), x)
+    x = ranks_values(rank, (6, 5), torch.int32, 3)
+    for op in ("band", "bor", "bxor"):
+        check_equal(lambda x, op=op: funcol.all_reduce(x, op, group), x)
+
+
+def not_numbers(rank: int, world: int) -> None:
+    """Minimum and maximum: numbers win, as in the group's own calls."""
+    x = ranks_values(rank, (64,), torch.float32, 1)
+    x[rank::3] = float("nan")
+    x[60:] = float("nan")
+    for op in ("min", "max"):
+        want = funcol.all_reduce(x, op, dist.group.WORLD)
+        got = compiled(lambda x, op=op: funcol.all_reduce(x, op, dist.group.WORLD))(x)
+        assert torch.equal(want.isnan(), got.isnan()) and torch.equal(want.nan_to_num(), got.nan_to_num())
+
+
+def moves(rank: int, world: int) -> None:
+    choice = random.Random(8)
+    group = dist.group.WORLD
+    for dtype in DTYPES if world == 2 else DTYPES[::3]:
+        x = ranks_values(rank, sizes_of(choice, world), dtype, choice.randint(0, 99))
+        check_equal(lambda x: gathered(x, group), x)
+        check_equal(lambda x: funcol.all_to_all_single(x, None, None, group), x)
+        for source in range(world):
+            check_equal(lambda x, source=source: funcol.broadcast(x, source, group), x)
+        y = ranks_values(rank, (4, 3 * world), dtype, 5)
+        check_equal(lambda y: gathered(y.t(), group), y)
+        check_equal(lambda y: funcol.all_to_all_single(y.t(), None, None, group), y)
+
+
+def coalesced(rank: int, world: int) -> None:
+    group = dist.group.WORLD
+    a, b = ranks_values(rank, (2 * world, 5), torch.float32, 1), ranks_values(rank, (world, 3), torch.float32, 2)
+    check_equal(lambda a, b: funcol.all_reduce_coalesced([a, b], "sum", group), a, b)
+    check_equal(lambda a, b: funcol.all_gather_into_tensor_coalesced([a, b], group), a, b)
+    check_equal(lambda a, b: funcol.reduce_scatter_tensor_coalesced([a, b], "avg", [0, 0], group), a, b)
+
+
+def in_place(rank: int, world: int) -> None:
+    """dist.all_reduce and its like, which Dynamo writes as functional collectives and copies."""
+
+    def function(x):
+        y = x * 2
+        dist.all_reduce(y)
+        whole = torch.empty(world * x.shape[0], x.shape[1])
+        dist.all_gather_into_tensor(whole, y)
+        part = torch.empty_like(x)
+        dist.reduce_scatter_tensor(part, whole)
+        other = torch.empty_like(whole)
+        dist.all_to_all_single(other, whole)
+        return y, whole, part, other
+
+    check_equal(function, ranks_values(rank, (3, 7), torch.float32, 1))
+
+
+def argument_in_place(rank: int, world: int) -> None:
+    """The argument itself is reduced."""
+
+    def function(x):
+        dist.all_reduce(x)
+        return x + 1
+
+    x = ranks_values(rank, (5, 6), torch.float32, 1)
+    fast, other = compiled(function), x.clone()
+    for _ in range(3):
+        want, got = function(x), fast(other)
+        assert torch.equal(want, got) and torch.equal(x, other)
+
+
+ALONE = [reductions, not_numbers, moves, coalesced, in_place, argument_in_place]
+
+
+def alone(rank: int, world: int) -> dict:
+    return run_each(ALONE, rank, world)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_alone(world):
+    for of_rank in values(run_ranks(alone, world, seconds=20)):
+        for name, (status, value) in of_rank.items():
+            assert status == "ok", f"{name}: {value}"
