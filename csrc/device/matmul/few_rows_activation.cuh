@@ -1,12 +1,12 @@
 // The activation of a few-row product with several rows, from its prologue into B fragments in registers.
 //
-// A slice of a window is the k of a page: two or four rounds of 64 k for each of the eight warps. Of 64 k, the lanes
-// g * 4 + q of row g have two vectors of 8 k: those at 8 q and at 32 + 8 q.
+// A slice of a window is the k of a page, cut into rounds of 64 k for each of the eight warps (abi/strip_vectors.h).
 //
 // A prologue that reduces (a norm): where registers hold what a thread's vectors are made of, every thread reduces over
 // its own and what threads of a row have meets in shared memory. Longer rows are walked first, a warp a row, which leaves
 // the results in shared memory. The last pass computes every element where it is wanted.
 #pragma once
+#include "device/abi/strip_vectors.h"
 #include "device/matmul/few_rows_form.cuh"
 #include "device/program/row_group.cuh"
 
@@ -44,7 +44,7 @@ struct RowsActivation {
   using Inputs = typename P::template Inputs<8>;
   static constexpr int kK = R::kK, kBlocks = (R::kM + 7) / 8;
   static constexpr int kWindows = abi::strip_windows(R::kM, kK), kSlices = abi::strip_slices(kK);
-  static constexpr int kSliceK = abi::strip_page_k(kK), kRounds = kSliceK / 512, kSliceVectors = 2 * kRounds;
+  static constexpr int kSliceK = abi::strip_page_k(kK), kRounds = abi::strip_rounds(kK), kSliceVectors = 2 * kRounds;
   static constexpr int kWindowSlices = (kSlices + kWindows - 1) / kWindows, kVectors = kWindowSlices * kSliceVectors;
   static constexpr bool kReduces = P::kPasses > 1;
   static constexpr int kWords = static_cast<int>(sizeof(Inputs)) / 4, kKeptRegisters = 96;
@@ -59,20 +59,22 @@ struct RowsActivation {
   static ARK_DEVICE constexpr int slices_of(int window) {
     return window + 1 < kWindows ? kWindowSlices : kSlices - window * kWindowSlices;
   }
-  /// First k of a round, of warp 0.
-  static ARK_DEVICE constexpr int start(int window, int slice, int round) {
-    return (window * kWindowSlices + slice) * kSliceK + round * 512;
+  /// First k of a window, and of the round of vector `number` in it.
+  static ARK_DEVICE constexpr int window_start(int window) { return window * kWindowSlices * kSliceK; }
+  static ARK_DEVICE constexpr int round_start(int window, int number) {
+    return window_start(window) + number / 2 * abi::kStripRoundK;
   }
   static ARK_DEVICE constexpr int rounds_of(int window, int slice) {
-    const int rounds = (kK - start(window, slice, 0) + 511) / 512;
+    const int start = window_start(window) + slice * kSliceK;
+    const int rounds = (kK - start + abi::kStripRoundK - 1) / abi::kStripRoundK;
     return rounds < kRounds ? rounds : kRounds;
   }
-  static ARK_DEVICE constexpr bool whole(int window, int slice, int round) {
-    return start(window, slice, round) + 512 <= kK;
+  static ARK_DEVICE constexpr bool whole(int window, int number) {
+    return round_start(window, number) + abi::kStripRoundK <= kK;
   }
   /// First k of a lane's vector.
-  static ARK_DEVICE int place(int window, int slice, int round, int half, int warp, int q) {
-    return start(window, slice, round) + warp * 64 + half * 32 + q * 8;
+  static ARK_DEVICE int place(int window, int number, int warp, int q) {
+    return window_start(window) + abi::strip_vector_k(number, warp, q);
   }
 
   /// Before the first load(): reductions that walk the rows by themselves; ends with a barrier.
@@ -124,10 +126,9 @@ struct RowsActivation {
   /// Coordinates of vector kNumber of a window; false: it is behind the row's end, they are the row's first.
   template <int kWindow, int kNumber>
   static ARK_DEVICE bool at(const Consumer& consumer, int m, i32 (&x)[P::kDims]) {
-    constexpr int kSlice = kNumber / kSliceVectors, kRound = kNumber / 2 % kRounds;
-    const int k = place(kWindow, kSlice, kRound, kNumber % 2, consumer.warp(), consumer.lane() & 3);
+    const int k = place(kWindow, kNumber, consumer.warp(), consumer.lane() & 3);
     x[P::kDims - 2] = m;
-    const bool there = whole(kWindow, kSlice, kRound) || k < kK;
+    const bool there = whole(kWindow, kNumber) || k < kK;
     x[P::kDims - 1] = there ? k : 0;
     return there;
   }

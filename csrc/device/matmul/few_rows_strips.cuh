@@ -22,6 +22,7 @@ struct Strips {
   static constexpr int kBlocks = Activation::kBlocks;
   static constexpr int kUnits = abi::kStripRows / R::kLanes;  // of a strip
   using Sums = float[kBlocks][4];
+  static constexpr int kChains = kBlocks == 1 ? 2 : 1;  // products in flight: of two blocks, one of each
 
   // Of 16 weight rows and all rows of the activation, a warp's; the stride keeps reads of a column free of conflicts.
   static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = abi::kStripRows * kSumStride,
@@ -44,11 +45,11 @@ struct Strips {
     const int lane = consumer.lane(), g = lane >> 2, q = lane & 3, count = pages_of_slice(units);
     const bool two = R::kLanes == 2 || units > 8;
     // odd rows: the second half first
-    const u32 first = g % kPageRows * kRowBytes + consumer.warp() * 128 + q * 16 + (g & 1) * 64;
+    const u32 first = g % kPageRows * kRowBytes + abi::strip_vector_byte(0, g & 1, consumer.warp(), q);
     // the pages of this lane's rows; rows that are not there read any
     const int of_half = R::kLanes == 2 ? pages_of_half(units) : kPagesOfHalf;
     const int upper_page = min(g / kPageRows, count - 1), lower_page = min(of_half + g / kPageRows, count - 1);
-    float chain[kBlocks][2][4] = {};
+    float chain[kBlocks][kChains][4] = {};
     unrolled<Activation::slices_of(kWindow)>([&](auto slice) __attribute__((always_inline)) {
       constexpr int kSlice = decltype(slice)::value;
       pages.template wait<abi::kStripRows / kPageRows>(count);
@@ -56,10 +57,10 @@ struct Strips {
       const u32 upper = pages.address(pages.slot_at(upper_page)) + first,
                 lower = pages.address(pages.slot_at(lower_page)) + first;
       unrolled<Activation::rounds_of(kWindow, kSlice)>([&](auto round) __attribute__((always_inline)) {
-        constexpr int kRound = decltype(round)::value, kVector = (kSlice * 2 + kRound) * 2;
+        constexpr int kRound = decltype(round)::value, kVector = abi::strip_vector(R::kK, kSlice, kRound, 0);
         uint4 a[2][2] = {};  // half of 64 k, upper or lower rows
-        load_halves<kWindow, kSlice, kRound>(consumer, upper, g, q, a[0][0], a[1][0]);
-        if (two) load_halves<kWindow, kSlice, kRound>(consumer, lower, g, q, a[0][1], a[1][1]);
+        load_halves<kWindow, kVector, kRound>(consumer, upper, g, q, a[0][0], a[1][0]);
+        if (two) load_halves<kWindow, kVector, kRound>(consumer, lower, g, q, a[0][1], a[1][1]);
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
@@ -67,7 +68,7 @@ struct Strips {
             const u32(&x)[4] = b[block][kVector + half];
             const uint4 &top = a[half][0], &bottom = a[half][1];
             mma_16x8x16<kType>(chain[block][0], {top.x, bottom.x, top.y, bottom.y}, x[0], x[1]);
-            mma_16x8x16<kType>(chain[block][1], {top.z, bottom.z, top.w, bottom.w}, x[2], x[3]);
+            mma_16x8x16<kType>(chain[block][kChains - 1], {top.z, bottom.z, top.w, bottom.w}, x[2], x[3]);
           }
       });
       pages.release_next(count);
@@ -76,7 +77,8 @@ struct Strips {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) sums[block][e] = chain[block][0][e] + chain[block][1][e];
+      for (int e = 0; e < 4; ++e)
+        sums[block][e] = chain[block][0][e] + (kChains > 1 ? chain[block][kChains - 1][e] : 0);
   }
 
   /// The warp's sums into `to`, [16 rows][kSumStride].
@@ -98,17 +100,17 @@ struct Strips {
 
  private:
   /// The lane's two vectors of a row: of the lower and of the upper 32 of 64 k.
-  template <int kWindow, int kSlice, int kRound>
+  template <int kWindow, int kVector, int kRound>
   static ARK_DEVICE void load_halves(const Consumer& consumer, u32 row, int g, int q, uint4& lower, uint4& upper) {
-    const uint4 one = shared_load4(row + kRound * 1024), other = shared_load4((row ^ 64) + kRound * 1024);
+    constexpr int kBytes = abi::strip_vector_byte(kRound, 0, 0, 0);
+    const uint4 one = shared_load4(row + kBytes), other = shared_load4((row ^ 64) + kBytes);
     const bool odd = (g & 1) != 0;
     lower = {odd ? other.x : one.x, odd ? other.y : one.y, odd ? other.z : one.z, odd ? other.w : one.w};
     upper = {odd ? one.x : other.x, odd ? one.y : other.y, odd ? one.z : other.z, odd ? one.w : other.w};
     // behind the row's end a page holds what was there before
-    if constexpr (!Activation::whole(kWindow, kSlice, kRound)) {
-      const int k = Activation::place(kWindow, kSlice, kRound, 0, consumer.warp(), q);
-      if (k >= R::kK) lower = {};
-      if (k + 32 >= R::kK) upper = {};
+    if constexpr (!Activation::whole(kWindow, kVector)) {
+      if (Activation::place(kWindow, kVector, consumer.warp(), q) >= R::kK) lower = {};
+      if (Activation::place(kWindow, kVector + 1, consumer.warp(), q) >= R::kK) upper = {};
     }
   }
 };

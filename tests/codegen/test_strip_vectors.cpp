@@ -1,0 +1,62 @@
+// Strips of few-row products (device/matmul/few_rows_strips.cuh): the index arithmetic that device code shares with this
+// test. Every k of a row is multiplied once, by the activation's element of the same k, from its byte in the page.
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "device/abi/strip_vectors.h"
+#include "support/check.h"
+
+using namespace ark;
+
+namespace {
+
+constexpr int kPageBytes = 2 * abi::kStripPageElements;
+
+void every_k_once(int m, int k) {
+  const int windows = abi::strip_windows(m, k), slices = abi::strip_slices(k), width = abi::strip_page_k(k);
+  const int of_window = (slices + windows - 1) / windows, blocks = (m + 7) / 8;
+  EXPECT((windows - 1) * of_window < slices);                        // no window is empty
+  EXPECT(of_window * abi::strip_rounds(k) * 2 * blocks * 4 <= 128);  // registers of the activation
+  std::vector<int> met(static_cast<size_t>(k / 8));
+  for (int window = 0; window < windows; ++window) {
+    std::set<int> numbers;
+    for (int slice = 0; slice < std::min(of_window, slices - window * of_window); ++slice)
+      for (int round = 0; round < abi::strip_rounds(k); ++round)
+        for (int half = 0; half < 2; ++half) {
+          const int number = abi::strip_vector(k, slice, round, half);
+          EXPECT(numbers.insert(number).second && number < of_window * abi::strip_rounds(k) * 2);
+          for (int warp = 0; warp < 8; ++warp)
+            for (int q = 0; q < 4; ++q) {
+              const int place = window * of_window * width + abi::strip_vector_k(number, warp, q);
+              if (place < k) ++met[static_cast<size_t>(place / 8)];
+              // the page of this slice holds the row's elements from the slice's first on
+              const int first = (window * of_window + slice) * width;
+              EXPECT(place >= first && place < first + width && place % 8 == 0);
+              EXPECT(abi::strip_vector_byte(round, half, warp, q) == (place - first) * 2);
+              // odd rows read their halves in the other order, by one bit of the address
+              EXPECT((abi::strip_vector_byte(round, half, warp, q) ^ 64) ==
+                     abi::strip_vector_byte(round, 1 - half, warp, q));
+            }
+        }
+  }
+  for (const int times : met) EXPECT(times == 1);
+}
+
+/// Rows of a page lie apart, begin where one bit tells halves apart, and whoever reads behind a row's end stays in the page.
+void rows_fit_pages(int k) {
+  const int rows = abi::strip_page_rows(k), bytes = abi::strip_row_bytes(k);
+  EXPECT(8 % rows == 0 && bytes % 128 == 0);
+  EXPECT(bytes >= 2 * std::min(k, abi::strip_page_k(k)));
+  EXPECT((rows - 1) * bytes + 2 * abi::strip_page_k(k) <= kPageBytes);
+}
+
+}  // namespace
+
+int main() {
+  for (int k = 8; k <= 32768; k += k < 4096 ? 8 : 1000) {
+    rows_fit_pages(k);
+    for (const int m : {2, 8, 9, 16}) every_k_once(m, k);
+  }
+  return test::result("strip vectors");
+}
