@@ -33,7 +33,7 @@ from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
-from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
+from ark_torch.steps import cuts_of, is_too_long, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
 
@@ -77,6 +77,8 @@ class _GraphCompiler:
         move_host_scalars(gm.graph, self.device)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
+        self.returned: set[fx.Node] = set()
+        fx.map_arg(self.result, self.returned.add)
         self.owner = roots(gm.graph)
         self.symbols = SymbolTable(gm.graph)
         self.causes: dict[fx.Node, str] = {}
@@ -104,9 +106,7 @@ class _GraphCompiler:
         what the graph returned: a copy that keeps its input's offset is ATen's."""
         if not self.symbols.sources:
             return
-        returned: list[fx.Node] = []
-        fx.map_arg(self.result, returned.append)
-        for root in {self.owner[node] for node in returned if node.op != "placeholder"}:
+        for root in {self.owner[node] for node in self.returned if node.op != "placeholder"}:
             val = root.meta.get("val")
             if root.op != "call_function" or not isinstance(val, torch.Tensor) or val.layout != torch.strided:
                 continue
@@ -118,7 +118,7 @@ class _GraphCompiler:
         built: dict[tuple, NativeSegment] = {}
         for attempt in range(MAX_RETRIES + len(self.nodes)):
             steps = partition(self.nodes, lambda n: n not in self.causes, self.owner)
-            steps = split_wide(split_at(steps, self.cuts), self.result)
+            steps = split_wide(split_at(steps, self.cuts), self.returned)
             release_small(steps)
             if own_views(steps, self.owner, self.causes):
                 continue
@@ -130,11 +130,13 @@ class _GraphCompiler:
     def _compile(self, steps: list[Step], built: dict, last: bool) -> dict[int, NativeSegment] | None:
         """Place of a native step -> its segment, of an earlier attempt where nothing has changed; None where one is
         declined."""
-        segments = {}
+        segments: dict[int, NativeSegment] = {}
+        made: set[fx.Node] = set()
         for i, step in enumerate(steps):
+            outputs = outputs_of(step, made, self.returned) if step.native else []
+            made.update(step.nodes)
             if not step.native:
                 continue
-            outputs = outputs_of(step, steps, self.result)
             key = (tuple(step.nodes), tuple(outputs))
             try:
                 if key not in built:
@@ -145,7 +147,8 @@ class _GraphCompiler:
                 if cuts and not last:
                     self.cuts.update(cuts)
                     return None
-                self._decline(step, str(error), whole=last or bool(self.cuts) or isinstance(error, SizeOfValues))
+                whole = last or isinstance(error, SizeOfValues)
+                self._decline(step, str(error), whole or (bool(self.cuts) and is_too_long(str(error))))
                 return None
             except (RuntimeError, ValueError) as error:
                 self._internal_error(step, error)

@@ -3,13 +3,11 @@ the values that leave a step."""
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import fx
 
 from ark_torch.groups import has_exchange
-from ark_torch.ordering import is_view
+from ark_torch.ordering import is_getitem, is_view
 from ark_torch.partition import Step, is_symbolic
 from ark_torch.symbols import is_unbacked_source
 
@@ -54,12 +52,30 @@ TOO_LONG = ("a program of more than", " operands, at most ")  # in the planner's
 LONG_STEP = 64  # nodes: shorter steps are not cut
 
 
+def is_too_long(message: str) -> bool:
+    """Whether the planner declines a step for its length."""
+    return any(words in message for words in TOO_LONG)
+
+
 def cuts_of(step: Step, message: str) -> list[fx.Node]:
     """Where a step that the planner declines is cut, so that its parts are planned: a loop, unrolled, is one op or has
     too much to read for one. Nowhere for another message or a short step."""
-    if len(step.nodes) < LONG_STEP or not any(words in message for words in TOO_LONG):
+    if len(step.nodes) < LONG_STEP or not is_too_long(message):
         return []
-    return [step.nodes[len(step.nodes) * part // 8] for part in range(1, 8)]
+    return [step.nodes[place] for place in _places(step.nodes, 8)]
+
+
+def _places(nodes: list[fx.Node], num_parts: int) -> list[int]:
+    """Where the nodes are cut into parts of about one size, perhaps fewer. A tuple and its getitems stay together:
+    no part can read a tuple of another one."""
+    last = {n.args[0]: i for i, n in enumerate(nodes) if is_getitem(n)}
+    allowed, end = [], 0  # the place of the last getitem of the tuples so far
+    for i, node in enumerate(nodes):
+        if i > end:
+            allowed.append(i)
+        end = max(end, last.get(node, i))
+    wanted = [len(nodes) * part // num_parts for part in range(1, num_parts)]
+    return sorted({min(allowed, key=lambda place: abs(place - want)) for want in wanted}) if allowed else []
 
 
 def split_at(steps: list[Step], cuts: set[fx.Node]) -> list[Step]:
@@ -74,22 +90,21 @@ def split_at(steps: list[Step], cuts: set[fx.Node]) -> list[Step]:
     return parts
 
 
-def split_wide(steps: list[Step], result) -> list[Step]:
+def split_wide(steps: list[Step], returned: set[fx.Node]) -> list[Step]:
     """A launch carries a limited number of addresses: a native step of more tensors becomes several."""
-    returned = set()
-    fx.map_arg(result, returned.add)
     return [part for step in steps for part in (_parts(step, returned) if step.native else [step])]
 
 
-def _parts(step: Step, returned: set) -> list[Step]:
-    if len(step.nodes) < 2 or _num_tensors(step.nodes, returned) <= MOST_TENSORS:
+def _parts(step: Step, returned: set[fx.Node]) -> list[Step]:
+    if _num_tensors(step.nodes, returned) <= MOST_TENSORS:
         return [step]
-    middle = len(step.nodes) // 2
-    halves = Step(True, step.nodes[:middle]), Step(True, step.nodes[middle:])
+    halves = split_at([step], {step.nodes[place] for place in _places(step.nodes, 2)})
+    if len(halves) < 2:
+        return [step]
     return [part for half in halves for part in _parts(half, returned)]
 
 
-def _num_tensors(nodes: list[fx.Node], returned: set) -> int:
+def _num_tensors(nodes: list[fx.Node], returned: set[fx.Node]) -> int:
     """That such a step reads from outside or hands out."""
     inside = set(nodes)
     read = {x for node in nodes for x in node.all_input_nodes if x not in inside and not is_symbolic(x)}
@@ -114,12 +129,9 @@ def _is_tiny(node: fx.Node) -> bool:
     return all(not isinstance(v, torch.Tensor) or v.dim() == 0 for v in [*vals, *inputs])
 
 
-def outputs_of(step: Step, steps: list[Step], result) -> list[fx.Node]:
+def outputs_of(step: Step, made: set[fx.Node], returned: set[fx.Node]) -> list[fx.Node]:
     """Values of the step that later steps or the caller read, and that no earlier step has made."""
     inside = set(step.nodes)
-    made = {node for earlier in itertools.takewhile(lambda s: s is not step, steps) for node in earlier.nodes}
-    returned = set()
-    fx.map_arg(result, returned.add)
     found = []
     for node in step.nodes:
         if isinstance(node.meta.get("val"), (tuple, list)) or is_symbolic(node) or node in made:

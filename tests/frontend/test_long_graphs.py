@@ -7,8 +7,12 @@ import time
 import pytest
 import torch
 
+import ark_torch.segment
+from ark_torch import steps
 from ark_torch.backend import ark
+from ark_torch.errors import Unsupported
 from ark_torch.records import recording
+from tests.support.reference_eval import ReferenceGraph
 
 
 def compiled(body, inputs, **kwargs):
@@ -53,3 +57,55 @@ def test_many_writes_to_one_tensor(num_writes):
     actual, (record,) = compiled(body, [x])
     torch.testing.assert_close(actual, body(x))
     assert not record.fallbacks and not record.internal_errors
+
+
+@pytest.mark.parametrize("most_tensors", range(6, 15))
+def test_a_wide_segment_is_not_cut_within_a_tuple(monkeypatch, most_tensors):
+    monkeypatch.setattr(steps, "MOST_TENSORS", most_tensors)
+
+    def body(*xs):
+        return [part for x in xs for part in torch.max(x, 1)]
+
+    inputs = [torch.randn(4, 8) for _ in range(7)]
+    actual, (record,) = compiled(body, inputs, options={"strict": True})
+    torch.testing.assert_close(actual, body(*inputs), rtol=0, atol=0)
+    assert len(record.segments) > 1
+
+
+def test_a_long_segment_is_not_cut_within_a_tuple():
+    def body(x):
+        y, maxima = x.clone(), []
+        for i in range(300):
+            y[:, i % 64] = y[:, (i + 5) % 64] * 0.5 + 1
+            maxima.append(y.max(1)[0])
+        return y, maxima
+
+    x = torch.randn(10, 64)
+    actual, (record,) = compiled(body, [x], options={"strict": True})
+    torch.testing.assert_close(actual, body(x))
+    assert len(record.segments) > 1
+
+
+class ShortOnly(ReferenceGraph):
+    """A planner that takes few nodes, and no sigmoid."""
+
+    def prepare(self, symbols) -> None:
+        if len(self.graph["nodes"]) > 100:
+            raise Unsupported("a program of more than 100 instructions")
+        for node in self.graph["nodes"]:
+            if node["attrs"].get("opcode") == "sigmoid":
+                raise Unsupported(f"node {node['name']}: no task kind")
+
+
+def test_a_node_declined_after_a_cut_elsewhere_goes_alone(monkeypatch):
+    monkeypatch.setattr(ark_torch.segment, "make_executable", lambda *args: ShortOnly(*args))
+
+    def body(x):
+        for _ in range(100):
+            x = x * 0.5 + 1
+        return torch.sigmoid(x.cumprod(1) * 2) + x.sum()
+
+    x = torch.randn(5, 6)
+    actual, (record,) = compiled(body, [x])
+    torch.testing.assert_close(actual, body(x))
+    assert len(record.segments) > 3 and record.num_aten == 2, record.fallbacks
