@@ -86,7 +86,8 @@ struct StripLoader {
   ARK_DEVICE void load_half(PageWalk& walk, Rows& rows, int until_jump, int left) {
     const int k = params().k, page_rows = abi::strip_page_rows(k), row_bytes = abi::strip_row_bytes(k),
               bytes = min(abi::strip_page_k(k), left) * 2;
-    const bool together = bytes == row_bytes && rows.stride == k;  // rows that lie together are one copy
+    // rows that lie in memory as they do in the page are one copy
+    const bool together = bytes == row_bytes && rows.stride * 2 == row_bytes;
     const unsigned char* from = rows.from;
 #pragma unroll 1
     for (int count = rows.count; count > 0; count -= page_rows) {

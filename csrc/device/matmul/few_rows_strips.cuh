@@ -22,7 +22,8 @@ struct Strips {
   static constexpr int kBlocks = Activation::kBlocks;
   static constexpr int kUnits = abi::kStripRows / R::kLanes;  // of a strip
   using Sums = float[kBlocks][4];
-  static constexpr int kChains = kBlocks == 1 ? 2 : 1;  // products in flight: of two blocks, one of each
+  /// Products in flight: one chain where the activation takes most registers, or of each of two blocks.
+  static constexpr int kChains = kBlocks * Activation::kVectors <= 16 ? 2 : 1;
 
   // Of 16 weight rows and all rows of the activation, a warp's; the stride keeps reads of a column free of conflicts.
   static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = abi::kStripRows * kSumStride,
