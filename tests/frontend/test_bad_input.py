@@ -347,7 +347,7 @@ def test_index_out_of_range_in_the_call_with_copies():
         def _restride(self, inputs):
             return [inputs[0].contiguous()]
 
-    lowered = SimpleNamespace(graph={"immutable": [False]}, symbols=[], extras=[], inputs=[])
+    lowered = SimpleNamespace(graph={"immutable": [False], "nodes": []}, symbols=[], extras=[], inputs=[])
     segment = Segment("segment", lowered, executable, make_fallback=None, where="here")
     with pytest.raises(IndexError, match="out of range"):
         segment([torch.zeros(3, 2).t()])
