@@ -191,6 +191,15 @@ NamedPlan column_plan() {
   return {"column", p};
 }
 
+/// An operand whose accesses are known to move 16 bytes.
+abi::Operand whole_vectors(DType type) {
+  abi::Operand operand{};
+  operand.dtype = static_cast<int>(type);
+  operand.vector = static_cast<signed char>(16 / size_bytes(type));
+  operand.index_operand = -1;
+  return operand;
+}
+
 /// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; lengths of one row and types,
 /// each form once (called), one row in two layers (part of the kernel's body), or several rows.
 enum class RowsPlan { kEverySize, kOne, kEight, kSixteen };
@@ -258,6 +267,7 @@ NamedPlan rows_plan(RowsPlan which) {
       segment.num_units = 256;
       rows.num_units += segment.num_units;
     }
+    if (shape.m > 1 && which != RowsPlan::kEverySize) op.operands.assign(8, whole_vectors(shape.type));
     p.ops.insert(p.ops.end(), which == RowsPlan::kEverySize ? 1 : 2, op);
   };
   const DType b = DType::kBF16;

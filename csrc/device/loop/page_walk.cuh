@@ -149,18 +149,17 @@ struct PageReader {
       consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
                                           WaitName{consumer.op, -1, abi::kWaitPageFull});
   }
-  /// The next `count` pages, at most kMost, have landed.
-  template <int kMost>
+  /// The next `count` pages, at most 32, have landed: a lane looks at one of them; the warp is together afterwards.
   ARK_DEVICE void wait(int count) const {
+    const int lane = consumer.lane();
     bool there = true;
-#pragma unroll
-    for (int i = 0; i < kMost; ++i)
-      if (i < count) there = mbarrier_try_wait(full + slot_at(i) * 8, parity_at(i)) && there;
-    if (there) return;
+    if (lane < count) there = mbarrier_try_wait(full + slot_at(lane) * 8, parity_at(lane));
+    if (__all_sync(~0u, there)) return;
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
       consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
                                           WaitName{consumer.op, -1, abi::kWaitPageFull});
+    __syncwarp();
   }
   /// This warp has read the next `count` pages: a lane reports one of them.
   ARK_DEVICE void release_next(int count) const {

@@ -25,6 +25,11 @@ struct FragmentSink {
   }
 };
 
+template <class A, class B>
+inline constexpr bool kSame = false;
+template <class A>
+inline constexpr bool kSame<A, A> = true;
+
 /// Of the passes of a program before its last.
 template <class P, int kPass = 0>
 consteval int most_accumulator_bytes() {
@@ -47,12 +52,13 @@ struct RowsActivation {
   static constexpr int kSliceK = abi::strip_page_k(kK), kRounds = abi::strip_rounds(kK), kSliceVectors = 2 * kRounds;
   static constexpr int kWindowSlices = (kSlices + kWindows - 1) / kWindows, kVectors = kWindowSlices * kSliceVectors;
   static constexpr bool kReduces = P::kPasses > 1;
-  static constexpr int kWords = static_cast<int>(sizeof(Inputs)) / 4, kKeptRegisters = 96;
-  static constexpr bool kKeeps =
-      kReduces && kWindows == 1 && kBlocks * kVectors * kWords <= kKeptRegisters && most_accumulator_bytes<P>() <= 32;
+  static constexpr int kWords = static_cast<int>(sizeof(Inputs)) / 4, kKeptRegisters = 112;
+  static constexpr bool kKeeps = kReduces && kWindows == 1 &&
+                                 kVectors * (kWords + 4 * (kBlocks - 1)) <= kKeptRegisters &&
+                                 most_accumulator_bytes<P>() <= 32;
   /// Shared memory of the reductions: results, or of two passes by turns what each warp has of each row.
   static constexpr int kReduceBytes = !kReduces ? 0
-                                      : kKeeps  ? 2 * 8 * kBlocks * kConsumerWarps * most_accumulator_bytes<P>()
+                                      : kKeeps  ? 2 * 8 * kConsumerWarps * most_accumulator_bytes<P>()
                                                 : 8 * kBlocks * static_cast<int>(sizeof(Uniform));
   using Fragments = u32[kBlocks][kVectors][4];
 
@@ -120,34 +126,54 @@ struct RowsActivation {
     return {task, R::kPrologueOperand, consumer.worker, Form::kVectorOperands >> R::kPrologueOperand};
   }
 
-  // Loads are made under no condition (the compiler waits at the end of each conditional one): what is not there reads
-  // something that is.
+  // Loads and what is made of them stand under no condition: the compiler moves a load to where its only use is, and
+  // waits at the end of each branch for what was loaded there. Rows that are not there are the last one again, their
+  // sums are nobody's; vectors behind the row's end are read at its start and become zeros.
 
-  /// Coordinates of vector kNumber of a window; false: it is behind the row's end, they are the row's first.
+  /// A vector's place: coordinates that all vectors of a thread share, and what lies between in the context.
   template <int kWindow, int kNumber>
-  static ARK_DEVICE bool at(const Consumer& consumer, int m, i32 (&x)[P::kDims]) {
-    const int k = place(kWindow, kNumber, consumer.warp(), consumer.lane() & 3);
-    x[P::kDims - 2] = m;
-    const bool there = whole(kWindow, kNumber) || k < kK;
-    x[P::kDims - 1] = there ? k : 0;
-    return there;
-  }
+  struct At {
+    static constexpr bool kWhole = whole(kWindow, kNumber);
+    static constexpr i32 kBehind = kWhole ? window_start(kWindow) + abi::strip_vector_k(kNumber, 0, 0) : 0;
+    ProgramContext c;
+    i32 x[P::kDims] = {};
+    bool there = true;  // else behind the row's end
+
+    ARK_DEVICE At(const Consumer& consumer, const ProgramContext& context, int m) : c(context.behind(kBehind)) {
+      const int q = consumer.lane() & 3;
+      x[P::kDims - 2] = min(m, R::rows(context.task) - 1);
+      if constexpr (kWhole) {
+        x[P::kDims - 1] = abi::strip_vector_k(0, consumer.warp(), q);
+      } else {
+        const int k = place(kWindow, kNumber, consumer.warp(), q);
+        there = k < kK;
+        x[P::kDims - 1] = there ? k : 0;
+      }
+    }
+    ARK_DEVICE int k() const { return x[P::kDims - 1] + kBehind; }
+  };
 
   template <int kWindow, int kNumber>
   static ARK_DEVICE void load_vector(const Consumer& consumer, const ProgramContext& c, int m, Inputs& in) {
-    i32 x[P::kDims] = {};
-    at<kWindow, kNumber>(consumer, min(m, R::rows(c.task) - 1), x);
-    P::template load<8>(c, x, in);
+    const At<kWindow, kNumber> at(consumer, c, m);
+    P::template load<8>(at.c, at.x, in);
   }
   /// The last pass.
   template <int kWindow, int kNumber, class S>
-  static ARK_DEVICE void finish_vector(const Consumer& consumer, const Task& task, const ProgramContext& c, int m,
-                                       const Inputs& in, const Uniform& u, u32 (&words)[4]) {
-    words[0] = words[1] = words[2] = words[3] = 0;
-    i32 x[P::kDims] = {};
-    auto acc = P::accumulator(Pass<P::kPasses - 1>{});
-    if (at<kWindow, kNumber>(consumer, m, x) && m < R::rows(task))
-      P::template element<8>(Pass<P::kPasses - 1>{}, c, x, x[P::kDims - 1], in, u, acc, FragmentSink<S>{words});
+  static ARK_DEVICE void finish_vector(const Consumer& consumer, const ProgramContext& c, int m, const Inputs& in,
+                                       const Uniform& u, u32 (&words)[4]) {
+    const At<kWindow, kNumber> at(consumer, c, m);
+    if constexpr (kSame<typename P::Copied, S>) {
+      static_assert(sizeof(in) == sizeof(words));
+      __builtin_memcpy(words, &in, sizeof(words));
+    } else {
+      auto acc = P::accumulator(Pass<P::kPasses - 1>{});
+      P::template element<8>(Pass<P::kPasses - 1>{}, at.c, at.x, at.k(), in, u, acc, FragmentSink<S>{words});
+    }
+    if constexpr (!decltype(at)::kWhole) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = at.there ? words[i] : 0;
+    }
   }
 
   /// The vectors of row m.
@@ -170,7 +196,7 @@ struct RowsActivation {
       });
       unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
         constexpr int kAt = decltype(i)::value;
-        finish_vector<kWindow, kFirst + kAt, S>(consumer, task, c, m, in[kAt], u, b[kFirst + kAt]);
+        finish_vector<kWindow, kFirst + kAt, S>(consumer, c, m, in[kAt], u, b[kFirst + kAt]);
       });
     });
     unrolled<kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
@@ -179,74 +205,64 @@ struct RowsActivation {
     });
   }
 
-  /// The only window of a prologue that reduces.
+  /// The only window of a prologue that reduces, eight rows after the other.
   template <class S>
   static ARK_DEVICE void load_kept(const Consumer& consumer, const Task& task, unsigned char* shared, Fragments& b) {
     const ProgramContext c = context(consumer, task);
-    const int g = consumer.lane() >> 2;
-    Inputs in[kBlocks][kVectors];
-    Uniform u[kBlocks] = {};
-    each_vector([&](auto block, auto n) __attribute__((always_inline)) {
-      constexpr int kBlock = decltype(block)::value, kNumber = decltype(n)::value;
-      load_vector<0, kNumber>(consumer, c, kBlock * 8 + g, in[kBlock][kNumber]);
-    });
-    unrolled<P::kPasses - 1>([&](auto pass) __attribute__((always_inline)) {
-      reduce_pass<decltype(pass)::value>(consumer, c, in, u, shared);
-    });
-    each_vector([&](auto block, auto n) __attribute__((always_inline)) {
-      constexpr int kBlock = decltype(block)::value, kNumber = decltype(n)::value;
-      finish_vector<0, kNumber, S>(consumer, task, c, kBlock * 8 + g, in[kBlock][kNumber], u[kBlock],
-                                   b[kBlock][kNumber]);
-    });
-  }
-
-  /// One pass over the kept vectors: lanes of a row by shuffles, warps through shared memory, both in their order.
-  template <int kPass>
-  static ARK_DEVICE void reduce_pass(const Consumer& consumer, const ProgramContext& c,
-                                     const Inputs (&in)[kBlocks][kVectors], Uniform (&u)[kBlocks],
-                                     unsigned char* shared) {
-    using Accumulator = decltype(P::accumulator(Pass<kPass>{}));
-    const int lane = consumer.lane(), g = lane >> 2;
-    Accumulator* parts = reinterpret_cast<Accumulator*>(shared + kPass % 2 * (kReduceBytes / 2));  // [row][warp]
     unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
       constexpr int kBlock = decltype(block)::value;
-      Accumulator acc = P::accumulator(Pass<kPass>{});
-      acc.start();
+      const int m = kBlock * 8 + (consumer.lane() >> 2);
+      Inputs in[kVectors];
+      Uniform u{};
       unrolled<kVectors>([&](auto n) __attribute__((always_inline)) {
         constexpr int kNumber = decltype(n)::value;
-        i32 x[P::kDims] = {};
-        if (at<0, kNumber>(consumer, min(kBlock * 8 + g, R::rows(c.task) - 1), x))
-          P::template element<8>(Pass<kPass>{}, c, x, x[P::kDims - 1], in[kBlock][kNumber], u[kBlock], acc, NoSink{});
+        load_vector<0, kNumber>(consumer, c, m, in[kNumber]);
       });
-#pragma unroll
-      for (int mask = 1; mask < 4; mask *= 2) {
-        Accumulator other = shuffle_xor(acc, mask);
-        if ((lane & mask) != 0) {
-          other.merge(acc);
-          acc = other;
-        } else {
-          acc.merge(other);
-        }
-      }
-      if ((lane & 3) == 0) parts[(kBlock * 8 + g) * kConsumerWarps + consumer.warp()] = acc;
-    });
-    consumer.sync();
-    unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
-      constexpr int kBlock = decltype(block)::value;
-      const Accumulator* row = parts + (kBlock * 8 + g) * kConsumerWarps;
-      Accumulator acc = row[0];
-#pragma unroll
-      for (int w = 1; w < kConsumerWarps; ++w) acc.merge(row[w]);
-      P::finish(acc, u[kBlock]);
+      unrolled<P::kPasses - 1>([&](auto pass) __attribute__((always_inline)) {
+        constexpr int kPass = decltype(pass)::value;
+        reduce_pass<kPass, (kBlock * (P::kPasses - 1) + kPass) % 2>(consumer, c, m, in, u, shared);
+      });
+      unrolled<kVectors>([&](auto n) __attribute__((always_inline)) {
+        constexpr int kNumber = decltype(n)::value;
+        finish_vector<0, kNumber, S>(consumer, c, m, in[kNumber], u, b[kBlock][kNumber]);
+      });
     });
   }
 
-  template <class F>
-  static ARK_DEVICE void each_vector(F&& f) {
-    unrolled<kBlocks>([&](auto block) __attribute__((always_inline)) {
-      unrolled<kVectors>([&](auto n) __attribute__((always_inline)) { f(block, n); });
+  /// One pass over the kept vectors of row m: lanes of a row by shuffles, warps through shared memory, both in their
+  /// order. kTurn: which half of the shared memory, not that of the pass before.
+  template <int kPass, int kTurn>
+  static ARK_DEVICE void reduce_pass(const Consumer& consumer, const ProgramContext& c, int m,
+                                     const Inputs (&in)[kVectors], Uniform& u, unsigned char* shared) {
+    using Accumulator = decltype(P::accumulator(Pass<kPass>{}));
+    const int lane = consumer.lane(), g = lane >> 2;
+    Accumulator* parts = reinterpret_cast<Accumulator*>(shared + kTurn * (kReduceBytes / 2));  // [row of 8][warp]
+    Accumulator acc = P::accumulator(Pass<kPass>{});
+    acc.start();
+    unrolled<kVectors>([&](auto n) __attribute__((always_inline)) {
+      constexpr int kNumber = decltype(n)::value;
+      const At<0, kNumber> at(consumer, c, m);
+      if (at.there) P::template element<8>(Pass<kPass>{}, at.c, at.x, at.k(), in[kNumber], u, acc, NoSink{});
     });
+#pragma unroll
+    for (int mask = 1; mask < 4; mask *= 2) {
+      Accumulator other = shuffle_xor(acc, mask);
+      if ((lane & mask) != 0) {
+        other.merge(acc);
+        acc = other;
+      } else {
+        acc.merge(other);
+      }
+    }
+    if ((lane & 3) == 0) parts[g * kConsumerWarps + consumer.warp()] = acc;
+    consumer.sync();
+    const Accumulator* row = parts + g * kConsumerWarps;
+    acc = row[0];
+#pragma unroll
+    for (int w = 1; w < kConsumerWarps; ++w) acc.merge(row[w]);
+    P::finish(acc, u);
   }
+
   static ARK_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
 
   template <int kPass, class Accumulator>

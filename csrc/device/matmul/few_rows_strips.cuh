@@ -24,6 +24,8 @@ struct Strips {
   using Sums = float[kBlocks][4];
   /// Products in flight: one chain where the activation takes most registers, or of each of two blocks.
   static constexpr int kChains = kBlocks * Activation::kVectors <= 16 ? 2 : 1;
+  /// Rounds whose loads from shared memory are in flight, as far as registers allow.
+  static constexpr int kAhead = kBlocks * Activation::kVectors <= 16 ? 4 : 2;
 
   // Of 16 weight rows and all rows of the activation, a warp's; the stride keeps reads of a column free of conflicts.
   static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = abi::kStripRows * kSumStride,
@@ -44,7 +46,6 @@ struct Strips {
   static ARK_DEVICE void multiply(const Consumer& consumer, PageReader& pages, const typename Activation::Fragments& b,
                                   int units, Sums& sums) {
     const int lane = consumer.lane(), g = lane >> 2, q = lane & 3, count = pages_of_slice(units);
-    const bool two = R::kLanes == 2 || units > 8;
     // odd rows: the second half first
     const u32 first = g % kPageRows * kRowBytes + abi::strip_vector_byte(0, g & 1, consumer.warp(), q);
     // the pages of this lane's rows; rows that are not there read any
@@ -52,16 +53,20 @@ struct Strips {
     const int upper_page = min(g / kPageRows, count - 1), lower_page = min(of_half + g / kPageRows, count - 1);
     float chain[kBlocks][kChains][4] = {};
     unrolled<Activation::slices_of(kWindow)>([&](auto slice) __attribute__((always_inline)) {
-      constexpr int kSlice = decltype(slice)::value;
-      pages.template wait<abi::kStripRows / kPageRows>(count);
-      __syncwarp();  // mma wants the warp together
+      constexpr int kSlice = decltype(slice)::value, kRounds = Activation::rounds_of(kWindow, kSlice);
+      pages.wait(count);
       const u32 upper = pages.address(pages.slot_at(upper_page)) + first,
                 lower = pages.address(pages.slot_at(lower_page)) + first;
-      unrolled<Activation::rounds_of(kWindow, kSlice)>([&](auto round) __attribute__((always_inline)) {
+      uint4 raw[kAhead][4];
+      unrolled<min_of(kAhead, kRounds)>([&](auto round) __attribute__((always_inline)) {
+        constexpr int kRound = decltype(round)::value;
+        load_round<kRound>(upper, lower, raw[kRound]);
+      });
+      unrolled<kRounds>([&](auto round) __attribute__((always_inline)) {
         constexpr int kRound = decltype(round)::value, kVector = abi::strip_vector(R::kK, kSlice, kRound, 0);
-        uint4 a[2][2] = {};  // half of 64 k, upper or lower rows
-        load_halves<kWindow, kVector, kRound>(consumer, upper, g, q, a[0][0], a[1][0]);
-        if (two) load_halves<kWindow, kVector, kRound>(consumer, lower, g, q, a[0][1], a[1][1]);
+        uint4 a[2][2];  // half of 64 k, upper or lower rows
+        order_halves<kWindow, kVector>(consumer, g, q, raw[kRound % kAhead], a);
+        if constexpr (kRound + kAhead < kRounds) load_round<kRound + kAhead>(upper, lower, raw[kRound % kAhead]);
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
@@ -100,18 +105,32 @@ struct Strips {
   }
 
  private:
-  /// The lane's two vectors of a row: of the lower and of the upper 32 of 64 k.
-  template <int kWindow, int kVector, int kRound>
-  static ARK_DEVICE void load_halves(const Consumer& consumer, u32 row, int g, int q, uint4& lower, uint4& upper) {
+  static ARK_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
+
+  /// The lane's vectors of 64 k: two of its row of the upper eight, then two of the lower. No branch: loads of all rounds
+  /// in flight are issued together.
+  template <int kRound>
+  static ARK_DEVICE void load_round(u32 upper, u32 lower, uint4 (&raw)[4]) {
     constexpr int kBytes = abi::strip_vector_byte(kRound, 0, 0, 0);
-    const uint4 one = shared_load4(row + kBytes), other = shared_load4((row ^ 64) + kBytes);
+    raw[0] = shared_load4(upper + kBytes);
+    raw[1] = shared_load4((upper ^ 64) + kBytes);
+    raw[2] = shared_load4(lower + kBytes);
+    raw[3] = shared_load4((lower ^ 64) + kBytes);
+  }
+  /// a[half of 64 k][upper or lower rows]. Behind the row's end a page holds what was there before.
+  template <int kWindow, int kVector>
+  static ARK_DEVICE void order_halves(const Consumer& consumer, int g, int q, const uint4 (&raw)[4], uint4 (&a)[2][2]) {
     const bool odd = (g & 1) != 0;
-    lower = {odd ? other.x : one.x, odd ? other.y : one.y, odd ? other.z : one.z, odd ? other.w : one.w};
-    upper = {odd ? one.x : other.x, odd ? one.y : other.y, odd ? one.z : other.z, odd ? one.w : other.w};
-    // behind the row's end a page holds what was there before
+#pragma unroll
+    for (int rows = 0; rows < 2; ++rows) {
+      const uint4 &one = raw[2 * rows], &other = raw[2 * rows + 1];
+      a[0][rows] = {odd ? other.x : one.x, odd ? other.y : one.y, odd ? other.z : one.z, odd ? other.w : one.w};
+      a[1][rows] = {odd ? one.x : other.x, odd ? one.y : other.y, odd ? one.z : other.z, odd ? one.w : other.w};
+    }
     if constexpr (!Activation::whole(kWindow, kVector)) {
-      if (Activation::place(kWindow, kVector, consumer.warp(), q) >= R::kK) lower = {};
-      if (Activation::place(kWindow, kVector + 1, consumer.warp(), q) >= R::kK) upper = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (Activation::place(kWindow, kVector + half, consumer.warp(), q) >= R::kK) a[half][0] = a[half][1] = {};
     }
   }
 };
