@@ -1,4 +1,4 @@
-"""The tables of the README, of docs/PERFORMANCE.md and its notes that consist of measured numbers, made from the result files.
+"""The tables of measured numbers in the README, in docs/PERFORMANCE.md and its notes, made from the result files.
 
     python benchmarks/report.py --write
 
@@ -188,8 +188,8 @@ def communication() -> str:
 TABLES = {"models": models, "batches": batches, "tasks": tasks, "kinds": kinds, "sweep": sweep, "calls": calls,
           "timeline": timeline, "allreduce": allreduce, "collectives": collectives,
           "communication": communication}  # fmt: skip
-PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md", ROOT / "docs/notes/collectives.md",
-         ROOT / "docs/notes/tasks.md"]  # fmt: skip
+PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md",
+         *(ROOT / f"docs/notes/{name}.md" for name in ("collectives", "planning", "tasks"))]  # fmt: skip
 BLOCK = re.compile(r"(<!-- measured (\w+): begin -->\n)(.*?)(<!-- measured \2: end -->)", re.S)
 
 
