@@ -22,9 +22,9 @@
 //    the loop leaves then).
 //  * consume() waits for its inputs (consumer.wait_for, per tile or for the whole item; pages of the dependent loader
 //    carry the acquire with them), waits for, reads and releases every page, calls consumer.advance(pages) and returns;
-//    the loop then does the barrier and the arrivals. All writes must be plain stores by then, or bulk stores completed
-//    by their thread (wait_group 0). Scratch is free at entry and at exit of consume(). consume() may return from no thread
-//    early: all 256 reach the same barriers.
+//    the loop then does the barrier and the arrivals. All writes must be plain stores by then, or bulk stores
+//    completed by their thread (wait_group 0). Scratch is free at entry and at exit of consume(). consume() may return
+//    from no thread early: all 256 reach the same barriers.
 //  * Barrier ids: 0 __syncthreads (only the loop), 1..3 Consumer, 4..7 free for a family's own use inside an item, 8..
 //    the loop.
 //  * Record fields and operands are read from shared memory where they are needed (task.record->..., task.operand(i)).
@@ -52,7 +52,7 @@
 // ---- Families included by the generated source ----
 // A kind's struct and header are in the table of kinds (plan/kinds.h): kRow is Row of program/row.cuh;
 // attention/backward.cuh holds all three backward kinds. tensor_map.cuh offers
-//   // warp 2 of every worker: its share (map m is patched by worker m % num_workers), then adds to RunState::maps_ready
+//   // warp 2 of every worker: patches its share (map m: worker m % num_workers), adds to RunState::maps_ready
 //   ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader&, const u64* slots /* kernel parameter */, int lane);
 //   // generic address of a map
 //   ARK_DEVICE const void* tensor_map(const Worker&, int map);
