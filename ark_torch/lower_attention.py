@@ -24,8 +24,7 @@ def _causal_mask(ctx: Lowering, q: Value, k: Value) -> Value:
 
 def _mask_inputs(ctx: Lowering, q: Value, k: Value, mask: Value | None, causal: bool) -> tuple[list[Value], bool]:
     """The mask as an input list, and whether the causal flag remains: with unequal lengths torch's causal (the upper
-    left corner)
-    is given as a mask."""
+    left corner) is given as a mask."""
     if mask is not None:
         if causal:
             raise Unsupported("attention with a mask and causal")

@@ -1,11 +1,14 @@
-"""The ops that run natively, read off the lowering table: `python -m ark_torch ops`, and the README's section."""
+"""The ops that run natively, read off the lowering table: `python -m ark_torch ops`, and docs/OPS.md."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
 
 import ark_torch.compile  # noqa: F401  (fills the table)
 from ark_torch.lowering import RULES
 
-BEGIN, END = "<!-- ops: begin -->", "<!-- ops: end -->"
 _FAMILIES = {
     "lower_pointwise": "elementwise arithmetic",
     "lower_select": "comparisons, choices, casts",
@@ -20,13 +23,22 @@ _FAMILIES = {
 }
 
 
+def family_of(function: Callable) -> str:
+    """Of a rule."""
+    module = function.__module__.rpartition(".")[2]
+    return _FAMILIES.get(module, module.removeprefix("lower_"))
+
+
+def name_of(overload: torch._ops.OpOverload) -> str:
+    """Without the overload, `aten` left out."""
+    return overload._schema.name.replace("::", ".").removeprefix("aten.")
+
+
 def supported() -> dict[str, list[str]]:
-    """Family -> names of ops, without the overload, `aten` left out."""
+    """Family -> names of ops."""
     found: dict[str, set[str]] = {family: set() for family in _FAMILIES.values()}
     for overload, function in RULES.items():
-        module = function.__module__.rpartition(".")[2]
-        family = _FAMILIES.get(module, module.removeprefix("lower_"))
-        found.setdefault(family, set()).add(overload._schema.name.replace("::", ".").removeprefix("aten."))
+        found.setdefault(family_of(function), set()).add(name_of(overload))
     return {family: sorted(names, key=lambda n: n.lstrip("_")) for family, names in found.items()}
 
 
@@ -36,10 +48,3 @@ def table() -> str:
     for family, names in supported().items():
         rows.append(f"| {family} ({len(names)}) | {' '.join(f'`{name}`' for name in names)} |")
     return "\n".join(rows)
-
-
-def replaced(text: str) -> str:
-    """`text` with the table of today between the two marks."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""The tables of the README and of docs/PERFORMANCE.md that consist of measured numbers, made from the result files.
+"""The tables of measured numbers in the README, in docs/PERFORMANCE.md and its notes, made from the result files.
 
     python benchmarks/report.py --write
 
@@ -18,9 +18,13 @@ RESULTS = ROOT / "benchmarks/results/h200"
 INDUCTOR = ("inductor", "reduce-overhead", "max-autotune")
 
 
-def rows_of(name: str) -> list[dict]:
+def document(name: str) -> dict:
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text())["rows"] if path.exists() else []
+    return json.loads(path.read_text()) if path.exists() else {"rows": []}
+
+
+def rows_of(name: str) -> list[dict]:
+    return document(name)["rows"]
 
 
 def number(value: float | None) -> str:
@@ -33,50 +37,80 @@ def median(result: dict | None) -> float | None:
     return result["median"] if result else None
 
 
+def model_line(row: dict, source: str) -> str:
+    """A row of a table of models: medians, milliseconds."""
+    rivals = row["rivals"]
+    modes = {name: rivals[name]["median"] for name in INDUCTOR if name in rivals}
+    best = min(modes, key=modes.get) if modes else None
+    cells = [
+        row["case"],
+        number(median(row["ark"])),
+        *(number(median(rivals.get(n))) for n in ("eager", "eager-graph")),
+        f"{number(modes[best])} ({best})" if best else "",
+        number(row["floor"]),
+        source,
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
 def models() -> str:
-    """Whole models: medians, milliseconds."""
+    """Whole models, of the drivers that time one model each."""
     lines = [
-        "| what (ms) | ark | eager | eager in a CUDA graph | inductor, best mode | floor | goal |",
+        "| what (ms) | ark | eager | eager in a CUDA graph | inductor, best mode | floor | file, commit |",
         "|" + "---|" * 7,
     ]
-    for row in rows_of("decode") + rows_of("training") + rows_of("prefill"):
-        rivals = row["rivals"]
-        modes = {name: rivals[name]["median"] for name in INDUCTOR if name in rivals}
-        best = min(modes, key=modes.get) if modes else None
-        cells = [
-            row["case"],
-            number(median(row["ark"])),
-            *(number(median(rivals.get(n))) for n in ("eager", "eager-graph")),
-        ]
-        cells += [f"{number(modes[best])} ({best})" if best else "", number(row["floor"]), number(row["must"])]
-        lines.append("| " + " | ".join(cells) + " |")
+    for name in ("decode", "training", "prefill"):
+        source = f"`{name}.json`, {document(name)['commit'][:7]}"
+        lines += [model_line(row, source) for row in rows_of(name)]
+    return "\n".join(lines)
+
+
+def batches() -> str:
+    """Decode of several sequences; the rivals are launched by the CPU, one kernel after another."""
+    lines = ["| what (ms) | ark | eager | inductor, no CUDA graph | floor |", "|" + "---|" * 5]
+    for row in rows_of("models_table_strips"):
+        times = (median(row["ark"]), *(median(row["rivals"].get(n)) for n in ("eager", "inductor")), row["floor"])
+        lines.append("| " + " | ".join([row["case"], *map(number, times)]) + " |")
     return "\n".join(lines)
 
 
 def tasks() -> str:
-    """What tasks and dependencies cost; kinds against ceiling and library."""
+    """What tasks and dependencies cost."""
     lines = [
         "| cost (us, one task more of a long chain) | ark | exposed wait | a kernel in a CUDA graph |",
         "|" + "---|" * 4,
     ]
-    kinds = ["| kind alone (us) | ark | ceiling | of ceiling | library, its best | of library |", "|" + "---|" * 6]
-    for row in rows_of("tasks"):
-        ark = row["ark"]["median"]
-        if "of_ceiling" not in row:
-            more = row.get("exposed") or row.get("over_equal")
-            note = (
-                f"{more['median']:.2f}" + (" over the mean of equal ones" if "over_equal" in row else "")
-                if more
-                else ""
-            )
-            rival = median(row["rivals"].get("kernels in a CUDA graph"))
-            lines.append(f"| {row['case']} | {ark:.2f} | {note} | {number(rival)} |")
-            continue
+    for row in (row for row in rows_of("tasks") if "of_ceiling" not in row):
+        more = row.get("exposed") or row.get("over_equal")
+        note = f"{more['median']:.2f}" if more else ""
+        note += " over the mean of equal ones" if "over_equal" in row else ""
+        rival = median(row["rivals"].get("kernels in a CUDA graph"))
+        lines.append(f"| {row['case']} | {row['ark']['median']:.2f} | {note} | {number(rival)} |")
+    return "\n".join(lines)
+
+
+def kinds() -> str:
+    """Kinds by themselves, against ceiling and library."""
+    lines = ["| kind alone (us) | ark | ceiling | of ceiling | library, its best | of library |", "|" + "---|" * 6]
+    for row in (row for row in rows_of("tasks") if "of_ceiling" in row):
         best = min(row["rivals"], key=lambda name: row["rivals"][name]["median"], default=None)
         library = f"{row['rivals'][best]['median']:.1f} ({best})" if best else ""
         of = f"{row['of_library']:.2f}" if best else ""
-        kinds.append(f"| {row['case']} | {ark:.1f} | {row['floor']:.1f} | {row['of_ceiling']:.2f} | {library} | {of} |")
-    return "\n".join([*lines, "", *kinds])
+        ark = f"{row['ark']['median']:.1f}"
+        lines.append(f"| {row['case']} | {ark} | {row['floor']:.1f} | {row['of_ceiling']:.2f} | {library} | {of} |")
+    return "\n".join(lines)
+
+
+def sweep() -> str:
+    """Of each kind of the quick sweep: the best rival's time by ark's, the worst kinds first."""
+    found = [document(path.stem) for path in RESULTS.glob("sweep_quick_*.json")]
+    lines = ["| kind | median | worst | where | behind |", "|---|---|---|---|---|"]
+    for kind in sorted(found, key=lambda kind: (kind["worst"], kind["kind"])):
+        behind = f"{kind['behind']} of {len(kind['rows'])}"
+        cells = [kind["kind"], f"{kind['median']:.2f}", f"{kind['worst']:.2f}"]
+        cells += [kind["worst_case"].removeprefix(f"{kind['kind']}: "), behind]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def calls() -> str:
@@ -151,9 +185,11 @@ def communication() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"models": models, "tasks": tasks, "calls": calls, "timeline": timeline, "allreduce": allreduce,
-          "collectives": collectives, "communication": communication}  # fmt: skip
-PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md"]
+TABLES = {"models": models, "batches": batches, "tasks": tasks, "kinds": kinds, "sweep": sweep, "calls": calls,
+          "timeline": timeline, "allreduce": allreduce, "collectives": collectives,
+          "communication": communication}  # fmt: skip
+PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md",
+         *(ROOT / f"docs/notes/{name}.md" for name in ("collectives", "planning", "tasks"))]  # fmt: skip
 BLOCK = re.compile(r"(<!-- measured (\w+): begin -->\n)(.*?)(<!-- measured \2: end -->)", re.S)
 
 

@@ -1,7 +1,6 @@
 // How the epilogues of products in tiles move their vectors (device/matmul/epilogue.cuh). Each way is a copy of the
-// program in
-// the function that holds the main loops, whose size is most of a kernel's compile time: a kernel has those ways that
-// its products take.
+// program in the function that holds the main loops, whose size is most of a kernel's compile time: a kernel has those
+// ways that its products take.
 #pragma once
 #include <cstdint>
 

@@ -21,8 +21,7 @@ std::string program_source(const Program& program, int number, const std::string
 
 /// The same as `template <u32 kFlags> struct FlaggedProgram<number>`: bit i of kFlags says that plain accesses of
 /// operand i are flagged words (device/program/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of
-/// `in`
-/// are there; those that are not are asked for again.
+/// `in` are there; those that are not are asked for again.
 std::string flagged_program_source(const Program& program, int number);
 
 /// The same for a row task: the struct also says how rows are walked, and loads by pass.

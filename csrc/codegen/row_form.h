@@ -1,6 +1,5 @@
 // How the rows of a program are walked on the GPU (device/program/row.cuh): chosen once for all ops of a plan that use
-// the
-// program, from the lengths of their rows and from how their operands lie in memory.
+// the program, from the lengths of their rows and from how their operands lie in memory.
 #pragma once
 #include <cstdint>
 #include <vector>

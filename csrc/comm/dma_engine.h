@@ -1,7 +1,6 @@
 // The engine of send requests in software: a thread that drains a request ring and copies through memory that the ranks
 // of a host share. The request format and the flags are those of csrc/device/collective/dma.cuh (docs/DMA.md); an
-// engine that
-// posts RDMA writes takes this one's place behind the same ring.
+// engine that posts RDMA writes takes this one's place behind the same ring.
 #pragma once
 #include <atomic>
 #include <memory>

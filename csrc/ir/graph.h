@@ -43,12 +43,10 @@ enum class OpKind : uint8_t {
   kFull,       // every element is attrs.imm / imm_int
   kIota,       // 1-D: start (imm_int) + i * step (step)
   kReduce,     // attrs.reduce over attrs.dims of inputs[0]; keepdim
-  kMatmul,  // inputs a [B..., M, K], b [B..., K, N] (both rank 2, or both rank 3), fp32 accumulation, output dtype of
-            // the value
+  kMatmul,     // inputs a [B..., M, K], b [B..., K, N] (both rank 2, or both rank 3); output dtype of the value
   kAttention,  // inputs q [B, H, S, D], k [B, G, T, D], v [B, G, T, Dv], mask? [B|1, H|1, S|1, T] (bool or additive
-               // float);
-               //   outputs: out [B, H, S, Dv], logsumexp f32 [B, H, S] (natural log). attrs: scale, causal. G divides
-               //   H.
+               // float); outputs: out [B, H, S, Dv], logsumexp f32 [B, H, S] (natural log).
+               // attrs: scale, causal. G divides H.
   kAttentionBackward,  // inputs dout, q, k, v, out, logsumexp, mask?; outputs dq, dk, dv
   kIndexLoad,          // inputs src, idx...; attrs.map per src dim: >= 0: that output dimension; < 0: index input ~map
                        // (broadcast to the output)
@@ -59,7 +57,7 @@ enum class OpKind : uint8_t {
   kRand,               // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
   kCopyTo,             // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
   kExchange,           // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
-  //   outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
+                       // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
 };
 
 inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kExchange) + 1;
@@ -89,7 +87,7 @@ struct Node {
   std::string module;  // module path of the user's code, for profiles
 };
 
-/// An input with `symbol` >= 0 is a scalar that carries a launch symbol (no tensor).
+/// Launch symbols are no inputs: bind takes their numbers, in the order of `symbols`.
 struct Graph {
   std::string name;
   std::vector<std::string> symbols;

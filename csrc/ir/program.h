@@ -5,12 +5,10 @@
 // last).
 //  * pointwise task: every instruction once per element of the domain.
 //  * row task: the last `reduce_dims` dimensions are the row. A Reduce instruction yields one value per row;
-//  instructions
-//    that depend on it run in a later phase (the elements are loaded and computed again). A Store whose inputs are all
-//    row-uniform and which has `uniform` set runs once per row.
+//    instructions that depend on it run in a later phase (the elements are loaded and computed again). A Store whose
+//    inputs are all row-uniform and which has `uniform` set runs once per row.
 //  * column task: the first `reduce_dims` dimensions are reduced, the others are kept; exactly one phase: everything
-//  before
-//    the Reduces runs per element, everything that depends on them once per kept element.
+//    before the Reduces runs per element, everything that depends on them once per kept element.
 //  * matmul epilogue: domain (batch, m, n); Root is the fp32 accumulator at (batch, m, n + delta), delta in {0, +p, -p}
 //    where p is the record's pair distance; a gated pair has Root index 0 and 1 for the two weight matrices.
 //  * matmul prologue (few-row matmul only): a row task over (m, k) that ends in one Yield, the activation.
@@ -111,16 +109,16 @@ enum class Opcode : uint8_t {
   // in [0, value_dim).
   //   operand + 0: f32 [batch * kv_heads][parts][rows][value_dim], unnormalised sums of exp2(score - m) * v
   //   operand + 1: f32 [batch * kv_heads][parts][rows][2]: m (scores times log2 e) and l = sum of exp2(score - m);
-  //   nothing seen: m -inf, l 0 operand + 2: i32 pairs (first, end): visible keys; batch b's pair is at element offset
-  //   + b * stride[0]; kNoSlot: (0, keys) operand + 3: no storage; stride[0..5] = parts, rows, value_dim,
-  //   positions_per_part, keys, kv_heads
+  //     nothing seen: m -inf, l 0
+  //   operand + 2: i32 pairs (first, end): visible keys; batch b's pair is at element offset + b * stride[0];
+  //     kNoSlot: (0, keys)
+  //   operand + 3: no storage; stride[0..5] = parts, rows, value_dim, positions_per_part, keys, kv_heads
   // bg = a / rows, used = clamp(ceil((end - first) / positions_per_part), 1, parts) as in AttentionParams, M = max m
   // over used parts, result = sum o[p] * exp2(m[p] - M) / sum l[p] * exp2(m[p] - M) over p < used (0 when the
   // denominator is 0). Result f32.
   kLoadParts,
   // A number of the record instead of the program, so that equal layers share code (planner/tile/share_programs.h):
-  // i64,
-  // stride[aux] of operand `operand`, which has no slot.
+  // i64, stride[aux] of operand `operand`, which has no slot.
   kParameter,
   // An index (i64) that has to lie in [0, b). aux 1: a negative one counts from the end. The result lies there; where a
   // does not, it is b, and where c (predicate register or -1: always) holds too, the launch reports an index out of

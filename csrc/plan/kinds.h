@@ -70,7 +70,7 @@ enum class Engine : uint8_t { kCudaCores, kFloat, kTensorCores };
 
 /// What one tile takes, the others running beside it: a time of its own (first loads, last stores, report), its bytes
 /// and its arithmetic at a share of a worker's part of the machine. Measured on an H200: decode of Llama-3.2-1B and
-/// training of BERT-Large, docs/PERFORMANCE.md. Rows, attention of any type and products in tiles know better by their
+/// training of BERT-Large, docs/notes. Rows, attention of any type and products in tiles know better by their
 /// sizes (planner/cost.cpp).
 struct Rates {
   double seconds = 0.1e-6, bytes = 0.3, flops = 0.3;

@@ -1,5 +1,5 @@
 // What things cost: the model behind schedule's choices and predicted_ms. Times in seconds. Numbers:
-// docs/PERFORMANCE.md.
+// docs/notes.
 #pragma once
 #include <vector>
 

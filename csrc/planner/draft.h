@@ -8,7 +8,7 @@
 namespace ark::planner {
 
 struct Draft {
-  FusedGraph graph;  // ops in plan order once `schedule` ran; operands' slots are StorageIds until place_memory
+  FusedGraph graph;  // ops in plan order once `order_ops` ran; operands' slots are StorageIds until place_memory
   std::vector<plan::TensorMap> maps;              // tile
   std::vector<std::vector<Dependence>> deps;      // order_ops: per op, in the new order
   std::vector<std::vector<abi::WorkItem>> lists;  // schedule: per worker, WorkItem::op set

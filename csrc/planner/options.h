@@ -4,7 +4,7 @@
 
 namespace ark::planner {
 
-/// What the planner may assume of the machine; measured numbers, see docs/PERFORMANCE.md.
+/// What the planner may assume of the machine; measured numbers, docs/notes.
 struct Machine {
   int num_workers = 132;
   double read_bytes_per_second = 4.7e12;

@@ -1,23 +1,24 @@
-"""The list of native ops: printed by the command, and up to date in the README."""
+"""The list of native ops: printed by the command, and up to date in docs/OPS.md."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
-from ark_torch import ops
 from ark_torch.__main__ import main
 from ark_torch.lowering import RULES
+from ark_torch.ops import name_of
+from tests.conftest import has_extension
 
-README = Path(__file__).resolve().parents[2] / "README.md"
 
+@pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+def test_the_page_is_of_this_code():
+    from tests.support import ops_page
 
-def test_readme_lists_the_native_ops():
-    text = README.read_text()
-    assert ops.replaced(text) == text, "put the output of `python -m ark_torch ops` between the marks in README.md"
+    assert ops_page.PAGE.read_text() == ops_page.page(), "run python -m tests.support.ops_page --write"
 
 
 def test_every_rule_is_listed(capsys):
     assert main(["ops"]) == 0
     printed = capsys.readouterr().out
-    names = {overload._schema.name.replace("::", ".").removeprefix("aten.") for overload in RULES}
+    names = {name_of(overload) for overload in RULES}
     assert len(names) > 150 and all(f"`{name}`" in printed for name in names)

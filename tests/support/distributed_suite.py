@@ -9,8 +9,8 @@ time share nothing: a folder for each test, GPUs of their own where there are en
 DISTRIBUTED_TESTS_DEFAULT_TIMEOUT seconds (100) fails with the stacks of its ranks.
 
 What is left out, and why: tests/support/distributed_left_out.py; what the suite skips by itself is listed by -rs. Not
-collected
-by `make test`, which runs the part for CPU tensors (test_distributed_suite.py), in two processes for all of it.
+collected by `make test`, which runs the part for CPU tensors (test_distributed_suite.py), in two processes for all of
+it.
 """
 
 from __future__ import annotations

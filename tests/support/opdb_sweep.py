@@ -1,6 +1,5 @@
 """The whole operator database: python -m tests.support.opdb_sweep [--samples N] [--backward] [--first I --every K]
-[--json
-FILE]."""
+[--json FILE]."""
 
 from __future__ import annotations
 

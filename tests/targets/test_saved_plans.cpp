@@ -1,7 +1,6 @@
 // Plans of graphs that the front end has made (tests/data/graphs: a Llama's decode step, BERT forward and backward; see
 // tests/support/dump_graphs.py), saved as JSON, loaded again, and run on the host with all 132 workers in many orders:
-// every
-// order gives the bits of the sequential plan whose values share no memory.
+// every order gives the bits of the sequential plan whose values share no memory.
 //
 //   test_saved_plans [--seeds N] [--scale X] [--save FOLDER | --load FOLDER] [--damage] [GRAPH.json...]
 //

@@ -27,12 +27,12 @@ inline constexpr int kMaxWaits = 6;
 inline constexpr int kMaxArrivals = 2;
 inline constexpr int kMaxSegments = 3;
 inline constexpr int kMaxRecordBytes = 2048;
-inline constexpr int kMostFewRows = 16,
-                     kMostFewFloatRows = 8;  // kMatmulRows of 16 bits, of fp32: rows of the activation
-inline constexpr int kMaxRowsPerItem =
-    128;  // kMatmulRows: weight rows (units * lanes) of an item whose sums wait in shared memory
-// kMatmulRows: a page of short rows is not filled: sums are kept for all rows of a page, whether the item has them or
-// not
+// kMatmulRows of 16 bits, of fp32: rows of the activation
+inline constexpr int kMostFewRows = 16, kMostFewFloatRows = 8;
+// kMatmulRows: weight rows (units * lanes) of an item whose sums wait in shared memory
+inline constexpr int kMaxRowsPerItem = 128;
+// kMatmulRows: a page of short rows is not filled: sums are kept for all rows of a page, whether the item has them
+// or not
 inline constexpr int kMaxRowsPerPage = kMaxRowsPerItem / 2;
 // kMatmulRows of 16 bits with several rows of the activation (device/matmul/few_rows_strips.cuh): strips of 16 weight
 // rows, in pages of 4 rows by 2048 of k, or 8 by 1024 where rows are that short.

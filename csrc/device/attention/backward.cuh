@@ -3,10 +3,10 @@
 // kAttentionBackward (a tile = 128 keys: dk, dv) and kAttentionBackwardQuery (a tile = 128 queries: dq) are one
 // computation with the roles of queries and keys exchanged. Each consumer warpgroup owns 64 *rows*, whose two operands
 // stay in shared memory, and walks over *columns* in steps of 64:
-//                    rows      held X, Y    streamed x, y    results
-//   dk, dv           keys      K, V         Q, dO            dk += dS x, dv += P y     (S and P transposed: rows are
-//   keys) dq               queries   Q, dO        K, V             dq += dS x S = X x^T,  dP = Y y^T,  P = exp(S -
-//   logsumexp),  dS = P (dP - delta)
+//            rows      held X, Y   streamed x, y   results
+//   dk, dv   keys      K, V        Q, dO           dk += dS x, dv += P y   (S and P transposed: rows are keys)
+//   dq       queries   Q, dO       K, V            dq += dS x
+//   S = X x^T,  dP = Y y^T,  P = exp(S - logsumexp),  dS = P (dP - delta)
 // P and dS go from accumulators to A fragments in registers; nothing is accumulated across tiles, so the result does
 // not depend on the order of tiles. Computing S and dP twice costs 7 matrix products instead of 5, and saves a sum of
 // dq over key blocks.

@@ -1,7 +1,6 @@
 // The scalar opcodes of ir/program.h with ATen's semantics (targets/host/kernels/scalar_ops.h is the reference).
-// Generated
-// programs call op::name(...); the suffix _fast marks forms whose error stays far below the rounding of a 16-bit
-// result.
+// Generated programs call op::name(...); the suffix _fast marks forms whose error stays far below the rounding of a
+// 16-bit result.
 #pragma once
 #include "device/ptx/ptx.cuh"
 

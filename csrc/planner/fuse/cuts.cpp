@@ -15,7 +15,7 @@ namespace {
 using ir::Node;
 using ir::OpKind;
 
-constexpr double kOpBytes = 4e6;       // an op costs about a microsecond of memory traffic (see docs/PERFORMANCE.md)
+constexpr double kOpBytes = 4e6;       // an op costs about a microsecond of memory traffic (docs/notes)
 constexpr double kExpensiveBytes = 4;  // a transcendental function, in bytes of traffic per element
 constexpr double kSmallTable = 65536;  // elements of a table whose functions are not computed twice
 constexpr int kPrologue = 1 << 24;     // readers: groups, kPrologue + activation, kFree + value
