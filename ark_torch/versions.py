@@ -1,5 +1,5 @@
-"""The versions of torch and Python that ark is tested on. Others, and an extension that was built for another torch, are
-refused on import by a line that says what to do. `configure` runs this file by itself."""
+"""The versions of torch and Python that ark is tested on. Others, and an extension that was built for another torch,
+are refused on import by a line that says what to do. `configure` runs this file by itself."""
 
 from __future__ import annotations
 
