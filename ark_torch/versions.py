@@ -51,7 +51,7 @@ def check_built(built_for: str) -> None:
 
 
 def _why(error: ImportError, torch_version: str) -> str:
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name == "ark_torch._C":
         return f"ark's extension is not built for this Python ({sys.version.split()[0]}): {BUILD}"
     if isinstance(error.__cause__, ImportError):  # check_built's
         return str(error.__cause__)
