@@ -1,6 +1,6 @@
 # make demo: build and run the demonstration.  make test: build and run every test (those of the GPU where there is one).
 # make test-fast: the tests that are not marked slow.
-# The running python3 is used as it is when it has torch 2.11-2.13; otherwise .venv is made with the pins of requirements.txt.
+# The running python3 is used as it is when it has a torch that pyproject.toml names; otherwise .venv is made with the pins of requirements.txt.
 .PHONY: demo test test-fast setup python
 
 PY = "$$(cat build/python)"

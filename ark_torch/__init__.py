@@ -3,10 +3,14 @@
 import importlib
 
 import ark_autoload
-from ark_torch import distributed
-from ark_torch._C import DeviceError, Unsupported
-from ark_torch.explain import Explanation, compile_times, explain, report
-from ark_torch.profile import profile
+from ark_torch.versions import load_extension
+
+load_extension()
+
+from ark_torch import distributed  # noqa: E402
+from ark_torch._C import DeviceError, Unsupported  # noqa: E402
+from ark_torch.explain import Explanation, compile_times, explain, report  # noqa: E402
+from ark_torch.profile import profile  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["DeviceError", "Explanation", "Unsupported", "compile_times", "distributed", "explain", "profile", "report"]

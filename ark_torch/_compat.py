@@ -1,4 +1,4 @@
-"""Torch's private modules that ark uses, imported here and nowhere else (checked on torch 2.11 and 2.13)."""
+"""Torch's private modules that ark uses, imported here and nowhere else (torch 2.11 to 2.15, see versions.py)."""
 
 from __future__ import annotations
 

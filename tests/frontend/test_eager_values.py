@@ -81,3 +81,12 @@ def test_the_mode_is_asked_again():
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("m, k, bound", [(1, 30, 0.55), (4, 30, 0.55), (1, 1000, 2), (8, 1000, 1)])
+def test_sums_of_a_product_are_added_in_runs(m, k, bound):
+    """The rms error, in rounding units of the sums. One after the other is 0.7 for 30 terms, 4 for 1000."""
+    a, b = torch.randn(m, k) + 7, torch.randn(k, 200) + 7
+    exact = a.double() @ b.double()
+    error = torch.compile(torch.matmul, backend=ark)(a, b).double() - exact
+    assert error.square().mean().sqrt() < bound * torch.finfo(torch.float32).eps * exact.mean()

@@ -82,10 +82,10 @@ def test_explain_traces_anew(executor):
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.lin, self.lstm = nn.Linear(4, 4), nn.LSTM(4, 4)
+        self.lstm = nn.LSTM(4, 4)
 
     def forward(self, x):
-        return self.lstm(self.lin(x))[0].relu()
+        return self.lstm(x)[0]  # torch 2.15 captures what lies around it, earlier ones give the function up
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("configure", "setup.py", "pyproject.toml", "README.md", "requirements.txt", "ark_autoload.py", "csrc/embed.py")
+FILES = (
+    "ark_torch/versions.py",
+    "configure",
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "requirements.txt",
+    "ark_autoload.py",
+    "csrc/embed.py",
+)
 MODULE = """#include <Python.h>
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C"};
 PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&definition); }
@@ -23,7 +32,7 @@ def make(folder: Path, units: int = 1) -> Path:
         shutil.copy(ROOT / name, folder / name)
     (folder / "csrc/device").mkdir()
     (folder / "csrc/device/some.h").write_text("#pragma once\n")
-    (folder / "ark_torch").mkdir()
+    (folder / "ark_torch").mkdir(exist_ok=True)
     (folder / "ark_torch/__init__.py").write_text("")
     (folder / "csrc/module.cpp").write_text(MODULE)
     for number in range(units - 1):

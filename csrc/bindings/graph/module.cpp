@@ -1,6 +1,7 @@
 // The module ark_torch._C. What it offers is described in README.md beside this file.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/version.h>
 
 #include <chrono>
 #include <map>
@@ -260,6 +261,7 @@ void register_errors(py::module_& m) {
 
 PYBIND11_MODULE(_C, m) {
   using namespace ark::bindings;
+  py::module_::import("ark_torch.versions").attr("check_built")(TORCH_VERSION);
   m.doc() = "ark: graphs compiled into one loop kernel; see csrc/bindings/README.md";
   register_errors(m);
   // The compiler, its cubins and the loaded modules live as long as the module's functions.

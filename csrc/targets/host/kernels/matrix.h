@@ -9,24 +9,28 @@ struct VectorOf {
 template <class T>
 inline constexpr int kLanesOf = ARK_HOST_LANES * 4 / static_cast<int>(sizeof(T));
 
+/// Terms that are added up before they are added to the sums of those before: rounding errors of sums grow with the
+/// number of additions in a row.
+inline constexpr int64_t kRun = 64;
+
 /// Two vectors wide, kRows high: kRows * 2 accumulators, two of B and one of A in registers.
 template <class T, int kRows>
 void micro_kernel(int64_t k, const T* a, const T* b, T* c, int64_t ldc) {
   constexpr int kLanes = kLanesOf<T>;
   using Vector = typename VectorOf<T, kLanes>::Type;
-  Vector acc[kRows][2];
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < 2; ++j) acc[i][j] = *reinterpret_cast<const Vector*>(c + i * ldc + j * kLanes);
-  for (int64_t p = 0; p < k; ++p, a += kRows, b += 2 * kLanes) {
-    const Vector b0 = *reinterpret_cast<const Vector*>(b), b1 = *reinterpret_cast<const Vector*>(b + kLanes);
+  for (int64_t first = 0; first < k; first += kRun) {
+    Vector acc[kRows][2] = {};
+    for (int64_t p = first; p < k && p < first + kRun; ++p, a += kRows, b += 2 * kLanes) {
+      const Vector b0 = *reinterpret_cast<const Vector*>(b), b1 = *reinterpret_cast<const Vector*>(b + kLanes);
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      acc[i][0] += a[i] * b0;
-      acc[i][1] += a[i] * b1;
+      for (int i = 0; i < kRows; ++i) {
+        acc[i][0] += a[i] * b0;
+        acc[i][1] += a[i] * b1;
+      }
     }
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < 2; ++j) *reinterpret_cast<Vector*>(c + i * ldc + j * kLanes) += acc[i][j];
   }
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < 2; ++j) *reinterpret_cast<Vector*>(c + i * ldc + j * kLanes) = acc[i][j];
 }
 
 /// How the lanes of a vector of T are read from contiguous memory of type B.

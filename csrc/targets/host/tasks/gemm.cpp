@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kDepth = 384;  // of a panel: 64 rows of A take 96 KB, a part of the second-level cache
 constexpr int64_t kPanelColumns = 512;
+constexpr int64_t kRowsOfB = 8;  // of gemm_few_rows: added up before they are added to the sum of those before
 
 const void* element(const MatrixView& x, int64_t i, int64_t j) {
   return static_cast<const std::byte*>(x.data) + (i * x.row_stride + j * x.column_stride) * size_bytes(x.dtype);
@@ -55,8 +56,9 @@ void gemm_few_rows(const Kernels& kernels, Scratch& scratch, const MatrixView& a
   const MatrixKernels<T>& matrix = matrix_kernels<T>(kernels);
   const LoadFn load_a = kernels.load[static_cast<int>(a.dtype)], load_b = kernels.load[static_cast<int>(b.dtype)];
   const int64_t ldc = gemm_row_length<T>(kernels, n);
-  T* left = scratch.get<T>(Scratch::kConvert, m * k + std::max(n, k));
+  T* left = scratch.get<T>(Scratch::kConvert, m * k + std::max(n, k) + m * n);
   T* right = left + m * k;
+  T* partial = right + std::max(n, k);
   for (int64_t i = 0; i < m; ++i) load_a(left + i * k, element(a, i, 0), a.column_stride, k);
   const bool same_type = reg_bytes(reg_type(b.dtype)) == size_bytes(b.dtype);
   const auto line = [&](const void* data, int64_t stride, int64_t count) {  // as T, in place where it can be
@@ -66,9 +68,13 @@ void gemm_few_rows(const Kernels& kernels, Scratch& scratch, const MatrixView& a
   };
   if (b.column_stride == 1) {  // rows of b: add them up
     for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, T(0));
-    for (int64_t p = 0; p < k; ++p) {
-      const T* row = line(element(b, p, 0), 1, n);
-      for (int64_t i = 0; i < m; ++i) matrix.axpy(c + i * ldc, left[i * k + p], row, n);
+    for (int64_t first = 0; first < k; first += kRowsOfB) {
+      std::fill_n(partial, m * n, T(0));
+      for (int64_t p = first; p < std::min(k, first + kRowsOfB); ++p) {
+        const T* row = line(element(b, p, 0), 1, n);
+        for (int64_t i = 0; i < m; ++i) matrix.axpy(partial + i * n, left[i * k + p], row, n);
+      }
+      for (int64_t i = 0; i < m; ++i) matrix.axpy(c + i * ldc, T(1), partial + i * n, n);
     }
     return;
   }
