@@ -325,8 +325,7 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     }
   }
   plan.arena_bytes = arena.size();
-  const std::vector<int32_t> out_slot_of = 
-      add_boxes(graph, place_boxes(draft, options, timeline, sync), slot_of, plan);
+  const std::vector<int32_t> out_slot_of = add_boxes(graph, place_boxes(draft, options, timeline, sync), slot_of, plan);
   rename_slots(draft, slot_of, out_slot_of);
   if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
   check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",

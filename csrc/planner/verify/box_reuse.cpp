@@ -80,7 +80,8 @@ class Order {
     Sets over{empty, empty}, heard{empty, empty};
     const abi::OpRecord& r = plan_.ops[static_cast<size_t>(op)].record;
     for (int w = 0; w < r.num_waits; ++w) {
-      if (r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh)) continue;  // what is done before it is not held
+      if (r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh))
+        continue;  // what is done before it is not held
       const RowMap map = row_map(r.wait[w]);
       const std::vector<CounterRange> ranges = counter_blocks(r, {&map, 1}).ranges;
       const int32_t source = source_of(ranges);
@@ -124,8 +125,9 @@ class Order {
         left_out |= of_block.empty();
         for (int32_t k = of_block.first; k <= of_block.last; ++k) arrives_[static_cast<size_t>(k)] = op;
         if (!of_block.empty())
-          range = range.empty() ? of_block
-                                : CounterRange{std::min(range.first, of_block.first), std::max(range.last, of_block.last)};
+          range = range.empty()
+                      ? of_block
+                      : CounterRange{std::min(range.first, of_block.first), std::max(range.last, of_block.last)};
       }
       if (!left_out && !range.empty()) all.push_back(range);
     }

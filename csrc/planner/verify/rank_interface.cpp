@@ -95,10 +95,9 @@ RankTerm term_of(const Plan& plan, const std::vector<BoxReuse>& reuses, const pl
   const abi::Operand& out = op.operands[static_cast<size_t>(operand)];
   const Buffer& own = plan.buffers[static_cast<size_t>(buffer_of(plan, out).twin)];
   const int64_t begin = own.arena_offset - own.index * plan::box_stride(own.size_bytes);
-  const std::string value =
-      cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ", begin, " on, ",
-          tiles_of(record), " tiles", describe_arrivals(record), describe_reuse(plan, reuses, op),
-          ", parts ", digest_of_tiles(plan, op, operand));
+  const std::string value = cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ",
+                                begin, " on, ", tiles_of(record), " tiles", describe_arrivals(record),
+                                describe_reuse(plan, reuses, op), ", parts ", digest_of_tiles(plan, op, operand));
   return {cat("op '", op.name, "'"), value};
 }
 
