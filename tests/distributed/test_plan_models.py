@@ -77,8 +77,8 @@ def fused(rank: int, world: int) -> None:
 
 
 def residuals(rank: int, world: int) -> None:
-    """Gated layers of few rows and of many, a residual stream through all of them: the bits are those of other ranks."""
-    for dtype, rows, tolerance in ((torch.float32, 1, 1e-5), (torch.float32, 24, 1e-5), (torch.bfloat16, 24, 2e-2)):
+    """Gated layers of few rows and of many with a residual through all of them: the bits are those of other ranks."""
+    for dtype, rows, tolerance in ((torch.float32, 1, 1e-5), (torch.bfloat16, 24, 2e-2)):
         x = ranks_values(0, (rows, 64), dtype, 1)
         scale = torch.ones(64, dtype=dtype)
         up, gate = (ranks_values(rank, (48, 64), dtype, seed) / 8 for seed in (2, 3))

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "base/check.h"
-#include "planner/cost.h"
 #include "planner/order/storage_uses.h"
 
 namespace ark::planner {
@@ -64,10 +63,9 @@ struct Heard {
 
 class BoxPlacer {
  public:
-  BoxPlacer(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync)
+  BoxPlacer(Draft& draft, const Options& options, Sync& sync)
       : draft_(draft),
         options_(options),
-        timeline_(timeline),
         sync_(sync),
         exchanges_(exchanges_of(draft.graph)),
         finished_(num_ops()),
@@ -138,13 +136,13 @@ class BoxPlacer {
     return open;
   }
 
-  /// Adds waits for the last tenant's ops to the sender of an exchange in between, if they are over long before.
+  /// Adds waits for the last tenant's ops to the sender of an exchange in between.
   bool set_free(const Region& region, const Exchange& now) {
     const Exchange& old = exchanges_[region.tenants.back()];
     for (auto between = exchanges_.rbegin(); between != exchanges_.rend(); ++between) {
       if (between->sender >= now.sender || !heard_.before[now.sender].has(between->sender)) continue;
       if (between->sender <= old.sender) break;
-      const std::vector<int> open = open_users(old, *between);
+      const std::vector<int> open = last_of(open_users(old, *between));
       if (!cheap(open, between->sender)) continue;
       for (int op : open) check(add_full_wait(draft_, sync_, between->sender, op), "no room for a wait on op ", op);
       derive_from(between->sender);
@@ -152,20 +150,33 @@ class BoxPlacer {
     }
     return false;
   }
+  /// Without those that are over when a later one is: a reader waits for who sends.
+  std::vector<int> last_of(const std::vector<int>& ops) const {
+    std::vector<int> last;
+    for (auto op = ops.rbegin(); op != ops.rend(); ++op)
+      if (std::none_of(last.begin(), last.end(), [&](int later) { return finished_.after[later].has(*op); }))
+        last.push_back(*op);
+    return last;
+  }
   bool cheap(const std::vector<int>& waits, int op) const {
-    constexpr double kMargin = 20 * kHopSeconds;  // as in the arena
     const auto record = [&](int i) -> const abi::OpRecord& { return draft_.graph.ops[i].op.record; };
     if (record(op).num_waits + static_cast<int>(waits.size()) > abi::kMaxWaits) return false;
     return std::all_of(waits.begin(), waits.end(), [&](int i) {
-      if (i >= op || num_tiles(record(i)) == 0 || timeline_.finish[i] + kMargin > timeline_.start[op]) return false;
+      if (num_tiles(record(i)) == 0 || !over_long_before(i, op)) return false;
       // Counters of exchanges have their numbers already, the same on all ranks.
       return sync_.whole_counter[i] >= 0 || (!sends_[i] && record(i).num_arrivals < abi::kMaxArrivals);
     });
   }
 
+  /// Another exchange lies in between. The schedule's clock is not asked: it may differ over ranks, places may not.
+  bool over_long_before(int user, int op) const {
+    return std::any_of(exchanges_.begin(), exchanges_.end(), [&](const Exchange& e) {
+      return e.sender > user && e.sender < op && heard_.before[op].has(e.sender);
+    });
+  }
+
   Draft& draft_;
   const Options& options_;
-  const Timeline& timeline_;
   Sync& sync_;
   const std::vector<Exchange> exchanges_;
   std::vector<bool> sends_;  // per op
@@ -177,9 +188,9 @@ class BoxPlacer {
 
 }  // namespace
 
-BoxPlaces place_boxes(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync) {
+BoxPlaces place_boxes(Draft& draft, const Options& options, Sync& sync) {
   if (draft.graph.world == 1) return {std::vector<int64_t>(draft.graph.storages.size(), -1), 0};
-  return BoxPlacer(draft, options, timeline, sync).run();
+  return BoxPlacer(draft, options, sync).run();
 }
 
 }  // namespace ark::planner

@@ -286,6 +286,7 @@ std::vector<int32_t> add_boxes(const FusedGraph& graph, const BoxPlaces& places,
 void place_memory(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync, plan::Plan& plan) {
   const FusedGraph& graph = draft.graph;
   const int num_storages = static_cast<int>(graph.storages.size());
+  const BoxPlaces boxes = place_boxes(draft, options, sync);
   Arena arena(draft, options, timeline, sync);
   std::vector<int32_t> fresh_of(num_storages, -1), slot_of(num_storages, -1);
   for (size_t f = 0; f < graph.fresh_storage.size(); ++f) fresh_of[graph.fresh_storage[f]] = static_cast<int32_t>(f);
@@ -325,7 +326,7 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     }
   }
   plan.arena_bytes = arena.size();
-  const std::vector<int32_t> out_slot_of = add_boxes(graph, place_boxes(draft, options, timeline, sync), slot_of, plan);
+  const std::vector<int32_t> out_slot_of = add_boxes(graph, boxes, slot_of, plan);
   rename_slots(draft, slot_of, out_slot_of);
   if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
   check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",
