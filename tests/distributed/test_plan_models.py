@@ -76,6 +76,30 @@ def fused(rank: int, world: int) -> None:
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+def residuals(rank: int, world: int) -> None:
+    """Gated layers of few rows and of many with a residual through all of them: the bits are those of other ranks."""
+    for dtype, rows, tolerance in ((torch.float32, 1, 1e-5), (torch.bfloat16, 24, 2e-2)):
+        x = ranks_values(0, (rows, 64), dtype, 1)
+        scale = torch.ones(64, dtype=dtype)
+        up, gate = (ranks_values(rank, (48, 64), dtype, seed) / 8 for seed in (2, 3))
+        down = ranks_values(rank, (64, 48), dtype, 4) / 8
+
+        def function(x, scale, up, gate, down):
+            for _ in range(3):
+                y = torch.nn.functional.rms_norm(x, (64,), scale)
+                y = torch.nn.functional.silu(y @ gate.t()) * (y @ up.t())
+                x = x + funcol.all_reduce(y @ down.t(), "sum", dist.group.WORLD)
+            return x
+
+        fast = compiled(function)
+        for launch in range(3):
+            got = fast(x + launch, scale, up, gate, down)
+            want = function(x + launch, scale, up, gate, down)
+            torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * want.abs().max().item())
+            everybody = gathered(got, dist.group.WORLD).view(world, rows, 64)
+            assert all(torch.equal(other, got) for other in everybody)
+
+
 def training(rank: int, world: int) -> None:
     """Losses and parameters of ten steps; the whole model on one rank says the same."""
     mine = nn.Sequential(*(ParallelMlp(32, 64, rank, world, i) for i in range(3)))
@@ -240,6 +264,7 @@ def an_index_error(rank: int, world: int) -> None:
 
 MODELS = [
     fused,
+    residuals,
     training,
     tensor_parallel,
     vocabulary_parallel,

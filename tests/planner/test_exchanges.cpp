@@ -61,6 +61,33 @@ void test_fusion() {
             "pointwise+ pointwise+ pointwise+ -pointwise -pointwise+ -pointwise");
 }
 
+/// Layers with a residual: who reads a sum first stores it with the residual, in the op of its norm. Nobody else reads
+/// the boxes, so that the ops of the last layer are as large as those of the first.
+void test_residuals() {
+  constexpr int kLayers = 5;
+  for (int world : {2, 8}) {
+    ExchangeBuilder b(world);
+    ValueId x = b.input(DType::kF32, {48, 64});
+    for (int l = 0; l < kLayers; ++l) {
+      ValueId w1 = b.input(DType::kF32, {64, 32}), w2 = b.input(DType::kF32, {32, 64});
+      ValueId y = b.matmul(b.unary(Opcode::kRelu, b.matmul(b.norm(x), w1)), w2);
+      x = b.binary(Opcode::kAdd, x, b.all_reduce(y));
+    }
+    const plan::Plan plan = plan_of(b.finish({x}, "residuals"));
+    std::string expected = "row";
+    for (int l = 0; l < kLayers; ++l)
+      expected += cat(" matmul_float matmul_float+ ", l + 1 < kLayers ? "-row" : "-pointwise");
+    EXPECT_EQ(outline(plan), expected);
+    std::vector<int> readers(plan.buffers.size(), 0);
+    for (const plan::Op& op : plan.ops) {
+      EXPECT(op.operands.size() <= static_cast<size_t>(world + 3));
+      for (const abi::Operand& operand : op.operands) readers[operand.slot] += operand.slot != abi::kNoSlot;
+    }
+    for (size_t slot = 0; slot < readers.size(); ++slot)
+      if (plan.buffers[slot].kind == plan::BufferKind::kBox) EXPECT_EQ(readers[slot], 1);
+  }
+}
+
 /// All ranks have the exchanges in the graph's order, though the path behind the second one is longer.
 void test_order() {
   ExchangeBuilder b(3);
@@ -133,6 +160,7 @@ void test_groups() {
 
 int main() {
   test_fusion();
+  test_residuals();
   test_order();
   test_layout();
   test_few_slots();

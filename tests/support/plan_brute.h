@@ -32,8 +32,10 @@ class BrutePlan {
           check(byte >= 0 && byte + bytes <= buffer.size_bytes, "brute: out of bounds in slot ", slot);
           bool arena = buffer.kind == plan::BufferKind::kArena;
           const bool sent = buffer.kind == plan::BufferKind::kBoxOut;  // what peers' tiles write here
-          auto& memory = memories[arena ? -1 : sent ? buffer.twin : static_cast<int64_t>(slot)];
-          int64_t at = (byte + (arena ? buffer.arena_offset : 0)) / 2, end = at + (bytes + 1) / 2;
+          const plan::Buffer& place = sent ? plan_.buffers[static_cast<size_t>(buffer.twin)] : buffer;
+          const bool box = place.kind == plan::BufferKind::kBox;
+          auto& memory = memories[arena ? -1 : box ? -2 : static_cast<int64_t>(slot)];
+          int64_t at = (byte + (arena || box ? place.arena_offset : 0)) / 2, end = at + (bytes + 1) / 2;
           if (static_cast<int64_t>(memory.size()) < end) memory.resize(static_cast<size_t>(end));
           int64_t mark = 2 * t + write;
           for (; at < end; ++at) {

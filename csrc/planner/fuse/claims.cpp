@@ -110,6 +110,8 @@ bool Grouper::claim(int owner, int g) {
 
 bool Grouper::claim_part(int owner, int g) const {
   const Group& x = state_.groups[static_cast<size_t>(g)];
+  for (ir::ValueId input : state_.node(state_.tensor(owner).node).inputs)  // what others have sent is not along the op
+    if (is_box(state_, state_.owner(input)) && state_.group(input) == g) return false;
   return x.kind == GroupKind::kMatmul && !state_.forced[static_cast<size_t>(owner)] &&
          state_.tensor(owner).numel <= product(x.x_sizes);
 }

@@ -60,6 +60,8 @@ class Grouper {
 
   // Reductions (reductions.cpp).
   void reduce(int i);
+  bool reduce_along_sums(int i, int g);
+  bool reads_boxes(int g) const;
   void join(int out, int node, int g, const Coords& place);
   bool shares_input(const ir::Node& node, int g);
   /// Whether the group's op still has operands for one more reduction: for what they all read and for a result each.

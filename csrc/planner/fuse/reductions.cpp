@@ -1,4 +1,5 @@
 // Which reductions share an op: those of rows that it computes, and those that read what another one reads.
+#include <algorithm>
 #include <set>
 
 #include "base/check.h"
@@ -19,6 +20,7 @@ void Grouper::reduce(int i) {
       if (try_eval(out, g, *place) >= 0) return join(out, i, g, *place);
     }
   }
+  if (!alone && g >= 0 && reduce_along_sums(i, g)) return;
   const std::vector<int64_t>& sizes = state_.tensor(x).sizes;
   for (int j = static_cast<int>(state_.groups.size()) - 1;
        !alone && j > g && j + kSiblingWindow > static_cast<int>(state_.groups.size()); --j) {
@@ -38,6 +40,45 @@ void Grouper::reduce(int i) {
   if (try_eval(out, fresh, place) < 0) throw UnsupportedError(cat("reduction '", node.name, "' cannot be addressed"));
   own(out, fresh);
   state_.place[static_cast<size_t>(out)] = place;
+}
+
+/// Sums of boxes (and a residual) belong to no product that could store them, as the sums of one rank do. The rows that
+/// read them compute and store them: the last group, when it does nothing else, becomes that of its first reduction.
+bool Grouper::reduce_along_sums(int i, int g) {
+  const Node& node = state_.node(i);
+  const Tensor& x = state_.tensor(node.inputs[0]);
+  const bool last = g + 1 == static_cast<int>(state_.groups.size());
+  if (!last || group(g).kind != GroupKind::kPointwise || !group(g).index_stores.empty() || !reads_boxes(g))
+    return false;
+  const std::vector<int> values = group(g).values;
+  const bool alike = std::all_of(values.begin(), values.end(), [&](int v) {
+    return state_.tensor(v).sizes == x.sizes && state_.tensor(v).strides == x.strides && !is_box(state_, v);
+  });
+  if (!alike) return false;
+  const Group old = group(g);
+  group(g).dims.clear();
+  set_reduce_domain(x, node, group(g));
+  auto place_values = [&] {
+    for (int v : values) state_.place[static_cast<size_t>(v)] = group(g).x_place;
+    trials_[static_cast<size_t>(g)].reset();
+  };
+  place_values();
+  const Coords place = kept_place(node, group(g).x_place);
+  if (group(g).kind == GroupKind::kRow && try_eval(node.outputs[0], g, place) >= 0) {
+    join(node.outputs[0], i, g, place);
+    return true;
+  }
+  group(g) = old;
+  place_values();
+  return false;
+}
+
+bool Grouper::reads_boxes(int g) const {
+  const std::vector<int>& values = state_.groups[static_cast<size_t>(g)].values;
+  return std::any_of(values.begin(), values.end(), [&](int v) {
+    const std::vector<ir::ValueId>& inputs = state_.node(state_.tensor(v).node).inputs;
+    return std::any_of(inputs.begin(), inputs.end(), [&](int u) { return is_box(state_, state_.owner(u)); });
+  });
 }
 
 void Grouper::join(int out, int node, int g, const Coords& place) {

@@ -2,33 +2,16 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "planner/cost.h"
+#include "planner/order/place_boxes.h"
+#include "planner/order/storage_uses.h"
 
 namespace ark::planner {
 namespace {
-
-struct Use {
-  std::vector<int> ops, writers;  // in plan order
-};
-
-std::vector<Use> uses_of(const FusedGraph& graph) {
-  std::vector<Use> uses(graph.storages.size());
-  for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
-    const FusedOp& op = graph.ops[i];
-    for (size_t x = 0; x < op.access.size(); ++x) {
-      if (op.access[x] == Access::kParameters || op.op.operands[x].slot == abi::kNoSlot) continue;
-      Use& use = uses[op.op.operands[x].slot];
-      if (use.ops.empty() || use.ops.back() != i) use.ops.push_back(i);
-      if (op.access[x] != Access::kRead && (use.writers.empty() || use.writers.back() != i)) use.writers.push_back(i);
-    }
-  }
-  return uses;
-}
 
 /// A storage with a place in the arena.
 struct Tenant {
@@ -277,27 +260,24 @@ void join_arena(Draft& draft, plan::Plan& plan) {
   plan.buffers = std::move(kept);
 }
 
-/// Boxes of an exchange lie side by side, exchanges one behind the other. A box is read in one slot and written, at the
-/// rank that it stands for, through another. Slots of what is written, per storage.
-std::vector<int32_t> place_boxes(const FusedGraph& graph, const std::vector<int32_t>& slot_of, plan::Plan& plan) {
+/// Boxes of an exchange lie side by side. A box is read in one slot and written, at the rank that it stands for,
+/// through another. Slots of what is written, per storage.
+std::vector<int32_t> add_boxes(const FusedGraph& graph, const BoxPlaces& places, const std::vector<int32_t>& slot_of,
+                               plan::Plan& plan) {
   std::vector<int32_t> out_slot_of(graph.storages.size(), -1);
-  std::map<int32_t, int64_t> begins;  // of exchanges
   for (size_t s = 0; s < graph.storages.size(); ++s) {
-    const Storage& storage = graph.storages[s];
-    if (storage.exchange < 0 || slot_of[s] < 0) continue;
+    if (places.begin[s] < 0) continue;
     plan::Buffer& box = plan.buffers[static_cast<size_t>(slot_of[s])];
-    const int64_t stride = plan::box_stride(box.size_bytes);
-    const auto [found, is_new] = begins.emplace(storage.exchange, plan.box_bytes);
-    if (is_new) plan.box_bytes += stride * graph.world;
     box.kind = plan::BufferKind::kBox;
-    box.index = storage.source;
-    box.arena_offset = found->second + stride * storage.source;
+    box.index = graph.storages[s].source;
+    box.arena_offset = places.begin[s] + plan::box_stride(box.size_bytes) * box.index;
     plan::Buffer out = box;
     out.kind = plan::BufferKind::kBoxOut;
     out.twin = slot_of[s];
     out_slot_of[s] = static_cast<int32_t>(plan.buffers.size());
     plan.buffers.push_back(std::move(out));
   }
+  plan.box_bytes = places.size;
   return out_slot_of;
 }
 
@@ -306,6 +286,7 @@ std::vector<int32_t> place_boxes(const FusedGraph& graph, const std::vector<int3
 void place_memory(Draft& draft, const Options& options, const Timeline& timeline, Sync& sync, plan::Plan& plan) {
   const FusedGraph& graph = draft.graph;
   const int num_storages = static_cast<int>(graph.storages.size());
+  const BoxPlaces boxes = place_boxes(draft, options, sync);
   Arena arena(draft, options, timeline, sync);
   std::vector<int32_t> fresh_of(num_storages, -1), slot_of(num_storages, -1);
   for (size_t f = 0; f < graph.fresh_storage.size(); ++f) fresh_of[graph.fresh_storage[f]] = static_cast<int32_t>(f);
@@ -345,7 +326,7 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     }
   }
   plan.arena_bytes = arena.size();
-  const std::vector<int32_t> out_slot_of = place_boxes(graph, slot_of, plan);
+  const std::vector<int32_t> out_slot_of = add_boxes(graph, boxes, slot_of, plan);
   rename_slots(draft, slot_of, out_slot_of);
   if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
   check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",

@@ -1,6 +1,7 @@
 // The parts of verify_plan; each throws InternalError on the first thing that is wrong.
 #pragma once
 #include <ostream>
+#include <utility>
 
 #include "base/check.h"
 #include "planner/verify/verify_plan.h"
@@ -34,6 +35,10 @@ inline uint32_t memory_slot(const plan::Plan& plan, uint32_t slot) {
 inline int64_t box_begin(const plan::Buffer& box) {
   return box.arena_offset - plan::box_stride(box.size_bytes) * box.index;
 }
+/// Which exchange a box or an out-box is of: where its boxes begin, and the op that sends. Exchanges may have the same
+/// boxes one after the other.
+using ExchangeKey = std::pair<int64_t, int32_t>;
+inline ExchangeKey exchange_of(const plan::Buffer& box) { return {box_begin(box), box.first_op}; }
 /// "op 3 'name'"; printed only when a message is needed.
 struct OpName {
   const plan::Plan& plan;

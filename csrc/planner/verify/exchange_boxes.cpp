@@ -1,5 +1,5 @@
 // The boxes of exchanges: an exchange has one for each rank, of equal size and side by side, and out-boxes that are
-// their twins; no two exchanges share bytes.
+// their twins. Exchanges may share bytes (box_reuse.h).
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -15,41 +15,41 @@ using plan::Plan;
 
 const Buffer& buffer_of(const Plan& plan, int64_t slot) { return plan.buffers[static_cast<size_t>(slot)]; }
 
-/// Per exchange, by where it begins: a slot for each rank.
-using Slots = std::map<int64_t, std::vector<int64_t>>;
+/// Per exchange: a slot for each rank.
+using Slots = std::map<ExchangeKey, std::vector<int64_t>>;
 
 void add_slot(const Plan& plan, Slots& slots, int64_t slot) {
   const Buffer& b = buffer_of(plan, slot);
   require(plan, b.index >= 0 && b.index < plan.world, "slot ", slot, " is the box of rank ", b.index, " of ",
           plan.world);
-  std::vector<int64_t>& of_ranks = slots[box_begin(b)];
+  std::vector<int64_t>& of_ranks = slots[exchange_of(b)];
   of_ranks.resize(static_cast<size_t>(plan.world), -1);
   int64_t& known = of_ranks[static_cast<size_t>(b.index)];
   require(plan, known < 0, "slots ", known, " and ", slot, " are the same box");
   known = slot;
 }
 
-/// An exchange has a box for each rank, and out-boxes that are their twins; no two exchanges share bytes.
+/// An exchange has a box for each rank, and out-boxes that are their twins.
 void check_places(const Plan& plan, const Slots& boxes, const Slots& outs) {
-  int64_t end = 0;  // of the exchange before
-  for (const auto& [begin, slots] : boxes) {
+  for (const auto& [exchange, slots] : boxes) {
+    const int64_t begin = exchange.first;
     const auto lacks = std::find(slots.begin(), slots.end(), -1) - slots.begin();
     require(plan, lacks == plan.world, "the exchange at ", begin, " has no box from rank ", lacks);
     const int64_t bytes = buffer_of(plan, slots[0]).size_bytes, stride = plan::box_stride(bytes);
     for (int64_t slot : slots)
       require(plan, buffer_of(plan, slot).size_bytes == bytes, "slot ", slot, " has ", buffer_of(plan, slot).size_bytes,
               " bytes, other boxes of its exchange ", bytes);
-    require(plan, begin >= end && begin % plan::box_stride(1) == 0, "the boxes of slot ", slots[0], " begin at byte ",
-            begin, ", those before them end at ", end);
-    end = begin + stride * plan.world;
-    require(plan, outs.contains(begin), "nobody sends to slot ", slots[0]);
+    require(plan, begin >= 0 && begin % plan::box_stride(1) == 0, "the boxes of slot ", slots[0], " begin at byte ",
+            begin);
+    const int64_t end = begin + stride * plan.world;
+    require(plan, end <= plan.box_bytes, "the boxes end at byte ", end, " of ", plan.box_bytes);
+    require(plan, outs.contains(exchange), "nobody sends to slot ", slots[0]);
   }
-  require(plan, end <= plan.box_bytes, "the boxes end at byte ", end, " of ", plan.box_bytes);
-  for (const auto& [begin, slots] : outs)
+  for (const auto& [exchange, slots] : outs)
     for (int64_t rank = 0; rank < plan.world; ++rank) {
       const int64_t slot = slots[static_cast<size_t>(rank)];
-      require(plan, slot >= 0, "the exchange at ", begin, " sends nothing to rank ", rank);
-      const auto box = boxes.find(begin);
+      require(plan, slot >= 0, "the exchange at ", exchange.first, " sends nothing to rank ", rank);
+      const auto box = boxes.find(exchange);
       const bool twins = box != boxes.end() && box->second[static_cast<size_t>(rank)] == buffer_of(plan, slot).twin &&
                          buffer_of(plan, slot).size_bytes == buffer_of(plan, buffer_of(plan, slot).twin).size_bytes;
       require(plan, twins, "slot ", slot, " is an out-box to rank ", rank, ", its twin is slot ",

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "planner/verify/box_reuse.h"
 #include "planner/verify/checks.h"
 #include "planner/verify/counter_blocks.h"
 #include "planner/verify/regions.h"
@@ -53,12 +54,12 @@ void check_parts(const Plan& plan, size_t index, const std::vector<OperandUse>& 
 
 /// Boxes are read, out-boxes written: all of an exchange by one op, each once, which does not read its boxes.
 void check_senders(const Plan& plan) {
-  std::map<int64_t, int64_t> sender;  // per exchange, by where it begins
+  std::map<ExchangeKey, int64_t> sender;  // per exchange
   for (size_t index = 0; index < plan.ops.size(); ++index) {
     const plan::Op& op = plan.ops[index];
     const std::vector<OperandUse> uses = read_uses(op, plan.programs);
     auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
-    std::map<int64_t, std::vector<int>> sent;  // per exchange: operands
+    std::map<ExchangeKey, std::vector<int>> sent;  // per exchange: operands
     for (size_t i = 0; i < uses.size(); ++i) {
       if (!uses[i].used()) continue;
       const Buffer& b = buffer_of(plan, op.operands[i].slot);
@@ -66,18 +67,20 @@ void check_senders(const Plan& plan) {
               ", a box of its own rank");
       require(plan, b.kind != BufferKind::kBoxOut || !uses[i].read, name(), " reads slot ", op.operands[i].slot,
               ", a box of another rank");
-      if (b.kind == BufferKind::kBoxOut) sent[box_begin(b)].push_back(static_cast<int>(i));
+      if (b.kind == BufferKind::kBoxOut) sent[exchange_of(b)].push_back(static_cast<int>(i));
     }
-    for (const auto& [begin, operands] : sent) {
-      const auto [other, first] = sender.emplace(begin, static_cast<int64_t>(index));
+    for (const auto& [exchange, operands] : sent) {
+      const auto [other, first] = sender.emplace(exchange, static_cast<int64_t>(index));
       require(plan, first, describe(plan, other->second), " and ", name(), " write the same boxes");
+      require(plan, exchange.second == static_cast<int32_t>(index), name(), " writes boxes of what op ",
+              exchange.second, " sends");
       std::vector<bool> ranks(static_cast<size_t>(plan.world), false);
       for (int i : operands) ranks[static_cast<size_t>(buffer_of(plan, op.operands[i].slot).index)] = true;
       const bool all = operands.size() == ranks.size() && std::find(ranks.begin(), ranks.end(), false) == ranks.end();
       require(plan, all, name(), " does not write to the boxes of ", plan.world, " ranks once each");
       for (size_t i = 0; i < uses.size(); ++i) {
         const bool own = uses[i].read && buffer_of(plan, op.operands[i].slot).kind == BufferKind::kBox &&
-                         box_begin(buffer_of(plan, op.operands[i].slot)) == begin;
+                         exchange_of(buffer_of(plan, op.operands[i].slot)) == exchange;
         require(plan, !own, name(), " reads slot ", op.operands[i].slot, ", a box of the exchange for which it sends");
       }
       check_parts(plan, index, uses, operands);
@@ -150,6 +153,13 @@ bool check_waits(const Plan& plan, const std::vector<Owner>& owners) {
   return awaited;
 }
 
+/// Who sends to boxes that an earlier exchange had comes after all that touches them, on every rank.
+void check_reuse(const Plan& plan) {
+  for (const BoxReuse& reuse : box_reuses(plan))
+    require(plan, reuse.witness >= 0, "race: ", describe(plan, reuse.later), " writes boxes to which ",
+            describe(plan, reuse.earlier), " sends, and is not known to start after all ranks have read them");
+}
+
 }  // namespace
 
 void verify_exchanges(const Plan& plan) {
@@ -158,6 +168,7 @@ void verify_exchanges(const Plan& plan) {
   const bool sent = std::any_of(plan.ops.begin(), plan.ops.end(),
                                 [&](const plan::Op& op) { return tiles_of(op.record) > 0 && sends(plan, op); });
   require(plan, awaited || !sent, "no op waits for an exchange: a rank could be two launches ahead of another");
+  check_reuse(plan);
 }
 
 }  // namespace ark::planner

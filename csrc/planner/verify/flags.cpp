@@ -101,7 +101,13 @@ Plan rest_of(const Plan& plan, const FlagWords& flags) {
     op.record.num_waits = static_cast<int32_t>(left.waits.size());
     op.record.num_arrivals = static_cast<int32_t>(left.arrivals.size());
     std::copy(left.waits.begin(), left.waits.end(), op.record.wait);
-    std::copy(left.arrivals.begin(), left.arrivals.end(), op.record.arrive);
+    const abi::OpRecord& whole = plan.ops[index].record;
+    for (size_t a = 0; a < left.arrivals.size(); ++a) {
+      op.record.arrive[a] = left.arrivals[a];
+      for (int old = 0; old < whole.num_arrivals; ++old)
+        if (whole.arrive[old].counter == left.arrivals[a].counter)
+          op.record.arrive_rank_stride[a] = whole.arrive_rank_stride[old];
+    }
   }
   return rest;
 }

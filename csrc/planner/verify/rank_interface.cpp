@@ -1,6 +1,9 @@
 #include "planner/verify/rank_interface.h"
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "planner/verify/box_reuse.h"
 #include "planner/verify/counter_blocks.h"
 #include "planner/verify/regions.h"
 
@@ -69,14 +72,32 @@ std::string describe_arrivals(const abi::OpRecord& record) {
   return text;
 }
 
-RankTerm term_of(const Plan& plan, const plan::Op& op, int operand) {
+/// Whose boxes the op's exchanges have taken, and what shows that all ranks were done with them: exchanges in the order
+/// in which they are sent. A rank relies on what others do before that one.
+std::string describe_reuse(const Plan& plan, const std::vector<BoxReuse>& reuses, const plan::Op& op) {
+  auto number = [&](int32_t of_op) {
+    return std::count_if(plan.ops.begin(), plan.ops.begin() + of_op,
+                         [&](const plan::Op& other) { return first_out_box(plan, other) >= 0; });
+  };
+  Digest digest;
+  int64_t last = -1, witness = -1;
+  for (const BoxReuse& reuse : reuses) {
+    if (reuse.later != op.record.op) continue;
+    last = number(reuse.earlier), witness = number(reuse.witness);
+    digest.add(last), digest.add(witness);
+  }
+  if (last < 0) return "";
+  return cat(", in boxes of exchange ", last, " after exchange ", witness, " (all ", digest.text(), ")");
+}
+
+RankTerm term_of(const Plan& plan, const std::vector<BoxReuse>& reuses, const plan::Op& op, int operand) {
   const abi::OpRecord& record = op.record;
   const abi::Operand& out = op.operands[static_cast<size_t>(operand)];
   const Buffer& own = plan.buffers[static_cast<size_t>(buffer_of(plan, out).twin)];
   const int64_t begin = own.arena_offset - own.index * plan::box_stride(own.size_bytes);
-  const std::string value =
-      cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ", begin, " on, ",
-          tiles_of(record), " tiles", describe_arrivals(record), ", parts ", digest_of_tiles(plan, op, operand));
+  const std::string value = cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ",
+                                begin, " on, ", tiles_of(record), " tiles", describe_arrivals(record),
+                                describe_reuse(plan, reuses, op), ", parts ", digest_of_tiles(plan, op, operand));
   return {cat("op '", op.name, "'"), value};
 }
 
@@ -84,8 +105,9 @@ RankTerm term_of(const Plan& plan, const plan::Op& op, int operand) {
 
 std::vector<RankTerm> rank_interface(const Plan& plan) {
   std::vector<RankTerm> terms;
+  const std::vector<BoxReuse> reuses = box_reuses(plan);
   for (const plan::Op& op : plan.ops)
-    if (const int operand = first_out_box(plan, op); operand >= 0) terms.push_back(term_of(plan, op, operand));
+    if (const int operand = first_out_box(plan, op); operand >= 0) terms.push_back(term_of(plan, reuses, op, operand));
   terms.push_back({"the whole", cat(plan.world, " ranks, boxes of ", plan.box_bytes, " bytes")});
   return terms;
 }

@@ -39,11 +39,11 @@ std::vector<std::vector<uint32_t>> place_ranks(const Plan& plan, const RankRules
   for (int rank = 0; rank < plan.world; ++rank)
     for (int launch = 0; launch < rules.launches; ++launch) runs.push_back({rank, launch});
   std::vector<std::vector<uint32_t>> slots(runs.size(), std::vector<uint32_t>(plan.buffers.size()));
-  std::map<std::pair<int64_t, int32_t>, size_t> boxes;  // by the place of the exchange and the rank that sends
+  std::map<std::pair<ExchangeKey, int32_t>, size_t> boxes;  // by exchange and rank that sends
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const Buffer& b = plan.buffers[slot];
     if (b.kind == BufferKind::kBoxOut) continue;
-    if (b.kind == BufferKind::kBox) boxes[{box_begin(b), b.index}] = slot;
+    if (b.kind == BufferKind::kBox) boxes[{exchange_of(b), b.index}] = slot;
     for (size_t i = 0; i < runs.size(); ++i) {
       const Run owner = owner_of(b, runs[i], rules);
       slots[i][slot] = slots[number_of(owner, rules)][slot];
@@ -52,13 +52,15 @@ std::vector<std::vector<uint32_t>> place_ranks(const Plan& plan, const RankRules
       Buffer& own = merged.buffers.emplace_back();
       own.kind = b.kind, own.size_bytes = b.size_bytes, own.immutable = b.immutable;
       own.arena_offset = b.arena_offset + (b.kind == BufferKind::kArena ? plan.arena_bytes * owner.rank : 0);
+      if (b.kind == BufferKind::kBox)
+        own.arena_offset += plan.box_bytes * static_cast<int64_t>(owner.rank * rules.box_sets + owner.launch);
       own.name = name_of(b, slot, owner);
     }
   }
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const Buffer& b = plan.buffers[slot];
     for (size_t i = 0; i < runs.size() && b.kind == BufferKind::kBoxOut; ++i)
-      slots[i][slot] = slots[number_of({b.index, runs[i].launch}, rules)][boxes.at({box_begin(b), runs[i].rank})];
+      slots[i][slot] = slots[number_of({b.index, runs[i].launch}, rules)][boxes.at({exchange_of(b), runs[i].rank})];
   }
   merged.arena_bytes = plan.arena_bytes * plan.world;
   return slots;

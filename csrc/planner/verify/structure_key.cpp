@@ -60,7 +60,7 @@ void add_op(Hash& hash, const plan::Op& op, const std::unordered_map<uint32_t, u
   }
 }
 
-/// Pairs of buffers that share bytes of the arena.
+/// Pairs of buffers that share bytes of the arena, or of the boxes.
 void add_sharing(Hash& hash, const Plan& plan) {
   struct Part {
     int64_t begin, end;
@@ -70,8 +70,9 @@ void add_sharing(Hash& hash, const Plan& plan) {
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const plan::Buffer& b = plan.buffers[slot];
     hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0, b.twin);
-    if (b.kind == plan::BufferKind::kArena && b.size_bytes > 0)
-      parts.push_back({b.arena_offset, b.arena_offset + b.size_bytes, slot});
+    const int64_t begin = b.arena_offset + (b.kind == plan::BufferKind::kBox ? plan.arena_bytes : 0);
+    if ((b.kind == plan::BufferKind::kArena || b.kind == plan::BufferKind::kBox) && b.size_bytes > 0)
+      parts.push_back({begin, begin + b.size_bytes, slot});
   }
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return a.begin != b.begin ? a.begin < b.begin : a.slot < b.slot; });

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "device/abi/roles.h"
+#include "planner/verify/checks.h"
 
 namespace ark::planner {
 namespace {
@@ -84,7 +85,9 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
     use.fresh = op.record.kind == abi::TaskKind::kAttentionDecode &&
                 (i == abi::AttentionOperand::kK || i == abi::AttentionOperand::kV);
     const plan::Buffer& buffer = plan.buffers[use.slot];
-    use.place = buffer.kind == plan::BufferKind::kArena ? buffer.arena_offset : 0;
+    const plan::Buffer& memory = plan.buffers[memory_slot(plan, use.slot)];
+    const bool placed = memory.kind == plan::BufferKind::kArena || memory.kind == plan::BufferKind::kBox;
+    use.place = placed ? memory.arena_offset : 0;
     const Hull hull = hull_of(plan, use, buffer.size_bytes);
     if (hull.low >= hull.high) continue;
     use.dense = hull.dense && !use.how.anywhere && !use.how.predicated;

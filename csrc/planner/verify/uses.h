@@ -27,7 +27,7 @@ struct Use {
   uint32_t slot = 0;
   OperandUse how;
   bool fresh = false;           // of rows of a cache that this launch appended
-  int64_t place = 0;            // of the buffer in its memory: the arena, or the buffer itself
+  int64_t place = 0;            // of the buffer in its memory: the arena, the boxes, or itself
   int64_t low = 0, high = 0;    // hull, in the memory
   bool dense = false;           // all bytes of the hull, for certain
   Pieces arriving;              // per block of tiles that arrive alike; made when asked for, as are the next
