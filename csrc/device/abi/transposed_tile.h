@@ -1,6 +1,5 @@
 // Tiles of a pointwise task through which operands go whose contiguous dimension is not the domain's last: where their
-// elements lie in shared memory (device/program/pointwise_transposed.cuh). Shared with planner and codegen, and with the
-// test that walks all elements: tests/codegen/test_transposed_tile.cpp.
+// elements lie in shared memory (device/program/pointwise_transposed.cuh). Shared with planner and codegen.
 //
 // A row is a place of the last but one dimension, along which these operands are contiguous, a column one of the last.
 // Of each column a tile holds the 16-byte pieces of memory that its rows lie in, so that any stride and address will do.

@@ -3,8 +3,8 @@
 // as in other items. One barrier a tile; the copies of the next one or two tiles are under way meanwhile.
 #pragma once
 #include "device/abi/transposed_tile.h"
-#include "device/program/pointwise_places.cuh"
 #include "device/program/support.cuh"
+#include "device/program/transposed_places.cuh"
 
 namespace ark::device {
 
@@ -42,20 +42,9 @@ template <int V, class S, int kDims, class P>
 ARK_DEVICE void load_operand(const TransposedContext<P>& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
   if (P::transposed_size(number) == 0 || (c.active >> number & 1) == 0)
     return load_operand<V, S, kDims>(static_cast<const ProgramContext&>(c), number, x, out);
-  const abi::Operand& o = c.operand(number);
-  constexpr u32 kSize = sizeof(S);
-  const u32 step = static_cast<u32>(o.stride[kDims - 1]) * kSize;
-  // the low bits of the address of (tile's first row, column x)
-  u32 address = static_cast<u32>(o.offset) + static_cast<u32>(c.row) * kSize + static_cast<u32>(x[kDims - 1]) * step;
-#pragma unroll
-  for (int d = 0; d + 2 < kDims; ++d) address += static_cast<u32>(x[d]) * static_cast<u32>(o.stride[d]) * kSize;
-  const i32 column = x[kDims - 1] - c.column;
-  const unsigned char* part = c.tile + c.place(number) + (x[kDims - 2] - c.row) * static_cast<i32>(kSize);
-  ARK_EACH {
-    const u32 skew = (address + static_cast<u32>(i) * step) & 15;
-    out.v[i] = *reinterpret_cast<const S*>(
-        part + (abi::transposed_place(column + i, TransposedContext<P>::kRows, static_cast<int>(kSize)) + skew));
-  }
+  const TransposedElements<sizeof(S), TransposedContext<P>::kRows> elements(c.operand(number), x, c.row, c.column);
+  const unsigned char* part = c.tile + c.place(number);
+  ARK_EACH out.v[i] = *reinterpret_cast<const S*>(part + elements.place(i));
 }
 
 /// Operands of the record that go through tiles, as a mask; 0 where the item is not made of whole rows.
@@ -83,6 +72,7 @@ class PointwiseTransposed {
  public:
   static constexpr int V = P::kVector, kLast = P::kDims - 1;
   using Context = TransposedContext<P>;
+  using Places = TransposedPlaces<P, V, ProgramContext>;
   static constexpr int kRows = Context::kRows, kColumns = abi::kTransposedColumns;
 
   ARK_DEVICE PointwiseTransposed(Consumer& consumer, const ProgramContext& c, u32 active, i64 begin, i64 end, i64 total)
@@ -141,66 +131,35 @@ class PointwiseTransposed {
       if constexpr (kSize != 0) {
         if ((context_.active >> kNumber & 1) == 0) return;
         const abi::Operand& o = context_.operand(kNumber);
-        constexpr int kPieces = abi::transposed_pieces(kRows, kSize);
-        const i64 first = o.offset + element_offset(o, x) * kSize, step = o.stride[kLast] * kSize;
+        const TransposedPieces<kSize, kRows> pieces(o.offset + element_offset(o, x) * kSize, o.stride[kLast] * kSize,
+                                                    rows);
         const u32 part = shared_address(memory(slot) + context_.place(kNumber));
 #pragma unroll 1
-        for (int n = consumer_.thread(); n < columns * kPieces; n += kConsumerThreads) {
-          const int column = n / kPieces, piece = n - column * kPieces;
-          const i64 begin = first + column * step, from = (begin & ~static_cast<i64>(15)) + piece * 16;
-          if (from < begin + rows * kSize)
-            copy_async(part + abi::transposed_place(column, kRows, kSize) + piece * 16,
-                       reinterpret_cast<const void*>(from), 16);
+        for (int n = consumer_.thread(); n < columns * pieces.kOfColumn; n += kConsumerThreads) {
+          const auto piece = pieces.at(n);
+          if (piece.is_there) copy_async(part + piece.to, reinterpret_cast<const void*>(piece.from), 16);
         }
       }
     });
   }
 
-  /// Where the vectors of a row of the domain begin; by rows: where the operand that counts is aligned.
-  ARK_DEVICE i32 vectors_begin(const i32 (&x)[P::kDims]) const {
-    if (!places_.by_rows) return 0;
-    const abi::Operand& o = context_.operand(places_.rows.head);
-    i32 place = static_cast<i32>(o.offset / element_bytes(o.dtype));
-#pragma unroll
-    for (int d = 0; d < kLast; ++d) place += x[d] * static_cast<i32>(o.stride[d]);
-    return -place & (V - 1);
-  }
-
   ARK_DEVICE void compute(int slot) {
     i32 x[P::kDims] = {};
     unflatten<0, P::kDims - 1>(*context_.task.record, walk_.row, x);
-    const i32 row = x[kLast - 1], column = walk_.column, rows = walk_.count();
     context_.tile = memory(slot);
-    context_.row = row;
-    context_.column = column;
-    const bool by_rows = places_.by_rows, in_vectors = by_rows || places_.whole > places_.rows.begin;
-    if constexpr (V > 1) {
-      if (in_vectors) {
-        // eight lanes along a row, the others of a warp in the next rows
-        run_places<V>(kRows * kColumns / V, x, [&](int n, i32(&at)[P::kDims]) __attribute__((always_inline)) {
-          const int k = (n & 7) + n / (8 * kRows) * 8, r = (n >> 3) & (kRows - 1);
-          at[kLast - 1] = row + r;
-          const i32 begin = vectors_begin(at);
-          at[kLast] = column + begin + k * V;
-          return r < rows && at[kLast] + V <= size_;
-        });
-      }
+    context_.row = x[kLast - 1];
+    context_.column = walk_.column;
+    const Places places{places_, x[kLast - 1], walk_.count(), walk_.column, size_};
+    if (places.in_vectors()) {
+      run_places<V>(Places::kVectors, x,
+                    [&](int n, i32(&at)[P::kDims]) __attribute__((always_inline)) { return places.vector_at(n, at); });
+      if (places.has_ends())
+        run_places<1>(Places::kEnds, x,
+                      [&](int n, i32(&at)[P::kDims]) __attribute__((always_inline)) { return places.end_at(n, at); });
+    } else {
+      run_places<1>(Places::kElements, x,
+                    [&](int n, i32(&at)[P::kDims]) __attribute__((always_inline)) { return places.element_at(n, at); });
     }
-    if (!in_vectors)
-      run_places<1>(kRows * kColumns, x, [&](int n, i32(&at)[P::kDims]) __attribute__((always_inline)) {
-        at[kLast - 1] = row + n / kColumns;
-        at[kLast] = column + n % kColumns;
-        return n / kColumns < rows && at[kLast] < size_;
-      });
-    if (P::kFreeRows && by_rows && (column == 0 || column + kColumns + V > size_))
-      run_places<1>(kRows * 2 * V, x, [&](int n, i32(&at)[P::kDims]) __attribute__((always_inline)) {
-        const int r = n / (2 * V), k = n % (2 * V);
-        at[kLast - 1] = row + r;
-        const i32 begin = vectors_begin(at), rest = begin + (size_ - begin) / V * V;
-        at[kLast] = k < V ? k : rest + k - V;
-        const i32 within = at[kLast] - column;
-        return r < rows && at[kLast] < (k < V ? begin : size_) && within >= 0 && within < kColumns;
-      });
   }
 
   /// Elements, or vectors of `kLength` of them, at the places of the tile; `first`: coordinates of its first row.
