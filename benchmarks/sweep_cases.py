@@ -187,6 +187,16 @@ def pointwise(shapes=((1, 4096), (128, 1024), (2048, 1024), (3001, 769), (8192, 
         yield op("transpose", f"copy of a transpose, {name}", lambda x: x.t().contiguous(), [full], 2 * size, **more)
 
 
+def transposes(shapes=((4096, 4096), (4095, 4097), (512, 32000)), image=(32, 56, 56, 128)) -> Iterator[Op]:
+    """Transposes with something computed on the way, and permutations of images."""
+    for rows, columns in shapes:
+        make, elements, name = normal(rows, columns), 2 * rows * columns, f"{rows} x {columns}"
+        yield op("transpose", f"2 x transposed, {name}", lambda x: (x.t() * 2).contiguous(), [make], elements)
+    make, elements, name = normal(*image), 2 * math.prod(image), " x ".join(map(str, image))
+    yield op("transpose", f"channels first, {name}", lambda x: x.permute(0, 3, 1, 2).contiguous(), [make], elements)
+    yield op("transpose", f"all turned, {name}", lambda x: x.permute(3, 2, 1, 0).contiguous(), [make], elements)
+
+
 def heads_last(shapes=((1, 32, 2048, 64), (8, 12, 197, 64), (4, 16, 511, 80))) -> Iterator[Op]:
     for batch, heads, length, size in shapes:
         make, elements = normal(batch, length, heads, size), 2 * batch * heads * length * size
@@ -248,7 +258,7 @@ def batch_norms(shapes=IMAGES) -> Iterator[Op]:
 
 PARTS = (
     *(few_rows, tiles, float_products, attentions, backwards),
-    *(pointwise, heads_last, rows, columns, joins, batch_norms),
+    *(pointwise, transposes, heads_last, rows, columns, joins, batch_norms),
 )
 
 
@@ -265,6 +275,7 @@ def small_ops() -> list[Op | BuiltOp]:
         attentions((64,), ((1, 4, 2, 33),), ((1, 2, 40, True),)),
         backwards((64,), ((1, 2, 64, True),)),
         pointwise(((5, 33),)),
+        transposes(((20, 33),), (2, 5, 4, 17)),
         heads_last(((1, 2, 5, 8),)),
         rows((64, 33), (3,)),
         columns(((40, 33),)),

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "codegen/epilogue_ways.h"
 #include "device/abi/launch.h"
+#include "plan/transposed_operands.h"
 
 namespace ark::codegen {
 namespace {
@@ -93,7 +94,7 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u, epilogue_ways = 0, layouts = 0;
+    uint32_t broadcast = ~0u, epilogue_ways = 0, layouts = 0, transposed = 0;
     Ops row_ops;
     std::optional<EpilogueShape> epilogue;
   };
@@ -132,6 +133,13 @@ class Analysis {
     return program;
   }
 
+  void note_pointwise(const plan::Op& op) {
+    const abi::ProgramParams& p = op.record.params.program;
+    Needs::Program& need = note_program(op, kPointwiseUse, p.program, p.first_operand);
+    need.transposed |= plan::transposed_operands(op, plan_.programs[static_cast<size_t>(p.program)]);
+    need.transposed = plan::most_transposed(plan_.programs[static_cast<size_t>(p.program)], need.transposed);
+  }
+
   void note_rows(const plan::Op& op) {
     const abi::MatmulRowsParams& p = op.record.params.rows;
     const int most = size_bytes(static_cast<DType>(p.dtype)) == 2 ? abi::kMostFewRows : abi::kMostFewFloatRows;
@@ -165,7 +173,7 @@ class Analysis {
     const abi::Params& p = op.record.params;
     switch (op.record.kind) {
       case TaskKind::kPointwise:
-        note_program(op, kPointwiseUse, p.program.program, p.program.first_operand);
+        note_pointwise(op);
         break;
       case TaskKind::kRow:
         note_program(op, kRowUse, p.program.program, -1).row_ops.push_back(&op);
@@ -216,7 +224,7 @@ bool serves(const Code& code, const Program& program, const Needs::Program& need
   if (code.row)
     return std::all_of(need.row_ops.begin(), need.row_ops.end(),
                        [&](const plan::Op* op) { return row_form_serves(*code.row, *op); });
-  return (code.broadcast & ~need.broadcast) == 0;
+  return (code.broadcast & ~need.broadcast) == 0 && (need.transposed & ~code.transposed) == 0;
 }
 
 int find_code(const Kernel& kernel, const Program& program, const Needs::Program& need) {
@@ -308,7 +316,9 @@ class Maker {
   }
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
-    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast, 0, 0, need.users});
+    kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast});
+    kernel_.code.back().transposed = need.transposed;
+    kernel_.code.back().users = need.users;
     return static_cast<int>(kernel_.code.size()) - 1;
   }
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "codegen/expressions.h"
 #include "codegen/program_analysis.h"
+#include "plan/transposed_operands.h"
 
 namespace ark::codegen {
 namespace {
@@ -17,9 +18,11 @@ class Printer : public ProgramAnalysis {
  public:
   using ProgramAnalysis::ProgramAnalysis;
 
-  std::string text(int number, const std::string& comment, bool flagged = false, uint32_t epilogue_ways = 0) {
+  std::string text(int number, const std::string& comment, bool flagged = false, uint32_t epilogue_ways = 0,
+                   uint32_t transposed = 0) {
     out_ = comment;
     flagged_ = flagged;
+    transposed_ = transposed;
     line(flagged ? cat("template <u32 kFlags>\nstruct FlaggedProgram", number, " {")
                  : cat("struct Program", number, " {"));
     line(cat("  static constexpr bool kFlagged = ", flagged ? "true;" : "false;"));
@@ -29,6 +32,7 @@ class Printer : public ProgramAnalysis {
     if (program_.kind == ProgramKind::kPointwise)
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true;" : "false;"));
+    if (program_.kind == ProgramKind::kPointwise) print_transposed();
     if (form_ != nullptr) print_form();
     if (program_.kind == ProgramKind::kPrologue) line(cat("  using Copied = ", copied_type(), ";"));
     if (program_.kind == ProgramKind::kEpilogue)
@@ -80,9 +84,25 @@ class Printer : public ProgramAnalysis {
       line(cat("    ", type, " r", i, "[V]; ARK_EACH r", i, "[i] = ", value, ";"));
   }
 
-  // Epilogues of tiles reach their operands through contexts of their own (device/matmul/epilogue.cuh).
-  const char* context_parameter() const { return program_.kind == ProgramKind::kEpilogue ? ", class Context" : ""; }
-  const char* context_type() const { return program_.kind == ProgramKind::kEpilogue ? "Context" : "ProgramContext"; }
+  // Epilogues of tiles reach their operands through contexts of their own (device/matmul/epilogue.cuh), and so do
+  // pointwise programs with transposed operands (device/program/pointwise_transposed.cuh).
+  bool own_context() const { return program_.kind == ProgramKind::kEpilogue || transposed_ != 0; }
+  const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
+  const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
+
+  /// Bytes of an element of each operand that goes through tiles of shared memory.
+  void print_transposed() {
+    std::string sizes;
+    int bytes = 0;
+    for (int operand = 0; operand < std::min(program_.num_operands, 32); ++operand) {
+      if ((transposed_ >> operand & 1) == 0) continue;
+      const int size = plan::loaded_bytes(program_, operand);
+      sizes += cat("operand == ", operand, " ? ", size, " : ");
+      bytes += size;
+    }
+    line(cat("  static constexpr int kTransposedBytes = ", bytes, ";"));
+    if (bytes > 0) line(cat("  static constexpr ARK_DEVICE int transposed_size(int operand) { return ", sizes, "0; }"));
+  }
 
   bool may_be_flagged(const Instr& in) const {
     return flagged_ && (in.dtype == DType::kBF16 || in.dtype == DType::kF16);
@@ -446,6 +466,7 @@ class Printer : public ProgramAnalysis {
     line("  }");
   }
 
+  uint32_t transposed_ = 0;     // operands that may go through tiles of shared memory
   bool first_element_ = false;  // while an expression of a vector's first element is printed
   std::string out_;
 };
@@ -453,8 +474,8 @@ class Printer : public ProgramAnalysis {
 }  // namespace
 
 std::string program_source(const Program& program, int number, const std::string& comment, uint32_t broadcast_operands,
-                           uint32_t epilogue_ways) {
-  return Printer(program, nullptr, broadcast_operands).text(number, comment, false, epilogue_ways);
+                           uint32_t epilogue_ways, uint32_t transposed_operands) {
+  return Printer(program, nullptr, broadcast_operands).text(number, comment, false, epilogue_ways, transposed_operands);
 }
 
 std::string flagged_program_source(const Program& program, int number) {

@@ -76,6 +76,41 @@ NamedPlan pointwise_plan() {
   return {"pointwise", p};
 }
 
+/// An operand over a pointwise domain.
+struct PointwiseOperand {
+  DType type;
+  std::vector<int64_t> strides;
+};
+/// The sum of the operands but the last, which it goes to.
+void add_sum(plan::Plan& plan, const std::vector<int64_t>& sizes, const std::vector<PointwiseOperand>& operands) {
+  const int last = static_cast<int>(operands.size()) - 1;
+  ProgramBuilder b(ProgramKind::kPointwise, static_cast<int>(sizes.size()), 0, last + 1);
+  int sum = b.load(0, operands[0].type);
+  for (int i = 1; i < last; ++i) sum = b.op(Opcode::kAdd, sum, b.load(i, operands[i].type), -1, operands.back().type);
+  b.store(last, operands.back().type, sum);
+  plan::Op op = program_op(TaskKind::kPointwise, add_program(plan, b), "sum");
+  std::copy(sizes.begin(), sizes.end(), op.record.size);
+  for (const PointwiseOperand& x : operands) {
+    abi::Operand o{};
+    o.slot = 0;
+    o.dtype = static_cast<short>(x.type);
+    o.index_operand = -1;
+    std::copy(x.strides.begin(), x.strides.end(), o.stride);
+    op.operands.push_back(o);
+  }
+  plan.ops.push_back(op);
+}
+
+/// Operands that go through tiles: every size of element, several of them, beside others.
+NamedPlan transposed_plan() {
+  plan::Plan p;
+  add_sum(p, {3, 4, 129, 65},
+          {{DType::kBF16, {4096, 30000, 1, 129}}, {DType::kBF16, {4096, 30000, 65, 1}}, {DType::kBF16, {0, 0, 65, 1}}});
+  add_sum(p, {64, 64},
+          {{DType::kU8, {1, 64}}, {DType::kBF16, {1, 65}}, {DType::kF32, {1, 66}}, {DType::kF32, {64, 1}}});
+  return {"pointwise_transposed", p};
+}
+
 ProgramBuilder rms_norm(ProgramKind kind) {
   ProgramBuilder b(kind, 2, 1, kind == ProgramKind::kRow ? 3 : 2);
   const int x = b.load(0, DType::kBF16), w = b.load(1, DType::kBF16);
@@ -336,6 +371,7 @@ NamedPlan simple_attention_plan(bool tensor_cores) {
 
 std::vector<NamedPlan> plans() {
   return {pointwise_plan(),
+          transposed_plan(),
           row_plan(),
           column_plan(),
           rows_plan(RowsPlan::kEverySize),

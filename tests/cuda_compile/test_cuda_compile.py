@@ -49,6 +49,7 @@ def compile_source(path: Path) -> str:
     "name",
     [
         "pointwise",
+        "pointwise_transposed",
         "row",
         "row_trace",
         "column",

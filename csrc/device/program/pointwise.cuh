@@ -1,7 +1,9 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
-// directly, in vectors wherever they are aligned (pointwise_places.cuh).
+// directly, in vectors wherever they are aligned (pointwise_places.cuh); transposed operands go through shared memory
+// (pointwise_transposed.cuh).
 #pragma once
 #include "device/program/pointwise_places.cuh"
+#include "device/program/pointwise_transposed.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -28,6 +30,10 @@ struct Pointwise {
     for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
     const i64 begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
     const ProgramContext c(task, p.first_operand, consumer.worker);
+    if constexpr (P::kTransposedBytes != 0) {
+      if (const u32 active = transposed_operands<P>(c, total); active != 0)
+        return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
+    }
     const PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
     constexpr bool kShort = P::kUnroll > 2;  // worth a copy that asks no operand
     if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))

@@ -3,16 +3,19 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "plan/transposed_operands.h"
 #include "planner/fuse/domain_order.h"
 #include "planner/fuse/index_sums.h"
 
 namespace ark::planner {
 namespace {
 
-/// A dimension of the new domain and the old ones that it is made of, outermost first.
+/// A dimension of the new domain and the old ones that it is made of, outermost first. `step`: places of the innermost
+/// of them from one of its own to the next.
 struct Merged {
   int64_t size = 1;
   std::vector<int> parts;
+  int64_t step = 1;
 };
 
 bool places_by_index(const Program& program) {
@@ -37,6 +40,7 @@ class Canonical {
     const bool reduced_first = kind == ProgramKind::kColumn;
     if (kind == ProgramKind::kPointwise) {
       dims_ = merged(false, true);
+      place_transposed();
     } else {
       dims_ = merged(reduced_first, false);
       const size_t first = dims_.size();
@@ -85,6 +89,58 @@ class Canonical {
     return sums_.merges(last, inner, size(inner));
   }
 
+  int64_t stride(size_t operand, const Merged& dim) const { return built_.operands[operand].stride[dim.parts.back()]; }
+
+  /// Bytes of an element of all that is read along the dimension, and not along the last one.
+  int transposed_bytes(const Merged& dim) const {
+    int bytes = 0;
+    for (size_t i = 0; i < built_.operands.size(); ++i) {
+      if (!walks_domain(facts_, built_, i) || built_.access[i] != Access::kRead) continue;
+      const int64_t last = stride(i, dims_.back());
+      if (built_.operands[i].index_operand < 0 && stride(i, dim) == 1 && last != 0 && last != 1 &&
+          plan::is_read_everywhere(built_.program, static_cast<int>(i)))
+        bytes += size_bytes(static_cast<DType>(built_.operands[i].dtype));
+    }
+    return bytes;
+  }
+
+  /// Transposed operands go through tiles of the last two dimensions (device/program/pointwise_transposed.cuh): the one
+  /// that most of them are contiguous along becomes the last but one. Long rows are cut, so that consecutive elements
+  /// of the domain are many rows of a block of columns.
+  void place_transposed() {
+    if (dims_.size() < 2 || places_by_index(built_.program) || dims_.back().size < abi::kLeastTransposed) return;
+    size_t best = dims_.size();
+    for (size_t d = 0; d + 1 < dims_.size(); ++d)
+      if (dims_[d].size >= abi::kLeastTransposed && transposed_bytes(dims_[d]) > 0 &&
+          (best == dims_.size() || transposed_bytes(dims_[d]) > transposed_bytes(dims_[best])))
+        best = d;
+    if (best == dims_.size()) return;
+    std::rotate(dims_.begin() + static_cast<std::ptrdiff_t>(best),
+                dims_.begin() + static_cast<std::ptrdiff_t>(best) + 1, dims_.end() - 1);
+    Merged& columns = dims_.back();
+    const int64_t block = column_block(columns.size, dims_[dims_.size() - 2].size);
+    const bool named = std::any_of(columns.parts.begin(), columns.parts.end(), [&](int d) { return sums_.names(d); });
+    if (named || block == columns.size || dims_.size() == abi::kMaxDims) return;
+    Merged blocks = columns;
+    blocks.size /= block;
+    blocks.step = block;
+    columns.size = block;
+    dims_.insert(dims_.end() - 2, std::move(blocks));
+  }
+
+  /// A divisor of the columns: whole tiles if possible, else whole vectors, else as they are where there are rows enough
+  /// for all workers.
+  static int64_t column_block(int64_t columns, int64_t rows) {
+    constexpr int64_t kLeast = abi::kTransposedColumns / 2, kMost = 4 * abi::kTransposedColumns, kManyRows = 1024;
+    if (columns <= kMost) return columns;
+    for (const int64_t multiple : {int64_t{abi::kTransposedColumns}, int64_t{8}, int64_t{1}}) {
+      if (multiple == 1 && rows >= kManyRows) break;
+      for (int64_t block = kMost; block >= kLeast; --block)
+        if (block % multiple == 0 && columns % block == 0) return block;
+    }
+    return columns;
+  }
+
   void rewrite_program() {
     std::vector<int> new_dim(facts_.sizes.size(), 0), innermost;
     bool merges_index = false;
@@ -111,7 +167,7 @@ class Canonical {
       abi::Operand& o = built_.operands[i];
       int64_t strides[abi::kMaxDims] = {};
       for (size_t d = 0; d < dims_.size(); ++d)
-        strides[d] = dims_[d].parts.empty() ? 0 : o.stride[dims_[d].parts.back()];
+        strides[d] = dims_[d].parts.empty() ? 0 : o.stride[dims_[d].parts.back()] * dims_[d].step;
       std::copy(strides, strides + abi::kMaxDims, o.stride);
     }
   }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "plan/kinds.h"
+#include "plan/transposed_operands.h"
 #include "planner/extents.h"
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
@@ -141,7 +142,30 @@ int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, i
   return 1024;
 }
 
-void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Options& options) {
+/// Rows of a tile of transposed operands that are too long for many of them in a tile of the usual size: a power of two,
+/// the fewest turns of the worker that has most of them. Fewer bytes along the operands than a sector waste the rest.
+int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, int64_t workers) {
+  constexpr int64_t kSectorBytes = 32;
+  const int64_t rows = total / record.size[record.params.program.num_dims - 1];
+  int64_t best = 1, best_cost = INT64_MAX;
+  for (int64_t count = 8; count <= abi::transposed_rows(bytes); count *= 2) {
+    const int64_t cost = ceil_div(ceil_div(rows, count), workers) * std::max(count * bytes, kSectorBytes);
+    if (cost <= best_cost) best = count, best_cost = cost;
+  }
+  return best;
+}
+
+/// Bytes of an element of all transposed operands; 0: there are none.
+int transposed_bytes(const FusedOp& op, const Program& program) {
+  const uint32_t operands = plan::transposed_operands(op.op, program);
+  int bytes = 0;
+  for (int i = 0; i < program.num_operands; ++i)
+    if (i < 32 && (operands >> i & 1) != 0) bytes += plan::loaded_bytes(program, i);
+  return bytes;
+}
+
+void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options) {
+  const std::vector<Storage>& storages = graph.storages;
   abi::ProgramParams& params = op.op.record.params.program;
   const std::vector<Joint> joint = joint_dims(op, 0, params.num_dims);
   int64_t total = 1;
@@ -151,6 +175,11 @@ void tile_pointwise(FusedOp& op, const std::vector<Storage>& storages, const Opt
                 rounds = std::max<int64_t>(1, ceil_div(total, workers * kMaxElements));
   const int64_t target = std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
+  if (const int bytes = transposed_bytes(op, graph.programs[static_cast<size_t>(params.program)]); bytes > 0) {
+    const int64_t row = op.op.record.size[params.num_dims - 1], rows = abi::transposed_rows(bytes);
+    if (params.tile < total && (params.tile % row != 0 || params.tile / row < rows))
+      params.tile = std::min(total, row * transposed_rows(op.op.record, total, bytes, workers));
+  }
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);
 }
@@ -351,17 +380,17 @@ void tile_attention(Draft& draft, FusedOp& op) {
   set_grid(op);
 }
 
-void tile_program(FusedOp& op, const std::vector<Storage>& storages, const Options& options) {
+void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) {
   const TaskKind kind = op.op.record.kind;
   if (kind == TaskKind::kRow) return tile_row(op, options);
   if (kind == TaskKind::kColumn) return tile_column(op, options);
-  tile_pointwise(op, storages, options);
+  tile_pointwise(op, graph, options);
 }
 
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
   switch (plan::kind_of(op.op.record).family) {
     case plan::Family::kProgram:
-      return tile_program(op, draft.graph.storages, options);
+      return tile_program(op, draft.graph, options);
     case plan::Family::kMatmul:
       return tile_matmul(draft, op, options, columns);
     case plan::Family::kRows:
