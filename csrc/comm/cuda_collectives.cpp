@@ -406,12 +406,9 @@ std::string abort_text(int teller, int about, int self) {
 }
 
 std::string call_text(uint64_t call) {
-  const auto kind = static_cast<CollectiveKind>(call & 7);
-  const auto dtype = static_cast<int>(call >> 4 & 15), op = static_cast<int>(call >> 8 & 15);
-  const int root = static_cast<int>(call >> 12 & 15) - 1;
-  const uint64_t count = call >> 16;
+  const auto [kind, direct, dtype, op, root, count] = abi::unpack_call(call);
   static constexpr const char* kExchanges[] = {"barrier", "all_gather", "broadcast", "gather", "scatter", "all_to_all"};
-  std::string to = cat(root < 0 ? "" : cat(", root ", root), call & abi::kDirectCall ? ", on registered memory" : "");
+  std::string to = cat(root < 0 ? "" : cat(", root ", root), direct ? ", on registered memory" : "");
   switch (kind) {
     case CollectiveKind::kExchange:
       return cat(op < 6 ? kExchanges[op] : "?", count ? cat(" of ", count, " bytes") : "",
@@ -435,10 +432,10 @@ std::string call_text(uint64_t call) {
 
 std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
   const auto wait = static_cast<abi::CollectiveWait>(e.wait);
-  const bool exchange = static_cast<CollectiveKind>(e.own_call & 7) == CollectiveKind::kExchange;
+  const bool exchange = abi::unpack_call(e.own_call).kind == CollectiveKind::kExchange;
   const bool about_pair = exchange && (wait == abi::CollectiveWait::kSent || wait == abi::CollectiveWait::kExpected);
   std::string where = cat("group ", group_.name, ", rank ", group_.rank, ", collective number ", e.sequence, ", ",
-                          call_text(about_pair ? abi::pair_call(e.own_call, 0) : e.own_call), ": ");
+                          call_text(about_pair ? abi::call_with_count(e.own_call, 0) : e.own_call), ": ");
   switch (wait) {
     case abi::CollectiveWait::kMismatch:
       return cat(where, "the ranks disagree: rank ", e.peer, " called ", call_text(e.peer_call));
@@ -448,11 +445,11 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
       return cat(where, "the ranks disagree: rank ", e.peer, " has its tensor in registered memory number ", e.seen,
                  ", this rank in number ", e.expected, " (all ranks pass tensors of the same empty or register call)");
     case abi::CollectiveWait::kSent:
-      return cat(where, "the ranks disagree: rank ", e.peer, " sends ", e.peer_call >> 16,
-                 " bytes to this rank, which expects ", e.own_call >> 16);
+      return cat(where, "the ranks disagree: rank ", e.peer, " sends ", abi::count_of_call(e.peer_call),
+                 " bytes to this rank, which expects ", abi::count_of_call(e.own_call));
     case abi::CollectiveWait::kExpected:
-      return cat(where, "the ranks disagree: rank ", e.peer, " expects ", e.peer_call >> 16,
-                 " bytes from this rank, which sends ", e.own_call >> 16);
+      return cat(where, "the ranks disagree: rank ", e.peer, " expects ", abi::count_of_call(e.peer_call),
+                 " bytes from this rank, which sends ", abi::count_of_call(e.own_call));
     case abi::CollectiveWait::kEnd:
       return cat(where, "rank ", e.peer, " did not end the collective within the time-out (CTA ", e.worker, ", epoch ",
                  e.epoch, ")");

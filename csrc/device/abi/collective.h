@@ -9,12 +9,7 @@
 //           ends before it has heard from every peer: what a launch reads may be written again two launches later.
 #pragma once
 #include "device/abi/abi.h"
-
-#ifdef __CUDACC__
-#define ARK_HOST_DEVICE __host__ __device__
-#else
-#define ARK_HOST_DEVICE
-#endif
+#include "device/abi/call_word.h"
 
 namespace ark::abi {
 
@@ -46,9 +41,6 @@ ARK_HOST_DEVICE inline constexpr u32 slots_before(Ring ring) {
 // what was twice as far back has been taken, and its size was read before.
 inline constexpr int kPointBoxes = 2 * ring_slots(Ring::kPoint);
 
-enum class CollectiveKind : i32 { kBarrier, kAllReduce, kReduce, kReduceScatter, kExchange, kSend, kReceive };
-/// Values of comm::Reduction.
-enum class ReduceOp : i32 { kSum, kProduct, kMin, kMax, kAverage, kBitAnd, kBitOr, kBitXor };
 enum class Algorithm : i32 { kOneShot, kTwoShot, kRing, kDirect };
 
 /// Offsets within every rank's segment.
@@ -118,14 +110,6 @@ struct ExchangePart {
   i32 send_workers, receive_workers;
 };
 
-/// A call, packed into 64 bits so that one packet carries it: kind and kDirectCall, type, operation, root + 1, then the
-/// element count.
-inline constexpr u64 kDirectCall = 8;  // on registered memory
-ARK_HOST_DEVICE inline constexpr u64 pack_call(CollectiveKind kind, i32 dtype, ReduceOp op, i32 root, u64 count) {
-  return static_cast<u64>(kind) | static_cast<u64>(dtype & 15) << 4 | static_cast<u64>(op) << 8 |
-         static_cast<u64>((root + 1) & 15) << 12 | count << 16;
-}
-
 /// What a rank that gives up tells the others: about which rank, itself or the one that it waited for.
 ARK_HOST_DEVICE inline constexpr u32 abort_about(i32 rank) { return static_cast<u32>(rank) + 1; }
 ARK_HOST_DEVICE inline constexpr i32 rank_of_abort(u32 about) { return static_cast<i32>(about) - 1; }
@@ -141,7 +125,7 @@ struct CollectiveParams {
   CollectiveState* state;
   CollectiveError* error;
   u64 deadline_ns;
-  u64 call;  // pack_call
+  u64 call;  // call_word.h
   u64 sequence;
   i32 rank, world;
   i32 root;  // -1: all
@@ -167,9 +151,6 @@ struct CollectiveParams {
   i32 compares_pairs;  // kExchange: the sizes of pairs may differ, so that the call does not say them
   i32 mixes_pairs;     // kExchange: calls of other ranks may say them, or not, unlike this one
 };
-
-/// A call about one pair, whose own call says no count.
-ARK_HOST_DEVICE inline constexpr u64 pair_call(u64 call, u64 bytes) { return (call & 0xffff) | bytes << 16; }
 
 /// Workers that serve a pair: both ends compute the same.
 ARK_HOST_DEVICE inline constexpr int ring_workers(u64 bytes, int limit) {

@@ -120,7 +120,8 @@ ARK_DEVICE void announce_call(const CollectiveParams& p, int worker, u32 epoch, 
 
 /// Whether one rank tells with its call how large all pairs are, and the other one tells of each pair apart.
 ARK_DEVICE bool mixes(const CollectiveParams& p, u64 theirs) {
-  return p.mixes_pairs && ((theirs ^ p.call) & 0xffff) == 0 && (theirs >> 16 == 0 || p.call >> 16 == 0);
+  return p.mixes_pairs && abi::alike_but_count(theirs, p.call) &&
+         (abi::count_of_call(theirs) == 0 || abi::count_of_call(p.call) == 0);
 }
 
 /// Worker 0, one warp: hears of the peers' calls. Returns that of rank `lane`, 0 where there is none to go on with.
@@ -191,7 +192,7 @@ ARK_DEVICE void finish_exchange(const CollectiveParams& p, int worker, u32 epoch
   Patience patience;
   for (int i = 0; i < 2; i++) {
     const u64 own = i == 0 ? p.parts[lane].receive_bytes : p.parts[lane].send_bytes;
-    u64 theirs = (call >> 16) / p.world;
+    u64 theirs = abi::count_of_call(call) / p.world;
     if (theirs == 0) {  // it tells apart
       const unsigned char* box = place_packet(p, p.rank, lane, epoch, i);
       u32 w[4];
@@ -201,7 +202,7 @@ ARK_DEVICE void finish_exchange(const CollectiveParams& p, int worker, u32 epoch
     }
     if (theirs != own)
       fail_group(p, {i == 0 ? CollectiveWait::kSent : CollectiveWait::kExpected, lane}, 0, 0,
-                 abi::pair_call(p.call, theirs), abi::pair_call(p.call, own));
+                 abi::call_with_count(p.call, theirs), abi::call_with_count(p.call, own));
   }
 }
 
@@ -237,7 +238,8 @@ struct PointSize {
       load_packet(w, box(p.rank, p.peer));
     }
     const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
-    if (theirs != bytes) fail_group(p, {CollectiveWait::kSent, p.peer}, 0, 0, abi::pair_call(p.call, theirs), p.call);
+    if (theirs != bytes)
+      fail_group(p, {CollectiveWait::kSent, p.peer}, 0, 0, abi::call_with_count(p.call, theirs), p.call);
   }
 };
 

@@ -154,12 +154,8 @@ struct PageReader {
     const int lane = consumer.lane();
     bool there = true;
     if (lane < count) there = mbarrier_try_wait(full + slot_at(lane) * 8, parity_at(lane));
-    if (__all_sync(~0u, there)) return;
-#pragma unroll 1
-    for (int i = 0; i < count; ++i)
-      consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
-                                          WaitName{consumer.op, -1, abi::kWaitPageFull});
-    __syncwarp();
+    if (!__all_sync(~0u, there)) wait_each(count);
+    __syncwarp();  // a vote orders no memory: what one lane has seen come is there for all
   }
   /// This warp has read the next `count` pages: a lane reports one of them.
   ARK_DEVICE void release_next(int count) const {
@@ -185,6 +181,12 @@ struct PageReader {
   }
 
  private:
+  ARK_DEVICE void wait_each(int count) const {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i)
+      consumer.worker.waiter.wait_barrier(&consumer.worker.shared.full[slot_at(i)], parity_at(i),
+                                          WaitName{consumer.op, -1, abi::kWaitPageFull});
+  }
   ARK_DEVICE u32 parity_at(u32 i) const { return slot + i < kPages ? parity : parity ^ 1; }
 };
 
