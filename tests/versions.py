@@ -5,6 +5,7 @@ where one fails. The interpreter needs torch, numpy, setuptools and ninja; nothi
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,11 @@ def run(command: list[str], folder: Path, python: str) -> tuple[bool, str]:
     return done.returncode == 0, (done.stdout + done.stderr).strip()
 
 
+def whole_path(python: str) -> str:
+    """It is run in another folder. Links stay: an environment's interpreter is one."""
+    return os.path.abspath(shutil.which(python) or python)
+
+
 def copy_checkout(folder: Path) -> None:
     """What git knows, as it lies in the work tree."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -54,6 +60,7 @@ def copy_checkout(folder: Path) -> None:
 
 def check(python: str) -> bool:
     """Side by side with the checkout: ccache finds what both compile."""
+    python = whole_path(python)
     with tempfile.TemporaryDirectory(prefix="ark-versions-", dir=ROOT.parent) as name:
         folder = Path(name)
         copy_checkout(folder)

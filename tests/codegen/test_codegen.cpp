@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codegen/codegen.h"
+#include "codegen/program_source.h"
 #include "cuda_compile/plans.h"
 #include "planner/planner.h"
 #include "support/check.h"
@@ -279,6 +280,35 @@ void rows_of_all_lengths() {
     EXPECT(!codegen::find_numbers(whole, row_plan(256, length)).has_value());
 }
 
+/// What few-row products copy without computing it: all elements of a plain load, which are no flagged words.
+void copied_prologues() {
+  const auto program = [](auto body) {
+    ProgramBuilder b(ProgramKind::kPrologue, 2, 1, 2);
+    b.op(Opcode::kYield, body(b));
+    return b.program;
+  };
+  const auto expect_type = [](const std::string& source, const char* type) {
+    EXPECT(contains(source, cat("  using Copied = ", type, ";\n").c_str()));
+  };
+  const auto text = [](const Program& p, uint32_t broadcast = 0) {
+    return codegen::program_source(p, 0, "", broadcast);
+  };
+  const Program plain = program([](ProgramBuilder& b) { return b.load(0, DType::kBF16); });
+  expect_type(text(plain), "bf16");
+  expect_type(text(plain, 2), "bf16");
+  expect_type(text(plain, 1), "void");  // one element for all of k
+  expect_type(codegen::flagged_program_source(plain, 0), "void");
+  expect_type(text(program([](ProgramBuilder& b) { return b.load(0, DType::kF16); })), "f16");
+  expect_type(text(program([](ProgramBuilder& b) { return b.load(0, DType::kF32); })), "float");
+  expect_type(text(program([](ProgramBuilder& b) { return b.load(0, DType::kBF16, b.index(1)); })), "void");
+  expect_type(text(program([](ProgramBuilder& b) {
+                return b.load(0, DType::kBF16, -1, -1, b.op(Opcode::kLt, b.index(1), b.constant(8, DType::kI64)));
+              })),
+              "void");
+  expect_type(text(program([](ProgramBuilder& b) { return b.op(Opcode::kNeg, b.load(0, DType::kBF16)); })), "void");
+  expect_type(text(program([](ProgramBuilder& b) { return b.constant(1); })), "void");
+}
+
 }  // namespace
 
 int main() {
@@ -293,5 +323,6 @@ int main() {
   accurate_functions_for_fp32();
   slots_choose_the_capacity();
   malformed_programs();
+  copied_prologues();
   return ark::test::result("codegen");
 }

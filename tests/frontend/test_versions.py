@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from ark_torch import versions
+from tests.versions import run, whole_path
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORT = "import torch; torch.__version__ = torch.torch_version.TorchVersion({version!r}); import ark_torch"
@@ -60,3 +62,16 @@ def test_an_extension_that_is_not_there_or_does_not_load(monkeypatch):
     error = ImportError("_C.so: undefined symbol: _ZN3c10")
     with pytest.raises(ImportError, match=r"does not load with torch .*undefined symbol: _ZN3c10.*build ark again"):
         versions.load_extension()
+
+
+@pytest.mark.parametrize("folder", ["", "bin"])
+def test_interpreters_of_the_version_check_may_be_named_from_here(folder, tmp_path, monkeypatch):
+    """As a path, or as what PATH finds; a link stays one."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python-of-test").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+    python = whole_path(os.path.join(folder, "python-of-test"))
+    assert python == str(tmp_path / "bin/python-of-test")
+    (tmp_path / "other").mkdir()
+    assert run(["-c", "print('runs')"], tmp_path / "other", python) == (True, "runs")

@@ -86,6 +86,12 @@ void long_rows_are_cut() {
   expect(odd.rows_of_tile() == 32, cat(odd.rows_of_tile(), " rows of 129 tiles"));
   const Sum few({512, 4095}, {{1, 512}});
   expect_text(few.domain(), "21 512 195", "too few rows for all workers");
+  constexpr int64_t kPitch = 1 << 23;
+  expect_text(Sum({1024, 512}, {{1, kPitch - 1}}).domain(), "2 1024 256", "a long way from column to column");
+  const Sum far({1024, 512}, {{1, kPitch}});
+  expect_text(far.domain(), "1024 512", "from block to block more than strides can say");
+  for (const abi::Operand& x : far.op().operands)
+    for (const abi::i64 stride : x.stride) expect(stride <= INT32_MAX, cat("a stride of ", stride));
 }
 
 void what_is_none() {

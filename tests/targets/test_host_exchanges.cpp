@@ -285,6 +285,24 @@ void test_interface() {
   });
 }
 
+/// An op may send for several exchanges: those after the first are compared too.
+void test_interface_of_several() {
+  auto plan_with = [](DType second) {
+    ExchangeBuilder b(2);
+    const ValueId h = b.norm(b.input(DType::kF32, {2, 16})), r = b.pointwise(Opcode::kCast, {h}, second, {2, 16});
+    const std::vector<ValueId> one = b.exchange({h}), other = b.exchange({r});
+    return plan_of(b.finish({b.sum(one), b.sum(other)}, "several"), 4);
+  };
+  const plan::Plan plan = plan_with(DType::kBF16), other_type = plan_with(DType::kF16);
+  const auto terms = planner::rank_interface(plan), others = planner::rank_interface(other_type);
+  EXPECT_EQ(terms.size(), size_t{3});
+  EXPECT_EQ(others.size(), size_t{3});
+  EXPECT_EQ(terms[0].name, terms[1].name);
+  EXPECT_EQ(terms[0].value, others[0].value);
+  EXPECT(terms[1].value != others[1].value);
+  EXPECT_EQ(terms[2].value, others[2].value);
+}
+
 void test_refusals() {
   Case c = all_reduce(2);
   const plan::Plan plan = plan_of(c.graph, 4);
@@ -331,6 +349,7 @@ int main(int argc, char** argv) {
   test_told_to_give_up();
   test_unequal_plans();
   test_interface();
+  test_interface_of_several();
   test_refusals();
   return test::result("host_exchanges");
 }

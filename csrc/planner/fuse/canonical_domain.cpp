@@ -1,6 +1,7 @@
 #include "planner/fuse/canonical_domain.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "plan/transposed_operands.h"
@@ -120,12 +121,19 @@ class Canonical {
     Merged& columns = dims_.back();
     const int64_t block = column_block(columns.size, dims_[dims_.size() - 2].size);
     const bool named = std::any_of(columns.parts.begin(), columns.parts.end(), [&](int d) { return sums_.names(d); });
-    if (named || block == columns.size || dims_.size() == abi::kMaxDims) return;
+    if (named || block == columns.size || dims_.size() == abi::kMaxDims || !steps_by(columns, block)) return;
     Merged blocks = columns;
     blocks.size /= block;
     blocks.step = block;
     columns.size = block;
     dims_.insert(dims_.end() - 2, std::move(blocks));
+  }
+
+  /// Whether a dimension may step by so many places of this one: strides have 32 bits.
+  bool steps_by(const Merged& dim, int64_t places) const {
+    for (size_t i = 0; i < built_.operands.size(); ++i)
+      if (walks_domain(facts_, built_, i) && std::abs(stride(i, dim)) > INT32_MAX / places) return false;
+    return true;
   }
 
   /// A divisor of the columns: whole tiles if possible, else whole vectors, else as they are where there are rows enough

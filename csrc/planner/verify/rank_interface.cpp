@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "planner/verify/box_reuse.h"
+#include "planner/verify/checks.h"
 #include "planner/verify/counter_blocks.h"
 #include "planner/verify/regions.h"
 
@@ -35,12 +36,20 @@ class Digest {
 
 const Buffer& buffer_of(const Plan& plan, const abi::Operand& operand) { return plan.buffers[operand.slot]; }
 
-/// The op's first operand that is an out-box; -1: it does not send. All of them get the same parts (exchanges.cpp).
-int first_out_box(const Plan& plan, const plan::Op& op) {
-  for (size_t i = 0; i < op.operands.size(); ++i)
-    if (op.operands[i].slot < plan.buffers.size() && buffer_of(plan, op.operands[i]).kind == BufferKind::kBoxOut)
-      return static_cast<int>(i);
-  return -1;
+/// Of each exchange for which the op sends, the first operand that is one of its out-boxes. All of these get the same
+/// parts (exchanges.cpp).
+std::vector<int> first_out_boxes(const Plan& plan, const plan::Op& op) {
+  std::vector<int> operands;
+  std::vector<ExchangeKey> seen;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (op.operands[i].slot >= plan.buffers.size() || buffer_of(plan, op.operands[i]).kind != BufferKind::kBoxOut)
+      continue;
+    const ExchangeKey exchange = exchange_of(buffer_of(plan, op.operands[i]));
+    if (std::find(seen.begin(), seen.end(), exchange) != seen.end()) continue;
+    seen.push_back(exchange);
+    operands.push_back(static_cast<int>(i));
+  }
+  return operands;
 }
 
 /// The part of a box that each tile writes, and what it arrives on at other ranks.
@@ -72,12 +81,12 @@ std::string describe_arrivals(const abi::OpRecord& record) {
   return text;
 }
 
-/// Whose boxes the op's exchanges have taken, and what shows that all ranks were done with them: exchanges in the order
-/// in which they are sent. A rank relies on what others do before that one.
+/// Whose boxes the op's exchanges have taken, and what shows that all ranks were done with them: ops that send, in their
+/// order. A rank relies on what others do before that one.
 std::string describe_reuse(const Plan& plan, const std::vector<BoxReuse>& reuses, const plan::Op& op) {
   auto number = [&](int32_t of_op) {
     return std::count_if(plan.ops.begin(), plan.ops.begin() + of_op,
-                         [&](const plan::Op& other) { return first_out_box(plan, other) >= 0; });
+                         [&](const plan::Op& other) { return !first_out_boxes(plan, other).empty(); });
   };
   Digest digest;
   int64_t last = -1, witness = -1;
@@ -107,7 +116,7 @@ std::vector<RankTerm> rank_interface(const Plan& plan) {
   std::vector<RankTerm> terms;
   const std::vector<BoxReuse> reuses = box_reuses(plan);
   for (const plan::Op& op : plan.ops)
-    if (const int operand = first_out_box(plan, op); operand >= 0) terms.push_back(term_of(plan, reuses, op, operand));
+    for (const int operand : first_out_boxes(plan, op)) terms.push_back(term_of(plan, reuses, op, operand));
   terms.push_back({"the whole", cat(plan.world, " ranks, boxes of ", plan.box_bytes, " bytes")});
   return terms;
 }

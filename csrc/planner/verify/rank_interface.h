@@ -13,8 +13,8 @@ struct RankTerm {
   std::string name, value;
 };
 
-/// Of every op that sends, in their order, then of the plan as a whole: type, size and place of its boxes, and of each
-/// of its tiles the bytes that it writes and the counters that it arrives on.
+/// Of every exchange, in the order of the ops that send (an op may send for several), then of the plan as a whole: type,
+/// size and place of its boxes, and of each tile the bytes that it writes and the counters that it arrives on.
 std::vector<RankTerm> rank_interface(const plan::Plan& plan);
 
 }  // namespace ark::planner

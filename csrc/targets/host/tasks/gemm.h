@@ -42,8 +42,8 @@ int64_t gemm_rows(const Kernels& kernels, int64_t m) {
 }
 
 /// c[i][j] = sum_p a[i][p] * b[p][j]: runs of p are added up, then these sums, in the order of p for every element, so
-/// that results do not depend on how a product is cut into tiles. c has gemm_rows(m) rows of gemm_row_length(n). The storage types must be computed in T.
-/// Uses the scratch buffers kPanelA and kPanelB.
+/// that results do not depend on how a product is cut into tiles. c has gemm_rows(m) rows of gemm_row_length(n). The
+/// storage types must be computed in T. Uses the scratch buffers kPanelA and kPanelB.
 template <class T>
 void gemm(const Kernels& kernels, Scratch& scratch, const MatrixView& a, const MatrixView& b, int64_t m, int64_t n,
           int64_t k, T* c);
