@@ -19,8 +19,9 @@ from ark_torch.lowering import Lowering, is_integer, meta_shape, rule
 from ark_torch.sizes import contiguous_strides
 
 # From this size and this many ranks on an all-reduce has two steps: in one, boxes and traffic are the value times the
-# number of ranks. Measured by `benchmarks/plan_collectives.py --steps`.
-TWO_STEP_BYTES = 256 * 1024
+# number of ranks. Two take as long from here on (`benchmarks/plan_collectives.py --steps`, processes on one host); of
+# fewer ranks or of less they take longer.
+TWO_STEP_BYTES = 2 * 1024 * 1024
 TWO_STEP_RANKS = 4
 
 _OPCODES = {"sum": "add", "avg": "add", "product": "mul", "min": "minimum", "max": "maximum"}

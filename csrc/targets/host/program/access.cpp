@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -208,6 +209,7 @@ void coordinates(const Domain& domain, int dim, Run run, int64_t* out) {
   for (size_t d = dim + 1; d < domain.full_size.size(); ++d) inner *= domain.full_size[d];
   const int64_t size = domain.full_size[dim];
   int64_t coord = (run.start / inner) % size, repeat = run.start % inner;
+  if (inner == 1 && coord + run.n <= size) return std::iota(out, out + run.n, coord);
   for (int64_t i = 0; i < run.n;) {
     const int64_t length = std::min(run.n - i, inner - repeat);
     std::fill_n(out + i, length, coord);
