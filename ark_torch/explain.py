@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ark_torch import exchanges
 from ark_torch._compat import calculate_time_spent
 from ark_torch.breaks import breaks_since, now
 from ark_torch.errors import Unsupported
@@ -27,6 +28,8 @@ class Explanation:
     fallbacks: Counter = field(default_factory=Counter)  # op or cause -> number of ATen steps
     internal_errors: list[str] = field(default_factory=list)
     breaks: Counter = field(default_factory=Counter)  # reason and place of a graph break -> number
+    exchanges: list[exchanges.Exchange] = field(default_factory=list)  # between ranks, as the plans have them
+    box_bytes: int = 0  # of these
     bytes: int = 0
     flops: int = 0
     floor_ms: float = 0.0  # these two are of the GPU that plans are made for, whatever runs them; printed for CUDA only
@@ -55,6 +58,7 @@ class Explanation:
         rows = [_row(graph) for graph in self.graphs]
         lines = _table([columns, *(tuple(row[name] for name in columns) for row in rows)])
         lines.append("tasks: " + (", ".join(f"{kind} {n}" for kind, n in self.tasks.most_common()) or "none"))
+        lines += exchanges.lines(self.exchanges, self.box_bytes)
         if self.fallbacks:
             lines.append("through ATen:")
             lines += [f"  {n:4d}  {cause}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
@@ -111,6 +115,8 @@ def summarize(records: list[GraphRecord]) -> Explanation:
         result.internal_errors += record.internal_errors
         for stats in _stats(record):
             result.tasks.update(stats.get("tasks", {}))
+            result.exchanges += exchanges.exchanges_of(stats)
+            result.box_bytes += stats.get("box_bytes", 0)
             result.bytes += stats.get("bytes", 0)
             result.flops += stats.get("flops", 0)
             result.floor_ms += stats.get("floor_ms", 0.0)

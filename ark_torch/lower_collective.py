@@ -1,10 +1,13 @@
 """Functional collectives of a process group `ark` as exchanges between ranks (docs/ARCHITECTURE.md): what each rank has
 sent arrives in a value of its own, the rest is ordinary nodes.
 
-Reductions combine in the order of ranks, in the compute type, and round once: the bits of the group's own calls.
+Reductions combine in the order of ranks, in the compute type, and round once: the bits of the group's own calls. A
+large all-reduce goes in two steps (`_in_two_steps`), with the same bits.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -14,6 +17,12 @@ from ark_torch.graph_json import Value, compute_type
 from ark_torch.groups import COLLECTIVES, Group, group_of
 from ark_torch.lowering import Lowering, is_integer, meta_shape, rule
 from ark_torch.sizes import contiguous_strides
+
+# From this size and this many ranks on an all-reduce has two steps: in one, boxes and traffic are the value times the
+# number of ranks. Two take as long from here on (`benchmarks/plan_collectives.py --steps`, processes on one host); of
+# fewer ranks or of less they take longer.
+TWO_STEP_BYTES = 2 * 1024 * 1024
+TWO_STEP_RANKS = 4
 
 _OPCODES = {"sum": "add", "avg": "add", "product": "mul", "min": "minimum", "max": "maximum"}
 _BITWISE = {"band": "and", "bor": "or", "bxor": "xor"}
@@ -48,23 +57,24 @@ def parts(ctx: Lowering, value: Value, size: int, part_shape: tuple) -> list[Val
     return [ctx.view(value, part_shape, value.strides, r * step) for r in range(size)]
 
 
-def reduced(ctx: Lowering, values: list[Value], op: str, out: torch.Tensor) -> Value:
-    """`values` combined in their order."""
-    if out.dtype == torch.bool:
-        return _reduced_bool(ctx, values, op, out)
-    if op in _BITWISE and is_integer(out.dtype):
+def reduced(ctx: Lowering, values: list[Value], op: str, like: dict) -> Value:
+    """`values` combined in their order; `like`: dtype, shape and strides of the result."""
+    dtype = like["dtype"]
+    if dtype == torch.bool:
+        return _reduced_bool(ctx, values, op, like)
+    if op in _BITWISE and is_integer(dtype):
         opcode = _BITWISE[op]
     elif op in _OPCODES:
         opcode = _OPCODES[op]
     else:
-        raise Unsupported(f"collective with reduction {op} of {str(out.dtype).removeprefix('torch.')}")
-    dtype = compute_type(out.dtype)
-    total = ctx.to_compute(values[0], out.dtype)
+        raise Unsupported(f"collective with reduction {op} of {str(dtype).removeprefix('torch.')}")
+    wide = compute_type(dtype)
+    total = ctx.to_compute(values[0], dtype)
     for value in values[1:]:
-        total = _combined(ctx, opcode, total, ctx.to_compute(value, out.dtype), dtype)
+        total = _combined(ctx, opcode, total, ctx.to_compute(value, dtype), wide)
     if op == "avg":
-        total = _averaged(ctx, total, len(values), out.dtype)
-    return ctx.pointwise("cast", [total], **ctx.like(out))
+        total = _averaged(ctx, total, len(values), dtype)
+    return ctx.pointwise("cast", [total], **like)
 
 
 def _combined(ctx: Lowering, opcode: str, a: Value, b: Value, dtype: torch.dtype) -> Value:
@@ -84,7 +94,7 @@ def _averaged(ctx: Lowering, total: Value, size: int, dtype: torch.dtype) -> Val
     return ctx.pointwise("div_trunc", [wrapped, ctx.scalar(size, wide)], wide)
 
 
-def _reduced_bool(ctx: Lowering, values: list[Value], op: str, out: torch.Tensor) -> Value:
+def _reduced_bool(ctx: Lowering, values: list[Value], op: str, like: dict) -> Value:
     opcodes = dict.fromkeys(("sum", "max", "bor"), "or") | dict.fromkeys(("product", "min", "band"), "and")
     opcodes["bxor"] = "xor"
     if op not in opcodes:
@@ -92,11 +102,49 @@ def _reduced_bool(ctx: Lowering, values: list[Value], op: str, out: torch.Tensor
     total = values[0]
     for value in values[1:]:
         total = ctx.pointwise(opcodes[op], [total, value], torch.bool)
-    return ctx.pointwise("cast", [total], **ctx.like(out))
+    return ctx.pointwise("cast", [total], **like)
 
 
 def _all_reduce(ctx: Lowering, x: Value, op: str, group: Group, out: torch.Tensor) -> Value:
-    return reduced(ctx, exchange(ctx, [x], group), op, out)
+    if _is_large(x, group):
+        return _in_two_steps(ctx, x, op, group, out)
+    return reduced(ctx, exchange(ctx, [x], group), op, ctx.like(out))
+
+
+def _is_large(x: Value, group: Group) -> bool:
+    """Of sizes that differ from call to call nobody knows it at compilation."""
+    if group.size < TWO_STEP_RANKS or not all(isinstance(s, int) for s in x.shape):
+        return False
+    elements = math.prod(x.shape)
+    return elements * x.dtype.itemsize >= TWO_STEP_BYTES and elements >= group.size**2
+
+
+def _in_two_steps(ctx: Lowering, x: Value, op: str, group: Group, out: torch.Tensor) -> Value:
+    """Each rank combines a part of the value and sends the result to all: equal bits, for one rank computes them.
+
+    Parts are of equal size, the last one ends where the value does: some elements of it may be in the one before too.
+    """
+    elements = math.prod(x.shape)
+    size = -(-elements // group.size)
+    begins = [min(r * size, elements - size) for r in range(group.size)]
+    if x.strides != contiguous_strides(x.shape):
+        x = ctx.pointwise("cast", [x], x.dtype, x.shape, contiguous_strides(x.shape))
+    sent = [ctx.view(x, (size,), (1,), begin) for begin in begins]
+    part = {"dtype": out.dtype, "shape": (size,), "strides": (1,)}
+    results = exchange(ctx, [reduced(ctx, exchange(ctx, sent, group), op, part)], group)
+    joined = _joined(ctx, results, elements)
+    return ctx.finish_as(ctx.view(joined, x.shape, contiguous_strides(x.shape)), out)
+
+
+def _joined(ctx: Lowering, results: list[Value], elements: int) -> Value:
+    """Parts of equal size, of which the last one may begin in the one before. Rows are joined faster than elements."""
+    (size,), ranks = results[0].shape, len(results)
+    if elements == ranks * size:
+        rows = [ctx.view(x, (1, size), (size, 1)) for x in results]
+        return ctx.graph.add_node("cat", rows, results[0].dtype, (ranks, size), dim=0)
+    known = elements - (ranks - 1) * size
+    last = ctx.view(results[-1], (known,), (1,), size - known)
+    return ctx.graph.add_node("cat", [*results[:-1], last], last.dtype, (elements,), dim=0)
 
 
 def _all_gather(ctx: Lowering, x: Value, size: int, group: Group, out: torch.Tensor) -> Value:
@@ -109,7 +157,7 @@ def _all_gather(ctx: Lowering, x: Value, size: int, group: Group, out: torch.Ten
 
 def _reduce_scatter(ctx: Lowering, x: Value, op: str, size: int, group: Group, out: torch.Tensor) -> Value:
     _check_size(size, group)
-    return reduced(ctx, exchange(ctx, parts(ctx, x, size, meta_shape(out)), group), op, out)
+    return reduced(ctx, exchange(ctx, parts(ctx, x, size, meta_shape(out)), group), op, ctx.like(out))
 
 
 def _place(ctx: Lowering, out: torch.Tensor) -> dict:

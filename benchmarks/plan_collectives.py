@@ -1,15 +1,19 @@
 """What does a launch of tensor-parallel layers take on the host, with its collectives inside the plan?
 
     python benchmarks/plan_collectives.py --ranks 2 --json benchmarks/results/host/plan_collectives.json
+    python benchmarks/plan_collectives.py --ranks 4 --steps --json benchmarks/results/host/all_reduce_steps_4.json
 
 Each layer: the rank's columns of one weight, relu, its rows of another, all-reduce, residual, norm. Eager runs the same
-functions with the group's own calls. Ranks are processes; each has a thread.
+functions with the group's own calls. Ranks are processes; each has a thread. `--steps`: an all-reduce, by its size, in
+one step and in two (ark_torch/lower_collective.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import sys
 import tempfile
 import time
 
@@ -18,7 +22,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.multiprocessing as mp
 
-import ark_torch  # noqa: F401  (registers the backends)
+import ark_torch
+from ark_torch import lower_collective
 from harness import print_row, summary, write_json
 
 
@@ -75,12 +80,46 @@ def measure(rounds: int) -> list[dict]:
     return rows
 
 
-def run(rank: int, world: int, path: str, rounds: int, json: str | None) -> None:
+def in_turns(calls: dict, arguments: list, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each; they take turns, so that what else the machine does befalls all."""
+    samples = {name: [] for name in calls}
+    for _ in range(5):
+        for name, call in calls.items():
+            samples[name] += times(call, arguments, rounds // 5)
+    return samples
+
+
+def plan_of(function, arguments: list):
+    """What is compiled now, whatever Dynamo compiles of the function later."""
+    torch._dynamo.reset()
+    made = []
+    with ark_torch.backend.record_callables(made):
+        torch.compile(function, backend="ark", options={"strict": True})(*arguments)
+    return lambda *given: made[0](list(given))[0]
+
+
+def measure_steps(rounds: int) -> list[dict]:
+    rows = []
+    for kilobytes in (256, 512, 1024, 2048, 4096, 8192, 16384):
+        what, function, arguments = reduce_case(1, math.isqrt(kilobytes * 256))
+        calls = {"eager": function}
+        for name, threshold in (("one step", sys.maxsize), ("two steps", 0)):
+            lower_collective.TWO_STEP_BYTES, lower_collective.TWO_STEP_RANKS = threshold, 2
+            calls[name] = plan_of(function, arguments)
+            torch.testing.assert_close(calls[name](*arguments), function(*arguments), rtol=0, atol=0)
+        samples = in_turns(calls, arguments, max(rounds * 64 // (64 + kilobytes // 8), 20))
+        timed = {name: summary(values) for name, values in samples.items()}
+        row = {"case": what, "unit": "ms", "ark": timed.pop("two steps"), "rivals": timed}
+        rows.append({**row, "errors": None, "floor": None, "must": None})
+    return rows
+
+
+def run(rank: int, world: int, path: str, rounds: int, json: str | None, steps: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("cpu:ark", store=dist.FileStore(path, world), rank=rank, world_size=world)
     with torch.no_grad():
-        rows = measure(rounds)
+        rows = (measure_steps if steps else measure)(rounds)
     if rank == 0:
         for row in rows:
             print_row(row)
@@ -93,10 +132,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--steps", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (args.ranks, os.path.join(folder, "store"), args.rounds, args.json)
+        arguments = (args.ranks, os.path.join(folder, "store"), args.rounds, args.json, args.steps)
         mp.spawn(run, args=arguments, nprocs=args.ranks)
 
 

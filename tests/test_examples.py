@@ -42,6 +42,13 @@ def test_train_ddp():
     assert len(losses) == 2 and losses[1] < losses[0], text
 
 
+def test_tensor_parallel():
+    """It starts its ranks itself; both all-reduces are in the plan."""
+    text = run("examples/tensor_parallel.py")
+    assert "2 ranks on cpu: equal to a single process" in text and "through ATen: nothing" in text, text
+    assert "exchanges between ranks: 2," in text and text.count("the same to each of 2 ranks") == 2, text
+
+
 def test_explain_model():
     """Every op that runs through ATen is there with its cause."""
     text = run("examples/explain_model.py")

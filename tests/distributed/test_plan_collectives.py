@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+import ark_torch
+from ark_torch import lower_collective
 from tests.conftest import has_extension
 from tests.support.distributed_worker import run_each, run_ranks, values
 
@@ -135,11 +137,64 @@ def argument_in_place(rank: int, world: int) -> None:
         assert torch.equal(want, got) and torch.equal(x, other)
 
 
+def exchanges(function: Callable, *arguments: torch.Tensor, **options) -> tuple[list[dict], int]:
+    """Of the plan that is made of the function, and the bytes of all its boxes."""
+    with ark_torch.records.recording() as records:
+        torch._dynamo.reset()
+        torch.compile(function, backend="ark", options={"strict": True}, **options)(*arguments)
+    (stats,) = (segment.executable.stats() for record in records for segment in record.segments)
+    return stats["exchanges"], stats["box_bytes"]
+
+
+def large_sizes(choice: random.Random, least: int) -> list[tuple[int, ...]]:
+    """Around `least` elements, the first below; up to twice as many, of two dimensions."""
+    rows = choice.randint(2, 40)
+    return [(least - 1,), (least,), (least + 1,), (rows, choice.randint(least // rows + 1, 2 * least // rows))]
+
+
+def in_two_steps(rank: int, world: int) -> None:
+    """Large all-reduces: the same bits, and boxes of twice the value (for even launches, as much for odd ones) whatever
+    the number of ranks."""
+    choice = random.Random(9)
+    group, least = dist.group.WORLD, lower_collective.TWO_STEP_BYTES
+    cases = [(torch.float32, "sum"), (torch.bfloat16, "avg"), (torch.int32, "max"), (torch.float64, "product")]
+    for dtype, op in cases:
+        for sizes in large_sizes(choice, least // dtype.itemsize):
+            x = ranks_values(rank, sizes, dtype, choice.randint(0, 99))
+            function = lambda x, op=op: funcol.all_reduce(x, op, group)
+            check_equal(function, x, launches=2)
+            found, box_bytes = exchanges(function, x)
+            steps = 2 if world >= lower_collective.TWO_STEP_RANKS and x.nbytes >= least else 1
+            assert [e["parts"] for e in found] == [True, False][2 - steps :]
+            most = 2 * (2 * (x.nbytes + 512 * world) if steps == 2 else world * (x.nbytes + 256))
+            assert x.nbytes <= box_bytes <= most, f"{sizes} {dtype}: boxes of {box_bytes} bytes"
+    x = ranks_values(rank, (least // 64, 24), torch.float32, 5)
+    check_equal(lambda x: funcol.all_reduce(x.t(), "sum", group), x)
+    got = compiled(lambda x: funcol.all_reduce(x, "sum", group))(x)
+    assert all(torch.equal(other, got) for other in gathered(got, group).chunk(world))
+
+
+def two_steps_in_a_graph(rank: int, world: int) -> None:
+    """What does not depend on a large all-reduce runs meanwhile. Sizes that are symbols have one step."""
+    group, rows = dist.group.WORLD, lower_collective.TWO_STEP_BYTES // 1024
+    x, a, b = (ranks_values(rank, sizes, torch.float32, 3) for sizes in ((rows, 256), (64, 128), (128, 128)))
+
+    def function(x, a, b):
+        y = funcol.all_reduce(x * 0.5, "sum", group)
+        return y + 1, torch.relu(a @ b)
+
+    found, _ = exchanges(function, x, a, b)
+    assert any("mm+relu" in e["meanwhile"] for e in found) and len(found) == 2
+    found, _ = exchanges(lambda x: funcol.all_reduce(x * 0.5, "sum", group), x, dynamic=True)
+    assert len(found) == 1
+
+
 ALONE = [reductions, not_numbers, moves, coalesced, in_place, argument_in_place]
 
 
 def alone(rank: int, world: int) -> dict:
-    return run_each(ALONE, rank, world)
+    large = [in_two_steps, two_steps_in_a_graph] if world >= lower_collective.TWO_STEP_RANKS else []
+    return run_each(ALONE + large, rank, world)
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -1,5 +1,5 @@
 """Collectives inside plans of models: tensor parallel layers forward and backward, DTensor, groups of some ranks, what
-stays an ATen step."""
+stays an ATen step, what `explain` says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import ark_torch
 from tests.conftest import has_extension
 from tests.distributed.test_plan_collectives import check_equal, compiled, gathered, ranks_values
 from tests.support.distributed_worker import run_each, run_ranks, values
+from tests.support.explained_exchanges import EXPLAINED
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
@@ -277,7 +278,7 @@ MODELS = [
 
 
 def models(rank: int, world: int) -> dict:
-    return run_each(MODELS, rank, world)
+    return run_each(MODELS + EXPLAINED if world == 2 else MODELS, rank, world)
 
 
 @pytest.mark.parametrize("world", [2, 4])

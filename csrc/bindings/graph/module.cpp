@@ -20,6 +20,7 @@
 #include "cuda/driver.h"
 #include "cuda/toolchain.h"
 #include "plan/kinds.h"
+#include "planner/exchange_report.h"
 #include "runtime/compiled_graph.h"
 
 namespace py = pybind11;
@@ -115,6 +116,20 @@ class PyGraph {
   }
 
  private:
+  static py::list describe_exchanges(const plan::Plan& plan) {
+    auto name = [&](int32_t op) { return plan.ops[static_cast<size_t>(op)].name; };
+    auto names = [&](const std::vector<int32_t>& ops) {
+      py::list found;
+      for (int32_t op : ops) found.append(name(op));
+      return found;
+    };
+    py::list result;
+    for (const planner::ExchangeReport& e : planner::report_exchanges(plan))
+      result.append(py::dict(py::arg("op") = name(e.op), py::arg("bytes") = e.bytes, py::arg("parts") = e.parts,
+                             py::arg("from_ranks") = e.from, py::arg("readers") = names(e.readers),
+                             py::arg("meanwhile") = names(e.meanwhile), py::arg("box_bytes") = e.box_bytes));
+    return result;
+  }
   static void describe(const runtime::Instance& instance, py::dict& result) {
     const plan::Plan& plan = instance.plan();
     std::map<std::string, int> tasks;
@@ -132,6 +147,9 @@ class PyGraph {
     result["num_programs"] = plan.programs.size();
     result["num_buffers"] = plan.buffers.size();
     result["arena_bytes"] = plan.arena_bytes;
+    result["ranks"] = plan.world;
+    result["box_bytes"] = 2 * plan.box_bytes;  // for even and for odd launches
+    result["exchanges"] = describe_exchanges(plan);
     result["bytes"] = plan.bytes;
     result["flops"] = plan.flops;
     result["floor_ms"] = plan.floor_ms;

@@ -1,7 +1,9 @@
 #include "targets/host/program/access.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -92,6 +94,8 @@ Irregular resolve(const Domain& domain, const View& view, Run run, const Lanes& 
   return result;
 }
 
+bool all_alike(const uint8_t* flags, int64_t n) { return std::memcmp(flags, flags + 1, n - 1) == 0; }
+
 void poison(const View& view, Run run, const Lanes& lanes, const uint8_t* valid, void* reg) {
   if (!is_float(view.dtype)) return;
   for (int64_t i = 0; i < run.n; ++i) {
@@ -153,6 +157,10 @@ Domain make_domain(std::span<const int64_t> size, std::span<const abi::Operand> 
 bool load_run(const Kernels& kernels, const Domain& domain, const View& view, const void* memory, Run run,
               const Lanes& lanes, const AccessScratch& scratch, void* reg) {
   if (run.n == 0) return true;
+  if (lanes.predicate && all_alike(lanes.predicate, run.n)) {  // a piece of a concatenation, say
+    if (lanes.predicate[0] == 0) return std::memset(reg, 0, run.n * reg_bytes(reg_type(view.dtype))), true;
+    return load_run(kernels, domain, view, memory, run, {lanes.index_a, lanes.index_b}, scratch, reg);
+  }
   const int type = static_cast<int>(view.dtype);
   const bool plain = !view.indexed && !lanes.predicate;
   if (plain && view.linear) {
@@ -201,6 +209,7 @@ void coordinates(const Domain& domain, int dim, Run run, int64_t* out) {
   for (size_t d = dim + 1; d < domain.full_size.size(); ++d) inner *= domain.full_size[d];
   const int64_t size = domain.full_size[dim];
   int64_t coord = (run.start / inner) % size, repeat = run.start % inner;
+  if (inner == 1 && coord + run.n <= size) return std::iota(out, out + run.n, coord);
   for (int64_t i = 0; i < run.n;) {
     const int64_t length = std::min(run.n - i, inner - repeat);
     std::fill_n(out + i, length, coord);
