@@ -65,6 +65,22 @@ inline Graph recurrence(int64_t rows, int64_t columns, bool flag) {
   return b.graph;
 }
 
+/// x = tanh((x * x) @ w): one few-row product, whose activation a thread of the host keeps within an iteration.
+inline Graph few_rows_loop(int64_t width) {
+  using enum DType;
+  LoopBuilder b;
+  ValueId x = b.input(kBF16, {1, width}), w = b.input(kBF16, {width, width});
+  b.graph.immutable.back() = true;
+  ValueId turned = b.value(kBF16, {width, width}, w), y = b.value(kBF16, {1, width});
+  b.graph.values[turned].strides = {number(1), number(width)};
+  b.node(OpKind::kView, {w}, {turned});
+  b.node(OpKind::kMatmul, {b.pointwise(Opcode::kMul, {x, x}, kBF16, {1, width}), turned}, {y});
+  b.carry(x, b.pointwise(Opcode::kTanh, {y}, kBF16, {1, width}));
+  b.graph.name = "few rows";
+  verify(b.graph);
+  return b.graph;
+}
+
 /// A decode step of few-row products and attention, whose result is its next input; caches are written in place.
 inline Graph decode_loop(int64_t keys, int num_layers) {
   LoopBuilder b;

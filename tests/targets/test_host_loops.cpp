@@ -25,7 +25,9 @@ plan::Plan plan_of(const Graph& graph, int workers) {
 
 /// What the int64 inputs of the graphs are at the start, by name.
 std::vector<int64_t> integers_of(const Graph& graph, int64_t limit) {
-  return graph.name == "recurrence" ? std::vector<int64_t>{0, limit} : std::vector<int64_t>{3};
+  return graph.name == "recurrence" ? std::vector<int64_t>{0, limit}
+         : graph.name == "few rows" ? std::vector<int64_t>{}
+                                    : std::vector<int64_t>{3};
 }
 
 /// Launches of several and of single iterations in turn, in one run state.
@@ -49,7 +51,8 @@ void test_equal(const Graph& graph, const plan::Plan& plan, int threads, uint64_
 }
 
 void test_results(bool brief) {
-  for (const Graph& graph : {recurrence(75, 64, false), recurrence(40, 96, true), decode_loop(64, brief ? 1 : 2)})
+  for (const Graph& graph :
+       {recurrence(75, 64, false), recurrence(40, 96, true), few_rows_loop(128), decode_loop(64, brief ? 1 : 2)})
     for (const int workers : {1, 2, 8, 132}) {
       const plan::Plan plan = plan_of(graph, workers);
       for (const int threads : {4, 2, 1})
