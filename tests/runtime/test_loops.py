@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.graph_builder import add_relu
-from tests.support.loop_builder import has_flag, random_loop, row_keeper
+from tests.support.loop_builder import RandomLoop, row_keeper
 
 _C = pytest.importorskip("ark_torch._C")
 FOREVER = 2**62
@@ -20,24 +20,29 @@ def host(graph: str, **options):
     return _C.CompiledGraph(graph, "host", 0, {"workers": 6, "threads": 2} | options)
 
 
-def copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor.clone() for tensor in tensors]
+def copies(inputs: list) -> list:
+    return [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
 
 
-def assert_same(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
+def assert_same(a: list, b: list) -> None:
     """In every bit."""
-    assert all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(a, b, strict=True))
+    for x, y in zip(a, b, strict=True):
+        assert torch.equal(x.view(torch.uint8), y.view(torch.uint8)) if isinstance(x, torch.Tensor) else x == y
+
+
+def first(wanted) -> RandomLoop:
+    return next(loop for loop in map(RandomLoop, range(100)) if wanted(loop))
 
 
 @pytest.mark.parametrize("workers, threads", [(1, 1), (8, 2), (132, 4)])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_loops_are_their_iterations(seed, workers, threads):
-    text, inputs = random_loop(seed)
-    graph = host(text, workers=workers, threads=threads, seed=seed)
+    loop = RandomLoop(seed)
+    graph = host(loop.text, workers=workers, threads=threads, seed=seed)
     for most in (1, 2, 9):
-        looped, called = copies(inputs), copies(inputs)
+        looped, called = copies(loop.inputs), copies(loop.inputs)
         outputs, done = graph.loop(looped, most)
-        assert done == (min(most, 6) if has_flag(text) else most)
+        assert done == (min(most, 6) if loop.has_flag else most)
         for _ in range(done):
             expected = graph(called)
         assert_same(outputs, expected)
@@ -46,20 +51,20 @@ def test_random_loops_are_their_iterations(seed, workers, threads):
 
 
 def test_no_iteration():
-    text, inputs = random_loop(0)
-    seen = copies(inputs)
-    outputs, done = host(text).loop(seen, 0)
+    loop = RandomLoop(0)
+    seen = copies(loop.inputs)
+    outputs, done = host(loop.text).loop(seen, 0)
     assert done == 0 and not any(output.any() for output in outputs)
-    assert_same(seen, inputs)
+    assert_same(seen, loop.inputs)
 
 
 def test_a_flag_that_stops_before_the_first_iteration():
-    text, inputs = next(loop for loop in map(random_loop, range(100)) if has_flag(loop[0]))
-    inputs[-1][0] = False
-    seen = copies(inputs)
-    outputs, done = host(text).loop(seen, FOREVER)
+    loop = first(lambda loop: loop.has_flag)
+    loop.inputs[loop.graph["loop"]["go"]][0] = False
+    seen = copies(loop.inputs)
+    outputs, done = host(loop.text).loop(seen, FOREVER)
     assert done == 0 and not any(output.any() for output in outputs)
-    assert_same(seen, inputs)
+    assert_same(seen, loop.inputs)
 
 
 def keeper_inputs(columns: int) -> list[torch.Tensor]:
@@ -93,17 +98,15 @@ def test_carried_inputs_at_odd_addresses():
 
 
 def test_ctrl_c_leaves_whole_iterations():
-    text, inputs = next(
-        loop for loop in map(random_loop, range(100)) if "stored" not in loop[0] and not has_flag(loop[0])
-    )
+    loop = first(lambda loop: not loop.has_flag and "cache" not in loop.text)
     for threads in (1, 2):
-        graph, seen = host(text, threads=threads), copies(inputs)
+        graph, seen = host(loop.text, threads=threads), copies(loop.inputs)
         timer = threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             graph.loop(seen, FOREVER)
         timer.join()
-        done, again = seen[0].item(), copies(inputs)
+        done, again = seen[0].item(), copies(loop.inputs)
         assert done > 0
         assert graph.loop(again, done)[1] == done
         assert_same(seen, again)

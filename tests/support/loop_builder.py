@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
+from collections.abc import Sequence
 
 import torch
 
@@ -13,8 +13,8 @@ from tests.support.graph_builder import GraphBuilder
 class LoopBuilder(GraphBuilder):
     """A graph with a count of its iterations, carried on."""
 
-    def __init__(self, name: str):
-        super().__init__(name)
+    def __init__(self, name: str, symbols: Sequence[str] = ()):
+        super().__init__(name, symbols)
         self.graph["loop"] = {"carried": [], "go": -1}
         self.count = self.input("count", [1], torch.int64)
         self.counted = self.pointwise("add", [self.count, self.number(1)], "counted", [1], torch.int64)
@@ -31,6 +31,10 @@ class LoopBuilder(GraphBuilder):
     def carry(self, input: int, value: int) -> None:
         self.store(input, value)
         self.graph["loop"]["carried"].append(self.graph["inputs"].index(input))
+
+    @property
+    def has_flag(self) -> bool:
+        return self.graph["loop"]["go"] >= 0
 
     def go_below(self, limit: int) -> None:
         """A stop flag: as long as fewer iterations than the number in `limit`, an input, have ended."""
@@ -50,56 +54,75 @@ class LoopBuilder(GraphBuilder):
         return stored
 
 
-def random_loop(seed: int) -> tuple[str, list[torch.Tensor]]:
-    """A graph that carries some matrices, and inputs for it; the stop flag, if there is one, allows 6 iterations."""
-    draw, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
-    g = LoopBuilder(f"random {seed}")
-    rows, columns = draw.randint(1, 40), 8 * draw.randint(1, 9)
-    sizes, inputs = [rows, columns], [torch.zeros(1, dtype=torch.int64)]
+class RandomLoop(LoopBuilder):
+    """Carries some matrices; the stop flag, if there is one, allows 6 iterations. `inputs` fit the graph."""
 
-    def new(name: str, shape: list[int], **how) -> int:
-        inputs.append(torch.randn(shape, generator=numbers) / 4)
-        return g.input(name, shape, **how)
+    def __init__(self, seed: int):
+        self.draw, self.numbers = random.Random(seed), torch.Generator().manual_seed(seed)
+        symbolic = self.draw.random() < 0.3
+        super().__init__(f"random {seed}", ["rows"] if symbolic else [])
+        self.inputs: list = [torch.zeros(1, dtype=torch.int64)]
+        self.rows, self.columns = self.draw.randint(1, 40), 8 * self.draw.randint(1, 9)
+        self.sizes = [self.sym(0) if symbolic else self.rows, self.columns]
+        carried = [self.matrix() for _ in range(self.draw.randint(1, 4))]
+        self.values = list(carried)
+        for _ in range(self.draw.randint(2, 8)):
+            self.draw.choice([self.product, self.centre, self.turn, self.pair, self.pair])(self.any())
+        if self.draw.random() < 0.5:
+            self.cached()
+        for i, one in enumerate(carried):
+            moves = len(carried) > 1 and self.draw.random() < 0.3  # another carried value, as it is
+            self.carry(one, carried[i - 1] if moves else self.unary("tanh", self.any()))
+        if self.draw.random() < 0.5:
+            self.inputs.append(torch.tensor([6]))
+            self.go_below(self.input("limit", [1], torch.int64))
+            self.inputs.append(torch.tensor([True, True]))
+        self.text = self.returns(self.unary("sigmoid", self.values[-1]))
+        self.inputs += [self.rows] if symbolic else []
 
-    carried = [new(f"carried{i}", sizes) for i in range(draw.randint(1, 4))]
-    values = list(carried)
-    for _ in range(draw.randint(2, 8)):
-        x, y = draw.choice(values), draw.choice(values)
-        way = draw.randrange(5)
-        if way == 0:
-            weight = new("weight", [columns, columns], immutable=draw.random() < 0.5)
-            values.append(g.matmul(x, weight, "product", sizes))
-        elif way == 1:
-            dim = draw.randrange(2)
-            total = g.value("total", [1, columns] if dim == 0 else [rows, 1])
-            g.node("reduce", [x], total, dims=[dim], keepdim=True)
-            values.append(g.pointwise("sub", [y, total], "apart", sizes))
-        elif way == 2 and x not in carried and columns % 16 == 0:
-            half = [rows, columns // 2]
-            parts = [
-                g.node("view", [x], g.value("part", half, strides=[columns, 1], base=x, offset=at))
-                for at in (columns // 2, 0)
-            ]
-            values.append(g.node("cat", parts, g.value("turned", sizes), dim=1))
-        else:
-            values.append(g.pointwise(draw.choice(["add", "mul", "maximum"]), [x, y], "both", sizes))
-    if draw.random() < 0.5:
-        cache, row = new("cache", [12, columns]), new("row", [1, columns])
-        stored = g.keep_row(
-            cache, g.pointwise("add", [row, g.pointwise("cast", [g.count], "c", [1])], "r", [1, columns]), [12, columns]
-        )
-        total = g.node("reduce", [stored], g.value("sum", [1, columns]), dims=[0], keepdim=True)
-        values.append(g.pointwise("add", [draw.choice(values), total], "with_cache", sizes))
-    for i, one in enumerate(carried):  # as it is: another carried value, moved on
-        as_it_is = len(carried) > 1 and draw.random() < 0.3
-        g.carry(one, carried[i - 1] if as_it_is else g.pointwise("tanh", [draw.choice(values)], "next", sizes))
-    if draw.random() < 0.5:
-        inputs.append(torch.tensor([6]))
-        g.go_below(g.input("limit", [1], torch.int64))
-        inputs.append(torch.tensor([True, True]))
-    return g.returns(
-        values[-1] if values[-1] not in carried else g.pointwise("exp", [values[-1]], "out", sizes)
-    ), inputs
+    def any(self) -> int:
+        return self.draw.choice(self.values)
+
+    def new(self, name: str, shape: list[int], sizes: list | None = None, **how) -> int:
+        self.inputs.append(torch.randn(shape, generator=self.numbers) / 4)
+        return self.input(name, sizes or shape, **how)
+
+    def matrix(self) -> int:
+        return self.new("matrix", [self.rows, self.columns], self.sizes)
+
+    def unary(self, opcode: str, x: int) -> int:
+        return self.pointwise(opcode, [x], opcode, self.sizes)
+
+    def pair(self, x: int) -> None:
+        opcode = self.draw.choice(["add", "mul", "maximum"])
+        self.values.append(self.pointwise(opcode, [x, self.any()], opcode, self.sizes))
+
+    def product(self, x: int) -> None:
+        weight = self.new("weight", [self.columns, self.columns], immutable=self.draw.random() < 0.5)
+        self.values.append(self.matmul(x, weight, "product", self.sizes))
+
+    def centre(self, x: int) -> None:
+        dim = self.draw.randrange(2)
+        total = self.value("total", [1, self.columns] if dim == 0 else [self.sizes[0], 1])
+        self.node("reduce", [x], total, dims=[dim], keepdim=True)
+        self.values.append(self.pointwise("sub", [self.any(), total], "apart", self.sizes))
+
+    def turn(self, x: int) -> None:
+        half = self.columns // 2
+        parts = []
+        for begin in (half, 0):
+            part = self.value("part", [self.sizes[0], half], strides=[self.columns, 1], base=x, offset=begin)
+            parts.append(self.node("view", [x], part))
+        self.values.append(self.node("cat", parts, self.value("turned", self.sizes), dim=1))
+
+    def cached(self) -> None:
+        """A row of each iteration in a cache, written in place, and what all of them are together."""
+        sizes, row = [12, self.columns], [1, self.columns]
+        cache, known = self.new("cache", sizes), self.new("row", row)
+        count = self.pointwise("cast", [self.count], "count", [1])
+        stored = self.keep_row(cache, self.pointwise("add", [known, count], "kept", row), sizes)
+        total = self.node("reduce", [stored], self.value("sum", row), dims=[0], keepdim=True)
+        self.values.append(self.pointwise("add", [self.any(), total], "with_cache", self.sizes))
 
 
 def row_keeper(rows: int, columns: int) -> str:
@@ -112,7 +135,3 @@ def row_keeper(rows: int, columns: int) -> str:
         vector, g.pointwise("tanh", [g.pointwise("add", [total, vector], "both", [1, columns])], "next", [1, columns])
     )
     return g.returns(total)
-
-
-def has_flag(graph: str) -> bool:
-    return json.loads(graph)["loop"]["go"] >= 0
