@@ -35,7 +35,7 @@ def first(wanted) -> RandomLoop:
 
 
 @pytest.mark.parametrize("workers, threads", [(1, 1), (8, 2), (132, 4)])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_loops_are_their_iterations(seed, workers, threads):
     loop = RandomLoop(seed)
     graph = host(loop.text, workers=workers, threads=threads, seed=seed)
