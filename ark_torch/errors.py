@@ -13,4 +13,20 @@ except ImportError:
         """The device failed or a deadline passed."""
 
 
-__all__ = ["DeviceError", "Unsupported"]
+class IndexOutOfRange(IndexError, ValueError):
+    """A run met an index outside of its tensor. `index` and `size` are what it met, `op` is the plan's name of the op
+    that did."""
+
+    def __init__(self, message: str, index: int, size: int, op: str):
+        super().__init__(message)
+        self.index, self.size, self.op = index, size, op
+
+    def __reduce__(self):
+        return type(self), (*self.args, self.index, self.size, self.op)
+
+
+class RanksDisagree(ValueError):
+    """The ranks of a group have plans that do not fit together; all of them raise it."""
+
+
+__all__ = ["DeviceError", "IndexOutOfRange", "RanksDisagree", "Unsupported"]

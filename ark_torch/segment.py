@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import size_expr
-from ark_torch.errors import Unsupported
+from ark_torch.errors import IndexOutOfRange, RanksDisagree, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
@@ -143,16 +143,14 @@ class NativeSegment:
         try:
             try:
                 return self.executable(inputs)
-            except ValueError as error:
-                restrided = None if _of_values(error) else self._restride(inputs)
+            except (IndexOutOfRange, RanksDisagree):
+                raise
+            except ValueError:
+                restrided = self._restride(inputs)
                 if restrided is None:
                     raise
                 return self.executable(restrided)
-        except ValueError as error:
-            if "out of range" in str(error):
-                raise IndexError(str(error)) from error
-            if not _of_values(error):
-                self.executable.fail_ranks(f"{self.where}: {error}")
+        except (IndexOutOfRange, RanksDisagree):
             raise
         except Exception as error:
             self.executable.fail_ranks(f"{self.where}: {error}")
@@ -166,10 +164,9 @@ class NativeSegment:
                 return self.executable(restrided)
             except ValueError as again:
                 error = again
-        if "out of range" in str(error):
+        if isinstance(error, IndexOutOfRange):
             if self.strict or not all(self.lowered.graph["immutable"]):
-                # arguments may have been written: eager's own error cannot be had
-                raise IndexError(str(error)) from error
+                raise error  # arguments may have been written: eager's own error cannot be had
         else:
             self._fall_back(f"arguments refused: {str(error).split(': expected')[0]}", error)
             _remember(self._refused, self._layout(inputs))
@@ -229,11 +226,6 @@ class NativeSegment:
                 )
                 changed = True
         return result if changed else None
-
-
-def _of_values(error: ValueError) -> bool:
-    """Of a run that all ranks take part in; no refusal of arguments."""
-    return "out of range" in str(error) or "ranks disagree" in str(error)
 
 
 def _remember(known: set, key: tuple) -> None:

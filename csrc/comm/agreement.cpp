@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/user_errors.h"
 
 namespace ark::comm {
 namespace {
@@ -39,7 +40,7 @@ void compare(const std::vector<Term>& first, const std::vector<Term>& other, int
   const size_t most = std::max(first.size(), other.size());
   for (size_t i = 0; i < most; ++i) {
     if (i < first.size() && i < other.size() && first[i].value == other[i].value) continue;
-    throw UserError(cat(what, ": ranks disagree: ", describe(first, i, 0), ", ", describe(other, i, rank)));
+    throw RanksDisagree(cat(what, ": ranks disagree: ", describe(first, i, 0), ", ", describe(other, i, rank)));
   }
 }
 

@@ -335,13 +335,16 @@ def test_index_out_of_range_in_the_call_with_copies():
     """The call on copies in the graph's own strides reports an index out of range as the first call would have."""
     from types import SimpleNamespace
 
+    from ark_torch.errors import IndexOutOfRange
     from ark_torch.segment import NativeSegment
 
     calls = []
 
     def executable(inputs):
         calls.append(inputs[0].stride())
-        raise ValueError("an index is out of range" if len(calls) == 2 else "input 0: expected strides (3, 1)")
+        if len(calls) == 2:
+            raise IndexOutOfRange("index 3 is out of range for size 3 in op 'gather'", 3, 3, "gather")
+        raise ValueError("input 0: expected strides (3, 1)")
 
     class Segment(NativeSegment):
         def _restride(self, inputs):

@@ -3,6 +3,8 @@ not. (On the GPU: tests/gpu/test_bad_input.py.)"""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -124,8 +126,12 @@ def test_in_range(what):
 
 def test_the_message_says_index_size_and_op():
     """Where arguments may have been written before the error was met, it is ark's own."""
-    with pytest.raises(IndexError, match="index -5 is out of range for size 4 in op 'index_put'"):
+    with pytest.raises(IndexError, match="index -5 is out of range for size 4 in op 'index_put'") as raised:
         torch.compile(written, backend=ark)(X.clone(), ix(1, -5))
+    error = raised.value
+    assert (error.index, error.size, error.op) == (-5, 4, "index_put")
+    again = pickle.loads(pickle.dumps(error))  # as between the processes of a data loader or of a test
+    assert isinstance(error, ValueError) and (again.index, str(again)) == (-5, str(error))
 
 
 def test_sizes_that_are_data():

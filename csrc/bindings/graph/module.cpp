@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/user_errors.h"
 #include "bindings/distributed/plan_ranks.h"
 #include "bindings/graph/call.h"
 #include "bindings/graph/options.h"
@@ -246,12 +247,23 @@ std::vector<std::string> task_kinds() {
   return names;
 }
 
+py::object error_type(const char* name) { return py::module_::import("ark_torch.errors").attr(name); }
+
+void raise_index_out_of_range(const IndexOutOfRange& error) {
+  const py::object type = error_type("IndexOutOfRange");
+  PyErr_SetObject(type.ptr(), type(error.what(), error.index, error.size, error.op).ptr());
+}
+
 void register_errors(py::module_& m) {
   py::register_exception<UnsupportedError>(m, "Unsupported", PyExc_RuntimeError);
   py::register_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
+    } catch (const IndexOutOfRange& error) {
+      raise_index_out_of_range(error);
+    } catch (const RanksDisagree& error) {
+      PyErr_SetString(error_type("RanksDisagree").ptr(), error.what());
     } catch (const UserError& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     }  // InternalError is a runtime_error: pybind11 makes it a RuntimeError

@@ -154,7 +154,7 @@ struct StripsTask {
     float* sums = reinterpret_cast<float*>(scratch);
     float* held = reinterpret_cast<float*>(scratch + kSumBytes);  // [row of the item][row of the activation]
     unsigned char* reduction = scratch + kSumBytes + kHeldBytes;
-    Activation::reduce(consumer, task, reduction);
+    Activation::Reduction::reduce(consumer, task, reduction);
     consumer.stamp(2);
     PageReader pages(consumer);
     u32 seen = 0;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/user_errors.h"
 #include "targets/host/scheduler.h"
 #include "targets/host/tasks/task.h"
 
@@ -67,9 +68,9 @@ class HostExecutable : public Executable {
     give_memory(std::move(memory));
     const int failed = static_cast<int>(state->index_error) - 1;
     state->index_error = 0;
-    check<UserError>(failed < 0, "index ", state->index_value, " is out of range for size ", state->index_limit,
-                     " in op '", failed < 0 ? "" : plan_.ops[failed].name, "'",
-                     args.iterations ? cat(", in iteration ", args.iterations->done - 1) : "");
+    if (failed < 0) return;
+    const std::string iteration = args.iterations ? cat(", in iteration ", args.iterations->done - 1) : "";
+    throw IndexOutOfRange(state->index_value, state->index_limit, plan_.ops[failed].name, iteration);
   }
 
  private:
