@@ -1,6 +1,6 @@
-"""Saved plans of a Llama's decode step and of BERT forward and backward, plans with exchanges between ranks, and the
-collectives, under ThreadSanitizer: a wait that the planner forgot, or an acquire that the host target lacks, is a race
-that it reports."""
+"""Saved plans of a Llama's decode step and of BERT forward and backward, plans with exchanges between ranks, loops,
+and the collectives, under ThreadSanitizer: a wait that the planner forgot, or an acquire that the host target lacks, is
+a race that it reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def sanitized() -> Path:
     probe = [compiler, "-fsanitize=thread", "-x", "c++", "-", "-o", os.devnull]
     if subprocess.run(probe, input="int main(){}", text=True, capture_output=True).returncode:
         pytest.skip(f"{compiler} has no ThreadSanitizer")
-    return build(BUILD, ["test_saved_plans", "test_host_exchanges", "test_comm", "test_dma"], "-DARK_SANITIZE=thread")
+    targets = ["test_saved_plans", "test_host_exchanges", "test_host_loops", "test_comm", "test_dma"]
+    return build(BUILD, targets, "-DARK_SANITIZE=thread")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,16 @@ def test_exchanges_have_no_race(sanitized: Path) -> None:
 
 def test_an_exchange_that_nobody_awaits_is_a_race(sanitized: Path) -> None:
     done = run(sanitized / "test_host_exchanges", "--damage")
+    assert done.returncode == 66 and "data race" in done.stderr, done.stderr[-8000:]
+
+
+def test_loops_have_no_race(sanitized: Path) -> None:
+    done = run(sanitized / "test_host_loops", "--short")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+
+
+def test_a_border_that_nobody_waits_at_is_a_race(sanitized: Path) -> None:
+    done = run(sanitized / "test_host_loops", "--damage")
     assert done.returncode == 66 and "data race" in done.stderr, done.stderr[-8000:]
 
 

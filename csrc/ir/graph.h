@@ -87,6 +87,14 @@ struct Node {
   std::string module;  // module path of the user's code, for profiles
 };
 
+/// A graph that may run several times in one launch: what an iteration stores into its inputs (kCopyTo) the next one
+/// reads there. Numbers are positions in Graph::inputs.
+struct Loop {
+  std::vector<int32_t> carried;  // stored as a whole in every iteration; empty: the graph is no loop
+  int32_t go = -1;               // two bools, or none: iteration i runs if element i mod 2 is true, and stores the other
+  bool any() const { return !carried.empty(); }
+};
+
 /// Launch symbols are no inputs: bind takes their numbers, in the order of `symbols`.
 struct Graph {
   std::string name;
@@ -97,6 +105,7 @@ struct Graph {
   std::vector<bool> immutable;   // per input: a parameter or buffer (may be loaded ahead of every dependency)
   std::vector<ValueId> outputs;  // values returned, in order
   std::vector<Node> nodes;
+  Loop loop;
 };
 
 /// Every size expression evaluated; throws UserError when a symbol is missing or a size is negative.

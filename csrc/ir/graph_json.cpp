@@ -64,11 +64,15 @@ struct Fields<Node> {
                  field("attrs", &Node::attrs), field("name", &Node::name),     field("module", &Node::module)};
 };
 template <>
+struct Fields<Loop> {
+  static constexpr auto list = std::tuple{field("carried", &Loop::carried), field("go", &Loop::go)};
+};
+template <>
 struct Fields<Graph> {
-  static constexpr auto list = std::tuple{field("name", &Graph::name),       field("symbols", &Graph::symbols),
-                                          field("exprs", &Graph::exprs),     field("values", &Graph::values),
-                                          field("inputs", &Graph::inputs),   field("immutable", &Graph::immutable),
-                                          field("outputs", &Graph::outputs), field("nodes", &Graph::nodes)};
+  static constexpr auto list = std::tuple{
+      field("name", &Graph::name),       field("symbols", &Graph::symbols), field("exprs", &Graph::exprs),
+      field("values", &Graph::values),   field("inputs", &Graph::inputs),   field("immutable", &Graph::immutable),
+      field("outputs", &Graph::outputs), field("nodes", &Graph::nodes),     field("loop", &Graph::loop)};
 };
 
 }  // namespace ark::json

@@ -88,6 +88,9 @@ std::string to_string(const Graph& graph) {
                attrs_text(node), '(', list(node.inputs, reg), ')', node.name.empty() ? "" : cat("  # ", node.name),
                node.module.empty() ? "" : cat(" in ", node.module), "\n");
   }
+  if (graph.loop.any())
+    out += cat("  loop carries inputs [", list(graph.loop.carried, [](int32_t i) { return cat(i); }), "], go ",
+               graph.loop.go, "\n");
   return out + cat("  return ", list(graph.outputs, reg), "\n");
 }
 

@@ -41,6 +41,7 @@ class Verifier {
     }
     node_ = nullptr;
     for (ValueId id : graph_.outputs) require(is_defined(id), "output %", id, " is not defined");
+    loop();
   }
 
  private:
@@ -123,6 +124,28 @@ class Verifier {
       defined_[static_cast<size_t>(id)] = true;
     }
     rule();
+  }
+
+  /// Inputs that a loop carries, or that say whether it goes on, are stored by the graph.
+  void loop() const {
+    const Loop& loop = graph_.loop;
+    require(loop.any() || loop.go < 0, "input ", loop.go, " says whether a loop goes on that carries nothing");
+    for (int32_t input : loop.carried) stored_input(input, "a loop carries");
+    if (loop.go < 0) return;
+    const Value& go = value(stored_input(loop.go, "a stop flag is"));
+    bool two = go.sizes.size() == 1 && may_equal(go.sizes[0], Size{2, -1});
+    require(go.dtype == DType::kBool && two, "input ", loop.go, ", a stop flag, is ", name(go.dtype), ' ',
+            text(go.sizes), ", expected two bools");
+  }
+  ValueId stored_input(int32_t input, const char* what) const {
+    bool known = input >= 0 && static_cast<size_t>(input) < graph_.inputs.size();
+    require(known, what, " input ", input, " of ", graph_.inputs.size());
+    ValueId owner = graph_.inputs[static_cast<size_t>(input)];
+    bool stored = std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
+      return node.op == OpKind::kCopyTo && (node.inputs[0] == owner || value(node.inputs[0]).base == owner);
+    });
+    require(stored, what, " input ", input, ", which no node stores");
+    return owner;
   }
 
   void counts(size_t least, size_t most, size_t outputs) const {

@@ -358,6 +358,11 @@ struct Fields<Layout> {
   static constexpr auto list = std::tuple{field("pages", &Layout::pages), field("cluster", &Layout::cluster)};
 };
 template <>
+struct Fields<Loop> {
+  static constexpr auto list = std::tuple{field("carried", &Loop::carried), field("go_slot", &Loop::go_slot),
+                                          field("arrivals", &Loop::arrivals)};
+};
+template <>
 struct Fields<Plan> {
   static constexpr auto list = std::tuple{field("name", &Plan::name),
                                           field("num_workers", &Plan::num_workers),
@@ -377,7 +382,8 @@ struct Fields<Plan> {
                                           field("floor_ms", &Plan::floor_ms),
                                           field("group", &Plan::group),
                                           field("world", &Plan::world),
-                                          field("box_bytes", &Plan::box_bytes)};
+                                          field("box_bytes", &Plan::box_bytes),
+                                          field("loop", &Plan::loop)};
 };
 
 }  // namespace ark::json

@@ -84,6 +84,14 @@ struct Layout {
   int32_t cluster = 1;
 };
 
+/// A plan that may run several times in one launch. Between two iterations is a border, which orders them as the end of
+/// a launch does: no tile of an iteration begins before all tiles of the one before have ended.
+struct Loop {
+  std::vector<int32_t> carried;  // slots of inputs that every iteration stores as a whole, for the next one
+  int32_t go_slot = -1;          // input of two bools, or -1: iteration i runs if element i mod 2 is true
+  int32_t arrivals = 0;          // at the border, in an iteration: the workers with a list. 0: the plan is no loop
+};
+
 struct Plan {
   std::string name;
   int32_t num_workers = 132;
@@ -106,6 +114,7 @@ struct Plan {
   std::string group;
   int32_t world = 1;      // 1: no exchanges
   int64_t box_bytes = 0;  // of all boxes of a rank; it has them twice, for even and for odd launches
+  Loop loop;
 };
 
 /// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at

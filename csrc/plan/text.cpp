@@ -126,6 +126,9 @@ std::string to_string(const Plan& plan) {
                         " ms, floor ", plan.floor_ms, " ms\n");
   if (plan.world > 1)
     out += cat("group '", plan.group, "' of ", plan.world, " ranks, boxes of ", plan.box_bytes, " bytes, twice\n");
+  if (!plan.loop.carried.empty())
+    out += cat("loop: carries slots ", list(plan.loop.carried), ", go in slot ", plan.loop.go_slot, ", border of ",
+               plan.loop.arrivals, " workers\n");
   for (size_t i = 0; i < plan.buffers.size(); ++i) out += cat("slot ", i, ": ", buffer_text(plan.buffers[i]), "\n");
   for (size_t i = 0; i < plan.fresh.size(); ++i)
     out += cat("fresh ", i, ": ", name(plan.fresh[i].dtype), list(plan.fresh[i].sizes), " strides ",

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "planner/cost.h"
 #include "planner/draft.h"
 #include "planner/order/order_ops.h"
@@ -15,6 +16,22 @@
 
 namespace ark::planner {
 namespace {
+
+/// The loop with slots for the graph's inputs.
+plan::Loop loop_of(const ir::Loop& loop, const plan::Plan& plan) {
+  plan::Loop result;
+  if (!loop.any()) return result;
+  auto slot_of = [&](int32_t input) {
+    for (size_t slot = 0; slot < plan.buffers.size(); ++slot)
+      if (plan.buffers[slot].kind == plan::BufferKind::kInput && plan.buffers[slot].index == input)
+        return static_cast<int32_t>(slot);
+    throw InternalError(cat("plan ", plan.name, ": input ", input, " of a loop has no slot"));
+  };
+  for (int32_t input : loop.carried) result.carried.push_back(slot_of(input));
+  if (loop.go >= 0) result.go_slot = slot_of(loop.go);
+  for (const auto& list : plan.lists) result.arrivals += !list.empty();
+  return result;
+}
 
 /// Numbers the records and moves everything into the plan.
 void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
@@ -39,6 +56,7 @@ void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.num_counters = draft.num_counters;
   plan.group = std::move(draft.graph.group);
   plan.world = draft.graph.world;
+  plan.loop = loop_of(draft.graph.loop, plan);
 }
 
 }  // namespace
@@ -62,7 +80,9 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
 plan::Plan make_plan(ir::Graph bound_graph, const Options& options) {
   std::string name = bound_graph.name;
   const int num_workers = options.machine.num_workers;
+  ir::Loop loop = bound_graph.loop;
   FusedGraph fused = fuse(std::move(bound_graph), options.tensor_cores, num_workers, options.few_rows);
+  fused.loop = std::move(loop);
   plan::Plan plan = plan_fused(std::move(fused), options);
   plan.name = std::move(name);
   return plan;

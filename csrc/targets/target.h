@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,12 +22,22 @@ struct Kernel;
 
 namespace ark::targets {
 
+/// Several iterations of a plan (plan::Loop) in one launch.
+struct Iterations {
+  int64_t most = 1;  // none run where the flag says so at once, or where this is 0
+  /// Asked now and then by the thread that launches. What it throws ends the launch after the iteration that runs, and
+  /// then leaves it. May be null.
+  std::function<void()> look_up{};
+  int64_t done = 0;  // result, also where the launch throws
+};
+
 struct LaunchArgs {
   std::span<void* const> slots;  // one address per Plan::buffers entry (constants may be null: the target owns them)
   void* run_state = nullptr;     // state_bytes() long, in the target's memory, initialised by init_state()
   void* stream = nullptr;        // CUstream (cuda)
   void* trace = nullptr;         // abi::TraceRecord[trace_capacity()] in the target's memory, or null
   uint64_t seed = 0;             // host: order in which ready workers are picked
+  Iterations* iterations = nullptr;   // null: one (host)
   const RankMemory* ranks = nullptr;  // plans with exchanges: run state and boxes lie there, `run_state` is not used
 };
 

@@ -70,6 +70,18 @@ def test_mutation_of_an_input():
     assert torch.equal(out, expected * x)
 
 
+def test_an_input_moves_on_while_it_is_stored_from_other_places_of_itself():
+    g = GraphBuilder("moves")
+    a, b = g.input("a", [6, 6]), g.input("b", [6, 6])
+    turned = g.node("view", [b], g.value("turned", [6, 6], strides=[1, 6], base=b))
+    g.node("copy_to", [a, b], g.value("moved", [6, 6], base=a))
+    g.node("copy_to", [b, g.pointwise("relu", [turned], "next", [6, 6])], g.value("stored", [6, 6], base=b))
+    graph, (old_a, old_b) = host(g.returns()), torch.randn(2, 6, 6)
+    x, y = old_a.clone(), old_b.clone()
+    graph([x, y])
+    assert torch.equal(x, old_b) and torch.equal(y, torch.relu(old_b.t()))
+
+
 def test_inputs_at_odd_addresses():
     graph = host(accumulate_in_place(100))
     buffer, others = torch.randn(103), torch.randn(101)

@@ -162,12 +162,14 @@ runtime::Allocate allocator(at::Device device) {
   };
 }
 
-void launch(Run& run, targets::Executable& executable, runtime::RunStates& states, void* trace, uint64_t seed) {
+void launch(Run& run, targets::Executable& executable, runtime::RunStates& states, void* trace, uint64_t seed,
+            targets::Iterations* iterations = nullptr) {
   targets::LaunchArgs args;
   args.slots = {run.slots.data(), run.slots.size()};
   args.stream = run.stream;
   args.trace = trace;
   args.seed = seed;
+  args.iterations = iterations;
   if (executable.plan().world > 1) {  // the state lies in the memory of the ranks
     py::gil_scoped_release release;
     return run_with_ranks(executable.plan(), run.instance->rank_key, [&](const targets::RankMemory& ranks) {
@@ -185,6 +187,12 @@ void launch(Run& run, targets::Executable& executable, runtime::RunStates& state
   } else {
     states.with_state(executable, run.stream, allocator(run.device), go);
   }
+}
+
+/// Without the GIL, on the thread that has called.
+void look_at_signals() {
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 /// Results of mutation go back into inputs that ran through an aligned copy.
@@ -323,6 +331,28 @@ py::list Caller::run(const py::list& items) {
     launch(run, *run.instance->executable, *run.instance->states, nullptr, seed_);
     copy_back(run, *graph_);
     return collect(run, layout_);
+  });
+}
+
+std::pair<py::list, int64_t> Caller::run_loop(const py::list& items, int64_t most) {
+  return with_torch_errors([&] {
+    Run run = begin_run(*graph_, layout_, device_index_, current_stream_, items.ptr());
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::DeviceGuard guard(run.device);
+    bind_inputs(run, *graph_, layout_);
+    allocate_outputs(run);
+    fill_slots(run);
+    targets::Iterations iterations{.most = most, .look_up = look_at_signals};
+    try {
+      launch(run, *run.instance->executable, *run.instance->states, nullptr, seed_, &iterations);
+    } catch (...) {
+      copy_back(run, *graph_);  // of the iterations that ran
+      throw;
+    }
+    copy_back(run, *graph_);
+    if (iterations.done == 0)
+      for (at::Tensor& fresh : run.fresh) fresh.zero_();
+    return std::pair(collect(run, layout_), iterations.done);
   });
 }
 

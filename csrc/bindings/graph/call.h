@@ -28,6 +28,9 @@ class Caller {
   pybind11::list run(const pybind11::list& items);
   /// As run(), with the tracing variant; waits for its end. One dict per record.
   std::pair<pybind11::list, pybind11::list> run_traced(const pybind11::list& items);
+  /// Up to `most` iterations in one launch (host): the outputs of the last one, zeros if none ran, and how many ran.
+  /// Signals are looked at between iterations: an exception of their handlers leaves a whole number of iterations.
+  std::pair<pybind11::list, int64_t> run_loop(const pybind11::list& items, int64_t most);
   const CallLayout& layout() const { return layout_; }
 
  private:

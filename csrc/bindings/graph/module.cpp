@@ -72,6 +72,8 @@ class PyGraph {
   }
   std::pair<py::list, py::list> trace(const py::list& items) { return caller_->run_traced(items); }
 
+  std::pair<py::list, int64_t> loop(const py::list& items, int64_t most) { return caller_->run_loop(items, most); }
+
   std::shared_ptr<runtime::Instance> instance(const Symbols& symbols) {
     check<UserError>(symbols.size() == graph_->graph().symbols.size(), "expected ", graph_->graph().symbols.size(),
                      " symbol values, got ", symbols.size());
@@ -307,6 +309,8 @@ PYBIND11_MODULE(_C, m) {
            }),
            py::arg("graph_json"), py::arg("target"), py::arg("device_index") = 0, py::arg("options") = py::dict())
       .def("__call__", &PyGraph::call, py::arg("inputs"), "Runs once: list of tensors and ints -> list of tensors.")
+      .def("loop", &PyGraph::loop, py::arg("inputs"), py::arg("most"),
+           "Runs up to `most` iterations in one launch (host): (outputs of the last one, iterations that ran).")
       .def("trace", &PyGraph::trace, py::arg("inputs"), "Runs the tracing variant: (outputs, list of records).")
       .def(
           "prepare", [](PyGraph& graph, const Symbols& symbols) { graph.instance(symbols); },

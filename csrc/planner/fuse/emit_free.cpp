@@ -239,11 +239,11 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
       const bool same = x.offset == y.offset && x.index_operand < 0 && y.index_operand < 0 &&
                         std::equal(x.stride, x.stride + abi::kMaxDims, y.stride);
       if (same) continue;
-      for (int i : nodes) {
+      for (int i : nodes) {  // what is computed can be in memory before
         const int src = state_.owner(state_.node(i).inputs[1]);
-        check<UnsupportedError>(!state_.is_input(src), "copy_ '", state_.node(i).name, "' of an input to itself");
-        missing_.push_back(src);
+        if (!state_.is_input(src)) missing_.push_back(src);
       }
+      check<UnsupportedError>(!missing_.empty(), "copy_ '", state_.node(nodes[0]).name, "' of an input to itself");
       return;
     }
   }

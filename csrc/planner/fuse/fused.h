@@ -45,6 +45,7 @@ struct FusedGraph {
   std::vector<plan::Output> outputs;
   std::string group;  // of the exchanges
   int32_t world = 1;  // its ranks; 1: no exchanges
+  ir::Loop loop;
 };
 
 /// Does the op send something to other ranks?

@@ -22,6 +22,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
     verify_structure(plan);
     verify_exchanges(plan);
     verify_counters(plan);
+    verify_loop(plan);
   }
   for (const plan::Op& op : plan.ops) report.tiles += tiles_of(op.record);
   if (level == VerifyLevel::kStructure) return report;

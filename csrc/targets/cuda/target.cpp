@@ -88,6 +88,7 @@ class CudaExecutable final : public Executable {
 
   void launch(const LaunchArgs& args) override {
     poll();
+    check<UnsupportedError>(!args.iterations, "plan '", plan_.name, "': several iterations in a launch, on cuda");
     // The kernel's parameter has room for slot_capacity_ addresses; the largest is 31 KB, so it lives on the stack.
     alignas(16) unsigned char params[sizeof(abi::LaunchParams<abi::kSlotCapacities[2]>)];
     fill(params, args);

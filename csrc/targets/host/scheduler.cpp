@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "targets/host/border.h"
 #include "targets/host/patience.h"
 #include "targets/host/peers.h"
 
@@ -20,8 +21,9 @@ using abi::u32;
 
 constexpr int kIdleScans = 200;  // about 50 us: longer than most waits between tiles
 constexpr std::chrono::microseconds kIdleSleep{50};
-constexpr int kIdleLook = 100;        // sleeps between two looks at whether other ranks are still there
-constexpr int kClaimAttempts = 1000;  // others hold a worker for a moment when nothing runs
+constexpr int kIdleLook = 100;            // sleeps between two looks at whether other ranks are still there
+constexpr uint64_t kLookUp = 20'000'000;  // ns between two questions of a loop to who has launched it
+constexpr int kClaimAttempts = 1000;      // others hold a worker for a moment when nothing runs
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
 
@@ -50,7 +52,8 @@ struct Blocked {
 };
 
 struct alignas(64) Worker {  // a cache line of its own: threads look at workers that others run
-  std::atomic<bool> claimed{false}, finished{false};
+  std::atomic<bool> claimed{false};
+  std::atomic<int64_t> iteration{0};  // that it is in, or waits for; stored by who has claimed it
   // The rest belongs to the thread that has claimed the worker.
   size_t item = 0;
   int64_t done = 0;          // tiles of the item
@@ -70,18 +73,17 @@ class Launch {
         options_(options),
         memory_(memory),
         peers_(plan, options.ranks),
-        workers_(plan.lists.size()) {
+        workers_(plan.lists.size()),
+        active_(with_list(plan)),
+        border_(plan.loop, static_cast<int>(active_.size()), options.iterations, stop_flag(plan, options)) {
     epoch_ = options.state->epoch;
     int64_t records = 0;
     for (size_t w = 0; w < workers_.size(); ++w) {
       workers_[w].first_record = records;
       records += static_cast<int64_t>(plan.lists[w].size());
-      if (plan.lists[w].empty()) continue;
-      active_.push_back(static_cast<int>(w));
       workers_[w].begin_ns = options.trace ? now_ns() : 0;
     }
-    unfinished_ = static_cast<int>(active_.size());
-    progress_ns_ = now_ns();
+    progress_ns_ = looked_up_ns_ = now_ns();
   }
 
   void run() {
@@ -97,15 +99,33 @@ class Launch {
     }
     run_thread(0);
     helpers.clear();
+    note_iterations(error_ ? border_.open() : border_.done());
     if (error_) {
       if (!peers_.any()) reset();
       std::rethrow_exception(error_);
     }
     check_peers();
-    options_.state->epoch = epoch_ + 1;
+    options_.state->epoch = epoch_ + static_cast<u32>(border_.done());
+    if (interruption_ && options_.state->index_error == 0) std::rethrow_exception(interruption_);
   }
 
  private:
+  static std::vector<int> with_list(const plan::Plan& plan) {
+    std::vector<int> workers;
+    for (size_t w = 0; w < plan.lists.size(); ++w)
+      if (!plan.lists[w].empty()) workers.push_back(static_cast<int>(w));
+    return workers;
+  }
+  /// Asked between iterations; a single one runs in any case.
+  static const uint8_t* stop_flag(const plan::Plan& plan, const LaunchOptions& options) {
+    if (!options.iterations || plan.loop.go_slot < 0) return nullptr;
+    return static_cast<const uint8_t*>(options.slots[static_cast<size_t>(plan.loop.go_slot)]);
+  }
+  void note_iterations(int64_t done) {
+    if (options_.iterations) options_.iterations->done = done;
+    memory_.launch += static_cast<uint64_t>(done);
+  }
+
   std::atomic_ref<u32> counter(u32 index) const { return counter_of(options_.state, index); }
 
   /// Counters only grow and may wrap: the difference is what counts.
@@ -123,7 +143,8 @@ class Launch {
     return {begin / map.div, (end - 1) / map.div};
   }
 
-  bool ready(const abi::OpRecord& record, int64_t tile, Blocked& why) const {
+  bool ready(const abi::OpRecord& record, int64_t tile, int64_t iteration, Blocked& why) const {
+    const u32 epoch = epoch_ + static_cast<u32>(iteration);
     const TileCoordinates coordinates = tile_coordinates(record, tile);
     for (int w = 0; w < record.num_waits; ++w) {
       const abi::Wait& wait = record.wait[w];
@@ -131,7 +152,7 @@ class Launch {
       const int64_t last_counter = (wait.limit - 1) / wait.div;
       for (int64_t r = rows.first; r <= rows.last; ++r) {
         const u32 target = r == last_counter ? wait.last_target : wait.target;
-        const u32 expected = (epoch_ + 1) * target;
+        const u32 expected = (epoch + 1) * target;
         const int sources = wait.rank_stride == 0 ? 1 : plan_.world;
         for (int source = 0; source < sources; ++source) {
           const u32 index = wait.counter + static_cast<u32>(r) + static_cast<u32>(source * wait.rank_stride);
@@ -164,21 +185,23 @@ class Launch {
   }
 
   /// Runs some tiles of a claimed worker. False when its next tile is not ready.
-  bool advance(Worker& worker, int index, Random& random, const TileEnvironment& env) {
+  bool advance(Worker& worker, int index, Random& random, TileEnvironment& env) {
     if (worker.blocked && !reached(counter(worker.why.counter).load(std::memory_order_acquire), worker.why.expected))
       return false;
     const abi::WorkItem& item = plan_.lists[index][worker.item];
     const abi::OpRecord& record = plan_.ops[item.op].record;
+    const int64_t iteration = worker.iteration.load(std::memory_order_relaxed);
     const int64_t first = item.first + worker.done, limit = burst(random, item.count - worker.done);
     int64_t count = 0;
     worker.blocked = false;
     while (count < limit && !worker.blocked) {
-      worker.blocked = !ready(record, first + count, worker.why);
+      worker.blocked = !ready(record, first + count, iteration, worker.why);
       count += !worker.blocked;
     }
     if (count == 0) return false;
     if (options_.trace && worker.done == 0) worker.start_ns = now_ns();
     running_.fetch_add(1, std::memory_order_relaxed);
+    env.launch = memory_.launch + static_cast<uint64_t>(iteration);
     if (!tasks_[item.op]->run(env, first, count)) note_index_error(item.op, *env.index_error);
     for (int64_t tile = first; tile < first + count; ++tile) arrive(record, tile);
     worker.done += count;
@@ -198,12 +221,14 @@ class Launch {
     worker.done = 0;
     worker.blocked = false;
     if (++worker.item < plan_.lists[index].size()) return;
-    worker.finished.store(true, std::memory_order_release);
-    unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+    worker.item = 0;
+    worker.iteration.store(worker.iteration.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    border_.arrive();
   }
 
-  /// The first one stays; read when all threads have left.
-  void note_index_error(int op, const IndexError& error) const {
+  /// The first one stays; read when all threads have left. No iteration follows.
+  void note_index_error(int op, const IndexError& error) {
+    border_.stop();
     u32 none = 0;
     std::atomic_ref<u32> noted(options_.state->index_error);
     if (!noted.compare_exchange_strong(none, static_cast<u32>(op) + 1, std::memory_order_relaxed)) return;
@@ -211,17 +236,21 @@ class Launch {
     options_.state->index_limit = error.limit;
   }
 
+  bool waits_at_border(const Worker& worker) const {
+    return worker.iteration.load(std::memory_order_acquire) > border_.open();
+  }
+
   /// Tries the workers from a random one on; false when none could run.
-  bool step(Random& random, const TileEnvironment& env) {
+  bool step(Random& random, TileEnvironment& env) {
     const size_t n = active_.size(), start = random.next() % n;
     for (size_t i = 0; i < n; ++i) {
       const int index = active_[(start + i) % n];
       Worker& worker = workers_[index];
-      if (worker.finished.load(std::memory_order_acquire)) continue;
+      if (waits_at_border(worker)) continue;
       if (shared_ &&
           (worker.claimed.load(std::memory_order_relaxed) || worker.claimed.exchange(true, std::memory_order_acquire)))
         continue;
-      const bool ran = !worker.finished.load(std::memory_order_relaxed) && advance(worker, index, random, env);
+      const bool ran = !waits_at_border(worker) && advance(worker, index, random, env);
       if (shared_) worker.claimed.store(false, std::memory_order_release);
       if (ran) return true;
     }
@@ -235,12 +264,12 @@ class Launch {
     env.kernels = &kernels_;
     env.slots = options_.slots.data();
     env.scratch = &memory_.scratch[thread];
-    env.launch = memory_.launch;
     Random random(options_.seed * 1024 + static_cast<uint64_t>(thread));
     try {
       int idle = 0;  // scans in a row that found nothing to run
       Patience patience;
-      while (unfinished_.load(std::memory_order_acquire) > 0 && !failed_.load(std::memory_order_acquire)) {
+      while (!border_.ended() && !failed_.load(std::memory_order_acquire)) {
+        if (thread == 0) look_up();
         if (step(random, env)) {
           idle = 0;
           continue;
@@ -258,6 +287,20 @@ class Launch {
       fail(error.what());
     } catch (...) {
       fail("an exception of unknown type");
+    }
+  }
+
+  /// By the thread that has launched: does it want an end?
+  void look_up() {
+    if (!options_.iterations || !options_.iterations->look_up || interruption_) return;
+    const uint64_t now = now_ns();
+    if (now - looked_up_ns_ < kLookUp) return;
+    looked_up_ns_ = now;
+    try {
+      options_.iterations->look_up();
+    } catch (...) {
+      interruption_ = std::current_exception();
+      border_.stop();
     }
   }
 
@@ -301,7 +344,7 @@ class Launch {
 
   /// Nothing could run: is that for good?
   void check_deadline(Patience& patience) {
-    const bool busy = unfinished_.load(std::memory_order_acquire) == 0 || running_.load(std::memory_order_relaxed) > 0;
+    const bool busy = border_.ended() || running_.load(std::memory_order_relaxed) > 0;
     if (busy) return patience.renew();
     const uint64_t progress = progress_ns_.load(std::memory_order_relaxed);
     if (patience.ends(now_ns(), progress, options_.deadline_ns)) throw DeviceError(describe_failure());
@@ -316,7 +359,8 @@ class Launch {
   }
 
   std::string describe_launch() const {
-    if (!peers_.any()) return cat("host launch of '", plan_.name, "'");
+    const std::string iteration = options_.iterations ? cat(", iteration ", border_.open()) : "";
+    if (!peers_.any()) return cat("host launch of '", plan_.name, "'", iteration);
     return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", peers_.rank());
   }
 
@@ -332,7 +376,7 @@ class Launch {
     for (const int index : active_) {
       Worker& worker = workers_[index];
       if (shared_ && !claim(worker)) continue;
-      if (!worker.finished.load(std::memory_order_acquire) && worker.blocked) {
+      if (worker.blocked) {
         const abi::WorkItem& candidate = plan_.lists[index][worker.item];
         if (stuck.worker < 0 || candidate.op < stuck.item.op) stuck = {index, candidate, worker.why};
       }
@@ -343,7 +387,9 @@ class Launch {
 
   std::string describe_failure() {
     const Stuck stuck = find_stuck();
-    if (stuck.worker < 0) return cat(describe_launch(), ": no progress for ", options_.deadline_ns, " ns");
+    if (stuck.worker < 0)
+      return cat(describe_launch(), ": no progress for ", options_.deadline_ns, " ns; ", border_.arrived(), " of ",
+                 border_.arrivals(), " workers have ended their lists");
     if (stuck.why.rank_stride != 0) return describe_missing(stuck.item, stuck.why);
     return cat(describe_launch(), ": worker ", stuck.worker, " waited ", options_.deadline_ns, " ns in op ",
                stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", for counter ",
@@ -385,10 +431,13 @@ class Launch {
   LaunchMemory& memory_;
   const Peers peers_;
   std::vector<Worker> workers_;
-  std::vector<int> active_;
+  const std::vector<int> active_;
+  Border border_;
   u32 epoch_ = 0;
   bool shared_ = false;
-  std::atomic<int> unfinished_{0}, running_{0};
+  uint64_t looked_up_ns_ = 0;
+  std::exception_ptr interruption_;  // of the thread that has launched
+  std::atomic<int> running_{0};
   std::atomic<uint64_t> progress_ns_{0};
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;

@@ -26,6 +26,7 @@ class HostExecutable : public Executable {
       cost_ns += tasks_.back()->cost_ns();
     }
     for (const auto& list : plan_.lists) check_list(list);
+    check_loop();
     const int available =
         options.num_threads > 0 ? options.num_threads : static_cast<int>(std::thread::hardware_concurrency());
     num_threads_ = options.num_threads > 0
@@ -46,6 +47,7 @@ class HostExecutable : public Executable {
                      " addresses for ", plan_.buffers.size(), " slots");
     auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_state(args.ranks) : args.run_state);
     check<UserError>(state != nullptr, "plan '", plan_.name, "': a launch without a run state");
+    if (args.iterations) check_iterations(*args.iterations);
     std::vector<void*> slots(args.slots.begin(), args.slots.end());
     for (size_t i = 0; i < slots.size(); ++i) {
       const plan::Buffer& buffer = plan_.buffers[i];
@@ -59,16 +61,33 @@ class HostExecutable : public Executable {
                                       .seed = args.seed,
                                       .deadline_ns = plan_.world > 1 ? args.ranks->deadline_ns : options_.deadline_ns,
                                       .num_threads = num_threads_,
+                                      .iterations = args.iterations,
                                       .ranks = plan_.world > 1 ? args.ranks : nullptr};
     std::unique_ptr<host::LaunchMemory> memory = take_memory();
     host::run_plan(plan_, tasks_, kernels_, options, *memory);
     give_memory(std::move(memory));
     const int failed = static_cast<int>(state->index_error) - 1;
     state->index_error = 0;
-    if (failed >= 0) throw IndexOutOfRange(state->index_value, state->index_limit, plan_.ops[failed].name);
+    if (failed < 0) return;
+    const std::string iteration = args.iterations ? cat(", in iteration ", args.iterations->done - 1) : "";
+    throw IndexOutOfRange(state->index_value, state->index_limit, plan_.ops[failed].name, iteration);
   }
 
  private:
+  void check_loop() const {
+    const plan::Loop& loop = plan_.loop;
+    const bool any = std::ranges::any_of(plan_.lists, [](const auto& list) { return !list.empty(); });
+    check(loop.carried.empty() || !any || loop.arrivals > 0, "plan '", plan_.name, "': a border of ", loop.arrivals,
+          " arrivals");
+    check(loop.go_slot < static_cast<int32_t>(plan_.buffers.size()), "plan '", plan_.name, "': a stop flag in slot ",
+          loop.go_slot, " of ", plan_.buffers.size());
+  }
+  void check_iterations(Iterations& iterations) const {
+    iterations.done = 0;
+    check<UserError>(!plan_.loop.carried.empty(), "plan '", plan_.name, "' is no loop: it carries nothing");
+    check<UserError>(iterations.most >= 0, "plan '", plan_.name, "': ", iterations.most, " iterations");
+    check<UserError>(plan_.world == 1, "plan '", plan_.name, "' has exchanges: one iteration a launch");
+  }
   void* own_state(const RankMemory* ranks) const {
     check<UserError>(ranks != nullptr, "plan '", plan_.name, "' has exchanges: a launch needs the memory of ",
                      plan_.world, " ranks");
