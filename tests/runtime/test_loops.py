@@ -97,7 +97,15 @@ def test_carried_inputs_at_odd_addresses():
     assert torch.equal(odd, inputs[2])
 
 
-def test_ctrl_c_leaves_whole_iterations():
+@pytest.fixture
+def interruptible():
+    """A process that a shell has started in the background ignores Ctrl-C, and Python leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_leaves_whole_iterations(interruptible):
     loop = first(lambda loop: not loop.has_flag and "cache" not in loop.text)
     for threads in (1, 2):
         graph, seen = host(loop.text, threads=threads), copies(loop.inputs)
