@@ -32,10 +32,11 @@ def group_of(node: fx.Node, device: torch.device | None) -> Group:
     """Raises Unsupported unless it is one whose ranks run plans."""
     from ark_torch import _C
 
-    if device is not None and device.type != "cpu":
-        raise Unsupported(f"collective of tensors on {device.type}")
+    kind = "cpu" if device is None else device.type
+    if kind not in ("cpu", "cuda"):
+        raise Unsupported(f"collective of tensors on {kind}")
     name = group_name(node)
-    backend = resolve_group(name, "cpu")
+    backend = resolve_group(name, kind)
     if not isinstance(backend, _C.ProcessGroupArk):
         raise Unsupported("collective of a process group that is not ark's")
     size = backend.size()

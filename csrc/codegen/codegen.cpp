@@ -253,6 +253,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
                {"title", cat("The loop kernel of ", kernel.name.empty() ? "a plan" : kernel.name, ".")},
                {"trace", options.trace ? "1" : "0"},
                {"called_waits", kernel.maps ? "0" : "1"},  // wgmma reads by tensor maps
+               {"ranks", kernel.ranks > 1 ? cat("#define ARK_RANKS ", kernel.ranks, "\n") : ""},
                {"includes", includes_text(kernel)},
                {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
                {"dispatch", dispatch_text(kernel)},

@@ -116,6 +116,7 @@ class Analysis {
     needs_.rest.forms = std::move(forms.forms);
     needs_.form_of_op = std::move(forms.of_op);
     needs_.rest.maps = !plan_.maps.empty();
+    needs_.rest.ranks = plan_.world;
     needs_.rest.slot_capacity = slot_capacity(plan_.buffers.size());
     return std::move(needs_);
   }
@@ -299,6 +300,7 @@ class Maker {
     kernel_.attention_variants |= rest.attention_variants;
     kernel_.simple_attention |= rest.simple_attention;
     kernel_.maps |= rest.maps;
+    kernel_.ranks = std::max(kernel_.ranks, rest.ranks);
     kernel_.slot_capacity = std::max(kernel_.slot_capacity, rest.slot_capacity);
   }
 
@@ -365,7 +367,7 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
       (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
       (rest.attention_variants & ~kernel.attention_variants) != 0 ||
       (rest.simple_attention & ~kernel.simple_attention) != 0 || (rest.maps && !kernel.maps) ||
-      rest.slot_capacity > kernel.slot_capacity)
+      rest.ranks > kernel.ranks || rest.slot_capacity > kernel.slot_capacity)
     return std::nullopt;
   plan::KernelNumbers numbers;
   for (size_t i = 0; i < plan.programs.size(); ++i) {

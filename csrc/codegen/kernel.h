@@ -56,6 +56,7 @@ struct Kernel {
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
   std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait
   bool maps = false;
+  int ranks = 1;  // of plans with exchanges
   int slot_capacity = 0;
 };
 

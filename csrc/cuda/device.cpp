@@ -84,11 +84,15 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 
 void DeviceMemory::upload(size_t offset, const void* from, size_t size_bytes) const {
   check(offset + size_bytes <= size_bytes_, "upload of ", size_bytes, " bytes to offset ", offset, " of ", size_bytes_);
+  upload_and_wait(context_, address_ + offset, from, size_bytes);
+}
+
+void upload_and_wait(Context context, DevicePtr to, const void* from, size_t size_bytes) {
   if (!size_bytes) return;
-  ContextScope scope(context_);
+  ContextScope scope(context);
   RelaxedCaptureScope relaxed;
   PrivateStream stream;
-  check_result(driver().copy_to_device_async(address_ + offset, from, size_bytes, stream.get()), "cuMemcpyHtoDAsync");
+  check_result(driver().copy_to_device_async(to, from, size_bytes, stream.get()), "cuMemcpyHtoDAsync");
   check_result(driver().stream_synchronize(stream.get()), "cuStreamSynchronize after an upload");
 }
 

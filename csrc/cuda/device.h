@@ -40,6 +40,9 @@ class DeviceMemory {
   size_t size_bytes_ = 0;
 };
 
+/// Copies into device memory that somebody else owns, and waits; may be called while a stream is being captured.
+void upload_and_wait(Context context, DevicePtr to, const void* from, size_t size_bytes);
+
 /// Pinned host memory that the device can write.
 class PinnedMemory {
  public:

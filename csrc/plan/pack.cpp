@@ -76,6 +76,12 @@ void use_flags(const planner::FlagWords::Op& flags, abi::OpRecord& record) {
   std::copy(flags.arrivals.begin(), flags.arrivals.end(), record.arrive);
 }
 
+/// The kernel adds to the addresses of boxes what belongs to an odd launch.
+void mark_boxes(const Plan& plan, std::vector<abi::Operand>& operands) {
+  for (abi::Operand& operand : operands)
+    if (operand.slot < plan.buffers.size()) operand.slot = packed_slot(plan, operand.slot);
+}
+
 /// Few-row products name their programs in their form.
 void use_numbers(const KernelNumbers& numbers, abi::OpRecord& record) {
   if (numbers.program.empty()) return;
@@ -88,9 +94,14 @@ void use_numbers(const KernelNumbers& numbers, abi::OpRecord& record) {
 
 }  // namespace
 
+uint32_t packed_slot(const Plan& plan, uint32_t slot) {
+  const BufferKind kind = plan.buffers[slot].kind;
+  return kind == BufferKind::kBox || kind == BufferKind::kBoxOut ? slot | abi::kBoxSlot : slot;
+}
+
 Packed pack(const Plan& plan, const KernelNumbers& numbers) {
-  check<UnsupportedError>(plan.world == 1, "plan ", plan.name, ": exchanges between ", plan.world,
-                          " ranks, which run on the host alone");
+  check<UnsupportedError>(plan.world <= abi::kMostPlanRanks, "plan ", plan.name, ": exchanges between ", plan.world,
+                          " ranks, expected at most ", abi::kMostPlanRanks);
   Packed packed;
   std::vector<int32_t> position(plan.ops.size());
   const planner::FlagWords flags = planner::flag_words(plan);
@@ -112,6 +123,7 @@ Packed pack(const Plan& plan, const KernelNumbers& numbers) {
     std::memcpy(&packed.records[begin], &record, sizeof(record));
     std::vector<abi::Operand> operands = op.operands;
     if (!flags.ops.empty()) use_flags(plan, flags, i, operands);
+    if (plan.world > 1) mark_boxes(plan, operands);
     if (operand_bytes > 0) std::memcpy(&packed.records[begin + sizeof(record)], operands.data(), operand_bytes);
   }
   for (size_t w = 0; w < plan.lists.size(); ++w) {

@@ -124,6 +124,8 @@ struct Packed {
   std::vector<abi::WorkItem> items;
   std::vector<int32_t> list_begin;
 };
+/// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot).
+uint32_t packed_slot(const Plan& plan, uint32_t slot);
 /// The code of a kernel that was not made for this plan alone (codegen/kernel.h): what its records have to say.
 struct KernelNumbers {
   std::vector<int32_t> program;  // per program of the plan; empty: its own number

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "plan/plan.h"
 
 namespace ark::targets {
@@ -15,10 +16,11 @@ namespace ark::targets {
 /// When a launch has failed on one rank, that launch or the next one fails on every rank (a peer may have finished it),
 /// and so do all later ones: the memory has to be made anew. An index out of range is an error of its rank alone.
 struct RankMemory {
-  std::vector<std::byte*>
-      segments;  // by rank: rank_segment_bytes() of its plan, or more, aligned to 256; zeroes before the first launch
-  int rank = 0;  // own
-  uint64_t deadline_ns = 0;  // longest time in which nothing moves (a peer may come late: it still compiles)
+  std::vector<std::byte*> segments;  // by rank: rank_segment_bytes() of its plan, or more, aligned to 256; device
+                                     // addresses on cuda. Zeroes before the first launch
+  int rank = 0;                      // own
+  bool fresh = false;                // cuda: no launch of this rank has been in this memory
+  uint64_t deadline_ns = 0;          // longest time in which nothing moves (a peer may come late: it still compiles)
   /// Why nothing more will come from a rank ("has died"), or why this rank has to give up; empty: it may. May be null.
   std::function<std::string(int rank)> absence{};
   /// Hears why this rank gives up, before the others notice. May be null.
@@ -27,16 +29,22 @@ struct RankMemory {
 
 // A segment: boxes of even launches, boxes of odd launches, run state and counters. Ranks may have different numbers of
 // counters: what others touch, boxes and the counters of exchanges, lies before the rest.
-inline size_t rank_state_bytes(const plan::Plan& plan) {
+/// `state_bytes`: of the plan's executable.
+inline size_t rank_segment_bytes(const plan::Plan& plan, size_t state_bytes) {
   constexpr size_t kAlignment = 256;
-  const size_t counters = static_cast<size_t>(plan.num_counters) * abi::kCounterStride * sizeof(abi::u32);
-  return (sizeof(abi::RunState) + counters + kAlignment - 1) / kAlignment * kAlignment;
-}
-inline size_t rank_segment_bytes(const plan::Plan& plan) {
-  return rank_state_bytes(plan) + 2 * static_cast<size_t>(plan.box_bytes);
+  return (state_bytes + kAlignment - 1) / kAlignment * kAlignment + 2 * static_cast<size_t>(plan.box_bytes);
 }
 inline std::byte* rank_state(const plan::Plan& plan, std::byte* segment) {
   return segment + 2 * static_cast<size_t>(plan.box_bytes);
+}
+/// The run state of this rank. Throws UserError where the memory is not there, or of another number of ranks.
+inline std::byte* own_rank_state(const plan::Plan& plan, const RankMemory* memory) {
+  check<UserError>(memory != nullptr, "plan '", plan.name, "' has exchanges: a launch needs the memory of ", plan.world,
+                   " ranks");
+  const int world = static_cast<int>(memory->segments.size());
+  check<UserError>(world == plan.world && memory->rank >= 0 && memory->rank < world, "plan '", plan.name, "' of ",
+                   plan.world, " ranks: launched as rank ", memory->rank, " of ", world);
+  return rank_state(plan, memory->segments[static_cast<size_t>(memory->rank)]);
 }
 
 /// The address of a kBox or kBoxOut in the launch that begins at `epoch`. Launches take turns with two sets of boxes:

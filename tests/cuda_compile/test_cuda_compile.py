@@ -63,6 +63,12 @@ def compile_source(path: Path) -> str:
         "training_forward",
         "training_backward",
         "mixed",
+        "pointwise_ranks",
+        "row_ranks",
+        "rows_ranks",
+        "rows_eight_ranks",
+        "training_backward_ranks",
+        "mixed_ranks",
     ],
 )
 def test_compiles_without_spills(sources, name):

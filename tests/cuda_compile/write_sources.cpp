@@ -13,6 +13,11 @@ int main(int argc, char** argv) {
   }
   std::vector<ark::cuda_compile::NamedPlan> plans = ark::cuda_compile::plans();
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::training_plans()) plans.push_back(plan);
+  for (size_t i = 0, alone = plans.size(); i < alone; ++i) {
+    plans.push_back(plans[i]);
+    plans.back().name += "_ranks";
+    plans.back().plan.world = 4;
+  }
   for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {
       const ark::codegen::Source source = ark::codegen::generate(named.plan, {.trace = trace});

@@ -12,7 +12,7 @@ from torch import nn
 import ark_torch
 from tests.conftest import has_extension
 from tests.distributed.test_plan_collectives import check_equal, compiled, gathered, ranks_values
-from tests.support.distributed_worker import run_each, run_ranks, values
+from tests.support.distributed_worker import own_backend, own_device, run_each, run_ranks, values
 from tests.support.explained_exchanges import EXPLAINED
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
@@ -81,7 +81,7 @@ def residuals(rank: int, world: int) -> None:
     """Gated layers of few rows and of many with a residual through all of them: the bits are those of other ranks."""
     for dtype, rows, tolerance in ((torch.float32, 1, 1e-5), (torch.bfloat16, 24, 2e-2)):
         x = ranks_values(0, (rows, 64), dtype, 1)
-        scale = torch.ones(64, dtype=dtype)
+        scale = torch.ones(64, dtype=dtype, device=own_device())
         up, gate = (ranks_values(rank, (48, 64), dtype, seed) / 8 for seed in (2, 3))
         down = ranks_values(rank, (64, 48), dtype, 4) / 8
 
@@ -103,8 +103,8 @@ def residuals(rank: int, world: int) -> None:
 
 def training(rank: int, world: int) -> None:
     """Losses and parameters of ten steps; the whole model on one rank says the same."""
-    mine = nn.Sequential(*(ParallelMlp(32, 64, rank, world, i) for i in range(3)))
-    whole = nn.Sequential(*(ParallelMlp(32, 64, 0, 1, i) for i in range(3)))
+    mine = nn.Sequential(*(ParallelMlp(32, 64, rank, world, i) for i in range(3))).to(own_device())
+    whole = nn.Sequential(*(ParallelMlp(32, 64, 0, 1, i) for i in range(3))).to(own_device())
     fast = torch.compile(mine, backend="ark", options={"strict": True})
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05) for m in (mine, whole)]
     for step in range(10):
@@ -137,10 +137,11 @@ def tensor_parallel(rank: int, world: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh(own_device(), (world,))
     torch.manual_seed(3)
-    whole = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
-    parallel = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+    whole, parallel = (
+        nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).to(own_device()) for _ in range(2)
+    )
     parallel.load_state_dict(whole.state_dict())
     parallelize_module(parallel, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     fast = torch.compile(parallel, backend="ark", options={"strict": True})
@@ -170,7 +171,7 @@ def vocabulary_parallel(rank: int, world: int) -> None:
         return funcol.all_reduce(y @ weight, "sum", dist.group.WORLD)
 
     fast = compiled(function)
-    ids = torch.randint(0, world * 16, (24,), generator=torch.Generator().manual_seed(4))
+    ids = torch.randint(0, world * 16, (24,), generator=torch.Generator().manual_seed(4)).to(own_device())
     for _ in range(3):
         torch.testing.assert_close(fast(ids, table, weight), function(ids, table, weight), rtol=1e-4, atol=1e-4)
 
@@ -193,7 +194,7 @@ def dynamic_sizes(rank: int, world: int) -> None:
 def some_ranks(rank: int, world: int) -> None:
     """A group of each half; one of a rank alone is a copy."""
     halves = [list(range(0, world // 2)), list(range(world // 2, world))]
-    groups = [dist.new_group(ranks, backend="cpu:ark") for ranks in halves]
+    groups = [dist.new_group(ranks, backend=own_backend()) for ranks in halves]
     mine = groups[rank >= world // 2]
     x = ranks_values(rank, (6, 5), torch.float32, 1)
     for op in ("sum", "avg", "max"):

@@ -27,6 +27,17 @@ START_SECONDS = 90  # for eight processes to start: importing torch and making C
 FUNCTION_SECONDS = 150  # for one of `run_each`: a rank that takes longer ends, and its name is told
 
 _tell_begin: Callable[[str], None] = lambda name: None  # in a rank: what it does now, told to who started it
+_on_gpus = False  # in a rank: it has a GPU
+
+
+def own_device() -> str:
+    """Of the tensors of this rank."""
+    return "cuda" if _on_gpus else "cpu"
+
+
+def own_backend() -> str:
+    """Of groups of such tensors."""
+    return "ark" if _on_gpus else "cpu:ark"
 
 
 @dataclasses.dataclass
@@ -47,7 +58,8 @@ class Job:
 
 
 def _main(rank: int, job: Job, queue) -> None:
-    global _tell_begin
+    global _tell_begin, _on_gpus
+    _on_gpus = job.on_gpus
     faulthandler.dump_traceback_later(START_SECONDS + 1.5 * job.seconds)  # where a rank that hangs does so
     _tell_begin = lambda name: queue.put((rank, "begin", name))
     try:

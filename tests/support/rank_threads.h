@@ -19,11 +19,13 @@ using Tensors = std::vector<Floats>;  // of one rank
 class RankSegments {
  public:
   RankSegments(const plan::Plan& plan, uint64_t deadline_ns) {
-    const size_t bytes = targets::rank_segment_bytes(plan);
+    const size_t counters = static_cast<size_t>(plan.num_counters) * abi::kCounterStride * sizeof(abi::u32);
+    const size_t state_bytes = sizeof(abi::RunState) + counters;
+    const size_t bytes = targets::rank_segment_bytes(plan, state_bytes);
     for (int r = 0; r < plan.world; ++r) {
       memory_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(256, bytes)), &std::free);
       std::memset(memory_.back().get(), 0xff, bytes);
-      std::memset(targets::rank_state(plan, memory_.back().get()), 0, targets::rank_state_bytes(plan));
+      std::memset(targets::rank_state(plan, memory_.back().get()), 0, state_bytes);
     }
     for (int r = 0; r < plan.world; ++r) {
       targets::RankMemory view{.rank = r, .deadline_ns = deadline_ns};

@@ -1,6 +1,7 @@
 #include "bindings/distributed/plan_memory.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "base/check.h"
 #include "comm/agreement.h"
@@ -9,8 +10,9 @@
 
 namespace ark::bindings {
 
-std::shared_ptr<PlanMemory> PlanMemories::at(const std::string& key, const plan::Plan& plan, comm::Store& store,
-                                             const comm::GroupInfo& group, comm::Clock::time_point deadline) {
+std::shared_ptr<PlanMemory> PlanMemories::at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
+                                             comm::Clock::time_point deadline) {
+  const std::string& key = plan.key;
   auto find = [&]() -> std::shared_ptr<PlanMemory> {
     const std::lock_guard lock(mutex_);
     const auto found = of_key_.find(key);
@@ -24,26 +26,65 @@ std::shared_ptr<PlanMemory> PlanMemories::at(const std::string& key, const plan:
   return of_key_[key] = memory;
 }
 
-std::shared_ptr<PlanMemory> PlanMemories::make(const plan::Plan& plan, comm::Store& store, const comm::GroupInfo& group,
+namespace {
+
+void map_host(PlanMemory& memory, comm::Store& store, const comm::GroupInfo& group, size_t bytes,
+              comm::Clock::time_point deadline) {
+  memory.arena = std::make_unique<comm::HostArena>(store, group, bytes, deadline);
+  for (int rank = 0; rank < group.world; ++rank) memory.segments.push_back(memory.arena->data(rank));
+}
+
+/// Afterwards nothing is asked of the store.
+void map_gpu(PlanMemory& memory, const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group, size_t bytes,
+             comm::Clock::time_point deadline) {
+  memory.gpu = cuda::open_gpu(plan.device);
+  memory.on_gpu = std::make_unique<comm::SymmetricMemory>(store, group, memory.gpu, "boxes", bytes);
+  memory.on_gpu->offer();
+  for (int rank = 0; rank < group.world; ++rank) {
+    auto* segment = reinterpret_cast<std::byte*>(memory.on_gpu->of(rank, deadline));
+    memory.segments.push_back(segment);
+    memory.states.push_back(reinterpret_cast<cuda::DevicePtr>(targets::rank_state(plan.plan, segment)));
+  }
+  memory.on_gpu->settle(deadline);
+}
+
+}  // namespace
+
+std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                                comm::Clock::time_point deadline) {
   const std::string tag = cat("plan-", made_++);
   std::vector<comm::Term> terms;
-  for (planner::RankTerm& term : planner::rank_interface(plan)) terms.push_back({term.name, term.value});
-  const std::string what = cat("plan '", plan.name, "' of group ", group.name);
+  terms.push_back({"where it runs", plan.device < 0 ? "on CPUs" : "on GPUs"});
+  for (planner::RankTerm& term : planner::rank_interface(plan.plan)) terms.push_back({term.name, term.value});
+  const std::string what = cat("plan '", plan.plan.name, "' of group ", group.name);
   size_t bytes = 0;  // of the largest segment: what ranks do among themselves takes counters too
-  for (const std::string& of_rank :
-       comm::agree(store, group, tag, what, terms, cat(targets::rank_segment_bytes(plan)), deadline))
+  const std::string own = cat(targets::rank_segment_bytes(plan.plan, plan.state_bytes));
+  for (const std::string& of_rank : comm::agree(store, group, tag, what, terms, own, deadline))
     bytes = std::max(bytes, static_cast<size_t>(std::stoull(of_rank)));
   auto memory = std::make_shared<PlanMemory>();
   const comm::GroupInfo of_plan{group.rank, group.world, cat(group.name, "-", tag)};
-  memory->arena = std::make_unique<comm::HostArena>(store, of_plan, bytes, deadline);
-  comm::forget_terms(store, group, tag);  // who has come as far as the arena has read them
+  if (plan.device < 0)
+    map_host(*memory, store, of_plan, bytes, deadline);
+  else
+    map_gpu(*memory, plan, store, of_plan, bytes, deadline);
+  comm::forget_terms(store, group, tag);  // who has mapped the memory has read them
   return memory;
 }
 
 void PlanMemories::close() {
   closing_ = true;
   const std::unique_lock nobody(uses_);
+}
+
+void PlanMemories::abort(int rank) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, memory] : of_key_)
+    for (const cuda::DevicePtr state : memory->states)
+      comm::fill_and_wait(memory->gpu, state + offsetof(abi::RunState, abort), static_cast<unsigned char>(rank + 1), 1);
+}
+
+void PlanMemories::clear() {
+  const std::lock_guard lock(mutex_);
   of_key_.clear();
 }
 

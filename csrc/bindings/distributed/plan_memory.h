@@ -7,33 +7,43 @@
 #include <shared_mutex>
 #include <string>
 
+#include "bindings/distributed/plan_ranks.h"
 #include "comm/host_arena.h"
-#include "plan/plan.h"
+#include "comm/symmetric_memory.h"
 
 namespace ark::bindings {
 
 /// Of one plan. It holds the state of its run, so a plan that is made anew finds the launches counted.
 struct PlanMemory {
-  std::unique_ptr<comm::HostArena> arena;
-  std::mutex turn;  // of a launch
+  std::vector<std::byte*> segments;               // by rank
+  std::unique_ptr<comm::HostArena> arena;         // host
+  std::unique_ptr<comm::SymmetricMemory> on_gpu;  // cuda
+  cuda::GpuInfo gpu;                              // cuda
+  std::vector<cuda::DevicePtr> states;            // cuda: run states, by rank
+  bool fresh = true;                              // no launch of this rank has been here
+  std::mutex turn;                                // of a launch
 };
 
 /// Owned by the group. Thread-safe; memory is made by one thread at a time.
 class PlanMemories {
  public:
-  /// The memory that `key` has; where it has none, collective: ranks compare the interfaces of their plans first. Keys
+  /// The memory that the plan's key has; where it has none, collective: ranks compare the interfaces of their plans first. Keys
   /// are each rank's own, what ranks make together they tell by its number. Throws UserError where plans differ.
-  std::shared_ptr<PlanMemory> at(const std::string& key, const plan::Plan& plan, comm::Store& store,
-                                 const comm::GroupInfo& group, comm::Clock::time_point deadline);
+  std::shared_ptr<PlanMemory> at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
+                                 comm::Clock::time_point deadline);
   /// Held by who uses the group for a plan: close() waits for it.
   std::shared_lock<std::shared_mutex> use() { return std::shared_lock(uses_); }
   /// True from close() on: who waits gives up.
   bool closing() const { return closing_; }
-  /// Waits for what is under way; gives the memory back.
+  /// Waits for calls that are under way; what they have launched on a GPU may still run.
   void close();
+  /// Ends the waits of launches on GPUs, of all ranks.
+  void abort(int rank);
+  /// Gives the memory back, when nothing runs in it.
+  void clear();
 
  private:
-  std::shared_ptr<PlanMemory> make(const plan::Plan& plan, comm::Store& store, const comm::GroupInfo& group,
+  std::shared_ptr<PlanMemory> make(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                    comm::Clock::time_point deadline);
 
   std::shared_mutex uses_;

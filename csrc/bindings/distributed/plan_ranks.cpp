@@ -11,11 +11,11 @@ namespace {
 
 using GroupPtr = c10::intrusive_ptr<ProcessGroupArk>;
 
-/// Null: no such group of CPU tensors, or it is another backend's.
-GroupPtr find_group(const std::string& name) {
+/// Null: no such group of tensors of this type, or it is another backend's.
+GroupPtr find_group(const std::string& name, c10::DeviceType type) {
   try {
     const auto group = c10d::resolve_process_group(name);
-    return c10::dynamic_intrusive_pointer_cast<ProcessGroupArk>(group->getBackend(c10::DeviceType::CPU));
+    return c10::dynamic_intrusive_pointer_cast<ProcessGroupArk>(group->getBackend(type));
   } catch (const c10::Error&) {
     return {};
   }
@@ -23,22 +23,24 @@ GroupPtr find_group(const std::string& name) {
 
 }  // namespace
 
-void run_with_ranks(const plan::Plan& plan, const std::string& key,
-                    const std::function<void(const targets::RankMemory&)>& launch) {
-  const GroupPtr group = find_group(plan.group);
-  check<DeviceError>(static_cast<bool>(group), "plan '", plan.name, "' sends between the ranks of process group '",
-                     plan.group, "', which is not there (has it been destroyed?) or is not of backend ark");
-  group->run_plan(plan, key, launch);
+void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch) {
+  const std::string& name = plan.plan.group;
+  const GroupPtr group = find_group(name, plan.device < 0 ? c10::DeviceType::CPU : c10::DeviceType::CUDA);
+  check<DeviceError>(static_cast<bool>(group), "plan '", plan.plan.name, "' sends between the ranks of process group '",
+                     name, "', which is not there (has it been destroyed?) or is not of backend ark");
+  group->run_plan(plan, launch);
 }
 
 void fail_group(const std::string& group, const std::string& why) {
-  if (const GroupPtr found = find_group(group)) found->fail_plan(why);
+  for (const c10::DeviceType type : {c10::DeviceType::CPU, c10::DeviceType::CUDA})
+    if (const GroupPtr found = find_group(group, type)) return found->fail_plan(why);
 }
 
 /// What the ranks of this launch hear of each other.
 targets::RankMemory ProcessGroupArk::view_of(const PlanMemory& memory) {
   targets::RankMemory view;
-  for (int rank = 0; rank < getSize(); ++rank) view.segments.push_back(memory.arena->data(rank));
+  view.segments = memory.segments;
+  view.fresh = memory.fresh;
   view.rank = getRank();
   view.deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(timeout_.load()).count());
   view.absence = [this](int rank) -> std::string {
@@ -50,15 +52,15 @@ targets::RankMemory ProcessGroupArk::view_of(const PlanMemory& memory) {
   return view;
 }
 
-std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const std::string& key, const plan::Plan& plan) {
-  const comm::StepChannel::Scope scope{cat("plan '", plan.name, "' of group ", name_), {}};
+std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
+  const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_), {}};
   C10dStore store(store_);
   store.watch([&](int peer) {
     check<comm::CancelledError>(!plans_.closing(), scope.what, ": the group was destroyed");
     channel_->check_peer(scope, peer);
   });
   try {
-    return plans_.at(key, plan, store, {getRank(), getSize(), name_}, comm::Clock::now() + timeout_.load());
+    return plans_.at(plan, store, {getRank(), getSize(), name_}, comm::Clock::now() + timeout_.load());
   } catch (const UserError&) {
     throw;  // all ranks see that their plans differ
   } catch (const std::exception& error) {
@@ -67,15 +69,21 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const std::string& key,
   }
 }
 
-void ProcessGroupArk::run_plan(const plan::Plan& plan, const std::string& key, const PlanLaunch& launch) {
+void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
   const auto use = plans_.use();
   check_open("plan");
-  check<UserError>(plan.world == getSize(), "plan '", plan.name, "' is of ", plan.world, " ranks, group ", name_,
-                   " has ", getSize());
-  channel_->check_failures({cat("plan '", plan.name, "' of group ", name_), {}});
-  const std::shared_ptr<PlanMemory> memory = plan_memory(key, plan);
+  check<UserError>(plan.plan.world == getSize(), "plan '", plan.plan.name, "' is of ", plan.plan.world,
+                   " ranks, group ", name_, " has ", getSize());
+  channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
+  const std::shared_ptr<PlanMemory> memory = plan_memory(plan);
   const std::lock_guard turn(memory->turn);
+  std::unique_lock<std::mutex> turn_on_gpu;
+  if (plan.device >= 0) {
+    check<UnsupportedError>(cuda_ != nullptr, "plan '", plan.plan.name, "': group ", name_, " has no CUDA side");
+    turn_on_gpu = cuda_->take_turn(plan.device, plan.stream);
+  }
   launch(view_of(*memory));
+  memory->fresh = false;
 }
 
 void ProcessGroupArk::fail_plan(const std::string& why) {

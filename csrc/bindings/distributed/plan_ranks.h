@@ -9,10 +9,18 @@
 
 namespace ark::bindings {
 
+/// A plan that is to be launched.
+struct RankPlan {
+  const plan::Plan& plan;
+  const std::string& key;  // what this rank finds the plan's memory by
+  size_t state_bytes;      // of its executable
+  int device = -1;         // of CUDA, or the host
+  void* stream = nullptr;  // cuda
+};
+
 /// Calls `launch` with the memory of the plan's ranks; needs no interpreter. Throws UserError where ranks have different
 /// plans, DeviceError where the group is gone, has failed, or fails.
-void run_with_ranks(const plan::Plan& plan, const std::string& key,
-                    const std::function<void(const targets::RankMemory&)>& launch);
+void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch);
 
 /// This rank does not run a plan that its peers may wait for: they raise, with `why`. Nothing if there is no such group.
 void fail_group(const std::string& group, const std::string& why);

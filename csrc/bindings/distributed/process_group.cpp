@@ -38,7 +38,8 @@ ProcessGroupArk::ProcessGroupArk(const c10::intrusive_ptr<c10d::Store>& store, i
   if (!setup_.cuda) return;
   cuda_ = std::make_unique<CudaGroup>(store_, rank, size, name_, timeout, setup_);
   cuda_->set_host_side({.number = [this] { return number_gpu_call(); },
-                        .check = [this](int peer) { channel_->check_peer({cat("group ", name_), {}}, peer); }});
+                        .check = [this](int peer) { channel_->check_peer({cat("group ", name_), {}}, peer); },
+                        .abort_plans = [this] { plans_.abort(getRank()); }});
 }
 
 ProcessGroupArk::~ProcessGroupArk() {
@@ -97,6 +98,7 @@ void ProcessGroupArk::shutdown() {
   plans_.close();
   end_queues(deadline);
   if (cuda_) cuda_->shutdown(deadline);
+  plans_.clear();
   for (auto* backend : {&nccl_, &gloo_}) {
     try {
       if (*backend) (*backend)->shutdown();

@@ -80,9 +80,9 @@ class ProcessGroupArk : public c10d::Backend {
   /// exception. Gives all memory back.
   void shutdown() override;
 
-  /// Launches of a plan with exchanges (plan_ranks.h), one at a time. `key`: what this rank finds the plan's memory by.
+  /// Launches of a plan with exchanges (plan_ranks.h), one at a time.
   using PlanLaunch = std::function<void(const targets::RankMemory&)>;
-  void run_plan(const plan::Plan& plan, const std::string& key, const PlanLaunch& launch);
+  void run_plan(const RankPlan& plan, const PlanLaunch& launch);
   /// This rank will not run a plan that its peers may wait for.
   void fail_plan(const std::string& why);
 
@@ -167,7 +167,7 @@ class ProcessGroupArk : public c10d::Backend {
     return work;
   }
   bool on_cuda(const Tensors& tensors, const char* operation) const;
-  std::shared_ptr<PlanMemory> plan_memory(const std::string& key, const plan::Plan& plan);
+  std::shared_ptr<PlanMemory> plan_memory(const RankPlan& plan);
   targets::RankMemory view_of(const PlanMemory& memory);
   WorkQueue& queue(std::unique_ptr<WorkQueue>& slot);
 

@@ -172,7 +172,12 @@ void launch(Run& run, targets::Executable& executable, runtime::RunStates& state
   args.iterations = iterations;
   if (executable.plan().world > 1) {  // the state lies in the memory of the ranks
     py::gil_scoped_release release;
-    return run_with_ranks(executable.plan(), run.instance->rank_key, [&](const targets::RankMemory& ranks) {
+    const RankPlan plan{.plan = executable.plan(),
+                        .key = run.instance->rank_key,
+                        .state_bytes = executable.state_bytes(),
+                        .device = run.device.is_cpu() ? -1 : run.device.index(),
+                        .stream = run.stream};
+    return run_with_ranks(plan, [&](const targets::RankMemory& ranks) {
       args.ranks = &ranks;
       executable.launch(args);
     });

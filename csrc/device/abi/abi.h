@@ -59,7 +59,11 @@ ARK_ABI_BOTH constexpr int strip_windows(int m, int k) {
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (plan/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address
-inline constexpr int kCounterStride = 32;      // u32 words between counters: one 128-byte line each
+// In Operand::slot and TensorMapPatch::slot, beside the number: a box of an exchange. Odd launches have boxes of their
+// own, LaunchHeader::box_bytes behind the slot's address.
+inline constexpr u32 kBoxSlot = 0x80000000u;
+inline constexpr int kMostPlanRanks = 8;   // ranks of a plan with exchanges
+inline constexpr int kCounterStride = 32;  // u32 words between counters: one 128-byte line each
 
 /// What a tile does. A generated kernel contains the kinds (and programs) that its plan needs, nothing else.
 enum class TaskKind : i32 {
@@ -274,12 +278,13 @@ struct RunState {
 static_assert(sizeof(RunState) == 128);
 
 /// Written once, into pinned host memory, by the wait that fails first.
-inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2;  // ErrorRecord::set
+inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2, kErrorRank = 3;  // ErrorRecord::set
 /// What ErrorRecord::counter is where the wait was for no counter.
 inline constexpr i32 kWaitPageFull = -1, kWaitPageEmpty = -2, kWaitRecord = -3, kWaitMaps = -4, kWaitLoader = -5,
                      kWaitFlaggedWords = -6, kWaitConsumers = -7;
 struct ErrorRecord {
-  u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid
+  u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid; kErrorRank: `seen` is
+            // the rank that gave up first
   i32 rank, worker, op, tile, counter;
   u32 expected, seen;
   i64 index_value, index_limit;

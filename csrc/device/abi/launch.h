@@ -36,10 +36,14 @@ struct LaunchHeader {
   u64 deadline_ns;                // longest time that one wait may take
   i32 num_workers;                // == gridDim.x
   i32 num_maps, num_patches;
-  i32 rank;                   // for ErrorRecord
+  i32 rank;                   // own
   const PoisonRange* poison;  // num_poison
   i32 num_poison;
-  i32 pad;
+  i32 world;  // ranks of a plan with exchanges, else 1
+  // Of those: run states of all ranks (counters behind them), as this GPU has them mapped; bytes from the boxes of even
+  // launches to those of odd ones.
+  RunState* peers[kMostPlanRanks];
+  i64 box_bytes;
 };
 
 /// The kernel's single parameter. slots[i] is the address of plan::Buffer i.
@@ -48,7 +52,7 @@ struct LaunchParams {
   LaunchHeader header;
   u64 slots[kCapacity];
 };
-static_assert(sizeof(LaunchHeader) == 112, "the slot table of every capacity starts at the same offset");
+static_assert(sizeof(LaunchHeader) == 184, "the slot table of every capacity starts at the same offset");
 static_assert(sizeof(LaunchParams<kSlotCapacities[2]>) <= 32764, "limit of kernel parameters");
 
 }  // namespace ark::abi

@@ -218,8 +218,8 @@ struct Fetcher {
     simple_arrival = __all_sync(~0u, simple_arrival);
     if (lane == 0) {
       t.waits_alike = alike;
-      t.single_waits = simple_wait ? r.num_waits : -1;
-      t.single_arrivals = simple_arrival ? r.num_arrivals : -1;
+      t.single_waits = static_cast<short>(simple_wait ? r.num_waits : -1);
+      t.single_arrivals = static_cast<short>(simple_arrival ? r.num_arrivals : -1);
     }
   }
   /// Of decode attention: later in the launch another op may move it on.
@@ -227,6 +227,12 @@ struct Fetcher {
     if (r.kind != abi::TaskKind::kAttentionDecode || r.params.attention.fresh_operand < 0) return 0;
     const abi::Operand* operands = reinterpret_cast<const abi::Operand*>(&r + 1);
     return cache_position(operands[r.params.attention.fresh_operand], r.params.attention.keys);
+  }
+  ARK_DEVICE i64 slot_address(const u64* table, u32 slot) const {
+    if constexpr (kRanks > 1)
+      if ((slot & abi::kBoxSlot) != 0)
+        return static_cast<i64>(table[slot & ~abi::kBoxSlot]) + (worker.epoch & 1) * worker.launch.box_bytes;
+    return static_cast<i64>(table[slot]);
   }
   ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int lane) {
     Shared& s = worker.shared;
@@ -239,7 +245,7 @@ struct Fetcher {
           operands[i].offset = reinterpret_cast<i64>(worker.launch.counters + operands[i].offset);
         else if (operands[i].slot != abi::kNoSlot)
           operands[i].offset =
-              static_cast<i64>(slots[operands[i].slot]) + operands[i].offset * element_bytes(operands[i].dtype);
+              slot_address(slots, operands[i].slot) + operands[i].offset * element_bytes(operands[i].dtype);
     }
     if (item.record != abi::kEnd) {
       __syncwarp();
@@ -250,8 +256,8 @@ struct Fetcher {
     if (lane == 0) {
       TaskSlot& t = s.task[slot];
       t.item = item;
-      t.record_offset = offset;
-      t.record_bytes = bytes;
+      t.record_offset = static_cast<short>(offset);
+      t.record_bytes = static_cast<short>(bytes);
       t.item_index = index;
     }
     __syncwarp();
@@ -354,7 +360,7 @@ ARK_DEVICE void run_reporter(Worker& worker) {
     if (arrived < task.count) {
       if (arrived == 0 && task.slot->single_arrivals >= 0) {
         if (lane < task.slot->single_arrivals)
-          red_release_add(const_cast<u32*>(worker.counter(task.slot->arrive_counter[lane])), task.count);
+          worker.count(task.slot->arrive_counter[lane], task.count, task.record->arrive_rank_stride[lane]);
       } else {
         arrive_for_tiles(worker, task, task.first + arrived, task.count - arrived);
       }
@@ -381,7 +387,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     }
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
-    s.failure.set = load_relaxed(&launch.state->abort);  // an earlier launch failed: leave at once
+    s.failure.set = load_relaxed_system(&launch.state->abort);  // an earlier launch failed: leave at once
     s.failure.first = 0;
     s.launch = launch;
     *reinterpret_cast<uint4*>(s.zeros) = uint4{0, 0, 0, 0};
@@ -396,7 +402,8 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
 /// record.
 ARK_DEVICE void report_failure(const Worker& worker) {
   const Failure& f = worker.shared.failure;
-  if (f.first == 0 || atomic_exchange_relaxed(&worker.launch.state->abort, 1) != 0) return;
+  const u32 who = 1 + static_cast<u32>(worker.launch.rank);
+  if (f.first == 0 || atomic_set_first_system(&worker.launch.state->abort, who) != 0) return;
   abi::ErrorRecord* e = worker.launch.error;
   e->rank = worker.launch.rank;
   e->worker = static_cast<i32>(blockIdx.x);
@@ -405,7 +412,18 @@ ARK_DEVICE void report_failure(const Worker& worker) {
   e->counter = f.name.counter;
   e->expected = f.expected;
   e->seen = f.seen;
-  store_release_system(&e->set, 1);
+  store_release_system(&e->set, abi::kErrorDeadline);
+  for (int r = 0; kRanks > 1 && r < worker.launch.world; ++r)
+    if (r != worker.launch.rank) store_relaxed_system(&worker.launch.peers[r]->abort, who);
+}
+
+/// Tells the host that another rank gave up, where this one has nothing of its own to say.
+ARK_DEVICE void tell_rank_error(const abi::LaunchHeader& launch) {
+  if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
+  launch.error->rank = launch.rank;
+  launch.error->worker = static_cast<i32>(blockIdx.x);
+  launch.error->seen = load_relaxed_system(&launch.state->abort) - 1;
+  store_release_system(&launch.error->set, abi::kErrorRank);
 }
 
 /// One warp, after all other workers have left a failed launch.
@@ -451,8 +469,10 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
       atomic_add_acq_rel(&state->workers_done, 1) + 1 == static_cast<u32>(worker.launch.num_workers)) {
     store_relaxed(&state->workers_done, 0);
     const u32 index_error = load_relaxed(&state->index_error);
-    poison = load_relaxed(&state->abort) != 0;
+    poison = load_relaxed_system(&state->abort) != 0;
     if (index_error != 0) tell_index_error(worker.launch, static_cast<i32>(index_error) - 1);
+    if constexpr (kRanks > 1)
+      if (poison) tell_rank_error(worker.launch);
     if (!poison) store_relaxed(&state->epoch, worker.epoch + 1);
   }
   if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);

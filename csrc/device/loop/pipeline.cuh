@@ -32,13 +32,13 @@ inline constexpr int kPagesInFlight =
 /// An item as the roles see it: decoded by the fetch warp ahead of time.
 struct TaskSlot {
   abi::WorkItem item;
-  i32 record_offset;  // in Shared::records
-  i32 record_bytes;
-  i32 item_index;  // in the launch's `items`
+  i32 item_index;       // in the launch's `items`
+  short record_offset;  // in Shared::records
+  short record_bytes;
   // What the item waits for and where it reports, when every wait falls on one counter (single_waits >= 0) and every
   // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
   // between an op and the next. -1: not so simple, the record is asked.
-  i32 single_waits, single_arrivals;
+  short single_waits, single_arrivals;
   i32 position;     // decode attention: rows of the cache that are immutable in this launch, read once for all roles
   i32 waits_alike;  // every tile of the op waits for the same
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
@@ -109,6 +109,32 @@ struct Worker {
       note_index_error(launch.state, op, index, limit);
   }
   ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
+  /// Adds `n` to counter c: release.gpu. With `rank_stride` the tiles have written boxes of an exchange: adds it on all
+  /// ranks to the counter that stands for this one, release.sys.
+  ARK_DEVICE void count(u32 c, u32 n, int rank_stride) const {
+    if constexpr (kRanks > 1) {
+      if (rank_stride != 0) return count_on_ranks(c + static_cast<u32>(launch.rank * rank_stride), n);
+    }
+    red_release_add(const_cast<u32*>(counter(c)), n);
+  }
+  /// Waits for counter c; with `rank_stride` for that of rank r, which lies r * rank_stride behind.
+  ARK_DEVICE void wait(u32 c, u32 target, int rank_stride, int rank, int op, int tile) const {
+    const u32 own = c + static_cast<u32>(rank * rank_stride);
+    const WaitName name{op, tile, static_cast<i32>(own)};
+    if (rank_stride != 0)
+      waiter.wait_rank_counter(counter(own), target, name);
+    else
+      waiter.wait_counter(counter(own), target, name);
+  }
+
+ private:
+  ARK_DEVICE void count_on_ranks(u32 c, u32 n) const {
+    fence_system();
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r)
+      red_relaxed_add_system(reinterpret_cast<u32*>(launch.peers[r] + 1) + static_cast<u64>(c) * abi::kCounterStride,
+                             n);
+  }
 };
 
 /// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
@@ -133,6 +159,15 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
       const int end = min(row + wait.extent, wait.limit);
       if (begin >= end) continue;
       const int low = begin / wait.div, high = (end - 1) / wait.div, last = last_row / wait.div;
+      if constexpr (kRanks > 1) {
+        const int blocks = high - low + 1;
+        for (int i = lane; wait.rank_stride != 0 && i < blocks * kRanks; i += 32) {
+          const int c = low + i % blocks;
+          const u32 target = c == last ? wait.last_target : wait.target;
+          worker.wait(wait.counter + c, (worker.epoch + 1) * target, wait.rank_stride, i / blocks, r.op, tile);
+        }
+        if (wait.rank_stride != 0) continue;
+      }
       for (int c = low + lane; c <= high; c += 32) {
         const u32 target = c == last ? wait.last_target : wait.target;
         worker.waiter.wait_counter(worker.counter(wait.counter + c), (worker.epoch + 1) * target,
@@ -159,6 +194,16 @@ __device__ __noinline__ void wait_for_tiles_called(Shared* shared, const abi::La
 /// The same for a whole item whose waits fall on one counter each.
 ARK_DEVICE void wait_for_counters(const Worker& worker, const Task& task) {
   const int lane = thread_index() & 31;
+  if constexpr (kRanks > 1) {
+    const TaskSlot& t = *task.slot;
+    for (int i = lane; i < t.single_waits * kRanks; i += 32) {
+      const int w = i / kRanks, rank = i % kRanks, stride = task.record->wait[w].rank_stride;
+      if (rank == 0 || stride != 0)
+        worker.wait(t.wait_counter[w], t.wait_target[w], stride, rank, task.record->op, task.first);
+    }
+    __syncwarp();
+    return;
+  }
   if (lane < task.slot->single_waits)
     worker.waiter.wait_counter(worker.counter(task.slot->wait_counter[lane]), task.slot->wait_target[lane],
                                WaitName{task.record->op, task.first, static_cast<i32>(task.slot->wait_counter[lane])});
@@ -177,7 +222,7 @@ ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int fir
       const int begin = max(arrive.base, 0), end = min(arrive.base + arrive.extent, arrive.limit);
       if (begin < end)
         for (int c = begin / arrive.div + lane; c <= (end - 1) / arrive.div; c += 32)
-          red_release_add(const_cast<u32*>(worker.counter(arrive.counter + c)), count);
+          worker.count(arrive.counter + c, count, r.arrive_rank_stride[a]);
       continue;
     }
     for (int t = 0; t < count; t += 32) {
@@ -195,8 +240,8 @@ ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int fir
       }
       const unsigned same = __match_any_sync(~0u, low);  // neighbours that share a first counter send one sum
       if (low >= 0 && (__ffs(same) - 1) == lane)
-        red_release_add(const_cast<u32*>(worker.counter(arrive.counter + low)), __popc(same));
-      for (int c = low + 1; c <= high; ++c) red_release_add(const_cast<u32*>(worker.counter(arrive.counter + c)), 1);
+        worker.count(arrive.counter + low, __popc(same), r.arrive_rank_stride[a]);
+      for (int c = low + 1; c <= high; ++c) worker.count(arrive.counter + c, 1, r.arrive_rank_stride[a]);
     }
   }
 }
@@ -378,7 +423,7 @@ struct Consumer : ConsumerState {
     if (n < 0) return;
     __syncwarp();
     if (lane() < n && count > 0 && !worker.waiter.failed())
-      red_release_add(const_cast<u32*>(worker.counter(task.slot->arrive_counter[lane()])), count);
+      worker.count(task.slot->arrive_counter[lane()], count, task.record->arrive_rank_stride[lane()]);
     arrived = task.count;
   }
   /// Trace only: the item is at step i (0: taken, 1: may read, 12: done by its family, 13: by all warps, 14: reported;

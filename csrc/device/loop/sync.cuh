@@ -28,6 +28,12 @@ struct Failure {
 #define ARK_CALLED_WAITS 0
 #endif
 
+// Ranks of the plan; more than 1: it has exchanges, whose counters other ranks count on.
+#ifndef ARK_RANKS
+#define ARK_RANKS 1
+#endif
+inline constexpr int kRanks = ARK_RANKS;
+
 struct Waiter {
   abi::RunState* state;
   Failure* failure;
@@ -49,7 +55,7 @@ struct Waiter {
   /// Now and then: whether to go on waiting. `start`: what the last call returned, 0 at first.
   ARK_DEVICE u64 look_up(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
     if (failed()) return kGiveUp;
-    if (load_relaxed(&state->abort) != 0) {
+    if ((kRanks > 1 ? load_relaxed_system(&state->abort) : load_relaxed(&state->abort)) != 0) {
       *static_cast<volatile u32*>(&failure->set) = 1;
       return kGiveUp;
     }
@@ -76,6 +82,16 @@ struct Waiter {
     return spin(
         [&] {
           seen = load_acquire(counter);
+          return static_cast<i32>(seen - target) >= 0;
+        },
+        [&] { return seen; }, name, target, 1);
+  }
+  /// The same for a counter on which a rank counts what it has sent: acquire.sys.
+  ARK_DEVICE bool wait_rank_counter(const u32* counter, u32 target, const WaitName& name) const {
+    u32 seen = 0;
+    return spin(
+        [&] {
+          seen = load_acquire_system(counter);
           return static_cast<i32>(seen - target) >= 0;
         },
         [&] { return seen; }, name, target, 1);

@@ -9,11 +9,14 @@ namespace ark::device {
 /// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
 ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* slots, int lane) {
   bool patched = false;
+  const i64 boxes = kRanks > 1 ? (load_relaxed(&launch.state->epoch) & 1) * launch.box_bytes : 0;
   for (int i = lane; i < launch.num_patches; i += 32) {
     const abi::TensorMapPatch& patch = launch.patches[i];
     if (static_cast<i32>(patch.map) % launch.num_workers != static_cast<i32>(blockIdx.x)) continue;
     unsigned char* map = launch.maps + static_cast<u64>(patch.map) * abi::kTensorMapBytes;
-    tensormap_replace_address(map, reinterpret_cast<const void*>(slots[patch.slot] + patch.offset_bytes));
+    i64 address = static_cast<i64>(slots[patch.slot & (kRanks > 1 ? ~abi::kBoxSlot : ~0u)]) + patch.offset_bytes;
+    if (kRanks > 1 && (patch.slot & abi::kBoxSlot) != 0) address += boxes;
+    tensormap_replace_address(map, reinterpret_cast<const void*>(address));
     patched = true;
   }
   if (patched) fence_tensormap_release();

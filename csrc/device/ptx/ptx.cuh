@@ -442,6 +442,15 @@ ARK_DEVICE u32 load_relaxed_system(const u32* p) {
 ARK_DEVICE void store_relaxed_system(u32* p, u32 v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+ARK_DEVICE void red_relaxed_add_system(u32* p, u32 v) {
+  asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+/// `v` if there was 0; what there was.
+ARK_DEVICE u32 atomic_set_first_system(u32* p, u32 v) {
+  u32 old;
+  asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], 0, %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+  return old;
+}
 /// acq_rel at system scope: one of it stands before any number of relaxed flag stores.
 ARK_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 

@@ -16,6 +16,7 @@
 #include "cuda/toolchain.h"
 #include "device/abi/launch.h"
 #include "targets/cuda/plan_image.h"
+#include "targets/cuda/ranks.h"
 #include "targets/cuda/tensor_map.h"
 
 namespace ark::targets {
@@ -41,7 +42,7 @@ class CudaExecutable final : public Executable {
   }
 
   ~CudaExecutable() override {
-    if (states_of_captures_.empty()) return;
+    if (states_of_captures_.empty() && !captured_) return;
     // A captured graph may replay this kernel at any time: what it uses must outlive this object.
     new std::shared_ptr<LoadedModule>(module_);
     image_memory_.leak();
@@ -87,8 +88,11 @@ class CudaExecutable final : public Executable {
   }
 
   void launch(const LaunchArgs& args) override {
-    poll();
     check<UnsupportedError>(!args.iterations, "plan '", plan_.name, "': several iterations in a launch, on cuda");
+    if (plan_.world > 1)
+      begin_with_ranks(args);
+    else
+      poll();
     // The kernel's parameter has room for slot_capacity_ addresses; the largest is 31 KB, so it lives on the stack.
     alignas(16) unsigned char params[sizeof(abi::LaunchParams<abi::kSlotCapacities[2]>)];
     fill(params, args);
@@ -130,6 +134,21 @@ class CudaExecutable final : public Executable {
   }
 
  private:
+  /// What ended an earlier launch ends those of all ranks.
+  void begin_with_ranks(const LaunchArgs& args) {
+    std::byte* state = own_rank_state(plan_, args.ranks);
+    try {
+      poll();
+    } catch (const DeviceError& error) {
+      if (args.ranks->give_up) args.ranks->give_up(error.what());
+      throw;
+    }
+    if (args.ranks->fresh && !maps_.empty())
+      upload_and_wait(gpu_.context, reinterpret_cast<DevicePtr>(state) + maps_offset_, maps_.data(),
+                      maps_.size() * sizeof(TensorMap));
+    if (capture_id(args.stream) != 0) captured_.store(true, std::memory_order_relaxed);
+  }
+
   void build() {
     auto begin = Clock::now();
     const codegen::SourceOptions how{.trace = options_.trace};
@@ -172,6 +191,7 @@ class CudaExecutable final : public Executable {
     header_.num_poison = static_cast<abi::i32>(image.num_poison);
     header_.error = reinterpret_cast<abi::ErrorRecord*>(error_.device());
     header_.num_workers = plan_.num_workers;
+    header_.world = 1;
     header_.num_maps = header_.num_patches = static_cast<abi::i32>(plan_.maps.size());
     for (size_t i = 0; i < plan_.buffers.size(); ++i)
       if (plan_.buffers[i].kind == plan::BufferKind::kConstant) constants_.push_back({i, base + image.constants[i]});
@@ -184,6 +204,10 @@ class CudaExecutable final : public Executable {
     abi::LaunchHeader header = header_;
     header.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
     auto* state = static_cast<unsigned char*>(args.run_state);
+    if (plan_.world > 1) {
+      add_ranks(header, plan_, *args.ranks);
+      state = reinterpret_cast<unsigned char*>(header.peers[args.ranks->rank]);
+    }
     header.state = reinterpret_cast<abi::RunState*>(state);
     header.counters = reinterpret_cast<abi::u32*>(state + sizeof(abi::RunState));
     header.maps = plan_.maps.empty() ? nullptr : state + maps_offset_;
@@ -194,6 +218,7 @@ class CudaExecutable final : public Executable {
     std::memcpy(slots, args.slots.data(), args.slots.size() * sizeof(abi::u64));
     for (const auto& [slot, address] : constants_)
       std::memcpy(slots + slot * sizeof(abi::u64), &address, sizeof address);
+    if (plan_.world > 1) add_boxes(slots, plan_, *args.ranks);
   }
 
   void reset_captured_state(const DeviceMemory& memory) const {
@@ -223,6 +248,8 @@ class CudaExecutable final : public Executable {
   }
 
   std::string describe(const abi::ErrorRecord& e) const {
+    if (plan_.world > 1)
+      if (const std::string text = describe_ranks(plan_, e); !text.empty()) return text;
     double deadline_ms = static_cast<double>(deadline_ns_.load(std::memory_order_relaxed)) / 1e6;
     return cat("a wait of the loop kernel passed its deadline of ", deadline_ms, " ms: graph ", plan_.name, ", rank ",
                e.rank, ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op), "), tile ", e.tile, ", ", awaited(e),
@@ -244,15 +271,14 @@ class CudaExecutable final : public Executable {
   abi::LaunchHeader header_{};
   std::vector<std::pair<size_t, DevicePtr>> constants_;
   std::atomic<uint32_t> generation_{0};
-  std::mutex mutex_;  // of the states below and of the reset after an error
+  std::atomic<bool> captured_{false};  // with ranks: a graph may launch it
+  std::mutex mutex_;                   // of the states below and of the reset after an error
   std::map<std::pair<uint64_t, void*>, DeviceMemory> states_of_captures_;
 };
 
 }  // namespace
 
 std::unique_ptr<Executable> make_cuda(plan::Plan plan, const CudaOptions& options) {
-  check<UnsupportedError>(plan.world == 1, "plan ", plan.name, ": exchanges between ", plan.world,
-                          " ranks run on the host alone, not on CUDA devices");
   return std::make_unique<CudaExecutable>(std::move(plan), options);
 }
 

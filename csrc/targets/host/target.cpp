@@ -45,7 +45,7 @@ class HostExecutable : public Executable {
   void launch(const LaunchArgs& args) override {
     check<UserError>(args.slots.size() == plan_.buffers.size(), "plan '", plan_.name, "': ", args.slots.size(),
                      " addresses for ", plan_.buffers.size(), " slots");
-    auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_state(args.ranks) : args.run_state);
+    auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_rank_state(plan_, args.ranks) : args.run_state);
     check<UserError>(state != nullptr, "plan '", plan_.name, "': a launch without a run state");
     if (args.iterations) check_iterations(*args.iterations);
     std::vector<void*> slots(args.slots.begin(), args.slots.end());
@@ -87,14 +87,6 @@ class HostExecutable : public Executable {
     check<UserError>(!plan_.loop.carried.empty(), "plan '", plan_.name, "' is no loop: it carries nothing");
     check<UserError>(iterations.most >= 0, "plan '", plan_.name, "': ", iterations.most, " iterations");
     check<UserError>(plan_.world == 1, "plan '", plan_.name, "' has exchanges: one iteration a launch");
-  }
-  void* own_state(const RankMemory* ranks) const {
-    check<UserError>(ranks != nullptr, "plan '", plan_.name, "' has exchanges: a launch needs the memory of ",
-                     plan_.world, " ranks");
-    const int world = static_cast<int>(ranks->segments.size());
-    check<UserError>(world == plan_.world && ranks->rank >= 0 && ranks->rank < world, "plan '", plan_.name, "' of ",
-                     plan_.world, " ranks: launched as rank ", ranks->rank, " of ", world);
-    return rank_state(plan_, ranks->segments[static_cast<size_t>(ranks->rank)]);
   }
 
   void check_list(const std::vector<abi::WorkItem>& list) const {

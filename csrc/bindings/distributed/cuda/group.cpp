@@ -294,6 +294,15 @@ std::shared_ptr<CudaGroup::Collectives> CudaGroup::collectives() const {
 
 void CudaGroup::abort() {
   if (auto own = collectives()) own->abort();
+  host_.abort_plans();
+}
+
+std::unique_lock<std::mutex> CudaGroup::take_turn(int device, void* stream) {
+  std::unique_lock lock(mutex_);
+  const c10::Device on(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
+  c10::DeviceGuard guard(on);
+  follow(c10::Stream(c10::Stream::UNSAFE, on, static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(stream))));
+  return lock;
 }
 
 bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
@@ -315,19 +324,21 @@ void CudaGroup::shutdown(comm::Clock::time_point deadline) {
   launcher_->close();                        // takes mutex_ itself
   std::lock_guard lock(mutex_);
   drop_held(std::make_exception_ptr(DeviceError(cat("group ", name_, " has been destroyed within a batch"))));
-  if (!collectives_) return;
-  const int device = collectives_->device();
+  if (!collectives_ && !last_) return;
+  const int device = collectives_ ? collectives_->device() : last_->device_index();
   try {
     c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)));
     bool ended = streams_end(deadline);
     if (!ended) {
       log::warn("process group ", name_, ": destroyed with collectives under way on its GPU, which end now");
-      collectives_->abort();
+      if (collectives_) collectives_->abort();
+      host_.abort_plans();
       ended = streams_end(comm::Clock::now() + kAbort);
     }
     for (auto& [key, stream] : streams_)
       if (ended) setup_.streams->give_back(device, raw_stream(stream));
-    for (auto& [number, tensor] : registered_) collectives_->drop_window(number);
+    for (auto& [number, tensor] : registered_)
+      if (collectives_) collectives_->drop_window(number);
   } catch (const std::exception& error) {
     log::warn("process group ", name_, " does not shut down: ", error.what());
   }

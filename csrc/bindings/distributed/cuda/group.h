@@ -31,8 +31,9 @@ class CudaGroup {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   /// What the CPU side of the process group does for this one.
   struct HostSide {
-    std::function<uint64_t()> number;  // counts a collective; numbers are shared. Throws if a peer will not come
-    std::function<void(int)> check;    // throws if a rank has failed there, or the given one has died or left
+    std::function<uint64_t()> number;   // counts a collective; numbers are shared. Throws if a peer will not come
+    std::function<void(int)> check;     // throws if a rank has failed there, or the given one has died or left
+    std::function<void()> abort_plans;  // ends launches of plans with exchanges
   };
   void set_host_side(HostSide host);
 
@@ -60,6 +61,10 @@ class CudaGroup {
   /// Copies on a stream of the group.
   WorkPtr message_to_self(c10d::OpType type, const at::Tensor& from, const at::Tensor& to);
   WorkPtr barrier(const c10d::BarrierOptions& opts, c10::Device device);
+
+  /// For the launch of a plan with exchanges: the stream waits for what the group has in other streams, and nobody
+  /// else launches before the lock is given back.
+  std::unique_lock<std::mutex> take_turn(int device, void* stream);
 
   /// A tensor in new memory that all ranks map; its memory goes when the last tensor on it does. Collective.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, c10::Device device);

@@ -1,0 +1,44 @@
+#include "targets/cuda/ranks.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace ark::targets {
+
+void add_ranks(abi::LaunchHeader& header, const plan::Plan& plan, const RankMemory& memory) {
+  header.rank = memory.rank;
+  header.world = plan.world;
+  header.deadline_ns = memory.deadline_ns;
+  header.box_bytes = plan.box_bytes;
+  for (size_t r = 0; r < memory.segments.size(); ++r)
+    header.peers[r] = reinterpret_cast<abi::RunState*>(rank_state(plan, memory.segments[r]));
+}
+
+void add_boxes(unsigned char* slots, const plan::Plan& plan, const RankMemory& memory) {
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const plan::Buffer& buffer = plan.buffers[i];
+    if (buffer.kind != plan::BufferKind::kBox && buffer.kind != plan::BufferKind::kBoxOut) continue;
+    void* address = box_address(plan, buffer, memory, 0);
+    std::memcpy(slots + i * sizeof(abi::u64), &address, sizeof address);
+  }
+}
+
+std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& e) {
+  const std::string launch = cat("launch of '", plan.name, "' on rank ", e.rank);
+  if (e.set == abi::kErrorRank)
+    return cat(launch, ": rank ", e.seen, " has given up, in this launch or an earlier one. Outputs are not valid");
+  if (e.op < 0 || static_cast<size_t>(e.op) >= plan.ops.size()) return "";
+  const plan::Op& op = plan.ops[static_cast<size_t>(e.op)];
+  for (int w = 0; w < op.record.num_waits; ++w) {
+    const abi::Wait& wait = op.record.wait[w];
+    const int64_t after = int64_t{e.counter} - int64_t{wait.counter};
+    if (wait.rank_stride == 0 || after < 0 || after >= int64_t{plan.world} * wait.rank_stride) continue;
+    return cat(launch, ": rank ", after / wait.rank_stride, " has not sent in time what op ", e.op, " '", op.name,
+               "', tile ", e.tile, ", worker ", e.worker, " waits for (counter ", e.counter, ": expected ", e.expected,
+               ", seen ", e.seen, "). Outputs are not valid");
+  }
+  return "";
+}
+
+}  // namespace ark::targets

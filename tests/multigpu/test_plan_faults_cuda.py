@@ -1,0 +1,116 @@
+"""What ranks hear when a plan with collectives cannot run on all GPUs: a rank that stays away, one that leaves its work
+out, plans that differ, a group that is destroyed with a launch under way."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+
+from tests.distributed.test_plan_collectives import compiled
+from tests.support.distributed_worker import run_each, run_gpus, values
+
+GPUS = torch.cuda.device_count()
+pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+SECONDS = 3
+
+
+def a_group(world: int, seconds: float = 30) -> dist.ProcessGroup:
+    return dist.new_group(list(range(world)), backend="ark", timeout=timedelta(seconds=seconds))
+
+
+def summed(group: dist.ProcessGroup):
+    return compiled(lambda x: funcol.all_reduce(x * 2, "sum", group) + 1)
+
+
+def ones(*sizes: int) -> torch.Tensor:
+    return torch.ones(*sizes, device="cuda")
+
+
+def raised(call, *arguments) -> str:
+    """Errors of a launch come with the next one."""
+    try:
+        call(*arguments)
+        torch.cuda.synchronize()
+        call(*arguments)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def check_works(world: int) -> None:
+    fresh = a_group(world)
+    for group in (fresh, dist.group.WORLD):
+        assert (summed(group)(ones(4, 5)) == 2 * world + 1).all()
+    torch.cuda.synchronize()
+    dist.barrier()
+    dist.destroy_process_group(fresh)
+
+
+def a_rank_stays_away(rank: int, world: int) -> None:
+    """From a later launch: the others wait for the time-out, outputs are NaN, and the late rank raises at once."""
+    group = a_group(world, SECONDS)
+    fast = summed(group)
+    assert (fast(ones(4, 5)) == 2 * world + 1).all()
+    torch.cuda.synchronize()
+    dist.barrier()
+    if rank == 1:
+        time.sleep(SECONDS + 3)
+    begin = time.monotonic()
+    text = raised(fast, ones(4, 5))
+    seconds = time.monotonic() - begin
+    if rank == 0:
+        assert "rank 1 has not sent in time what op" in text and "all_reduce" in text, text
+        assert SECONDS - 0.5 < seconds < SECONDS + 3, seconds
+    else:
+        assert "rank" in text and "no error" not in text and seconds < SECONDS, (text, seconds)
+    check_works(world)
+
+
+def plans_differ(rank: int, world: int) -> None:
+    group = a_group(world)
+    functions = [
+        lambda x: funcol.all_reduce(x * 2, "sum", group),
+        lambda x: funcol.all_reduce(x * 2, "sum", group) + funcol.all_reduce(x, "max", group),
+    ]
+    text = raised(compiled(functions[rank == 1]), ones(4, 5))
+    assert "ranks disagree: " in text and "rank 0 has " in text and "rank 1 has " in text, text
+    check_works(world)
+
+
+def destroyed_on_the_way(rank: int, world: int) -> None:
+    """One rank destroys its group while its kernel waits for another that never launches: it ends."""
+    group = a_group(world, 60)
+    fast = summed(group)
+    fast(ones(4, 5))
+    torch.cuda.synchronize()
+    dist.barrier()
+    begin = time.monotonic()
+    if rank == 0:
+        fast(ones(4, 5))
+    dist.destroy_process_group(group)
+    torch.cuda.synchronize()
+    assert time.monotonic() - begin < 20
+    check_works(world)
+
+
+FAULTS = [a_rank_stays_away, plans_differ, destroyed_on_the_way]
+
+
+def faults(rank: int, world: int) -> dict:
+    return run_each(FAULTS, rank, world)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[dict]:
+    return values(run_gpus(faults, 2, seconds=60))
+
+
+@pytest.mark.parametrize("function", FAULTS, ids=lambda f: f.__name__)
+def test_fault(ranks, function):
+    values({rank: results[function.__name__] for rank, results in enumerate(ranks)})
