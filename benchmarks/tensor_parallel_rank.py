@@ -1,0 +1,261 @@
+"""A rank of tensor_parallel.py, which starts it: builds every way, compares it with the reference, times in turns.
+
+Ranks meet in the starter's store after each thing that may fail, so that all of them leave out a way that fails on
+one. Rank 0 prints `AT way` before it, for the starter to know what a run that hangs or crashes was at.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import ark_torch
+from ark_torch.explain import summarize
+from ark_torch.records import recording
+from harness import HEAD_START_CYCLES, relative_error, summary
+from tensor_parallel import AT, parser
+from tensor_parallel_cases import Draw, Problem, entries
+from tensor_parallel_ways import base_of, called, exists, in_graph
+from workers import emit
+
+GRACE = 90.0  # seconds that a rank with an error waits for the others
+FACTOR, LEAST = 2.0, 1e-6  # of eager's own error; a smaller one is none
+WALL_CALLS = 10
+
+
+class Together:
+    """The ranks, at the starter's store."""
+
+    def __init__(self, args):
+        store = dist.TCPStore("127.0.0.1", args.port, is_master=False, timeout=timedelta(seconds=args.limit))
+        self.store, self.rank, self.world, self.limit, self.turn = store, args.rank, args.ranks, args.limit, 0
+
+    def everybody(self, value: object, seconds: float | None = None) -> list:
+        """What all ranks say, in their order."""
+        self.turn += 1
+        keys = [f"{self.turn} of {rank}" for rank in range(self.world)]
+        self.store.set(keys[self.rank], json.dumps(value))
+        self.store.wait(keys, timedelta(seconds=seconds or self.limit))
+        return [json.loads(self.store.get(key)) for key in keys]
+
+    def attempt(self, do: Callable[[], object]) -> tuple[object, str]:
+        """What `do` gives here, and the error of the first rank that has one. Ends the process where the device is
+        lost, or where ranks without an error do not come (they wait for this one, inside)."""
+        result, error = None, ""
+        try:
+            result = do()
+            synchronize()
+        except Exception as caught:
+            traceback.print_exc()
+            error = f"{type(caught).__name__}: {caught}"[:500]
+            try:
+                synchronize()
+            except Exception:
+                sys.exit(error)
+        try:
+            errors = self.everybody(error, GRACE if error else None)
+        except dist.DistStoreError:
+            sys.exit(error or "the other ranks did not come")
+        return result, next((f"rank {rank}: {text}" for rank, text in enumerate(errors) if text), "")
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Clock:
+    """Milliseconds of one call on this rank: of its GPU, from when all ranks were there; on CPUs by the clock. The L2
+    cache is filled with something else before, and the GPU kept busy while the CPU prepares the call."""
+
+    def __init__(self, group: dist.ProcessGroup, cuda: bool):
+        self.group, self.cuda = group, cuda
+        if cuda:
+            self.flush = torch.zeros(64 << 20, device="cuda")
+            self.meeting = torch.zeros(1, device="cuda")
+
+    def gpu(self, call: Callable[[], object]) -> float:
+        if not self.cuda:
+            return self.wall(call)
+        self.flush.sum()
+        torch.cuda._sleep(HEAD_START_CYCLES)
+        dist.all_reduce(self.meeting, group=self.group)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    def wall(self, call: Callable[[], object]) -> float:
+        dist.barrier(group=self.group)
+        synchronize()
+        begin = time.perf_counter()
+        call()
+        synchronize()
+        return (time.perf_counter() - begin) * 1e3
+
+
+def plan_of(records: list) -> dict:
+    """What ark made of it: exchanges in the plans, and what is left to ATen."""
+    found = summarize(records)
+    return {
+        "graphs": len(found.graphs),
+        "plans": sum(len(graph.segments) for graph in found.graphs),
+        "exchanges": len(found.exchanges),
+        "aten_steps": sum(graph.num_aten for graph in found.graphs),
+        "aten": dict(found.fallbacks),
+        "internal_errors": found.internal_errors,
+        "floor_ms": found.floor_ms,
+        "predicted_ms": found.predicted_ms,
+        "compile_s": sum(graph.seconds for graph in found.graphs),
+    }
+
+
+class Row:
+    """The ways of a problem, those that failed, and what is measured."""
+
+    def __init__(self, problem: Problem, together: Together, groups: dict, dtype: torch.dtype, skip: dict[str, str]):
+        self.problem, self.together, self.groups, self.dtype = problem, together, groups, dtype
+        self.failed, self.bases, self.calls, self.errors = dict(skip), {}, {}, {}
+        self.first_call_s, self.plan = {}, None
+
+    def base(self, name: str) -> Callable[[], object]:
+        if name not in self.bases:
+            call, begin = called(name, self.problem, self.groups, self.dtype), time.perf_counter()
+            with recording() as records:
+                call()
+            synchronize()
+            self.first_call_s[name] = time.perf_counter() - begin
+            if name == "ark":
+                self.plan = plan_of(records)
+            self.bases[name] = call
+        return self.bases[name]
+
+    def built(self, way: str, expected: list[torch.Tensor]) -> tuple[Callable, list[float]]:
+        call = self.base(base_of(way))
+        call = in_graph(call) if way.endswith("-graph") else call
+        self.problem.prepare()
+        got = call()
+        assert len(got) == len(expected)
+        return call, [relative_error(a, b.reshape(a.shape)) for a, b in zip(got, expected)]
+
+    def add(self, way: str, expected: list[torch.Tensor]) -> None:
+        """Builds the way on all ranks, or notes why not."""
+        if self.together.rank == 0:
+            print(f"{AT}{way}", flush=True)
+        if why := self.failed.get(way) or self.failed.get(base_of(way)):
+            self.failed[way] = why
+            return
+        made, error = self.together.attempt(lambda: self.built(way, expected))
+        if error:
+            self.failed[way] = error
+            return
+        worst = [max(of_ranks) for of_ranks in zip(*self.together.everybody(made[1]))]
+        self.errors[way] = worst
+        limits = [max(LEAST, FACTOR * error) for error in self.errors["eager"]] if "eager" in self.errors else worst
+        if all(error <= limit for error, limit in zip(worst, limits)):
+            self.calls[way] = made[0]
+        else:
+            self.failed[way] = f"wrong: relative errors {worst}, eager's are {self.errors.get('eager')}"
+
+    def timed(self, clock: Clock, ways: list[str], rounds: int) -> tuple[dict, dict]:
+        """GPU time and wall time of each way, milliseconds, the slowest rank's of each call."""
+        ways = [way for way in ways if way in self.calls]
+        gpu, wall = ({way: [] for way in ways} for _ in range(2))
+        for number in range(rounds + 3 if ways else 0):
+            shift = number % len(ways)
+            for way in ways[shift:] + ways[:shift]:
+                sample = clock.gpu(self.calls[way])
+                if number >= 3:  # the first ones warm up
+                    gpu[way].append(sample)
+        for number in range(min(rounds, WALL_CALLS)):
+            for way in ways:
+                wall[way].append(clock.wall(self.calls[way]))
+        slowest = lambda samples: [max(each) for each in zip(*self.together.everybody(samples))]
+        return tuple({way: slowest(samples) for way, samples in found.items()} for found in (gpu, wall))
+
+
+def measure(row: Row, ways: list[str], clock: Clock, rounds: int) -> dict:
+    problem = row.problem
+    ways = [way for way in ways if exists(way, problem, clock.cuda)]
+    expected, error = row.together.attempt(problem.reference)
+    if error:
+        raise RuntimeError(f"the reference: {error}")
+    for way in ["eager", *sorted((w for w in ways if w != "eager"), key=lambda way: way.endswith("-graph"))]:
+        row.add(way, expected)
+    if row.together.rank == 0:
+        print(f"{AT}timing", flush=True)
+    del expected
+    gpu, wall = row.timed(clock, ways, rounds)
+    scale = 1e3 / problem.layers if problem.layers else 1.0
+    results = {way: summary([sample * scale for sample in samples]) for way, samples in gpu.items()}
+    return {
+        "case": problem.case,
+        "unit": "us per layer" if problem.layers else "ms",
+        "better": "lower",
+        "ark": results.pop("ark", None),
+        "rivals": results,
+        "floor": None,
+        "must": None,
+        "errors": row.errors,
+        "wall_ms": {way: summary(samples) for way, samples in wall.items()},
+        "first_call_s": row.first_call_s,
+        "failed": row.failed,
+        **({"plan": row.plan} if row.plan else {}),
+        **problem.notes,
+    }
+
+
+def groups_of(together: Together, device: str, limit: float) -> dict[str, dist.ProcessGroup]:
+    wait = timedelta(seconds=limit)
+    store = dist.PrefixStore("groups", together.store)
+    dist.init_process_group("ark", store=store, rank=together.rank, world_size=together.world, timeout=wait)
+    rival = dist.new_group(backend="nccl" if device == "cuda" else "gloo", timeout=wait)
+    return {"ark": dist.group.WORLD, "rival": rival}
+
+
+def main() -> None:
+    args = parser().parse_args()
+    cuda = args.device == "cuda"
+    if cuda:
+        torch.cuda.set_device(args.rank)
+    else:
+        torch.set_num_threads(1)
+    torch._dynamo.config.recompile_limit = 64  # ways share code
+    device = torch.device("cuda", args.rank) if cuda else torch.device("cpu")
+    together = Together(args)
+    groups = groups_of(together, args.device, args.limit)
+    clock, skip = Clock(groups["rival"], cuda), json.loads(args.skip)
+    for kind, make, sizes in entries(args.cases, args.small or not cuda, args.layers, args.batch)[args.start :]:
+        draw = Draw(f"{kind} {sizes}", device, torch.bfloat16)
+        problem = make(draw, args.rank, args.ranks, *sizes)
+        if args.rank == 0:
+            print(problem.case, flush=True)
+        row = Row(problem, together, groups, draw.dtype, skip.get(kind, {}))
+        found = measure(row, args.modes, clock, args.rounds)
+        if args.rank == 0:
+            emit(found)
+        del problem, row
+        gc.collect()
+        if cuda:
+            torch.cuda.empty_cache()
+    if cuda:
+        ark_torch.distributed.check()
+    together.everybody("the end")
+    sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main()
