@@ -40,9 +40,17 @@ from harness import ROOT, print_row, write_json
 from workers import MARK, kill_children_at_exit
 
 CASES = "exchange,decode,gemm_rs,ag_gemm,layer"
-MODES = "ark,ark-graph,eager-graph,inductor-graph,one-shot-graph,two-shot-graph,inductor-symm-graph"
-AT = "AT "  # a line that says which way is being built
+MODES = "ark,ark-graph,eager-graph,inductor-graph,one-shot-graph,two-shot-graph,inductor-symm,inductor-symm-graph"
+SCRIPT = ROOT / "benchmarks/tensor_parallel_rank.py"
+AT, END = "AT ", "END"  # lines of rank 0: the way that is built now; all rows are measured
 LAST = 20.0  # seconds for processes to end by themselves
+
+
+def parsed(given: list[str]) -> argparse.Namespace:
+    """The options, and as `words` what was given."""
+    args = parser().parse_args(given)
+    args.words = given
+    return args
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,13 +83,12 @@ class Ranks:
         environment = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": str(threads)} | os.environ
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
-        script = str(ROOT / "benchmarks/tensor_parallel_rank.py")
         own = ["--port", str(self.store.port), "--start", str(start), "--skip", json.dumps(skip)]
         own += ["--ranks", str(args.ranks), "--device", args.device]
         self.error, self.heard, self.processes, self.outputs = None, queue.Queue(), [], []
         for rank in range(args.ranks):
             self.outputs.append(tempfile.TemporaryFile("w+"))
-            command = [sys.executable, script, *sys.argv[1:], *own, "--rank", str(rank)]
+            command = [sys.executable, str(SCRIPT), *args.words, *own, "--rank", str(rank)]
             self.processes.append(
                 subprocess.Popen(
                     command,
@@ -100,24 +107,26 @@ class Ranks:
 
     def lines(self, limit: float) -> Iterator[str]:
         """What rank 0 prints. All are killed when one has failed, and `limit` seconds after the start or a row."""
-        since = time.monotonic()
+        since, ended = time.monotonic(), False
         try:
             while True:
+                codes = [process.poll() for process in self.processes]
                 try:
                     line = self.heard.get(timeout=0.2)
-                    since = time.monotonic() if line.startswith(MARK) else since
+                    ended = line == END
+                    since = time.monotonic() if ended or line.startswith(MARK) else since
                     yield line
                     continue
                 except queue.Empty:
-                    codes = [process.poll() for process in self.processes]
+                    pass
                 if failed := [rank for rank, code in enumerate(codes) if code]:
                     self.error = f"rank {failed[0]} ended with {codes[failed[0]]}: {self._last_words(failed[0])}"
                     return
                 if None not in codes:
                     return
-                over = LAST if 0 in codes else limit
+                over = LAST if ended else limit
                 if time.monotonic() - since > over:
-                    self.error = f"nothing new in {over:.0f} s"
+                    self.error = None if ended else f"the row took more than {limit:.0f} s"
                     return
         finally:
             self.kill()
@@ -144,14 +153,16 @@ def rows_of(args: argparse.Namespace, names: list[tuple[str, str]]) -> Iterator[
             if line.startswith(MARK):
                 yield json.loads(line[len(MARK) :])
                 start, at = start + 1, None
-                if start == len(names) or time.monotonic() - begin > args.budget_seconds:
-                    continue
-                kind, name = names[start]
+                if time.monotonic() - begin > args.budget_seconds:
+                    return
+                kind, name = names[min(start, len(names) - 1)]
             else:
                 at = line[len(AT) :] if line.startswith(AT) else at
                 print(f"{time.monotonic() - begin:7.1f} s  {line}", flush=True)
-        if ranks.error is None or start == len(names):
+        if start == len(names):
             continue
+        if ranks.error is None:  # the budget is spent
+            return
         print(f"{name}, {at}: {ranks.error}", flush=True)
         if at in args.modes and at not in skip.get(kind, {}):
             skip.setdefault(kind, {})[at] = ranks.error
@@ -163,11 +174,14 @@ def rows_of(args: argparse.Namespace, names: list[tuple[str, str]]) -> Iterator[
 
 def main() -> None:
     from tensor_parallel_cases import entries
+    from tensor_parallel_ways import BASES, base_of
 
-    args = parser().parse_args()
+    args = parsed(sys.argv[1:])
     small = args.small or args.device == "cpu"
     if unknown := set(args.cases) - set(CASES.split(",")):
         raise SystemExit(f"no cases {sorted(unknown)}; there are {CASES}")
+    if unknown := {base_of(mode) for mode in args.modes} - set(BASES):
+        raise SystemExit(f"no modes {sorted(unknown)}; there are {BASES}, and each with -graph")
     kill_children_at_exit()
     names = [(kind, f"{kind} {sizes}") for kind, _, sizes in entries(args.cases, small, args.layers, args.batch)]
     rows = []

@@ -1,5 +1,5 @@
 """What tensor_parallel.py times: chains of few-row products, decode steps, products beside a collective, a layer's
-training step. Models are Llama's without the weights of norms.
+training step.
 
 A rank's part of each weight is drawn from a seed of its own. So every rank can compute the whole in fp32, layer after
 layer, with the parts of all ranks and without any collective: that is the reference.
@@ -14,26 +14,19 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
+from tensor_parallel_llama import (
+    LLAMA_8B,
+    LLAMA_70B,
+    TINY,
+    Llama,
+    attend_cached,
+    causal,
+    gated,
+    layer_weights,
+    norm,
+    rotary_table,
+)
 from tensor_parallel_ways import gathered, scattered
-
-HEAD = 128
-
-
-@dataclasses.dataclass(frozen=True)
-class Llama:
-    name: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocabulary: int
-    head: int = HEAD
-
-
-LLAMA_8B = Llama("Llama-3.1-8B", 4096, 32, 32, 8, 14336, 128256)
-LLAMA_70B = Llama("Llama-3.1-70B", 8192, 80, 64, 8, 28672, 128256)
-TINY = Llama("tiny Llama", 64, 2, 8, 4, 128, 256, 16)
 
 
 @dataclasses.dataclass
@@ -68,10 +61,6 @@ class Draw:
     def weight(self, name: str, rank: int, out: int, wide: int, whole: int) -> torch.Tensor:
         """[out, wide], of a weight whose inputs are `whole` wide over all ranks."""
         return self(name, rank, out, wide, scale=whole**-0.5)
-
-
-def norm(x: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, (x.shape[-1],), eps=1e-5)
 
 
 def chain(draw: Draw, rank: int, world: int, rows: int, hidden: int, layers: int, collectives: bool) -> Problem:
@@ -113,52 +102,6 @@ def chain(draw: Draw, rank: int, world: int, rows: int, hidden: int, layers: int
     )
 
 
-def rotary_table(length: int, head: int, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    frequency = 500000.0 ** (-torch.arange(0, head, 2, device=device) / head)
-    angle = torch.outer(torch.arange(length, device=device), frequency).repeat(1, 2)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
-
-
-def attention_weights(draw: Draw, m: Llama, layer: int, r: int, world: int) -> list[torch.Tensor]:
-    """The rank's of a layer: query-key-value, output, gate-up, down."""
-    heads, kv, ffn = m.heads // world, m.kv_heads // world, m.ffn // world
-    make = lambda what, out, wide, whole: draw.weight(f"{layer} {what}", r, out, wide, whole)
-    return [
-        make("qkv", (heads + 2 * kv) * m.head, m.hidden, m.hidden),
-        make("o", m.hidden, heads * m.head, m.heads * m.head),
-        make("gate-up", 2 * ffn, m.hidden, m.hidden),
-        make("down", m.hidden, ffn, m.ffn),
-    ]
-
-
-def split_heads(x: torch.Tensor, m: Llama, world: int) -> tuple[torch.Tensor, ...]:
-    """Of [batch, tokens, features]: query, key, value, each [batch, heads, tokens, head]."""
-    sizes = [m.heads // world, m.kv_heads // world, m.kv_heads // world]
-    return x.unflatten(-1, (-1, m.head)).transpose(1, 2).split(sizes, 1)
-
-
-def attend_cached(m: Llama, world: int, x, qkv, keys, values, position, cos, sin) -> torch.Tensor:
-    """The heads' output for one token of each sequence; its key and value are written into the cache."""
-    q, k, v = split_heads(F.linear(norm(x), qkv)[:, None], m, world)
-    cos, sin = cos[position], sin[position]
-    keys.index_copy_(2, position, rotated(k, cos, sin))
-    values.index_copy_(2, position, v)
-    repeat = lambda t: t[:, :, None].expand(-1, -1, m.heads // m.kv_heads, -1, -1).flatten(1, 2)
-    mask = (torch.arange(keys.shape[2], device=x.device) <= position)[None, None, None]
-    heads = F.scaled_dot_product_attention(rotated(q, cos, sin), repeat(keys), repeat(values), attn_mask=mask)
-    return heads.transpose(1, 2).flatten(1)
-
-
-def gated(x: torch.Tensor, gate_up: torch.Tensor) -> torch.Tensor:
-    gate, up = F.linear(norm(x), gate_up).chunk(2, -1)
-    return F.silu(gate) * up
-
-
 def decode(draw: Draw, rank: int, world: int, m: Llama, batch: int, cache: int, at: int) -> Problem:
     """One step: a token of each sequence, at position `at` of a static cache; all ranks get all logits."""
     device, dtype = draw.device, draw.dtype
@@ -169,13 +112,13 @@ def decode(draw: Draw, rank: int, world: int, m: Llama, batch: int, cache: int, 
     cos, sin = rotary_table(cache, m.head, device, dtype)
     head = lambda r: draw.weight("head", r, m.vocabulary // world, m.hidden, m.hidden)
     caches = lambda i, r: [draw(f"{i} {what}", r, *shape) for what in ("keys", "values")]
-    layer = lambda i, r: attention_weights(draw, m, i, r, world)
+    layer = lambda i, r: layer_weights(draw, m, i, r, world)
 
     def function(comm, ids, embedding, position, cos, sin, head, layers, caches):
         x = F.embedding(ids, embedding)
         for (qkv, o, gate_up, down), (keys, values) in zip(layers, caches):
-            x = x + comm.row_product(attend_cached(m, world, x, qkv, keys, values, position, cos, sin), o)
-            x = x + comm.row_product(gated(x, gate_up), down)
+            x = x + comm.row_product(attend_cached(m, world, norm(x), qkv, keys, values, position, cos, sin), o)
+            x = x + comm.row_product(gated(norm(x), gate_up), down)
         return gathered(F.linear(norm(x), head), comm.world, comm.name)
 
     def reference() -> list[torch.Tensor]:
@@ -185,10 +128,10 @@ def decode(draw: Draw, rank: int, world: int, m: Llama, batch: int, cache: int, 
             parts = []
             for r in range(world):
                 qkv, o, *_ = wide(layer(i, r))
-                parts.append(F.linear(attend_cached(m, world, x, qkv, *wide(caches(i, r)), position, *tables), o))
+                parts.append(F.linear(attend_cached(m, world, norm(x), qkv, *wide(caches(i, r)), position, *tables), o))
             x = x + sum(parts)
             mlps = (wide(layer(i, r)[2:]) for r in range(world))  # one rank's at a time
-            x = x + sum(F.linear(gated(x, gate_up), down) for gate_up, down in mlps)
+            x = x + sum(F.linear(gated(norm(x), gate_up), down) for gate_up, down in mlps)
         return [torch.cat([F.linear(norm(x), head(r).float()) for r in range(world)])]
 
     layers, own = [layer(i, rank) for i in range(m.layers)], [caches(i, rank) for i in range(m.layers)]
@@ -230,31 +173,18 @@ def gathered_product(draw: Draw, rank: int, world: int, m: int, n: int, k: int) 
     return Problem(f"ag_gemm: {m} x {n} x {k}", function, [x(rank), weight], reference)
 
 
-def causal(m: Llama, world: int, x, qkv, cos, sin) -> torch.Tensor:
-    """[tokens, hidden] -> [tokens, the rank's heads]"""
-    q, k, v = split_heads(F.linear(x, qkv)[None], m, world)
-    q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-    heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=m.heads != m.kv_heads)
-    return heads.transpose(1, 2).flatten(2)[0]
-
-
-def mlp(x: torch.Tensor, gate_up: torch.Tensor) -> torch.Tensor:
-    gate, up = F.linear(x, gate_up).chunk(2, -1)
-    return F.silu(gate) * up
-
-
 def layer(draw: Draw, rank: int, world: int, m: Llama, tokens: int) -> Problem:
     """Forward and backward of a layer; each rank has its tokens outside of attention's and the MLP's products."""
     part = slice(rank * tokens // world, (rank + 1) * tokens // world)
     whole, gradient = draw("x", 0, tokens, m.hidden), draw("gradient", 0, tokens, m.hidden)
     cos, sin = rotary_table(tokens, m.head, draw.device, draw.dtype)
-    weights = lambda r: attention_weights(draw, m, 0, r, world)
+    weights = lambda r: layer_weights(draw, m, 0, r, world)
 
     def function(comm, x, cos, sin, qkv, o, gate_up, down):
         y = gathered(norm(x), comm.world, comm.name)
         x = x + scattered(F.linear(causal(m, world, y, qkv, cos, sin), o), comm.world, comm.name)
         y = gathered(norm(x), comm.world, comm.name)
-        return x + scattered(F.linear(mlp(y, gate_up), down), comm.world, comm.name)
+        return x + scattered(F.linear(gated(y, gate_up), down), comm.world, comm.name)
 
     def reference() -> list[torch.Tensor]:
         x = whole.float().requires_grad_()
@@ -262,7 +192,7 @@ def layer(draw: Draw, rank: int, world: int, m: Llama, tokens: int) -> Problem:
         y = norm(x)
         z = x + sum(F.linear(causal(m, world, y, w[0], cos.float(), sin.float()), w[1]) for w in everybody)
         y = norm(z)
-        z = z + sum(F.linear(mlp(y, w[2]), w[3]) for w in everybody)
+        z = z + sum(F.linear(gated(y, w[2]), w[3]) for w in everybody)
         own, *rest = torch.autograd.grad(z, [x, *everybody[rank]], gradient.float())
         return [z.detach()[part], own[part], *rest]
 

@@ -21,88 +21,15 @@ import torch.distributed as dist
 import ark_torch
 from ark_torch.explain import summarize
 from ark_torch.records import recording
-from harness import HEAD_START_CYCLES, relative_error, summary
-from tensor_parallel import AT, parser
+from harness import Captured, relative_error, summary
+from tensor_parallel import AT, END, parser
 from tensor_parallel_cases import Draw, Problem, entries
-from tensor_parallel_ways import base_of, called, exists, in_graph
+from tensor_parallel_together import Clock, Together, synchronize
+from tensor_parallel_ways import base_of, called, exists
 from workers import emit
 
-GRACE = 90.0  # seconds that a rank with an error waits for the others
 FACTOR, LEAST = 2.0, 1e-6  # of eager's own error; a smaller one is none
 WALL_CALLS = 10
-
-
-class Together:
-    """The ranks, at the starter's store."""
-
-    def __init__(self, args):
-        store = dist.TCPStore("127.0.0.1", args.port, is_master=False, timeout=timedelta(seconds=args.limit))
-        self.store, self.rank, self.world, self.limit, self.turn = store, args.rank, args.ranks, args.limit, 0
-
-    def everybody(self, value: object, seconds: float | None = None) -> list:
-        """What all ranks say, in their order."""
-        self.turn += 1
-        keys = [f"{self.turn} of {rank}" for rank in range(self.world)]
-        self.store.set(keys[self.rank], json.dumps(value))
-        self.store.wait(keys, timedelta(seconds=seconds or self.limit))
-        return [json.loads(self.store.get(key)) for key in keys]
-
-    def attempt(self, do: Callable[[], object]) -> tuple[object, str]:
-        """What `do` gives here, and the error of the first rank that has one. Ends the process where the device is
-        lost, or where ranks without an error do not come (they wait for this one, inside)."""
-        result, error = None, ""
-        try:
-            result = do()
-            synchronize()
-        except Exception as caught:
-            traceback.print_exc()
-            error = f"{type(caught).__name__}: {caught}"[:500]
-            try:
-                synchronize()
-            except Exception:
-                sys.exit(error)
-        try:
-            errors = self.everybody(error, GRACE if error else None)
-        except dist.DistStoreError:
-            sys.exit(error or "the other ranks did not come")
-        return result, next((f"rank {rank}: {text}" for rank, text in enumerate(errors) if text), "")
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-class Clock:
-    """Milliseconds of one call on this rank: of its GPU, from when all ranks were there; on CPUs by the clock. The L2
-    cache is filled with something else before, and the GPU kept busy while the CPU prepares the call."""
-
-    def __init__(self, group: dist.ProcessGroup, cuda: bool):
-        self.group, self.cuda = group, cuda
-        if cuda:
-            self.flush = torch.zeros(64 << 20, device="cuda")
-            self.meeting = torch.zeros(1, device="cuda")
-
-    def gpu(self, call: Callable[[], object]) -> float:
-        if not self.cuda:
-            return self.wall(call)
-        self.flush.sum()
-        torch.cuda._sleep(HEAD_START_CYCLES)
-        dist.all_reduce(self.meeting, group=self.group)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
-
-    def wall(self, call: Callable[[], object]) -> float:
-        dist.barrier(group=self.group)
-        synchronize()
-        begin = time.perf_counter()
-        call()
-        synchronize()
-        return (time.perf_counter() - begin) * 1e3
 
 
 def plan_of(records: list) -> dict:
@@ -143,7 +70,7 @@ class Row:
 
     def built(self, way: str, expected: list[torch.Tensor]) -> tuple[Callable, list[float]]:
         call = self.base(base_of(way))
-        call = in_graph(call) if way.endswith("-graph") else call
+        call = Captured(call) if way.endswith("-graph") else call
         self.problem.prepare()
         got = call()
         assert len(got) == len(expected)
@@ -151,11 +78,10 @@ class Row:
 
     def add(self, way: str, expected: list[torch.Tensor]) -> None:
         """Builds the way on all ranks, or notes why not."""
-        if self.together.rank == 0:
-            print(f"{AT}{way}", flush=True)
         if why := self.failed.get(way) or self.failed.get(base_of(way)):
             self.failed[way] = why
             return
+        self.together.say(f"{AT}{way}")
         made, error = self.together.attempt(lambda: self.built(way, expected))
         if error:
             self.failed[way] = error
@@ -178,7 +104,7 @@ class Row:
                 sample = clock.gpu(self.calls[way])
                 if number >= 3:  # the first ones warm up
                     gpu[way].append(sample)
-        for number in range(min(rounds, WALL_CALLS)):
+        for _ in range(min(rounds, WALL_CALLS)):
             for way in ways:
                 wall[way].append(clock.wall(self.calls[way]))
         slowest = lambda samples: [max(each) for each in zip(*self.together.everybody(samples))]
@@ -193,8 +119,7 @@ def measure(row: Row, ways: list[str], clock: Clock, rounds: int) -> dict:
         raise RuntimeError(f"the reference: {error}")
     for way in ["eager", *sorted((w for w in ways if w != "eager"), key=lambda way: way.endswith("-graph"))]:
         row.add(way, expected)
-    if row.together.rank == 0:
-        print(f"{AT}timing", flush=True)
+    row.together.say(f"{AT}timing")
     del expected
     gpu, wall = row.timed(clock, ways, rounds)
     scale = 1e3 / problem.layers if problem.layers else 1.0
@@ -233,29 +158,34 @@ def main() -> None:
         torch.set_num_threads(1)
     torch._dynamo.config.recompile_limit = 64  # ways share code
     device = torch.device("cuda", args.rank) if cuda else torch.device("cpu")
-    together = Together(args)
+    together = Together(args.port, args.rank, args.ranks, args.limit)
     groups = groups_of(together, args.device, args.limit)
     clock, skip = Clock(groups["rival"], cuda), json.loads(args.skip)
     for kind, make, sizes in entries(args.cases, args.small or not cuda, args.layers, args.batch)[args.start :]:
         draw = Draw(f"{kind} {sizes}", device, torch.bfloat16)
         problem = make(draw, args.rank, args.ranks, *sizes)
-        if args.rank == 0:
-            print(problem.case, flush=True)
+        together.say(problem.case)
         row = Row(problem, together, groups, draw.dtype, skip.get(kind, {}))
         found = measure(row, args.modes, clock, args.rounds)
         if args.rank == 0:
             emit(found)
         del problem, row
+        torch.compiler.reset()
         gc.collect()
         if cuda:
             torch.cuda.empty_cache()
     if cuda:
         ark_torch.distributed.check()
-    together.everybody("the end")
-    sys.stdout.flush()
+    together.everybody("all is measured")
+    together.say(END)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    main()
+    try:
+        main()
+    except BaseException as error:  # an exit that waits for collectives that never end would hide it
+        traceback.print_exc()
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)

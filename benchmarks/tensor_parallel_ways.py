@@ -5,7 +5,7 @@
 | ark | torch.compile(backend="ark") | a group "ark" |
 | eager | ATen | NCCL (Gloo on CPUs) |
 | inductor | torch.compile() | NCCL (Gloo on CPUs) |
-| inductor-symm | torch.compile() | symmetric memory: one-shot all-reduces, products in pieces beside gathers and scatters |
+| inductor-symm | torch.compile() | symmetric memory: one-shot all-reduces; products cut up beside others |
 | one-shot, two-shot | ATen | all-reduces of torch's symmetric memory; products write into it |
 
 Each may end in `-graph`: in a CUDA graph.
@@ -19,8 +19,6 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
-
-from harness import Captured
 
 COLLECTIVE = torch.ops._c10d_functional  # what torch.distributed._functional_collectives calls
 BASES = ("ark", "eager", "inductor", "inductor-symm", "one-shot", "two-shot")
@@ -138,12 +136,12 @@ def called(base: str, problem, groups: dict[str, dist.ProcessGroup], dtype: torc
     comm = comm_of(base, problem, groups, dtype)
     function = lambda *tensors: problem.function(comm, *tensors)
     if base == "ark":
-        function = torch.compile(function, backend="ark")
+        function = torch.compile(function, backend="ark", dynamic=False)
     elif base == "inductor":
-        function = torch.compile(function)
+        function = torch.compile(function, dynamic=False)
     elif base == "inductor-symm":
         options = {} if problem.reduced else pipelined(comm.group)
-        function = torch.compile(function, options=options)
+        function = torch.compile(function, options=options, dynamic=False)
     leaves = [t for t in problem.tensors if isinstance(t, torch.Tensor) and t.requires_grad]
 
     def call() -> list[torch.Tensor]:
@@ -154,7 +152,3 @@ def called(base: str, problem, groups: dict[str, dist.ProcessGroup], dtype: torc
         return [out.detach(), *torch.autograd.grad(out, leaves, problem.gradient)]
 
     return call
-
-
-def in_graph(call: Callable[[], object]) -> Captured:
-    return Captured(call)
