@@ -1,4 +1,4 @@
-"""The benchmark of tensor-parallel steps, at toy sizes on CPUs; a way that fails, crashes or hangs costs itself alone."""
+"""The benchmark of tensor-parallel steps, at toy sizes on CPUs; a way that fails, crashes or hangs costs itself."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ import tensor_parallel
 from tensor_parallel_cases import Draw, entries
 from tensor_parallel_together import Together
 
+from tests.conftest import has_extension
+
+pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -58,7 +61,7 @@ def test_every_case(tmp_path):
 
 def test_a_rival_that_cannot_compile_is_noted(tmp_path):
     variables = {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    (row,) = run(tmp_path, "--cases", "ag_gemm", "--modes", "ark,inductor", **variables)["rows"]
+    (row,) = run(tmp_path, "--cases", "decode", "--modes", "ark,inductor", **variables)["rows"]
     assert set(row["failed"]) == {"inductor"} and row["failed"]["inductor"].startswith("rank 0: ")
     assert row["ark"]["median"] > 0 and row["rivals"] == {}
 
@@ -76,8 +79,8 @@ def test_ranks_agree_on_the_error_of_one():
         thread.start()
     for thread in threads:
         thread.join(60)
-    error = "rank 0: ZeroDivisionError: integer division or modulo by zero"
-    assert [found[r][0][1].replace(" by zero", "").split(" or ")[0] for r in range(2)] == [error.split(" or ")[0]] * 2
+    (nothing, error), (five, same) = found[0][0], found[1][0]
+    assert nothing is None and five == 5 and error == same and error.startswith("rank 0: ZeroDivisionError: ")
     assert [found[r][1] for r in range(2)] == [(0, ""), (1, "")]
 
 
@@ -95,9 +98,10 @@ for number in range(args.start, 2):
         if args.rank == 0:
             print(AT + way, flush=True)
         if number == 1 and way == "ark" and args.rank == 1:
+            time.sleep(1)
             print("lost", file=sys.stderr, flush=True)
             os._exit(3)
-        if number == 1 and way == "eager":
+        if number == 1:
             time.sleep(60)
     if args.rank == 0:
         emit({{"case": number, "failed": skip}})
