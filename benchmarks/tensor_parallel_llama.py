@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Llama:
     name: str
     hidden: int
@@ -21,6 +21,9 @@ class Llama:
     ffn: int
     vocabulary: int
     head: int = 128
+
+    def __repr__(self) -> str:
+        return f"{self.name} of {self.layers} layers"
 
 
 LLAMA_8B = Llama("Llama-3.1-8B", 4096, 32, 32, 8, 14336, 128256)

@@ -185,7 +185,7 @@ if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         main()
-    except BaseException as error:  # an exit that waits for collectives that never end would hide it
+    except BaseException:  # an exit that waits for collectives that never end would hide it
         traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        sys.stderr.flush()
         os._exit(1)

@@ -46,7 +46,7 @@ class Together:
             synchronize()
         except Exception as caught:
             traceback.print_exc()
-            error = f"{type(caught).__name__}: {caught}"[:500]
+            error = " ".join(f"{type(caught).__name__}: {caught}"[:500].split())
             try:
                 synchronize()
             except Exception:

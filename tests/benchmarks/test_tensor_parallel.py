@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import tensor_parallel
 from tensor_parallel_cases import Draw, entries
 from tensor_parallel_together import Together
-
 from tests.conftest import has_extension
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
