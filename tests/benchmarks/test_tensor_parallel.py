@@ -17,6 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import tensor_parallel
 from tensor_parallel_cases import Draw, entries
+from tensor_parallel_rank import Row
 from tensor_parallel_together import Together
 from tests.conftest import has_extension
 
@@ -119,6 +120,18 @@ def test_a_crash_and_a_hang_are_left_out_one_by_one(tmp_path, monkeypatch):
     rows = list(tensor_parallel.rows_of(args, [("gemm_rs", "a"), ("gemm_rs", "b")]))
     assert rows[0] == {"case": 0, "failed": {}} and rows[1]["case"] == 1 and len(rows) == 2
     assert rows[1]["failed"] == {"ark": "rank 1 ended with 3: lost", "eager": "the row took more than 10 s"}
+
+
+def test_a_wrong_result_is_never_timed(monkeypatch):
+    """Errors up to twice eager's pass, on every rank; NaN does not."""
+    errors = {"eager": [0.01, 0.02], "ark": [0.019, 0.039], "inductor": [0.019, 0.041], "one-shot": [float("nan"), 0.0]}
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    row = Row(None, Together(store.port, 0, 1, 30.0), {}, torch.float32, {})
+    monkeypatch.setattr(row, "built", lambda way, expected: (lambda: way, errors[way]))
+    for way in errors:
+        row.add(way, [])
+    assert set(row.calls) == {"eager", "ark"} and set(row.failed) == {"inductor", "one-shot"}
+    assert row.failed["inductor"].startswith("wrong: relative errors [0.019, 0.041]")
 
 
 @pytest.mark.parametrize("kind", ["decode", "layer"])
