@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import sys
 import time
@@ -48,6 +49,11 @@ def plan_of(records: list) -> dict:
     }
 
 
+def largest(errors: tuple[float, ...]) -> float:
+    """NaN where one is."""
+    return max(errors, key=lambda error: (math.isnan(error), error))
+
+
 class Row:
     """The ways of a problem, those that failed, and what is measured."""
 
@@ -86,7 +92,7 @@ class Row:
         if error:
             self.failed[way] = error
             return
-        worst = [max(of_ranks) for of_ranks in zip(*self.together.everybody(made[1]))]
+        worst = [largest(of_ranks) for of_ranks in zip(*self.together.everybody(made[1]))]
         self.errors[way] = worst
         limits = [max(LEAST, FACTOR * error) for error in self.errors["eager"]] if "eager" in self.errors else worst
         if all(error <= limit for error, limit in zip(worst, limits)):

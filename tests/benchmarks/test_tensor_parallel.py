@@ -17,7 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import tensor_parallel
 from tensor_parallel_cases import Draw, entries
-from tensor_parallel_rank import Row
+from tensor_parallel_rank import Row, largest
 from tensor_parallel_together import Together
 from tests.conftest import has_extension
 
@@ -130,6 +130,7 @@ def test_a_wrong_result_is_never_timed(monkeypatch):
     monkeypatch.setattr(row, "built", lambda way, expected: (lambda: way, errors[way]))
     for way in errors:
         row.add(way, [])
+    assert str(largest((0.1, float("nan"), 0.2))) == "nan" and largest((0.1, 0.3, 0.2)) == 0.3
     assert set(row.calls) == {"eager", "ark"} and set(row.failed) == {"inductor", "one-shot"}
     assert row.failed["inductor"].startswith("wrong: relative errors [0.019, 0.041]")
 
