@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/h200"
+SYMMETRIC = ("one-shot", "two-shot", "inductor-symm")  # ways of benchmarks/tensor_parallel.py
 INDUCTOR = ("inductor", "reduce-overhead", "max-autotune")
 
 
@@ -187,9 +188,27 @@ def communication() -> str:
     return "\n".join(lines)
 
 
+def tensor_parallel() -> str:
+    """Steps of tensor-parallel models; ark's as it is called and in a CUDA graph, the rivals in CUDA graphs."""
+    heads = ("what", "GPUs", "unit", "ark", "ark in a CUDA graph", "eager, NCCL", "inductor, NCCL",
+             "symmetric memory, its best", "file, commit")  # fmt: skip
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for path in sorted(RESULTS.glob("tensor_parallel_*.json")):
+        found = document(path.stem)
+        for row in (row for row in found["rows"] if "error" not in row):
+            rivals = {name: result["median"] for name, result in row["rivals"].items()}
+            symmetric = {name: time for name, time in rivals.items() if name.startswith(SYMMETRIC)}
+            best = min(symmetric, key=symmetric.get, default=None)
+            times = (median(row["ark"]), *map(rivals.get, ("ark-graph", "eager-graph", "inductor-graph")))
+            cells = [row["case"], str(found["ranks"]), row["unit"], *map(number, times)]
+            cells += [f"{number(symmetric[best])} ({best})" if best else "", f"`{path.name}`, {found['commit'][:7]}"]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 TABLES = {"models": models, "batches": batches, "tasks": tasks, "kinds": kinds, "sweep": sweep, "calls": calls,
           "timeline": timeline, "allreduce": allreduce, "collectives": collectives,
-          "communication": communication}  # fmt: skip
+          "communication": communication, "tensor_parallel": tensor_parallel}  # fmt: skip
 PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md",
          *(ROOT / f"docs/notes/{name}.md" for name in ("collectives", "planning", "tasks"))]  # fmt: skip
 BLOCK = re.compile(r"(<!-- measured (\w+): begin -->\n)(.*?)(<!-- measured \2: end -->)", re.S)

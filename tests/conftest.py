@@ -20,6 +20,7 @@ os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of
 SLOW = (
     "benchmarks/test_benchmarks.py",
     "benchmarks/test_tables.py",
+    "benchmarks/test_tensor_parallel.py",
     "benchmarks/test_turns.py",
     "cuda_compile/",
     "distributed/",
