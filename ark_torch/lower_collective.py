@@ -157,6 +157,9 @@ def _all_gather(ctx: Lowering, x: Value, size: int, group: Group, out: torch.Ten
 
 def _reduce_scatter(ctx: Lowering, x: Value, op: str, size: int, group: Group, out: torch.Tensor) -> Value:
     _check_size(size, group)
+    rows = x.shape[0] if x.shape else 1
+    if isinstance(rows, int) and rows % size:
+        raise Unsupported(f"reduce_scatter_tensor of {rows} rows among {size} ranks")  # ATen says what is wrong
     return reduced(ctx, exchange(ctx, parts(ctx, x, size, meta_shape(out)), group), op, ctx.like(out))
 
 

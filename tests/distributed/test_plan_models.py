@@ -239,6 +239,17 @@ def through_aten(rank: int, world: int) -> None:
     dist.destroy_process_group(second)
 
 
+def rows_that_do_not_divide(rank: int, world: int) -> None:
+    """ATen raises, as in eager."""
+    scatter, name = torch.ops._c10d_functional.reduce_scatter_tensor, dist.group.WORLD.group_name
+    function = lambda x: torch.ops._c10d_functional.wait_tensor(scatter(x, "sum", world, name))
+    x = torch.ones(2 * world + 1, 3)
+    torch._dynamo.reset()
+    for run in (function, torch.compile(function, backend="ark")):
+        with pytest.raises(RuntimeError, match="expected an input of"):
+            run(x)
+
+
 def other_strides(rank: int, world: int) -> None:
     """One rank's argument has strides that its plan was not made for: a copy, no run of ATen's on this rank alone."""
     fast = compiled(lambda x: funcol.all_reduce(x * 2, "sum", dist.group.WORLD))
@@ -273,6 +284,7 @@ MODELS = [
     dynamic_sizes,
     some_ranks,
     through_aten,
+    rows_that_do_not_divide,
     other_strides,
     an_index_error,
 ]

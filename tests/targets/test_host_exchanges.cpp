@@ -306,8 +306,6 @@ void test_interface_of_several() {
 void test_refusals() {
   Case c = all_reduce(2);
   const plan::Plan plan = plan_of(c.graph, 4);
-  EXPECT_THROW(UnsupportedError, plan::pack(plan), "exchanges between 2 ranks");
-  EXPECT_THROW(UnsupportedError, targets::make_cuda(plan, {}), "run on the host alone");
   auto executable = targets::make_host(plan, {});
   std::vector<void*> slots(plan.buffers.size(), nullptr);
   EXPECT_THROW(UserError, executable->launch({.slots = slots}), "needs the memory of 2 ranks");
@@ -322,6 +320,30 @@ void test_refusals() {
   for (Node& node : b.graph.nodes)
     if (node.op == OpKind::kExchange) node.attrs.group = node.inputs[0] == x ? "tensor" : "data";
   EXPECT_THROW(UnsupportedError, plan_of(b.finish({z}, "two groups"), 4), "exchanges of the groups 'tensor'");
+}
+
+/// As kernels read it: operands that are boxes are marked, the others are not.
+void test_packed() {
+  const plan::Plan plan = plan_of(all_reduce(2).graph, 4);
+  const plan::Packed packed = plan::pack(plan);
+  int boxes = 0;
+  for (size_t at = 0; at < packed.records.size();) {
+    const auto& record = *reinterpret_cast<const abi::OpRecord*>(&packed.records[at]);
+    const auto* operands = reinterpret_cast<const abi::Operand*>(&record + 1);
+    for (int i = 0; i < record.num_operands; ++i) {
+      const abi::u32 slot = operands[i].slot;
+      if (slot == abi::kNoSlot) continue;
+      const plan::BufferKind kind = plan.buffers.at(slot & ~abi::kBoxSlot).kind;
+      const bool box = kind == plan::BufferKind::kBox || kind == plan::BufferKind::kBoxOut;
+      EXPECT_EQ(box, (slot & abi::kBoxSlot) != 0);
+      boxes += box;
+    }
+    at += static_cast<size_t>(record.record_bytes + 63) / 64 * 64;
+  }
+  EXPECT_EQ(boxes, 4);  // two are written, two are read
+  plan::Plan many = plan;
+  many.world = abi::kMostPlanRanks + 1;
+  EXPECT_THROW(UnsupportedError, plan::pack(many), "at most 8");
 }
 
 /// Waits for other ranks taken away: ThreadSanitizer must see it.
@@ -351,5 +373,6 @@ int main(int argc, char** argv) {
   test_interface();
   test_interface_of_several();
   test_refusals();
+  test_packed();
   return test::result("host_exchanges");
 }
