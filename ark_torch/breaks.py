@@ -28,9 +28,9 @@ def breaks_since(begin_us: int) -> Counter:
     """One line per break, with its place -> how often, since Dynamo was reset and `begin_us`: breaks between graphs,
     and functions that Dynamo gave up, which run eagerly as a whole. Whose backend it was Dynamo does not say."""
     found = [(r.reason, _place_of(r.user_stack)) for r in graph_break_reasons]
-    known = {reason for reason, _ in found}
-    skipped = [frame for frame in skipped_frames(begin_us) if frame[0] not in known]
-    found += [(reason, _place(file, line)) for reason, file, line in skipped]
+    given_up = [(reason, _place(file, line)) for reason, file, line in skipped_frames(begin_us)]
+    known = set(found)  # of some functions that it gives up Dynamo notes the break too
+    found += [skipped for skipped in given_up if skipped not in known]
     return Counter(describe(reason) + place for reason, place in found)
 
 

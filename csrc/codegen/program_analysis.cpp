@@ -248,6 +248,11 @@ bool ProgramAnalysis::plain_store(int i) const {
   return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0;
 }
 
+bool ProgramAnalysis::only_copies() const {
+  return !flagged_ && count_ == 2 && info_[0].plain_load && !info_[0].scalar && instr(1).op == Opcode::kYield &&
+         instr(1).a == 0;
+}
+
 uint32_t ProgramAnalysis::plain_operands(Opcode op) const {
   uint32_t mask = 0;
   for (int i = 0; i < count_; ++i)

@@ -74,6 +74,8 @@ class ProgramAnalysis {
   /// Whether an epilogue reads accumulators of other columns.
   bool reads_pairs() const;
   bool plain_store(int i) const;
+  /// Whether a prologue yields what it loads.
+  bool only_copies() const;
   /// Operands that loads or stores (`op`) reach by coordinates alone, as a mask.
   uint32_t plain_operands(Opcode op) const;
   bool irregular_load(int i) const;

@@ -34,7 +34,9 @@ class Printer : public ProgramAnalysis {
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true;" : "false;"));
     if (program_.kind == ProgramKind::kPointwise) print_transposed();
     if (form_ != nullptr) print_form();
-    if (program_.kind == ProgramKind::kPrologue) line(cat("  using Copied = ", copied_type(), ";"));
+    // How an element of what a prologue copies lies in memory.
+    if (program_.kind == ProgramKind::kPrologue)
+      line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void", ";"));
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));
     if (program_.kind == ProgramKind::kEpilogue)
@@ -122,13 +124,6 @@ class Printer : public ProgramAnalysis {
         line(cat("    all = ready_operand<V>(c, ", instr(i).operand, ", x, in.r", i, ") && all;"));
     line("    return all;");
     line("  }");
-  }
-
-  /// Of a prologue that yields what it loads: how an element lies in memory; else void.
-  std::string copied_type() const {
-    const bool copies = !flagged_ && count_ == 2 && info_[0].plain_load && !info_[0].scalar &&
-                        instr(1).op == Opcode::kYield && instr(1).a == 0;
-    return copies ? input_type(instr(0)) : "void";
   }
 
   void print_inputs() {

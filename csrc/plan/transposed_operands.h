@@ -10,6 +10,11 @@
 
 namespace ark::plan {
 
+/// By an operand's strides along a dimension and along the domain's last one: contiguous along the first of them alone.
+inline bool is_contiguous_across(int64_t along_dim, int64_t along_last) {
+  return along_dim == 1 && along_last != 0 && along_last != 1;
+}
+
 /// Bytes of an element of an operand that the program loads; 0: it does not.
 inline int loaded_bytes(const Program& program, int operand) {
   for (const Instr& in : program.instrs)
@@ -55,9 +60,8 @@ inline uint32_t transposed_operands(const Op& op, const Program& program) {
     const auto at = static_cast<size_t>(p.first_operand + i);
     if (at >= op.operands.size() || op.operands[at].slot == abi::kNoSlot || op.operands[at].index_operand >= 0)
       continue;
-    const int64_t along = op.operands[at].stride[last];
-    if (op.operands[at].stride[last - 1] == 1 && along != 0 && along != 1 && is_read_everywhere(program, i))
-      result |= 1u << i;
+    const auto& stride = op.operands[at].stride;
+    if (is_contiguous_across(stride[last - 1], stride[last]) && is_read_everywhere(program, i)) result |= 1u << i;
   }
   return most_transposed(program, result);
 }

@@ -129,6 +129,22 @@ def test_graph_breaks_have_reasons_and_places(executor):
     assert explain(lambda x: x * 2, torch.ones(3)).breaks == {}
 
 
+def given_up(x):
+    """Dynamo does not go on after a break within `try`."""
+    try:
+        return torch.nonzero(x)
+    finally:
+        x.numel()
+
+
+def test_breaks_for_one_reason_are_told_apart_by_their_places(executor):
+    torch.compiler.reset()
+    for function in (broken, given_up):
+        torch.compile(function, backend="ark")(torch.ones(3))
+    places = {line.rpartition(":")[2] for line in report().breaks if "aten.nonzero" in line}
+    assert places == {f"{broken.__code__.co_firstlineno + 1})", f"{given_up.__code__.co_firstlineno + 3})"}
+
+
 def test_strict_refuses_a_graph_break(executor):
     with pytest.raises(Exception, match="strict: a graph break.*aten.nonzero.*test_explain.py"):
         torch.compile(broken, backend="ark", options={"strict": True})(torch.ones(3))

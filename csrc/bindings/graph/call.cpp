@@ -323,16 +323,29 @@ Run begin_run(runtime::CompiledGraph& graph, const CallLayout& layout, int devic
   return run;
 }
 
+void bind_tensors(Run& run, const runtime::CompiledGraph& graph, const CallLayout& layout) {
+  bind_inputs(run, graph, layout);
+  allocate_outputs(run);
+  fill_slots(run);
+}
+
+/// What `body` makes of a run whose tensors are bound.
+template <class Body>
+auto with_run(runtime::CompiledGraph& graph, const CallLayout& layout, int device_index,
+              const py::object& current_stream, const py::list& items, Body body) {
+  return with_torch_errors([&] {
+    Run run = begin_run(graph, layout, device_index, current_stream, items.ptr());
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::DeviceGuard guard(run.device);
+    bind_tensors(run, graph, layout);
+    return body(run);
+  });
+}
+
 }  // namespace
 
 py::list Caller::run(const py::list& items) {
-  return with_torch_errors([&] {
-    Run run = begin_run(*graph_, layout_, device_index_, current_stream_, items.ptr());
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    c10::DeviceGuard guard(run.device);
-    bind_inputs(run, *graph_, layout_);
-    allocate_outputs(run);
-    fill_slots(run);
+  return with_run(*graph_, layout_, device_index_, current_stream_, items, [&](Run& run) {
     launch(run, *run.instance->executable, *run.instance->states, nullptr, seed_);
     copy_back(run, *graph_);
     return collect(run, layout_);
@@ -340,13 +353,7 @@ py::list Caller::run(const py::list& items) {
 }
 
 std::pair<py::list, int64_t> Caller::run_loop(const py::list& items, int64_t most) {
-  return with_torch_errors([&] {
-    Run run = begin_run(*graph_, layout_, device_index_, current_stream_, items.ptr());
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    c10::DeviceGuard guard(run.device);
-    bind_inputs(run, *graph_, layout_);
-    allocate_outputs(run);
-    fill_slots(run);
+  return with_run(*graph_, layout_, device_index_, current_stream_, items, [&](Run& run) {
     targets::Iterations iterations{.most = most, .look_up = look_at_signals};
     try {
       launch(run, *run.instance->executable, *run.instance->states, nullptr, seed_, &iterations);
@@ -371,9 +378,7 @@ std::pair<py::list, py::list> Caller::run_traced(const py::list& items) {
     }
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     c10::DeviceGuard guard(run.device);
-    bind_inputs(run, *graph_, layout_);
-    allocate_outputs(run);
-    fill_slots(run);
+    bind_tensors(run, *graph_, layout_);
     auto bytes = static_cast<int64_t>(executable->trace_capacity() * sizeof(abi::TraceRecord));
     at::Tensor trace = at::empty({bytes}, at::TensorOptions(at::kByte).device(run.device));
     trace.zero_();

@@ -55,7 +55,6 @@ ARK_ABI_BOTH constexpr int strip_windows(int m, int k) {
   const int registers = strip_page_k(k) / 64 * ((m + 7) / 8);  // of a slice
   return (strip_slices(k) * registers + 127) / 128;
 }
-#undef ARK_ABI_BOTH
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (plan/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address

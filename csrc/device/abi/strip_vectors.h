@@ -8,11 +8,6 @@
 
 namespace ark::abi {
 
-#ifdef __CUDACC__
-#define ARK_ABI_BOTH __host__ __device__
-#else
-#define ARK_ABI_BOTH
-#endif
 inline constexpr int kStripRoundK = 512;
 /// Rounds of a page of rows of k elements.
 ARK_ABI_BOTH constexpr int strip_rounds(int k) { return strip_page_k(k) / kStripRoundK; }
@@ -29,6 +24,5 @@ ARK_ABI_BOTH constexpr int strip_vector_k(int number, int warp, int q) {
 ARK_ABI_BOTH constexpr int strip_vector_byte(int round, int half, int warp, int q) {
   return round * (kStripRoundK * 2) + warp * 128 + half * 64 + q * 16;
 }
-#undef ARK_ABI_BOTH
 
 }  // namespace ark::abi

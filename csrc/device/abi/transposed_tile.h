@@ -8,11 +8,6 @@
 
 namespace ark::abi {
 
-#ifdef __CUDACC__
-#define ARK_ABI_BOTH __host__ __device__
-#else
-#define ARK_ABI_BOTH
-#endif
 inline constexpr int kTransposedColumns = 64;
 /// Columns behind the last whose elements a vector that begins in the tile may want.
 inline constexpr int kTransposedReach = 8;
@@ -57,6 +52,5 @@ struct TransposedWalk {
     column = 0;
   }
 };
-#undef ARK_ABI_BOTH
 
 }  // namespace ark::abi

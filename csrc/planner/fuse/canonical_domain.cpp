@@ -97,8 +97,7 @@ class Canonical {
     int bytes = 0;
     for (size_t i = 0; i < built_.operands.size(); ++i) {
       if (!walks_domain(facts_, built_, i) || built_.access[i] != Access::kRead) continue;
-      const int64_t last = stride(i, dims_.back());
-      if (built_.operands[i].index_operand < 0 && stride(i, dim) == 1 && last != 0 && last != 1 &&
+      if (built_.operands[i].index_operand < 0 && plan::is_contiguous_across(stride(i, dim), stride(i, dims_.back())) &&
           plan::is_read_everywhere(built_.program, static_cast<int>(i)))
         bytes += size_bytes(static_cast<DType>(built_.operands[i].dtype));
     }
