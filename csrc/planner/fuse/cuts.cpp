@@ -180,8 +180,7 @@ class Cutter {
   void visit(int g) {
     const Group& x = group(g);
     std::vector<Demand>& demands = demands_[static_cast<size_t>(g)];
-    const bool opaque =
-        x.kind == GroupKind::kAttention || x.kind == GroupKind::kAttentionBackward || x.kind == GroupKind::kIndexStore;
+    const bool opaque = is_opaque(x.kind);
     std::vector<int> chosen;
     bool must_run = !x.index_stores.empty();
     for (int v : x.values) {
@@ -312,7 +311,7 @@ class Cutter {
     for (int i : x.index_stores) {
       for (size_t k = 1; k < state_.node(i).inputs.size(); ++k) start.push_back(state_.owner(state_.node(i).inputs[k]));
     }
-    if (x.kind == GroupKind::kIndexStore) {
+    if (x.kind == GroupKind::kIndexStore || x.kind == GroupKind::kPieces) {
       for (ir::ValueId input : state_.node(x.anchors[0]).inputs) demand(input, g);
       return;
     }
