@@ -244,7 +244,6 @@ def joins(shapes=JOINS) -> Iterator[Op]:
         inputs = [normal(count, width) for width in widths]
         join = lambda *parts: torch.cat(parts, -1)
         yield op("concatenation", name, join, inputs, 2 * count * sum(widths), quick=quick)
-    yield from other_joins()
 
 
 def other_joins() -> Iterator[Op]:
@@ -274,7 +273,7 @@ def batch_norms(shapes=IMAGES) -> Iterator[Op]:
 
 PARTS = (
     *(few_rows, tiles, float_products, attentions, backwards),
-    *(pointwise, transposes, heads_last, rows, columns, joins, batch_norms),
+    *(pointwise, transposes, heads_last, rows, columns, joins, other_joins, batch_norms),
 )
 
 
