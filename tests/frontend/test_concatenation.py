@@ -84,6 +84,15 @@ def test_same_input(executor):
     check(lambda x: torch.cat([-x[:, 200:], x[:, :200]], -1), x)
 
 
+def test_read_by_pointwise(executor):
+    """What pointwise ops make of a concatenation."""
+    a, b, bias = values((300, 400)), values((300, 401)), values((801,))
+    check(lambda a, b: torch.cat([a, b], 1).relu(), a, b)
+    check(lambda a, b, bias: torch.where(torch.cat([a, b], 1) > bias, torch.cat([a, b], 1) * 2, bias), a, b, bias)
+    check(lambda a, b, bias: (torch.cat([a, b], 1) + bias).t() * torch.cat([b, a], 1).t(), a, b, bias)
+    check(lambda a, b: (torch.cat([a, b], 1).relu(), torch.cat([a, b], 1).relu().sum(1)), a, b)
+
+
 def test_inputs_are_overwritten(executor):
     """What is joined is the old value, and a joined value may be what overwrites."""
 

@@ -78,6 +78,19 @@ void one_op_for_what_reads_the_same() {
   expect_text(writes_of(m, joined(m, {m.unary(Opcode::kNeg, high), low}, 1)), "Pointwise +0 +64", "rotated halves");
 }
 
+void pointwise_nodes_go_along() {
+  Model m;
+  const ValueId a = m.input(kBF16, {256, 768}), b = m.input(kBF16, {256, 769}), bias = m.input(kBF16, {1537});
+  const ValueId both = joined(m, {a, b}, 1);
+  const ValueId gate = m.unary(Opcode::kSigmoid, m.pointwise(Opcode::kAdd, {both, bias}, kBF16, {256, 1537}));
+  m.graph.outputs.push_back(m.binary(Opcode::kMul, both, gate));
+  const FusedGraph graph = planner::fuse(m.graph, true, 132);
+  expect_text(writes(graph), "Pointwise +0, Pointwise +768", "an activation");
+  for (const FusedOp& op : graph.ops)
+    for (const Instr& in : graph.programs[static_cast<size_t>(op.op.record.params.program.program)].instrs)
+      expect(in.op != Opcode::kWhere && in.op != Opcode::kLt, cat(op.op.name, " selects"));
+}
+
 void readers_wait_for_all() {
   Model m;
   const ValueId a = m.input(kBF16, {256, 256}), b = m.input(kBF16, {256, 256}), w = m.input(kBF16, {512, 256});
@@ -107,6 +120,7 @@ int main() {
   inputs_are_copied();
   who_computes_a_piece_stores_it();
   one_op_for_what_reads_the_same();
+  pointwise_nodes_go_along();
   readers_wait_for_all();
   what_stays_a_selection();
   return finish("pieces");

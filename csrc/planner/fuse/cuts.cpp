@@ -375,7 +375,11 @@ class Cutter {
       return;
     }
     state_.stored[static_cast<size_t>(v)] = true;
-    for (ir::ValueId input : inputs(v)) demand(input, kFree + v);
+    // The slices of one value are one reader: they read different elements.
+    const int whole = state_.slices[static_cast<size_t>(v)].of, reader = whole >= 0 ? whole : v;
+    state_.first_reader[static_cast<size_t>(reader)] =
+        std::min(state_.first_reader[static_cast<size_t>(reader)], first);
+    for (ir::ValueId input : inputs(v)) demand(input, kFree + reader);
   }
 
   bool worth_storing(int v, const std::vector<int>& readers) {
