@@ -43,6 +43,7 @@ def test_other_dimensions(dim):
         parts.append(values(own))
     check(lambda *xs: torch.cat(xs, dim), *parts)
     check(lambda *xs: torch.cat([x.relu() * 2 for x in xs], dim), *parts)
+    check(lambda *xs: torch.cat(xs, dim).relu() * 2, *parts)
 
 
 def test_layouts():
