@@ -135,6 +135,9 @@ void rows() {
   expect(check_case<P, 8>(short_rows) == 0, "short rows go one by one");
   Case even{{33, 104}, 3 * 104, 0, 11, {0, 0, 0}, {104, 112, 0}, {7, 7, 7}, {8, 8, 1}};
   expect(check_case<P, 8>(even) == 33 * 104, "rows of whole vectors");
+  const Case slice{{33, 104}, 3 * 104, 0, 11, {1, 0, 0}, {1537, 104, 0}, {7, 7, 7}, {8, 1, 1}};
+  const i64 in_slice = check_case<P, 8>(slice);
+  expect(in_slice >= 33 * 96 && in_slice < 33 * 104, "rows of whole vectors in longer ones of 1537");
   Case counting{{33, 101}, 303, 0, 4, {0, 0, 0}, {101, 101, 101}, {7, 7, 7}, {8, 8, 8}};
   expect(check_case<FakeProgram<2, false>, 8>(counting) == 0, "programs that count along the row");
 }
@@ -151,7 +154,7 @@ void random_cases() {
     const i64 tiles = (total + c.tile - 1) / c.tile;
     c.first = up_to(tiles);
     c.count = 1 + up_to(tiles - c.first);
-    const bool whole = c.sizes[2] % 8 == 0;
+    const bool whole = c.sizes[2] % 8 == 0 && up_to(2) == 0;
     const i64 phase = whole ? 0 : up_to(8), pitch = c.sizes[2] + (whole ? 0 : up_to(8));
     for (int k = 0; k < kOperands; ++k) {
       const bool alike = k < 2;

@@ -111,6 +111,20 @@ NamedPlan transposed_plan() {
   return {"pointwise_transposed", p};
 }
 
+/// Pieces of a concatenation: one that is copied, one that is computed, two halves that share an op.
+NamedPlan pieces_plan() {
+  plan::Plan p;
+  add_sum(p, {2048, 769}, {{DType::kBF16, {769, 1}}, {DType::kBF16, {1537, 1}}});
+  add_sum(p, {16, 70, 128},
+          {{DType::kF32, {8960, 128, 1}}, {DType::kF32, {8960, 1, 70}}, {DType::kF32, {12928, 128, 1}}});
+  ProgramBuilder b(ProgramKind::kPointwise, 2, 0, 4);
+  const int high = b.load(0, DType::kBF16), low = b.load(1, DType::kBF16);
+  b.store(2, DType::kBF16, b.op(Opcode::kNeg, high));
+  b.store(3, DType::kBF16, low);
+  p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, b), "rotated halves"));
+  return {"pieces", p};
+}
+
 ProgramBuilder rms_norm(ProgramKind kind) {
   ProgramBuilder b(kind, 2, 1, kind == ProgramKind::kRow ? 3 : 2);
   const int x = b.load(0, DType::kBF16), w = b.load(1, DType::kBF16);
@@ -372,6 +386,7 @@ NamedPlan simple_attention_plan(bool tensor_cores) {
 std::vector<NamedPlan> plans() {
   return {pointwise_plan(),
           transposed_plan(),
+          pieces_plan(),
           row_plan(),
           column_plan(),
           rows_plan(RowsPlan::kEverySize),

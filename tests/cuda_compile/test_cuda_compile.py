@@ -50,6 +50,7 @@ def compile_source(path: Path) -> str:
     [
         "pointwise",
         "pointwise_transposed",
+        "pieces",
         "row",
         "row_trace",
         "column",

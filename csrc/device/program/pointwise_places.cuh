@@ -1,6 +1,6 @@
 // Which elements of a pointwise item the threads take: vectors where all operands that move by vectors are aligned,
-// one by one what is left. Where a vector's length divides the flattened domain they lie at its multiples; else, in
-// rows of a length that no vector divides, they begin at the places of each row that are aligned.
+// one by one what is left. Where a vector's length divides the rows, and what moves by vectors is aligned at multiples of
+// it, they lie there; else they begin at the places of each row that are aligned.
 #pragma once
 #include "device/program/domain.cuh"
 
@@ -58,6 +58,17 @@ ARK_DEVICE int head_operand(const Context& c) {
   return head;
 }
 
+/// Is the operand aligned at all multiples of V in every row?
+template <class P, int V, class Context>
+ARK_DEVICE bool aligned_rows(const Context& c, int operand) {
+  const abi::Operand& o = c.operand(operand);
+  i64 steps = o.offset / element_bytes(o.dtype);
+#pragma unroll
+  for (int d = 0; d + 1 < P::kDims; ++d)
+    if (c.task.record->size[d] > 1) steps |= o.stride[d];
+  return (steps & (V - 1)) == 0;
+}
+
 /// How an item's elements are divided.
 template <class P, int V, class Context>
 struct PointwisePlaces {
@@ -68,13 +79,17 @@ struct PointwisePlaces {
   ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : rows{c, begin, end} {
     const abi::OpRecord& r = *c.task.record;
     const i64 row = r.size[P::kDims - 1], tile = r.params.program.tile;
-    const bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
+    bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
+    int head = -1;
+    if constexpr (P::kFreeRows) {
+      head = head_operand<P, V>(c);
+      divides = divides && (head < 0 || aligned_rows<P, V>(c, head));
+    }
     whole = begin;
     if (divides && (tile % V == 0 || tile >= total)) {
       whole = end - (end - begin) % V;
     } else if constexpr (P::kFreeRows) {
-      const int head = row < 4 * V ? -1 : head_operand<P, V>(c);
-      by_rows = head >= 0;
+      by_rows = row >= 4 * V && head >= 0;
       if (by_rows) rows.start(head);
     }
   }

@@ -180,8 +180,7 @@ class Cutter {
   void visit(int g) {
     const Group& x = group(g);
     std::vector<Demand>& demands = demands_[static_cast<size_t>(g)];
-    const bool opaque =
-        x.kind == GroupKind::kAttention || x.kind == GroupKind::kAttentionBackward || x.kind == GroupKind::kIndexStore;
+    const bool opaque = is_opaque(x.kind);
     std::vector<int> chosen;
     bool must_run = !x.index_stores.empty();
     for (int v : x.values) {
@@ -312,7 +311,7 @@ class Cutter {
     for (int i : x.index_stores) {
       for (size_t k = 1; k < state_.node(i).inputs.size(); ++k) start.push_back(state_.owner(state_.node(i).inputs[k]));
     }
-    if (x.kind == GroupKind::kIndexStore) {
+    if (x.kind == GroupKind::kIndexStore || x.kind == GroupKind::kPieces) {
       for (ir::ValueId input : state_.node(x.anchors[0]).inputs) demand(input, g);
       return;
     }
@@ -376,7 +375,11 @@ class Cutter {
       return;
     }
     state_.stored[static_cast<size_t>(v)] = true;
-    for (ir::ValueId input : inputs(v)) demand(input, kFree + v);
+    // The slices of one value are one reader: they read different elements.
+    const int whole = state_.slices[static_cast<size_t>(v)].of, reader = whole >= 0 ? whole : v;
+    state_.first_reader[static_cast<size_t>(reader)] =
+        std::min(state_.first_reader[static_cast<size_t>(reader)], first);
+    for (ir::ValueId input : inputs(v)) demand(input, kFree + reader);
   }
 
   bool worth_storing(int v, const std::vector<int>& readers) {

@@ -63,6 +63,7 @@ StorageId Emitter::add_storage(DType dtype, const std::vector<int64_t>& sizes, c
   if (product(sizes) == 0) storage.num_elements = 0;
   result_.storages.push_back(std::move(storage));
   writer_.push_back(-1);
+  sliced_.push_back(false);
   return static_cast<StorageId>(result_.storages.size()) - 1;
 }
 
@@ -93,6 +94,7 @@ void Emitter::make_storages() {
         state_.places[static_cast<size_t>(v)] = state_.places[static_cast<size_t>(state_.owner(node.inputs[0]))];
         continue;
       }
+      if (state_.slices[static_cast<size_t>(v)].of >= 0) continue;  // see place_slices
       const Tensor& t = state_.tensor(v);
       const StorageId id = add_storage(t.dtype, t.sizes, t.strides, state_.graph.values[static_cast<size_t>(v)].name);
       result_.storages.back().returned = t.output;
@@ -102,6 +104,18 @@ void Emitter::make_storages() {
       }
       state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
     }
+  }
+  place_slices();
+}
+
+/// A slice lies in the memory of another value.
+void Emitter::place_slices() {
+  for (size_t v = 0; v < state_.slices.size(); ++v) {
+    const Slice& slice = state_.slices[v];
+    if (slice.of < 0) continue;
+    const Place& whole = state_.places[static_cast<size_t>(slice.of)];
+    state_.places[v] = {whole.storage, whole.strides, whole.offset + slice.offset};
+    sliced_[static_cast<size_t>(whole.storage)] = true;
   }
 }
 
@@ -189,9 +203,15 @@ int64_t Emitter::touched_bytes(const FusedOp& op) const {
     const abi::Operand& x = op.op.operands[i];
     if (x.slot == abi::kNoSlot || op.access[i] == Access::kParameters) continue;
     const Storage& storage = result_.storages[x.slot];
+    const bool writes = op.access[i] != Access::kRead;
     int64_t elements = storage.num_elements;
     if (x.index_operand >= 0) elements = std::min(elements, domain);
-    per_storage[{x.slot, op.access[i] != Access::kRead}] = elements * size_bytes(storage.dtype);
+    int64_t& bytes = per_storage[{x.slot, writes}];
+    if (writes && sliced_[x.slot]) {  // each operand a slice of its own
+      bytes += std::min(elements, domain) * size_bytes(storage.dtype);
+    } else {
+      bytes = elements * size_bytes(storage.dtype);
+    }
   }
   int64_t sum = 0;
   for (const auto& [key, bytes] : per_storage) sum += bytes;
@@ -262,8 +282,8 @@ void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {
   if (op.op.operands.size() > kMaxOperands) cut(op, nodes);
   for (size_t i = 0; i < op.access.size(); ++i) {
     const bool writes = op.access[i] == Access::kWrite || op.access[i] == Access::kReadWrite;
-    if (writes && op.op.operands[i].slot != abi::kNoSlot)
-      writer_[op.op.operands[i].slot] = static_cast<int>(result_.ops.size());
+    const uint32_t slot = op.op.operands[i].slot;
+    if (writes && slot != abi::kNoSlot && !sliced_[slot]) writer_[slot] = static_cast<int>(result_.ops.size());
   }
   result_.ops.push_back(std::move(op));
 }
@@ -277,6 +297,11 @@ void Emitter::emit_group(int g) {
                       std::any_of(group.values.begin(), group.values.end(),
                                   [&](int v) { return state_.stored[static_cast<size_t>(v)]; });
   if (!wanted) return;
+  if (group.kind == GroupKind::kPieces) {  // by now all of them have been stored
+    writer_[static_cast<size_t>(state_.places[static_cast<size_t>(group.values[0])].storage)] =
+        static_cast<int>(result_.ops.size()) - 1;
+    return;
+  }
   for (int v : group.values) {
     const auto o = static_cast<size_t>(v);
     const bool elementwise = group.kind != GroupKind::kAttention && group.kind != GroupKind::kAttentionBackward &&
@@ -297,6 +322,8 @@ void Emitter::emit_group(int g) {
         return attention_backward_group(g);
       case GroupKind::kIndexStore:
         return index_store_group(g);
+      case GroupKind::kPieces:
+        return;
     }
   } catch (const NeedStored& need) {
     missing_.push_back(need.owner);

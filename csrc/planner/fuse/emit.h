@@ -18,6 +18,7 @@ class Emitter {
  private:
   // emit.cpp
   void make_storages();
+  void place_slices();
   void emit_group(int g);
   void program_group(int g);
   Coords source_place(int node) const;
@@ -77,7 +78,8 @@ class Emitter {
   std::vector<int> missing_;
   std::vector<bool> emitted_;              // per group
   std::vector<std::vector<int>> free_at_;  // per group: free values to be stored before it, not yet emitted
-  std::vector<int> writer_;                // per storage: last op that writes it, -1
+  std::vector<int> writer_;                // per storage: last op that writes it, -1: it is not there yet
+  std::vector<bool> sliced_;               // per storage: slices of it are stored
   std::vector<MaskInfo> masks_;
 };
 

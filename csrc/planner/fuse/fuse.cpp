@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "planner/fuse/empty.h"
+#include "planner/fuse/pieces.h"
 #include "planner/fuse/simplify.h"
 #include "planner/fuse/state.h"
 
@@ -137,6 +138,19 @@ const Coords* view_map(const State& state, int view) {
   return t.map_state == Tensor::Map::kKnown ? &t.map : nullptr;
 }
 
+/// What follows from the graph alone.
+void read(State& state) {
+  state.tensors.clear(), state.users.clear(), state.copied.clear();
+  read_tensors(state);
+  state.forced.assign(state.tensors.size(), false);
+  state.no_claim.assign(state.tensors.size(), false);
+  state.in_pieces.assign(state.tensors.size(), false);
+  state.slices.assign(state.tensors.size(), Slice{});
+  find_in_place(state);
+  if (state.tensor_cores) pad_rows(state);
+  force(state);
+}
+
 FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows) {
   State state;
   state.graph = simplify(std::move(bound_graph), num_workers);
@@ -144,12 +158,11 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
   state.tensor_cores = tensor_cores;
   state.few_rows = few_rows;
   state.num_workers = num_workers;
-  read_tensors(state);
-  state.forced.assign(state.tensors.size(), false);
-  state.no_claim.assign(state.tensors.size(), false);
-  find_in_place(state);
-  if (tensor_cores) pad_rows(state);
-  force(state);
+  read(state);
+  if (const std::vector<Pieces> pieces = split_concatenations(state); !pieces.empty()) {
+    read(state);
+    place_pieces(state, pieces);
+  }
   constexpr int kMaxRestarts = 200;
   for (;; ++state.restarts) {
     check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");

@@ -42,6 +42,10 @@ void Grouper::visit(int i) {
     }
     case OpKind::kExchange:
       return exchange(i);
+    case OpKind::kCat:
+      if (state_.in_pieces[static_cast<size_t>(node.outputs[0])])
+        return own(node.outputs[0], add_group(GroupKind::kPieces, i));
+      break;
     case OpKind::kIndexStore:
       if (!is_select_store(state_, node) || state_.in_place[static_cast<size_t>(node.outputs[0])])
         return index_store(i);

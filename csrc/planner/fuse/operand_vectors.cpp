@@ -51,7 +51,7 @@ Phase phase_of(const BuiltProgram& built, const abi::Operand& o, int64_t vector)
   return phase;
 }
 
-/// Rows whose length no vector divides: a pointwise task begins vectors where the operands of one phase are aligned
+/// Rows whose length no vector divides, or that are slices of such rows: a pointwise task begins vectors where the operands of one phase are aligned
 /// (device/program/pointwise.cuh). The phase of what is written goes first, then that of most bytes read.
 void set_by_phase(const DomainFacts& facts, uint32_t innermost, int64_t vector, BuiltProgram& built) {
   std::map<Phase, std::array<int64_t, 2>> bytes;
@@ -71,12 +71,24 @@ void set_by_phase(const DomainFacts& facts, uint32_t innermost, int64_t vector, 
   }
 }
 
+/// A slice of longer rows: what is written there moves by no vector at multiples of its length.
+bool writes_off_alignment(const DomainFacts& facts, uint32_t innermost, const BuiltProgram& built, int64_t longest) {
+  constexpr int64_t kFewVectors = 4;  // the device begins vectors anew in no shorter rows
+  if (built.dims.back() < kFewVectors * longest) return false;
+  for (size_t i = 0; i < built.operands.size(); ++i) {
+    if (built.access[i] == Access::kRead || !is_contiguous(facts, innermost, built, i)) continue;
+    if (!fits(built, built.operands[i], 2)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void set_vectors(const DomainFacts& facts, uint32_t innermost, BuiltProgram& built) {
   if (built.dims.empty()) return;
   const int64_t longest = longest_vector(built.program);
-  if (built.dims.size() > 1 && built.dims.back() % longest != 0 && has_free_rows(built.program))
+  const bool free = built.dims.size() > 1 && has_free_rows(built.program);
+  if (free && (built.dims.back() % longest != 0 || writes_off_alignment(facts, innermost, built, longest)))
     return set_by_phase(facts, innermost, longest, built);
   for (size_t i = 0; i < built.operands.size(); ++i) {
     if (!is_contiguous(facts, innermost, built, i)) continue;

@@ -40,11 +40,27 @@ struct Place {
   int64_t offset = 0;
 };
 
-enum class GroupKind : uint8_t { kPointwise, kRow, kColumn, kMatmul, kAttention, kAttentionBackward, kIndexStore };
+enum class GroupKind : uint8_t {
+  kPointwise,
+  kRow,
+  kColumn,
+  kMatmul,
+  kAttention,
+  kAttentionBackward,
+  kIndexStore,
+  kPieces  // no op: a concatenation that is there when all of its pieces are
+};
 /// Nothing else is computed along the op of such a group.
 inline bool is_opaque(GroupKind kind) {
-  return kind == GroupKind::kAttention || kind == GroupKind::kAttentionBackward || kind == GroupKind::kIndexStore;
+  return kind == GroupKind::kAttention || kind == GroupKind::kAttentionBackward || kind == GroupKind::kIndexStore ||
+         kind == GroupKind::kPieces;
 }
+
+/// The part of another value's memory in which a value lies.
+struct Slice {
+  int of = -1;         // owner, -1: the value has memory of its own
+  int64_t offset = 0;  // of its first element
+};
 
 /// Nodes that one op computes (a matmul group may become several ops). Groups are numbered in an order in which
 /// everything that a group reads is computed by earlier groups.
@@ -76,11 +92,13 @@ struct State {
   std::vector<Group> groups;
   std::vector<uint32_t> value_roots;  // per owner in a matmul group: anchors that it depends on
   // Decisions that survive a restart of the planning.
-  std::vector<bool> forced;    // per owner: must be in memory
-  std::vector<bool> no_claim;  // per owner: may not join the group of its operands
-  std::vector<bool> in_place;  // per owner (index store): written over its destination
-  std::vector<int> copied;     // owners that a CopyTo reads
-  int restarts = 0;            // of the planning so far
+  std::vector<bool> forced;     // per owner: must be in memory
+  std::vector<bool> no_claim;   // per owner: may not join the group of its operands
+  std::vector<bool> in_place;   // per owner (index store): written over its destination
+  std::vector<int> copied;      // owners that a CopyTo reads
+  std::vector<bool> in_pieces;  // per owner (concatenation): written by its pieces (pieces.h)
+  std::vector<Slice> slices;    // per owner: of a concatenation
+  int restarts = 0;             // of the planning so far
   // Filled by the cuts.
   std::vector<bool> stored;        // per owner
   std::vector<int> first_reader;   // per free owner: first group that reads it
