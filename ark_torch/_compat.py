@@ -11,6 +11,7 @@ from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as auto_functionalized
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -26,7 +27,9 @@ except ImportError:  # pragma: no cover - the public alias of older versions
 
 __all__ = [
     "FakeTensor",
+    "WHILE_LOOPS",
     "aot_autograd",
+    "auto_functionalized",
     "backend_functions",
     "calculate_time_spent",
     "decompositions",
@@ -46,6 +49,8 @@ __all__ = [
     "unset_fake_temporarily",
 ]
 
+# the loop, and the one that returns the values of every iteration (forward graphs have it)
+WHILE_LOOPS = (torch.ops.higher_order.while_loop, torch.ops.higher_order.while_loop_stack_output)
 _ = _sympy  # the package must be imported for its printers to be registered
 
 
