@@ -32,7 +32,10 @@ def _graph(gm: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
     return operator.attrgetter(node.target)(gm)
 
 
-def _plain(gm: fx.GraphModule, node: fx.Node) -> LoopNode:
+def _plain(gm: fx.GraphModule, node: fx.Node) -> LoopNode | None:
+    """None where the body writes tensors from outside, which AOTAutograd has left as they were."""
+    if node.kwargs:
+        return None
     cond, body, carried, additional = node.args
     stacked = node.target is not WHILE_LOOPS[0]
     return LoopNode(node, _graph(gm, cond), _graph(gm, body), list(carried), list(additional), [], stacked)

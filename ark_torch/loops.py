@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import size_expr
+from ark_torch.dump import dump_folder
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.loop_nodes import LoopNode, find_loops, replace_loop
@@ -114,6 +115,9 @@ class Loop:
         self.calls: OneByOne | None = None
         self.strict, self.counts = False, None
 
+    def __str__(self) -> str:
+        return "while_loop"
+
     @property
     def has_effect(self) -> bool:
         return self.launch is None
@@ -180,7 +184,7 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
         if loop.stacked:
             raise Unsupported("a loop that keeps every iteration's values, for a backward pass")
         lowered = lower_loop(name, loop.cond, loop.body, len(loop.carried), device)
-        native = {**options.native, "name": name}
+        native = {**options.native, "name": name, "dump": dump_folder()}
         executable = make_executable(to_text(lowered.graph), target, device.index or 0, native)
         if all(symbol in lowered.hints for symbol in lowered.symbols):
             executable.prepare([lowered.hints[symbol] for symbol in lowered.symbols])

@@ -15,6 +15,7 @@ from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value
 from ark_torch.lowering import SEED, Lowering
+from ark_torch.partition import attribute
 
 _WRITE = torch.ops.aten.copy_.default
 
@@ -63,7 +64,8 @@ class _Iteration:
         self._flag(more, go, count)
         for place, value in results.items():
             ctx.graph.store(self._argument(place), value)
-        carried = [self.places.index(place) for place in results] + [len(self.places) + 1]
+        whole = [place for place, value in results.items() if not self._is_partial(value)]
+        carried = [self.places.index(place) for place in whole] + [len(self.places) + 1]
         ctx.graph.loop = {"carried": carried, "go": len(self.places)}
         symbols = list(ctx.graph.sizes.symbols)
         inputs = [self.arguments[p] for p in self.places]
@@ -82,6 +84,8 @@ class _Iteration:
     def _lower(self, nodes: list[fx.Node], known: dict[fx.Node, int]) -> None:
         """`known`: placeholders that have no value yet -> their places."""
         for node in nodes:
+            if node.op == "get_attr" and isinstance(attribute(node), fx.GraphModule):
+                continue  # of a higher-order op, which has no rule
             for source in node.all_input_nodes:
                 if source in known and source not in self.ctx.env and isinstance(source.meta.get("val"), torch.Tensor):
                     self.ctx.env[source] = self._argument(known[source])
@@ -117,6 +121,20 @@ class _Iteration:
             value, old = self.ctx.env[node], self._argument(place)
             if (value.owner, value.offset, value.shape, value.strides) != (old.id, 0, old.shape, old.strides):
                 yield place, self.ctx.finish_as(value, val)
+
+    def _is_partial(self, value: Value) -> bool:
+        """Whether it may be made in place, by a store of some rows only."""
+        makers = {out: node for node in self.ctx.graph.nodes for out in node["outputs"]}
+        seen, todo = set(), [value.id]
+        while todo:
+            node = makers.get(todo.pop())
+            if node is None or id(node) in seen:
+                continue
+            if node["op"] == "index_store":
+                return True
+            seen.add(id(node))
+            todo += node["inputs"]
+        return False
 
     def _condition(self, results: dict[int, Value]) -> Value:
         own = placeholders(self.cond)
