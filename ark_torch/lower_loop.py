@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from ark_torch._compat import size_expr
+from ark_torch._compat import WHILE_LOOPS, size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value
 from ark_torch.lowering import SEED, Lowering
@@ -92,6 +92,8 @@ class _Iteration:
             self._lower_one(node)
 
     def _lower_one(self, node: fx.Node) -> None:
+        if node.target in WHILE_LOOPS:
+            raise Unsupported("a loop in a loop", node)
         try:
             self.ctx.lower(node)
         except Unsupported as error:
