@@ -12,6 +12,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as auto_functionalized
+from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 # the loop, and the one that returns the values of every iteration (forward graphs have it)
-WHILE_LOOPS = (torch.ops.higher_order.while_loop, torch.ops.higher_order.while_loop_stack_output)
+WHILE_LOOPS = (while_loop_op, while_loop_stack_output_op)
 _ = _sympy  # the package must be imported for its printers to be registered
 
 

@@ -1,5 +1,5 @@
-"""Graphs of their own in Dynamo's graph: regions under `torch.utils.checkpoint`, which AOTAutograd writes out in it, and
-the bodies of loops."""
+"""Graphs of their own in Dynamo's graph: regions under `torch.utils.checkpoint`, which AOTAutograd writes out in it,
+and the bodies of loops."""
 
 from __future__ import annotations
 
