@@ -29,7 +29,7 @@ class OneByOne:
             iteration += 1
         if self.stacked:
             return tuple(_stacked(column) for column in zip(*(kept or [values])))
-        return _own([*carried, *additional], [*values, *(rest[place] for place in self.written)])
+        return own_tensors([*carried, *additional], [*values, *(rest[place] for place in self.written)])
 
     def _goes_on(self, values: list, iteration: int) -> bool:
         return bool(_noted(self.cond, values, iteration)[0])
@@ -48,7 +48,7 @@ def _stacked(values: tuple):
     return torch.stack(values) if isinstance(values[0], torch.Tensor) else values[-1]
 
 
-def _own(given: list, results: list) -> tuple:
+def own_tensors(given: list, results: list) -> tuple:
     """Copies of results that share memory with an argument or an earlier result."""
     seen = {t.untyped_storage().data_ptr() for t in given if isinstance(t, torch.Tensor)}
     found = []
@@ -99,4 +99,4 @@ def _value(size, numbers: dict[str, int]) -> int:
     return expr if isinstance(expr, int) else int(expr.subs({s: numbers[s.name] for s in expr.free_symbols}))
 
 
-__all__ = ["OneByOne", "OneLaunch"]
+__all__ = ["OneByOne", "OneLaunch", "own_tensors"]

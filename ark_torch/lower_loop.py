@@ -47,6 +47,13 @@ def _result(gm: fx.GraphModule):
     return next(n for n in gm.graph.nodes if n.op == "output").args[0]
 
 
+def _copied(node: fx.Node) -> fx.Node:
+    """What the node is a copy of: the loop copies what it stores."""
+    while node.target is torch.ops.aten.clone.default and node.args[0].meta["val"].dtype == node.meta["val"].dtype:
+        node = node.args[0]
+    return node
+
+
 class _Iteration:
     def __init__(self, name: str, cond: fx.GraphModule, body: fx.GraphModule, num_carried: int, device: torch.device):
         self.ctx = Lowering(name, device)
@@ -118,6 +125,7 @@ class _Iteration:
                 raise Unsupported("a loop that carries a number")
             if any(stride == 0 and size != 1 for size, stride in zip(val.shape, val.stride())):
                 raise Unsupported("a loop that carries an expanded tensor")
+            node = _copied(node)
             if node in self.arguments:
                 self._argument(self.arguments.index(node))
             value, old = self.ctx.env[node], self._argument(place)
