@@ -13,7 +13,8 @@ def loop(step: Callable, n: int, carry, until: Callable | None = None, *, strict
     `carry` is a tuple or list of tensors or of dicts, lists and tuples of tensors, of any shapes and dtypes, on one
     device. `step` gets its items and returns a tuple of the same structure; each tensor keeps its shape, dtype and
     device. It may return what it was given, or views of it, and may read and write tensors from outside. `until` is
-    asked after each iteration and returns a bool tensor of one element.
+    asked after each iteration and returns a bool tensor of one element. Both are traced: what they do besides tensors
+    happens while that is done. In a function that is compiled itself, use `torch.while_loop`.
 
     The step is compiled at the first call and kept (the last 64 steps, until `torch.compiler.reset()`); another n
     compiles nothing. On the CPU a step of native ops alone runs as one launch. Any other is called once per iteration,

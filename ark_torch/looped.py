@@ -144,7 +144,8 @@ def _cause(error: Exception) -> str:
     """The line of Dynamo's message that says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     general = ("This higher order operator", "backend='ark' raised")
-    return next((line for line in lines if not line.startswith(general)), type(error).__name__)
+    line = next((line for line in lines if not line.startswith(general)), type(error).__name__)
+    return line.removeprefix("Unsupported: ").removeprefix("strict: ")
 
 
 @functools.lru_cache(maxsize=64)

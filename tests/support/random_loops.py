@@ -1,10 +1,12 @@
-"""Random steps for loops: `step(number, *carry) -> (number, *carry)` of a few matrices, and a condition."""
+"""Loops to try: random steps, `step(number, *carry) -> (number, *carry)` of a few matrices, with a condition."""
 
 from __future__ import annotations
 
 import random
 
 import torch
+
+from ark_torch.backend import ark
 
 OPS = ("product", "centre", "turn", "tanh", "add", "max", "row", "soft", "pick")
 
@@ -78,3 +80,18 @@ def called(step, goes_on, carry: tuple) -> tuple:
     while bool(goes_on(*carry)):
         carry = step(*carry)
     return carry
+
+
+def zero() -> torch.Tensor:
+    return torch.zeros((), dtype=torch.int64)
+
+
+def below(limit: int):
+    return lambda i, *carried: i < limit
+
+
+def looped(step, goes_on, **options):
+    """The loop as one compiled function of its carry."""
+    return torch.compile(
+        lambda *carry: torch.while_loop(goes_on, step, carry), backend=ark, fullgraph=True, options=options
+    )
