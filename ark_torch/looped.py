@@ -17,7 +17,7 @@ from ark_torch.records import REGISTRY, log
 _numbers = itertools.count()
 
 
-def check_carry(carry) -> tuple[list[torch.Tensor], object]:
+def _check_carry(carry) -> tuple[list[torch.Tensor], object]:
     """Its tensors and its structure."""
     if not isinstance(carry, (tuple, list)):
         raise TypeError(f"loop: carry is a {type(carry).__name__}, expected a tuple or list of tensors")
@@ -153,4 +153,17 @@ def looped_step(step: Callable, until: Callable | None, spec, strict: bool) -> L
     return LoopedStep(step, until, spec, strict)
 
 
-__all__ = ["check_carry", "looped_step"]
+@torch.compiler.disable
+def run_loop(step: Callable, n: int, carry, until: Callable | None, strict: bool) -> tuple:
+    """`ark_torch.loop`, with its arguments checked."""
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"loop: n is {n!r}, expected an int")
+    if not 0 <= n < 2**62:
+        raise ValueError(f"loop: n is {n}, expected 0 to 2**62 - 1")
+    leaves, spec = _check_carry(carry)
+    with torch.no_grad():
+        own = [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
+        return looped_step(step, until, spec, strict)(n, own)
+
+
+__all__ = ["looped_step", "run_loop"]

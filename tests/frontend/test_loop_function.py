@@ -184,3 +184,26 @@ def test_calls_are_logged_once_and_refused_under_strict(step, cause, caplog):
     assert len(lines) == 1 and cause in lines[0]
     with pytest.raises(Unsupported, match=f"strict: loop of {step.__name__}: .*{cause}"):
         ark_torch.loop(step, 2, CARRY, strict=True)
+
+
+def test_a_step_that_writes_its_carry():
+    carry = (torch.zeros(3),)
+    assert ark_torch.loop(lambda a: (a.add_(1),), 3, carry)[0].tolist() == [3, 3, 3]
+    assert carry[0].tolist() == [0, 0, 0]
+
+
+def test_a_module_is_a_step():
+    class Layer(torch.nn.Linear):
+        def forward(self, x):
+            return (torch.relu(super().forward(x)),)
+
+    layer, x = Layer(8, 8), torch.randn(4, 8)
+    (result,) = ark_torch.loop(layer, 3, (x,), strict=True)
+    assert not result.requires_grad
+    torch.testing.assert_close(result, plainly(layer, 3, (x,))[0].detach())
+
+
+def test_a_loop_in_a_compiled_function():
+    function = torch.compile(lambda a: ark_torch.loop(counting, 4, (CARRY[0], a * 2))[1] + 1, backend="ark")
+    expected = plainly(counting, 4, (CARRY[0], CARRY[1] * 2))[1] + 1
+    torch.testing.assert_close(function(CARRY[1]), expected)
