@@ -83,7 +83,7 @@ def test_no_iteration_gives_copies(native):
 @pytest.mark.parametrize("native", [True, False], ids=["launch", "calls"])
 @pytest.mark.parametrize("inside", [False, True], ids=["argument", "result"])
 def test_a_tensor_from_outside_is_written(inside, native):
-    def last(row):
+    def ordered(row):
         return row if native else torch.sort(row)[0]
 
     def run(table, row):
@@ -91,7 +91,7 @@ def test_a_tensor_from_outside_is_written(inside, native):
 
         def step(i, a):
             table.index_copy_(0, i.reshape(1), a)
-            return i + 1, last(torch.tanh(a + table.sum(0, keepdim=True)))
+            return i + 1, ordered(torch.tanh(a + table.sum(0, keepdim=True)))
 
         i, last = torch.while_loop(lambda i, a: (i < 5) & (table[0, 0] < 9), step, (zero(), row))
         return i, last, table + 1
@@ -100,7 +100,7 @@ def test_a_tensor_from_outside_is_written(inside, native):
         table = table * 2 if inside else table
         for i in range(5):
             table.index_copy_(0, torch.tensor([i]), row)
-            row = last(torch.tanh(row + table.sum(0, keepdim=True)))
+            row = ordered(torch.tanh(row + table.sum(0, keepdim=True)))
         return torch.tensor(5), row, table + 1
 
     inputs = torch.randn(8, 4), torch.randn(1, 4)
