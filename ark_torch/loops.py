@@ -94,7 +94,8 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
             raise Unsupported(f"a loop on {device} (in one launch: on the CPU)")
         if loop.stacked:
             raise Unsupported("a loop that keeps every iteration's values, for a backward pass")
-        lowered = lower_loop(name, loop.cond, loop.body, len(loop.carried), device)
+        written = {len(loop.carried) + place for place in loop.written}
+        lowered = lower_loop(name, loop.cond, loop.body, written, device)
         native = {**options.native, "name": name, "dump": dump_folder()}
         executable = make_executable(to_text(lowered.graph), target, device.index or 0, native)
         if all(symbol in lowered.hints for symbol in lowered.symbols):

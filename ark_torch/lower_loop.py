@@ -55,9 +55,9 @@ def _copied(node: fx.Node) -> fx.Node:
 
 
 class _Iteration:
-    def __init__(self, name: str, cond: fx.GraphModule, body: fx.GraphModule, num_carried: int, device: torch.device):
+    def __init__(self, name: str, cond: fx.GraphModule, body: fx.GraphModule, written: set[int], device: torch.device):
         self.ctx = Lowering(name, device)
-        self.cond, self.body, self.num_carried = cond, body, num_carried
+        self.cond, self.body, self.written = cond, body, written
         self.arguments = placeholders(body)
         self.places: list[int] = []
 
@@ -101,6 +101,8 @@ class _Iteration:
     def _lower_one(self, node: fx.Node) -> None:
         if node.target in WHILE_LOOPS:
             raise Unsupported("a loop in a loop", node)
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise Unsupported("a loop that writes its arguments", node)
         try:
             self.ctx.lower(node)
         except Unsupported as error:
@@ -114,6 +116,8 @@ class _Iteration:
         self._lower([n for n in nodes if n not in writes], places)
         stores: dict[int, fx.Node] = dict(enumerate(result))
         for node in writes:
+            if places[node.args[0]] not in self.written or node.users:
+                raise Unsupported("a loop that writes its arguments", node)
             stores[places[node.args[0]]] = node.args[1]
         return stores
 
@@ -177,6 +181,8 @@ class _Iteration:
             raise Unsupported("random numbers in a loop")
         if self.ctx.extras or self.ctx.graph.sizes.derived:
             raise Unsupported("a loop that computes with a size")
+        if len(self.ctx.graph.inputs) != len(self.places):
+            raise Unsupported("a loop that reads what is none of its arguments")
         if any(node["op"] == "exchange" for node in self.ctx.graph.nodes):
             raise Unsupported("a collective in a loop")
 
@@ -198,10 +204,11 @@ class _Iteration:
 
 
 def lower_loop(
-    name: str, cond: fx.GraphModule, body: fx.GraphModule, num_carried: int, device: torch.device
+    name: str, cond: fx.GraphModule, body: fx.GraphModule, written: set[int], device: torch.device
 ) -> LoopGraph:
-    """Raises Unsupported, with the node to blame as its second argument where there is one."""
-    return _Iteration(name, cond, body, num_carried, device).lower()
+    """`written`: places of the arguments from outside that the body writes. Raises Unsupported, with the node to blame
+    as its second argument where there is one."""
+    return _Iteration(name, cond, body, written, device).lower()
 
 
 __all__ = ["LoopGraph", "lower_loop", "placeholders"]
