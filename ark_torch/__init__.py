@@ -10,10 +10,21 @@ load_extension()
 from ark_torch import distributed  # noqa: E402
 from ark_torch._C import DeviceError, Unsupported  # noqa: E402
 from ark_torch.explain import Explanation, compile_times, explain, report  # noqa: E402
+from ark_torch.loop import loop  # noqa: E402
 from ark_torch.profile import profile  # noqa: E402
 
 __version__ = "0.1.0"
-__all__ = ["DeviceError", "Explanation", "Unsupported", "compile_times", "distributed", "explain", "profile", "report"]
+__all__ = [
+    "DeviceError",
+    "Explanation",
+    "Unsupported",
+    "compile_times",
+    "distributed",
+    "explain",
+    "loop",
+    "profile",
+    "report",
+]
 
 ark_autoload.register()  # where torch has not done it: TORCH_DEVICE_BACKEND_AUTOLOAD=0
 

@@ -8,13 +8,17 @@ import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as auto_functionalized
+from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
+from torch.utils import _pytree as pytree
 from torch.utils import _sympy
 from torch.utils._pytree import SequenceKey, key_get
 from torch.utils._sympy import functions as sympy_functions
@@ -26,7 +30,11 @@ except ImportError:  # pragma: no cover - the public alias of older versions
 
 __all__ = [
     "FakeTensor",
+    "FakeTensorMode",
+    "TorchDynamoException",
+    "WHILE_LOOPS",
     "aot_autograd",
+    "auto_functionalized",
     "backend_functions",
     "calculate_time_spent",
     "decompositions",
@@ -34,6 +42,7 @@ __all__ = [
     "graph_break_reasons",
     "guard_or_false",
     "key_get",
+    "pytree",
     "resolve_group",
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",
@@ -46,6 +55,8 @@ __all__ = [
     "unset_fake_temporarily",
 ]
 
+# the loop, and the one that returns the values of every iteration (forward graphs have it)
+WHILE_LOOPS = (while_loop_op, while_loop_stack_output_op)
 _ = _sympy  # the package must be imported for its printers to be registered
 
 

@@ -19,6 +19,7 @@ from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
 from ark_torch.eager_random import replace_dropout
 from ark_torch.errors import Unsupported
+from ark_torch.looped import looped_step
 from ark_torch.modes import check_mode, describe_modes
 from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
@@ -117,6 +118,7 @@ def _refuse(message: str):
 def _reset() -> None:
     """Called by torch.compiler.reset()."""
     REGISTRY.clear()
+    looped_step.cache_clear()
 
 
 for _word, _list in (("OPTIONS", describe_options()), ("MODES", describe_modes())):

@@ -13,6 +13,7 @@ from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.groups import COLLECTIVES, is_wait, other_groups, waited_for
 from ark_torch.host_scalars import on_device
+from ark_torch.loops import Loop, log_one_by_one
 from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
 from ark_torch.records import REGISTRY, GraphRecord
@@ -99,6 +100,18 @@ def _at(cause: str, place: str) -> str:
     return cause if place in cause else cause + place
 
 
+def _count_loop(loop: Loop, record: GraphRecord, strict: bool) -> None:
+    """One whose iterations are calls."""
+    if loop.launch is not None:
+        return
+    cause = f"a while_loop once per iteration: {loop.row.cause}"
+    record.num_aten += 1
+    record.fallbacks[cause] += 1
+    place = record.places.setdefault(cause, _users_line(loop.row.node))
+    if not strict:
+        log_one_by_one(record.name, _at(loop.row.cause, place))
+
+
 def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: GraphRecord, strict: bool) -> None:
     """What the steps leave to ATen goes into the record; under strict it is an error."""
     for step in steps:
@@ -106,6 +119,9 @@ def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: Graph
             if is_view(node) or node.op == "get_attr" or node.target is operator.getitem:
                 continue
             if is_symbolic(node) or node.target in HOST_OPS:
+                continue
+            if isinstance(node.target, Loop):
+                _count_loop(node.target, record, strict)
                 continue
             cause = causes.get(node, "too small for a plan of its own")
             record.num_aten += 1

@@ -1,4 +1,5 @@
-"""Regions under `torch.utils.checkpoint`: graphs of their own in Dynamo's graph, which AOTAutograd writes out in it."""
+"""Graphs of their own in Dynamo's graph: regions under `torch.utils.checkpoint`, which AOTAutograd writes out in it,
+and the bodies of loops."""
 
 from __future__ import annotations
 
@@ -8,14 +9,18 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
+from ark_torch._compat import WHILE_LOOPS
+
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
 def with_checkpointed(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """The graph, and the regions in it whose activations are computed again. Not those that are under a policy of the
-    user's: it names the ops that it keeps, ATen's attention among them."""
+    """The graph, its loops' bodies, and the regions in it whose activations are computed again. Not those that are
+    under a policy of the user's: it names the ops that it keeps, ATen's attention among them."""
     yield gm
     for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target in WHILE_LOOPS:
+            yield from with_checkpointed(operator.attrgetter(node.args[1].target)(gm))
         if node.op != "call_function" or node.target is not _CHECKPOINT:
             continue
         region = operator.attrgetter(node.args[0].target)(gm)

@@ -27,6 +27,7 @@ from ark_torch.emitter import Emitter
 from ark_torch.errors import Unsupported
 from ark_torch.groups import has_exchange
 from ark_torch.host_scalars import move_host_scalars
+from ark_torch.loops import Loop, replace_loops
 from ark_torch.lowering import SEED
 from ark_torch.ordering import order_edges, roots
 from ark_torch.partition import Step, is_constant, partition
@@ -74,6 +75,7 @@ class _GraphCompiler:
         self.device = graph_device(gm)
         self.target = resolve_target(options.target, self.device)
         check_workers(options.native.get("workers"), self.target, self.device)
+        replace_loops(gm, options, record, self.device, self.target, compile_graph)
         move_host_scalars(gm.graph, self.device)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
@@ -92,11 +94,14 @@ class _GraphCompiler:
 
     def build(self):
         self.causes = leave_random(self.nodes) if self.options.fallback_random else {}
+        loops = [n for n in self.nodes if isinstance(n.target, Loop)]
+        self.causes.update({n: n.target.row.cause for n in loops})
         probe_nodes(self.nodes, self.device, self.target, self.causes)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
         self._leave_offsets()
         steps, segments = self._plan()
-        self.record.segments = list(segments.values())
+        launches = [n.target.launch for n in loops if n.target.launch is not None]
+        self.record.segments = [*segments.values(), *launches]
         count_fallbacks(steps, self.causes, self.record, self.options.strict)
         emitter = Emitter(self.gm, self.symbols, self.device)
         return emitter.emit(self.record.name, self.placeholders, steps, segments, self.result)

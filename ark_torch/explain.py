@@ -59,12 +59,18 @@ class Explanation:
         lines = _table([columns, *(tuple(row[name] for name in columns) for row in rows)])
         lines.append("tasks: " + (", ".join(f"{kind} {n}" for kind, n in self.tasks.most_common()) or "none"))
         lines += exchanges.lines(self.exchanges, self.box_bytes)
+        lines += self._loop_lines()
         if self.fallbacks:
             lines.append("through ATen:")
             lines += [f"  {n:4d}  {cause}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
         else:
             lines.append("through ATen: nothing")
         return lines
+
+    def _loop_lines(self) -> list[str]:
+        rows = [row for graph in self.graphs for row in graph.loops]
+        lines = [f"  {row.name}: {f'a call per iteration: {row.cause}' if row.cause else 'one launch'}" for row in rows]
+        return ["loops:", *lines] if lines else []
 
     __repr__ = __str__
 

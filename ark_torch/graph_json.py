@@ -62,6 +62,7 @@ class GraphBuilder:
         self.inputs: list[int] = []
         self.immutable: list[bool] = []
         self.outputs: list[int] = []
+        self.loop: dict = {}  # of a graph that is an iteration: what it carries, its stop flag (places in inputs)
         self.node_name = ""
         self.module = ""
 
@@ -100,6 +101,10 @@ class GraphBuilder:
         self.emit(op, [of] if inputs is None else inputs, [out], {})
         return out
 
+    def store(self, target: Value, source: Value) -> Value:
+        """Writes an input, or a view of one, in place."""
+        return self.add_view(target, target.shape, target.strides, target.offset, [target, source], op="copy_to")
+
     def add_value(self, dtype, shape, strides) -> Value:
         return self._add_value(dtype, shape, strides, name=self.node_name)
 
@@ -118,6 +123,7 @@ class GraphBuilder:
     def finish(self) -> dict:
         written = {self.values[n["outputs"][0]]["base"] for n in self.nodes if n["op"] == "copy_to"}
         immutable = [i not in written for i in self.inputs]
+        loop = {"loop": self.loop} if self.loop else {}
         return {
             "name": self.name,
             "symbols": self.sizes.symbols,
@@ -127,6 +133,7 @@ class GraphBuilder:
             "immutable": immutable,
             "outputs": self.outputs,
             "nodes": self.nodes,
+            **loop,
         }
 
 

@@ -116,4 +116,4 @@ def lower_copy_to(ctx: Lowering, node, target: Value, source: Value, non_blockin
         raise Unsupported("copy_ into an expanded tensor")
     source = ctx.cast(source, target.dtype)
     source = ctx.expand(source, target.shape)
-    return ctx.graph.add_view(target, target.shape, target.strides, target.offset, [target, source], op="copy_to")
+    return ctx.graph.store(target, source)

@@ -24,7 +24,8 @@ def is_view(node: fx.Node) -> bool:
 
 
 def _is_higher_order(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.HigherOrderOperator)
+    """What other higher-order ops than loops do nobody says; a loop (loops.py) may draw and wait like any graph."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator) or getattr(node.target, "has_effect", False)
 
 
 def _is_wait(node: fx.Node) -> bool:

@@ -13,6 +13,15 @@ log = logging.getLogger("ark")
 
 
 @dataclass
+class LoopRow:
+    """A `while_loop` of a graph; `cause`: why each iteration is a call, empty where all are one launch."""
+
+    name: str
+    cause: str = ""
+    node: object = None  # fx.Node to blame
+
+
+@dataclass
 class GraphRecord:
     """One graph that a compiler of the backend was given."""
 
@@ -24,6 +33,7 @@ class GraphRecord:
     runtime_fallbacks: Counter = field(default_factory=Counter)  # cause -> sizes or layouts that run through ATen
     internal_errors: list[str] = field(default_factory=list)
     segments: list = field(default_factory=list)  # segment.NativeSegment
+    loops: list[LoopRow] = field(default_factory=list)
     num_aten: int = 0
     seconds: float = 0.0  # ark's own part of the compilation
 

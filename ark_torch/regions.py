@@ -17,15 +17,15 @@ def inline_regions(gm: fx.GraphModule) -> None:
     for node in calls:
         region = operator.attrgetter(node.args[0].target)(gm)
         inline_regions(region)
-        _replace(gm, node, _copy(gm, node, region))
+        _replace(gm, node, copy_nodes(gm, node, region, node.args[2:]))
     if calls:
         gm.recompile()
 
 
-def _copy(gm: fx.GraphModule, call: fx.Node, region: fx.GraphModule) -> tuple:
-    """The region's nodes in front of its call, after (region, name, *arguments); what the region returns."""
+def copy_nodes(gm: fx.GraphModule, call: fx.Node, region: fx.GraphModule, arguments):
+    """The region's nodes in front of its call, for these arguments; what the region returns."""
     placeholders = [n for n in region.graph.nodes if n.op == "placeholder"]
-    copies = dict(zip(placeholders, call.args[2:], strict=True))
+    copies = dict(zip(placeholders, arguments, strict=True))
     with gm.graph.inserting_before(call):
         for node in region.graph.nodes:
             if node.op == "output":
@@ -64,4 +64,4 @@ def _replace(gm: fx.GraphModule, call: fx.Node, results: tuple) -> None:
         gm.graph.erase_node(region)
 
 
-__all__ = ["inline_regions"]
+__all__ = ["copy_nodes", "inline_regions"]

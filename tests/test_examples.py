@@ -55,6 +55,14 @@ def test_explain_model():
     assert re.search(r"\d+ +aten\.sort\.default", text) and re.search(r"matmul_float \d+", text), text
 
 
+def test_loop():
+    """All steps in one launch, with the bits of single ones; the loss falls."""
+    text = run("examples/loop.py", "--steps", "200", "--width", "32")
+    first, last = map(float, re.search(r"loss ([\d.]+) after the first step, ([\d.]+) after step 200", text).groups())
+    assert last < first / 2, text
+    assert "parameters and losses equal to steps" in text and re.search(r"_loop0: one launch", text), text
+
+
 def test_train_bert():
     text = run("examples/train_bert.py", "--steps", "2")
     steps = re.findall(r"step \d+: loss ([\d.]+) with ark, ([\d.]+) eager", text)

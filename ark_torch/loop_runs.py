@@ -1,0 +1,102 @@
+"""The two ways in which a loop's iterations run: calls of compiled graphs, or one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ark_torch._compat import size_expr
+from ark_torch.lower_loop import LoopGraph
+
+FOREVER = 2**62  # iterations: the condition ends the loop
+
+
+class OneByOne:
+    """The iterations as calls of two compiled graphs."""
+
+    def __init__(self, cond: Callable, body: Callable, written: list[int], stacked: bool):
+        self.cond, self.body, self.written, self.stacked = cond, body, written, stacked
+
+    def __call__(self, carried: tuple, additional: tuple) -> tuple:
+        rest = list(additional)
+        for place in self.written:
+            rest[place] = rest[place].clone()
+        values, kept, iteration = list(carried), [], 0
+        while self._goes_on([*values, *rest], iteration):
+            values = list(_noted(self.body, [*values, *rest], iteration))
+            kept.append(values)
+            iteration += 1
+        if self.stacked:
+            return tuple(_stacked(column) for column in zip(*(kept or [values])))
+        return own_tensors([*carried, *additional], [*values, *(rest[place] for place in self.written)])
+
+    def _goes_on(self, values: list, iteration: int) -> bool:
+        return bool(_noted(self.cond, values, iteration)[0])
+
+
+def _noted(function: Callable, values: list, iteration: int):
+    """What the function returns; an error of it names the iteration."""
+    try:
+        return function(values)
+    except Exception as error:
+        error.add_note(f"in iteration {iteration} of a while_loop")
+        raise
+
+
+def _stacked(values: tuple):
+    return torch.stack(values) if isinstance(values[0], torch.Tensor) else values[-1]
+
+
+def own_tensors(given: list, results: list) -> tuple:
+    """Copies of results that share memory with an argument or an earlier result."""
+    seen = {t.untyped_storage().data_ptr() for t in given if isinstance(t, torch.Tensor)}
+    found = []
+    for value in results:
+        if isinstance(value, torch.Tensor):
+            value = value.clone() if value.untyped_storage().data_ptr() in seen else value
+            seen.add(value.untyped_storage().data_ptr())
+        found.append(value)
+    return tuple(found)
+
+
+class OneLaunch:
+    """The iterations as one launch of a plan. Raises Unsupported where the planner declines the sizes."""
+
+    def __init__(self, lowered: LoopGraph, executable, written: list[int]):
+        self.lowered, self.executable, self.written = lowered, executable, written
+        self.nodes = lowered.nodes
+
+    def __call__(self, carried: tuple, additional: tuple, first: torch.Tensor) -> tuple:
+        given, stored = [*carried, *additional], set(self.lowered.stored)
+        numbers = {name: _number(given, *source) for name, source in self.lowered.sources.items()}
+        tensors = {
+            place: _laid_out(given[place], node.meta["val"], numbers, place in stored)
+            for place, node in zip(self.lowered.places, self.lowered.inputs)
+        }
+        go = first.reshape(1).expand(2).contiguous()
+        count = torch.zeros(1, dtype=torch.int64)
+        self.executable.loop([*tensors.values(), go, count, *(numbers[s] for s in self.lowered.symbols)], FOREVER)
+        results = [*range(len(carried)), *(len(carried) + place for place in self.written)]
+        return tuple(tensors[place] if place in stored else given[place].clone() for place in results)
+
+
+def _number(given: list, place: int, dim: int | None) -> int:
+    return given[place] if dim is None else given[place].size(dim)
+
+
+def _laid_out(tensor: torch.Tensor, val: torch.Tensor, numbers: dict[str, int], copied: bool) -> torch.Tensor:
+    """The tensor in the traced layout; `copied`: in memory of its own."""
+    strides = tuple(_value(s, numbers) for s in val.stride())
+    fits = all(a == w or size == 1 for a, w, size in zip(tensor.stride(), strides, tensor.shape))
+    if fits and not copied:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _value(size, numbers: dict[str, int]) -> int:
+    expr = size_expr(size)
+    return expr if isinstance(expr, int) else int(expr.subs({s: numbers[s.name] for s in expr.free_symbols}))
+
+
+__all__ = ["OneByOne", "OneLaunch", "own_tensors"]
