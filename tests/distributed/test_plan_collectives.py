@@ -65,6 +65,7 @@ def sizes_of(choice: random.Random, first: int) -> tuple[int, ...]:
 
 def gathered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Along dimension 0."""
+    x = x if own_device() == "cpu" else x.contiguous()  # torch 2.11 asks for it there
     return funcol.wait_tensor(torch.ops._c10d_functional.all_gather_into_tensor(x, group.size(), group.group_name))
 
 
