@@ -47,7 +47,7 @@ void test_memory() {
     int64_t rows, width, own;
     int workers, most;
   };
-  for (const Shape& s : {Shape{2, 24, 64, 32, 6, 2}, Shape{2, 1, 64, 32, 6, 8}, Shape{8, 1, 64, 32, 6, 4},
+  for (const Shape& s : {Shape{2, 24, 64, 32, 6, 2}, Shape{2, 1, 64, 32, 6, 4}, Shape{8, 1, 64, 32, 6, 4},
                          Shape{2, 512, 256, 64, 132, 4}, Shape{8, 512, 256, 64, 132, 4}}) {
     const plan::Plan plan = layers(s.world, 80, s.rows, s.width, s.own, s.workers);
     EXPECT_EQ(num_exchanges(plan), 80);

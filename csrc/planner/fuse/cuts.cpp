@@ -89,7 +89,9 @@ class Cutter {
     if (state_.is_input(v)) return;
     const int g = state_.group_of[static_cast<size_t>(v)];
     if (g == reader) return;
-    if (g >= 0) {
+    if (g >= 0 && reader_group(reader) < state_.kept_by[static_cast<size_t>(v)]) {
+      for (ir::ValueId input : inputs(v)) demand(input, reader);
+    } else if (g >= 0) {
       demands_[static_cast<size_t>(g)].push_back({v, reader});
     } else {
       std::vector<int>& readers = free_readers_[static_cast<size_t>(v)];
@@ -184,7 +186,7 @@ class Cutter {
     std::vector<int> chosen;
     bool must_run = !x.index_stores.empty();
     for (int v : x.values) {
-      bool wanted = state_.forced[static_cast<size_t>(v)];
+      bool wanted = state_.forced[static_cast<size_t>(v)] || state_.kept_by[static_cast<size_t>(v)] == g;
       if (!wanted && (opaque || is_index_store(v))) {
         wanted = std::any_of(demands.begin(), demands.end(), [&](const Demand& d) { return d.value == v; });
         wanted |= state_.in_place[static_cast<size_t>(v)];

@@ -45,7 +45,7 @@ class Emitter {
   bool reads_only_before(const BuiltProgram& built) const;
   static constexpr int kLookAhead = 16;  // groups after a few-row matmul that may share its op
   BuiltProgram epilogue(const Unit& unit);
-  BuiltProgram prologue(int activation, int64_t m, int64_t k);
+  BuiltProgram prologue(int group, int activation, int64_t m, int64_t k);
   // attention.cpp
   void attention_group(int g);
   void attention_backward_group(int g);

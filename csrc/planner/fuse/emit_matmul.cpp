@@ -128,9 +128,10 @@ BuiltProgram Emitter::epilogue(const Unit& unit) {
   return builder.finish();
 }
 
-BuiltProgram Emitter::prologue(int activation, int64_t m, int64_t k) {
+BuiltProgram Emitter::prologue(int group, int activation, int64_t m, int64_t k) {
   ProgramSpec spec;
   spec.kind = ProgramKind::kPrologue;
+  spec.reader = group;
   spec.dims = {m, k};
   spec.reduce_dims = 1;
   ProgramBuilder builder(state_, spec);
@@ -185,7 +186,7 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
     }
     weights.push_back(w);
   }
-  const BuiltProgram head = prologue(main.inputs[0], shape.m, shape.k);
+  const BuiltProgram head = prologue(units[0].group, main.inputs[0], shape.m, shape.k);
   p.prologue_operand = append(op, head);
   p.prologue = add_program(head.program);
   nodes.insert(nodes.end(), head.nodes.begin(), head.nodes.end());

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "planner/fuse/empty.h"
+#include "planner/fuse/late_sums.h"
 #include "planner/fuse/pieces.h"
 #include "planner/fuse/simplify.h"
 #include "planner/fuse/state.h"
@@ -174,6 +175,7 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
       if (state.group_of[o] >= 0) state.forced[o] = true;
     }
     if (more) continue;  // what is forced joins other groups
+    keep_sums(state);
     choose_stored(state);
     FusedGraph result;
     note_group(state.graph, result);

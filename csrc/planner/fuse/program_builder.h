@@ -12,6 +12,7 @@ namespace ark::planner {
 struct ProgramSpec {
   ProgramKind kind = ProgramKind::kPointwise;
   int group = -1;             // whose values are computed here, -1: none
+  int reader = -1;            // group that this is done for, where `group` does not say so; -1: comes last
   std::vector<int64_t> dims;  // see Group::dims; prologue: m, k; epilogue: b, m, n
   int reduce_dims = 0;
   std::vector<int> roots;                    // epilogue: matmul nodes, Root index by position

@@ -90,6 +90,8 @@ struct State {
   std::vector<std::optional<Coords>>
       place;  // per owner: its coordinates over its group's domain; none: cannot be stored there
   std::vector<Group> groups;
+  std::vector<int>
+      kept_by;  // per owner: its group, where earlier groups compute it for themselves (late_sums.h), or -1
   std::vector<uint32_t> value_roots;  // per owner in a matmul group: anchors that it depends on
   // Decisions that survive a restart of the planning.
   std::vector<bool> forced;     // per owner: must be in memory
