@@ -249,14 +249,14 @@ def joins(shapes=JOINS) -> Iterator[Op]:
 def other_joins() -> Iterator[Op]:
     """Other dimensions, and pieces that are computed."""
     a, b, wide = normal(32, 64, 56 * 56), normal(32, 32, 56 * 56), normal(4096, 128)
-    size = 2 * (a.numel() + b.numel())
+    size = 2 * 32 * (64 + 32) * 56 * 56
     yield op(
         "concatenation", "channels 64 + 32 of 32 images of 56 x 56", lambda a, b: torch.cat([a, b], 1), [a, b], size
     )
     name = "the same, one of them by relu"
     yield op("concatenation", name, lambda a, b: torch.cat([a.relu(), b], 1), [a, b], size)
     rotate = lambda x: torch.cat([-x[:, 64:], x[:, :64]], -1)
-    yield op("concatenation", "4096 rows of 128, halves rotated", rotate, [wide], 2 * wide.numel())
+    yield op("concatenation", "4096 rows of 128, halves rotated", rotate, [wide], 2 * 4096 * 128)
     rows = [normal(2000, 1024), normal(1003, 1024)]
     yield op("concatenation", "2000 + 1003 rows of 1024", lambda *x: torch.cat(x), rows, 2 * 3003 * 1024)
 
