@@ -107,12 +107,12 @@ std::vector<int> places(uint32_t mask) {
 }
 
 std::string flags_text(const Flags& flags) {
-  if (!flags.any()) return "";
-  std::string out =
-      cat("  flagged operands ", list(places(flags.operands)), ", drops waits ", list(places(flags.dropped_waits)),
-          " and arrivals ", list(places(flags.dropped_arrivals)), "\n");
+  auto line = [](const char* what, uint32_t mask) {
+    return mask == 0 ? std::string() : cat("  ", what, ' ', list(places(mask)), "\n");
+  };
+  std::string out = line("flagged operands", flags.operands) + line("drops waits", flags.dropped_waits);
   for (const abi::Wait& wait : flags.added_waits) out += cat("  adds wait ", wait_text(wait));
-  return out;
+  return out + line("drops arrivals", flags.dropped_arrivals);
 }
 
 /// Where the flagged words of buffers begin.

@@ -94,6 +94,10 @@ void test_saved() {
   const plan::Plan loaded = plan::from_json(text);
   EXPECT(plan::to_json(loaded) == text);
   EXPECT(same_bytes(loaded, plan));
+  const std::string printed = plan::to_string(plan);
+  for (const char* line : {"flagged words: ", "  flagged operands [2, 4]\n  drops waits [0]\n  drops arrivals [0]\n",
+                           "  adds wait rows ", "  form 2\n"})
+    EXPECT(printed.find(line) != std::string::npos);
   plan::Plan old = plan;
   old.num_flag_words = 0;
   for (plan::Buffer& buffer : old.buffers) buffer.first_word = -1;
