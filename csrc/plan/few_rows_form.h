@@ -25,7 +25,7 @@ struct RowsForm {
 /// Rows of the activation that the code for m of them has room for.
 int rows_of_form(int m);
 
-/// Sets Op::form of every few-row product. The first pass that knows everything a form depends on is flag_words.
+/// Sets Op::form of every few-row product. After flag_words: which operands are flagged is a part of a form.
 void number_forms(Plan& plan);
 /// The forms that the plan's ops name, each as its first op has it. InternalError where an op of the form differs, or a
 /// few-row product has none.
