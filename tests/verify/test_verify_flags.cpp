@@ -59,6 +59,24 @@ class Damages {
     EXPECT(caught > 60);
   }
 
+  /// Words for a buffer that has none, and one op that flags it: all others read or write it plainly.
+  void plain_users() {
+    int caught = 0;
+    for (size_t op = 0; op < plan_.ops.size(); ++op)
+      for (size_t i = 0; i < plan_.ops[op].operands.size() && i < 32; ++i) {
+        const uint32_t slot = plan_.ops[op].operands[i].slot;
+        if (slot == abi::kNoSlot || plan_.buffers[slot].first_word >= 0) continue;
+        plan::Plan damaged = plan_;
+        damaged.buffers[slot].first_word = plan_.num_flag_words;
+        damaged.num_flag_words += (plan_.buffers[slot].size_bytes / 2 + 31) / 32 * 32;
+        damaged.ops[op].flags.operands |= 1u << i;
+        plan::number_forms(damaged);
+        refused(damaged, cat("op ", op, " flags operand ", i, " alone"), caught);
+      }
+    std::printf("plain users: %d caught\n", caught);
+    EXPECT(caught > 30);
+  }
+
   /// Ops of other code, of none, and code of an op that has no forms.
   void forms() {
     int caught = 0;
@@ -232,5 +250,6 @@ int main() {
   damages.waits();
   damages.arrivals();
   damages.forms();
+  damages.plain_users();
   return test::result("verify_flags");
 }
