@@ -100,7 +100,6 @@ struct Needs {
   };
   std::vector<Program> programs;
   Kernel rest;  // everything but code, uses and the numbers in the forms
-  std::vector<int> form_of_op;
 };
 
 class Analysis {
@@ -112,9 +111,7 @@ class Analysis {
       needs_.rest.kinds.insert(op.record.kind);
       note(op);
     }
-    plan::RowsForms forms = plan::rows_forms(plan_, planner::flag_words(plan_));
-    needs_.rest.forms = std::move(forms.forms);
-    needs_.form_of_op = std::move(forms.of_op);
+    needs_.rest.forms = plan::rows_forms(plan_);
     needs_.rest.maps = !plan_.maps.empty();
     needs_.rest.ranks = plan_.world;
     needs_.rest.slot_capacity = slot_capacity(plan_.buffers.size());
@@ -386,7 +383,7 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
     forms.push_back(find_form(kernel, renumbered(form, numbers.program)));
     if (forms.back() < 0) return std::nullopt;
   }
-  for (const int form : needs.form_of_op) numbers.form.push_back(form < 0 ? -1 : forms[static_cast<size_t>(form)]);
+  for (const plan::Op& op : plan.ops) numbers.form.push_back(op.form < 0 ? -1 : forms[static_cast<size_t>(op.form)]);
   return numbers;
 }
 

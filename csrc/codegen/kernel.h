@@ -12,7 +12,6 @@
 
 #include "codegen/row_form.h"
 #include "plan/few_rows_form.h"
-#include "plan/flag_words.h"
 #include "plan/plan.h"
 
 namespace ark::codegen {

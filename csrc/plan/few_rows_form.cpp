@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "base/types.h"
 
 namespace ark::plan {
@@ -17,17 +18,31 @@ uint32_t vector_operands(const Op& op) {
   return mask;
 }
 
-bool early_prologue(const Plan& plan, const Op& op, uint32_t flagged) {
+bool early_prologue(const Plan& plan, const Op& op) {
   const abi::MatmulRowsParams& p = op.record.params.rows;
   bool some = false;
   for (int i = p.prologue_operand; i < p.segment[0].first_operand; ++i) {
+    check<UserError>(0 <= i && i < static_cast<int>(op.operands.size()), "op '", op.name, "': operand ", i,
+          " of its prologue, of ", op.operands.size());
     const abi::Operand& o = op.operands[static_cast<size_t>(i)];
-    if ((flagged >> i & 1) != 0)
+    check<UserError>(o.slot == abi::kNoSlot || o.slot < plan.buffers.size(), "op '", op.name, "': slot ", o.slot, " of ",
+          plan.buffers.size());
+    if (i < 32 && (op.flags.operands >> i & 1) != 0)
       some = true;
     else if (o.slot != abi::kNoSlot && !plan.buffers[o.slot].immutable)
       return false;
   }
   return some;
+}
+
+bool is_few(const Op& op) { return op.record.kind == abi::TaskKind::kMatmulRows; }
+
+/// Of a few-row product; everything but its number.
+RowsForm form_of(const Plan& plan, const Op& op) {
+  RowsForm form{op.record.params.rows, vector_operands(op), op.flags.operands, early_prologue(plan, op)};
+  form.params.form = 0;
+  form.params.m = rows_of_form(form.params.m);
+  return form;
 }
 
 }  // namespace
@@ -39,26 +54,34 @@ bool same_form(const RowsForm& a, const RowsForm& b) {
          a.early_prologue == b.early_prologue && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
 }
 
-RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags) {
-  RowsForms result;
-  for (size_t i = 0; i < plan.ops.size(); ++i) {
-    const Op& op = plan.ops[i];
-    result.of_op.push_back(-1);
-    if (op.record.kind != abi::TaskKind::kMatmulRows) continue;
-    RowsForm form{op.record.params.rows, vector_operands(op)};
-    form.params.form = 0;
-    form.params.m = rows_of_form(form.params.m);
-    if (!flags.ops.empty()) form.flagged_operands = flags.ops[i].operands;
-    form.early_prologue = early_prologue(plan, op, form.flagged_operands);
+void number_forms(Plan& plan) {
+  std::vector<RowsForm> forms;
+  for (Op& op : plan.ops) {
+    op.form = -1;
+    if (!is_few(op)) continue;
+    const RowsForm form = form_of(plan, op);
     size_t at = 0;
-    while (at < result.forms.size() && !same_form(result.forms[at], form)) ++at;
-    form.once = at == result.forms.size();
-    if (form.once) result.forms.push_back(form);
-    result.forms[at].once &= form.once;
-    result.of_op.back() = static_cast<int>(at);
+    while (at < forms.size() && !same_form(forms[at], form)) ++at;
+    if (at == forms.size()) forms.push_back(form);
+    op.form = static_cast<int32_t>(at);
   }
-  for (size_t i = 0; i < result.forms.size(); ++i) result.forms[i].params.form = static_cast<int>(i);
-  return result;
+}
+
+std::vector<RowsForm> rows_forms(const Plan& plan) {
+  std::vector<RowsForm> forms;
+  for (const Op& op : plan.ops) {
+    if (!is_few(op)) continue;
+    check(0 <= op.form && op.form <= static_cast<int32_t>(forms.size()), "plan ", plan.name, ", op '", op.name,
+          "': form ", op.form, " of few-row product, ", forms.size(), " before it");
+    const auto at = static_cast<size_t>(op.form);
+    RowsForm form = form_of(plan, op);
+    form.params.form = op.form;
+    form.once = at == forms.size();
+    if (form.once) forms.push_back(form);
+    check(same_form(forms[at], form), "plan ", plan.name, ", op '", op.name, "' is not of form ", op.form);
+    forms[at].once &= form.once;
+  }
+  return forms;
 }
 
 }  // namespace ark::plan

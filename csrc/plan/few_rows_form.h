@@ -2,13 +2,14 @@
 // sizes: layers share them. Code is generated per form, with the parameters as constants (a third of the instructions
 // between the pages of one op and the next went into reading and dividing them); a record names its form.
 //
+// The planner numbers the forms of a plan (number_forms, Op::form); codegen reads them (rows_forms).
+//
 // The rows of the activation are sizes where there may be several: a form is for one row, for up to 8 or (16 bits) for
 // up to 16 of them, and the code of the latter two asks the record how many there are.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-#include "plan/flag_words.h"
 #include "plan/plan.h"
 
 namespace ark::plan {
@@ -24,12 +25,11 @@ struct RowsForm {
 /// Rows of the activation that the code for m of them has room for.
 int rows_of_form(int m);
 
-struct RowsForms {
-  std::vector<RowsForm> forms;  // in the order of their first ops
-  std::vector<int> of_op;       // per op: its form, or -1
-};
-
-RowsForms rows_forms(const Plan& plan, const planner::FlagWords& flags);
+/// Sets Op::form of every few-row product. After flag_words: which operands are flagged is a part of a form.
+void number_forms(Plan& plan);
+/// The forms that the plan's ops name, each as its first op has it. InternalError where an op of the form differs, or a
+/// few-row product has none.
+std::vector<RowsForm> rows_forms(const Plan& plan);
 bool same_form(const RowsForm& a, const RowsForm& b);
 
 }  // namespace ark::plan

@@ -39,12 +39,18 @@ std::optional<Range> same_for_all(const abi::Wait& wait) {
   return Range{int64_t{wait.counter} + begin / wait.div, int64_t{wait.counter} + (end - 1) / wait.div + 1};
 }
 
+struct Choice {
+  std::vector<int64_t> first_word;  // per buffer
+  int64_t num_words = 0;            // 0: nothing is flagged
+  std::vector<plan::Flags> ops;
+};
+
 class Finder {
  public:
   explicit Finder(const plan::Plan& plan) : plan_(plan) {}
 
-  FlagWords find() {
-    FlagWords none;
+  Choice find() {
+    const Choice none;
     if (plan_.buffers.empty() || plan_.world > 1 || plan_.ops.size() > kMostOps ||
         std::count_if(plan_.ops.begin(), plan_.ops.end(), is_few) < 2)
       return none;
@@ -174,12 +180,21 @@ class Finder {
         const std::vector<size_t> ended = ended_by(r.wait[w]);
         const bool needless = is_few(plan_.ops[op]) && !ended.empty() &&
                               std::all_of(ended.begin(), ended.end(), [&](size_t p) { return all_flagged(p, op); });
-        if (needless)
-          ++dropped_;
-        else
-          result_.ops[op].waits.push_back(r.wait[w]);
+        dropped_ += needless;
+        if (needless) result_.ops[op].dropped_waits |= 1u << w;
       }
     }
+  }
+
+  /// As the loop kernel waits.
+  std::vector<abi::Wait> waits_of(size_t op) const {
+    const abi::OpRecord& r = plan_.ops[op].record;
+    std::vector<abi::Wait> waits;
+    for (int w = 0; w < r.num_waits; ++w)
+      if ((result_.ops[op].dropped_waits >> w & 1) == 0) waits.push_back(r.wait[w]);
+    const std::vector<abi::Wait>& added = result_.ops[op].added_waits;
+    waits.insert(waits.end(), added.begin(), added.end());
+    return waits;
   }
 
   // ---- what the waits that are left order
@@ -211,7 +226,7 @@ class Finder {
     ended_.assign(size(), std::vector<bool>(size(), false));
     std::vector<Touch> earlier;
     for (size_t op = 0; op < size(); ++op) {
-      for (const abi::Wait& wait : result_.ops[op].waits)
+      for (const abi::Wait& wait : waits_of(op))
         // waits for fresh rows only hold up those rows
         if (wait.role == static_cast<int>(abi::WaitRole::kAll)) learn(op, ended_by(wait));
       std::vector<Touch> mine;
@@ -230,12 +245,11 @@ class Finder {
     return true;
   }
   bool add_wait(size_t op, size_t producer) {
-    std::vector<abi::Wait>& waits = result_.ops[op].waits;
     const std::optional<abi::Wait> wait = wait_for(producer);
-    if (!wait || waits.size() >= static_cast<size_t>(abi::kMaxWaits)) return false;
+    if (!wait || waits_of(op).size() >= static_cast<size_t>(abi::kMaxWaits)) return false;
     const std::vector<size_t> ended = ended_by(*wait);
     if (*std::max_element(ended.begin(), ended.end()) >= op) return false;
-    waits.push_back(*wait);
+    result_.ops[op].added_waits.push_back(*wait);
     learn(op, ended);
     return true;
   }
@@ -254,21 +268,21 @@ class Finder {
   /// Arrivals that nobody waits for any more.
   void drop_arrivals() {
     std::vector<bool> wanted(static_cast<size_t>(plan_.num_counters), false);
-    for (const FlagWords::Op& op : result_.ops)
-      for (const abi::Wait& wait : op.waits)
+    for (size_t op = 0; op < size(); ++op)
+      for (const abi::Wait& wait : waits_of(op))
         for (int64_t c = all_of(wait).begin; c < all_of(wait).end; ++c) wanted.at(static_cast<size_t>(c)) = true;
     for (size_t op = 0; op < size(); ++op) {
       const abi::OpRecord& r = plan_.ops[op].record;
       for (int a = 0; a < r.num_arrivals; ++a) {
         const Range range = all_of(r.arrive[a]);
-        if (std::count(wanted.begin() + range.begin, wanted.begin() + range.end, true) > 0)
-          result_.ops[op].arrivals.push_back(r.arrive[a]);
+        if (std::count(wanted.begin() + range.begin, wanted.begin() + range.end, true) == 0)
+          result_.ops[op].dropped_arrivals |= 1u << a;
       }
     }
   }
 
   const plan::Plan& plan_;
-  FlagWords result_;
+  Choice result_;
   std::vector<std::vector<plan::OperandUse>> uses_;
   std::vector<std::vector<std::pair<size_t, Range>>> arriving_;  // per counter
   std::vector<std::vector<bool>> ended_;
@@ -277,10 +291,12 @@ class Finder {
 
 }  // namespace
 
-FlagWords flag_words(const plan::Plan& plan) { return Finder(plan).find(); }
-
-int64_t counter_lines(const plan::Plan& plan) {
-  return plan.num_counters + flag_words(plan).num_words / abi::kCounterStride;
+void flag_words(plan::Plan& plan) {
+  Choice choice = Finder(plan).find();
+  const bool some = choice.num_words > 0;
+  plan.num_flag_words = choice.num_words;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) plan.buffers[b].first_word = some ? choice.first_word[b] : -1;
+  for (size_t op = 0; op < plan.ops.size(); ++op) plan.ops[op].flags = some ? std::move(choice.ops[op]) : plan::Flags();
 }
 
 }  // namespace ark::planner

@@ -8,29 +8,14 @@
 // A relaxed word orders nothing but itself. So a wait is dropped only when everything that the op reads of its
 // producers comes in such words, and what else the op shares with earlier ops (memory that is reused, caches, tables)
 // must be ordered by the waits that are left, op by op; waits are added where it is not. Where that fails, no vector of
-// the plan is flagged. The plan itself stays as it is: this is how plan::pack writes it for the loop kernel.
+// the plan is flagged. Records keep their waits and arrivals, which the host target runs with; what the loop kernel does
+// otherwise stands beside them (plan::Flags).
 #pragma once
-#include <cstdint>
-#include <vector>
-
 #include "plan/plan.h"
 
 namespace ark::planner {
 
-struct FlagWords {
-  struct Op {
-    uint32_t operands = 0;  // bit i: operand i is flagged (first 32)
-    std::vector<abi::Wait> waits;
-    std::vector<abi::Arrive> arrivals;
-  };
-  std::vector<int64_t> first_word;  // per buffer: of its element 0 in the words, or -1
-  int64_t num_words = 0;            // 0: nothing is flagged, `ops` is empty
-  std::vector<Op> ops;
-};
-
-FlagWords flag_words(const plan::Plan& plan);
-
-/// Counters of a run and the lines (of abi::kCounterStride words) that its flagged words take behind them.
-int64_t counter_lines(const plan::Plan& plan);
+/// Chooses the flagged words of a plan: Buffer::first_word, Op::flags, Plan::num_flag_words.
+void flag_words(plan::Plan& plan);
 
 }  // namespace ark::planner

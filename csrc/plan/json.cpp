@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ir/names_json.h"
+#include "plan/few_rows_form.h"
 #include "plan/params.h"
 #include "plan/plan.h"
 
@@ -28,6 +29,8 @@ struct OpText {
   std::vector<int32_t> programs;
   std::string name, module;
   int64_t bytes = 0, flops = 0;
+  int32_t form = -1;
+  Flags flags;
 };
 
 /// The member of that type.
@@ -48,7 +51,9 @@ OpText to_text(const Op& op) {
            .name = op.name,
            .module = op.module,
            .bytes = op.bytes,
-           .flops = op.flops};
+           .flops = op.flops,
+           .form = op.form,
+           .flags = op.flags};
   visit_params(r, [&]<class Params>(const Params& params) { params_of<Params>(t) = params; });
   const auto* strides = r.arrive_rank_stride;
   if (std::any_of(strides, strides + r.num_arrivals, [](int stride) { return stride != 0; }))
@@ -82,6 +87,8 @@ Op from_text(OpText&& t, const json::Path& path) {
   op.module = std::move(t.module);
   op.bytes = t.bytes;
   op.flops = t.flops;
+  op.form = t.form;
+  op.flags = std::move(t.flags);
   return op;
 }
 
@@ -217,6 +224,13 @@ struct Fields<abi::MaskRangeParams> {
                  field("dtype", &T::dtype)};
 };
 template <>
+struct Fields<Flags> {
+  using T = Flags;
+  static constexpr auto list =
+      std::tuple{field("operands", &T::operands), field("dropped_waits", &T::dropped_waits),
+                 field("dropped_arrivals", &T::dropped_arrivals), field("added_waits", &T::added_waits)};
+};
+template <>
 struct Fields<OpText> {
   using T = OpText;
   static constexpr auto list = std::tuple{field("kind", &T::kind),
@@ -235,7 +249,9 @@ struct Fields<OpText> {
                                           field("operands", &T::operands),
                                           field("programs", &T::programs),
                                           field("bytes", &T::bytes),
-                                          field("flops", &T::flops)};
+                                          field("flops", &T::flops),
+                                          field("form", &T::form),
+                                          field("flags", &T::flags)};
 };
 
 template <>
@@ -303,6 +319,7 @@ struct BufferText {
   Bytes data;
   std::string name;
   int32_t twin = -1;
+  int64_t first_word = -1;
 };
 template <>
 struct Fields<BufferText> {
@@ -316,19 +333,21 @@ struct Fields<BufferText> {
                                           field("first_op", &T::first_op),
                                           field("last_op", &T::last_op),
                                           field("data", &T::data),
-                                          field("twin", &T::twin)};
+                                          field("twin", &T::twin),
+                                          field("first_word", &T::first_word)};
 };
 template <>
 struct Custom<Buffer> {
   static void read(const Value& from, Buffer& to, const Path& path) {
     BufferText t;
     json::read(from, t, path);
-    to = {t.kind,     t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
-          t.first_op, t.last_op, std::move(t.data.data), std::move(t.name), t.twin};
+    to = {t.kind,      t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
+          t.first_op,  t.last_op, std::move(t.data.data), std::move(t.name), t.twin,
+          t.first_word};
   }
   static void write(Writer& out, const Buffer& b) {
     json::write(out, BufferText{b.kind, b.index, b.arena_offset, b.size_bytes, b.immutable, b.first_op, b.last_op,
-                                Bytes{b.data}, b.name, b.twin});
+                                Bytes{b.data}, b.name, b.twin, b.first_word});
   }
   static bool is_default(const Buffer&) { return false; }
 };
@@ -375,6 +394,7 @@ struct Fields<Plan> {
                                           field("lists", &Plan::lists),
                                           field("maps", &Plan::maps),
                                           field("num_counters", &Plan::num_counters),
+                                          field("num_flag_words", &Plan::num_flag_words),
                                           field("arena_bytes", &Plan::arena_bytes),
                                           field("bytes", &Plan::bytes),
                                           field("flops", &Plan::flops),
@@ -389,6 +409,15 @@ struct Fields<Plan> {
 }  // namespace ark::json
 
 namespace ark::plan {
+namespace {
+
+/// Plans that were saved before forms were a part of them have none.
+bool has_forms(const Plan& plan) {
+  return std::none_of(plan.ops.begin(), plan.ops.end(),
+                      [](const Op& op) { return op.record.kind == abi::TaskKind::kMatmulRows && op.form < 0; });
+}
+
+}  // namespace
 
 std::string to_json(const Plan& plan) {
   json::Writer out;
@@ -400,6 +429,7 @@ Plan from_json(const std::string& text) {
   Plan plan;
   json::read(json::parse(text), plan, json::Path{nullptr, "plan"});
   for (size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].record.op = static_cast<int32_t>(i);
+  if (!has_forms(plan)) number_forms(plan);
   return plan;
 }
 

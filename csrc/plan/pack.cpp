@@ -1,10 +1,8 @@
 // plan::pack: records one behind the other at multiples of 64 bytes, lists one behind the other with end marks.
-#include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
-#include "plan/few_rows_form.h"
-#include "plan/flag_words.h"
 #include "plan/params.h"
 #include "plan/plan.h"
 
@@ -28,6 +26,9 @@ std::ostream& operator<<(std::ostream& out, const Where& at) {
   return out << "plan " << at.plan.name << ", op " << at.op << " (" << at.plan.ops[at.op].name << "): ";
 }
 
+/// Bits of the first `count`.
+int dropped(uint32_t mask, int count) { return std::popcount(mask & ((1u << count) - 1)); }
+
 void check_limits(const Plan& plan, size_t index) {
   const Op& op = plan.ops[index];
   const abi::OpRecord& r = op.record;
@@ -36,6 +37,9 @@ void check_limits(const Plan& plan, size_t index) {
   check(bytes <= abi::kMaxRecordBytes, where, "expected at most ", abi::kMaxRecordBytes, " bytes of record, got ",
         bytes);
   check(0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, where, r.num_waits, " waits");
+  const size_t run_waits =
+      static_cast<size_t>(r.num_waits - dropped(op.flags.dropped_waits, r.num_waits)) + op.flags.added_waits.size();
+  check(run_waits <= abi::kMaxWaits, where, run_waits, " waits with those that were added");
   check(0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, where, r.num_arrivals, " arrivals");
   auto narrow = [](int64_t value) { return value == static_cast<int32_t>(value); };
   for (int64_t size : r.size)
@@ -47,6 +51,11 @@ void check_limits(const Plan& plan, size_t index) {
                               "expected strides below 2^31 elements, got ", stride);
     bool known = operand.slot == abi::kNoSlot || operand.slot < plan.buffers.size();
     check(known, where, "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
+  }
+  for (size_t i = 0; i < op.operands.size() && i < 32; ++i) {
+    const bool flagged = (op.flags.operands >> i & 1) != 0;
+    check(!flagged || (op.operands[i].slot != abi::kNoSlot && plan.buffers[op.operands[i].slot].first_word >= 0), where,
+          "operand ", i, " is flagged, but has no flagged words");
   }
 }
 
@@ -61,19 +70,26 @@ void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {
 }
 
 /// Flagged operands lie behind the counters.
-void use_flags(const Plan& plan, const planner::FlagWords& flags, size_t op, std::vector<abi::Operand>& operands) {
+void use_flags(const Plan& plan, const Flags& flags, std::vector<abi::Operand>& operands) {
   for (size_t i = 0; i < operands.size() && i < 32; ++i) {
-    if ((flags.ops[op].operands >> i & 1) == 0) continue;
-    operands[i].offset += int64_t{plan.num_counters} * abi::kCounterStride + flags.first_word[operands[i].slot];
+    if ((flags.operands >> i & 1) == 0) continue;
+    operands[i].offset += int64_t{plan.num_counters} * abi::kCounterStride + plan.buffers[operands[i].slot].first_word;
     operands[i].slot = abi::kFlagSlot;
     operands[i].vector = 1;
   }
 }
-void use_flags(const planner::FlagWords::Op& flags, abi::OpRecord& record) {
-  record.num_waits = static_cast<int32_t>(flags.waits.size());
-  record.num_arrivals = static_cast<int32_t>(flags.arrivals.size());
-  std::copy(flags.waits.begin(), flags.waits.end(), record.wait);
-  std::copy(flags.arrivals.begin(), flags.arrivals.end(), record.arrive);
+void use_flags(const Flags& flags, abi::OpRecord& record) {
+  int waits = 0, arrivals = 0;
+  for (int i = 0; i < record.num_waits; ++i)
+    if ((flags.dropped_waits >> i & 1) == 0) record.wait[waits++] = record.wait[i];
+  for (const abi::Wait& wait : flags.added_waits) record.wait[waits++] = wait;
+  for (int i = 0; i < record.num_arrivals; ++i) {
+    if ((flags.dropped_arrivals >> i & 1) != 0) continue;
+    record.arrive[arrivals] = record.arrive[i];
+    record.arrive_rank_stride[arrivals++] = record.arrive_rank_stride[i];
+  }
+  record.num_waits = waits;
+  record.num_arrivals = arrivals;
 }
 
 /// The kernel adds to the addresses of boxes what belongs to an odd launch.
@@ -104,8 +120,6 @@ Packed pack(const Plan& plan, const KernelNumbers& numbers) {
                           " ranks, expected at most ", abi::kMostPlanRanks);
   Packed packed;
   std::vector<int32_t> position(plan.ops.size());
-  const planner::FlagWords flags = planner::flag_words(plan);
-  const std::vector<int> form_of_op = numbers.form.empty() ? rows_forms(plan, flags).of_op : numbers.form;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     check_limits(plan, i);
     const Op& op = plan.ops[i];
@@ -116,13 +130,14 @@ Packed pack(const Plan& plan, const KernelNumbers& numbers) {
     record.op = static_cast<int32_t>(i);
     record.num_operands = static_cast<int32_t>(op.operands.size());
     record.record_bytes = static_cast<int32_t>(bytes);
-    if (form_of_op[i] >= 0) record.params.rows.form = form_of_op[i];
+    const int form = numbers.form.empty() ? op.form : numbers.form[i];
+    if (form >= 0) record.params.rows.form = form;
     use_numbers(numbers, record);
-    if (!flags.ops.empty()) use_flags(flags.ops[i], record);
+    use_flags(op.flags, record);
     packed.records.resize(begin + (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment);
     std::memcpy(&packed.records[begin], &record, sizeof(record));
     std::vector<abi::Operand> operands = op.operands;
-    if (!flags.ops.empty()) use_flags(plan, flags, i, operands);
+    use_flags(plan, op.flags, operands);
     if (plan.world > 1) mark_boxes(plan, operands);
     if (operand_bytes > 0) std::memcpy(&packed.records[begin + sizeof(record)], operands.data(), operand_bytes);
   }

@@ -30,7 +30,8 @@ struct Buffer {
   int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
   std::string data;                     // kConstant
   std::string name;
-  int32_t twin = -1;  // kBoxOut
+  int32_t twin = -1;        // kBoxOut
+  int64_t first_word = -1;  // kArena: of its element 0 in the flagged words (flag_words.h), or -1
 };
 
 /// The boxes of an exchange lie side by side, by the rank that sends: so many bytes from one to the next.
@@ -68,6 +69,16 @@ inline int64_t num_tiles(const abi::OpRecord& record) {
   return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
 }
 
+/// What the loop kernel does otherwise than the record says, because vectors travel in flagged words (flag_words.h).
+/// The host target runs the record.
+struct Flags {
+  uint32_t operands = 0;               // bit i: operand i comes in flagged words (first 32)
+  uint32_t dropped_waits = 0;          // bit i: it does not wait as wait i of the record says
+  uint32_t dropped_arrivals = 0;       // bit i: it does not arrive as arrival i of the record says
+  std::vector<abi::Wait> added_waits;  // behind those that are left
+  bool any() const { return (operands | dropped_waits | dropped_arrivals) != 0 || !added_waits.empty(); }
+};
+
 struct Op {
   abi::OpRecord record{};
   std::vector<abi::Operand> operands;
@@ -75,6 +86,8 @@ struct Op {
   std::string name;               // nodes of the graph that it computes, for dumps, profiles and comments
   std::string module;
   int64_t bytes = 0, flops = 0;  // the least that it has to move and compute
+  int32_t form = -1;             // of a few-row product: number of its form in the plan (few_rows_form.h)
+  Flags flags;
 };
 
 /// CTA layout: 384 threads = 1 service warpgroup (loaders, list, stores) and 2 consumer warpgroups; ring of `pages` x
@@ -105,6 +118,7 @@ struct Plan {
       lists;  // per worker, without the end marker; WorkItem::op set, ::record filled by pack
   std::vector<TensorMap> maps;
   int32_t num_counters = 0;
+  int64_t num_flag_words = 0;  // of a run, behind its counters; a multiple of abi::kCounterStride. 0: none
   int64_t arena_bytes = 0;
   int64_t bytes = 0, flops = 0;  // of the whole plan
   double predicted_ms = 0, floor_ms = 0;
@@ -124,12 +138,14 @@ struct Packed {
   std::vector<abi::WorkItem> items;
   std::vector<int32_t> list_begin;
 };
+/// Lines (of abi::kCounterStride words) that the counters of a run take, and its flagged words behind them.
+inline int64_t counter_lines(const Plan& plan) { return plan.num_counters + plan.num_flag_words / abi::kCounterStride; }
 /// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot).
 uint32_t packed_slot(const Plan& plan, uint32_t slot);
 /// The code of a kernel that was not made for this plan alone (codegen/kernel.h): what its records have to say.
 struct KernelNumbers {
   std::vector<int32_t> program;  // per program of the plan; empty: its own number
-  std::vector<int32_t> form;     // per op: form of few-row product, or -1; empty: the plan's own
+  std::vector<int32_t> form;     // per op: form of few-row product, or -1; empty: Op::form
 };
 /// Throws InternalError when a record breaks a limit of abi.h or an item names tiles that are not there.
 Packed pack(const Plan& plan, const KernelNumbers& numbers = {});

@@ -92,6 +92,38 @@ std::string map_text(const Map& m) {
              m.limit, " / ", m.div, " -> counter ", m.counter);
 }
 
+std::string ranks_text(int stride) { return stride == 0 ? "" : cat(", all ranks, ", stride, " apart"); }
+
+std::string wait_text(const abi::Wait& wait) {
+  return cat(map_text(wait), " target ", wait.target, ", last ", wait.last_target,
+             wait.role == static_cast<int>(abi::WaitRole::kFresh) ? ", fresh" : "", ranks_text(wait.rank_stride), "\n");
+}
+
+std::vector<int> places(uint32_t mask) {
+  std::vector<int> result;
+  for (int i = 0; i < 32; ++i)
+    if ((mask >> i & 1) != 0) result.push_back(i);
+  return result;
+}
+
+std::string flags_text(const Flags& flags) {
+  auto line = [](const char* what, uint32_t mask) {
+    return mask == 0 ? std::string() : cat("  ", what, ' ', list(places(mask)), "\n");
+  };
+  std::string out = line("flagged operands", flags.operands) + line("drops waits", flags.dropped_waits);
+  for (const abi::Wait& wait : flags.added_waits) out += cat("  adds wait ", wait_text(wait));
+  return out + line("drops arrivals", flags.dropped_arrivals);
+}
+
+/// Where the flagged words of buffers begin.
+std::string words_text(const Plan& plan) {
+  if (plan.num_flag_words == 0) return "";
+  std::string out = cat("flagged words: ", plan.num_flag_words);
+  for (size_t i = 0; i < plan.buffers.size(); ++i)
+    if (plan.buffers[i].first_word >= 0) out += cat(", slot ", i, " from ", plan.buffers[i].first_word);
+  return out + "\n";
+}
+
 std::string op_text(const Op& op, size_t index) {
   const abi::OpRecord& r = op.record;
   std::string out = cat("op ", index, ' ', name(r.kind), " grid ", list(r.grid), " size ", list(r.size), "  # ",
@@ -107,14 +139,11 @@ std::string op_text(const Op& op, size_t index) {
                list(o.stride), o.vector > 1 ? cat(" vector ", int{o.vector}) : "",
                o.index_operand >= 0 ? cat(" indexed by ", int{o.index_operand}) : "", "\n");
   }
-  auto ranks = [](int stride) { return stride == 0 ? std::string() : cat(", all ranks, ", stride, " apart"); };
-  for (int i = 0; i < r.num_waits; ++i)
-    out += cat("  wait ", map_text(r.wait[i]), " target ", r.wait[i].target, ", last ", r.wait[i].last_target,
-               r.wait[i].role == static_cast<int>(abi::WaitRole::kFresh) ? ", fresh" : "", ranks(r.wait[i].rank_stride),
-               "\n");
+  for (int i = 0; i < r.num_waits; ++i) out += cat("  wait ", wait_text(r.wait[i]));
   for (int i = 0; i < r.num_arrivals; ++i)
-    out += cat("  arrive ", map_text(r.arrive[i]), ranks(r.arrive_rank_stride[i]), "\n");
-  return out;
+    out += cat("  arrive ", map_text(r.arrive[i]), ranks_text(r.arrive_rank_stride[i]), "\n");
+  if (op.form >= 0) out += cat("  form ", op.form, "\n");
+  return out + flags_text(op.flags);
 }
 
 }  // namespace
@@ -130,6 +159,7 @@ std::string to_string(const Plan& plan) {
     out += cat("loop: carries slots ", list(plan.loop.carried), ", go in slot ", plan.loop.go_slot, ", border of ",
                plan.loop.arrivals, " workers\n");
   for (size_t i = 0; i < plan.buffers.size(); ++i) out += cat("slot ", i, ": ", buffer_text(plan.buffers[i]), "\n");
+  out += words_text(plan);
   for (size_t i = 0; i < plan.fresh.size(); ++i)
     out += cat("fresh ", i, ": ", name(plan.fresh[i].dtype), list(plan.fresh[i].sizes), " strides ",
                list(plan.fresh[i].strides), "\n");

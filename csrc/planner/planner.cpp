@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/few_rows_form.h"
+#include "plan/flag_words.h"
 #include "planner/cost.h"
 #include "planner/draft.h"
 #include "planner/order/order_ops.h"
@@ -73,6 +75,8 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   place_memory(draft, options, timeline, sync, plan);
   plan.predicted_ms = 1e3 * timeline.end;
   finish(std::move(draft), options, plan);
+  flag_words(plan);
+  plan::number_forms(plan);
   if (options.verify) verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
   return plan;
 }

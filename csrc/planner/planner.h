@@ -10,7 +10,8 @@ namespace ark::planner {
 /// Throws UnsupportedError (with the node) for what no task kind can run.
 plan::Plan make_plan(ir::Graph bound_graph, const Options& options);
 
-/// Everything after `fuse` (fused.h): tile, share_programs, order_ops, synchronize, schedule, place_memory, verify_plan.
+/// Everything after `fuse` (fused.h): tile, share_programs, order_ops, synchronize, schedule, place_memory,
+/// flag_words, number_forms, verify_plan.
 struct FusedGraph;
 plan::Plan plan_fused(FusedGraph&& fused, const Options& options);
 

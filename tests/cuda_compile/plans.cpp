@@ -1,5 +1,7 @@
 #include "plans.h"
 
+#include "plan/few_rows_form.h"
+
 namespace ark::cuda_compile {
 namespace {
 
@@ -336,6 +338,7 @@ NamedPlan rows_plan(RowsPlan which) {
     add("float of half", {3, 2012, 1, 0, 0, DType::kF32}, copy, {programs[2]});
   }
   constexpr const char* kNames[] = {"rows", "rows_one", "rows_eight", "rows_sixteen"};
+  plan::number_forms(p);
   return {kNames[static_cast<int>(which)], p};
 }
 

@@ -1,5 +1,7 @@
 // Flagged words: which vectors of a decode step travel in them, and that the waits that are left order everything else.
-#include "plan/flag_words.h"
+#include <cstring>
+#include <set>
+
 #include "planner/planner.h"
 #include "support/check.h"
 #include "support/model_graph.h"
@@ -17,68 +19,118 @@ plan::Plan decode_plan() {
   return planner::make_plan(m.graph, options);
 }
 
-/// The plan without its flagged accesses, waiting as the loop kernel does.
-plan::Plan unflagged_part(plan::Plan plan, const planner::FlagWords& flags) {
-  for (size_t i = 0; i < plan.ops.size(); ++i) {
-    plan::Op& op = plan.ops[i];
+/// The plan without its flagged accesses, waiting as the loop kernel does: as the records say that it is given.
+plan::Plan unflagged_part(plan::Plan plan) {
+  const plan::Packed packed = plan::pack(plan);
+  size_t at = 0;
+  for (plan::Op& op : plan.ops) {
     for (size_t k = 0; k < op.operands.size(); ++k)
-      if ((flags.ops[i].operands >> k & 1) != 0) op.operands[k].slot = abi::kNoSlot;
-    op.record.num_waits = static_cast<int>(flags.ops[i].waits.size());
-    std::copy(flags.ops[i].waits.begin(), flags.ops[i].waits.end(), op.record.wait);
-    op.record.num_arrivals = static_cast<int>(flags.ops[i].arrivals.size());
-    std::copy(flags.ops[i].arrivals.begin(), flags.ops[i].arrivals.end(), op.record.arrive);
+      if ((op.flags.operands >> k & 1) != 0) op.operands[k].slot = abi::kNoSlot;
+    op.flags = {};
+    abi::OpRecord record;
+    std::memcpy(&record, packed.records.data() + at, sizeof record);
+    at += (static_cast<size_t>(record.record_bytes) + 63) / 64 * 64;
+    op.record.num_waits = record.num_waits;
+    op.record.num_arrivals = record.num_arrivals;
+    std::memcpy(op.record.wait, record.wait, sizeof record.wait);
+    std::memcpy(op.record.arrive, record.arrive, sizeof record.arrive);
   }
+  plan.num_flag_words = 0;
+  for (plan::Buffer& buffer : plan.buffers) buffer.first_word = -1;
   return plan;
 }
 
 void test_decode() {
-  const plan::Plan plan = decode_plan();
-  const planner::FlagWords flags = planner::flag_words(plan);
-  EXPECT(flags.num_words > 0);
+  const plan::Plan plan = decode_plan(), rest = unflagged_part(plan);
+  EXPECT(plan.num_flag_words > 0);
   int waits = 0, left = 0, arrivals = 0, arrivals_left = 0;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     waits += plan.ops[i].record.num_waits;
-    left += static_cast<int>(flags.ops[i].waits.size());
+    left += rest.ops[i].record.num_waits;
     arrivals += plan.ops[i].record.num_arrivals;
-    arrivals_left += static_cast<int>(flags.ops[i].arrivals.size());
+    arrivals_left += rest.ops[i].record.num_arrivals;
   }
   std::printf("%zu ops: %d of %d waits and %d of %d arrivals are left\n", plan.ops.size(), left, waits, arrivals_left,
               arrivals);
   EXPECT(arrivals_left < arrivals);
-  const plan::Plan rest = unflagged_part(plan, flags);
   BrutePlan brute(rest);
   EXPECT(brute.all_ordered(brute.conflicts()));
-  EXPECT_EQ(planner::counter_lines(plan), plan.num_counters + flags.num_words / abi::kCounterStride);
+  EXPECT_EQ(plan::counter_lines(plan), plan.num_counters + plan.num_flag_words / abi::kCounterStride);
 }
 
 /// Every buffer of words has one writer and lies alone.
 void test_words() {
   const plan::Plan plan = decode_plan();
-  const planner::FlagWords flags = planner::flag_words(plan);
-  std::vector<int> users(static_cast<size_t>(flags.num_words), 0);
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    if (flags.first_word[b] < 0) continue;
-    for (int64_t w = 0; w < plan.buffers[b].size_bytes / 2; ++w)
-      ++users.at(static_cast<size_t>(flags.first_word[b] + w));
+  std::vector<int> users(static_cast<size_t>(plan.num_flag_words), 0);
+  for (const plan::Buffer& buffer : plan.buffers) {
+    if (buffer.first_word < 0) continue;
+    for (int64_t w = 0; w < buffer.size_bytes / 2; ++w) ++users.at(static_cast<size_t>(buffer.first_word + w));
   }
   for (int n : users) EXPECT(n <= 1);
 }
 
 /// Without a wait that is left, something is not ordered any more: the brute check of test_decode can fail.
 void test_left_waits_matter() {
-  const plan::Plan plan = decode_plan();
-  const planner::FlagWords flags = planner::flag_words(plan);
+  const plan::Plan rest = unflagged_part(decode_plan());
+  const auto conflicts = BrutePlan(rest).conflicts();  // of accesses, whatever the waits
   int needed = 0;
-  const plan::Plan undamaged = unflagged_part(plan, flags);
-  const auto conflicts = BrutePlan(undamaged).conflicts();  // of accesses, whatever the waits
-  for (size_t i = 0; i < plan.ops.size(); ++i)
-    for (size_t w = 0; w < flags.ops[i].waits.size(); ++w) {
-      planner::FlagWords damaged = flags;
-      damaged.ops[i].waits.erase(damaged.ops[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
-      const plan::Plan rest = unflagged_part(plan, damaged);
-      needed += !BrutePlan(rest).all_ordered(conflicts);
+  for (size_t i = 0; i < rest.ops.size(); ++i)
+    for (int w = 0; w < rest.ops[i].record.num_waits; ++w) {
+      plan::Plan damaged = rest;
+      abi::OpRecord& record = damaged.ops[i].record;
+      std::copy(record.wait + w + 1, record.wait + record.num_waits--, record.wait + w);
+      needed += !BrutePlan(damaged).all_ordered(conflicts);
     }
   EXPECT(needed > 3);
+}
+
+bool same_bytes(const plan::Plan& a, const plan::Plan& b) { return plan::pack(a).records == plan::pack(b).records; }
+
+/// A saved plan is packed as the plan itself. One that was saved before flags and forms were a part of it runs with its
+/// counters.
+void test_saved() {
+  const plan::Plan plan = decode_plan();
+  const std::string text = plan::to_json(plan);
+  const plan::Plan loaded = plan::from_json(text);
+  EXPECT(plan::to_json(loaded) == text);
+  EXPECT(same_bytes(loaded, plan));
+  const std::string printed = plan::to_string(plan);
+  for (const char* line : {"flagged words: ", "  flagged operands [2, 4]\n  drops waits [0]\n  drops arrivals [0]\n",
+                           "  adds wait rows ", "  form 2\n"})
+    EXPECT(printed.find(line) != std::string::npos);
+  plan::Plan old = plan;
+  old.num_flag_words = 0;
+  for (plan::Buffer& buffer : old.buffers) buffer.first_word = -1;
+  for (plan::Op& op : old.ops) op.flags = {}, op.form = -1;
+  const std::string old_text = plan::to_json(old);
+  for (const char* key : {"form\"", "flags", "first_word", "num_flag_words"})
+    EXPECT(old_text.find(key) == std::string::npos && text.find(key) != std::string::npos);
+  const plan::Plan counting = plan::from_json(old_text);
+  EXPECT_EQ(plan::counter_lines(counting), int64_t{counting.num_counters});
+  std::set<int32_t> forms;
+  for (const plan::Op& op : counting.ops) {
+    EXPECT((op.record.kind == abi::TaskKind::kMatmulRows) == (op.form >= 0));
+    forms.insert(op.form);
+  }
+  EXPECT(forms.size() > 2);
+  EXPECT(!same_bytes(counting, plan));
+}
+
+/// An arrival that is dropped takes its stride between ranks along.
+void test_strides_follow_arrivals() {
+  plan::Plan plan = decode_plan();
+  plan::Op& op = plan.ops[0];
+  op.record.num_arrivals = 2;
+  op.record.arrive[1] = op.record.arrive[0];
+  op.record.arrive[1].counter = 7;
+  op.record.arrive_rank_stride[0] = 5, op.record.arrive_rank_stride[1] = 9;
+  op.flags.dropped_arrivals = 1;
+  const plan::Packed packed = plan::pack(plan);
+  abi::OpRecord record;
+  std::memcpy(&record, packed.records.data(), sizeof record);
+  EXPECT_EQ(record.num_arrivals, 1);
+  EXPECT_EQ(record.arrive[0].counter, 7u);
+  EXPECT_EQ(record.arrive_rank_stride[0], 9);
 }
 
 }  // namespace
@@ -87,5 +139,7 @@ int main() {
   test_decode();
   test_words();
   test_left_waits_matter();
+  test_saved();
+  test_strides_follow_arrivals();
   return test::result("flag_words");
 }

@@ -47,6 +47,23 @@ void check_map(const Plan& plan, size_t op, const Map& map, const char* what) {
           last, " of ", plan.num_counters);
 }
 
+/// Flags name operands, waits and arrivals that the record has, and leave no more waits than a record can hold.
+void check_flags(const Plan& plan, size_t index) {
+  const plan::Op& op = plan.ops[index];
+  const plan::Flags& flags = op.flags;
+  auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
+  auto within = [](uint32_t mask, size_t size) { return size >= 32 || mask >> size == 0; };
+  require(plan,
+          within(flags.operands, op.operands.size()) &&
+              within(flags.dropped_waits, static_cast<size_t>(op.record.num_waits)) &&
+              within(flags.dropped_arrivals, static_cast<size_t>(op.record.num_arrivals)),
+          name(), " has flags of operands, waits or arrivals that it lacks");
+  const size_t left = static_cast<size_t>(op.record.num_waits - std::popcount(flags.dropped_waits));
+  require(plan, left + flags.added_waits.size() <= abi::kMaxWaits, name(), ": ", left, " waits and ",
+          flags.added_waits.size(), " that were added");
+  for (const abi::Wait& wait : flags.added_waits) check_map(plan, index, wait, "an added wait");
+}
+
 void check_record(const Plan& plan, size_t index) {
   const plan::Op& op = plan.ops[index];
   const abi::OpRecord& r = op.record;
@@ -61,6 +78,7 @@ void check_record(const Plan& plan, size_t index) {
   require(plan, bytes <= abi::kMaxRecordBytes, name(), ": a record of ", bytes, " bytes");
   for (int w = 0; w < r.num_waits; ++w) check_map(plan, index, r.wait[w], "a wait");
   for (int a = 0; a < r.num_arrivals; ++a) check_map(plan, index, r.arrive[a], "an arrival");
+  check_flags(plan, index);
   for (size_t i = 0; i < op.operands.size(); ++i) {
     const abi::Operand& x = op.operands[i];
     require(plan, x.slot == abi::kNoSlot || x.slot < plan.buffers.size(), name(), ": operand ", i, " in slot ", x.slot,

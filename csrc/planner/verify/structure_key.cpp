@@ -38,7 +38,17 @@ void add_map(Hash& hash, const Map& map, const abi::OpRecord& record) {
   hash.add(sign(map.base), map.div == 1, one_block, even, map.limit <= map.div, map.extent % map.div == 0);
 }
 
-void add_op(Hash& hash, const plan::Op& op, const std::unordered_map<uint32_t, uint64_t>& groups) {
+/// First counter -> op and number of the arrival.
+using Groups = std::unordered_map<uint32_t, uint64_t>;
+
+void add_wait(Hash& hash, const abi::Wait& wait, const abi::OpRecord& record, const Groups& groups) {
+  add_map(hash, wait, record);
+  const auto group = groups.find(wait.counter);
+  hash.add(wait.rank_stride != 0);
+  hash.add(wait.role, group == groups.end() ? ~uint64_t{0} : group->second, wait.target == wait.last_target);
+}
+
+void add_op(Hash& hash, const plan::Op& op, const Groups& groups) {
   const abi::OpRecord& r = op.record;
   hash.add(static_cast<int>(r.kind), r.num_waits, r.num_arrivals, op.operands.size());
   for (int program : op.programs) hash.add(program);
@@ -51,13 +61,10 @@ void add_op(Hash& hash, const plan::Op& op, const std::unordered_map<uint32_t, u
     add_map(hash, r.arrive[a], r);
     hash.add(r.arrive_rank_stride[a] != 0);
   }
-  for (int w = 0; w < r.num_waits; ++w) {
-    const abi::Wait& wait = r.wait[w];
-    add_map(hash, wait, r);
-    const auto group = groups.find(wait.counter);
-    hash.add(wait.rank_stride != 0);
-    hash.add(wait.role, group == groups.end() ? ~uint64_t{0} : group->second, wait.target == wait.last_target);
-  }
+  for (int w = 0; w < r.num_waits; ++w) add_wait(hash, r.wait[w], r, groups);
+  const plan::Flags& f = op.flags;
+  hash.add(op.form, f.operands, f.dropped_waits, f.dropped_arrivals, f.added_waits.size());
+  for (const abi::Wait& wait : f.added_waits) add_wait(hash, wait, r, groups);
 }
 
 /// Pairs of buffers that share bytes of the arena, or of the boxes.
@@ -69,7 +76,8 @@ void add_sharing(Hash& hash, const Plan& plan) {
   std::vector<Part> parts;
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const plan::Buffer& b = plan.buffers[slot];
-    hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0, b.twin);
+    hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0, b.twin,
+             b.first_word >= 0);
     const int64_t begin = b.arena_offset + (b.kind == plan::BufferKind::kBox ? plan.arena_bytes : 0);
     if ((b.kind == plan::BufferKind::kArena || b.kind == plan::BufferKind::kBox) && b.size_bytes > 0)
       parts.push_back({begin, begin + b.size_bytes, slot});
@@ -94,7 +102,7 @@ uint64_t structure_key(const Plan& plan) {
   for (const Program& program : plan.programs)
     for (const Instr& i : program.instrs)
       hash.add(static_cast<int>(i.op), static_cast<int>(i.dtype), i.operand, i.a, i.b, i.c, i.d, i.aux, i.uniform);
-  std::unordered_map<uint32_t, uint64_t> groups;  // first counter -> op and number of the arrival
+  Groups groups;
   for (size_t op = 0; op < plan.ops.size(); ++op)
     for (int a = 0; a < plan.ops[op].record.num_arrivals; ++a)
       groups[plan.ops[op].record.arrive[a].counter] = op * abi::kMaxArrivals + static_cast<size_t>(a);

@@ -1,6 +1,5 @@
 #include "planner/verify/verify_plan.h"
 
-#include "plan/flag_words.h"
 #include "planner/verify/checks.h"
 #include "planner/verify/ranks.h"
 #include "planner/verify/regions.h"
@@ -27,7 +26,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
   for (const plan::Op& op : plan.ops) report.tiles += tiles_of(op.record);
   if (level == VerifyLevel::kStructure) return report;
   verify_memory(plan, report);
-  verify_flag_words(plan, flag_words(plan), report);
+  verify_flag_words(plan, report);
   if (level == VerifyLevel::kFull || few_for_all_ranks(plan)) verify_ranks(plan, report);
   return report;
 }

@@ -33,8 +33,7 @@ struct VerifyReport {
 
 /// Throws InternalError that names ops, tiles and bytes.
 VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level);
-struct FlagWords;
-/// Of a plan that is right without them. Part of kFull and kRaces, with the words that flag_words() chooses.
-void verify_flag_words(const plan::Plan& plan, const FlagWords& flags, VerifyReport& report);
+/// Flagged words and forms, of a plan that is right without them. Part of kFull and kRaces.
+void verify_flag_words(const plan::Plan& plan, VerifyReport& report);
 
 }  // namespace ark::planner

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "plan/flag_words.h"
 
 namespace ark::cuda {
 namespace {
@@ -49,7 +48,7 @@ PlanImage lay_out(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
 }
 
 size_t state_maps_offset(const plan::Plan& plan) {
-  size_t counters = static_cast<size_t>(planner::counter_lines(plan)) * abi::kCounterStride * sizeof(abi::u32);
+  size_t counters = static_cast<size_t>(plan::counter_lines(plan)) * abi::kCounterStride * sizeof(abi::u32);
   return aligned(sizeof(abi::RunState) + counters);
 }
 
