@@ -178,6 +178,7 @@ def run_loop(step: Callable, n: int, carry, until: Callable | None, strict: bool
     if not 0 <= n < 2**62:
         raise ValueError(f"loop: n is {n}, expected 0 to 2**62 - 1")
     leaves, spec = _check_carry(carry)
+    step = step if type(step).__hash__ else step.__call__  # a bound method is hashed by its object's address
     if any(isinstance(leaf, FakeTensor) for leaf in leaves):  # in a step of another loop, which is being checked
         return pytree.tree_unflatten([leaf.clone() for leaf in leaves], spec)
     with torch.no_grad():

@@ -225,6 +225,14 @@ def test_a_module_is_a_step():
     torch.testing.assert_close(result, plainly(layer, 3, (x,))[0].detach())
 
 
+def test_a_step_without_a_hash():
+    class Scaled(dict):
+        def __call__(self, a):
+            return (a * self["factor"],)
+
+    assert ark_torch.loop(Scaled(factor=torch.tensor(2.0)), 3, (torch.ones(3),))[0].tolist() == [8, 8, 8]
+
+
 def test_a_loop_in_a_compiled_function():
     function = torch.compile(lambda a: ark_torch.loop(counting, 4, (CARRY[0], a * 2))[1] + 1, backend="ark")
     expected = plainly(counting, 4, (CARRY[0], CARRY[1] * 2))[1] + 1
