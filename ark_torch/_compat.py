@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
 from torch.utils import _pytree as pytree
 from torch.utils import _sympy
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import SequenceKey, key_get
 from torch.utils._sympy import functions as sympy_functions
 
@@ -31,6 +32,7 @@ except ImportError:  # pragma: no cover - the public alias of older versions
 __all__ = [
     "FakeTensor",
     "FakeTensorMode",
+    "TorchDispatchMode",
     "TorchDynamoException",
     "WHILE_LOOPS",
     "aot_autograd",

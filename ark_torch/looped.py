@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from ark_torch._compat import FakeTensorMode, TorchDynamoException, pytree
+from ark_torch._compat import FakeTensor, FakeTensorMode, TorchDispatchMode, TorchDynamoException, pytree
 from ark_torch.errors import Unsupported
 from ark_torch.loop_runs import own_tensors
 from ark_torch.records import REGISTRY, log
@@ -80,6 +80,23 @@ def _while_loop(step: Callable, until: Callable | None, spec) -> Callable:
     return types.FunctionType(code, run.__globals__, code.co_name, None, run.__closure__)
 
 
+class _WritesAreFake(TorchDispatchMode):
+    """Above a FakeTensorMode, which would write tensors from outside where no fake one is among the arguments."""
+
+    def __init__(self, mode: FakeTensorMode):
+        super().__init__()
+        self.mode = mode
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _fake(self, x: torch.Tensor) -> torch.Tensor:
+        return x if isinstance(x, FakeTensor) else self.mode.from_tensor(x)
+
+
 class LoopedStep:
     def __init__(self, step: Callable, until: Callable | None, spec, strict: bool):
         self.step, self.until, self.spec, self.strict = step, until, spec, strict
@@ -104,7 +121,7 @@ class LoopedStep:
 
     def _check(self, leaves: list[torch.Tensor]) -> None:
         """Whether the results fit the carry, by a run without values; a step that needs values is checked later."""
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _WritesAreFake(mode):
             fake = [mode.from_tensor(x) for x in leaves]
             try:
                 result = self.step(*pytree.tree_unflatten(fake, self.spec))
@@ -161,6 +178,9 @@ def run_loop(step: Callable, n: int, carry, until: Callable | None, strict: bool
     if not 0 <= n < 2**62:
         raise ValueError(f"loop: n is {n}, expected 0 to 2**62 - 1")
     leaves, spec = _check_carry(carry)
+    step = step if type(step).__hash__ else step.__call__  # a bound method is hashed by its object's address
+    if any(isinstance(leaf, FakeTensor) for leaf in leaves):  # in a step of another loop, which is being checked
+        return pytree.tree_unflatten([leaf.clone() for leaf in leaves], spec)
     with torch.no_grad():
         own = [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
         return looped_step(step, until, spec, strict)(n, own)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from ark_torch._compat import size_expr
+from ark_torch._compat import FakeTensor, size_expr
 from ark_torch.errors import IndexOutOfRange, RanksDisagree, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
@@ -153,11 +153,14 @@ class NativeSegment:
         except (IndexOutOfRange, RanksDisagree):
             raise
         except Exception as error:
-            self.executable.fail_ranks(f"{self.where}: {error}")
+            if not _has_fake(inputs):  # else nobody runs this, on any rank
+                self.executable.fail_ranks(f"{self.where}: {error}")
             raise
 
     def _after_refusal(self, inputs: list, error: ValueError) -> list:
         """The executable does not take these arguments: copies in the traced layout, else ATen."""
+        if _has_fake(inputs):
+            raise error
         restrided = self._restride(inputs)
         if restrided is not None:
             try:
@@ -226,6 +229,10 @@ class NativeSegment:
                 )
                 changed = True
         return result if changed else None
+
+
+def _has_fake(inputs: list) -> bool:
+    return any(isinstance(x, FakeTensor) for x in inputs)
 
 
 def _remember(known: set, key: tuple) -> None:

@@ -110,16 +110,7 @@ CudaCollectives::CudaCollectives(Store& store, const GroupInfo& group, int devic
   arena_->offer();
 }
 
-CudaCollectives::~CudaCollectives() {
-  const Driver& api = driver();
-  if (api.context_push(gpu_.context) != kSuccess) return;  // the process is ending: the driver has taken all back
-  Context popped = nullptr;
-  CaptureMode mode = CaptureMode::kRelaxed;
-  api.exchange_capture_mode(&mode);
-  api.context_synchronize();  // kernels may still use the arena
-  api.exchange_capture_mode(&mode);
-  api.context_pop(&popped);
-}
+CudaCollectives::~CudaCollectives() { wait_for_all(gpu_.context); }  // kernels may still use the arena
 
 void CudaCollectives::refuse(Store& store, const GroupInfo& group, const std::string& why) {
   SymmetricMemory::refuse(store, group, kArenaTag, why);

@@ -96,6 +96,17 @@ void upload_and_wait(Context context, DevicePtr to, const void* from, size_t siz
   check_result(driver().stream_synchronize(stream.get()), "cuStreamSynchronize after an upload");
 }
 
+void wait_for_all(Context context) noexcept {
+  const Driver& api = driver();
+  if (api.context_push(context) != kSuccess) return;  // the process is ending: the driver has taken all back
+  Context popped = nullptr;
+  CaptureMode mode = CaptureMode::kRelaxed;
+  api.exchange_capture_mode(&mode);
+  api.context_synchronize();
+  api.exchange_capture_mode(&mode);
+  api.context_pop(&popped);
+}
+
 PinnedMemory::PinnedMemory(Context context, size_t size_bytes) : context_(context) {
   ContextScope scope(context);
   RelaxedCaptureScope relaxed;

@@ -43,6 +43,9 @@ class DeviceMemory {
 /// Copies into device memory that somebody else owns, and waits; may be called while a stream is being captured.
 void upload_and_wait(Context context, DevicePtr to, const void* from, size_t size_bytes);
 
+/// Waits for all work of the context; does nothing where the process is ending, and reports no error.
+void wait_for_all(Context context) noexcept;
+
 /// Pinned host memory that the device can write.
 class PinnedMemory {
  public:

@@ -12,9 +12,11 @@
 
 namespace ark::targets {
 
-/// One rank's view of it. The ranks must run plans of one interface (planner/verify/rank_interface.h), and each as many launches as the others, one at a time.
+/// One rank's view of it. The ranks must run plans of one interface (planner/verify/rank_interface.h), and each as many
+/// launches as the others, one at a time.
 /// When a launch has failed on one rank, that launch or the next one fails on every rank (a peer may have finished it),
-/// and so do all later ones: the memory has to be made anew. An index out of range is an error of its rank alone.
+/// and so do all later ones: the memory has to be made anew. An index out of range is an error of its rank alone; on
+/// cuda, where it is raised instead of the next launch, of all ranks.
 struct RankMemory {
   std::vector<std::byte*> segments;  // by rank: rank_segment_bytes() of its plan, or more, aligned to 256; device
                                      // addresses on cuda. Zeroes before the first launch

@@ -131,6 +131,28 @@ def test_a_table_from_outside_is_written():
     torch.testing.assert_close(table, torch.stack([*rows, torch.zeros(8)]))
 
 
+def test_a_tensor_from_outside_is_written_once_per_iteration():
+    """Also by ops that read nothing of the carry."""
+    count, table = torch.zeros(3), torch.zeros(2, 3)
+
+    def step(a):
+        count.add_(1)
+        table[1].add_(2)
+        return (a + count,)
+
+    (result,) = ark_torch.loop(step, 3, (torch.zeros(3),))
+    assert result.tolist() == [6, 6, 6] and count.tolist() == [3, 3, 3] and table[1].tolist() == [6, 6, 6]
+
+
+def test_a_step_that_runs_compiled_code(caplog):
+    """A compiled function, and a loop of its own. The check of the step's results, without values, runs neither."""
+    inner = torch.compile(lambda a: a * 2 + 1, backend="ark")
+    x = torch.arange(4.0)
+    for step in (lambda a: (inner(a),), lambda a: ark_torch.loop(lambda b: (b * 2 + 1,), 1, (a,))):
+        torch.testing.assert_close(ark_torch.loop(step, 3, (x,)), (x * 8 + 7,))
+    assert "arguments refused" not in caplog.text
+
+
 @pytest.mark.parametrize("last", [lambda a: a, lambda a: torch.sort(a)[0]], ids=["launch", "calls"])
 def test_an_error_names_the_iteration(last):
     step = lambda i, a: (i + 1, last(a).index_copy(0, i.reshape(1), a[:1]))
@@ -201,6 +223,14 @@ def test_a_module_is_a_step():
     (result,) = ark_torch.loop(layer, 3, (x,), strict=True)
     assert not result.requires_grad
     torch.testing.assert_close(result, plainly(layer, 3, (x,))[0].detach())
+
+
+def test_a_step_without_a_hash():
+    class Scaled(dict):
+        def __call__(self, a):
+            return (a * self["factor"],)
+
+    assert ark_torch.loop(Scaled(factor=torch.tensor(2.0)), 3, (torch.ones(3),))[0].tolist() == [8, 8, 8]
 
 
 def test_a_loop_in_a_compiled_function():

@@ -1,5 +1,5 @@
 """What ranks hear when a plan with collectives cannot run on all GPUs: a rank that stays away, one that leaves its work
-out, plans that differ, a group that is destroyed with a launch under way."""
+out, plans that differ, an index out of range, a group that is destroyed with a launch under way."""
 
 from __future__ import annotations
 
@@ -99,7 +99,45 @@ def destroyed_on_the_way(rank: int, world: int) -> None:
     check_works(world)
 
 
-FAULTS = [a_rank_stays_away, plans_differ, destroyed_on_the_way]
+def an_index_out_of_range(rank: int, world: int) -> None:
+    """Of one rank: the next launch, which it does not make, ends on the others long before the time-out."""
+    group = a_group(world, 60)
+    fast = compiled(lambda x, i: funcol.all_reduce(x.index_select(0, i) * 2, "sum", group))
+    index = torch.arange(4, device="cuda")
+    assert (fast(ones(4, 5), index) == 2 * world).all()
+    torch.cuda.synchronize()
+    dist.barrier()
+    begin = time.monotonic()
+    text = raised(fast, ones(4, 5), index + 3 * rank)
+    if text == "no error":  # the launch that was cut short: the next one says so
+        text = raised(fast, ones(4, 5), index)
+    assert ("index" if rank == 1 else "rank") in text, text
+    assert time.monotonic() - begin < 20
+    check_works(world)
+
+
+def destroyed_during_a_replay(rank: int, world: int) -> None:
+    """The memory of its plans stays until the replay, in a stream that the group has not seen, has ended."""
+    group = a_group(world, 60)
+    fast, x = summed(group), ones(4, 5)
+    fast(x)
+    torch.cuda.synchronize()
+    graph, other = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        got = fast(x)
+    torch.cuda.synchronize()
+    dist.barrier()
+    if rank == 1:
+        time.sleep(1)  # rank 0's launch waits
+    with torch.cuda.stream(other):
+        graph.replay()
+    dist.destroy_process_group(group)
+    torch.cuda.synchronize()
+    assert (got == 2 * world + 1).all()
+    check_works(world)
+
+
+FAULTS = [a_rank_stays_away, plans_differ, destroyed_on_the_way, an_index_out_of_range, destroyed_during_a_replay]
 
 
 def faults(rank: int, world: int) -> dict:

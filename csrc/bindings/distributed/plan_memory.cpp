@@ -37,6 +37,7 @@ void map_host(PlanMemory& memory, comm::Store& store, const comm::GroupInfo& gro
 /// Afterwards nothing is asked of the store.
 void map_gpu(PlanMemory& memory, const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group, size_t bytes,
              comm::Clock::time_point deadline) {
+  memory.device = plan.device;
   memory.gpu = cuda::open_gpu(plan.device);
   memory.on_gpu = std::make_unique<comm::SymmetricMemory>(store, group, memory.gpu, "boxes", bytes);
   memory.on_gpu->offer();
@@ -76,15 +77,19 @@ void PlanMemories::close() {
   const std::unique_lock nobody(uses_);
 }
 
+/// By copies: what fills memory may be a kernel, for which launches that wait leave no room.
 void PlanMemories::abort(int rank) {
   const std::lock_guard lock(mutex_);
+  const abi::u32 who = static_cast<abi::u32>(rank) + 1;
   for (const auto& [key, memory] : of_key_)
     for (const cuda::DevicePtr state : memory->states)
-      comm::fill_and_wait(memory->gpu, state + offsetof(abi::RunState, abort), static_cast<unsigned char>(rank + 1), 1);
+      cuda::upload_and_wait(memory->gpu.context, state + offsetof(abi::RunState, abort), &who, sizeof who);
 }
 
 void PlanMemories::clear() {
   const std::lock_guard lock(mutex_);
+  for (const auto& [key, memory] : of_key_)
+    if (memory->on_gpu) cuda::wait_for_all(memory->gpu.context);  // replays of captured launches, too
   of_key_.clear();
 }
 

@@ -18,6 +18,7 @@ struct PlanMemory {
   std::vector<std::byte*> segments;               // by rank
   std::unique_ptr<comm::HostArena> arena;         // host
   std::unique_ptr<comm::SymmetricMemory> on_gpu;  // cuda
+  int device = -1;                                // as RankPlan's
   cuda::GpuInfo gpu;                              // cuda
   std::vector<cuda::DevicePtr> states;            // cuda: run states, by rank
   bool fresh = true;                              // no launch of this rank has been here
@@ -27,8 +28,9 @@ struct PlanMemory {
 /// Owned by the group. Thread-safe; memory is made by one thread at a time.
 class PlanMemories {
  public:
-  /// The memory that the plan's key has; where it has none, collective: ranks compare the interfaces of their plans first. Keys
-  /// are each rank's own, what ranks make together they tell by its number. Throws UserError where plans differ.
+  /// The memory that the plan's key has; where it has none, collective: ranks compare the interfaces of their plans
+  /// first. Keys are each rank's own, what ranks make together they tell by its number. Throws UserError where plans
+  /// differ.
   std::shared_ptr<PlanMemory> at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                  comm::Clock::time_point deadline);
   /// Held by who uses the group for a plan: close() waits for it.
@@ -39,7 +41,7 @@ class PlanMemories {
   void close();
   /// Ends the waits of launches on GPUs, of all ranks.
   void abort(int rank);
-  /// Gives the memory back, when nothing runs in it.
+  /// Gives the memory back; waits for what still runs on its GPUs.
   void clear();
 
  private:

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "bindings/distributed/process_group.h"
 #include "bindings/distributed/support/c10d_store.h"
 
@@ -48,7 +49,7 @@ targets::RankMemory ProcessGroupArk::view_of(const PlanMemory& memory) {
     if (rank != getRank()) return channel_->absence(rank);
     return plans_.closing() ? "has destroyed the group" : "";
   };
-  view.give_up = [this](const std::string& why) { channel_->fail(why); };
+  view.give_up = [this](const std::string& why) { give_up_plans(why); };
   return view;
 }
 
@@ -76,6 +77,9 @@ void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
                    " ranks, group ", name_, " has ", getSize());
   channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
   const std::shared_ptr<PlanMemory> memory = plan_memory(plan);
+  check<UserError>(plan.device == memory->device, "plan '", plan.plan.name, "' of group ", name_,
+                   ": its memory is on cuda:", memory->device,
+                   " (where the first launch was), got a launch on cuda:", plan.device);
   const std::lock_guard turn(memory->turn);
   std::unique_lock<std::mutex> turn_on_gpu;
   if (plan.device >= 0) {
@@ -89,7 +93,17 @@ void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
 void ProcessGroupArk::fail_plan(const std::string& why) {
   const auto use = plans_.use();
   if (closed_ || process_ != ::getpid()) return;
+  give_up_plans(why);
+}
+
+/// Peers hear of it on the host; launches that wait on GPUs look at their abort words alone.
+void ProcessGroupArk::give_up_plans(const std::string& why) {
   channel_->fail(why);
+  try {
+    plans_.abort(getRank());
+  } catch (const std::exception& error) {
+    log::warn("process group ", name_, " does not end launches that wait: ", error.what());
+  }
 }
 
 }  // namespace ark::bindings

@@ -169,6 +169,7 @@ class ProcessGroupArk : public c10d::Backend {
   bool on_cuda(const Tensors& tensors, const char* operation) const;
   std::shared_ptr<PlanMemory> plan_memory(const RankPlan& plan);
   targets::RankMemory view_of(const PlanMemory& memory);
+  void give_up_plans(const std::string& why);
   WorkQueue& queue(std::unique_ptr<WorkQueue>& slot);
 
   std::string name_;

@@ -112,6 +112,8 @@ void bind_inputs(Run& run, const runtime::CompiledGraph& graph, const CallLayout
     const at::Tensor& tensor = tensor_at(run.items, position);
     check_tensor(expected[i], position, tensor, run.device);
     void* address = graph.written_inputs()[i] ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
+    check<UserError>(address != nullptr || tensor.numel() == 0, "input ", position, " (", expected[i].name,
+                     "): expected a tensor with memory, got one without (a FakeTensor?)");
     if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0) [[unlikely]] {
       at::Tensor copy = aligned_copy(tensor);
       address = copy.mutable_data_ptr();

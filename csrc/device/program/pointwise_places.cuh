@@ -1,6 +1,6 @@
 // Which elements of a pointwise item the threads take: vectors where all operands that move by vectors are aligned,
-// one by one what is left. Where a vector's length divides the rows, and what moves by vectors is aligned at multiples of
-// it, they lie there; else they begin at the places of each row that are aligned.
+// one by one what is left. Where a vector's length divides the rows, and what moves by vectors is aligned at multiples
+// of it, they lie there; else they begin at the places of each row that are aligned.
 #pragma once
 #include "device/program/domain.cuh"
 

@@ -51,8 +51,9 @@ Phase phase_of(const BuiltProgram& built, const abi::Operand& o, int64_t vector)
   return phase;
 }
 
-/// Rows whose length no vector divides, or that are slices of such rows: a pointwise task begins vectors where the operands of one phase are aligned
-/// (device/program/pointwise.cuh). The phase of what is written goes first, then that of most bytes read.
+/// Rows whose length no vector divides, or that are slices of such rows: a pointwise task begins vectors where the
+/// operands of one phase are aligned (device/program/pointwise_places.cuh). The phase of what is written goes first,
+/// then that of most bytes read.
 void set_by_phase(const DomainFacts& facts, uint32_t innermost, int64_t vector, BuiltProgram& built) {
   std::map<Phase, std::array<int64_t, 2>> bytes;
   const auto phase = [&](size_t i) { return phase_of(built, built.operands[i], vector); };

@@ -137,6 +137,7 @@ class CudaExecutable final : public Executable {
   /// What ended an earlier launch ends those of all ranks.
   void begin_with_ranks(const LaunchArgs& args) {
     std::byte* state = own_rank_state(plan_, args.ranks);
+    set_deadline_ns(args.ranks->deadline_ns);
     try {
       poll();
     } catch (const DeviceError& error) {
@@ -253,7 +254,9 @@ class CudaExecutable final : public Executable {
     double deadline_ms = static_cast<double>(deadline_ns_.load(std::memory_order_relaxed)) / 1e6;
     return cat("a wait of the loop kernel passed its deadline of ", deadline_ms, " ms: graph ", plan_.name, ", rank ",
                e.rank, ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op), "), tile ", e.tile, ", ", awaited(e),
-               ": expected ", e.expected, ", saw ", e.seen, ". The outputs of that run are not valid.");
+               ": expected ", e.expected, ", saw ", e.seen, ".",
+               plan_.world > 1 ? " A rank that has not sent in time may be what held it up." : "",
+               " The outputs of that run are not valid.");
   }
 
   plan::Plan plan_;
