@@ -1,0 +1,217 @@
+"""Parallel styles of whole models inside plans: Llama under DTensor, sharded data parallel, gradients summed within the
+backward plan, DDP under compiled autograd. Each against a single process that has all of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ark_torch.exchanges import exchanges_of
+from ark_torch.records import recording
+from tests.conftest import has_extension
+from tests.distributed.test_plan_collectives import gathered, ranks_values
+from tests.support import parallel_llama as llama
+from tests.support.distributed_worker import own_device, run_each, run_ranks, values
+
+pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+
+STEPS, ROWS, WIDTH = 10, 4, 32
+LOOKUP = "aten.embedding_dense_backward.default"  # rows that several tokens add to
+
+
+def sent(records: list) -> dict[str, list]:
+    """The exchanges of each kind of graph. Asks for one plan in each graph, and for no ATen step but LOOKUP."""
+    found = {}
+    for record in records:
+        causes = {*record.fallbacks, *record.runtime_fallbacks, *record.internal_errors}
+        assert causes <= {LOOKUP}, f"{record.name}: {causes}"
+        assert len(record.segments) == 1, f"{record.name}: {len(record.segments)} plans"
+        found[record.kind] = exchanges_of(record.segments[0].executable.stats())
+    return found
+
+
+def check_llama(world: int, styles: dict, length: int) -> dict[str, list]:
+    """Tokens, logits, and loss and gradients of a training step."""
+    torch._dynamo.reset()
+    whole, shared = llama.build_both(styles, world)
+    fast = torch.compile(shared, backend="ark")
+    ids = llama.tokens(2, length)
+    with recording() as records:
+        assert torch.equal(llama.continued(fast, ids, length - 5), llama.continued(whole, ids, length - 5))
+        torch.testing.assert_close(llama.logits(fast, ids), llama.logits(whole, ids), rtol=1e-4, atol=1e-5)
+        losses = [model(ids, labels=ids, **llama.arguments(ids)).loss for model in (fast, whole)]
+        for loss in losses:
+            loss.backward()
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
+    for (name, want), got in zip(whole.named_parameters(), shared.parameters()):
+        same = torch.allclose(got.grad.full_tensor(), want.grad, rtol=1e-3, atol=1e-5)
+        assert same, f"{name}: {got.grad.full_tensor()} instead of {want.grad}"
+    return sent(records)
+
+
+def llama_tensor_parallel(rank: int, world: int) -> None:
+    """Sums of the lookup and of two products of each layer, and the gathered logits. In the backward a sum for each
+    pair of products instead, and for the head."""
+    found = check_llama(world, llama.tensor_styles(), 12)
+    assert len(found["inference"]) == len(found["forward"]) == 1 + 2 * 2 + 1
+    assert len(found["backward"]) >= 2 * 2 + 1
+
+
+def llama_sequence_parallel(rank: int, world: int) -> None:
+    """Of each sum a reduce-scatter and an all-gather."""
+    found = check_llama(world, llama.sequence_styles(), 12)
+    assert len(found["inference"]) == len(found["forward"]) == 2 * (1 + 2 * 2) + 1
+    assert sum(exchange.parts for exchange in found["forward"]) == 1 + 2 * 2
+    assert sum(exchange.parts for exchange in found["backward"]) >= 2 * 2 + 1
+
+
+def llama_uneven_sequence(rank: int, world: int) -> None:
+    """A sequence that ranks do not share evenly: DTensor pads."""
+    check_llama(world, llama.sequence_styles(), 13)
+
+
+class ShardedLinear(torch.autograd.Function):
+    """A rank has some rows of the weight. All are gathered for either direction; the gradient is scattered."""
+
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.save_for_backward(x, rows)
+        return x @ gathered(rows, dist.group.WORLD).t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, rows = ctx.saved_tensors
+        of_rows = funcol.reduce_scatter_tensor(gradient.t() @ x, "avg", 0, dist.group.WORLD)
+        return gradient @ gathered(rows, dist.group.WORLD), of_rows
+
+
+class ShardedMlp(nn.Module):
+    def __init__(self, layers: int, rank: int, world: int):
+        super().__init__()
+        whole = [ranks_values(0, (WIDTH, WIDTH), torch.float32, i) / WIDTH**0.5 for i in range(layers)]
+        self.rows = nn.ParameterList(weight.chunk(world)[rank].clone() for weight in whole)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for rows in self.rows:
+            x = x + torch.tanh(ShardedLinear.apply(x, rows))
+        return x
+
+
+def batch_of(step: int, world: int) -> torch.Tensor:
+    return ranks_values(0, (world * ROWS, WIDTH), torch.float32, 100 + step)
+
+
+def trained(call, parameters, batches: list[torch.Tensor]) -> torch.Tensor:
+    """Losses."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = call(batch).square().mean()
+        loss.backward()
+        losses.append(loss.detach())
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def mean_over_ranks(losses: torch.Tensor) -> torch.Tensor:
+    return funcol.all_reduce(losses, "avg", dist.group.WORLD)
+
+
+def whole_mlp(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    for weight in weights:
+        x = x + torch.tanh(x @ weight.t())
+    return x
+
+
+def sharded_data_parallel(rank: int, world: int) -> None:
+    torch._dynamo.reset()
+    whole, mine = ShardedMlp(3, 0, 1), ShardedMlp(3, rank, world)
+    batches = [batch_of(step, world) for step in range(STEPS)]
+    fast = torch.compile(mine, backend="ark", fullgraph=True, options={"strict": True})
+    with recording() as records:
+        losses = trained(fast, mine.parameters(), [batch.chunk(world)[rank] for batch in batches])
+    want = trained(lambda x: whole_mlp(x, list(whole.rows)), whole.parameters(), batches)
+    torch.testing.assert_close(mean_over_ranks(losses), want, rtol=1e-4, atol=1e-6)
+    for got, weight in zip(mine.rows, whole.rows):
+        torch.testing.assert_close(gathered(got.detach(), dist.group.WORLD), weight.detach(), rtol=1e-4, atol=1e-5)
+    found = sent(records)
+    # of the first layer no gradient of the input is asked for
+    assert len(found["forward"]) == 3 and len(found["backward"]) == 3 + 2
+    assert sum(exchange.parts for exchange in found["backward"]) == 3
+
+
+class Replicated(torch.autograd.Function):
+    """A parameter that all ranks have; its gradient is averaged over them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return funcol.all_reduce(gradient, "avg", dist.group.WORLD)
+
+
+class Residuals(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+def check_gradients(rank: int, world: int, model: nn.Module, call) -> list:
+    """Ten steps of ranks that have a part of the batch each; what they compiled."""
+    torch._dynamo.reset()
+    whole = Residuals().to(own_device())
+    batches = [batch_of(step, world) for step in range(STEPS)]
+    with recording() as records:
+        losses = trained(call, model.parameters(), [batch.chunk(world)[rank] for batch in batches])
+    want = trained(whole, whole.parameters(), batches)
+    torch.testing.assert_close(mean_over_ranks(losses), want, rtol=1e-4, atol=1e-6)
+    for got, parameter in zip(model.parameters(), whole.parameters()):
+        torch.testing.assert_close(got, parameter, rtol=1e-4, atol=1e-5)
+    return records
+
+
+def check_overlap(backward: list) -> None:
+    """Each gradient is an exchange; the layers before it run meanwhile."""
+    assert len(backward) == 2 * 4, backward
+    alone = [exchange for exchange in backward if not exchange.meanwhile]
+    assert len(alone) <= 2, alone
+
+
+def replicated(rank: int, world: int) -> None:
+    model = Residuals().to(own_device())
+
+    def call(x):
+        parameters = {name: Replicated.apply(p) for name, p in model.named_parameters()}
+        return torch.func.functional_call(model, parameters, x)
+
+    fast = torch.compile(call, backend="ark", fullgraph=True, options={"strict": True})
+    found = sent(check_gradients(rank, world, model, fast))
+    assert not found["forward"]
+    check_overlap(found["backward"])
+
+
+PARALLEL = [llama_tensor_parallel, llama_sequence_parallel, llama_uneven_sequence, sharded_data_parallel, replicated]
+
+
+def parallel(rank: int, world: int) -> dict:
+    return run_each(PARALLEL, rank, world)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_parallel(world):
+    for of_rank in values(run_ranks(parallel, world, seconds=20)):
+        for name, (status, value) in of_rank.items():
+            assert status == "ok", f"{name}: {value}"
