@@ -71,7 +71,6 @@ def llama_sequence_parallel(rank: int, world: int) -> None:
     found = check_llama(world, llama.sequence_styles(), 12)
     assert len(found["inference"]) == len(found["forward"]) == 2 * (1 + 2 * 2) + 1
     assert sum(exchange.parts for exchange in found["forward"]) == 1 + 2 * 2
-    print(found["backward"])
     assert sum(exchange.parts for exchange in found["backward"]) >= 2 * 2 + 1
 
 
