@@ -18,13 +18,22 @@ from ark_torch.errors import RanksDisagree
 from ark_torch.exchanges import exchanges_of
 from ark_torch.records import recording
 from tests.conftest import has_extension
-from tests.distributed.test_plan_collectives import gathered, ranks_values
+from tests.distributed.test_plan_collectives import gathered
 from tests.support import parallel_llama as llama
 from tests.support.distributed_worker import own_device, run_each, run_ranks, values
+from tests.support.parallel_training import (
+    Replicated,
+    Residuals,
+    ShardedMlp,
+    batch_of,
+    mean_over_ranks,
+    trained,
+    whole_mlp,
+)
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
-STEPS, ROWS, WIDTH = 10, 4, 32
+STEPS = 10
 LOOKUP = "aten.embedding_dense_backward.default"  # rows that several tokens add to
 
 
@@ -84,60 +93,6 @@ def llama_uneven_sequence(rank: int, world: int) -> None:
     assert llama.logits(fast, llama.tokens(2, 4 * world)).isfinite().all()
 
 
-class ShardedLinear(torch.autograd.Function):
-    """A rank has some rows of the weight. All are gathered for either direction; the gradient is scattered."""
-
-    @staticmethod
-    def forward(ctx, x, rows):
-        ctx.save_for_backward(x, rows)
-        return x @ gathered(rows, dist.group.WORLD).t()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, rows = ctx.saved_tensors
-        of_rows = funcol.reduce_scatter_tensor(gradient.t() @ x, "avg", 0, dist.group.WORLD)
-        return gradient @ gathered(rows, dist.group.WORLD), of_rows
-
-
-class ShardedMlp(nn.Module):
-    def __init__(self, layers: int, rank: int, world: int):
-        super().__init__()
-        whole = [ranks_values(0, (WIDTH, WIDTH), torch.float32, i) / WIDTH**0.5 for i in range(layers)]
-        self.rows = nn.ParameterList(weight.chunk(world)[rank].clone() for weight in whole)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for rows in self.rows:
-            x = x + torch.tanh(ShardedLinear.apply(x, rows))
-        return x
-
-
-def batch_of(step: int, world: int) -> torch.Tensor:
-    return ranks_values(0, (world * ROWS, WIDTH), torch.float32, 100 + step)
-
-
-def trained(call, parameters, batches: list[torch.Tensor]) -> torch.Tensor:
-    """Losses."""
-    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = call(batch).square().mean()
-        loss.backward()
-        losses.append(loss.detach())
-        optimizer.step()
-    return torch.stack(losses)
-
-
-def mean_over_ranks(losses: torch.Tensor) -> torch.Tensor:
-    return funcol.all_reduce(losses, "avg", dist.group.WORLD)
-
-
-def whole_mlp(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    for weight in weights:
-        x = x + torch.tanh(x @ weight.t())
-    return x
-
-
 def sharded_data_parallel(rank: int, world: int) -> None:
     torch._dynamo.reset()
     whole, mine = ShardedMlp(3, 0, 1), ShardedMlp(3, rank, world)
@@ -152,30 +107,6 @@ def sharded_data_parallel(rank: int, world: int) -> None:
     found = sent(records)
     assert [exchange.parts for exchange in found["forward"]] == [False] * 3
     assert sum(exchange.parts for exchange in found["backward"]) == 3
-
-
-class Replicated(torch.autograd.Function):
-    """A parameter that all ranks have; its gradient is averaged over them."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return funcol.all_reduce(gradient, "avg", dist.group.WORLD)
-
-
-class Residuals(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = x + torch.tanh(layer(x))
-        return x
 
 
 def check_gradients(rank: int, world: int, model: nn.Module, call) -> list:
@@ -275,8 +206,24 @@ def ddp_step(rank: int, world: int) -> None:
     check_overlap(sent(records)["inference"])
 
 
+def ddp_without_sync(rank: int, world: int) -> None:
+    """Gradients of two calls, of which only the second one sums over the ranks."""
+    with compiled_autograd():
+        model = DistributedDataParallel(Residuals().to(own_device()))
+        fast, x = torch.compile(model, backend="ark"), batch_of(rank, world)
+        with model.no_sync():
+            fast(x).sum().backward()
+        of_rank = [parameter.grad.clone() for parameter in model.parameters()]
+        with recording() as records:
+            fast(x).sum().backward()
+    check_overlap(sent(records)["inference"])
+    for parameter, gradient in zip(model.parameters(), of_rank):
+        want = funcol.all_reduce(2 * gradient, "avg", dist.group.WORLD)
+        torch.testing.assert_close(parameter.grad, want, rtol=1e-4, atol=1e-4)
+
+
 LLAMA = [llama_tensor_parallel, llama_sequence_parallel]
-TRAINING = [sharded_data_parallel, replicated, hooks, ddp_around, ddp_inside, ddp_step]
+TRAINING = [sharded_data_parallel, replicated, hooks, ddp_around, ddp_inside, ddp_step, ddp_without_sync]
 PARALLEL = [*LLAMA, llama_uneven_sequence, *TRAINING]
 
 
