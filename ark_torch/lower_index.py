@@ -111,8 +111,25 @@ def lower_index(ctx: Lowering, node, x, indices):
 def lower_index_put(ctx: Lowering, node, x, indices, values, accumulate=False):
     if accumulate:
         raise Unsupported("index_put with accumulate")
+    if any(index is not None and index.dtype == torch.bool for index in indices):
+        return _masked_put(ctx, node, x, indices, values)
     plan = _Indexing(ctx, x, indices)
     return _store(ctx, x, ctx.expand(values, plan.shape), plan.indices, plan.map, ctx.like(ctx.out(node)))
+
+
+def _masked_put(ctx: Lowering, node, x: Value, indices, values: Value) -> Value:
+    """x[mask] = values, a choice where all chosen places get the same: then no size depends on the mask."""
+    (first, mask), *others = [(d, index) for d, index in enumerate(indices) if index is not None]
+    trailing = len(x.shape) - first - len(mask.shape)
+    per_place = values.shape[0] if len(values.shape) > trailing else 1
+    if others or len(values.shape) > trailing + 1 or per_place != 1:
+        raise Unsupported("index_put of a mask with a value for each place (native: the same for all, torch.where)")
+    if len(values.shape) > trailing:
+        values = ctx.view(values, values.shape[1:], values.strides[1:])
+    chosen = ctx.expand(values, x.shape[len(x.shape) - trailing :])
+    mask = ctx.reshape_rank(mask, len(x.shape), trailing)
+    operands = [mask, ctx.to_compute(chosen, x.dtype), ctx.to_compute(x, x.dtype)]
+    return ctx.pointwise("where", operands, **ctx.like(ctx.out(node)))
 
 
 @rule(aten.slice_scatter.default)

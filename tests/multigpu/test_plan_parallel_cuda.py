@@ -1,0 +1,33 @@
+"""Parallel styles of whole models inside the loop kernels of several GPUs: the functions of
+`tests/distributed/test_plan_parallel.py`, one GPU for each rank."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from tests.distributed import test_plan_parallel as parallel
+from tests.support.distributed_worker import run_each, run_gpus, values
+
+GPUS = torch.cuda.device_count()
+pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+
+
+FUNCTIONS = [*parallel.LLAMA, *parallel.TRAINING]
+
+
+def all_functions(rank: int, world: int) -> dict:
+    return run_each(FUNCTIONS, rank, world)
+
+
+@functools.cache
+def results() -> list[dict]:
+    """Of as many ranks as share eight heads."""
+    return values(run_gpus(all_functions, 4 if GPUS >= 4 else 2, seconds=60))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_parallel(function):
+    values({rank: of_rank[function.__name__] for rank, of_rank in enumerate(results())})
