@@ -23,10 +23,10 @@ bool early_prologue(const Plan& plan, const Op& op) {
   bool some = false;
   for (int i = p.prologue_operand; i < p.segment[0].first_operand; ++i) {
     check<UserError>(0 <= i && i < static_cast<int>(op.operands.size()), "op '", op.name, "': operand ", i,
-          " of its prologue, of ", op.operands.size());
+                     " of its prologue, of ", op.operands.size());
     const abi::Operand& o = op.operands[static_cast<size_t>(i)];
-    check<UserError>(o.slot == abi::kNoSlot || o.slot < plan.buffers.size(), "op '", op.name, "': slot ", o.slot, " of ",
-          plan.buffers.size());
+    check<UserError>(o.slot == abi::kNoSlot || o.slot < plan.buffers.size(), "op '", op.name, "': slot ", o.slot,
+                     " of ", plan.buffers.size());
     if (i < 32 && (op.flags.operands >> i & 1) != 0)
       some = true;
     else if (o.slot != abi::kNoSlot && !plan.buffers[o.slot].immutable)

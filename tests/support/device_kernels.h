@@ -1,7 +1,7 @@
 // Kernels that use the device side of communication as a plan does, for the tests.
 #pragma once
-#include "support/collective_ranks.h"
 #include "device/abi/dma.h"
+#include "support/collective_ranks.h"
 
 namespace ark::test {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <algorithm>
 
-#include "support/graph_builder.h"
 #include "planner/fuse/fused.h"
+#include "support/graph_builder.h"
 
 namespace ark::test {
 

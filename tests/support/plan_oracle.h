@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "support/fused_builder.h"
 #include "planner/draft.h"
+#include "support/fused_builder.h"
 
 namespace ark::test {
 

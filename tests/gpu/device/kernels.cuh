@@ -3,12 +3,12 @@
 #include "device/attention/backward.cuh"
 #include "device/attention/decode.cuh"
 #include "device/attention/forward.cuh"
-#include "device/attention/simple.cuh"
 #include "device/attention/mask_range.cuh"
+#include "device/attention/simple.cuh"
+#include "device/loop/outline.cuh"
 #include "device/matmul/float.cuh"
 #include "device/matmul/simple.cuh"
 #include "device/matmul/tile.cuh"
-#include "device/loop/outline.cuh"
 
 namespace {
 using namespace ark::device;
