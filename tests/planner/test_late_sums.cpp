@@ -1,4 +1,5 @@
-// Residuals of tensor-parallel layers with few rows: added once by the product that sends next, by each prologue before.
+// Residuals of tensor-parallel layers with few rows: added and stored by the product that sends next, added by the
+// prologues before it.
 #include <algorithm>
 #include <set>
 
