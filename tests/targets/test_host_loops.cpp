@@ -192,12 +192,12 @@ void test_deadline() {
   }
 }
 
-/// ThreadSanitizer must find the race.
+/// ThreadSanitizer must find the race, also where one thread at a time is awake: so many launches.
 void run_damaged() {
   const Graph graph = recurrence(75, 64, false);
   plan::Plan plan = plan_of(graph, 8);
   plan.loop.arrivals = 1;
-  for (uint64_t seed = 0; seed < 5; ++seed) LoopRun(graph, plan, {0}, 4).loop(20, seed);
+  for (uint64_t seed = 0; seed < 100; ++seed) LoopRun(graph, plan, {0}, 4).loop(20, seed);
 }
 
 }  // namespace
