@@ -39,7 +39,9 @@ struct PageWalk {
     const u32 back = wraps ? slot + kPages - kPagesInFlight : slot - kPagesInFlight;
     if (page < kPagesInFlight || (theirs >> back & 1) != 0) return;
     const u32 phase = wraps ? parity : parity ^ 1;
-    for (int polls = 0; polls < 256 && !mbarrier_try_wait(full + back * 8, phase); ++polls) {
+    const u32 landed = full + back * 8;
+    if (mbarrier_test_wait(landed, phase) || mbarrier_test_wait(empty + back * 8, phase)) return;
+    for (int polls = 0; polls < kThrottlePolls && !mbarrier_try_wait(landed, phase); ++polls) {
     }
   }
   ARK_DEVICE void advance() {

@@ -26,8 +26,9 @@ inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 inline constexpr int kRecordRingBytes = 6 * 1024;  // three records of the largest size, four to five usual ones
 inline constexpr int kTaskSlots = 4;               // as many records as the ring of records holds
-inline constexpr int kPagesInFlight =
-    4;  // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
+// streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
+inline constexpr int kPagesInFlight = 4;
+inline constexpr int kThrottlePolls = 4;  // each sleeps up to some 15 us
 
 /// An item as the roles see it: decoded by the fetch warp ahead of time.
 struct TaskSlot {
@@ -299,7 +300,8 @@ struct Loader {
   }
 
   /// Streaming reads: call between acquire() and the copies. Waits until the own page kPagesInFlight back has landed.
-  /// Only a throttle, so it gives up after a while.
+  /// Only a throttle, so it gives up after a while. The other loader may be a round ahead: then the page has been read,
+  /// its slot filled again, and `full` looks as if nothing had landed (a poll sleeps some 15 us: 256 took 4 ms).
   ARK_DEVICE void throttle() {
     int s = slot - kPagesInFlight;
     u32 p = parity ^ 1;
@@ -308,7 +310,9 @@ struct Loader {
       p ^= 1;
     }
     if (page < kPagesInFlight || !(mine >> s & 1)) return;
-    for (int polls = 0; polls < 256 && !mbarrier_try_wait(&worker.shared.full[s], p); ++polls) {
+    u64 *full = &worker.shared.full[s], *empty = &worker.shared.empty[s];
+    if (mbarrier_test_wait(full, p) || mbarrier_test_wait(empty, p)) return;
+    for (int polls = 0; polls < kThrottlePolls && !mbarrier_try_wait(full, p); ++polls) {
     }
   }
 

@@ -76,6 +76,19 @@ ARK_DEVICE bool mbarrier_try_wait(u64* barrier, u32 parity) {
   return ok != 0;
 }
 
+/// The same, without sleeping.
+ARK_DEVICE bool mbarrier_test_wait(u32 barrier, u32 parity) {
+  u32 ok;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(ok)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return ok != 0;
+}
+ARK_DEVICE bool mbarrier_test_wait(u64* barrier, u32 parity) {
+  return mbarrier_test_wait(shared_address(barrier), parity);
+}
+
 // The same by address in the shared window, for inner loops that keep addresses in registers.
 ARK_DEVICE void mbarrier_init(u32 barrier, u32 count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
