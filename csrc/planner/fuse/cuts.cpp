@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "planner/fuse/prologue_cost.h"
 #include "planner/fuse/state.h"
 
 namespace ark::planner {
@@ -64,6 +65,7 @@ struct Walk {
   std::vector<int> leaves;  // owners that are read
   double compute = 0;       // in bytes
   bool reaches_anchor = false;
+  bool reduces = false;  // through a reduction of rows
 };
 
 class Cutter {
@@ -138,6 +140,7 @@ class Cutter {
     const Node& node = state_.node(t.node);
     if (is_anchor(v)) {
       const bool row = g >= 0 && group(g).kind == GroupKind::kRow && node.op == OpKind::kReduce;
+      result.reduces |= row;
       if (!(through_rows && row)) {
         result.reaches_anchor = true;
         if (node.op == OpKind::kMatmul || node.op == OpKind::kAttention) return;
@@ -175,6 +178,19 @@ class Cutter {
     double sum = 0;
     for (ir::ValueId input : inputs(v)) sum += free_bytes(state_.owner(input), domain, depth + 1);
     return std::min(sum, 4 * static_cast<double>(t.bytes()));
+  }
+
+  int64_t rows_of(int activation) const {
+    const Tensor& t = state_.tensor(activation);
+    return t.sizes.empty() ? 1 : t.numel / std::max<int64_t>(1, t.sizes.back());
+  }
+  /// What a prologue of several rows costs beyond its bytes: every worker computes all of it.
+  double prologue_bytes(const Walk& walk, int activation) const {
+    const Tensor& t = state_.tensor(activation);
+    const int64_t k = t.sizes.empty() ? 1 : t.sizes.back();
+    const auto reads = std::count_if(walk.leaves.begin(), walk.leaves.end(),
+                                     [&](int v) { return state_.tensor(v).numel >= std::max<int64_t>(k, 2); });
+    return kOpBytes * prologue_microseconds(rows_of(activation), k, reads, walk.reduces);
   }
 
   // ---- groups ----
@@ -241,17 +257,21 @@ class Cutter {
         candidates.push_back(v);
     }
     const double domain = static_cast<double>(product(group(g).dims));
+    const bool for_prologues = std::any_of(readings.begin(), readings.end(), [&](const auto& reading) {
+      return is_prologue(reading.first) && rows_of(reading.first - kPrologue) > 1;
+    });
     auto cost = [&](const std::vector<int>& set) {
       double sum = 0;
       for (const auto& [reader, reading] : readings) {
         const Walk w = walk(reading.values, g, set, is_prologue(reader));
         if (w.reaches_anchor) return -1.0;
         sum += bytes_of(w, domain);
+        if (is_prologue(reader)) sum += prologue_bytes(w, reader - kPrologue);
       }
       if (set.empty() && !must_run) return sum;
       sum += bytes_of(walk(set, g, {}, true), domain);
       for (int v : set) sum += static_cast<double>(state_.tensor(v).bytes());
-      if (group(g).kind != GroupKind::kMatmul) sum += kOpBytes;
+      if (group(g).kind != GroupKind::kMatmul) sum += for_prologues ? kRowOpMicroseconds * kOpBytes : kOpBytes;
       return sum;
     };
     std::vector<int> best = chosen;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/fuse/emit.h"
+#include "planner/fuse/prologue_cost.h"
 
 namespace ark::planner {
 namespace {
@@ -75,6 +76,10 @@ class SumKeeper {
     if (p < 0) return;
     const int world = static_cast<int>(state_.node(state_.tensor(box).node).outputs.size());
     if (2 * world + kOtherOperands > kMaxOperands) return;
+    // An op of its own computes the norm and stores the sum.
+    const Tensor& t = state_.tensor(x);
+    const int64_t k = t.sizes.back();
+    if (prologue_microseconds(t.numel / k, k, world + 1, true) > kRowOpMicroseconds) return;
     std::vector<int> groups;
     readers(x, groups, kDepth);
     // Of no use where nobody reads it later, or where it is not the residual but a value on its way to one.

@@ -123,7 +123,8 @@ constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
 constexpr int64_t kRowElements = 32768;    // of a tile of rows
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongestVector = 8;
-constexpr int64_t kLongRow = 4096;  // elements above which a whole CTA, not a warp, handles a row
+// Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle.
+constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 1023;
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
@@ -186,7 +187,7 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
 
 /// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
 int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
-  const bool is_long = params.row_size > kLongRow;
+  const bool is_long = params.row_size > (params.num_rows <= std::min(kFewRows, workers) ? kLongFewRow : kLongRow);
   const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
   const int64_t least = is_long ? 1 : kConsumerWarps,
                 most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / row));
