@@ -56,6 +56,19 @@ void test_products_alone() {
         }
 }
 
+/// The product that sends next multiplies the sum itself.
+void test_read_by_sender() {
+  for (const int64_t rows : {1, 4})
+    for (const int count : {3, 8}) {
+      ExchangeBuilder b(2);
+      ValueId x = b.input(DType::kF32, {rows, 64});
+      for (int l = 0; l < count; ++l)
+        x = b.binary(Opcode::kAdd, x, b.all_reduce(b.linear(x, b.input(DType::kF32, {64, 64}))));
+      const plan::Plan plan = plan_of(b.finish({x}, "square layers"), true, true, 6);
+      EXPECT_EQ(count_kind(plan, abi::TaskKind::kMatmulRows), count);
+    }
+}
+
 /// Where an op has no room for it, the sums are ops or lie in prologues, as before.
 void test_no_room() {
   const plan::Plan plan = plan_of_layers({.world = 8, .count = 12});
@@ -80,6 +93,7 @@ void test_many_rows() {
 
 int main() {
   test_products_alone();
+  test_read_by_sender();
   test_no_room();
   test_returned();
   test_many_rows();

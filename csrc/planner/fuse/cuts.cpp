@@ -91,7 +91,9 @@ class Cutter {
     if (state_.is_input(v)) return;
     const int g = state_.group_of[static_cast<size_t>(v)];
     if (g == reader) return;
-    if (g >= 0 && reader_group(reader) < state_.kept_by[static_cast<size_t>(v)]) {
+    const int kept_by = state_.kept_by[static_cast<size_t>(v)];
+    // the prologue of the op that stores it comes before too
+    if (g >= 0 && (reader_group(reader) < kept_by || (is_prologue(reader) && reader_group(reader) == kept_by))) {
       for (ir::ValueId input : inputs(v)) demand(input, reader);
     } else if (g >= 0) {
       demands_[static_cast<size_t>(g)].push_back({v, reader});

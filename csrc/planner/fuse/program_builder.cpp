@@ -86,7 +86,8 @@ bool ProgramBuilder::in_memory(int owner) const {
   const auto o = static_cast<size_t>(owner);
   if (spec_.trial) return state_.forced[o] || state_.group_of[o] >= 0;
   const int reader = spec_.group >= 0 ? spec_.group : spec_.reader;
-  if (reader >= 0 && reader < state_.kept_by[o]) return false;
+  const bool before = spec_.group < 0 && reader == state_.kept_by[o];  // the prologue of the op that stores it
+  if (reader >= 0 && (reader < state_.kept_by[o] || before)) return false;
   return state_.stored[o];
 }
 
