@@ -121,9 +121,9 @@ codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64
   for (const plan::Plan& other : others) plans.push_back(&other);
   codegen::Kernel kernel = codegen::make_kernel(plans);
   if (kernel.code.size() <= kMostCode * plan.programs.size() + kMoreCode) return kernel;
-  const uint32_t variants = kernel.matmul_variants;
+  const uint32_t variants = kernel.features.matmul_variants;
   kernel = codegen::make_kernel(typical(plans));
-  kernel.matmul_variants = variants;
+  kernel.features.matmul_variants = variants;
   return kernel;
 }
 
