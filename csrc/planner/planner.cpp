@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "plan/few_rows_form.h"
-#include "plan/flag_words.h"
 #include "planner/cost.h"
 #include "planner/draft.h"
+#include "planner/flag_words.h"
 #include "planner/order/order_ops.h"
 #include "planner/order/place_memory.h"
 #include "planner/order/schedule.h"
