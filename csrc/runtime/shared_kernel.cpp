@@ -98,13 +98,13 @@ SharedKernel::SharedKernel(const ir::Graph& graph, const planner::Options& optio
   options_.sizes_vary = true;
 }
 
-plan::Plan SharedKernel::plan(ir::Graph bound, bool verify_races) {
+plan::Plan SharedKernel::plan(ir::Graph bound, bool verify_races, planner::Stages* stages) {
   planner::Options options = options_;
   options.verify_races = verify_races;
-  if (kernel_ || !options.few_rows) return planner::make_plan(std::move(bound), options);
-  plan::Plan plan = planner::make_plan(bound, options);
+  if (kernel_ || !options.few_rows) return planner::make_plan(std::move(bound), options, stages);
+  plan::Plan plan = planner::make_plan(bound, options, stages);
   options_.few_rows = options.few_rows = has_only_few_rows(plan);
-  return options.few_rows ? plan : planner::make_plan(std::move(bound), options);
+  return options.few_rows ? plan : planner::make_plan(std::move(bound), options, stages);
 }
 
 codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64_t> symbols) const {
