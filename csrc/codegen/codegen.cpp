@@ -107,28 +107,30 @@ std::string dispatch_text(const Kernel& kernel) {
       text += cat("      case ", number, ":\n        return f(Program", number, "{});\n");
     text += "    }\n  }\n";
   }
-  if (kernel.kinds.contains(TaskKind::kMatmulRows))
+  if (kernel.features.kinds.contains(TaskKind::kMatmulRows))
     text +=
         cat("  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n");
-  if (kernel.matmul_variants != 0)
-    text += cat("  static constexpr u32 kMatmulVariants = ", kernel.matmul_variants, ";\n");
-  if (kernel.attention_variants != 0)
-    text += cat("  static constexpr u32 kAttentionVariants = ", kernel.attention_variants, ";\n");
-  if (kernel.simple_attention != 0)
-    text += cat("  static constexpr u64 kSimpleAttention = ", kernel.simple_attention, "ull;\n");
-  if (kernel.kinds.contains(TaskKind::kAttentionDecode)) {
+  if (kernel.features.matmul_variants != 0)
+    text += cat("  static constexpr u32 kMatmulVariants = ", kernel.features.matmul_variants, ";\n");
+  if (kernel.features.attention_variants != 0)
+    text += cat("  static constexpr u32 kAttentionVariants = ", kernel.features.attention_variants, ";\n");
+  if (kernel.features.simple_attention != 0)
+    text += cat("  static constexpr u64 kSimpleAttention = ", kernel.features.simple_attention, "ull;\n");
+  if (kernel.features.kinds.contains(TaskKind::kAttentionDecode)) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
     text += "  // Decode attention: element types, head sizes, query rows (padded) and keys that occur.\n";
-    text += cat("  static constexpr bool kDecodeBF16 = ", flag(kernel.decode_types.contains(DType::kBF16)),
-                ", kDecodeF16 = ", flag(kernel.decode_types.contains(DType::kF16)), ";\n");
-    text += cat("  static constexpr bool kDecode64 = ", flag(kernel.decode_dims.contains(64)),
-                ", kDecode128 = ", flag(kernel.decode_dims.contains(128)),
-                ", kDecodeRows4 = ", flag(kernel.decode_rows.contains(4)),
-                ", kDecodeRows16 = ", flag(kernel.decode_rows.contains(16)), ";\n");
-    text += cat("  static constexpr bool kDecodeCache = ", flag(kernel.decode_caches.contains(true)),
-                ", kDecodePlain = ", flag(kernel.decode_caches.contains(false)), ";  // where keys come from\n");
+    text += cat("  static constexpr bool kDecodeBF16 = ", flag(kernel.features.decode_types.contains(DType::kBF16)),
+                ", kDecodeF16 = ", flag(kernel.features.decode_types.contains(DType::kF16)), ";\n");
+    text += cat("  static constexpr bool kDecode64 = ", flag(kernel.features.decode_dims.contains(64)),
+                ", kDecode128 = ", flag(kernel.features.decode_dims.contains(128)),
+                ", kDecodeRows4 = ", flag(kernel.features.decode_rows.contains(4)),
+                ", kDecodeRows16 = ", flag(kernel.features.decode_rows.contains(16)), ";\n");
+    text +=
+        cat("  static constexpr bool kDecodeCache = ", flag(kernel.features.decode_caches.contains(true)),
+            ", kDecodePlain = ", flag(kernel.features.decode_caches.contains(false)), ";  // where keys come from\n");
   }
-  if (kernel.mask_types != 0) text += cat("  static constexpr u32 kMaskTypes = ", kernel.mask_types, ";\n");
+  if (kernel.features.mask_types != 0)
+    text += cat("  static constexpr u32 kMaskTypes = ", kernel.features.mask_types, ";\n");
   return text;
 }
 
@@ -136,7 +138,7 @@ std::string dispatch_text(const Kernel& kernel) {
 std::string loader_cases(const Kernel& kernel, const char* role) {
   std::string text;
   for (const plan::Kind& kind : plan::kKinds)
-    if (kernel.kinds.contains(kind.kind) && kind.loads)
+    if (kernel.features.kinds.contains(kind.kind) && kind.loads)
       text += cat("      case TaskKind::k", kind.type, ":\n        return ", kind.type, "<Programs>::", role,
                   "(loader, task);\n");
   return text;
@@ -188,7 +190,7 @@ std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
 std::string consumer_cases(const Kernel& kernel) {
   std::string text;
   for (const plan::Kind& kind : plan::kKinds)
-    if (kernel.kinds.contains(kind.kind))
+    if (kernel.features.kinds.contains(kind.kind))
       text += cat("      case TaskKind::k", kind.type, ":\n", consumer_case(kernel, kind));
   return text;
 }
@@ -196,8 +198,8 @@ std::string consumer_cases(const Kernel& kernel) {
 std::string includes_text(const Kernel& kernel) {
   std::set<std::string> headers;
   for (const plan::Kind& kind : plan::kKinds)
-    if (kernel.kinds.contains(kind.kind)) headers.insert(kind.header);
-  if (kernel.maps) headers.insert("loop/tensor_map");
+    if (kernel.features.kinds.contains(kind.kind)) headers.insert(kind.header);
+  if (kernel.features.maps) headers.insert("loop/tensor_map");
   headers.insert({"loop/loop", "loop/outline", "program/support"});
   std::string text;
   for (const std::string& header : headers) text += cat("#include \"device/", header, ".cuh\"\n");
@@ -243,33 +245,33 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
 Source generate(const Kernel& kernel, const SourceOptions& options) {
   // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
   // cores and attention's backward need the consumers' 224.
-  const bool rows = kernel.kinds.contains(TaskKind::kMatmulRows);
+  const bool rows = kernel.features.kinds.contains(TaskKind::kMatmulRows);
   Source source;
-  source.slot_capacity = kernel.slot_capacity;
+  source.slot_capacity = kernel.features.slot_capacity;
   source.smem_bytes = kSharedBytes;
-  source.text =
-      fill(template_text(),
-           {
-               {"title", cat("The loop kernel of ", kernel.name.empty() ? "a plan" : kernel.name, ".")},
-               {"trace", options.trace ? "1" : "0"},
-               {"called_waits", kernel.maps ? "0" : "1"},  // wgmma reads by tensor maps
-               {"ranks", kernel.ranks > 1 ? cat("#define ARK_RANKS ", kernel.ranks, "\n") : ""},
-               {"includes", includes_text(kernel)},
-               {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
-               {"dispatch", dispatch_text(kernel)},
-               {"service_registers", !rows                ? "56"
-                                     : has_strips(kernel) ? "88"
-                                                          : "72"},
-               {"consumer_registers", !rows                ? "224"
-                                      : has_strips(kernel) ? "208"
-                                                           : "216"},
-               {"load_immutable", loader_cases(kernel, "load_immutable")},
-               {"load_dependent", loader_cases(kernel, "load_dependent")},
-               {"consume", consumer_cases(kernel)},
-               {"patch_maps", kernel.maps ? "    patch_tensor_maps(launch, slots, thread_index() & 31);\n" : ""},
-               {"entry", source.entry},
-               {"slot_capacity", cat(source.slot_capacity)},
-           });
+  source.text = fill(
+      template_text(),
+      {
+          {"title", cat("The loop kernel of ", kernel.name.empty() ? "a plan" : kernel.name, ".")},
+          {"trace", options.trace ? "1" : "0"},
+          {"called_waits", kernel.features.maps ? "0" : "1"},  // wgmma reads by tensor maps
+          {"ranks", kernel.features.ranks > 1 ? cat("#define ARK_RANKS ", kernel.features.ranks, "\n") : ""},
+          {"includes", includes_text(kernel)},
+          {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
+          {"dispatch", dispatch_text(kernel)},
+          {"service_registers", !rows                ? "56"
+                                : has_strips(kernel) ? "88"
+                                                     : "72"},
+          {"consumer_registers", !rows                ? "224"
+                                 : has_strips(kernel) ? "208"
+                                                      : "216"},
+          {"load_immutable", loader_cases(kernel, "load_immutable")},
+          {"load_dependent", loader_cases(kernel, "load_dependent")},
+          {"consume", consumer_cases(kernel)},
+          {"patch_maps", kernel.features.maps ? "    patch_tensor_maps(launch, slots, thread_index() & 31);\n" : ""},
+          {"entry", source.entry},
+          {"slot_capacity", cat(source.slot_capacity)},
+      });
   return source;
 }
 

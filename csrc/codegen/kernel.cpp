@@ -99,7 +99,8 @@ struct Needs {
     std::optional<EpilogueShape> epilogue;
   };
   std::vector<Program> programs;
-  Kernel rest;  // everything but code, uses and the numbers in the forms
+  std::vector<plan::RowsForm> forms;
+  KernelFeatures features;
 };
 
 class Analysis {
@@ -108,13 +109,13 @@ class Analysis {
 
   Needs run() {
     for (const plan::Op& op : plan_.ops) {
-      needs_.rest.kinds.insert(op.record.kind);
+      needs_.features.kinds.insert(op.record.kind);
       note(op);
     }
-    needs_.rest.forms = plan::rows_forms(plan_);
-    needs_.rest.maps = !plan_.maps.empty();
-    needs_.rest.ranks = plan_.world;
-    needs_.rest.slot_capacity = slot_capacity(plan_.buffers.size());
+    needs_.forms = plan::rows_forms(plan_);
+    needs_.features.maps = !plan_.maps.empty();
+    needs_.features.ranks = plan_.world;
+    needs_.features.slot_capacity = slot_capacity(plan_.buffers.size());
     return std::move(needs_);
   }
 
@@ -155,10 +156,10 @@ class Analysis {
         p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128) && rows >= 1 && rows <= 16, "op '",
         op.name, "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ", rows,
         " query rows per kv head");
-    needs_.rest.decode_types.insert(static_cast<DType>(p.dtype));
-    needs_.rest.decode_dims.insert(p.head_dim);
-    needs_.rest.decode_rows.insert(rows <= 4 ? 4 : 16);
-    needs_.rest.decode_caches.insert(p.fresh_operand >= 0);
+    needs_.features.decode_types.insert(static_cast<DType>(p.dtype));
+    needs_.features.decode_dims.insert(p.head_dim);
+    needs_.features.decode_rows.insert(rows <= 4 ? 4 : 16);
+    needs_.features.decode_caches.insert(p.fresh_operand >= 0);
   }
 
   void note_epilogue(const plan::Op& op, Needs::Program& need) const {
@@ -184,7 +185,7 @@ class Analysis {
         break;
       case TaskKind::kMatmulTile:
         note_epilogue(op, note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand));
-        needs_.rest.matmul_variants |= matmul_variant(p.matmul);
+        needs_.features.matmul_variants |= matmul_variant(p.matmul);
         break;
       case TaskKind::kMatmulFloat:
         note_program(op, kEpilogueFloat, p.matmul.program, p.matmul.first_operand).layouts |= float_layout(p.matmul);
@@ -196,16 +197,16 @@ class Analysis {
         note_decode(op);
         break;
       case TaskKind::kMaskRange:
-        needs_.rest.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
+        needs_.features.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
         break;
       case TaskKind::kAttentionForward:
       case TaskKind::kAttentionBackwardRows:
       case TaskKind::kAttentionBackward:
       case TaskKind::kAttentionBackwardQuery:
-        needs_.rest.attention_variants |= attention_variant(p.attention);
+        needs_.features.attention_variants |= attention_variant(p.attention);
         break;
       case TaskKind::kAttentionSimple:
-        needs_.rest.simple_attention |= simple_attention_form(p.attention);
+        needs_.features.simple_attention |= simple_attention_form(p.attention);
         break;
       case TaskKind::kCount:
         break;
@@ -249,11 +250,6 @@ int find_form(const Kernel& kernel, const plan::RowsForm& form) {
   return -1;
 }
 
-template <class T>
-bool within(const std::set<T>& some, const std::set<T>& all) {
-  return std::includes(all.begin(), all.end(), some.begin(), some.end());
-}
-
 class Maker {
  public:
   explicit Maker(std::span<const plan::Plan* const> plans, Kernel kernel = {})
@@ -285,20 +281,8 @@ class Maker {
       kernel_.code[static_cast<size_t>(code)].epilogue_ways |= need.epilogue_ways;
       kernel_.code[static_cast<size_t>(code)].layouts |= need.layouts;
     }
-    for (const plan::RowsForm& form : needs.rest.forms) add_form(renumbered(form, number));
-    const Kernel& rest = needs.rest;
-    kernel_.kinds.insert(rest.kinds.begin(), rest.kinds.end());
-    kernel_.decode_types.insert(rest.decode_types.begin(), rest.decode_types.end());
-    kernel_.decode_dims.insert(rest.decode_dims.begin(), rest.decode_dims.end());
-    kernel_.decode_rows.insert(rest.decode_rows.begin(), rest.decode_rows.end());
-    kernel_.decode_caches.insert(rest.decode_caches.begin(), rest.decode_caches.end());
-    kernel_.mask_types |= rest.mask_types;
-    kernel_.matmul_variants |= rest.matmul_variants;
-    kernel_.attention_variants |= rest.attention_variants;
-    kernel_.simple_attention |= rest.simple_attention;
-    kernel_.maps |= rest.maps;
-    kernel_.ranks = std::max(kernel_.ranks, rest.ranks);
-    kernel_.slot_capacity = std::max(kernel_.slot_capacity, rest.slot_capacity);
+    for (const plan::RowsForm& form : needs.forms) add_form(renumbered(form, number));
+    kernel_.features.merge(needs.features);
   }
 
   void add_form(plan::RowsForm form) {
@@ -357,15 +341,7 @@ Kernel extended(Kernel kernel, const plan::Plan& plan) {
 
 std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan::Plan& plan) {
   const Needs needs = Analysis(plan).run();
-  const Kernel& rest = needs.rest;
-  if (!within(rest.kinds, kernel.kinds) || !within(rest.decode_types, kernel.decode_types) ||
-      !within(rest.decode_dims, kernel.decode_dims) || !within(rest.decode_rows, kernel.decode_rows) ||
-      !within(rest.decode_caches, kernel.decode_caches) || (rest.mask_types & ~kernel.mask_types) != 0 ||
-      (rest.matmul_variants & ~kernel.matmul_variants) != 0 ||
-      (rest.attention_variants & ~kernel.attention_variants) != 0 ||
-      (rest.simple_attention & ~kernel.simple_attention) != 0 || (rest.maps && !kernel.maps) ||
-      rest.ranks > kernel.ranks || rest.slot_capacity > kernel.slot_capacity)
-    return std::nullopt;
+  if (!kernel.features.covers(needs.features)) return std::nullopt;
   plan::KernelNumbers numbers;
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     const Needs::Program& need = needs.programs[i];
@@ -379,7 +355,7 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
       return std::nullopt;
   }
   std::vector<int32_t> forms;
-  for (const plan::RowsForm& form : rest.forms) {
+  for (const plan::RowsForm& form : needs.forms) {
     forms.push_back(find_form(kernel, renumbered(form, numbers.program)));
     if (forms.back() < 0) return std::nullopt;
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernel_features.h"
 #include "codegen/row_form.h"
 #include "plan/few_rows_form.h"
 #include "plan/plan.h"
@@ -45,18 +46,9 @@ struct Code {
 struct Kernel {
   std::string name;
   std::vector<Code> code;
-  std::set<abi::TaskKind> kinds;
-  std::array<std::set<int>, kNumUses> uses;              // numbers of code
-  std::vector<plan::RowsForm> forms;                     // of few-row products; their programs are numbers of code
-  uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
-  uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/attention/simple.cuh)
-  uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
-  std::set<DType> decode_types;
-  std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
-  std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait
-  bool maps = false;
-  int ranks = 1;  // of plans with exchanges
-  int slot_capacity = 0;
+  std::array<std::set<int>, kNumUses> uses;  // numbers of code
+  std::vector<plan::RowsForm> forms;         // of few-row products; their programs are numbers of code
+  KernelFeatures features;
 };
 
 /// The kernel of these plans, at least one. The first decides: with it alone, code[i] is its program i. Where its form

@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "plan/few_rows_form.h"
-#include "plan/flag_words.h"
 #include "planner/cost.h"
 #include "planner/draft.h"
+#include "planner/flag_words.h"
 #include "planner/order/order_ops.h"
 #include "planner/order/place_memory.h"
 #include "planner/order/schedule.h"
@@ -61,9 +61,8 @@ void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.loop = loop_of(draft.graph.loop, plan);
 }
 
-}  // namespace
-
-plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
+/// All passes after `fuse` but the verifier.
+plan::Plan run_passes(FusedGraph&& fused, const Options& options) {
   Draft draft;
   draft.graph = std::move(fused);
   plan::Plan plan;
@@ -77,18 +76,32 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
   finish(std::move(draft), options, plan);
   flag_words(plan);
   plan::number_forms(plan);
-  if (options.verify) verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
   return plan;
 }
 
-plan::Plan make_plan(ir::Graph bound_graph, const Options& options) {
+void verify(const plan::Plan& plan, const Options& options) {
+  if (options.verify) verify_plan(plan, options.verify_races ? VerifyLevel::kFull : VerifyLevel::kStructure);
+}
+
+}  // namespace
+
+plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
+  plan::Plan plan = run_passes(std::move(fused), options);
+  verify(plan, options);
+  return plan;
+}
+
+plan::Plan make_plan(ir::Graph bound_graph, const Options& options, Stages* stages) {
   std::string name = bound_graph.name;
   const int num_workers = options.machine.num_workers;
   ir::Loop loop = bound_graph.loop;
   FusedGraph fused = fuse(std::move(bound_graph), options.tensor_cores, num_workers, options.few_rows);
   fused.loop = std::move(loop);
-  plan::Plan plan = plan_fused(std::move(fused), options);
+  if (stages) stages->fused(fused);
+  plan::Plan plan = run_passes(std::move(fused), options);
   plan.name = std::move(name);
+  if (stages) stages->planned(plan);
+  verify(plan, options);
   return plan;
 }
 

@@ -4,11 +4,12 @@
 #include "ir/graph.h"
 #include "plan/plan.h"
 #include "planner/options.h"
+#include "planner/stages.h"
 
 namespace ark::planner {
 
-/// Throws UnsupportedError (with the node) for what no task kind can run.
-plan::Plan make_plan(ir::Graph bound_graph, const Options& options);
+/// Throws UnsupportedError (with the node) for what no task kind can run. `stages` hears of each stage; may be null.
+plan::Plan make_plan(ir::Graph bound_graph, const Options& options, Stages* stages = nullptr);
 
 /// Everything after `fuse` (fused.h): tile, share_programs, order_ops, synchronize, schedule, place_memory,
 /// flag_words, number_forms, verify_plan.

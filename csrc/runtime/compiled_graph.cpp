@@ -77,29 +77,36 @@ std::shared_ptr<Instance> CompiledGraph::specialise(std::span<const int64_t> sym
   if (auto instance = find(symbols)) return instance;
   std::lock_guard lock(build_mutex_);
   if (auto instance = find(symbols)) return instance;  // another thread was first
-  dump_graph(options_.dump_folder, graph_, symbols);
+  Dump dump(options_.dump_folder, graph_, symbols);
   try {
-    return build(symbols);
+    return build(symbols, dump);
   } catch (const std::exception& error) {
-    dump_failure(options_, target_, graph_, symbols, error.what());
+    dump.failed(error.what());
     throw;
   }
 }
 
-std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const KernelUse& kernel, bool trace) const {
+std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const KernelUse& kernel, bool trace,
+                                                         Dump* dump) const {
   if (target_ == TargetKind::kHost) return targets::make_host(std::move(plan), options_.host);
   targets::CudaOptions cuda = options_.cuda;
   cuda.trace = cuda.trace || trace;
   cuda.kernel = kernel.kernel;
   cuda.numbers = kernel.numbers;
+  if (dump) cuda.on_source = [dump](const std::string& text) { dump->source(text); };
   return targets::make_cuda(std::move(plan), cuda);
 }
 
-plan::Plan CompiledGraph::make_plan(ir::Graph bound) {
+plan::Plan CompiledGraph::make_plan(ir::Graph bound, Dump& dump) {
+  if (!options_.saved_plan.empty()) {
+    plan::Plan plan = plan::from_json(options_.saved_plan);
+    dump.planned(plan);
+    return plan;
+  }
   planner::Options options = options_.planner;
   options.verify_races = options_.verification == Verification::kFull;
-  return shared_ ? shared_->plan(std::move(bound), options.verify_races)
-                 : planner::make_plan(std::move(bound), options);
+  return shared_ ? shared_->plan(std::move(bound), options.verify_races, &dump)
+                 : planner::make_plan(std::move(bound), options, &dump);
 }
 
 CompiledGraph::Proof CompiledGraph::start_proof(const plan::Plan& plan) const {
@@ -110,22 +117,23 @@ CompiledGraph::Proof CompiledGraph::start_proof(const plan::Plan& plan) const {
   return {key, std::async(std::launch::async | std::launch::deferred, std::move(prove))};
 }
 
-std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols) {
+std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols, Dump& dump) {
   auto instance = std::make_shared<Instance>();
   instance->symbols.assign(symbols.begin(), symbols.end());
   auto begin = Clock::now();
   ir::Graph bound = ir::bind(graph_, symbols);
+  dump.bound(bound);
   for (ir::ValueId input : bound.inputs) instance->inputs.push_back(bound.values[static_cast<size_t>(input)]);
   Seconds seconds;
   seconds.bind = seconds_since(begin);
   begin = Clock::now();
-  plan::Plan plan = options_.saved_plan.empty() ? make_plan(std::move(bound)) : plan::from_json(options_.saved_plan);
+  plan::Plan plan = make_plan(std::move(bound), dump);
   Proof proof = start_proof(plan);
   seconds.plan = seconds_since(begin);
   begin = Clock::now();
   if (shared_) instance->kernel = shared_->use(plan, symbols);
   seconds.source = seconds_since(begin);
-  instance->executable = make(std::move(plan), instance->kernel, /*trace=*/false);
+  instance->executable = make(std::move(plan), instance->kernel, /*trace=*/false, &dump);
   begin = Clock::now();
   if (proof.found.valid()) {
     proof.found.get();
@@ -135,7 +143,6 @@ std::shared_ptr<Instance> CompiledGraph::build(std::span<const int64_t> symbols)
   if (instance->plan().world > 1) instance->rank_key = rank_key(instance->plan());
   instance->states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
   instance->traced_states = std::make_unique<RunStates>(target_ == TargetKind::kCuda);
-  dump(options_, graph_, *instance);
   keep(instance, seconds);
   return instance;
 }
@@ -168,7 +175,7 @@ void CompiledGraph::keep(std::shared_ptr<Instance> instance, const Seconds& seco
 
 targets::Executable& CompiledGraph::traced(Instance& instance) const {
   std::lock_guard lock(instance.traced_mutex);
-  if (!instance.traced) instance.traced = make(instance.plan(), instance.kernel, /*trace=*/true);
+  if (!instance.traced) instance.traced = make(instance.plan(), instance.kernel, /*trace=*/true, nullptr);
   return *instance.traced;
 }
 

@@ -19,6 +19,8 @@
 
 namespace ark::runtime {
 
+class Dump;
+
 enum class TargetKind : uint8_t { kCuda, kHost };
 
 /// Which plans are verified in full (planner/verify/verify_plan.h); all are verified in their structure.
@@ -90,15 +92,15 @@ class CompiledGraph {
   std::shared_ptr<Instance> last() const;
 
  private:
-  plan::Plan make_plan(ir::Graph bound);
+  plan::Plan make_plan(ir::Graph bound, Dump& dump);
   /// That a plan's tiles do not race, found out on another thread while the executable is made; throws what it finds.
   struct Proof {
     uint64_t key = 0;
     std::future<void> found;  // not valid: nothing is to be proved
   };
   Proof start_proof(const plan::Plan& plan) const;
-  std::shared_ptr<Instance> build(std::span<const int64_t> symbols);
-  std::unique_ptr<targets::Executable> make(plan::Plan plan, const KernelUse& kernel, bool trace) const;
+  std::shared_ptr<Instance> build(std::span<const int64_t> symbols, Dump& dump);
+  std::unique_ptr<targets::Executable> make(plan::Plan plan, const KernelUse& kernel, bool trace, Dump* dump) const;
   void keep(std::shared_ptr<Instance> instance, const Seconds& seconds);
 
   ir::Graph graph_;

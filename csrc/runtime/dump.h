@@ -5,22 +5,35 @@
 #include <string>
 
 #include "ir/graph.h"
-#include "runtime/compiled_graph.h"
+#include "plan/plan.h"
+#include "planner/stages.h"
 
 namespace ark::runtime {
 
 // Everything goes into <folder>/<graph name>[-<symbol>=<value>...]/; nothing happens where `folder` is empty. A folder
 // that cannot be written costs a log line.
 
-/// Before planning: graph.json and graph.txt, so that they are there whatever happens later.
-void dump_graph(const std::string& folder, const ir::Graph& graph, std::span<const int64_t> symbols);
-/// After it: bound.txt, fused.txt, plan.txt, plan.json and (cuda) source.cu as well.
-void dump(const Options& options, const ir::Graph& graph, const Instance& instance);
-/// When planning, proof, compiling or loading has failed: error.txt, and the stages up to the one that fails, made once
-/// more; the plan as it is when the verifier refuses it. A later graph of the same name gets another folder.
-void dump_failure(const Options& options, TargetKind target, const ir::Graph& graph, std::span<const int64_t> symbols,
-                  const std::string& error) noexcept;
+/// Of one compilation: every stage is written when it ends, as it is used, so that one that fails (or takes the process
+/// with it) leaves those before it. The graph (graph.json, graph.txt) is there from the start.
+class Dump final : public planner::Stages {
+ public:
+  Dump(const std::string& root, const ir::Graph& graph, std::span<const int64_t> symbols);
+  explicit operator bool() const { return !path_.empty(); }
+
+  void bound(const ir::Graph& graph);                     // bound.txt
+  void fused(const planner::FusedGraph& graph) override;  // fused.txt
+  void planned(const plan::Plan& plan) override;  // plan.txt, plan.json: before the verifier, which may refuse it
+  void source(const std::string& text);           // source.cu, before it is compiled
+  /// error.txt. A later graph of the same name gets another folder.
+  void failed(const std::string& error) noexcept;
+
+ private:
+  void write(const char* file, const std::string& text) const;
+
+  std::string name_, path_;  // without and with the number of a later one of the name; path_ empty: nothing is written
+};
+
 /// A graph that ir::verify does not take: graph.json and error.txt.
-void dump_refused(const std::string& folder, const ir::Graph& graph, const std::string& error);
+void dump_refused(const std::string& root, const ir::Graph& graph, const std::string& error);
 
 }  // namespace ark::runtime

@@ -98,13 +98,13 @@ SharedKernel::SharedKernel(const ir::Graph& graph, const planner::Options& optio
   options_.sizes_vary = true;
 }
 
-plan::Plan SharedKernel::plan(ir::Graph bound, bool verify_races) {
+plan::Plan SharedKernel::plan(ir::Graph bound, bool verify_races, planner::Stages* stages) {
   planner::Options options = options_;
   options.verify_races = verify_races;
-  if (kernel_ || !options.few_rows) return planner::make_plan(std::move(bound), options);
-  plan::Plan plan = planner::make_plan(bound, options);
+  if (kernel_ || !options.few_rows) return planner::make_plan(std::move(bound), options, stages);
+  plan::Plan plan = planner::make_plan(bound, options, stages);
   options_.few_rows = options.few_rows = has_only_few_rows(plan);
-  return options.few_rows ? plan : planner::make_plan(std::move(bound), options);
+  return options.few_rows ? plan : planner::make_plan(std::move(bound), options, stages);
 }
 
 codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64_t> symbols) const {
@@ -121,9 +121,9 @@ codegen::Kernel SharedKernel::make(const plan::Plan& plan, std::span<const int64
   for (const plan::Plan& other : others) plans.push_back(&other);
   codegen::Kernel kernel = codegen::make_kernel(plans);
   if (kernel.code.size() <= kMostCode * plan.programs.size() + kMoreCode) return kernel;
-  const uint32_t variants = kernel.matmul_variants;
+  const uint32_t variants = kernel.features.matmul_variants;
   kernel = codegen::make_kernel(typical(plans));
-  kernel.matmul_variants = variants;
+  kernel.features.matmul_variants = variants;
   return kernel;
 }
 

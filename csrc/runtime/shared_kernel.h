@@ -30,7 +30,7 @@ class SharedKernel {
 
   /// Plans sizes as its kernel can run them. Code of few-row products takes registers from the main loops beside it:
   /// they keep a kind of their own only in graphs that have few rows altogether when they first run.
-  plan::Plan plan(ir::Graph bound, bool verify_races);
+  plan::Plan plan(ir::Graph bound, bool verify_races, planner::Stages* stages = nullptr);
   /// The kernel for a plan of these sizes, made or extended where there is none that has its code.
   KernelUse use(const plan::Plan& plan, std::span<const int64_t> symbols);
   /// Kernels made and extended so far.

@@ -97,8 +97,9 @@ struct CudaOptions {
   bool trace = false;  // compile the tracing variant
   std::shared_ptr<cuda::Toolchain>
       toolchain;  // compiler, cubins and loaded modules that executables share; null: its own
-  std::shared_ptr<const codegen::Kernel> kernel;  // that other plans share; null: one of the plan's own
-  plan::KernelNumbers numbers;                    // the plan's code in it
+  std::shared_ptr<const codegen::Kernel> kernel;      // that other plans share; null: one of the plan's own
+  plan::KernelNumbers numbers;                        // the plan's code in it
+  std::function<void(const std::string&)> on_source;  // told of the source before it is compiled; may be null
 };
 
 std::unique_ptr<Executable> make_host(plan::Plan plan, const HostOptions& options);

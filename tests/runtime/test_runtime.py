@@ -222,7 +222,7 @@ def test_dump_of_what_fails(tmp_path, monkeypatch):
     graph = host(add_relu([4], name="bad"), plan='{"no": "plan"}')
     with pytest.raises(ValueError) as error:
         graph.prepare()
-    assert dumped(tmp_path / "bad") == STAGES - {"plan.txt", "plan.json"} | {"error.txt"}
+    assert dumped(tmp_path / "bad") == STAGES - {"fused.txt", "plan.txt", "plan.json"} | {"error.txt"}
     assert str(error.value) in (tmp_path / "bad/error.txt").read_text()
     assert json.loads((tmp_path / "bad/graph.json").read_text())["name"] == "bad"
     host(add_relu([5], name="bad")).prepare()  # another of the name does not overwrite it

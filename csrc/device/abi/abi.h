@@ -56,7 +56,7 @@ ARK_ABI_BOTH constexpr int strip_windows(int m, int k) {
   return (strip_slices(k) * registers + 127) / 128;
 }
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
-inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (plan/flag_words.h); offset counts
+inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (planner/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address
 // In Operand::slot and TensorMapPatch::slot, beside the number: a box of an exchange. Odd launches have boxes of their
 // own, LaunchHeader::box_bytes behind the slot's address.

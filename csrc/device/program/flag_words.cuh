@@ -1,5 +1,5 @@
 // Words that carry their own flag: a 16-bit element in the upper half, the lower half of the launch's number (epoch +
-// 1) in the lower. Which operands come in them, and why that is safe: plan/flag_words.h. Loads are only issued by
+// 1) in the lower. Which operands come in them, and why that is safe: planner/flag_words.h. Loads are only issued by
 // load_operand; ready_operand looks at what has come and asks again for what is old.
 #pragma once
 #include "device/program/support.cuh"

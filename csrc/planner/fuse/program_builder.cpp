@@ -124,7 +124,7 @@ int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
     if (!linear)
       throw UnsupportedError(
           cat("value '", state_.graph.values[static_cast<size_t>(value)].name, "' is read at too many terms"));
-    return load(t.owner, *linear, t.dtype, storage, pred);
+    return load(*linear, t.dtype, storage, pred);
   }
   if (t.owner == value) return eval_owner(value, coords, pred);
   const Coords* map = view_map(state_, value);
@@ -177,9 +177,9 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
     case ir::OpKind::kReduce:
       return wrapped(reduce(owner, node, coords, pred), t.dtype);
     case ir::OpKind::kMatmul:
-      return root(owner, node, coords);
+      return root(owner, coords);
     case ir::OpKind::kAttention:
-      return load_parts(owner, node, coords);
+      return load_parts(owner, coords);
     case ir::OpKind::kIndexLoad:
       return index_load(owner, node, coords, pred);
     case ir::OpKind::kIndexStore:
@@ -295,7 +295,7 @@ int ProgramBuilder::reduce(int owner, const ir::Node& node, const Coords& coords
   return result;
 }
 
-int ProgramBuilder::root(int owner, const ir::Node& node, const Coords& coords) {
+int ProgramBuilder::root(int owner, const Coords& coords) {
   const Tensor& t = state_.tensor(owner);
   const auto which = std::find(spec_.roots.begin(), spec_.roots.end(), t.node);
   if (spec_.kind != ProgramKind::kEpilogue || which == spec_.roots.end()) throw NeedStored{owner};
@@ -333,7 +333,6 @@ int ProgramBuilder::root(int owner, const ir::Node& node, const Coords& coords) 
   made.roots = 1u << (which - spec_.roots.begin());
   made.pair = pair;
   if (pair != 0) pair_distance_ = pair;
-  (void)node;
   return cast(result, t.dtype);
 }
 

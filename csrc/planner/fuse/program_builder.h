@@ -93,14 +93,14 @@ class ProgramBuilder {
   int pointwise(int owner, const ir::Node& node, const Coords& coords, int pred);
   int power(const ir::Node& node, int base, int exponent, DType type);
   int reduce(int owner, const ir::Node& node, const Coords& coords, int pred);
-  int root(int owner, const ir::Node& node, const Coords& coords);
+  int root(int owner, const Coords& coords);
   int concatenate(int owner, const ir::Node& node, const Coords& coords, int pred);
   int pad(const ir::Node& node, const Coords& coords, int pred);
   int index_load(int owner, const ir::Node& node, const Coords& coords, int pred);
   int select_store(const ir::Node& node, const Coords& coords, int pred);
   int random(int owner, const ir::Node& node, const Coords& coords, int pred);
-  int load_parts(int owner, const ir::Node& node, const Coords& coords);
-  int load(int owner, const Expr& linear, DType dtype, StorageId storage, int pred);
+  int load_parts(int owner, const Coords& coords);
+  int load(const Expr& linear, DType dtype, StorageId storage, int pred);
   int eval_broadcast(int value, const std::vector<int64_t>& sizes, const Coords& coords, int pred);
   int wrapped_index(int reg, int64_t extent, int pred);
   int keep_check(int value, int index, int64_t extent);

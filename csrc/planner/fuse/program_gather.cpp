@@ -160,14 +160,13 @@ int ProgramBuilder::random(int owner, const ir::Node& node, const Coords& coords
 /// See Opcode::kLoadParts. Behind its four operands stands the attention's fresh scalar
 /// (AttentionParams::fresh_operand, kNoSlot: none) with the queries in stride[5]: from it the loop kernel knows how
 /// many parts are used, and the others are neither written nor read; the host knows from the visible keys.
-int ProgramBuilder::load_parts(int owner, const ir::Node& node, const Coords& coords) {
+int ProgramBuilder::load_parts(int owner, const Coords& coords) {
   const int which = state_.parts_of_node[static_cast<size_t>(state_.tensor(owner).node)];
   if (which < 0 || state_.tensor(owner).out_index != 0) throw NeedStored{owner};
   // Every worker has a prologue of its own: of one row it may combine them, of several an op does it once for all.
   if (spec_.kind == ProgramKind::kPrologue && spec_.dims[0] > 1) throw NeedStored{owner};
   const State::Parts& parts = state_.parts[static_cast<size_t>(which)];
   const int64_t group = parts.rows / parts.queries, heads = group * parts.kv_heads;
-  (void)node;
   // row = ((batch * heads + head) * queries + query): kv head and row in its group are what heads and queries make of
   // it.
   Expr row;

@@ -112,8 +112,7 @@ int ProgramBuilder::add_operand(const Address& address, Access access) {
   return static_cast<int>(operands_.size()) - 1;
 }
 
-int ProgramBuilder::load(int owner, const Expr& linear, DType dtype, StorageId storage, int pred) {
-  (void)owner;
+int ProgramBuilder::load(const Expr& linear, DType dtype, StorageId storage, int pred) {
   for (const Loaded& l : loaded_) {
     if (l.storage == storage && l.pred == pred && l.dtype == dtype && l.linear == linear) return l.reg;
   }

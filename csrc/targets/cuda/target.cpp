@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 class CudaExecutable final : public Executable {
  public:
-  CudaExecutable(plan::Plan plan, const CudaOptions& options)
+  CudaExecutable(plan::Plan plan, const CudaOptions& options, codegen::Source source, double source_seconds)
       : plan_(std::move(plan)),
         options_(options),
         deadline_ns_(options.deadline_ns),
@@ -37,7 +37,9 @@ class CudaExecutable final : public Executable {
         error_(gpu_.context, sizeof(abi::ErrorRecord)) {
     check(plan_.num_workers >= 1 && plan_.num_workers <= gpu_.multiprocessors, "the plan has ", plan_.num_workers,
           " workers, ", gpu_.name, " has ", gpu_.multiprocessors, " multiprocessors");
-    build();
+    options_.on_source = nullptr;  // who listens may not live as long
+    info_.source_seconds = source_seconds;
+    build(std::move(source));
     upload();
   }
 
@@ -150,11 +152,7 @@ class CudaExecutable final : public Executable {
     if (capture_id(args.stream) != 0) captured_.store(true, std::memory_order_relaxed);
   }
 
-  void build() {
-    auto begin = Clock::now();
-    const codegen::SourceOptions how{.trace = options_.trace};
-    codegen::Source source = options_.kernel ? codegen::generate(*options_.kernel, how) : codegen::generate(plan_, how);
-    info_.source_seconds = seconds_since(begin);
+  void build(codegen::Source source) {
     info_.smem_bytes = source.smem_bytes;
     slot_capacity_ = source.slot_capacity;
     check<UnsupportedError>(plan_.buffers.size() <= static_cast<size_t>(slot_capacity_), "the plan has ",
@@ -168,7 +166,7 @@ class CudaExecutable final : public Executable {
     info_.registers = outcome.cubin->registers;
     info_.spill_bytes = outcome.cubin->spill_bytes;
     info_.log = outcome.cubin->log;
-    begin = Clock::now();
+    const auto begin = Clock::now();
     module_ = options_.toolchain->modules.get(gpu_, *outcome.cubin, source.entry, source.smem_bytes);
     info_.load_seconds = seconds_since(begin);
     info_.source = std::move(source.text);
@@ -282,7 +280,12 @@ class CudaExecutable final : public Executable {
 }  // namespace
 
 std::unique_ptr<Executable> make_cuda(plan::Plan plan, const CudaOptions& options) {
-  return std::make_unique<CudaExecutable>(std::move(plan), options);
+  const auto begin = Clock::now();
+  const codegen::SourceOptions how{.trace = options.trace};
+  codegen::Source source = options.kernel ? codegen::generate(*options.kernel, how) : codegen::generate(plan, how);
+  const double seconds = seconds_since(begin);
+  if (options.on_source) options.on_source(source.text);
+  return std::make_unique<CudaExecutable>(std::move(plan), options, std::move(source), seconds);
 }
 
 int cuda_multiprocessors(int device) { return open_gpu(device).multiprocessors; }

@@ -1,4 +1,4 @@
-#include "plan/flag_words.h"
+#include "planner/flag_words.h"
 
 #include <algorithm>
 #include <optional>
