@@ -186,12 +186,20 @@ class Cutter {
     const Tensor& t = state_.tensor(activation);
     return t.sizes.empty() ? 1 : t.numel / std::max<int64_t>(1, t.sizes.back());
   }
+  /// A function of one of the others: a sum in another type, for one.
+  bool follows_from(int v, const std::vector<int>& others) const {
+    if (state_.is_input(v) || state_.tensor(v).node < 0 || inputs(v).size() != 1) return false;
+    const int source = state_.owner(inputs(v).front());
+    return source != v && std::find(others.begin(), others.end(), source) != others.end();
+  }
   /// What a prologue of several rows costs beyond its bytes: every worker computes all of it.
   double prologue_bytes(const Walk& walk, int activation) const {
     const Tensor& t = state_.tensor(activation);
     const int64_t k = t.sizes.empty() ? 1 : t.sizes.back();
-    const auto reads = std::count_if(walk.leaves.begin(), walk.leaves.end(),
-                                     [&](int v) { return state_.tensor(v).numel >= std::max<int64_t>(k, 2); });
+    if (walk.leaves.size() == 1 && walk.leaves.front() == activation) return 0;
+    const auto reads = std::count_if(walk.leaves.begin(), walk.leaves.end(), [&](int v) {
+      return state_.tensor(v).numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves);
+    });
     return kOpBytes * prologue_microseconds(rows_of(activation), k, reads, walk.reduces);
   }
 

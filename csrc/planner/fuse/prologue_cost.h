@@ -1,16 +1,16 @@
 // Prologue or op of its own? A few-row product computes its activation in every worker, which saves a hop between ops;
 // of several rows that can take longer than an op whose rows are spread over the workers.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
 namespace ark::planner {
 
-constexpr double kRowOpMicroseconds = 4;  // an op of rows that a product waits for, and the hop between them
+constexpr double kRowOpMicroseconds = 5;  // an op of rows that a product waits for, and the hop between them
 
 /// Microseconds that the prologue of [m, k] takes beyond loading an activation that is there; `reads` tensors with an
-/// element for each of its own (or of a row), `reduces`: by rows. Measured on an H100: 8 rows of 8192 of four tensors,
-/// twice through, 32; 16 rows of 2048 of two, kept in registers, 5. One row has another form, whose threads keep it.
+/// element for each of its own (or of a row), `reduces`: by rows. Measured: 8 rows of 8192 of four tensors, twice
+/// through, 32 (H100; here 39); 8 and 16 rows of 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). One row
+/// has another form, whose threads keep it.
 inline double prologue_microseconds(int64_t m, int64_t k, int64_t reads, bool reduces) {
   if (m <= 1) return 0;
   // A thread keeps what it has read for the second pass where 112 registers take it (RowsReduction::kKeeps): k / 256
@@ -18,8 +18,8 @@ inline double prologue_microseconds(int64_t m, int64_t k, int64_t reads, bool re
   constexpr int64_t kKeptElements = 112 * 64;
   constexpr double kElementsPerMicrosecond = 15e3;
   const int passes = reduces && k * reads > kKeptElements ? 2 : 1;
-  const int64_t turns = reads * passes + (reduces ? 1 : 0) - 1;  // over all elements, beyond reading the activation
-  return static_cast<double>(m * k * std::max<int64_t>(turns, 0)) / kElementsPerMicrosecond;
+  const int64_t turns = reads * passes + (reduces ? 1 : 0);  // over all elements
+  return static_cast<double>(m * k * turns) / kElementsPerMicrosecond;
 }
 
 }  // namespace ark::planner
