@@ -16,18 +16,31 @@ def _counters(signal: dict) -> set[int]:
     return set(range(first, first + -(-signal.get("limit", 1) // signal.get("div", 1))))
 
 
+def _waits(op: dict) -> list[dict]:
+    """Those that the loop kernel keeps: readers of words that carry their own flag drop some."""
+    flags = op.get("flags", {})
+    dropped = flags.get("dropped_waits", 0)
+    return [w for i, w in enumerate(op.get("waits", [])) if not dropped >> i & 1] + flags.get("added_waits", [])
+
+
 def without_one_arrival(plan_text: str) -> Iterator[tuple[str, str]]:
     """(name of the op, plan) for every arrival of the plan that some op waits for: the plan without it."""
     plan = json.loads(plan_text)
-    awaited = set().union(*(_counters(wait) for op in plan["ops"] for wait in op.get("waits", [])))
+    awaited = set().union(*(_counters(wait) for op in plan["ops"] for wait in _waits(op)))
     for op in plan["ops"]:
-        arrivals = op.get("arrivals", [])
+        arrivals, flags = op.get("arrivals", []), op.get("flags", {})
+        dropped = flags.get("dropped_arrivals", 0)
         for place in range(len(arrivals)):
-            if not _counters(arrivals[place]) & awaited:
+            if dropped >> place & 1 or not _counters(arrivals[place]) & awaited:
                 continue
             op["arrivals"] = arrivals[:place] + arrivals[place + 1 :]
+            if dropped:  # the bits of those behind move down
+                below = dropped & ((1 << place) - 1)
+                op["flags"] = {**flags, "dropped_arrivals": below | dropped >> (place + 1) << place}
             yield op["name"], json.dumps(plan)
         op["arrivals"] = arrivals
+        if flags:
+            op["flags"] = flags
 
 
 def without_one_item(plan_text: str, most: int) -> Iterator[tuple[str, str]]:

@@ -186,11 +186,13 @@ class Cutter {
     const Tensor& t = state_.tensor(activation);
     return t.sizes.empty() ? 1 : t.numel / std::max<int64_t>(1, t.sizes.back());
   }
-  /// A function of one of the others: a sum in another type, for one.
+  /// A function of others: a sum in another type, or its square.
   bool follows_from(int v, const std::vector<int>& others) const {
-    if (state_.is_input(v) || state_.tensor(v).node < 0 || inputs(v).size() != 1) return false;
-    const int source = state_.owner(inputs(v).front());
-    return source != v && std::find(others.begin(), others.end(), source) != others.end();
+    if (state_.is_input(v) || state_.tensor(v).node < 0 || inputs(v).empty()) return false;
+    return std::all_of(inputs(v).begin(), inputs(v).end(), [&](ir::ValueId input) {
+      const int source = state_.owner(input);
+      return source != v && std::find(others.begin(), others.end(), source) != others.end();
+    });
   }
   /// What a prologue of several rows costs beyond its bytes: every worker computes all of it.
   double prologue_bytes(const Walk& walk, int activation) const {
