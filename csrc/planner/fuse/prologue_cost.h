@@ -9,8 +9,8 @@ constexpr double kRowOpMicroseconds = 5;  // an op of rows that a product waits 
 
 /// Microseconds that the prologue of [m, k] takes beyond loading an activation that is there; `reads` tensors with an
 /// element for each of its own (or of a row), `reduces`: by rows. Measured: 8 rows of 8192 of four tensors, twice
-/// through, 32 (H100; here 39); 8 and 16 rows of 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). One row
-/// has another form, whose threads keep it.
+/// through, 32 (H100; here 39); 8 and 16 rows of 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). Eight rows
+/// are worked on together, and so sizes that share a kernel have the same ops. One row has another form.
 inline double prologue_microseconds(int64_t m, int64_t k, int64_t reads, bool reduces) {
   if (m <= 1) return 0;
   // A thread keeps what it has read for the second pass where 112 registers take it (RowsReduction::kKeeps): k / 256
@@ -19,7 +19,8 @@ inline double prologue_microseconds(int64_t m, int64_t k, int64_t reads, bool re
   constexpr double kElementsPerMicrosecond = 15e3;
   const int passes = reduces && k * reads > kKeptElements ? 2 : 1;
   const int64_t turns = reads * passes + (reduces ? 1 : 0);  // over all elements
-  return static_cast<double>(m * k * turns) / kElementsPerMicrosecond;
+  const int64_t rows = (m + 7) / 8 * 8;
+  return static_cast<double>(rows * k * turns) / kElementsPerMicrosecond;
 }
 
 }  // namespace ark::planner

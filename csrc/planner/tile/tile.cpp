@@ -123,8 +123,9 @@ constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
 constexpr int64_t kRowElements = 32768;    // of a tile of rows
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongestVector = 8;
-// Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle.
-constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 1023;
+// Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096 on
+// (not shorter ones: larger sizes of the same graph would need another kernel, or run in that of few rows).
+constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
