@@ -310,7 +310,7 @@ struct Loader {
       p ^= 1;
     }
     if (page < kPagesInFlight || !(mine >> s & 1)) return;
-    u64 *full = &worker.shared.full[s], *empty = &worker.shared.empty[s];
+    const u32 full = shared_address(&worker.shared.full[s]), empty = shared_address(&worker.shared.empty[s]);
     if (mbarrier_test_wait(full, p) || mbarrier_test_wait(empty, p)) return;
     for (int polls = 0; polls < kThrottlePolls && !mbarrier_try_wait(full, p); ++polls) {
     }

@@ -67,13 +67,16 @@ ARK_DEVICE void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
                : "memory");
 }
 /// acquire.cta when true: the phase of this parity has ended. Sleeps a little before it says no.
-ARK_DEVICE bool mbarrier_try_wait(u64* barrier, u32 parity) {
+ARK_DEVICE bool mbarrier_try_wait(u32 barrier, u32 parity) {
   u32 ok;
   asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
                : "=r"(ok)
-               : "r"(shared_address(barrier)), "r"(parity)
+               : "r"(barrier), "r"(parity)
                : "memory");
   return ok != 0;
+}
+ARK_DEVICE bool mbarrier_try_wait(u64* barrier, u32 parity) {
+  return mbarrier_try_wait(shared_address(barrier), parity);
 }
 
 /// The same, without sleeping.
@@ -85,9 +88,6 @@ ARK_DEVICE bool mbarrier_test_wait(u32 barrier, u32 parity) {
                : "memory");
   return ok != 0;
 }
-ARK_DEVICE bool mbarrier_test_wait(u64* barrier, u32 parity) {
-  return mbarrier_test_wait(shared_address(barrier), parity);
-}
 
 // The same by address in the shared window, for inner loops that keep addresses in registers.
 ARK_DEVICE void mbarrier_init(u32 barrier, u32 count) {
@@ -98,14 +98,6 @@ ARK_DEVICE void mbarrier_arrive(u32 barrier) {
 }
 ARK_DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-ARK_DEVICE bool mbarrier_try_wait(u32 barrier, u32 parity) {
-  u32 ok;
-  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-               : "=r"(ok)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return ok != 0;
 }
 
 // ---- bulk copies (async proxy)
