@@ -24,7 +24,7 @@ from ark_torch.causes import count_fallbacks, decline, probe_nodes, unknown_size
 from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
-from ark_torch.errors import Unsupported
+from ark_torch.errors import TooLong, Unsupported
 from ark_torch.groups import has_exchange
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.loops import Loop, replace_loops
@@ -34,7 +34,7 @@ from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, compile_segment, lower_segment
-from ark_torch.steps import cuts_of, is_too_long, outputs_of, own_views, release_small, split_at, split_wide
+from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
 
@@ -148,12 +148,12 @@ class _GraphCompiler:
                     built[key] = self._native(f"{self.record.name}_{i}", step, outputs)
                 segments[i] = built[key]
             except Unsupported as error:
-                cuts = cuts_of(step, str(error))
+                cuts = cuts_of(step, error)
                 if cuts and not last:
                     self.cuts.update(cuts)
                     return None
                 whole = last or isinstance(error, SizeOfValues)
-                self._decline(step, str(error), whole or (bool(self.cuts) and is_too_long(str(error))))
+                self._decline(step, str(error), whole or (bool(self.cuts) and isinstance(error, TooLong)))
                 return None
             except (RuntimeError, ValueError) as error:
                 self._internal_error(step, error)

@@ -13,6 +13,17 @@ except ImportError:
         """The device failed or a deadline passed."""
 
 
+class TooLong(Unsupported):
+    """The planner declines a step for its length: an op needs `actual` of what `unit` names, and may have `limit`."""
+
+    def __init__(self, message: str, unit: str, actual: int, limit: int):
+        super().__init__(message)
+        self.unit, self.actual, self.limit = unit, actual, limit
+
+    def __reduce__(self):
+        return type(self), (*self.args, self.unit, self.actual, self.limit)
+
+
 class IndexOutOfRange(IndexError, ValueError):
     """A run met an index outside of its tensor. `index` and `size` are what it met, `op` is the plan's name of the op
     that did."""
@@ -29,4 +40,4 @@ class RanksDisagree(ValueError):
     """The ranks of a group have plans that do not fit together; all of them raise it."""
 
 
-__all__ = ["DeviceError", "IndexOutOfRange", "RanksDisagree", "Unsupported"]
+__all__ = ["DeviceError", "IndexOutOfRange", "RanksDisagree", "TooLong", "Unsupported"]

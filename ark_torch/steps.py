@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from ark_torch.errors import TooLong, Unsupported
 from ark_torch.groups import has_exchange
 from ark_torch.ordering import is_getitem, is_view
 from ark_torch.partition import Step, is_symbolic
@@ -48,19 +49,13 @@ def _view_chain(node: fx.Node, owner: dict[fx.Node, fx.Node], causes: dict[fx.No
     return chain[::-1] if node.op == "placeholder" else None
 
 
-TOO_LONG = ("a program of more than", " operands, at most ")  # in the planner's messages (planner/fuse)
 LONG_STEP = 64  # nodes: shorter steps are not cut
 
 
-def is_too_long(message: str) -> bool:
-    """Whether the planner declines a step for its length."""
-    return any(words in message for words in TOO_LONG)
-
-
-def cuts_of(step: Step, message: str) -> list[fx.Node]:
+def cuts_of(step: Step, error: Unsupported) -> list[fx.Node]:
     """Where a step that the planner declines is cut, so that its parts are planned: a loop, unrolled, is one op or has
-    too much to read for one. Nowhere for another message or a short step."""
-    if len(step.nodes) < LONG_STEP or not is_too_long(message):
+    too much to read for one. Nowhere for another reason or a short step."""
+    if len(step.nodes) < LONG_STEP or not isinstance(error, TooLong):
         return []
     return [step.nodes[place] for place in _places(step.nodes, 8)]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
 import pytest
 import torch
 
+import ark_torch.compile
 import ark_torch.segment
 from ark_torch import steps
 from ark_torch.backend import ark
-from ark_torch.errors import Unsupported
+from ark_torch.errors import TooLong, Unsupported
 from ark_torch.records import recording
 from tests.support.reference_eval import ReferenceGraph
 
@@ -59,6 +61,32 @@ def test_many_writes_to_one_tensor(num_writes):
     assert not record.fallbacks and not record.internal_errors
 
 
+def test_what_is_too_long_arrives_in_numbers(monkeypatch):
+    """The front end cuts by the error's type; its fields are what the planner counted."""
+    seen = []
+
+    def noted(step, error):
+        seen.append(error)
+        return steps.cuts_of(step, error)
+
+    monkeypatch.setattr(ark_torch.compile, "cuts_of", noted)
+
+    def body(x):
+        y = x.clone()
+        for i in range(700):
+            y[:, i % 64] = y[:, (i + 5) % 64] * 0.5 + 1
+        return y
+
+    _, (record,) = compiled(body, [torch.randn(10, 64)])
+    assert len(record.segments) > 1 and seen
+    for error in seen:
+        assert isinstance(error, TooLong) and error.unit in ("instructions", "operands")
+        assert error.actual > error.limit > 0
+        assert str(error).endswith(f"needs {error.actual} {error.unit}, at most {error.limit}")
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.actual, again.limit) == (str(error), error.actual, error.limit)
+
+
 @pytest.mark.parametrize("most_tensors", range(6, 15))
 def test_a_wide_segment_is_not_cut_within_a_tuple(monkeypatch, most_tensors):
     monkeypatch.setattr(steps, "MOST_TENSORS", most_tensors)
@@ -91,7 +119,7 @@ class ShortOnly(ReferenceGraph):
 
     def prepare(self, symbols) -> None:
         if len(self.graph["nodes"]) > 100:
-            raise Unsupported("a program of more than 100 instructions")
+            raise TooLong("a program needs 200 instructions, at most 100", "instructions", 200, 100)
         for node in self.graph["nodes"]:
             if node["attrs"].get("opcode") == "sigmoid":
                 raise Unsupported(f"node {node['name']}: no task kind")

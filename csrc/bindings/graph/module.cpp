@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/unsupported.h"
 #include "base/user_errors.h"
 #include "bindings/distributed/plan_ranks.h"
 #include "bindings/graph/call.h"
@@ -272,6 +273,11 @@ void raise_index_out_of_range(const IndexOutOfRange& error) {
   PyErr_SetObject(type.ptr(), type(error.what(), error.index, error.size, error.op).ptr());
 }
 
+void raise_too_long(const TooLong& error) {
+  const py::object type = error_type("TooLong");
+  PyErr_SetObject(type.ptr(), type(error.what(), error.unit, error.actual, error.limit).ptr());
+}
+
 void register_errors(py::module_& m) {
   py::register_exception<UnsupportedError>(m, "Unsupported", PyExc_RuntimeError);
   py::register_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
@@ -280,6 +286,8 @@ void register_errors(py::module_& m) {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const IndexOutOfRange& error) {
       raise_index_out_of_range(error);
+    } catch (const TooLong& error) {
+      raise_too_long(error);
     } catch (const RanksDisagree& error) {
       PyErr_SetString(error_type("RanksDisagree").ptr(), error.what());
     } catch (const UserError& error) {

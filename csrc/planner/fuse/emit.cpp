@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 
 namespace ark::planner {
 namespace {
@@ -257,8 +258,8 @@ void Emitter::cut(const FusedOp& op, const std::vector<int>& nodes) {
     }
   }
   const std::vector<int>& values = !pieces.empty() ? pieces : !passing.empty() ? passing : own;
-  check<UnsupportedError>(!values.empty() && state_.restarts < kCutRestarts, "op '", op.op.name, "' needs ",
-                          op.op.operands.size(), " operands, at most ", kMaxOperands);
+  if (values.empty() || state_.restarts >= kCutRestarts)
+    throw TooLong(cat("op '", op.op.name, "'"), "operands", static_cast<int64_t>(op.op.operands.size()), kMaxOperands);
   const size_t parts = std::min(op.op.operands.size() / kMaxOperands, values.size()) + 1;
   for (size_t part = 1;; ++part) {
     const int cut = values[values.size() * part / parts];

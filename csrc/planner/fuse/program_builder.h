@@ -33,9 +33,8 @@ struct BuiltProgram {
 
 class ProgramBuilder {
  public:
-  /// Loops of writes, unrolled, reach it. The front end knows the words: it cuts the segment.
+  /// Loops of writes, unrolled, reach it; the front end then cuts the segment.
   static constexpr size_t kMostInstructions = 10000;
-  static constexpr const char* kTooLong = "a program of more than 10000 instructions";
 
   ProgramBuilder(const State& state, ProgramSpec spec);
 
@@ -106,6 +105,8 @@ class ProgramBuilder {
   int keep_check(int value, int index, int64_t extent);
   std::optional<Expr> linear_place(int value, const Coords& coords, StorageId* storage) const;
 
+  /// Throws TooLong.
+  static void check_length(size_t needed);
   int emit(Instr instr, Reg meta);
   int check_index(int index, int extent, bool wraps, int pred);
   int unary(Opcode op, int a, DType type);

@@ -212,7 +212,7 @@ int ProgramBuilder::load_parts(int owner, const Coords& coords) {
 // ---- the finished program ----
 
 BuiltProgram ProgramBuilder::finish() {
-  check<UnsupportedError>(instrs_.size() + stores_.size() < kMostInstructions, kTooLong);
+  check_length(instrs_.size() + stores_.size());
   BuiltProgram built;  // takes what the builder has
   built.program.kind = spec_.kind;
   built.program.instrs = std::move(instrs_);

@@ -4,9 +4,15 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "planner/fuse/program_builder.h"
 
 namespace ark::planner {
+
+void ProgramBuilder::check_length(size_t needed) {
+  if (needed > kMostInstructions)
+    throw TooLong("a program", "instructions", static_cast<int64_t>(needed), kMostInstructions);
+}
 
 int ProgramBuilder::emit(Instr instr, Reg meta) {
   for (const int arg : {instr.a, instr.b, instr.c, instr.d}) {
@@ -17,7 +23,7 @@ int ProgramBuilder::emit(Instr instr, Reg meta) {
     meta.roots |= r.roots;
     if (r.pair != 0) meta.pair = meta.pair == 0 || meta.pair == r.pair ? r.pair : -1;
   }
-  check<UnsupportedError>(instrs_.size() < kMostInstructions, kTooLong);
+  check_length(instrs_.size() + 1);
   instrs_.push_back(instr);
   regs_.push_back(meta);
   return static_cast<int>(instrs_.size()) - 1;
