@@ -198,11 +198,39 @@ def two_steps_in_a_graph(rank: int, world: int) -> None:
     assert len(found) == 1 and not found[0]["parts"]
 
 
+def residual_layers(x_dtype: torch.dtype, sent: torch.dtype, dtype: torch.dtype) -> Callable:
+    """Layers with a residual of the first type, of whole numbers: every rounding shows."""
+
+    def function(x, y, *weights):
+        for row, column in zip(weights[::2], weights[1::2]):
+            part = torch.nn.functional.linear(y, row).to(sent)
+            x = x + funcol.all_reduce(part, "sum", dist.group.WORLD).to(x_dtype)
+            z = x.float()
+            few = z - (z / 8).floor() * 8 + 0 * z.amax(-1, keepdim=True)  # a reduction, as norms have
+            y = torch.nn.functional.linear(few.to(dtype), column).clamp(-2, 2)
+        return y, x
+
+    return function
+
+
+def kept_sums(rank: int, world: int) -> None:
+    """Residuals that a later product stores (planner/fuse/late_sums.h), of another type than what is sent or than what
+    is multiplied."""
+    bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+    whole = lambda sizes, seed, most: (ranks_values(rank, sizes, f32, seed) * most).round()
+    for rows, types in [(1, (bf16, f32, bf16)), (4, (f32, bf16, bf16)), (1, (bf16, f16, f16)), (4, (f16, f16, bf16))]:
+        sizes = [(64, 32), (32, 64)] * 3
+        layers = [whole(each, seed, 1).clamp(-1, 1).to(types[-1]) for seed, each in enumerate(sizes)]
+        x = funcol.wait_tensor(funcol.broadcast(whole((rows, 64), 9, 700).to(types[0]), 0, dist.group.WORLD))
+        y = whole((rows, 32), 10, 1).clamp(-2, 2).to(types[-1])
+        check_equal(residual_layers(*types), x, y, *layers, launches=1)
+
+
 ALONE = [reductions, not_numbers, moves, coalesced, in_place, argument_in_place]
 
 
 def alone(rank: int, world: int) -> dict:
-    large = [in_two_steps, two_steps_in_a_graph] if world >= lower_collective.TWO_STEP_RANKS else []
+    large = [in_two_steps, two_steps_in_a_graph] if world >= lower_collective.TWO_STEP_RANKS else [kept_sums]
     return run_each(ALONE + large, rank, world)
 
 

@@ -83,6 +83,34 @@ void test_returned() {
   EXPECT_EQ(count_kind(plan, abi::TaskKind::kMatmulRows), 16);
 }
 
+/// Layers in bf16 whose norms have weights; `dtype`: of the residual.
+plan::Plan plan_of_weighted(int64_t rows, int64_t width, DType dtype) {
+  ExchangeBuilder b(2);
+  ValueId x = b.input(dtype, {rows, width});
+  for (int l = 0; l < 4; ++l) {
+    const ValueId normed = b.binary(Opcode::kMul, b.norm(x), b.input(dtype, {width}));
+    const ValueId narrow = b.pointwise(Opcode::kCast, {normed}, DType::kBF16, {rows, width});
+    const ValueId y = b.linear(narrow, b.input(DType::kBF16, {64, width}));
+    const ValueId sent = b.all_reduce(b.linear(y, b.input(DType::kBF16, {width, 64})));
+    x = b.binary(Opcode::kAdd, x, b.pointwise(Opcode::kCast, {sent}, dtype, {rows, width}));
+  }
+  return plan_of(b.finish({x}, "weighted layers"), true, true, 132);
+}
+
+/// Where a prologue cannot keep the boxes, the residual and the weight in registers, ops of rows norm and store the sum.
+void test_weights_of_norms() {
+  const auto row_ops = [](int64_t rows, int64_t width, DType dtype) {
+    return count_kind(plan_of_weighted(rows, width, dtype), abi::TaskKind::kRow);
+  };
+  for (const int64_t rows : {2, 8}) {
+    EXPECT_EQ(row_ops(rows, 1792, DType::kBF16), 0);
+    EXPECT_EQ(row_ops(rows, 2048, DType::kBF16), 3);  // the first norm reads no boxes
+    EXPECT_EQ(row_ops(rows, 1152, DType::kF32), 0);
+    EXPECT_EQ(row_ops(rows, 1536, DType::kF32), 3);  // as many tensors, more registers
+  }
+  EXPECT_EQ(row_ops(1, 2048, DType::kBF16), 0);
+}
+
 /// Tiles of many rows: the rows that read a sum store it.
 void test_many_rows() {
   const plan::Plan plan = plan_of_layers({.count = 4, .rows = 64, .width = 128, .own = 64});
@@ -96,6 +124,7 @@ int main() {
   test_read_by_sender();
   test_no_room();
   test_returned();
+  test_weights_of_norms();
   test_many_rows();
   return test::result("late_sums");
 }

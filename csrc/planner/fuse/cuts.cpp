@@ -199,9 +199,11 @@ class Cutter {
     const Tensor& t = state_.tensor(activation);
     const int64_t k = t.sizes.empty() ? 1 : t.sizes.back();
     if (walk.leaves.size() == 1 && walk.leaves.front() == activation) return 0;
-    const auto reads = std::count_if(walk.leaves.begin(), walk.leaves.end(), [&](int v) {
-      return state_.tensor(v).numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves);
-    });
+    PrologueReads reads;
+    for (int v : walk.leaves) {
+      const Tensor& leaf = state_.tensor(v);
+      if (leaf.numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves)) reads.add(leaf.dtype);
+    }
     return kOpBytes * prologue_microseconds(rows_of(activation), k, reads, walk.reduces);
   }
 

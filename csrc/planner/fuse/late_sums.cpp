@@ -79,7 +79,10 @@ class SumKeeper {
     // An op of its own computes the norm and stores the sum.
     const Tensor& t = state_.tensor(x);
     const int64_t k = t.sizes.back();
-    if (prologue_microseconds(t.numel / k, k, world + 1, true) > kRowOpMicroseconds) return;
+    PrologueReads reads;
+    reads.add(state_.tensor(box).dtype, world);
+    reads.add(t.dtype, 2);  // the residual, and the norm's weight
+    if (prologue_microseconds(t.numel / k, k, reads, true) > kRowOpMicroseconds) return;
     std::vector<int> groups;
     readers(x, groups, kDepth);
     // Of no use where nobody reads it later, or where it is not the residual but a value on its way to one.

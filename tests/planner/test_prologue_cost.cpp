@@ -1,0 +1,71 @@
+// Norms before few-row products: computed by the product's prologue, or by an op of rows where that takes less.
+#include <algorithm>
+#include <cmath>
+
+#include "planner/fuse/prologue_cost.h"
+#include "support/check.h"
+#include "support/exchange_graphs.h"
+#include "support/verify_plans.h"
+
+using namespace ark;
+using namespace ark::test;
+
+namespace {
+
+planner::PrologueReads reads_of(int64_t count, DType dtype) {
+  planner::PrologueReads reads;
+  reads.add(dtype, count);
+  return reads;
+}
+
+/// What the header says was measured, within a quarter.
+void test_measured() {
+  struct Case {
+    int64_t m, k, tensors;
+    double microseconds;
+  };
+  for (const Case& c : {Case{8, 8192, 4, 32}, Case{8, 2048, 2, 2.8}, Case{16, 2048, 2, 6}}) {
+    const double got = planner::prologue_microseconds(c.m, c.k, reads_of(c.tensors, DType::kBF16), true);
+    EXPECT(std::abs(got - c.microseconds) <= c.microseconds / 4);
+  }
+  EXPECT_EQ(planner::prologue_microseconds(1, 8192, reads_of(4, DType::kBF16), true), 0.0);
+}
+
+/// Registers are counted in bytes: half as many elements of 32 bits.
+void test_types() {
+  const auto cost = [](int64_t k, DType dtype) {
+    return planner::prologue_microseconds(8, k, reads_of(2, dtype), true) / static_cast<double>(k);
+  };
+  EXPECT_EQ(cost(3584, DType::kBF16), cost(1792, DType::kF32));  // kept
+  EXPECT(cost(3584 + 256, DType::kBF16) > cost(3584, DType::kBF16));
+  EXPECT(cost(1792 + 256, DType::kF32) > cost(1792, DType::kF32));
+}
+
+int row_ops(int64_t rows, int64_t width, DType dtype) {
+  ExchangeBuilder b(1);
+  const ValueId normed = b.binary(Opcode::kMul, b.norm(b.input(dtype, {rows, width})), b.input(dtype, {width}));
+  const ValueId narrow = b.pointwise(Opcode::kCast, {normed}, DType::kBF16, {rows, width});
+  const ValueId y = b.linear(narrow, b.input(DType::kBF16, {64, width}));
+  const plan::Plan plan = plan_of(b.finish({y}, "norm and product"), true, true, 132);
+  return static_cast<int>(std::count_if(plan.ops.begin(), plan.ops.end(),
+                                        [](const plan::Op& op) { return op.record.kind == abi::TaskKind::kRow; }));
+}
+
+void test_choice() {
+  for (const int64_t rows : {2, 5, 8}) {
+    EXPECT_EQ(row_ops(rows, 3072, DType::kBF16), 0);
+    EXPECT_EQ(row_ops(rows, 4096, DType::kBF16), 1);
+    EXPECT_EQ(row_ops(rows, 1792, DType::kF32), 0);
+    EXPECT_EQ(row_ops(rows, 3072, DType::kF32), 1);
+  }
+  EXPECT_EQ(row_ops(1, 4096, DType::kF32), 0);
+}
+
+}  // namespace
+
+int main() {
+  test_measured();
+  test_types();
+  test_choice();
+  return test::result("prologue_cost");
+}
