@@ -5,12 +5,12 @@
     python benchmarks/tensor_parallel.py --device cpu --ranks 2 --modes ark,eager    # small shapes, to try the file
 
 A process per GPU. Cases (tensor_parallel_cases.py): `exchange`, 16 layers of a few-row product, all-reduce, residual,
-norm, product, with and without the all-reduces, us per layer; `decode`, a step of Llama-3.1's 8B and 70B; `gemm_rs` and
-`ag_gemm`, a product before a reduce-scatter and behind an all-gather; `layer`, forward and backward of a Llama layer,
-sequence parallel. Ways (`--modes`, tensor_parallel_ways.py) take turns. A time is that of one call on the slowest rank:
-GPU time in `ark` and `rivals`, by the clock in `wall_ms`. Before it is timed a way's results are compared with an fp32
-reference on every rank: errors up to twice eager's pass. `plan` has ark's exchanges and ATen steps. A way that
-fails, hangs or crashes is in `failed`.
+norm, product, with and without the all-reduces, and with weights in the norms, us per layer; `decode`, a step of
+Llama-3.1's 8B and 70B; `gemm_rs` and `ag_gemm`, a product before a reduce-scatter and behind an all-gather; `layer`,
+forward and backward of a Llama layer, sequence parallel. Ways (`--modes`, tensor_parallel_ways.py) take turns. A time
+is that of one call on the slowest rank: GPU time in `ark` and `rivals`, by the clock in `wall_ms`. Before it is timed a
+way's results are compared with an fp32 reference on every rank: errors up to twice eager's pass. `plan` has ark's
+exchanges and ATen steps. A way that fails, hangs or crashes is in `failed`.
 """
 
 from __future__ import annotations

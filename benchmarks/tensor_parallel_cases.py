@@ -63,8 +63,10 @@ class Draw:
         return self(name, rank, out, wide, scale=whole**-0.5)
 
 
-def chain(draw: Draw, rank: int, world: int, rows: int, hidden: int, layers: int, collectives: bool) -> Problem:
-    """Product of the rank's k slice, all-reduce, residual, norm, product: so many times."""
+def chain(
+    draw: Draw, rank: int, world: int, rows: int, hidden: int, layers: int, collectives: bool, weighted: bool
+) -> Problem:
+    """Product of the rank's k slice, all-reduce, residual, norm (`weighted`: with a weight), product, so many times."""
     part = hidden // world
 
     def weights(r: int) -> list:
@@ -72,10 +74,13 @@ def chain(draw: Draw, rank: int, world: int, rows: int, hidden: int, layers: int
         shapes = [(hidden, part), (part, hidden)] * layers
         return [draw.weight(name, r, *shape, hidden) for name, shape in zip(names, shapes)]
 
+    scales = [draw(f"{i} scale", 0, hidden) for i in range(layers)] if weighted else []
+
     def function(comm, x, y, *given):
-        for row, column in zip(given[::2], given[1::2]):
+        products, factors = given[: 2 * layers], given[2 * layers :]
+        for i, (row, column) in enumerate(zip(products[::2], products[1::2])):
             x = x + (comm.row_product(y, row) if collectives else F.linear(y, row))
-            y = F.linear(norm(x), column)
+            y = F.linear(norm(x) * factors[i] if weighted else norm(x), column)
         return y
 
     x = draw("x", 0, rows, hidden)
@@ -87,14 +92,16 @@ def chain(draw: Draw, rank: int, world: int, rows: int, hidden: int, layers: int
         total, ys = x.float(), [starts[r].float() for r in ranks]
         for i in range(0, 2 * layers, 2):
             total = total + sum(F.linear(y, w[i]) for y, w in zip(ys, everybody))
-            ys = [F.linear(norm(total), w[i + 1]) for w in everybody]
+            normed = norm(total) * scales[i // 2].float() if weighted else norm(total)
+            ys = [F.linear(normed, w[i + 1]) for w in everybody]
         return [ys[rank if collectives else 0]]
 
-    what = "" if collectives else ", without the all-reduces"
+    what = ", norms with weights" if weighted else ""
+    what += "" if collectives else ", without the all-reduces"
     return Problem(
         f"exchange: {layers} layers, {rows} x {hidden}{what}",
         function,
-        [x, starts[rank], *weights(rank)],
+        [x, starts[rank], *weights(rank), *scales],
         reference,
         reduced=(rows, hidden),
         collectives=collectives,
@@ -212,7 +219,8 @@ def entries(kinds: list[str], small: bool, layers: int | None, batches: list[int
     products = [(64, 64, 128)] if small else [(8192, 8192, 8192), (8192, 8192, 28672)]
     for kind in kinds:
         if kind == "exchange":
-            sizes = [(*size, collectives) for size in chains for collectives in (True, False)]
+            sizes = [(*size, collectives, False) for size in chains for collectives in (True, False)]
+            sizes += [(8, 64, 2, True, True)] if small else [(m, 2048, 16, True, True) for m in (2, 8)]
             made += [(kind, chain, size) for size in sizes]
         elif kind == "decode":
             cache = (32, 11) if small else (1024, 512)

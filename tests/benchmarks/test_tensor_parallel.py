@@ -46,6 +46,7 @@ def test_every_case(tmp_path):
         "exchange: 2 layers, 1 x 64, without the all-reduces": 0,
         "exchange: 2 layers, 8 x 64": 2,
         "exchange: 2 layers, 8 x 64, without the all-reduces": 0,
+        "exchange: 2 layers, 8 x 64, norms with weights": 2,
         "decode: tiny Llama, 2 layers, batch 1": 5,  # two all-reduces of a layer, the logits
         "decode: tiny Llama, 2 layers, batch 3": 5,
         "gemm_rs: 64 x 64 x 128": 1,
