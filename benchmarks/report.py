@@ -60,8 +60,8 @@ def models() -> str:
         "| what (ms) | ark | eager | eager in a CUDA graph | inductor, best mode | floor | file, commit |",
         "|" + "---|" * 7,
     ]
-    for name in ("decode", "training", "prefill"):
-        source = f"`{name}.json`, {document(name)['commit'][:7]}"
+    for name in ("decode", "../h100/training_unmasked", "prefill"):
+        source = f"`{name.removeprefix('../')}.json`, {document(name)['commit'][:7]}"
         lines += [model_line(row, source) for row in rows_of(name)]
     return "\n".join(lines)
 
