@@ -41,14 +41,27 @@ void test_types() {
   EXPECT(cost(1792 + 256, DType::kF32) > cost(1792, DType::kF32));
 }
 
-int row_ops(int64_t rows, int64_t width, DType dtype) {
-  ExchangeBuilder b(1);
-  const ValueId normed = b.binary(Opcode::kMul, b.norm(b.input(dtype, {rows, width})), b.input(dtype, {width}));
+int row_ops_of(ExchangeBuilder& b, ValueId normed, int64_t rows, int64_t width) {
   const ValueId narrow = b.pointwise(Opcode::kCast, {normed}, DType::kBF16, {rows, width});
   const ValueId y = b.linear(narrow, b.input(DType::kBF16, {64, width}));
   const plan::Plan plan = plan_of(b.finish({y}, "norm and product"), true, true, 132);
   return static_cast<int>(std::count_if(plan.ops.begin(), plan.ops.end(),
                                         [](const plan::Op& op) { return op.record.kind == abi::TaskKind::kRow; }));
+}
+int row_ops(int64_t rows, int64_t width, DType dtype) {
+  ExchangeBuilder b(1);
+  const ValueId normed = b.binary(Opcode::kMul, b.norm(b.input(dtype, {rows, width})), b.input(dtype, {width}));
+  return row_ops_of(b, normed, rows, width);
+}
+
+/// The norm of a product's 16-bit result, computed in fp32: what is read has 16 bits.
+void test_widened() {
+  for (const int64_t rows : {2, 8}) {
+    ExchangeBuilder b(1);
+    const ValueId x = b.linear(b.input(DType::kBF16, {rows, 64}), b.input(DType::kBF16, {4096, 64}));
+    const ValueId wide = b.pointwise(Opcode::kCast, {x}, DType::kF32, {rows, 4096});
+    EXPECT_EQ(row_ops_of(b, b.norm(wide), rows, 4096), 0);
+  }
 }
 
 void test_choice() {
@@ -67,5 +80,6 @@ int main() {
   test_measured();
   test_types();
   test_choice();
+  test_widened();
   return test::result("prologue_cost");
 }

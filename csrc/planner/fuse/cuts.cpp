@@ -194,6 +194,15 @@ class Cutter {
       return source != v && std::find(others.begin(), others.end(), source) != others.end();
     });
   }
+  /// The type in which a reader gets a value: of a cast to a wider one, that of its source, which is what is stored.
+  DType read_dtype(int v) const {
+    const Tensor& t = state_.tensor(v);
+    if (state_.is_input(v) || t.node < 0) return t.dtype;
+    const Node& node = state_.node(t.node);
+    if (node.op != OpKind::kPointwise || node.attrs.opcode != Opcode::kCast) return t.dtype;
+    const int source = state_.owner(inputs(v).front());
+    return size_bytes(state_.tensor(source).dtype) < size_bytes(t.dtype) ? read_dtype(source) : t.dtype;
+  }
   /// What a prologue of several rows costs beyond its bytes: every worker computes all of it.
   double prologue_bytes(const Walk& walk, int activation) const {
     const Tensor& t = state_.tensor(activation);
@@ -202,7 +211,7 @@ class Cutter {
     PrologueReads reads;
     for (int v : walk.leaves) {
       const Tensor& leaf = state_.tensor(v);
-      if (leaf.numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves)) reads.add(leaf.dtype);
+      if (leaf.numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves)) reads.add(read_dtype(v));
     }
     return kOpBytes * prologue_microseconds(rows_of(activation), k, reads, walk.reduces);
   }
