@@ -14,7 +14,7 @@ import pytest
 from tests.test_cpp import ROOT, build, programs  # noqa: F401 - a fixture
 
 BUILD = ROOT / "build/tsan"
-pytestmark = pytest.mark.timeout(1800)  # most of the core is built once more
+pytestmark = pytest.mark.timeout(1800)  # a part of the core is built once more
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess:
