@@ -10,6 +10,7 @@ load_extension()
 from ark_torch import distributed  # noqa: E402
 from ark_torch._C import DeviceError, Unsupported  # noqa: E402
 from ark_torch.explain import Explanation, compile_times, explain, report  # noqa: E402
+from ark_torch.generate import generate  # noqa: E402
 from ark_torch.loop import loop  # noqa: E402
 from ark_torch.profile import profile  # noqa: E402
 
@@ -21,6 +22,7 @@ __all__ = [
     "compile_times",
     "distributed",
     "explain",
+    "generate",
     "loop",
     "profile",
     "report",

@@ -1,0 +1,135 @@
+"""Greedy decoding as two compiled things: the prefill, one call, and a step for `ark_torch.loop`."""
+
+from __future__ import annotations
+
+import itertools
+import types
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from ark_torch.decode_checks import Request
+from ark_torch.errors import Unsupported
+from ark_torch.loop import loop
+
+_numbers = itertools.count()
+_decoders: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> key -> Decoder
+
+
+def _next_token(model, ids: torch.Tensor, cache, arguments: dict) -> torch.Tensor:
+    """[batch], the most likely token behind ids [batch, length]; the cache gets their rows."""
+    logits = model(input_ids=ids, past_key_values=cache, use_cache=True, **arguments).logits
+    return logits[:, -1].float().argmax(-1)
+
+
+def _own_code(function: Callable) -> Callable:
+    """The function with a code object of its own: Dynamo counts compilations by it."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_numbers)}")
+    return types.FunctionType(code, function.__globals__, code.co_name)
+
+
+class Step:
+    """One token for every row; `slot` is the column of `table` [batch, columns] that it goes to. What an iteration
+    reads besides its carry are attributes; `model`, `cache` and the masks are there while a loop runs."""
+
+    def __init__(self, eos: torch.Tensor, pad: torch.Tensor, to_keep: dict):
+        self.eos, self.pad, self.to_keep = eos, pad, to_keep
+        self.model = self.cache = self.mask = None
+
+    def __call__(self, slot, token, positions, done, table):
+        arguments = {"attention_mask": self.mask, **self.to_keep, **positions}
+        token = _next_token(self.model, token[:, None], self.cache, arguments)
+        token = torch.where(done, self.pad, token)
+        done = done | (token[:, None] == self.eos).any(-1)
+        positions = {name: value + 1 for name, value in positions.items()}
+        return slot + 1, token, positions, done, table.index_copy(1, slot.reshape(1), token[:, None])
+
+
+def _all_done(slot, token, positions, done, table):
+    return done.all()
+
+
+class Decoder:
+    """Both for one batch, cache length and set of end tokens. Another prompt length compiles the prefill again once."""
+
+    def __init__(self, request: Request, strict: bool):
+        self.strict = strict
+        self.prefill = torch.compile(_own_code(_next_token), backend="ark", options={"strict": strict})
+        device = request.ids.device
+        eos, pad = torch.tensor(request.eos, device=device, dtype=torch.int64), torch.tensor(request.pad, device=device)
+        self.to_keep = {} if request.logits_to_keep is None else {"logits_to_keep": request.logits_to_keep}
+        self.step, self.until = Step(eos, pad, self.to_keep), _all_done if request.eos else None
+
+    def first(self, model, request: Request) -> tuple:
+        """The carry of the loop, with one token for every row."""
+        ids, named = request.ids, {} if request.positions is None else {"position_ids": request.positions}
+        arguments = {"attention_mask": request.mask, **named, **self.to_keep}
+        token = self.prefill(model, ids, request.cache, arguments)
+        length = ids.size(1)
+        table = ids.new_zeros(ids.size(0), request.cache.layers[0].max_cache_len + 1)
+        table[:, :length], table[:, length] = ids, token
+        positions = {name: value[..., -1:] + 1 for name, value in named.items()}
+        slot = torch.tensor(length + 1, device=ids.device)
+        return slot, token, positions, torch.isin(token, self.step.eos), table
+
+    def rest(self, model, request: Request, carry: tuple) -> torch.Tensor:
+        """All tokens of all rows, [batch, length]."""
+        length, step = request.ids.size(1) + 1, self.step
+        if length < request.max_length and not (self.until and bool(carry[3].all())):
+            step.model, step.cache, step.mask = model, request.cache, _whole_mask(request)
+            try:
+                carry = loop(step, request.max_length - length, carry, self.until, strict=self.strict)
+            finally:
+                step.model = step.cache = step.mask = None
+        return carry[4][:, : int(carry[0])].contiguous()
+
+
+def _whole_mask(request: Request) -> torch.Tensor | None:
+    """The mask over the whole cache. What is not written yet is behind the newest token, which hides it."""
+    if request.mask is None:
+        return None
+    batch, length = request.mask.shape
+    ones = request.mask.new_ones(batch, request.cache.layers[0].max_cache_len - length)
+    return torch.cat([request.mask, ones], 1)
+
+
+def _initialize(model, cache, batch: int) -> None:
+    """Makes the cache's tensors, which the compiled prefill is to find."""
+    if all(layer.is_initialized for layer in cache.layers):
+        return
+    shape = model._get_static_cache_init_shape()
+    if shape is None:
+        raise Unsupported(f"ark_torch.generate: transformers knows no shape for the cache of {type(model).__name__}")
+    cache.early_initialization(batch, *shape, dtype=model.dtype, device=model.device)
+
+
+def decode(model, request: Request, streamer, strict: bool) -> torch.Tensor:
+    ids = request.ids
+    _initialize(model, request.cache, ids.size(0))
+    key = (
+        ids.size(0),
+        request.cache.layers[0].max_cache_len,
+        request.mask is None,
+        None if request.positions is None else request.positions.dim(),
+        tuple(request.eos),
+        request.pad,
+        request.logits_to_keep,
+        ids.device,
+        strict,
+    )
+    decoders = _decoders.setdefault(model, {})
+    if key not in decoders:
+        decoders[key] = Decoder(request, strict)
+    carry = decoders[key].first(model, request)
+    if streamer is not None:
+        streamer.put(carry[1].cpu())
+    sequences = decoders[key].rest(model, request, carry)
+    if streamer is not None:
+        for column in sequences[:, ids.size(1) + 1 :].cpu().unbind(1):
+            streamer.put(column)
+        streamer.end()
+    return sequences
+
+
+__all__ = ["decode"]
