@@ -80,11 +80,17 @@ class _Attention(torch.autograd.Function):
     vmap = staticmethod(_attention_vmap)
 
 
+def _is_transformed() -> bool:
+    """Whether a transformation of torch.func that needs the op's rules is active. Functionalization, which AOTAutograd
+    runs the bodies of loops under, has no rule for a torch.autograd.Function and needs none: the op writes nothing."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(one.key() != torch._C._functorch.TransformType.Functionalize for one in stack)
+
+
 def attention(q, k, v, mask, scale, causal, order=ROWS_FIRST) -> tuple[Tensor, Tensor]:
     """The op, differentiable under torch.func too."""
-    transformed = torch._C._are_functorch_transforms_active()
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    function = _Attention.apply if transformed or needs_gradient else _attention
+    function = _Attention.apply if _is_transformed() or needs_gradient else _attention
     return function(q, k, v, mask, scale, causal, order)
 
 

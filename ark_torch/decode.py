@@ -40,8 +40,9 @@ class Step:
     def __call__(self, slot, token, positions, done, table):
         arguments = {"attention_mask": self.mask, **self.to_keep, **positions}
         token = _next_token(self.model, token[:, None], self.cache, arguments)
-        token = torch.where(done, self.pad, token)
-        done = done | (token[:, None] == self.eos).any(-1)
+        if self.eos.numel():
+            token = torch.where(done, self.pad, token)
+            done = done | (token[:, None] == self.eos).any(-1)
         positions = {name: value + 1 for name, value in positions.items()}
         return slot + 1, token, positions, done, table.index_copy(1, slot.reshape(1), token[:, None])
 

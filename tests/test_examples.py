@@ -63,6 +63,13 @@ def test_loop():
     assert "parameters and losses equal to steps" in text and re.search(r"_loop0: one launch", text), text
 
 
+def test_generate():
+    """All tokens but the first in one launch, and equal to transformers'."""
+    pytest.importorskip("transformers")
+    text = run("examples/generate.py", "--rows", "2", "--new", "8", "--layers", "2", "--width", "128")
+    assert "2 rows of 8 new tokens equal" in text and re.search(r"_loop0: one launch", text), text
+
+
 def test_train_bert():
     text = run("examples/train_bert.py", "--steps", "2")
     steps = re.findall(r"step \d+: loss ([\d.]+) with ark, ([\d.]+) eager", text)
