@@ -115,6 +115,7 @@ class Analysis {
     needs_.forms = plan::rows_forms(plan_);
     needs_.features.maps = !plan_.maps.empty();
     needs_.features.ranks = plan_.world;
+    needs_.features.loop = !plan_.loop.carried.empty();
     needs_.features.slot_capacity = slot_capacity(plan_.buffers.size());
     return std::move(needs_);
   }

@@ -318,7 +318,7 @@ PYBIND11_MODULE(_C, m) {
            py::arg("graph_json"), py::arg("target"), py::arg("device_index") = 0, py::arg("options") = py::dict())
       .def("__call__", &PyGraph::call, py::arg("inputs"), "Runs once: list of tensors and ints -> list of tensors.")
       .def("loop", &PyGraph::loop, py::arg("inputs"), py::arg("most"),
-           "Runs up to `most` iterations in one launch (host): (outputs of the last one, iterations that ran).")
+           "Runs up to `most` iterations in one launch: (outputs of the last one, iterations that ran; cuda: -1).")
       .def("trace", &PyGraph::trace, py::arg("inputs"), "Runs the tracing variant: (outputs, list of records).")
       .def(
           "prepare", [](PyGraph& graph, const Symbols& symbols) { graph.instance(symbols); },
