@@ -273,9 +273,14 @@ void raise_index_out_of_range(const IndexOutOfRange& error) {
   PyErr_SetObject(type.ptr(), type(error.what(), error.index, error.size, error.op).ptr());
 }
 
+void raise_node_unsupported(const NodeUnsupported& error) {
+  const py::object type = error_type("NodeUnsupported");
+  PyErr_SetObject(type.ptr(), type(error.what(), error.node).ptr());
+}
+
 void raise_too_long(const TooLong& error) {
   const py::object type = error_type("TooLong");
-  PyErr_SetObject(type.ptr(), type(error.what(), error.unit, error.actual, error.limit).ptr());
+  PyErr_SetObject(type.ptr(), type(error.what(), error.unit, error.actual, error.limit, error.node).ptr());
 }
 
 void register_errors(py::module_& m) {
@@ -288,6 +293,8 @@ void register_errors(py::module_& m) {
       raise_index_out_of_range(error);
     } catch (const TooLong& error) {
       raise_too_long(error);
+    } catch (const NodeUnsupported& error) {
+      raise_node_unsupported(error);
     } catch (const RanksDisagree& error) {
       PyErr_SetString(error_type("RanksDisagree").ptr(), error.what());
     } catch (const UserError& error) {
