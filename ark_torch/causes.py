@@ -18,7 +18,7 @@ from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
 from ark_torch.records import REGISTRY, GraphRecord
 from ark_torch.runtime_asserts import check_sizes
-from ark_torch.segment import blamed_node, probe
+from ark_torch.segment import probe
 
 # Assertions on sizes, numbers on their way to the device: they run on the host and are no fallback.
 HOST_OPS = {
@@ -66,15 +66,13 @@ def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
     return probe(node, device)
 
 
-def decline(causes: dict[fx.Node, str], nodes: list[fx.Node], step: Step, message: str, whole: bool) -> fx.Node | None:
-    """Notes what the planner said of a step, for the node that it names, else for all of the step: that node."""
-    node = None if whole else blamed_node(message, step.nodes)
+def decline(causes: dict[fx.Node, str], nodes: list[fx.Node], step: Step, message: str, node: fx.Node | None) -> None:
+    """Notes what the planner said of a step, for the node that it blames, else for all of the step."""
     for n in step.nodes if node is None else [node]:
         causes.setdefault(n, message)
         if n.target is operator.getitem:
             causes.setdefault(n.args[0], message)
     _follow(causes, nodes, message)
-    return node
 
 
 def unknown_size(graph: fx.Graph, symbol: str) -> str:

@@ -33,7 +33,7 @@ from ark_torch.ordering import order_edges, roots
 from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
-from ark_torch.segment import NativeSegment, compile_segment, lower_segment
+from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment
 from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
@@ -153,15 +153,17 @@ class _GraphCompiler:
                     self.cuts.update(cuts)
                     return None
                 whole = last or isinstance(error, SizeOfValues)
-                self._decline(step, str(error), whole or (bool(self.cuts) and isinstance(error, TooLong)))
+                whole = whole or (bool(self.cuts) and isinstance(error, TooLong))
+                self._decline(step, str(error), None if whole else blamed_node(error, step.nodes))
                 return None
             except (RuntimeError, ValueError) as error:
                 self._internal_error(step, error)
                 return None
         return segments
 
-    def _decline(self, step: Step, message: str, whole: bool) -> None:
-        node = decline(self.causes, self.nodes, step, message, whole)
+    def _decline(self, step: Step, message: str, node: fx.Node | None) -> None:
+        """`node`: None declines the whole step."""
+        decline(self.causes, self.nodes, step, message, node)
         log.debug("%s: declined %s: %s", self.record.name, node, message)
 
     def _internal_error(self, step: Step, error: Exception) -> None:
@@ -169,7 +171,7 @@ class _GraphCompiler:
             raise error
         log.error("internal error in %s, its ops run through ATen: %s", self.record.name, error)
         self.record.internal_errors.append(str(error))
-        self._decline(step, f"internal error: {error}", whole=True)
+        self._decline(step, f"internal error: {error}", None)
 
     def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
         lowered = lower_segment(name, step.nodes, outputs, self.device)

@@ -13,15 +13,26 @@ except ImportError:
         """The device failed or a deadline passed."""
 
 
-class TooLong(Unsupported):
+class NodeUnsupported(Unsupported):
+    """The planner declines one node of a step. `node` is its name, empty where no node alone is to blame."""
+
+    def __init__(self, message: str, node: str):
+        super().__init__(message)
+        self.node = node
+
+    def __reduce__(self):
+        return type(self), (*self.args, self.node)
+
+
+class TooLong(NodeUnsupported):
     """The planner declines a step for its length: an op needs `actual` of what `unit` names, and may have `limit`."""
 
-    def __init__(self, message: str, unit: str, actual: int, limit: int):
-        super().__init__(message)
+    def __init__(self, message: str, unit: str, actual: int, limit: int, node: str = ""):
+        super().__init__(message, node)
         self.unit, self.actual, self.limit = unit, actual, limit
 
     def __reduce__(self):
-        return type(self), (*self.args, self.unit, self.actual, self.limit)
+        return type(self), (*self.args, self.unit, self.actual, self.limit, self.node)
 
 
 class IndexOutOfRange(IndexError, ValueError):
@@ -40,4 +51,4 @@ class RanksDisagree(ValueError):
     """The ranks of a group have plans that do not fit together; all of them raise it."""
 
 
-__all__ = ["DeviceError", "IndexOutOfRange", "RanksDisagree", "TooLong", "Unsupported"]
+__all__ = ["DeviceError", "IndexOutOfRange", "NodeUnsupported", "RanksDisagree", "TooLong", "Unsupported"]

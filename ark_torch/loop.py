@@ -15,7 +15,8 @@ def loop(step: Callable, n: int, carry, until: Callable | None = None, *, strict
     happens while that is done. A function that is compiled itself breaks its graph here; `torch.while_loop` does not.
 
     The step is compiled at the first call and kept (the last 64 steps, until `torch.compiler.reset()`); another n
-    compiles nothing. On the CPU a step of native ops alone runs as one launch. Any other is called once per iteration,
+    compiles nothing. A step of native ops alone runs as one launch; on a GPU nobody waits for it, and nothing
+    but the end of the process ends it early. Any other step is called once per iteration,
     logged once with the cause (a warning of `logging.getLogger("ark")`); under `strict` that is an error.
 
     Results are contiguous tensors of their own, also for n = 0; `carry` is never written. No gradients flow through a

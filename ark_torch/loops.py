@@ -90,8 +90,8 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
     """The row that explain shows, and the launch; None where each iteration is a call."""
     row = LoopRow(name)
     try:
-        if target != "host":
-            raise Unsupported(f"a loop on {device} (in one launch: on the CPU)")
+        if target is None:
+            raise Unsupported(f"a loop on {device}")
         if loop.stacked:
             raise Unsupported("a loop that keeps every iteration's values, for a backward pass")
         written = {len(loop.carried) + place for place in loop.written}

@@ -150,7 +150,7 @@ def _joined(ctx: Lowering, results: list[Value], elements: int) -> Value:
 def _all_gather(ctx: Lowering, x: Value, size: int, group: Group, out: torch.Tensor) -> Value:
     _check_size(size, group)
     if not x.shape:
-        raise Unsupported("all_gather_into_tensor of rank 0")
+        x = ctx.view(x, (1,), (1,))
     boxes = exchange(ctx, [x], group)
     return ctx.graph.add_node("cat", boxes, out.dtype, **_place(ctx, out), dim=0)
 

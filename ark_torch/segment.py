@@ -3,7 +3,6 @@ declines."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import FakeTensor, size_expr
-from ark_torch.errors import IndexOutOfRange, RanksDisagree, Unsupported
+from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksDisagree, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
@@ -90,11 +89,11 @@ def probe(node: fx.Node, device: torch.device) -> str | None:
     return None
 
 
-def blamed_node(message: str, nodes: list[fx.Node]) -> fx.Node | None:
-    """The node of the segment that an error message names."""
-    words = set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", message))
-    found = [n for n in nodes if n.name in words]
-    return found[0] if found else None
+def blamed_node(error: Exception, nodes: list[fx.Node]) -> fx.Node | None:
+    """The node of the segment that the planner declines; None where it blames none of them."""
+    if not isinstance(error, NodeUnsupported):
+        return None
+    return next((n for n in nodes if n.name == error.node), None)
 
 
 @dataclass

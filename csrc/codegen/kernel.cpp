@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "codegen/epilogue_ways.h"
 #include "device/abi/launch.h"
 #include "plan/transposed_operands.h"
@@ -115,6 +116,7 @@ class Analysis {
     needs_.forms = plan::rows_forms(plan_);
     needs_.features.maps = !plan_.maps.empty();
     needs_.features.ranks = plan_.world;
+    needs_.features.loop = !plan_.loop.carried.empty();
     needs_.features.slot_capacity = slot_capacity(plan_.buffers.size());
     return std::move(needs_);
   }
@@ -142,8 +144,8 @@ class Analysis {
   void note_rows(const plan::Op& op) {
     const abi::MatmulRowsParams& p = op.record.params.rows;
     const int most = size_bytes(static_cast<DType>(p.dtype)) == 2 ? abi::kMostFewRows : abi::kMostFewFloatRows;
-    check<UnsupportedError>(p.m >= 1 && p.m <= most, "op '", op.name, "': a few-row matmul has 1 to ", most,
-                            " rows, not ", p.m);
+    check_node(p.m >= 1 && p.m <= most, op.node, "op '", op.name, "': a few-row matmul has 1 to ", most, " rows, not ",
+               p.m);
     for (int s = 0; s < p.num_segments; ++s) note_program(op, kEpilogueRows, p.segment[s].program, -1);
     check(p.prologue >= 0, "op '", op.name, "': a few-row matmul needs a prologue that yields its activation");
     note_program(op, kPrologueRows, p.prologue, p.prologue_operand);
@@ -152,10 +154,9 @@ class Analysis {
   void note_decode(const plan::Op& op) {
     const abi::AttentionParams& p = op.record.params.attention;
     const int rows = p.kv_heads > 0 ? p.heads / p.kv_heads * p.queries : 0;
-    check<UnsupportedError>(
-        p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128) && rows >= 1 && rows <= 16, "op '",
-        op.name, "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ", rows,
-        " query rows per kv head");
+    check_node(p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128) && rows >= 1 && rows <= 16, op.node,
+               "op '", op.name, "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ",
+               rows, " query rows per kv head");
     needs_.features.decode_types.insert(static_cast<DType>(p.dtype));
     needs_.features.decode_dims.insert(p.head_dim);
     needs_.features.decode_rows.insert(rows <= 4 ? 4 : 16);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "plan/params.h"
 #include "plan/plan.h"
 
@@ -43,12 +44,12 @@ void check_limits(const Plan& plan, size_t index) {
   check(0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, where, r.num_arrivals, " arrivals");
   auto narrow = [](int64_t value) { return value == static_cast<int32_t>(value); };
   for (int64_t size : r.size)
-    check<UnsupportedError>(narrow(size), where, "expected dimensions below 2^31 elements, got ", size);
+    check_node(narrow(size), op.node, where, "expected dimensions below 2^31 elements, got ", size);
   for (const abi::Operand& operand : op.operands) {
     // entries without a slot hold numbers of a program or of an index, which the kernel reads as 64 bits
     for (int64_t stride : operand.stride)
-      check<UnsupportedError>(operand.slot == abi::kNoSlot || narrow(stride), where,
-                              "expected strides below 2^31 elements, got ", stride);
+      check_node(operand.slot == abi::kNoSlot || narrow(stride), op.node, where,
+                 "expected strides below 2^31 elements, got ", stride);
     bool known = operand.slot == abi::kNoSlot || operand.slot < plan.buffers.size();
     check(known, where, "slot ", operand.slot, " of ", plan.buffers.size(), " buffers");
   }

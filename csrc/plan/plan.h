@@ -85,6 +85,7 @@ struct Op {
   std::vector<int32_t> programs;  // every program that the record names
   std::string name;               // nodes of the graph that it computes, for dumps, profiles and comments
   std::string module;
+  std::string node;              // to blame where the op is refused (base/unsupported.h); not saved
   int64_t bytes = 0, flops = 0;  // the least that it has to move and compute
   int32_t form = -1;             // of a few-row product: number of its form in the plan (few_rows_form.h)
   Flags flags;

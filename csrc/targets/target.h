@@ -22,13 +22,14 @@ struct Kernel;
 
 namespace ark::targets {
 
-/// Several iterations of a plan (plan::Loop) in one launch.
+/// Several iterations of a plan (plan::Loop) in one launch. On cuda `look_up` is not asked, and nobody knows how many
+/// ran when the launch returns.
 struct Iterations {
   int64_t most = 1;  // none run where the flag says so at once, or where this is 0
   /// Asked now and then by the thread that launches. What it throws ends the launch after the iteration that runs, and
   /// then leaves it. May be null.
   std::function<void()> look_up{};
-  int64_t done = 0;  // result, also where the launch throws
+  int64_t done = 0;  // result, also where the launch throws; -1: not known
 };
 
 struct LaunchArgs {
@@ -37,7 +38,7 @@ struct LaunchArgs {
   void* stream = nullptr;        // CUstream (cuda)
   void* trace = nullptr;         // abi::TraceRecord[trace_capacity()] in the target's memory, or null
   uint64_t seed = 0;             // host: order in which ready workers are picked
-  Iterations* iterations = nullptr;   // null: one (host)
+  Iterations* iterations = nullptr;   // null: one, whatever the stop flag says
   const RankMemory* ranks = nullptr;  // plans with exchanges: run state and boxes lie there, `run_state` is not used
 };
 
@@ -86,6 +87,9 @@ class Executable {
     return kNone;
   }
 };
+
+/// That the plan can run so many times in a launch. Throws UserError.
+void check_iterations(const plan::Plan& plan, const Iterations& iterations);
 
 struct HostOptions {
   int num_threads = 0;  // 0: one per core

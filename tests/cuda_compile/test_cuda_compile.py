@@ -70,6 +70,12 @@ def compile_source(path: Path) -> str:
         "rows_eight_ranks",
         "training_backward_ranks",
         "mixed_ranks",
+        "row_loop",
+        "rows_loop",
+        "rows_sixteen_loop",
+        "decode_loop",
+        "training_backward_loop",
+        "mixed_loop",
     ],
 )
 def test_compiles_without_spills(sources, name):

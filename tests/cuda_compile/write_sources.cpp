@@ -1,4 +1,5 @@
-// write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu.
+// write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu. Each also as
+// one of ranks and as a loop.
 #include <fstream>
 #include <iostream>
 
@@ -17,6 +18,9 @@ int main(int argc, char** argv) {
     plans.push_back(plans[i]);
     plans.back().name += "_ranks";
     plans.back().plan.world = 4;
+    plans.push_back(plans[i]);
+    plans.back().name += "_loop";
+    plans.back().plan.loop.carried = {0};
   }
   for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {

@@ -105,6 +105,8 @@ def moves(rank: int, world: int) -> None:
         check_each([*to_all, *from_each], x)
         y = ranks_values(rank, (4, 3 * world), dtype, 5)
         check_each([lambda y, f=f: f(y.t()) for f in to_all], y)
+        z = ranks_values(rank, (), dtype, 6)  # an element of each rank
+        check_equal(lambda z: gathered(z, group), z)
 
 
 def coalesced(rank: int, world: int) -> None:
@@ -112,6 +114,7 @@ def coalesced(rank: int, world: int) -> None:
     a, b = ranks_values(rank, (2 * world, 5), torch.float32, 1), ranks_values(rank, (world, 3), torch.float32, 2)
     check_equal(lambda a, b: funcol.all_reduce_coalesced([a, b], "sum", group), a, b)
     check_equal(lambda a, b: funcol.all_gather_into_tensor_coalesced([a, b], group), a, b)
+    check_equal(lambda a, b: funcol.all_gather_into_tensor_coalesced([a[1, 2], b], group), a, b)
     check_equal(lambda a, b: funcol.reduce_scatter_tensor_coalesced([a, b], "avg", [0, 0], group), a, b)
 
 
@@ -123,11 +126,13 @@ def in_place(rank: int, world: int) -> None:
         dist.all_reduce(y)
         whole = torch.empty(world * x.shape[0], x.shape[1], device=x.device)
         dist.all_gather_into_tensor(whole, y)
+        first = torch.empty(world, device=x.device)
+        dist.all_gather_into_tensor(first, y[0, 0])
         part = torch.empty_like(x)
         dist.reduce_scatter_tensor(part, whole)
         other = torch.empty_like(whole)
         dist.all_to_all_single(other, whole)
-        return y, whole, part, other
+        return y, whole, first, part, other
 
     check_equal(function, ranks_values(rank, (3, 7), torch.float32, 1))
 

@@ -4,6 +4,7 @@ planner declines late."""
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import traceback
 
@@ -13,10 +14,12 @@ import torch.nn.functional as F
 
 import ark_torch.segment
 from ark_torch.backend import ark, record_callables
-from ark_torch.errors import Unsupported
+from ark_torch.errors import NodeUnsupported, TooLong, Unsupported
 from ark_torch.explain import explain, report
 from ark_torch.records import REGISTRY, recording
-from tests.conftest import use_reference
+from ark_torch.segment import blamed_node
+from tests.conftest import has_extension, use_reference
+from tests.support.graph_builder import GraphBuilder
 from tests.support.reference_eval import ReferenceGraph
 
 
@@ -151,14 +154,15 @@ def test_higher_order_op(executor):
 
 
 class Declines(ReferenceGraph):
-    """A planner that takes no sigmoid: it names the node, or only the reason."""
+    """A planner that takes no sigmoid: it blames the node, or nobody."""
 
     names_node = True
 
     def prepare(self, symbols) -> None:
         for node in self.graph["nodes"]:
             if node["attrs"].get("opcode") == "sigmoid":
-                raise Unsupported(f"node {node['name']}: no task kind" if self.names_node else "no task kind")
+                text = f"{self.graph['nodes'][0]['name']} and {node['name']}: no task kind"  # names prove nothing
+                raise NodeUnsupported(text, node["name"]) if self.names_node else Unsupported(text)
 
 
 @pytest.mark.parametrize("names_node", [True, False])
@@ -167,6 +171,32 @@ def test_planner_declines_a_node(monkeypatch, names_node):
     monkeypatch.setattr(ark_torch.segment, "make_executable", lambda *args: kind(*args))
     (record,) = compile_and_check(lambda x: torch.sigmoid(x * 2) + x.sum(), torch.randn(5, 6))
     assert sum(record.fallbacks.values()) == (1 if names_node else 4)
+    assert not names_node or record.fallbacks == {"mul and sigmoid: no task kind": 1}
+
+
+@pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+def test_the_planner_blames_a_node_in_a_field():
+    """Whatever words its message has."""
+    from ark_torch import _C
+
+    g = GraphBuilder("empty")
+    x, y = g.input("x", [0, 4]), g.input("y", [3, 4])
+    named_like_a_word = g.pointwise("exp", [y], "elements", [3, 4])
+    largest = g.node("reduce", [x], g.value("largest", [1, 4]), reduce="max", dims=[0], keepdim=True)
+    with pytest.raises(NodeUnsupported, match="^node 'largest': max of no elements$") as caught:
+        _C.CompiledGraph(g.returns(named_like_a_word, largest), "host").prepare([])
+    assert caught.value.node == "largest"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.node) == (NodeUnsupported, str(caught.value), "largest")
+
+
+def test_only_a_node_of_the_step_is_blamed():
+    graph = torch.fx.Graph()
+    nodes = [graph.call_function(torch.exp, (), name=name) for name in ("exp", "sum_1")]
+    assert blamed_node(NodeUnsupported("exp and sum_1: no", "sum_1"), nodes) is nodes[1]
+    assert blamed_node(TooLong("exp", "operands", 2, 1, "exp"), nodes) is nodes[0]
+    for error in (NodeUnsupported("exp", "cos"), TooLong("exp", "operands", 2, 1), Unsupported("exp: no")):
+        assert blamed_node(error, nodes) is None
 
 
 class SmallOnly(ReferenceGraph):

@@ -12,7 +12,7 @@ import ark_torch.compile
 import ark_torch.segment
 from ark_torch import steps
 from ark_torch.backend import ark
-from ark_torch.errors import TooLong, Unsupported
+from ark_torch.errors import NodeUnsupported, TooLong
 from ark_torch.records import recording
 from tests.support.reference_eval import ReferenceGraph
 
@@ -85,6 +85,7 @@ def test_what_is_too_long_arrives_in_numbers(monkeypatch):
         assert str(error).endswith(f"needs {error.actual} {error.unit}, at most {error.limit}")
         again = pickle.loads(pickle.dumps(error))
         assert (str(again), again.actual, again.limit) == (str(error), error.actual, error.limit)
+        assert again.node == error.node and bool(error.node) == (error.unit == "operands")
 
 
 @pytest.mark.parametrize("most_tensors", range(6, 15))
@@ -122,7 +123,7 @@ class ShortOnly(ReferenceGraph):
             raise TooLong("a program needs 200 instructions, at most 100", "instructions", 200, 100)
         for node in self.graph["nodes"]:
             if node["attrs"].get("opcode") == "sigmoid":
-                raise Unsupported(f"node {node['name']}: no task kind")
+                raise NodeUnsupported(f"node {node['name']}: no task kind", node["name"])
 
 
 def test_a_node_declined_after_a_cut_elsewhere_goes_alone(monkeypatch):

@@ -3,6 +3,7 @@
 // matter.
 #include <algorithm>
 
+#include "base/unsupported.h"
 #include "planner/fuse/affine.h"
 #include "planner/fuse/fused.h"
 #include "planner/fuse/simplify.h"
@@ -286,6 +287,32 @@ void test_no_elements() {
   softmax.fuse({softmax.binary(Opcode::kSub, y, softmax.reduce(ReduceOp::kMax, y, {0}, true, kF32))});
 }
 
+/// Which node an error blames is a field of it: other names may be in its text too.
+void test_blamed_node() {
+  Model m;
+  const ValueId x = m.input(kF32, {0, 4}), y = m.input(kF32, {3, 4});
+  const ValueId other = m.unary(Opcode::kExp, y);
+  m.graph.nodes.back().name = "max";
+  const ValueId refused = m.reduce(ReduceOp::kMax, x, {0}, true, kF32);
+  m.graph.nodes.back().name = "refused";
+  try {
+    m.fuse({other, refused});
+    EXPECT(false);
+  } catch (const NodeUnsupported& error) {
+    EXPECT_EQ(error.node, "refused");
+    EXPECT_EQ(std::string(error.what()), "node 'refused': max of no elements");
+  }
+  Model product;  // an op is refused with the node that it is named after
+  const ValueId a = product.input(kF32, {64, 64}), b = product.input(kF32, {64, 64});
+  const ValueId sums = product.matmul(a, b, kF32);
+  product.graph.nodes.back().name = "mm";
+  const ValueId out = product.unary(Opcode::kExp, sums);
+  product.graph.nodes.back().name = "exp";
+  const FusedGraph fused = product.fuse({out});
+  EXPECT_EQ(fused.ops.back().op.name, "mm+exp");
+  EXPECT_EQ(fused.ops.back().op.node, "mm");
+}
+
 void test_unsupported() {
   Model m;
   const std::vector<int64_t> s{1, 2, 64, 64};
@@ -313,6 +340,7 @@ int main() {
   test_outputs();
   test_scatter();
   test_no_elements();
+  test_blamed_node();
   test_unsupported();
   return result("test_fuse");
 }

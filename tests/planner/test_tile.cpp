@@ -5,8 +5,8 @@
 
 #include "planner/order/counters.h"
 #include "planner/tile/split_reductions.h"
-#include "planner/tile/tile.h"
 #include "support/sample_graphs.h"
+#include "support/tiled.h"
 
 using namespace ark;
 using namespace ark::test;
@@ -14,20 +14,6 @@ using namespace ark::test;
 namespace {
 
 using Memory = std::vector<std::vector<double>>;
-
-planner::Draft tiled(Builder& builder, const planner::Options& options = {}) {
-  planner::Draft draft;
-  draft.graph = std::move(builder.graph);
-  planner::tile(draft, options);
-  return draft;
-}
-
-const plan::Op& find(const planner::Draft& draft, const std::string& name) {
-  for (const FusedOp& op : draft.graph.ops) {
-    if (op.op.name == name) return op.op;
-  }
-  std::abort();
-}
 
 std::string grid(const plan::Op& op) { return cat(op.record.grid[0], " ", op.record.grid[1], " ", op.record.grid[2]); }
 
@@ -213,23 +199,6 @@ void test_aligned_copies() {
   const Memory got = evaluate(draft.graph);
   expect(got[y] == wanted[y] && got[z] == wanted[z], "aligned: results differ");
   for (const plan::TensorMap& map : draft.maps) expect(map.strides_bytes[0] % 16 == 0, "aligned: row strides");
-}
-
-/// Few rows of 4096 and more are a CTA's each; many rows of 4096, and shorter ones, a warp's.
-void test_long_rows() {
-  const auto rows_of_tile = [](int64_t rows, int64_t width, int workers) {
-    Builder b;
-    auto x = b.input("x", {rows, width}), y = b.storage("y", {rows, width});
-    b.program_op(TaskKind::kRow, "rows", {rows, width}, 1, {b.dense_ref(x)}, {b.dense_ref(y)});
-    planner::Options options;
-    options.machine.num_workers = workers;
-    return find(tiled(b, options), "rows").record.params.program.tile;
-  };
-  for (const int64_t rows : {1, 8, 16}) expect_equal(rows_of_tile(rows, 4096, 132), 1, "few rows of 4096");
-  expect_equal(rows_of_tile(17, 4096, 132), 8, "more rows of 4096");
-  expect_equal(rows_of_tile(8, 4095, 132), 8, "few shorter rows");
-  expect_equal(rows_of_tile(17, 4097, 132), 1, "longer rows");
-  expect_equal(rows_of_tile(8, 4096, 4), 8, "not few for so many workers");
 }
 
 void test_pointwise() {
@@ -500,7 +469,6 @@ int main() {
   test_float_tiles();
   test_float_split_k(256, 2048, 32);
   test_float_split_k(256, 256, 0);
-  test_long_rows();
   test_pointwise();
   test_no_elements();
   test_split(true, 64, {1024}, true);

@@ -357,6 +357,7 @@ py::list Caller::run(const py::list& items) {
 std::pair<py::list, int64_t> Caller::run_loop(const py::list& items, int64_t most) {
   return with_run(*graph_, layout_, device_index_, current_stream_, items, [&](Run& run) {
     targets::Iterations iterations{.most = most, .look_up = look_at_signals};
+    for (at::Tensor& fresh : run.fresh) fresh.zero_();  // nothing may run
     try {
       launch(run, *run.instance->executable, *run.instance->states, nullptr, seed_, &iterations);
     } catch (...) {
@@ -364,8 +365,6 @@ std::pair<py::list, int64_t> Caller::run_loop(const py::list& items, int64_t mos
       throw;
     }
     copy_back(run, *graph_);
-    if (iterations.done == 0)
-      for (at::Tensor& fresh : run.fresh) fresh.zero_();
     return std::pair(collect(run, layout_), iterations.done);
   });
 }

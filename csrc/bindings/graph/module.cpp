@@ -273,9 +273,14 @@ void raise_index_out_of_range(const IndexOutOfRange& error) {
   PyErr_SetObject(type.ptr(), type(error.what(), error.index, error.size, error.op).ptr());
 }
 
+void raise_node_unsupported(const NodeUnsupported& error) {
+  const py::object type = error_type("NodeUnsupported");
+  PyErr_SetObject(type.ptr(), type(error.what(), error.node).ptr());
+}
+
 void raise_too_long(const TooLong& error) {
   const py::object type = error_type("TooLong");
-  PyErr_SetObject(type.ptr(), type(error.what(), error.unit, error.actual, error.limit).ptr());
+  PyErr_SetObject(type.ptr(), type(error.what(), error.unit, error.actual, error.limit, error.node).ptr());
 }
 
 void register_errors(py::module_& m) {
@@ -288,6 +293,8 @@ void register_errors(py::module_& m) {
       raise_index_out_of_range(error);
     } catch (const TooLong& error) {
       raise_too_long(error);
+    } catch (const NodeUnsupported& error) {
+      raise_node_unsupported(error);
     } catch (const RanksDisagree& error) {
       PyErr_SetString(error_type("RanksDisagree").ptr(), error.what());
     } catch (const UserError& error) {
@@ -318,7 +325,7 @@ PYBIND11_MODULE(_C, m) {
            py::arg("graph_json"), py::arg("target"), py::arg("device_index") = 0, py::arg("options") = py::dict())
       .def("__call__", &PyGraph::call, py::arg("inputs"), "Runs once: list of tensors and ints -> list of tensors.")
       .def("loop", &PyGraph::loop, py::arg("inputs"), py::arg("most"),
-           "Runs up to `most` iterations in one launch (host): (outputs of the last one, iterations that ran).")
+           "Runs up to `most` iterations in one launch: (outputs of the last one, iterations that ran; cuda: -1).")
       .def("trace", &PyGraph::trace, py::arg("inputs"), "Runs the tracing variant: (outputs, list of records).")
       .def(
           "prepare", [](PyGraph& graph, const Symbols& symbols) { graph.instance(symbols); },

@@ -262,14 +262,16 @@ struct TensorMapPatch {
 };
 
 /// Device (or host target) memory that belongs to one run of a plan at a time. Zeroed once. `epoch` counts finished
-/// launches: a counter's target in the current launch is (epoch + 1) * target, compared so that it may wrap.
+/// launches: a counter's target in the current launch is (epoch + 1) * target, compared so that it may wrap. A launch of
+/// n iterations (plan::Loop) counts as n.
 struct RunState {
   u32 epoch;
   u32 workers_done;
   u32 abort;        // set by the first wait that passes its deadline; everyone leaves. Between ranks: 1 + who set it
-  u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target (epoch + 1) * workers)
+  u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target: the launch's number
+                    // from 1 on, times workers)
   u32 index_error;  // op + 1 of the task that met an index out of range first, and what it met
-  u32 unused;
+  u32 launches;     // of a kernel of loops: launches that have ended (an epoch is an iteration there)
   i64 index_value, index_limit;
   u32 pad[22];
   // u32 counters[num_counters * kCounterStride] follow
@@ -280,13 +282,15 @@ static_assert(sizeof(RunState) == 128);
 inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2, kErrorRank = 3;  // ErrorRecord::set
 /// What ErrorRecord::counter is where the wait was for no counter.
 inline constexpr i32 kWaitPageFull = -1, kWaitPageEmpty = -2, kWaitRecord = -3, kWaitMaps = -4, kWaitLoader = -5,
-                     kWaitFlaggedWords = -6, kWaitConsumers = -7;
+                     kWaitFlaggedWords = -6, kWaitConsumers = -7, kWaitBorder = -8;
 struct ErrorRecord {
   u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid; kErrorRank: `seen` is
             // the rank that gave up first
   i32 rank, worker, op, tile, counter;
   u32 expected, seen;
   i64 index_value, index_limit;
+  i32 iteration;  // of a loop: the one that ran
+  i32 pad;
 };
 
 /// A timestamp record: one per item and role when tracing.

@@ -46,11 +46,31 @@ struct LaunchHeader {
   i64 box_bytes;
 };
 
+/// Of a run of a loop (plan::Loop), in a line of its own behind its counters and flagged words; zeroed with them. The
+/// last worker of a launch leaves it zeroed.
+struct LoopState {
+  u32 arrived;  // workers that have ended their list in the iteration that runs
+  u32 gate;     // 2 * borders that all have passed, + 1 where the launch ends at the last of them; may wrap
+  u32 done;     // iterations that ran, said with the gate's last bit
+  u32 pad[29];
+};
+static_assert(sizeof(LoopState) == kCounterStride * sizeof(u32));
+
+/// The iterations of a launch; for kernels of loops alone.
+struct LoopLaunch {
+  LoopState* state;
+  const unsigned char* go;  // two bools: iteration i runs if element i mod 2 is true; null: every one does
+  i64 most;                 // iterations
+  i32 arrivals;             // at a border: workers with a list
+  i32 pad;
+};
+
 /// The kernel's single parameter. slots[i] is the address of plan::Buffer i.
 template <int kCapacity>
 struct LaunchParams {
   LaunchHeader header;
   u64 slots[kCapacity];
+  LoopLaunch loop;
 };
 static_assert(sizeof(LaunchHeader) == 184, "the slot table of every capacity starts at the same offset");
 static_assert(sizeof(LaunchParams<kSlotCapacities[2]>) <= 32764, "limit of kernel parameters");

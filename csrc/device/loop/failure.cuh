@@ -1,12 +1,12 @@
 // What a launch that has failed says, and to whom: the host, other workers, other ranks, whoever reads its outputs.
 #pragma once
-#include "device/loop/pipeline.cuh"
+#include "device/loop/border.cuh"
 
 namespace ark::device {
 
 /// The first worker that failed tells everybody: the other workers through the run's state, the host through its error
 /// record.
-ARK_DEVICE void report_failure(const Worker& worker) {
+ARK_DEVICE void report_failure(const Worker& worker, const abi::LoopLaunch& loop) {
   const Failure& f = worker.shared.failure;
   const u32 who = 1 + static_cast<u32>(worker.launch.rank);
   if (f.first == 0 || atomic_set_first_system(&worker.launch.state->abort, who) != 0) return;
@@ -18,6 +18,7 @@ ARK_DEVICE void report_failure(const Worker& worker) {
   e->counter = f.name.counter;
   e->expected = f.expected;
   e->seen = f.seen;
+  if constexpr (kLoop) e->iteration = static_cast<i32>(load_relaxed(&loop.state->gate) >> 1);
   store_release_system(&e->set, abi::kErrorDeadline);
   for (int r = 0; kRanks > 1 && r < worker.launch.world; ++r)
     if (r != worker.launch.rank) store_relaxed_system(&worker.launch.peers[r]->abort, who);
@@ -45,7 +46,7 @@ ARK_DEVICE void poison_outputs(const abi::LaunchHeader& launch, const u64* slots
 }
 
 /// Tells the host of the first op that met an index out of range, unless it has to hear of something worse.
-ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op) {
+ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op, u32 iteration) {
   store_relaxed(&launch.state->index_error, 0);
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
   const volatile abi::RunState* state = launch.state;  // written by other workers
@@ -54,6 +55,7 @@ ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op) {
   launch.error->op = op;
   launch.error->index_value = state->index_value;
   launch.error->index_limit = state->index_limit;
+  launch.error->iteration = static_cast<i32>(iteration);
   store_release_system(&launch.error->set, abi::kErrorIndex);
 }
 

@@ -64,6 +64,7 @@
 // The addresses of operands are in the records by then (Task::address); the slot table itself is seen by the fetch warp
 // only.
 #pragma once
+#include "device/loop/border.cuh"
 #include "device/loop/cache_position.cuh"
 #include "device/loop/failure.cuh"
 #include "device/loop/pipeline.cuh"
@@ -74,7 +75,8 @@ namespace ark::device {
 ARK_DEVICE void wait_tensor_maps(Loader& loader) {
   if (loader.maps_ready) return;
   const Worker& w = loader.worker;
-  const u32 target = (w.epoch + 1) * static_cast<u32>(w.launch.num_workers);
+  const u32 launches = kLoop ? load_relaxed(&w.launch.state->launches) : w.epoch;
+  const u32 target = (launches + 1) * static_cast<u32>(w.launch.num_workers);
   w.waiter.wait_counter(&w.launch.state->maps_ready, target, WaitName{loader.op, -1, abi::kWaitMaps});
   __syncwarp();
   loader.maps_ready = true;
@@ -90,11 +92,11 @@ ARK_DEVICE bool open_task(const Worker& worker, u32 n, Task& task) {
       worker.waiter.wait_barrier(&s.task_full[slot], n / kTaskSlots & 1, WaitName{-1, -1, abi::kWaitRecord});
   if (!__all_sync(~0u, ok)) return false;
   const TaskSlot& t = s.task[slot];
-  if (t.item.record == abi::kEnd) return false;
+  if (t.record == abi::kEnd) return false;
   task.record = reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset);
   task.slot = &t;
-  task.first = t.item.first;
-  task.count = t.item.count;
+  task.first = t.first;
+  task.count = t.count;
   task.item = t.item_index;
   return true;
 }
@@ -110,34 +112,51 @@ struct Fetcher {
 
   const Worker& worker;
   const u64* slots;
+  const abi::LoopLaunch& loop;
   u32 pushed = 0, oldest = 0;  // entries in the list, entries known to be free again
   int head = 0;                // next free byte of Shared::records
   bool ok = true;
 
-  ARK_DEVICE Fetcher(const Worker& w, const u64* slot_table) : worker(w), slots(slot_table) {}
+  ARK_DEVICE Fetcher(const Worker& w, const u64* slot_table, const abi::LoopLaunch& iterations)
+      : worker(w), slots(slot_table), loop(iterations) {}
 
   ARK_DEVICE void run() {
     const int lane = thread_index() & 31;
-    int index = worker.launch.list_begin[blockIdx.x];
     const abi::WorkItem* items = worker.launch.items;
+    int index = begin();
     abi::WorkItem item = items[index];
     int bytes = record_bytes(item);
     while (item.record != abi::kEnd) {
-      const abi::WorkItem next = items[index + 1];
+      int next_index = index + 1;
+      abi::WorkItem next = items[next_index];
+      if (kLoop && next.record == abi::kEnd) next = items[next_index = begin()];
       const int offset = reserve(bytes, lane);
       if (!ok) return;
       copy(item, offset, bytes, lane);
+      if constexpr (kLoop)
+        if (index == begin() && !goes_on(worker, loop, ok)) break;
       const int next_bytes = record_bytes(next);
-      publish(item, offset, bytes, index, lane);
+      publish(item, offset, bytes, index, next_index, lane);
+      if (kLoop && next_index <= index) {
+        __syncwarp();
+        if (lane == 0) ++worker.shared.iteration;
+        __syncwarp();
+      }
       item = next;
       bytes = next_bytes;
-      ++index;
+      index = next_index;
     }
-    reserve(0, lane);
-    if (ok) publish(item, 0, 0, index, lane);
+    if (ok) reserve(0, lane);
+    if (ok) publish(abi::WorkItem{abi::kEnd, 0, 0, 0}, 0, 0, index, index + 1, lane);
   }
 
  private:
+  ARK_DEVICE int begin() const { return worker.launch.list_begin[blockIdx.x]; }
+  /// Finished launches of this run, and iterations of this one.
+  ARK_DEVICE u32 epoch() const {
+    if constexpr (kLoop) return worker.epoch + worker.shared.iteration;
+    return worker.epoch;
+  }
   ARK_DEVICE const unsigned char* record(const abi::WorkItem& item) const {
     return worker.launch.records + static_cast<i64>(item.record) * 64;
   }
@@ -207,7 +226,7 @@ struct Fetcher {
       alike = fixed(w);
       simple_wait = c.single() && (alike || item.count == 1);
       t.wait_counter[lane] = w.counter + c.low;
-      t.wait_target[lane] = (worker.epoch + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
+      t.wait_target[lane] = (epoch() + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
     } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
       const abi::Arrive& a = r.arrive[lane - 16];
       const Counters c(a, r, item.first);
@@ -218,7 +237,7 @@ struct Fetcher {
     simple_wait = __all_sync(~0u, simple_wait);
     simple_arrival = __all_sync(~0u, simple_arrival);
     if (lane == 0) {
-      t.waits_alike = alike;
+      t.waits_alike = static_cast<short>(alike);
       t.single_waits = static_cast<short>(simple_wait ? r.num_waits : -1);
       t.single_arrivals = static_cast<short>(simple_arrival ? r.num_arrivals : -1);
     }
@@ -235,7 +254,7 @@ struct Fetcher {
         return static_cast<i64>(table[slot & ~abi::kBoxSlot]) + (worker.epoch & 1) * worker.launch.box_bytes;
     return static_cast<i64>(table[slot]);
   }
-  ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int lane) {
+  ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int next_index, int lane) {
     Shared& s = worker.shared;
     const int slot = pushed % kTaskSlots;
     if (item.record != abi::kEnd) {
@@ -256,7 +275,13 @@ struct Fetcher {
     }
     if (lane == 0) {
       TaskSlot& t = s.task[slot];
-      t.item = item;
+      t.record = item.record;
+      t.first = item.first;
+      t.count = item.count;
+      if constexpr (kLoop) {
+        t.epoch = epoch();
+        t.border = static_cast<short>((index == begin() ? kBegins : 0) | (next_index <= index ? kEnds : 0));
+      }
       t.record_offset = static_cast<short>(offset);
       t.record_bytes = static_cast<short>(bytes);
       t.item_index = index;
@@ -277,6 +302,8 @@ ARK_DEVICE void run_loader(Worker& worker, int me) {
     Task task;
     if (!open_task(worker, n, task)) return;
     loader.op = task.record->op;
+    if constexpr (kLoop)  // what earlier iterations have stored is read by copies from here on
+      if ((task.slot->border & kBegins) != 0) fence_proxy_async();
     if (me == 0)
       Tasks::load_immutable(loader, task);
     else
@@ -313,19 +340,18 @@ ARK_DEVICE void run_consumers(Worker& worker) {
     if (consumer.thread() != kListWarp * 32) return;
     const bool ok = worker.waiter.wait_barrier(&s.task_full[n % kTaskSlots], n / kTaskSlots & 1,
                                                WaitName{-1, -1, abi::kWaitRecord});
-    s.leave[n & 1] = !ok || worker.waiter.failed() || s.task[n % kTaskSlots].item.record == abi::kEnd;
+    s.leave[n & 1] = !ok || worker.waiter.failed() || s.task[n % kTaskSlots].record == abi::kEnd;
   };
   next_is_there(0);
   consumer.sync();
   for (u32 n = 0; s.leave[n & 1] == 0; ++n) {
     const TaskSlot& t = s.task[n % kTaskSlots];
-    Task task{reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset), &t, t.item.first, t.item.count,
-              t.item_index};
+    Task task{reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset), &t, t.first, t.count, t.item_index};
     u64 begin = 0;
     if constexpr (kTrace) begin = global_time_ns();
     consumer.op = task.record->op;
     consumer.arrived = 0;
-    if (consumer.staged != consumer.op) consumer.staged = -1;
+    if (consumer.staged != consumer.op || (kLoop && (t.border & kBegins) != 0)) consumer.staged = -1;
     consumer.stamp(0);
     Tasks::consume(consumer, task);
     consumer.stamp(12);
@@ -346,16 +372,17 @@ ARK_DEVICE void run_consumers(Worker& worker) {
 }
 
 /// Warp 3: reports finished items, so that the fence before a report holds up nobody who computes.
-ARK_DEVICE void run_reporter(Worker& worker) {
+ARK_DEVICE void run_reporter(Worker& worker, const abi::LoopLaunch& loop) {
   Shared& s = worker.shared;
   const int lane = thread_index() & 31;
+  i64 iteration = 0;
   for (u32 n = 0;; ++n) {
     Task task;
     if (!open_task(worker, n, task)) return;
     // The waits of the item itself come first with their deadlines.
-    const bool done =
-        worker.waiter.spin([&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); },
-                           [] { return 0u; }, WaitName{task.record->op, task.first, abi::kWaitConsumers}, 1, 4);
+    const bool done = worker.waiter.spin(
+        [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
+        WaitName{task.record->op, task.first, abi::kWaitConsumers}, 1, 2 * kBarrierPatience);
     if (!__all_sync(~0u, done) || worker.waiter.failed()) return;
     const int arrived = s.task[n % kTaskSlots].arrived;
     if (arrived < task.count) {
@@ -368,6 +395,8 @@ ARK_DEVICE void run_reporter(Worker& worker) {
     }
     if constexpr (kTrace)
       if (lane == 0 && worker.launch.trace != nullptr) worker.launch.trace[task.item].stamp[14] = clock_cycles();
+    if constexpr (kLoop)
+      if ((task.slot->border & kEnds) != 0) arrive_at_border(worker, loop, iteration++);
     close_task(worker, n);
   }
 }
@@ -388,6 +417,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     }
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
+    s.iteration = 0;
     s.failure.set = load_relaxed_system(&launch.state->abort);  // an earlier launch failed: leave at once
     s.failure.first = 0;
     s.launch = launch;
@@ -401,7 +431,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
 
 /// After everything of this worker is done. The last worker ends the launch: the next one finds all counters at a
 /// multiple of their targets. After a failure the host zeroes state and counters before it launches again.
-ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
+ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots, const abi::LoopLaunch& loop) {
   const bool failed = worker.waiter.failed();
   if (failed) {  // copies may still be landing in this CTA's memory
     const u64 start = global_time_ns();
@@ -410,7 +440,7 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  if (threadIdx.x == 0) report_failure(worker);
+  if (threadIdx.x == 0) report_failure(worker, loop);
   abi::RunState* state = worker.launch.state;
   bool poison = false;
   if (threadIdx.x == 0 &&
@@ -418,10 +448,11 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots) {
     store_relaxed(&state->workers_done, 0);
     const u32 index_error = load_relaxed(&state->index_error);
     poison = load_relaxed_system(&state->abort) != 0;
-    if (index_error != 0) tell_index_error(worker.launch, static_cast<i32>(index_error) - 1);
+    const u32 iterations = kLoop ? end_loop(worker, loop) : 1;
+    if (index_error != 0) tell_index_error(worker.launch, static_cast<i32>(index_error) - 1, iterations - 1);
     if constexpr (kRanks > 1)
       if (poison) tell_rank_error(worker.launch);
-    if (!poison) store_relaxed(&state->epoch, worker.epoch + 1);
+    if (!poison) store_relaxed(&state->epoch, worker.epoch + iterations);
   }
   if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);
 }
@@ -445,15 +476,15 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
       run_loader<Tasks>(worker, 1);
     } else if (warp == kFetchWarp) {
       Tasks::patch_maps(params.header, params.slots);
-      Fetcher(worker, params.slots).run();
+      Fetcher(worker, params.slots, params.loop).run();
     } else {
-      run_reporter(worker);
+      run_reporter(worker, params.loop);
     }
   } else {
     registers_increase<Tasks::kConsumerRegisters>();
     run_consumers<Tasks>(worker);
   }
-  finish_worker(worker, params.slots);
+  finish_worker(worker, params.slots, params.loop);
 }
 
 }  // namespace ark::device

@@ -30,9 +30,13 @@ inline constexpr int kTaskSlots = 4;               // as many records as the rin
 inline constexpr int kPagesInFlight = 4;
 inline constexpr int kThrottlePolls = 4;  // each sleeps up to some 15 us
 
+inline constexpr short kBegins = 1, kEnds = 2;  // TaskSlot::border
+
 /// An item as the roles see it: decoded by the fetch warp ahead of time.
 struct TaskSlot {
-  abi::WorkItem item;
+  i32 record;           // abi::WorkItem::record
+  i32 first, count;     // tiles
+  u32 epoch;            // finished launches of this run, and iterations of this one before the item's
   i32 item_index;       // in the launch's `items`
   short record_offset;  // in Shared::records
   short record_bytes;
@@ -40,8 +44,9 @@ struct TaskSlot {
   // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
   // between an op and the next. -1: not so simple, the record is asked.
   short single_waits, single_arrivals;
-  i32 position;     // decode attention: rows of the cache that are immutable in this launch, read once for all roles
-  i32 waits_alike;  // every tile of the op waits for the same
+  i32 position;       // decode attention: rows of the cache that are immutable in this launch, read once for all roles
+  short waits_alike;  // every tile of the op waits for the same
+  short border;       // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
   i32 arrived;   // tiles that the consumers have reported themselves; written by them
@@ -61,6 +66,7 @@ struct Shared {
   u32 leave[2];     // by parity of the item: consumers leave after it
   Failure failure;
   u32 epoch;
+  u32 iteration;             // of a loop: of the next item that the fetch warp hands out
   abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
   alignas(16) unsigned char zeros[16];
   u32 stamp[16];  // trace only
@@ -77,6 +83,11 @@ struct Task {
 
   ARK_DEVICE const abi::Operand& operand(int i) const { return reinterpret_cast<const abi::Operand*>(record + 1)[i]; }
   ARK_DEVICE bool has(int i) const { return operand(i).slot != abi::kNoSlot; }
+  /// Launches of this run, and iterations of this one, that have ended before this item.
+  ARK_DEVICE u32 epoch(u32 of_launch) const {
+    if constexpr (kLoop) return slot->epoch;
+    return of_launch;
+  }
   /// Address of the operand's element 0, its offset applied: the fetch warp has replaced Operand::offset by it.
   template <class T>
   ARK_DEVICE T* address(int i) const {
@@ -98,7 +109,7 @@ struct Worker {
   Shared& shared;
   const abi::LaunchHeader& launch;
   Waiter waiter;
-  u32 epoch;  // finished launches of this run
+  u32 epoch;  // finished launches of this run; iterations of a loop: Task::epoch
 
   ARK_DEVICE Worker(Shared& s, const abi::LaunchHeader& header)
       : shared(s), launch(header), waiter{header.state, &s.failure, header.deadline_ns}, epoch(s.epoch) {}
@@ -143,6 +154,7 @@ struct Worker {
 ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count, bool fresh) {
   const abi::OpRecord& r = *task.record;
   const int lane = thread_index() & 31;
+  const u32 epoch = task.epoch(worker.epoch);
   for (int w = 0; w < r.num_waits; ++w) {
     const abi::Wait& wait = r.wait[w];
     if (wait.role == static_cast<i32>(abi::WaitRole::kFresh) && !fresh) continue;
@@ -165,13 +177,13 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
         for (int i = lane; wait.rank_stride != 0 && i < blocks * kRanks; i += 32) {
           const int c = low + i % blocks;
           const u32 target = c == last ? wait.last_target : wait.target;
-          worker.wait(wait.counter + c, (worker.epoch + 1) * target, wait.rank_stride, i / blocks, r.op, tile);
+          worker.wait(wait.counter + c, (epoch + 1) * target, wait.rank_stride, i / blocks, r.op, tile);
         }
         if (wait.rank_stride != 0) continue;
       }
       for (int c = low + lane; c <= high; c += 32) {
         const u32 target = c == last ? wait.last_target : wait.target;
-        worker.waiter.wait_counter(worker.counter(wait.counter + c), (worker.epoch + 1) * target,
+        worker.waiter.wait_counter(worker.counter(wait.counter + c), (epoch + 1) * target,
                                    WaitName{r.op, tile, static_cast<i32>(wait.counter) + c});
       }
     }
@@ -339,7 +351,7 @@ struct Loader {
             seen = shared_load_acquire(other);
             return static_cast<i32>(seen - behind) > 0;
           },
-          [&] { return seen; }, WaitName{op, -1, abi::kWaitLoader}, behind, 2);
+          [&] { return seen; }, WaitName{op, -1, abi::kWaitLoader}, behind, kBarrierPatience);
     }
     return worker.waiter.wait_barrier(&worker.shared.empty[slot], parity, WaitName{op, -1, abi::kWaitPageEmpty}) &&
            free;

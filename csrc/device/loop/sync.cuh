@@ -34,6 +34,16 @@ struct Failure {
 #endif
 inline constexpr int kRanks = ARK_RANKS;
 
+// 1: the kernel of a loop, whose launches may have several iterations (border.cuh).
+#ifndef ARK_LOOP
+#define ARK_LOOP 0
+#endif
+inline constexpr bool kLoop = ARK_LOOP != 0;
+
+// Deadlines that a wait may take. What is late is to be told by the wait for it, so those that it holds up are patient:
+// a worker with nothing to do waits at the border for a whole iteration, its roles for their next item or page.
+inline constexpr int kBorderPatience = 8, kBarrierPatience = kLoop ? 2 * kBorderPatience : 2;
+
 struct Waiter {
   abi::RunState* state;
   Failure* failure;
@@ -67,13 +77,13 @@ struct Waiter {
   }
 
   /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
-  /// then. Page waits get twice the time: the wait that holds them up must be the one that is reported.
+  /// then. `patience`: deadlines it may take.
   template <class Ready, class Seen>
   ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const;
 
   /// The phase of `parity` of a barrier in shared memory.
   ARK_DEVICE bool wait_barrier(u64* barrier, u32 parity, const WaitName& name) const {
-    return spin([&] { return mbarrier_try_wait(barrier, parity); }, [] { return 0u; }, name, parity, 2);
+    return spin([&] { return mbarrier_try_wait(barrier, parity); }, [] { return 0u; }, name, parity, kBarrierPatience);
   }
 
   /// acquire.gpu: a counter in global memory has reached `target`, compared so that both may wrap.

@@ -1,6 +1,7 @@
 // Words that carry their own flag: a 16-bit element in the upper half, the lower half of the launch's number (epoch +
-// 1) in the lower. Which operands come in them, and why that is safe: planner/flag_words.h. Loads are only issued by
-// load_operand; ready_operand looks at what has come and asks again for what is old.
+// 1; in a loop the iteration's) in the lower. Which operands come in them, and why that is safe:
+// planner/flag_words.h. Loads are only issued by load_operand; ready_operand looks at what has come and asks again for
+// what is old.
 #pragma once
 #include "device/program/support.cuh"
 
@@ -25,7 +26,7 @@ ARK_DEVICE float widen(Flagged<S> x) {
   return widen(S{static_cast<unsigned short>(x.word >> 16)});
 }
 
-ARK_DEVICE u32 flag_of(const ProgramContext& c) { return (c.worker.epoch + 1) & 0xffff; }
+ARK_DEVICE u32 flag_of(const ProgramContext& c) { return (c.task.epoch(c.worker.epoch) + 1) & 0xffff; }
 
 template <class S, int kDims>
 ARK_DEVICE u32* flagged_address(const ProgramContext& c, int number, const i32 (&x)[kDims]) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "plan/kinds.h"
 #include "planner/fuse/emit.h"
 
@@ -247,19 +248,18 @@ void Emitter::attention_backward_group(int g) {
   set_sizes(state_, q, k, v, p);
   const DType dtype = static_cast<DType>(p.dtype);
   const bool half = dtype == DType::kBF16 || dtype == DType::kF16;
-  check<UnsupportedError>(half && p.head_dim == p.value_dim && p.head_dim % 8 == 0 && p.head_dim <= abi::kMostHeadDim,
-                          "attention backward '", node.name, "': ", name(dtype), " with head sizes ", p.head_dim,
-                          " and ", p.value_dim, "; only bf16 and f16 with equal sizes, multiples of 8 up to ",
-                          abi::kMostHeadDim);
-  check<UnsupportedError>(state_.tensor_cores, "attention backward '", node.name, "' needs tensor cores");
+  check_node(half && p.head_dim == p.value_dim && p.head_dim % 8 == 0 && p.head_dim <= abi::kMostHeadDim, node.name,
+             "attention backward '", node.name, "': ", name(dtype), " with head sizes ", p.head_dim, " and ",
+             p.value_dim, "; only bf16 and f16 with equal sizes, multiples of 8 up to ", abi::kMostHeadDim);
+  check_node(state_.tensor_cores, node.name, "attention backward '", node.name, "' needs tensor cores");
   p.causal = node.attrs.causal;
   p.scale = static_cast<float>(node.attrs.scale);
   if (state_.tensor(q).numel == 0 || state_.tensor(k).numel == 0) return;
   abi::Operand mask = absent_operand(), range = absent_operand();
   if (node.attrs.has_mask) {
     const DType type = state_.tensor(node.inputs[6]).dtype;
-    check<UnsupportedError>(size_bytes(type) <= 4, "attention backward '", node.name, "': a mask of ", name(type),
-                            ", expected elements of at most 4 bytes");
+    check_node(size_bytes(type) <= 4, node.name, "attention backward '", node.name, "': a mask of ", name(type),
+               ", expected elements of at most 4 bytes");
     const MaskInfo info = mask_of(node.inputs[6], p.batch, p.heads, p.queries, p.keys, true);
     mask = strided_operand(node.inputs[6], info.dtype);
     std::copy(info.source.strides.begin(), info.source.strides.end(), mask.stride);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "planner/fuse/grouper.h"
 
 namespace ark::planner {
@@ -74,7 +75,8 @@ void Grouper::elementwise(int owner, int g) {
   set_pointwise_domain(fresh, owner);
   bool structural = false;
   if (try_eval(owner, fresh, group(fresh).x_place, &structural) < 0) {
-    throw UnsupportedError(cat("node '", state_.node(t.node).name, "': its operands cannot be addressed together"));
+    const std::string& name = state_.node(t.node).name;
+    throw NodeUnsupported(name, cat("node '", name, "': its operands cannot be addressed together"));
   }
   own(owner, fresh);
   state_.place[static_cast<size_t>(owner)] = group(fresh).x_place;

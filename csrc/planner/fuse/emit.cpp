@@ -219,8 +219,8 @@ int64_t Emitter::touched_bytes(const FusedOp& op) const {
   return sum;
 }
 
-std::string Emitter::op_name(const std::vector<int>& nodes, int main_node) const {
-  constexpr size_t kShown = 4;
+/// Names of the nodes that say what an op does, the main one first.
+std::vector<std::string> Emitter::told_nodes(const std::vector<int>& nodes, int main_node) const {
   std::vector<std::string> names;
   if (main_node >= 0) names.push_back(state_.node(main_node).name);
   for (int i : nodes) {
@@ -229,6 +229,11 @@ std::string Emitter::op_name(const std::vector<int>& nodes, int main_node) const
     if (i != main_node && !dull) names.push_back(node.name);
   }
   if (names.empty() && !nodes.empty()) names.push_back(state_.node(*nodes.begin()).name);
+  return names;
+}
+
+static std::string joined_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 4;
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) {
     if (names.size() > kShown && i == kShown - 1) {
@@ -259,7 +264,8 @@ void Emitter::cut(const FusedOp& op, const std::vector<int>& nodes) {
   }
   const std::vector<int>& values = !pieces.empty() ? pieces : !passing.empty() ? passing : own;
   if (values.empty() || state_.restarts >= kCutRestarts)
-    throw TooLong(cat("op '", op.op.name, "'"), "operands", static_cast<int64_t>(op.op.operands.size()), kMaxOperands);
+    throw TooLong(cat("op '", op.op.name, "'"), "operands", static_cast<int64_t>(op.op.operands.size()), kMaxOperands,
+                  op.op.node);
   const size_t parts = std::min(op.op.operands.size() / kMaxOperands, values.size()) + 1;
   for (size_t part = 1;; ++part) {
     const int cut = values[values.size() * part / parts];
@@ -274,7 +280,9 @@ void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {
   std::sort(nodes.begin(), nodes.end());
   nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
   const int representative = main_node >= 0 ? main_node : nodes.empty() ? -1 : nodes.back();
-  op.op.name = op_name(nodes, main_node);
+  const std::vector<std::string> told = told_nodes(nodes, main_node);
+  op.op.name = joined_names(told);
+  if (!told.empty()) op.op.node = told.front();
   if (representative >= 0) op.op.module = state_.node(representative).module;
   op.op.bytes = touched_bytes(op);
   op.op.record.op = static_cast<int>(result_.ops.size());

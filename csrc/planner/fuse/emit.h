@@ -69,7 +69,7 @@ class Emitter {
   void finish(FusedOp op, std::vector<int> nodes, int main_node);
   [[noreturn]] void cut(const FusedOp& op, const std::vector<int>& nodes);
   int64_t touched_bytes(const FusedOp& op) const;
-  std::string op_name(const std::vector<int>& nodes, int main_node) const;
+  std::vector<std::string> told_nodes(const std::vector<int>& nodes, int main_node) const;
   static abi::Operand absent_operand();
 
   State& state_;

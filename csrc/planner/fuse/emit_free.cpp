@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "planner/fuse/emit.h"
 
 namespace ark::planner {
@@ -243,7 +244,8 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
         const int src = state_.owner(state_.node(i).inputs[1]);
         if (!state_.is_input(src)) missing_.push_back(src);
       }
-      check<UnsupportedError>(!missing_.empty(), "copy_ '", state_.node(nodes[0]).name, "' of an input to itself");
+      const std::string& name = state_.node(nodes[0]).name;
+      check_node(!missing_.empty(), name, "copy_ '", name, "' of an input to itself");
       return;
     }
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 
 namespace ark::planner {
 namespace {
@@ -26,14 +27,14 @@ bool is_attention(const Node& node) { return node.op == OpKind::kAttention || no
 void check_heads(const ir::Graph& graph, const Node& node) {
   const size_t q = node.op == OpKind::kAttention ? 0 : 1;
   const auto heads = [&](size_t input) { return graph.values[static_cast<size_t>(node.inputs[input])].sizes[1].value; };
-  check<UnsupportedError>(heads(q) > 0 && heads(q + 1) > 0, "node '", node.name, "': attention of ", heads(q),
-                          " heads, ", heads(q + 1), " kv heads");
+  check_node(heads(q) > 0 && heads(q + 1) > 0, node.name, "node '", node.name, "': attention of ", heads(q), " heads, ",
+             heads(q + 1), " kv heads");
 }
 
 void check_reduce(const ir::Graph& graph, const Node& node) {
   const bool empty = is_empty(graph.values[static_cast<size_t>(node.inputs[0])]);
-  check<UnsupportedError>(!empty || has_identity(node.attrs.reduce), "node '", node.name,
-                          "': ", name(node.attrs.reduce), " of no elements");
+  check_node(!empty || has_identity(node.attrs.reduce), node.name, "node '", node.name, "': ", name(node.attrs.reduce),
+             " of no elements");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 namespace ark::planner {
 
-/// Throws UnsupportedError where something that is needed is the largest or smallest of no elements, and for attention
+/// Throws NodeUnsupported where something that is needed is the largest or smallest of no elements, and for attention
 /// of no heads. What only values without elements are computed from is not needed.
 void check_empty(const ir::Graph& bound_graph);
 

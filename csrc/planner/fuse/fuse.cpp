@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "planner/fuse/empty.h"
 #include "planner/fuse/late_sums.h"
 #include "planner/fuse/pieces.h"
@@ -68,8 +69,8 @@ void force(State& state) {
   for (const Node& node : state.graph.nodes) {
     for (ir::ValueId input : node.inputs) {
       const bool written = node.op == OpKind::kCopyTo && input == node.inputs[0];
-      check<UnsupportedError>(written || !is_copy_result(state, input), "node '", node.name,
-                              "' reads the result of a copy_");
+      check_node(written || !is_copy_result(state, input), node.name, "node '", node.name,
+                 "' reads the result of a copy_");
     }
     if (node.op == OpKind::kMatmul) {
       const MatmulShape shape = matmul_shape(state, node);
@@ -186,8 +187,8 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
     for (int owner : missing) {
       const auto o = static_cast<size_t>(owner);
       const std::string& name = state.graph.values[o].name;
-      check<UnsupportedError>(!state.forced[o] || !state.no_claim[o], "value '", name,
-                              "' cannot be computed where it is needed");
+      check_node(!state.forced[o] || !state.no_claim[o], state.node_name(owner), "value '", name,
+                 "' cannot be computed where it is needed");
       if (state.forced[o]) state.no_claim[o] = true;
       state.forced[o] = true;
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "planner/fuse/grouper.h"
 
 namespace ark::planner {
@@ -215,7 +216,7 @@ void Grouper::exchange(int i) {
   set_pointwise_domain(g, node.outputs[0]);
   for (ir::ValueId box : node.outputs) {
     if (try_value(sent_value(state_, box), g, group(g).x_place) < 0)
-      throw UnsupportedError(cat("exchange '", node.name, "': what it sends cannot be addressed"));
+      throw NodeUnsupported(node.name, cat("exchange '", node.name, "': what it sends cannot be addressed"));
     own(box, g);
     state_.place[static_cast<size_t>(box)] = group(g).x_place;
   }

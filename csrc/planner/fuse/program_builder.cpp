@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 
 namespace ark::planner {
 
@@ -122,7 +123,8 @@ int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
     StorageId storage = -1;
     const std::optional<Expr> linear = linear_place(value, coords, &storage);
     if (!linear)
-      throw UnsupportedError(
+      throw NodeUnsupported(
+          state_.node_name(value),
           cat("value '", state_.graph.values[static_cast<size_t>(value)].name, "' is read at too many terms"));
     return load(*linear, t.dtype, storage, pred);
   }

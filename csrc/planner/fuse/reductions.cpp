@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "planner/fuse/grouper.h"
 
 namespace ark::planner {
@@ -37,7 +38,7 @@ void Grouper::reduce(int i) {
   const int fresh = add_group(GroupKind::kRow, i);
   set_reduce_domain(state_.tensor(x), node, group(fresh));
   const Coords place = kept_place(node, group(fresh).x_place);
-  if (try_eval(out, fresh, place) < 0) throw UnsupportedError(cat("reduction '", node.name, "' cannot be addressed"));
+  check_node(try_eval(out, fresh, place) >= 0, node.name, "reduction '", node.name, "' cannot be addressed");
   own(out, fresh);
   state_.place[static_cast<size_t>(out)] = place;
 }

@@ -114,6 +114,8 @@ struct State {
   std::vector<Parts> parts;
 
   const ir::Node& node(int i) const { return graph.nodes[static_cast<size_t>(i)]; }
+  /// Of the node that computes the value; empty: it is an input.
+  std::string node_name(int value) const { return tensor(value).node < 0 ? "" : node(tensor(value).node).name; }
   const Tensor& tensor(int v) const { return tensors[static_cast<size_t>(v)]; }
   int owner(int v) const { return tensors[static_cast<size_t>(v)].owner; }
   bool is_input(int v) const { return tensors[static_cast<size_t>(v)].input >= 0; }

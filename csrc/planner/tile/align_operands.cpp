@@ -88,6 +88,7 @@ class Aligner {
     FusedOp op;
     op.op.name = "align " + graph_.storages[x.slot].name;
     op.op.module = reader.op.module;
+    op.op.node = reader.op.node;
     op.op.record.kind = TaskKind::kPointwise;
     op.op.programs = {number};
     op.op.bytes = 2 * sizes[0] * sizes[1] * sizes[2] * size_bytes(dtype);

@@ -90,6 +90,7 @@ class KSplitter {
     FusedOp op;
     op.op.name = whole_.op.name + ".parts";
     op.op.module = whole_.op.module;
+    op.op.node = whole_.op.node;
     op.op.flops = whole_.op.flops;
     op.op.bytes = whole_.op.bytes;
     op.after = whole_.after;
@@ -122,6 +123,7 @@ class KSplitter {
     FusedOp op;
     op.op.name = whole_.op.name;
     op.op.module = whole_.op.module;
+    op.op.node = whole_.op.node;
     op.after = whole_.after;
     op.op.record.kind = TaskKind::kPointwise;
     std::fill(std::begin(op.op.record.size), std::end(op.op.record.size), 1);

@@ -239,6 +239,7 @@ class Splitter {
     op.op.record.params.program.first_operand = 0;
     op.op.name = whole_.op.name + suffix;
     op.op.module = whole_.op.module;
+    op.op.node = whole_.op.node;
     std::fill(std::begin(op.op.record.size), std::end(op.op.record.size), 1);
     return op;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "plan/kinds.h"
 #include "plan/transposed_operands.h"
 #include "planner/extents.h"
@@ -20,16 +21,17 @@ using abi::TaskKind;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void set_grid(abi::OpRecord& record, int64_t c0, int64_t c1, int64_t c2, const std::string& name) {
+void set_grid(FusedOp& op, int64_t c0, int64_t c1, int64_t c2) {
   const int64_t grid[3] = {c0, c1, c2};
-  check<UnsupportedError>(c0 * c1 * c2 <= INT32_MAX, "op '", name, "': ", c0 * c1 * c2, " tiles do not fit 32 bits");
-  for (int i = 0; i < 3; ++i) record.grid[i] = static_cast<int>(grid[i]);
+  check_node(c0 * c1 * c2 <= INT32_MAX, op.op.node, "op '", op.op.name, "': ", c0 * c1 * c2,
+             " tiles do not fit 32 bits");
+  for (int i = 0; i < 3; ++i) op.op.record.grid[i] = static_cast<int>(grid[i]);
 }
 
 /// The grid that the table of kinds gives (plan/kinds.h).
 void set_grid(FusedOp& op) {
   const Grid grid = grid_of(op.op.record);
-  set_grid(op.op.record, grid.tiles[0], grid.tiles[1], grid.tiles[2], op.op.name);
+  set_grid(op, grid.tiles[0], grid.tiles[1], grid.tiles[2]);
 }
 
 // ---- pointwise, row, column ----
@@ -96,7 +98,7 @@ int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t mu
 void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
   int64_t total = 1;
   for (const Joint& j : joint) total *= j.size;
-  if (total == 0) return set_grid(op.op.record, 0, 1, 1, op.op.name);
+  if (total == 0) return set_grid(op, 0, 1, 1);
   const int64_t tiles = ceil_div(total, tile);
   int64_t grid[3] = {tiles, 1, 1};
   int64_t inner = 1;
@@ -115,7 +117,7 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
   } else if (factors.size() == 2) {
     grid[0] = tiles / (factors[0] * factors[1]), grid[1] = factors[1], grid[2] = factors[0];
   }
-  set_grid(op.op.record, grid[0], grid[1], grid[2], op.op.name);
+  set_grid(op, grid[0], grid[1], grid[2]);
 }
 
 // Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
@@ -370,8 +372,8 @@ void tile_attention(Draft& draft, FusedOp& op) {
     if (role.mapped)
       fits = fits && attention_addressable(x[static_cast<size_t>(role.number)], mapped_sizes(record, role));
   if (!fits && forward) record.kind = TaskKind::kAttentionSimple;
-  check<UnsupportedError>(fits || forward, "attention backward '", op.op.name,
-                          "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
+  check_node(fits || forward, op.op.node, "attention backward '", op.op.name,
+             "': q, k, v or dout have strides or offsets that are not multiples of 16 bytes");
   const bool simple = record.kind == TaskKind::kAttentionSimple;
   p.tile_q = simple ? simple_queries(p, x) : kAttentionTile;
   p.tile_k = simple ? kSimpleTile : kAttentionTile;

@@ -47,9 +47,14 @@ PlanImage lay_out(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
   return image;
 }
 
+size_t state_loop_offset(const plan::Plan& plan) {
+  return sizeof(abi::RunState) +
+         static_cast<size_t>(plan::counter_lines(plan)) * abi::kCounterStride * sizeof(abi::u32);
+}
+
 size_t state_maps_offset(const plan::Plan& plan) {
-  size_t counters = static_cast<size_t>(plan::counter_lines(plan)) * abi::kCounterStride * sizeof(abi::u32);
-  return aligned(sizeof(abi::RunState) + counters);
+  const bool loop = !plan.loop.carried.empty();
+  return aligned(state_loop_offset(plan) + (loop ? sizeof(abi::LoopState) : 0));
 }
 
 size_t state_size_bytes(const plan::Plan& plan) {

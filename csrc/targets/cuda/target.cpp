@@ -90,7 +90,7 @@ class CudaExecutable final : public Executable {
   }
 
   void launch(const LaunchArgs& args) override {
-    check<UnsupportedError>(!args.iterations, "plan '", plan_.name, "': several iterations in a launch, on cuda");
+    if (args.iterations) begin_iterations(*args.iterations);
     if (plan_.world > 1)
       begin_with_ranks(args);
     else
@@ -136,6 +136,11 @@ class CudaExecutable final : public Executable {
   }
 
  private:
+  void begin_iterations(Iterations& iterations) const {
+    iterations.done = -1;
+    check_iterations(plan_, iterations);
+  }
+
   /// What ended an earlier launch ends those of all ranks.
   void begin_with_ranks(const LaunchArgs& args) {
     std::byte* state = own_rank_state(plan_, args.ranks);
@@ -182,6 +187,7 @@ class CudaExecutable final : public Executable {
     image_memory_.upload(0, image.bytes.data(), image.bytes.size());
     num_items_ = image.num_items;
     maps_offset_ = state_maps_offset(plan_);
+    loop_offset_ = state_loop_offset(plan_);
     header_.records = reinterpret_cast<const unsigned char*>(base + image.records);
     header_.items = reinterpret_cast<const abi::WorkItem*>(base + image.items);
     header_.list_begin = reinterpret_cast<const abi::i32*>(base + image.list_begin);
@@ -218,6 +224,24 @@ class CudaExecutable final : public Executable {
     for (const auto& [slot, address] : constants_)
       std::memcpy(slots + slot * sizeof(abi::u64), &address, sizeof address);
     if (plan_.world > 1) add_boxes(slots, plan_, *args.ranks);
+    if (plan_.loop.carried.empty()) return;
+    const abi::LoopLaunch loop = loop_launch(state, args);
+    std::memcpy(slots + static_cast<size_t>(slot_capacity_) * sizeof(abi::u64), &loop, sizeof loop);
+  }
+
+  abi::LoopLaunch loop_launch(unsigned char* state, const LaunchArgs& args) const {
+    abi::LoopLaunch loop{};
+    loop.state = reinterpret_cast<abi::LoopState*>(state + loop_offset_);
+    loop.arrivals = plan_.loop.arrivals;
+    loop.most = args.iterations ? args.iterations->most : 1;
+    if (args.iterations && plan_.loop.go_slot >= 0)
+      loop.go = static_cast<const unsigned char*>(args.slots[static_cast<size_t>(plan_.loop.go_slot)]);
+    return loop;
+  }
+
+  /// Of a loop's error: the iteration.
+  std::string iteration_text(const abi::ErrorRecord& e) const {
+    return plan_.loop.carried.empty() ? "" : cat(", iteration ", e.iteration);
   }
 
   void reset_captured_state(const DeviceMemory& memory) const {
@@ -232,15 +256,21 @@ class CudaExecutable final : public Executable {
   }
 
   std::string describe_index(const abi::ErrorRecord& e) const {
-    return cat("index ", e.index_value, " is out of range for size ", e.index_limit, ": graph ", plan_.name, ", op ",
-               e.op, " (", op_name(e.op), "). Such reads gave NaN or 0, such writes were dropped.");
+    return cat("index ", e.index_value, " is out of range for size ", e.index_limit, ": graph ", plan_.name,
+               iteration_text(e), ", op ", e.op, " (", op_name(e.op),
+               "). Such reads gave NaN or 0, such writes were dropped.");
   }
 
   /// What a wait that is not for a counter was for: see WaitName in device/loop/sync.cuh.
   static std::string awaited(const abi::ErrorRecord& e) {
-    static constexpr const char* kOther[] = {
-        "a loaded page",           "a free page", "a record", "tensor maps", "the other loader", "flagged words",
-        "the consumers of an item"};
+    static constexpr const char* kOther[] = {"a loaded page",
+                                             "a free page",
+                                             "a record",
+                                             "tensor maps",
+                                             "the other loader",
+                                             "flagged words",
+                                             "the consumers of an item",
+                                             "the end of an iteration"};
     if (e.counter >= 0) return cat("counter ", e.counter);
     const auto place = static_cast<size_t>(-1 - static_cast<int64_t>(e.counter));
     return place < std::size(kOther) ? kOther[place] : "?";
@@ -250,9 +280,9 @@ class CudaExecutable final : public Executable {
     if (plan_.world > 1)
       if (const std::string text = describe_ranks(plan_, e); !text.empty()) return text;
     double deadline_ms = static_cast<double>(deadline_ns_.load(std::memory_order_relaxed)) / 1e6;
-    return cat("a wait of the loop kernel passed its deadline of ", deadline_ms, " ms: graph ", plan_.name, ", rank ",
-               e.rank, ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op), "), tile ", e.tile, ", ", awaited(e),
-               ": expected ", e.expected, ", saw ", e.seen, ".",
+    return cat("a wait of the loop kernel passed its deadline of ", deadline_ms, " ms: graph ", plan_.name,
+               iteration_text(e), ", rank ", e.rank, ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op),
+               "), tile ", e.tile, ", ", awaited(e), ": expected ", e.expected, ", saw ", e.seen, ".",
                plan_.world > 1 ? " A rank that has not sent in time may be what held it up." : "",
                " The outputs of that run are not valid.");
   }
@@ -265,7 +295,7 @@ class CudaExecutable final : public Executable {
   BuildInfo info_;
   int slot_capacity_ = 0;
   size_t num_items_ = 0;
-  size_t maps_offset_ = 0;  // in a run state; worked out once (it takes a walk over the plan)
+  size_t maps_offset_ = 0, loop_offset_ = 0;  // in a run state; worked out once (it takes a walk over the plan)
   std::shared_ptr<LoadedModule> module_;
   DeviceMemory image_memory_;
   std::vector<TensorMap> maps_;

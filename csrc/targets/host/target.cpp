@@ -47,7 +47,7 @@ class HostExecutable : public Executable {
                      " addresses for ", plan_.buffers.size(), " slots");
     auto* state = static_cast<abi::RunState*>(plan_.world > 1 ? own_rank_state(plan_, args.ranks) : args.run_state);
     check<UserError>(state != nullptr, "plan '", plan_.name, "': a launch without a run state");
-    if (args.iterations) check_iterations(*args.iterations);
+    if (args.iterations) begin_iterations(*args.iterations);
     std::vector<void*> slots(args.slots.begin(), args.slots.end());
     for (size_t i = 0; i < slots.size(); ++i) {
       const plan::Buffer& buffer = plan_.buffers[i];
@@ -82,11 +82,10 @@ class HostExecutable : public Executable {
     check(loop.go_slot < static_cast<int32_t>(plan_.buffers.size()), "plan '", plan_.name, "': a stop flag in slot ",
           loop.go_slot, " of ", plan_.buffers.size());
   }
-  void check_iterations(Iterations& iterations) const {
+
+  void begin_iterations(Iterations& iterations) const {
     iterations.done = 0;
-    check<UserError>(!plan_.loop.carried.empty(), "plan '", plan_.name, "' is no loop: it carries nothing");
-    check<UserError>(iterations.most >= 0, "plan '", plan_.name, "': ", iterations.most, " iterations");
-    check<UserError>(plan_.world == 1, "plan '", plan_.name, "' has exchanges: one iteration a launch");
+    check_iterations(plan_, iterations);
   }
 
   void check_list(const std::vector<abi::WorkItem>& list) const {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "targets/host/tasks/attention.h"
 
 namespace ark::targets::host {
@@ -183,11 +184,11 @@ std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Ker
         " kv heads");
   check(p.tile_q > 0 && p.tile_k > 0, "op '", op.name, "': tiles of ", p.tile_q, " queries and ", p.tile_k, " keys");
   const auto q = static_cast<DType>(op.operands[0].dtype);
-  check<UnsupportedError>(is_float(q), "op '", op.name, "': attention of ", name(q));
+  check_node(is_float(q), op.node, "op '", op.name, "': attention of ", name(q));
   const int num_factors = op.record.kind == TaskKind::kAttentionBackwardRows ? 0 : X::kGradOut + 1;
   for (int operand = 0; operand < num_factors; ++operand)
-    check<UnsupportedError>(reg_type(static_cast<DType>(op.operands[operand].dtype)) == reg_type(q), "op '", op.name,
-                            "': q, k, v and the gradient are computed in different types");
+    check_node(reg_type(static_cast<DType>(op.operands[operand].dtype)) == reg_type(q), op.node, "op '", op.name,
+               "': q, k, v and the gradient are computed in different types");
   if (q == DType::kF64) return std::make_unique<BackwardTask<double>>(op);
   return std::make_unique<BackwardTask<float>>(op);
 }

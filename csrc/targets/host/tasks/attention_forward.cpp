@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "targets/host/program/attention_parts.h"
 #include "targets/host/tasks/attention.h"
 
@@ -151,10 +152,10 @@ std::unique_ptr<Task> make_attention_task(const plan::Op& op, const Kernels&) {
   check(p.kv_heads > 0 && p.heads % p.kv_heads == 0, "op '", op.name, "': ", p.heads, " heads over ", p.kv_heads,
         " kv heads");
   const auto q = static_cast<DType>(op.operands[X::kQ].dtype);
-  check<UnsupportedError>(is_float(q), "op '", op.name, "': attention of ", name(q));
-  check<UnsupportedError>(reg_type(q) == reg_type(static_cast<DType>(op.operands[X::kK].dtype)) &&
-                              reg_type(q) == reg_type(static_cast<DType>(op.operands[X::kV].dtype)),
-                          "op '", op.name, "': q, k and v are computed in different types");
+  check_node(is_float(q), op.node, "op '", op.name, "': attention of ", name(q));
+  check_node(reg_type(q) == reg_type(static_cast<DType>(op.operands[X::kK].dtype)) &&
+                 reg_type(q) == reg_type(static_cast<DType>(op.operands[X::kV].dtype)),
+             op.node, "op '", op.name, "': q, k and v are computed in different types");
   if (q == DType::kF64) return std::make_unique<AttentionTask<double>>(op);
   return std::make_unique<AttentionTask<float>>(op);
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "targets/host/tasks/gemm.h"
 #include "targets/host/tasks/task.h"
 
@@ -32,8 +33,8 @@ class MatmulRowsTask : public Task {
       check(segment.weight >= 0 && segment.weight < count &&
                 (!p.gated || (segment.weight2 >= 0 && segment.weight2 < count)),
             "op '", op.name, "': weights ", segment.weight, " and ", segment.weight2, " of ", count, " operands");
-      check<UnsupportedError>(reg_type(static_cast<DType>(op.operands[segment.weight].dtype)) == reg_type(dtype()),
-                              "op '", op.name, "': weights of another type than ", name(dtype()));
+      check_node(reg_type(static_cast<DType>(op.operands[segment.weight].dtype)) == reg_type(dtype()), op.node, "op '",
+                 op.name, "': weights of another type than ", name(dtype()));
     }
     activation_depends_on_tile_ = false;
     for (int w = 0; w < op.record.num_waits; ++w) activation_depends_on_tile_ |= op.record.wait[w].coef[0] != 0;
@@ -178,7 +179,7 @@ std::unique_ptr<Task> make_matmul_rows_task(const plan::Plan& plan, const plan::
     case RegType::kBool:
       break;
   }
-  throw UnsupportedError(cat("op '", op.name, "': a product of booleans"));
+  throw NodeUnsupported(op.node, cat("op '", op.name, "': a product of booleans"));
 }
 
 }  // namespace ark::targets::host

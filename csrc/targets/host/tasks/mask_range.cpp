@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "device/abi/roles.h"
 #include "targets/host/tasks/task.h"
 
@@ -64,7 +65,7 @@ class MaskRangeTask : public Task {
 std::unique_ptr<Task> make_mask_range_task(const plan::Op& op, const Kernels&) {
   check(op.operands.size() == 2, "op '", op.name, "': a mask range with ", op.operands.size(), " operands");
   const auto dtype = static_cast<DType>(op.operands[X::kMask].dtype);
-  check<UnsupportedError>(dtype == DType::kBool || is_float(dtype), "op '", op.name, "': a mask of ", name(dtype));
+  check_node(dtype == DType::kBool || is_float(dtype), op.node, "op '", op.name, "': a mask of ", name(dtype));
   return std::make_unique<MaskRangeTask>(op);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "device/abi/roles.h"
 #include "targets/host/tasks/gemm.h"
 #include "targets/host/tasks/task.h"
@@ -80,7 +81,7 @@ std::unique_ptr<Task> make_matmul_task(const plan::Plan& plan, const plan::Op& o
   check(op.operands.size() >= 2, "op '", op.name, "': a matmul with ", op.operands.size(), " operands");
   const auto a = static_cast<DType>(op.operands[abi::MatmulOperand::kA].dtype),
              b = static_cast<DType>(op.operands[abi::MatmulOperand::kB].dtype);
-  check<UnsupportedError>(reg_type(a) == reg_type(b), "op '", op.name, "': a product of ", name(a), " and ", name(b));
+  check_node(reg_type(a) == reg_type(b), op.node, "op '", op.name, "': a product of ", name(a), " and ", name(b));
   switch (reg_type(a)) {
     case RegType::kF32:
       return std::make_unique<MatmulTask<float>>(plan, op, kernels);
@@ -91,7 +92,7 @@ std::unique_ptr<Task> make_matmul_task(const plan::Plan& plan, const plan::Op& o
     case RegType::kBool:
       break;
   }
-  throw UnsupportedError(cat("op '", op.name, "': a product of booleans"));
+  throw NodeUnsupported(op.node, cat("op '", op.name, "': a product of booleans"));
 }
 
 }  // namespace ark::targets::host

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "targets/host/tasks/task.h"
 
 namespace ark::targets::host {
@@ -17,8 +18,8 @@ class ProgramTask : public Task {
     check(tile_ > 0, "op '", op.name, "': tile ", tile_);
     const int64_t row_total = kind_ == abi::TaskKind::kRow ? program_.outer_total : program_.inner_total;
     end_ = kind_ == abi::TaskKind::kPointwise ? program_.element.total : row_total;
-    check<UnsupportedError>(kind_ != abi::TaskKind::kColumn || params.split >= program_.outer_total, "op '", op.name,
-                            "': a column reduction split into parts of ", params.split, " of ", program_.outer_total);
+    check_node(kind_ != abi::TaskKind::kColumn || params.split >= program_.outer_total, op.node, "op '", op.name,
+               "': a column reduction split into parts of ", params.split, " of ", program_.outer_total);
     const ProgramKind expected = kind_ == abi::TaskKind::kPointwise ? ProgramKind::kPointwise
                                  : kind_ == abi::TaskKind::kRow     ? ProgramKind::kRow
                                                                     : ProgramKind::kColumn;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/unsupported.h"
 #include "plan/kinds.h"
 
 namespace ark::targets::host {
@@ -25,7 +26,7 @@ BoundProgram bind_task_program(const plan::Plan& plan, const plan::Op& op, const
     return bind_program(source, kernels, domain, std::span(op.operands).subspan(first_operand, source.num_operands),
                         op.operands);
   } catch (const UnsupportedError& error) {
-    throw UnsupportedError(cat("op '", op.name, "': ", error.what()));
+    throw NodeUnsupported(op.node, cat("op '", op.name, "': ", error.what()));
   }
 }
 

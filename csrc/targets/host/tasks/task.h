@@ -22,7 +22,7 @@ class Task {
   virtual double cost_ns() const = 0;
 };
 
-/// Throws InternalError for a malformed record and UnsupportedError (naming the op) for what the host cannot run.
+/// Throws InternalError for a malformed record and NodeUnsupported (with the op's node) for what the host cannot run.
 std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
 
 // The families; each takes ops of its kinds only.
