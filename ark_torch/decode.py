@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from ark_torch.decode_checks import Request
 from ark_torch.errors import Unsupported
@@ -29,17 +30,23 @@ def _own_code(function: Callable) -> Callable:
     return types.FunctionType(code, function.__globals__, code.co_name)
 
 
+class Lent:
+    """What a step has while a loop runs. Not the step's own attributes: torch.compile copies those, and keeps them."""
+
+    model = cache = mask = None
+
+
 class Step:
     """One token for every row; `slot` is the column of `table` [batch, columns] that it goes to. What an iteration
-    reads besides its carry are attributes; `model`, `cache` and the masks are there while a loop runs."""
+    reads besides its carry are attributes."""
 
     def __init__(self, eos: torch.Tensor, pad: torch.Tensor, to_keep: dict):
-        self.eos, self.pad, self.to_keep = eos, pad, to_keep
-        self.model = self.cache = self.mask = None
+        self.eos, self.pad, self.to_keep, self.lent = eos, pad, to_keep, Lent()
 
     def __call__(self, slot, token, positions, done, table):
-        arguments = {"attention_mask": self.mask, **self.to_keep, **positions}
-        token = _next_token(self.model, token[:, None], self.cache, arguments)
+        lent = self.lent
+        arguments = {"attention_mask": lent.mask, **self.to_keep, **positions}
+        token = _next_token(lent.model, token[:, None], lent.cache, arguments)
         if self.eos.numel():
             token = torch.where(done, self.pad, token)
             done = done | (token[:, None] == self.eos).any(-1)
@@ -65,8 +72,8 @@ class Decoder:
     def first(self, model, request: Request) -> tuple:
         """The carry of the loop, with one token for every row."""
         ids, named = request.ids, {} if request.positions is None else {"position_ids": request.positions}
-        arguments = {"attention_mask": request.mask, **named, **self.to_keep}
-        token = self.prefill(model, ids, request.cache, arguments)
+        arguments = {"attention_mask": _whole_mask(request), **named, **self.to_keep}
+        token = self._prefilled(model, ids, request.cache, arguments)
         length = ids.size(1)
         table = ids.new_zeros(ids.size(0), request.cache.layers[0].max_cache_len + 1)
         table[:, :length], table[:, length] = ids, token
@@ -74,20 +81,30 @@ class Decoder:
         slot = torch.tensor(length + 1, device=ids.device)
         return slot, token, positions, torch.isin(token, self.step.eos), table
 
+    def _prefilled(self, *arguments) -> torch.Tensor:
+        try:
+            return self.prefill(*arguments)
+        except BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, Unsupported):
+                raise Unsupported(str(error.inner_exception)) from None
+            raise
+
     def rest(self, model, request: Request, carry: tuple) -> torch.Tensor:
         """All tokens of all rows, [batch, length]."""
         length, step = request.ids.size(1) + 1, self.step
         if length < request.max_length and not (self.until and bool(carry[3].all())):
-            step.model, step.cache, step.mask = model, request.cache, _whole_mask(request)
+            lent = step.lent
+            lent.model, lent.cache, lent.mask = model, request.cache, _whole_mask(request)
             try:
                 carry = loop(step, request.max_length - length, carry, self.until, strict=self.strict)
             finally:
-                step.model = step.cache = step.mask = None
+                lent.model = lent.cache = lent.mask = None
         return carry[4][:, : int(carry[0])].contiguous()
 
 
 def _whole_mask(request: Request) -> torch.Tensor | None:
-    """The mask over the whole cache. What is not written yet is behind the newest token, which hides it."""
+    """The mask over the whole cache, so that no length of a prompt is a size in its padding. What is not written yet is
+    behind the newest token, which hides it."""
     if request.mask is None:
         return None
     batch, length = request.mask.shape

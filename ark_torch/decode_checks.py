@@ -18,7 +18,13 @@ _REFUSED = (  # of a GenerationConfig
     "compile_config",
     "disable_compile",
 )
-_TAKEN = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep")  # of the model's arguments
+_TAKEN = (
+    "attention_mask",
+    "position_ids",
+    "past_key_values",
+    "use_cache",
+    "logits_to_keep",
+)  # of the model's arguments
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,9 @@ def check_request(model, ids: torch.Tensor, processors, criteria, config, argume
         if name not in _TAKEN and value is not None and value is not False:
             raise refused(f"argument {name}")
     if ids.dim() != 2 or ids.size(1) == 0:
-        raise ValueError(f"generate: input_ids are {list(ids.shape)}, expected [batch, length] with a length of 1 or more")
+        raise ValueError(
+            f"generate: input_ids are {list(ids.shape)}, expected [batch, length] with a length of 1 or more"
+        )
     mask, positions = arguments.get("attention_mask"), arguments.get("position_ids")
     for name, value in (("attention_mask", mask), ("position_ids", positions)):
         if value is not None and value.size(-1) != ids.size(1):

@@ -28,17 +28,19 @@ def generate(
     first new token; the others are the iterations of an `ark_torch.loop`, which ends when all rows have ended or have
     `max_length` tokens. Prompts may be padded on the left. Both parts are compiled once per model, batch, cache length
     and set of end tokens, and kept until `torch.compiler.reset()` or as long as the model; another number of new tokens
-    compiles nothing. transformers makes the cache as long as the longest that this model has had, so `max_cache_len` (of
-    a GenerationConfig, or as an argument) fixes the length ahead.
+    compiles nothing. transformers makes the cache as long as the longest that this model has had, so `max_cache_len`
+    (of a GenerationConfig, or as an argument) fixes the length ahead.
 
-    Under `strict` it is an error where the prefill has an op that runs through ATen, or the loop is not one launch.
+    Under `strict` it is an error where the prefill has an op that runs through ATen, or the loop is not one launch,
+    as it never is below torch 2.12: there a launch runs one token, for a loop's body may not write the cache.
 
-    `streamer` gets the first token when it is there and the others after the launch, one call of `put` each. transformers
-    hands none to a `custom_generate`: there, write `functools.partial(ark_torch.generate, streamer=streamer)`.
+    `streamer` gets the first token when it is there and the others after the launch, one call of `put` each.
+    transformers hands none to a `custom_generate`: there, write `functools.partial(ark_torch.generate,
+    streamer=streamer)`.
 
     Raises ark_torch.Unsupported, which names it, for what is not greedy search with a static cache: sampling, beams,
-    assistants, any logits processor, stopping criteria but lengths and end tokens, outputs besides the tokens, caches of
-    other classes or with sliding layers, caches that hold tokens, encoders; ValueError for a cache that is too short.
+    assistants, any logits processor, stopping criteria but lengths and end tokens, outputs besides the tokens, caches
+    of other classes or with sliding layers, caches that hold tokens, encoders; ValueError for a cache that is too short.
     """
     if not hasattr(generation_config, "_eos_token_tensor"):  # transformers sets it when it prepares a call
         given = dict(

@@ -10,6 +10,7 @@ import torch
 
 from ark_torch.errors import IndexOutOfRange, Unsupported
 from ark_torch.records import recording
+from ark_torch.versions import minor
 from tests.conftest import has_extension
 from tests.support.random_loops import RandomStep
 
@@ -119,6 +120,7 @@ def test_until_is_asked_after_each_iteration(step):
     assert ark_torch.loop(step, 9, CARRY, until=lambda i, a: i >= 0)[0].item() == 1
 
 
+@pytest.mark.skipif(minor(torch.__version__) < (2, 12), reason="torch 2.11's Dynamo refuses bodies that write outside")
 def test_a_table_from_outside_is_written():
     table = torch.zeros(6, 8)
 
