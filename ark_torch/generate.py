@@ -40,7 +40,8 @@ def generate(
 
     Raises ark_torch.Unsupported, which names it, for what is not greedy search with a static cache: sampling, beams,
     assistants, any logits processor, stopping criteria but lengths and end tokens, outputs besides the tokens, caches
-    of other classes or with sliding layers, caches that hold tokens, encoders; ValueError for a cache that is too short.
+    of other classes or with sliding layers, caches that hold tokens, encoders; ValueError for a cache that is too
+    short.
     """
     if not hasattr(generation_config, "_eos_token_tensor"):  # transformers sets it when it prepares a call
         given = dict(
