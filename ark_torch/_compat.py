@@ -8,7 +8,7 @@ import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._guards import detect_fake_mode
@@ -30,6 +30,7 @@ except ImportError:  # pragma: no cover - the public alias of older versions
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 __all__ = [
+    "BackendCompilerFailed",
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",

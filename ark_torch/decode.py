@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from torch._dynamo.exc import BackendCompilerFailed
 
+from ark_torch._compat import BackendCompilerFailed
 from ark_torch.decode_checks import Request
 from ark_torch.errors import Unsupported
 from ark_torch.loop import loop
