@@ -1,7 +1,8 @@
 """One iteration of a loop as an ir::Graph: the body, the condition on its results, the stores of what is carried.
 
-A carried value is an input that the graph writes; so is a tensor from outside that the body writes. The last two inputs
-are the stop flag (two bools, iteration i runs if element i mod 2 is true) and the number of the iteration.
+A carried value is an input that the graph writes; so is a tensor from outside that the body writes. The stop flag is
+an input behind them: two bools, the first is for iteration 0, the second is stored by each for the next. Where nothing
+is carried, the number of the iteration is, in an input behind the flag.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _WRITE = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True)
 class LoopGraph:
-    """A lowered iteration. Called with the arguments at `places` (of the body's), the stop flag, the count, then one
-    int per symbol."""
+    """A lowered iteration. Called with the arguments at `places` (of the body's), the stop flag, the count if it has
+    one (`counts`), then one int per symbol."""
 
     graph: dict
     places: list[int]
@@ -31,6 +32,7 @@ class LoopGraph:
     symbols: list[str]
     sources: dict[str, tuple[int, int | None]]  # symbol -> an argument that is it, or has it as the size of a dimension
     hints: dict[str, int]
+    counts: bool
     nodes: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)  # the body's, at `places`
 
@@ -67,18 +69,20 @@ class _Iteration:
         results = dict(self._new_values(stores))
         more = self._condition(results)
         self._check()
-        go, count = ctx.graph.add_input(torch.bool, (2,), (1,), "go"), ctx.graph.add_input(torch.int64, (1,), (1,), "i")
-        self._flag(more, go, count)
+        ctx.graph.node_name = "next_iteration"
+        go = ctx.graph.add_input(torch.bool, (2,), (1,), "go")
+        ctx.graph.store(ctx.view(go, (1,), (1,), 1), ctx.view(more, (1,), (1,)))
         for place, value in results.items():
             ctx.graph.store(self._argument(place), value)
         whole = [place for place, value in results.items() if not self._is_partial(value)]
-        carried = [self.places.index(place) for place in whole] + [len(self.places) + 1]
+        carried = [self.places.index(place) for place in whole] or [self._count()]
         ctx.graph.loop = {"carried": carried, "go": len(self.places)}
         symbols = list(ctx.graph.sizes.symbols)
         inputs = [self.arguments[p] for p in self.places]
         nodes = [n for n in [*_inner(self.body), *_inner(self.cond)] if n in ctx.env]
         sources, hints = self._symbols(symbols)
-        return LoopGraph(ctx.graph.finish(), self.places, list(results), symbols, sources, hints, nodes, inputs)
+        counts = not whole
+        return LoopGraph(ctx.graph.finish(), self.places, list(results), symbols, sources, hints, counts, nodes, inputs)
 
     def _argument(self, place: int) -> Value:
         """An argument of the body becomes an input where somebody reads or stores it."""
@@ -165,16 +169,12 @@ class _Iteration:
             raise Unsupported("a loop whose condition is no bool tensor of one element")
         return value
 
-    def _flag(self, more: Value, go: Value, count: Value) -> None:
-        """Stores the condition where the next iteration looks, and that iteration's number."""
-        ctx, i64 = self.ctx, torch.int64
-        ctx.graph.node_name = "next_iteration"
-        one = ctx.full(1, i64, (1,))
-        counted = ctx.pointwise("add", [count, one], i64)
-        here = ctx.pointwise("eq", [ctx.iota(2), ctx.pointwise("and", [counted, one], i64)], torch.bool)
-        both = ctx.view(more, (2,), (0,))
-        ctx.graph.store(go, ctx.pointwise("where", [here, both, go], torch.bool))
-        ctx.graph.store(count, counted)
+    def _count(self) -> int:
+        """Carries the number of the iteration; its place among the inputs."""
+        ctx = self.ctx
+        count = ctx.graph.add_input(torch.int64, (1,), (1,), "i")
+        ctx.graph.store(count, ctx.pointwise("add", [count, ctx.full(1, torch.int64, (1,))], torch.int64))
+        return len(self.places) + 1
 
     def _check(self) -> None:
         if SEED in self.ctx.extras:

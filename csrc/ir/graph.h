@@ -91,7 +91,7 @@ struct Node {
 /// reads there. Numbers are positions in Graph::inputs.
 struct Loop {
   std::vector<int32_t> carried;  // stored as a whole in every iteration; empty: the graph is no loop
-  int32_t go = -1;  // two bools, or none: iteration i runs if element i mod 2 is true, and stores the other
+  int32_t go = -1;  // two bools, or none: does iteration 0 run; does the next one, which every iteration stores
   bool any() const { return !carried.empty(); }
 };
 

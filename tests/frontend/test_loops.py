@@ -68,6 +68,32 @@ def test_a_value_that_stays():
     assert results[1].data_ptr() != carry[1].data_ptr()
 
 
+def test_counters_and_the_stop_flag_share_an_op():
+    """Their sizes differ in dimensions of size 1; each reads what another one of them overwrites."""
+
+    def step(i, j, k):
+        return i + 1, j + i.reshape(1), k * 2 + 1
+
+    carry = (zero(), torch.zeros(1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64))
+    with torch.no_grad(), recording() as records:
+        assert_same(looped(step, below(7), **STRICT)(*carry), called(step, below(7), carry))
+    assert [segment.executable.stats()["num_ops"] for record in records for segment in record.segments] == [1, 1]
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_nothing_is_carried_as_a_whole(limit):
+    """A table of which an iteration stores a row: the number of the iteration is carried in its place."""
+    place = torch.tensor([3])
+
+    def step(table):
+        return (table.index_copy(0, place, table[3:4] + 1),)
+
+    carry = (torch.zeros(8, 4),)
+    with torch.no_grad():
+        fast = looped(step, lambda table: table[3, 0] < limit, **STRICT)
+        assert_same(fast(*carry), called(step, lambda table: table[3, 0] < limit, carry))
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_no_iteration_gives_copies(native):
     def step(i, a):

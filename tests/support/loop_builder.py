@@ -24,8 +24,9 @@ class LoopBuilder(GraphBuilder):
         return self.node("full", [], self.value("number", [1], torch.int64), imm_int=number)
 
     def store(self, input: int, value: int) -> None:
-        written = self.graph["values"][input] | {"base": input}
-        self.graph["values"].append(written)
+        """`input`: or a view of one."""
+        written, base = self.graph["values"][input], self.graph["values"][input]["base"]
+        self.graph["values"].append(written | {"base": input if base < 0 else base})
         self.node("copy_to", [input, value], len(self.graph["values"]) - 1)
 
     def carry(self, input: int, value: int) -> None:
@@ -39,11 +40,8 @@ class LoopBuilder(GraphBuilder):
     def go_below(self, limit: int) -> None:
         """A stop flag: as long as fewer iterations than the number in `limit`, an input, have ended."""
         flag = self.input("go", [2], torch.bool)
-        places = self.node("iota", [], self.value("places", [2], torch.int64))
-        parity = self.pointwise("and", [self.counted, self.number(1)], "parity", [1], torch.int64)
-        here = self.pointwise("eq", [places, parity], "here", [2], torch.bool)
-        more = self.pointwise("lt", [self.counted, limit], "more", [1], torch.bool)
-        self.store(flag, self.pointwise("where", [here, more, flag], "next_go", [2], torch.bool))
+        next_one = self.node("view", [flag], self.value("next", [1], torch.bool, base=flag, offset=1))
+        self.store(next_one, self.pointwise("lt", [self.counted, limit], "more", [1], torch.bool))
         self.graph["loop"]["go"] = self.graph["inputs"].index(flag)
 
     def keep_row(self, cache: int, row: int, sizes: list[int]) -> int:

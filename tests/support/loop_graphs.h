@@ -21,21 +21,23 @@ struct LoopBuilder : GraphBuilder {
     node(OpKind::kFull, {}, {out}).attrs.imm_int = number;
     return out;
   }
+  /// `input`: or a view of one.
   void store(ValueId input, ValueId next) {
-    node(OpKind::kCopyTo, {input, next}, {value(graph.values[input].dtype, sizes(input), input)});
+    const ValueId base = graph.values[input].base;
+    const ValueId written = value(graph.values[input].dtype, sizes(input), base < 0 ? input : base);
+    graph.values[written].offset = graph.values[input].offset;
+    node(OpKind::kCopyTo, {input, next}, {written});
   }
   void carry(ValueId input, ValueId next) {
     store(input, next);
     graph.loop.carried.push_back(position(input));
   }
-  /// `count`: iterations that have ended, in this one; `more`: is there another one, a bool [1].
-  void go(ValueId flag, ValueId count, ValueId more) {
-    ValueId places = value(DType::kI64, {2});
-    node(OpKind::kIota, {}, {places});
-    ValueId next = pointwise(Opcode::kAdd, {count, integer(1)}, DType::kI64, {1});
-    ValueId parity = pointwise(Opcode::kAnd, {next, integer(1)}, DType::kI64, {1});
-    ValueId here = pointwise(Opcode::kEq, {places, parity}, DType::kBool, {2});
-    store(flag, pointwise(Opcode::kWhere, {here, more, flag}, DType::kBool, {2}));
+  /// `more`: is there another iteration, a bool [1].
+  void go(ValueId flag, ValueId more) {
+    ValueId next = value(DType::kBool, {1}, flag);
+    graph.values[next].offset = number(1);
+    node(OpKind::kView, {flag}, {next});
+    store(next, more);
     graph.loop.go = position(flag);
   }
 };
@@ -54,7 +56,7 @@ inline Graph recurrence(int64_t rows, int64_t columns, bool flag) {
   ValueId counted = b.pointwise(Opcode::kAdd, {count, b.integer(1)}, kI64, {1});
   if (flag) {
     ValueId limit = b.input(kI64, {1}), go = b.input(kBool, {2});
-    b.go(go, count, b.pointwise(Opcode::kLt, {counted, limit}, kBool, {1}));
+    b.go(go, b.pointwise(Opcode::kLt, {counted, limit}, kBool, {1}));
   }
   b.carry(x, next);
   b.carry(y, x);

@@ -39,6 +39,15 @@ void store_elsewhere(plan::Plan& plan, int32_t slot) {
   }
 }
 
+/// What is stored to the slot goes to its first byte.
+void store_at_first(plan::Plan& plan, int32_t slot) {
+  for (plan::Op& op : plan.ops) {
+    const auto uses = planner::read_uses(op, plan.programs);
+    for (size_t i = 0; i < uses.size(); ++i)
+      if (uses[i].write && op.operands[i].slot == static_cast<uint32_t>(slot)) op.operands[i].offset = 0;
+  }
+}
+
 void test_damages(const plan::Plan& plan) {
   EXPECT_EQ(complaint(plan), "");
   const int arrivals = plan.loop.arrivals;
@@ -63,7 +72,11 @@ void test_damages(const plan::Plan& plan) {
   refuse(plan, make_arena, "is no input");
   refuse(plan, [](plan::Plan& p) { p.loop.carried.clear(); }, "but nothing is carried");
   refuse(plan, [](plan::Plan& p) { p.loop.go_slot = p.loop.carried[0]; }, "expected 2, apart from what is carried");
-  refuse(plan, [&](plan::Plan& p) { p.loop.go_slot = other_input(p); }, "is never stored");
+  refuse(plan, [&](plan::Plan& p) { p.loop.go_slot = other_input(p); }, "expected 2, apart from what is carried");
+  if (const int32_t go = plan.loop.go_slot; go >= 0) {
+    refuse(plan, [&](plan::Plan& p) { store_elsewhere(p, go); }, "bytes from -1 on are stored, expected byte 1 alone");
+    refuse(plan, [&](plan::Plan& p) { store_at_first(p, go); }, "bytes from 0 on are stored, expected byte 1 alone");
+  }
   refuse(plan, [](plan::Plan& p) { p.loop.go_slot = 1000; }, "the stop flag is slot 1000");
 }
 

@@ -59,7 +59,7 @@ static_assert(sizeof(LoopState) == kCounterStride * sizeof(u32));
 /// The iterations of a launch; for kernels of loops alone.
 struct LoopLaunch {
   LoopState* state;
-  const unsigned char* go;  // two bools: iteration i runs if element i mod 2 is true; null: every one does
+  const unsigned char* go;  // two bools: does iteration 0 run, does the next one; null: every one does
   i64 most;                 // iterations
   i32 arrivals;             // at a border: workers with a list
   i32 pad;

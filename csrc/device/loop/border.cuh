@@ -9,10 +9,11 @@
 
 namespace ark::device {
 
-/// Whether iteration `number` of a launch runs. Written in the iteration before; of the first: before the launch.
+/// Whether iteration `number` of a launch runs. Element 1 is written in the iteration before and read at its border;
+/// element 0 before the launch, since who begins late reads it while others write element 1.
 ARK_DEVICE bool wants(const abi::LoopLaunch& loop, i64 number) {
   if (number >= loop.most) return false;
-  return loop.go == nullptr || static_cast<const volatile unsigned char*>(loop.go)[number & 1] != 0;
+  return loop.go == nullptr || static_cast<const volatile unsigned char*>(loop.go)[number != 0] != 0;
 }
 
 /// The reporter: all tiles of the worker in iteration `number` are done and reported.

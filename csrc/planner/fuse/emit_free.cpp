@@ -37,6 +37,17 @@ Domain domain_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& 
   return domain;
 }
 
+/// Whether the same element of both lies at a place of the domain: their sizes may differ in dimensions of size 1.
+bool alike(const Domain& a, const Domain& b) {
+  auto moving = [](const Domain& domain) {
+    Coords result;
+    for (const Expr& expr : domain.place)
+      if (!expr.view().empty()) result.push_back(expr);
+    return result;
+  };
+  return a.dims == b.dims && moving(a) == moving(b);
+}
+
 }  // namespace
 
 // ---- free values ----
@@ -164,7 +175,7 @@ void Emitter::copies() {
   for (size_t i = 0; i < items.size(); ++i) {
     bool placed = false;
     for (std::vector<size_t>& batch : batches) {
-      if (!(items[batch[0]].domain == items[i].domain)) continue;
+      if (!alike(items[batch[0]].domain, items[i].domain)) continue;
       std::set<StorageId> touched = items[i].reads;
       bool related = product(items[i].domain.dims) <= kSmallValue;
       for (size_t j : batch) {
@@ -224,7 +235,8 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
                            const Node& node = state_.node(i);
                            const Tensor& dst = state_.tensor(node.inputs[0]);
                            const StorageId storage = state_.places[static_cast<size_t>(dst.owner)].storage;
-                           builder.copy(node.inputs[1], domain.place, {storage, dst.strides, dst.offset});
+                           const Coords place = domain_of(dst.sizes, dst.strides).place;
+                           builder.copy(node.inputs[1], place, {storage, dst.strides, dst.offset});
                          }
                        }).finish();
   if (built.operands.size() > kMaxOperands && nodes.size() > 1) {

@@ -36,8 +36,8 @@ bool writes(const plan::Op& op, const std::vector<OperandUse>& uses, int32_t slo
   return false;
 }
 
-/// Bytes from the first on that an iteration stores for certain.
-int64_t stored_bytes(const Plan& plan, int32_t slot) {
+/// The end of the bytes from `begin` on that an iteration stores for certain.
+int64_t stored_end(const Plan& plan, int32_t slot, int64_t begin) {
   std::vector<std::pair<int64_t, int64_t>> stored;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     const std::vector<OperandUse> operands = read_uses(plan.ops[i], plan.programs);
@@ -46,15 +46,25 @@ int64_t stored_bytes(const Plan& plan, int32_t slot) {
       if (use.slot == static_cast<uint32_t>(slot) && use.how.write && use.dense) stored.emplace_back(use.low, use.high);
   }
   std::sort(stored.begin(), stored.end());
-  int64_t end = 0;
+  int64_t end = begin;
   for (const auto& [low, high] : stored)
     if (low <= end) end = std::max(end, high);
   return end;
 }
 
+/// The first byte that an iteration may store; -1: none.
+int64_t first_written(const Plan& plan, int32_t slot) {
+  int64_t first = -1;
+  for (size_t i = 0; i < plan.ops.size(); ++i)
+    for (const Use& use : uses_of(plan, i, read_uses(plan.ops[i], plan.programs)))
+      if (use.slot == static_cast<uint32_t>(slot) && use.how.write)
+        first = first < 0 ? use.low : std::min(first, use.low);
+  return first;
+}
+
 void check_stored(const Plan& plan, int32_t slot, const char* what) {
   const plan::Buffer& buffer = plan.buffers[static_cast<size_t>(slot)];
-  const int64_t stored = stored_bytes(plan, slot);
+  const int64_t stored = stored_end(plan, slot, 0);
   require(plan, stored >= buffer.size_bytes, what, ", slot ", slot, " (", buffer.name, "), has ", buffer.size_bytes,
           " bytes, of which an iteration stores ", stored);
 }
@@ -77,13 +87,12 @@ void verify_loop(const Plan& plan) {
   }
   if (loop.go_slot < 0) return;
   check_slot(plan, loop.go_slot, "the stop flag");
-  const bool stored = std::any_of(plan.ops.begin(), plan.ops.end(), [&](const plan::Op& op) {
-    return writes(op, read_uses(op, plan.programs), loop.go_slot);
-  });
-  require(plan, stored, "the stop flag, slot ", loop.go_slot, ", is never stored");
   const int64_t bytes = plan.buffers[static_cast<size_t>(loop.go_slot)].size_bytes;
   require(plan, bytes == 2 && slots.count(loop.go_slot) == 0, "the stop flag in slot ", loop.go_slot, " has ", bytes,
           " bytes, expected 2, apart from what is carried");
+  const int64_t first = first_written(plan, loop.go_slot);
+  require(plan, first == 1 && stored_end(plan, loop.go_slot, 1) == 2, "of the stop flag, slot ", loop.go_slot,
+          ", bytes from ", first, " on are stored, expected byte 1 alone");
 }
 
 }  // namespace ark::planner

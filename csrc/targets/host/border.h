@@ -42,7 +42,7 @@ class Border {
 
  private:
   bool goes_on(int64_t iteration) const {
-    return iteration < most_ && !stopped_.load(std::memory_order_acquire) && (!go_ || go_[iteration % 2] != 0);
+    return iteration < most_ && !stopped_.load(std::memory_order_acquire) && (!go_ || go_[iteration > 0] != 0);
   }
   void end(int64_t iterations) { done_.store(iterations, std::memory_order_release); }
 
