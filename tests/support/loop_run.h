@@ -46,6 +46,8 @@ class LoopRun {
   void set_integer(int32_t slot, int64_t number) {
     write_value(memory_[static_cast<size_t>(slot)].data(), DType::kI64, 0, {0, number});
   }
+  /// The stop flag says of the first iteration that it does not run.
+  void run_none() { write_value(memory_[static_cast<size_t>(plan_.loop.go_slot)].data(), DType::kBool, 0, {0, 0}); }
 
   targets::Iterations iterations;
 

@@ -86,7 +86,7 @@ void test_targets(const plan::Plan& plan) {
   for (size_t i = 0; i < plan.ops.size(); ++i)
     for (int w = 0; w < plan.ops[i].record.num_waits; ++w, ++damaged)
       refuse(plan, [&](plan::Plan& p) { --p.ops[i].record.wait[w].last_target; }, cat(" arrivals on counter "));
-  EXPECT(damaged > 2);
+  EXPECT(damaged > 0);
 }
 
 /// Half of a carried value is stored.
