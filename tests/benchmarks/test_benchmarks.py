@@ -46,6 +46,17 @@ def test_prefill(tmp_path):
     assert row["plan"]["launches"] == 1 and row["plan"]["fallbacks"] == {}
 
 
+def test_generate(tmp_path):
+    file = tmp_path / "generate.json"
+    command = [sys.executable, "benchmarks/generate.py", "--small", "--rounds", "1", "--layers", "1", "--tokens", "6"]
+    command += ["--prompt", "4", "--batches", "2", "--ways", "ark;eager", "--json", str(file)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["equal_fp32"] and row["ark"]["median"] > 0 and list(row["rivals"]) == ["eager"]
+
+
 def test_plan_collectives(tmp_path):
     file = tmp_path / "plan_collectives.json"
     command = [sys.executable, "benchmarks/plan_collectives.py", "--rounds", "1", "--json", str(file)]
