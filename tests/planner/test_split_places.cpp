@@ -243,6 +243,18 @@ void test_plans() {
   }
 }
 
+/// Rows of other lengths run in the same code where sizes vary.
+void test_sizes() {
+  const auto programs = [](int64_t n, bool sizes_vary) {
+    planner::Options options;
+    options.sizes_vary = sizes_vary;
+    return planner::plan_fused(RowsGraph({.kept = 2, .reduced = {n}, .reduces = {kArgMax, kMax}}).graph, options)
+        .programs;
+  };
+  expect(programs(50257, true) == programs(128256, true), "lengths of 50257 and 128256 have the same programs");
+  expect(programs(50257, false) != programs(128256, false), "the length of a part is code");
+}
+
 void test_values() {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<std::vector<double>> specials = {{}, {nan}, {0.0, -0.0}, {kInf, -kInf}, {nan, kInf, -kInf}};
@@ -354,6 +366,7 @@ void test_room_of_sums() {
 
 int main() {
   test_plans();
+  test_sizes();
   test_values();
   test_types();
   test_one_value();
