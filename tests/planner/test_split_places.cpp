@@ -296,6 +296,21 @@ void test_dimensions() {
   check_split({.kept = 3, .reduced = {5, 4103}}, true);
 }
 
+/// What moves at once lies at multiples of its length in every part.
+void test_vectors() {
+  const auto vector_of = [](const Rows& rows) {
+    planner::Draft draft;
+    draft.graph = RowsGraph(rows).graph;
+    draft.graph.ops[0].op.operands[0].vector = 8;
+    planner::split_reductions(draft, {});
+    const plan::Op& op = draft.graph.ops[0].op;
+    expect(op.operands[0].stride[1] % op.operands[0].vector == 0, describe(rows) + ": a part begins within a vector");
+    return static_cast<int>(op.operands[0].vector);
+  };
+  expect_equal(vector_of({.reduced = {128256}}), 8, "parts of a vocabulary move whole vectors");
+  expect_equal(vector_of({.reduced = {65544}, .reduces = {kSum}}), 1, "parts of 8193 elements");
+}
+
 void test_left_alone() {
   check_split({.reduced = {16415}}, false);                              // too short
   check_split({.kept = 67, .reduced = {16416}}, false);                  // rows enough for the workers
@@ -372,6 +387,7 @@ int main() {
   test_one_value();
   test_mixed();
   test_dimensions();
+  test_vectors();
   test_left_alone();
   test_stored_elements();
   test_shared_extreme();

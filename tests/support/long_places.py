@@ -60,20 +60,16 @@ def special_rows(words: int, dtype: torch.dtype, device: str = "cpu") -> dict[st
 
 
 def compiled(body, *inputs, dynamic: bool = False):
-    """The results of the compiled body, and the names of the ops of its plans."""
+    """The results of the compiled body, and the ops and tensors of its plans that are named `.parts`."""
     torch._dynamo.reset()
     with recording() as records, torch.no_grad():
         results = torch.compile(body, backend=ark, options={"strict": True}, dynamic=dynamic)(*inputs)
-    symbols = [s for record in records for s in record.segments]
-    return results, [name for s in symbols for name in op_names(s.executable.plan_text())]
-
-
-def op_names(plan_text: str) -> list[str]:
-    return re.findall(r"[^\s\"']+\.parts\b", plan_text)
+    plans = [] if dynamic else [s.executable.plan_text() for record in records for s in record.segments]
+    return results, [name for text in plans for name in re.findall(r"\S+\.parts\b", text)]
 
 
 def same_bits(actual, wanted) -> None:
-    """Shapes, dtypes and every bit, but the sign of zero: the greatest of zeros may be either."""
+    """Shapes, dtypes and every value exactly. The greatest of zeros of both signs is either, in eager as well."""
     actual, wanted = ([x] if isinstance(x, torch.Tensor) else list(x) for x in (actual, wanted))
     for mine, theirs in zip(actual, wanted, strict=True):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
