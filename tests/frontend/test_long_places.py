@@ -1,4 +1,4 @@
-"""argmax, argmin, max and min with places over long rows on the host target: cut into parts, eager's results exactly."""
+"""argmax, argmin, max and min over long rows on the host target: cut into parts, eager's results exactly."""
 
 from __future__ import annotations
 

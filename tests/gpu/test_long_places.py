@@ -13,7 +13,7 @@ INTEGERS = [torch.int64, torch.int32, torch.uint8]
 
 
 def check(body, x: torch.Tensor) -> None:
-    """Eager on the CPU: its places are the first ones by its documentation's rules, a GPU's may be any of equals."""
+    """Eager on the CPU: its place is the first of equals, that of its kernels for GPUs is not promised."""
     actual, names = compiled(body, x)
     assert any(name.endswith(".parts") for name in names), names
     actual = [actual] if isinstance(actual, torch.Tensor) else actual
@@ -24,7 +24,7 @@ def check(body, x: torch.Tensor) -> None:
 @pytest.mark.parametrize("name", BODIES)
 def test_bodies(name, words):
     torch.manual_seed(34)
-    for rows in (1, 3, 64):
+    for rows in (1, 3, 32):
         check(BODIES[name], random_rows(rows, words, torch.bfloat16, "cuda"))
 
 

@@ -28,7 +28,7 @@ def random_rows(rows: int, words: int, dtype: torch.dtype, device: str = "cpu") 
 
 
 def special_rows(words: int, dtype: torch.dtype, device: str = "cpu") -> dict[str, torch.Tensor]:
-    """Rows [3, words] by what their values have to say of the rules: the first of equals, NaN before all, zeros equal."""
+    """Rows [3, words] by the rule that they ask for: the first of equals, NaN before all, zeros equal."""
     nan, inf = float("nan"), float("inf")
     middle, last = words // 2, words - 1
     cases = {}
