@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
+from ark_torch.records import recording
 from tests.support.long_places import BODIES, WORDS, compiled, random_rows, same_bits, special_rows
 
-pytest.importorskip("ark_torch._C")
+_C = pytest.importorskip("ark_torch._C")
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 
@@ -120,3 +123,15 @@ def test_workers(workers):
     x = special_rows(50257, torch.float32)["equals far apart"]
     body = torch.compile(BODIES["both"], backend="ark", options={"strict": True, "workers": workers}, dynamic=False)
     same_bits(body(x), BODIES["both"](x))
+
+
+def test_sizes_share_a_kernel():
+    """Other numbers of rows and other lengths, cut or whole, change no code."""
+    torch._dynamo.reset()
+    with recording() as records:
+        body = torch.compile(BODIES["argmax"], backend="ark", options={"strict": True}, dynamic=True)
+        body(random_rows(3, 50257, torch.bfloat16))
+    (segment,) = records[0].segments
+    sizes = [[3, 50257], [2, 50257], [64, 50257], [80, 50257], [2, 128256], [5, 33333], [4, 1000]]
+    sources = _C.kernel_sources(json.dumps(segment.lowered.graph), sizes)
+    assert [size for size, source in zip(sizes, sources) if source != sources[0]] == []
