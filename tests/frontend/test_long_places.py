@@ -135,3 +135,28 @@ def test_sizes_share_a_kernel():
     sizes = [[3, 50257], [2, 50257], [64, 50257], [80, 50257], [2, 128256], [5, 33333], [4, 1000]]
     sources = _C.kernel_sources(json.dumps(segment.lowered.graph), sizes)
     assert [size for size, source in zip(sizes, sources) if source != sources[0]] == []
+
+
+def test_programs_around_places():
+    """Elements that know their index, tables before and behind, values of the row."""
+    x, table = random_rows(3, 50257, torch.float32), torch.randn(50257, 8)
+    rows, bias = torch.tensor([2, 0, 2, 1]), torch.randn(50257)
+    word = torch.arange(50257)
+
+    def masked(x):
+        return x.masked_fill(word % 5 > 2, float("-inf")).argmax(-1), torch.where(word > 40_000, x, 9.0).argmin(-1)
+
+    bodies = {
+        "masked": masked,
+        "index": lambda x: (x + word * 1e-4).argmax(-1),
+        "rows of a table": lambda x: x[rows].argmax(-1),
+        "table behind": lambda x: table[x.argmax(-1)],
+        "bias": lambda x: (x + bias).max(-1),
+        "value of the row": lambda x: (x * x[:, :1]).argmax(-1),
+        "two tensors": lambda x: ((x + bias).argmax(-1), (x - bias).argmin(-1), x.argmax(-1)),
+        "equal to another": lambda x: x.argmax(-1) == x.argmin(-1),
+    }
+    for name, body in bodies.items():
+        actual, names = compiled(body, x)
+        same_bits(actual, body(x))
+        assert names, name
