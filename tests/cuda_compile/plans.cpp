@@ -223,6 +223,58 @@ NamedPlan row_plan() {
   return {"row", p};
 }
 
+/// Parts of rows of a vocabulary: extremes and places of (row, part, element). `counts`: sums beside them, of elements
+/// that no later part has.
+plan::Op places_of_parts(plan::Plan& p, DType type, const std::vector<int64_t>& sizes, const RowOperand& x,
+                         bool counts) {
+  const std::vector<ReduceOp> reduces = {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kArgMax, ReduceOp::kArgMin};
+  const int results = counts ? 5 : 4;
+  ProgramBuilder b(ProgramKind::kRow, 3, 1, 1 + results);
+  const int value = b.load(0, type);
+  const DType wide = compute_type(type);
+  std::vector<RowOperand> operands = {x};
+  const auto add = [&](int result, DType of) {
+    b.store(static_cast<int>(operands.size()), of, result, true);
+    operands.push_back({of, {sizes[1], 1, 0}});
+  };
+  for (const ReduceOp reduce : reduces) {
+    const DType of = reduce >= ReduceOp::kArgMax ? DType::kI64 : wide;
+    add(b.reduce(reduce, value, of), of);
+  }
+  if (counts) {
+    const int before = b.op(Opcode::kLt, b.index(2), b.constant(4184, DType::kI64), -1, DType::kBool);
+    const int is_last = b.op(Opcode::kEq, b.index(1), b.constant(11, DType::kI64), -1, DType::kBool);
+    const int owned = b.op(Opcode::kLogicalOr, before, is_last, -1, DType::kBool);
+    add(b.reduce(ReduceOp::kSum, b.op(Opcode::kWhere, owned, value, b.constant(0, wide), wide), wide), wide);
+  }
+  return row_op(add_program(p, b), "places of parts", sizes, 1, operands);
+}
+
+/// Places in whole rows, from those in their parts (planner/tile/split_places.h).
+plan::Op places_of_rows(plan::Plan& p, DType type, int64_t rows, int64_t parts) {
+  ProgramBuilder b(ProgramKind::kRow, 2, 1, 4);
+  const int extremes = b.load(0, type), places = b.load(1, DType::kI64);
+  b.store(2, type, b.reduce(ReduceOp::kMax, extremes, type), true);
+  const int best = b.reduce(ReduceOp::kArgMax, extremes, DType::kI64), part = b.index(1);
+  const int begin = b.op(Opcode::kMul, part, b.constant(4184, DType::kI64), -1, DType::kI64);
+  const int place = b.op(Opcode::kAdd, places, begin, -1, DType::kI64);
+  const int is_best = b.op(Opcode::kEq, part, best, -1, DType::kBool);
+  const int chosen = b.op(Opcode::kWhere, is_best, place, b.constant(-1, DType::kI64), DType::kI64);
+  b.store(3, DType::kI64, b.reduce(ReduceOp::kMax, chosen, DType::kI64), true);
+  return row_op(add_program(p, b), "places of rows", {rows, parts}, 1,
+                {{type, {parts, 1}}, {DType::kI64, {parts, 1}}, {type, {1, 0}}, {DType::kI64, {1, 0}}});
+}
+
+NamedPlan places_plan() {
+  plan::Plan p;
+  p.ops.push_back(places_of_parts(p, DType::kBF16, {1, 30, 4368}, {DType::kBF16, {128256, 4272, 1}, 8}, false));
+  p.ops.push_back(places_of_parts(p, DType::kF32, {3, 12, 4233}, {DType::kF32, {50257, 4184, 1}}, true));
+  p.ops.push_back(places_of_parts(p, DType::kI64, {3, 12, 4233}, {DType::kI64, {50257, 4184, 1}}, true));
+  p.ops.push_back(places_of_rows(p, DType::kF32, 3, 12));
+  p.ops.push_back(places_of_rows(p, DType::kI64, 64, 12));
+  return {"places", p};
+}
+
 NamedPlan column_plan() {
   plan::Plan p;
   {  // two sums of a layer norm's backward
@@ -391,6 +443,7 @@ std::vector<NamedPlan> plans() {
           transposed_plan(),
           pieces_plan(),
           row_plan(),
+          places_plan(),
           column_plan(),
           rows_plan(RowsPlan::kEverySize),
           rows_plan(RowsPlan::kOne),

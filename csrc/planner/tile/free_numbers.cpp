@@ -40,7 +40,7 @@ bool FreeNumbers::is_size(int number) const {
   if (!sizes_vary_) return false;
   for (size_t i = 0; i < program_.instrs.size(); ++i)
     for (const int16_t input : {program_.instrs[i].a, program_.instrs[i].b})
-      if (input == number && (is_extent(i, number) || is_place_factor(i))) return true;
+      if (input == number && is_size_of(i, number)) return true;
   return false;
 }
 
@@ -48,8 +48,19 @@ bool FreeNumbers::is_size(int number) const {
 bool FreeNumbers::takes_freely(size_t i, int input) const {
   const Instr& instr = program_.instrs[i];
   if (instr.op == Opcode::kRand) return instr.c != input;  // seed or offset
-  if (sizes_vary_ && (is_extent(i, input) || is_place_factor(i))) return true;
+  if (sizes_vary_ && is_size_of(i, input)) return true;
   return instr.op == Opcode::kAdd && compute_type(instr.dtype) == DType::kI64;
+}
+
+bool FreeNumbers::is_size_of(size_t i, int input) const {
+  return is_extent(i, input) || is_place_factor(i) || is_part_length(i, input);
+}
+
+/// The part's begin in a row is its number times this.
+bool FreeNumbers::is_part_length(size_t i, int input) const {
+  const Instr& instr = program_.instrs[i];
+  return program_.kind == ProgramKind::kRow && instr.op == Opcode::kMul && instr.b == input &&
+         program_.instrs[static_cast<size_t>(instr.a)].op == Opcode::kIndex;
 }
 
 bool FreeNumbers::is_extent(size_t i, int input) const {

@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "planner/depend.h"
+#include "planner/fuse/emit.h"
+#include "planner/tile/split_places.h"
 
 namespace ark::planner {
 namespace {
@@ -17,6 +19,8 @@ using abi::TaskKind;
 struct Flow {
   std::vector<bool> after_reduce;  // on a Reduce
   std::vector<int> reduces;        // the Reduces, in order
+  std::vector<int> extreme;        // per instruction: of a place, the Reduce of the value there; else -1
+  size_t num_asked = 0;            // instructions behind these are extremes that only their places need
 };
 
 std::vector<int16_t*> registers(Instr& instr) {
@@ -27,7 +31,8 @@ std::vector<int16_t*> registers(Instr& instr) {
   return result;
 }
 
-/// None when the program is not one simple reduction: nested reductions, elements stored after the reduction.
+/// None when the program is not one simple reduction: nested reductions, elements stored after the reduction, places
+/// without extremes (with_extremes).
 std::optional<Flow> flow_of(const Program& program) {
   Flow flow;
   flow.after_reduce.assign(program.instrs.size(), false);
@@ -38,8 +43,7 @@ std::optional<Flow> flow_of(const Program& program) {
     }
     if (instr.op == Opcode::kLoadParts) return std::nullopt;
     if (instr.op == Opcode::kReduce) {
-      const auto reduce = static_cast<ReduceOp>(instr.aux);
-      if (flow.after_reduce[i] || reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin) return std::nullopt;
+      if (flow.after_reduce[i]) return std::nullopt;
       flow.after_reduce[i] = true;
       flow.reduces.push_back(static_cast<int>(i));
     }
@@ -54,8 +58,8 @@ std::optional<Flow> flow_of(const Program& program) {
 /// much as 140 KB.
 constexpr double kPatientBytes = 384 * 1024;
 
-/// Number of parts for the outermost reduced dimension, or 1.
-int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
+/// Of the outermost reduced dimension; one part: the op stays as it is.
+Cut cut_of(const FusedOp& op, bool awaited, const Options& options) {
   const abi::ProgramParams& p = op.op.record.params.program;
   const abi::OpRecord& record = op.op.record;
   const bool column = record.kind == TaskKind::kColumn;
@@ -65,7 +69,7 @@ int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
     const bool is_reduced = column ? d < p.reduce_dims : d >= p.num_dims - p.reduce_dims;
     (is_reduced ? reduced : kept) *= record.size[d];
   }
-  if (kept == 0 || reduced == 0) return 1;
+  if (kept == 0 || reduced == 0) return {};
   // Columns: tiles of up to 256 columns; a part of 128 rows lines up with a matmul's row block. Rows: a CTA per row.
   const int64_t tiles = column ? (kept + 255) / 256 : kept;
   int64_t least = column ? 64 : 8192;
@@ -74,7 +78,7 @@ int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
     least = std::max<int64_t>(least, std::llround(kPatientBytes / row_bytes / 128) * 128);
   }
   const int64_t workers = options.machine.num_workers;
-  if (p.num_dims == abi::kMaxDims || tiles * 2 > workers || reduced < 4 * least) return 1;
+  if (p.num_dims == abi::kMaxDims || tiles * 2 > workers || reduced < 4 * least) return {};
   const int64_t size = record.size[outermost], inner = reduced / size;
   int64_t best = 1;
   double best_cost = 1e30;
@@ -86,23 +90,63 @@ int64_t num_parts(const FusedOp& op, bool awaited, const Options& options) {
     if (column && part % 128 != 0) cost *= 1.2;
     if (cost < best_cost) best = parts, best_cost = cost;
   }
-  return best;
+  return {best, size / best, size / best};
+}
+
+/// How an op is split: its program, perhaps with extremes behind, and what depends on what there.
+struct Split {
+  Cut cut;
+  Program program;
+  Flow flow;
+};
+
+std::optional<Split> split_of_places(const FusedOp& op, const Program& program, const Options& options) {
+  if (program.kind != ProgramKind::kRow) return std::nullopt;
+  const Cut cut = cut_for_places(op, program, options.machine.num_workers);
+  if (cut.parts == 1) return std::nullopt;
+  std::optional<Extremes> extremes = with_extremes(program);
+  if (!extremes) return std::nullopt;
+  std::optional<Flow> flow = flow_of(extremes->program);
+  if (!flow) return std::nullopt;
+  flow->extreme = std::move(extremes->extreme);
+  flow->num_asked = extremes->num_asked;
+  return Split{cut, std::move(extremes->program), std::move(*flow)};
+}
+
+std::optional<Split> split_of(const FusedOp& op, bool awaited, const FusedGraph& graph, const Options& options) {
+  const TaskKind kind = op.op.record.kind;
+  if (kind != TaskKind::kColumn && kind != TaskKind::kRow) return std::nullopt;
+  const Program& program = graph.programs[op.op.record.params.program.program];
+  if (yields_places(program)) return split_of_places(op, program, options);
+  const Cut cut = cut_of(op, awaited, options);
+  if (cut.parts == 1) return std::nullopt;
+  std::optional<Flow> flow = flow_of(program);
+  if (!flow) return std::nullopt;
+  flow->extreme.assign(program.instrs.size(), -1);
+  flow->num_asked = program.instrs.size();
+  return Split{cut, program, std::move(*flow)};
 }
 
 class Splitter {
  public:
-  Splitter(FusedGraph& graph, const FusedOp& op, int64_t parts, Flow flow)
+  Splitter(FusedGraph& graph, const FusedOp& op, Split split)
       : graph_(graph),
         whole_(op),
         params_(op.op.record.params.program),
-        program_(graph.programs[params_.program]),
-        parts_(parts),
-        flow_(std::move(flow)),
+        program_(std::move(split.program)),
+        cut_(split.cut),
+        flow_(std::move(split.flow)),
         column_(op.op.record.kind == TaskKind::kColumn) {}
 
-  std::pair<FusedOp, FusedOp> split() {
+  /// None, and the graph as it was, where a record has no room for one of the two.
+  std::optional<std::pair<FusedOp, FusedOp>> split() {
+    const size_t storages = graph_.storages.size(), programs = graph_.programs.size();
     make_storages();
-    return {first_op(), second_op()};
+    std::pair<FusedOp, FusedOp> ops{first_op(), second_op()};
+    if (std::max(ops.first.op.operands.size(), ops.second.op.operands.size()) <= kMaxOperands) return ops;
+    graph_.storages.resize(storages);
+    graph_.programs.resize(programs);
+    return std::nullopt;
   }
 
  private:
@@ -111,14 +155,17 @@ class Splitter {
   int64_t last_kept() const { return kept_dims() == 0 ? 1 : whole_.op.record.size[params_.num_dims - 1]; }
   int outermost() const { return column_ ? 0 : kept_dims(); }
 
+  /// A store of the second op: once per kept element.
+  bool is_late(int i) const { return flow_.after_reduce[i] || program_.instrs[i].uniform; }
+
   void make_storages() {
     kept_total_ = 1;
     for (int d = 0; d < kept_dims(); ++d) kept_total_ *= whole_.op.record.size[kept_dim(d)];
     for (int reduce : flow_.reduces) {
       Storage storage;
       storage.dtype = compute_type(program_.instrs[reduce].dtype);
-      storage.num_elements = kept_total_ * parts_;
-      storage.sizes = {column_ ? parts_ : kept_total_, column_ ? kept_total_ : parts_};
+      storage.num_elements = kept_total_ * cut_.parts;
+      storage.sizes = {column_ ? cut_.parts : kept_total_, column_ ? kept_total_ : cut_.parts};
       storage.strides = {storage.sizes[1], 1};
       storage.name = whole_.op.name + ".parts";
       parts_storage_.push_back(static_cast<StorageId>(graph_.storages.size()));
@@ -142,7 +189,7 @@ class Splitter {
     x.vector = static_cast<signed char>(vector_of(storage.dtype, inner));
     x.index_operand = -1;
     x.stride[part_dim] = column_ ? kept_total_ : 1;
-    int64_t stride = column_ ? 1 : parts_;
+    int64_t stride = column_ ? 1 : cut_.parts;
     for (int d = kept_dims() - 1; d >= 0; --d) {
       x.stride[first_kept + d] = stride;
       stride *= whole_.op.record.size[kept_dim(d)];
@@ -184,6 +231,8 @@ class Splitter {
         place[i] = (this->*index)(instr, out);
         continue;
       }
+      check(instr.op != Opcode::kParameter, "op '", whole_.op.name, "': a number stands in the record already");
+      if (instr.op == Opcode::kReduce && owned_ >= 0) instr.a = append_owned_value(out, instr, owned_);
       place[i] = static_cast<int>(out.instrs.size());
       out.instrs.push_back(instr);
     }
@@ -192,11 +241,11 @@ class Splitter {
 
   abi::Operand first_strides(const abi::Operand& x) const {
     abi::Operand y = x;
-    const int64_t part = whole_.op.record.size[outermost()] / parts_;
     // column: (part's rows, other reduced, parts, kept); row: (kept, parts, part's elements, other reduced)
     const int insert = column_ ? params_.reduce_dims : kept_dims();
     for (int d = params_.num_dims; d > insert; --d) y.stride[d] = x.stride[d - 1];
-    y.stride[insert] = x.stride[outermost()] * part;
+    y.stride[insert] = x.stride[outermost()] * cut_.step;
+    while (y.vector > 1 && y.stride[params_.num_dims] == 1 && y.stride[insert] % y.vector != 0) y.vector /= 2;
     return y;
   }
   abi::Operand second_strides(const abi::Operand& x) const {
@@ -219,7 +268,7 @@ class Splitter {
     }
     const int16_t in_part = add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(column_ ? 0 : insert + 1)});
     const int16_t part = add({.op = Opcode::kIndex, .aux = static_cast<int16_t>(insert)});
-    const int16_t size = add({.op = Opcode::kConst, .imm_int = whole_.op.record.size[outermost()] / parts_});
+    const int16_t size = add({.op = Opcode::kConst, .imm_int = cut_.step});
     const int16_t before = add({.op = Opcode::kMul, .a = part, .b = size});
     return add({.op = Opcode::kAdd, .a = in_part, .b = before});
   }
@@ -264,13 +313,15 @@ class Splitter {
     op.op.bytes = whole_.op.bytes;
     op.op.flops = whole_.op.flops;
     Program program;
+    const int part_dim = column_ ? params_.reduce_dims : kept_dims();
+    owned_ = counts_twice() ? append_owned(program, cut_, part_dim) : int16_t{-1};
     std::vector<int> roots = flow_.reduces;
     for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
-      if (program_.instrs[i].op == Opcode::kStore && !flow_.after_reduce[i]) roots.push_back(i);
+      if (program_.instrs[i].op == Opcode::kStore && !is_late(i)) roots.push_back(i);
     }
     copy_slice(roots, std::vector<int>(program_.instrs.size(), -1), op, program, &Splitter::first_strides,
                &Splitter::first_index);
-    const int part_dim = column_ ? params_.reduce_dims : kept_dims();
+    owned_ = -1;
     for (size_t r = 0; r < flow_.reduces.size(); ++r) {
       Instr store{.op = Opcode::kStore, .dtype = graph_.storages[parts_storage_[r]].dtype};
       store.a = static_cast<int16_t>(places_[flow_.reduces[r]]);
@@ -283,37 +334,67 @@ class Splitter {
     abi::i64* size = op.op.record.size;
     std::copy(whole_.op.record.size, whole_.op.record.size + params_.num_dims, size);
     for (int d = params_.num_dims; d > part_dim; --d) size[d] = whole_.op.record.size[d - 1];
-    size[part_dim] = parts_;
-    size[column_ ? 0 : part_dim + 1] = whole_.op.record.size[outermost()] / parts_;
+    size[part_dim] = cut_.parts;
+    size[column_ ? 0 : part_dim + 1] = cut_.length;
     finish(op, std::move(program), params_.num_dims + 1, params_.reduce_dims);
     return op;
+  }
+
+  size_t number_of(int reduce) const {
+    return static_cast<size_t>(std::find(flow_.reduces.begin(), flow_.reduces.end(), reduce) - flow_.reduces.begin());
+  }
+  /// Elements from one part's begin to the next one's.
+  int64_t part_step() const {
+    int64_t step = cut_.step;
+    for (int d = outermost() + 1; d < params_.num_dims; ++d) step *= whole_.op.record.size[d];
+    return step;
+  }
+  bool counts_twice() const {
+    return cut_.overlaps() && std::any_of(flow_.reduces.begin(), flow_.reduces.end(),
+                                          [&](int reduce) { return counts_elements(program_.instrs[reduce]); });
+  }
+
+  /// The register of what the parts have stored of a Reduce, loaded once.
+  int16_t load_parts(int reduce, FusedOp& op, Program& program, std::vector<int16_t>& loaded) const {
+    const size_t r = number_of(reduce);
+    if (loaded[r] >= 0) return loaded[r];
+    const Storage& storage = graph_.storages[parts_storage_[r]];
+    Instr load{.op = Opcode::kLoad, .dtype = storage.dtype};
+    load.operand = static_cast<int16_t>(op.op.operands.size());
+    op.op.operands.push_back(
+        parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? last_kept() : cut_.parts));
+    op.access.push_back(Access::kRead);
+    op.op.bytes += storage.num_elements * size_bytes(storage.dtype);
+    program.instrs.push_back(load);
+    return loaded[r] = static_cast<int16_t>(program.instrs.size() - 1);
   }
 
   FusedOp second_op() {
     FusedOp op = base("");
     Program program;
     std::vector<int> stop(program_.instrs.size(), -1);
-    for (size_t r = 0; r < flow_.reduces.size(); ++r) {
-      const Storage& storage = graph_.storages[parts_storage_[r]];
-      Instr load{.op = Opcode::kLoad, .dtype = storage.dtype};
-      load.operand = static_cast<int16_t>(op.op.operands.size());
-      op.op.operands.push_back(
-          parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? last_kept() : parts_));
-      op.access.push_back(Access::kRead);
-      op.op.bytes += storage.num_elements * size_bytes(storage.dtype);
-      Instr reduce = program_.instrs[flow_.reduces[r]];
-      reduce.a = static_cast<int16_t>(program.instrs.size());
-      program.instrs.push_back(load);
-      program.instrs.push_back(reduce);
-      stop[flow_.reduces[r]] = static_cast<int>(program.instrs.size()) - 1;
+    std::vector<int16_t> loaded(flow_.reduces.size(), -1);
+    for (int reduce : flow_.reduces) {
+      if (reduce >= static_cast<int>(flow_.num_asked)) continue;
+      const int extreme = flow_.extreme[reduce];
+      if (extreme >= 0) load_parts(extreme, op, program, loaded);
+      const int16_t parts = load_parts(reduce, op, program, loaded);
+      Instr instr = program_.instrs[reduce];
+      if (extreme >= 0) {
+        stop[reduce] = append_place(program, instr, loaded[number_of(extreme)], parts, kept_dims(), part_step());
+        continue;
+      }
+      instr.a = parts;
+      program.instrs.push_back(instr);
+      stop[reduce] = static_cast<int>(program.instrs.size()) - 1;
     }
     std::vector<int> roots;
     for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
-      if (program_.instrs[i].op == Opcode::kStore && flow_.after_reduce[i]) roots.push_back(i);
+      if (program_.instrs[i].op == Opcode::kStore && is_late(i)) roots.push_back(i);
     }
     copy_slice(roots, stop, op, program, &Splitter::second_strides, &Splitter::second_index);
     for (int d = 0; d < kept_dims(); ++d) op.op.record.size[column_ ? d + 1 : d] = whole_.op.record.size[kept_dim(d)];
-    op.op.record.size[column_ ? 0 : kept_dims()] = parts_;
+    op.op.record.size[column_ ? 0 : kept_dims()] = cut_.parts;
     finish(op, std::move(program), kept_dims() + 1, 1);
     return op;
   }
@@ -322,12 +403,13 @@ class Splitter {
   const FusedOp& whole_;
   const abi::ProgramParams params_;
   const Program program_;
-  const int64_t parts_;
+  const Cut cut_;
   const Flow flow_;
   const bool column_;
   int64_t kept_total_ = 1;
   std::vector<StorageId> parts_storage_;  // per Reduce
   std::vector<int> places_;               // of the program's instructions in the last copy
+  int16_t owned_ = -1;                    // register of the first op's program: see append_owned
 };
 
 }  // namespace
@@ -340,16 +422,11 @@ void split_reductions(Draft& draft, const Options& options) {
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
     for (int& before : op.after) before = place[before];
-    const TaskKind kind = op.op.record.kind;
-    if (kind == TaskKind::kColumn || kind == TaskKind::kRow) {
-      const int64_t parts = num_parts(op, awaited[i], options);
-      std::optional<Flow> flow;
-      if (parts > 1) flow = flow_of(graph.programs[op.op.record.params.program.program]);
-      if (flow) {
-        auto [first, second] = Splitter(graph, op, parts, std::move(*flow)).split();
-        second.after = first.after;
-        ops.push_back(std::move(first));
-        ops.push_back(std::move(second));
+    if (std::optional<Split> split = split_of(op, awaited[i], graph, options)) {
+      if (auto two = Splitter(graph, op, std::move(*split)).split()) {
+        two->second.after = two->first.after;
+        ops.push_back(std::move(two->first));
+        ops.push_back(std::move(two->second));
         place[i] = static_cast<int>(ops.size()) - 1;
         continue;
       }
