@@ -115,7 +115,6 @@ NamedPlan beside_plan(bool backward) {
          {TaskKind::kAttentionBackwardRows, TaskKind::kAttentionBackward, TaskKind::kAttentionBackwardQuery})
       add_attention(p, kind);
   } else {
-    add_small(p, {e.rotary, true, true});
     add_attention(p, TaskKind::kAttentionForward);
   }
   return {backward ? "small_tiles_backward" : "small_tiles_forward", p};
