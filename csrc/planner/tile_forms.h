@@ -13,8 +13,8 @@ struct TileForm {
   double op_seconds;     // of each arithmetic instruction of an epilogue
 };
 
-/// Measured (docs/notes): wide and narrow tiles in a training step; small ones take 250 cycles for 64 k, and an eighth of
-/// a wide tile's elements go through the epilogue (derived).
+/// Measured: wide and narrow tiles in a training step; small ones alone take 250 cycles for 64 k, and an eighth of a
+/// wide tile's elements go through their epilogue (derived).
 inline constexpr TileForm kWideTile{128, 256, 64, 0.67e-6, 4.2e-6, 0.9e-6};
 inline constexpr double kNarrowShare = 0.64;  // of a wide tile's time: 0.61 to 0.66 measured
 inline constexpr TileForm kNarrowTile{

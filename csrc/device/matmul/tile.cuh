@@ -1,12 +1,13 @@
 // kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
 // Each consumer warpgroup computes 64 rows of the tile. Products of few tiles run as small ones, of 64 x 64 with steps
-// of 128 k: each warpgroup sums all of the tile over half of every step, the epilogue joins the halves. What bounds it (one H200, us per step of k on every SM): the
-// products alone 0.65 at 1.71 GHz, the power limit (0.52 at 1.98); the copies alone 0.61 to 0.68; both together 0.66.
+// of 128 k: each warpgroup sums all of the tile over half of every step, the epilogue joins the halves. What bounds
+// large tiles (one H200, us per step of k on every SM): the products alone 0.65 at 1.71 GHz, the power limit (0.52 at
+// 1.98); the copies alone 0.61 to 0.68; both together 0.66.
 //
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
-// Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64 k,
-// else 64 k of 64 rows.
+// Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
+// k, else 64 k of 64 rows.
 #pragma once
 #include "device/loop/loop.cuh"
 #include "device/loop/page_walk.cuh"

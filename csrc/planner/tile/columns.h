@@ -1,5 +1,5 @@
-// Part of tile: which products without small tiles get tiles of 128 x 256 and which of 128 x 128. Narrow tiles take more
-// of the workers' time but balance better.
+// Part of tile: which products without small tiles get tiles of 128 x 256 and which of 128 x 128. Narrow tiles take
+// more of the workers' time but balance better.
 #pragma once
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Part of tile: which products on the tensor cores get small tiles (64 x 64, device/matmul/tile.cuh). Decided once, before
-// products are split along k and before the others get their columns; both passes find the choice in the record.
+// Part of tile: which products on the tensor cores get small tiles (64 x 64, device/matmul/tile.cuh). Decided once,
+// before products are split along k and before the others get their columns; both passes find the choice in the record.
 #pragma once
 #include "planner/draft.h"
 #include "planner/options.h"
