@@ -29,10 +29,13 @@ uint32_t broadcast_operands(const plan::Op& op, const Program& program, int firs
 /// Bit: the number of a floating-point type; masks of all others are read as bool (device/attention/mask_range.cuh).
 uint32_t mask_type(DType type) { return 1u << static_cast<int>(is_float(type) ? type : DType::kBool); }
 
-/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), see device/matmul/tile.cuh.
+/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), of small tiles bit 16 + (f16 << 2 | ..), see
+/// device/matmul/tile.cuh.
 uint32_t matmul_variant(const abi::MatmulTileParams& p) {
   const bool half = p.dtype == static_cast<int>(DType::kF16);
-  return 1u << (half << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0));
+  const int layout = (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
+  if (p.tile_m == abi::kSmallTile) return 1u << (16 | half << 2 | layout);
+  return 1u << (half << 3 | (p.tile_n == 256) << 2 | layout);
 }
 /// Bit (a mn-major << 1 | b mn-major), see device/matmul/float.cuh.
 uint32_t float_layout(const abi::MatmulTileParams& p) { return 1u << ((p.a_k_major == 0) << 1 | (p.b_k_major == 0)); }

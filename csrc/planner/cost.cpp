@@ -4,6 +4,7 @@
 
 #include "plan/kinds.h"
 #include "planner/float_tiles.h"
+#include "planner/tile_forms.h"
 
 namespace ark::planner {
 namespace {
@@ -35,11 +36,9 @@ bool is_arithmetic(Opcode op) {
 /// Steps of k, then an epilogue that the next tile's products wait for.
 double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& programs) {
   const abi::MatmulTileParams& p = op.record.params.matmul;
-  const double share = p.tile_n == 256 ? 1.0 : 0.64;  // of a tile of 128 x 256
   int instructions = 0;
   for (const Instr& instr : programs[static_cast<size_t>(p.program)].instrs) instructions += is_arithmetic(instr.op);
-  const double steps = static_cast<double>((p.k + p.tile_k - 1) / p.tile_k);
-  return share * (steps * 0.67e-6 + 4.2e-6 + instructions * 0.9e-6);
+  return tile_seconds(tile_form(p), p.k, instructions);
 }
 
 /// What wgmma computes of a head for what there is of it: heads are padded to 64 or 128 columns.

@@ -73,5 +73,7 @@ struct NamedPlan {
 std::vector<NamedPlan> plans();
 /// Products, epilogues and attention of a training step, forward and backward; fp32 products beside them.
 std::vector<NamedPlan> training_plans();
+/// Small tiles of products: in every layout, and beside the other tiles and attention.
+std::vector<NamedPlan> small_tile_plans();
 
 }  // namespace ark::cuda_compile

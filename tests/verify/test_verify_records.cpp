@@ -108,6 +108,26 @@ void test_within() {
     test::fail("overlapping rows: got " + message, __FILE__, __LINE__);
 }
 
+/// Products of few tiles: what small tiles cannot do, and maps of other boxes.
+void test_small_tiles() {
+  using enum abi::TaskKind;
+  const plan::Plan plan = plan_of(layers(1, 128, 64, 1, DType::kBF16), true, true, 132);
+  const auto params = [](plan::Plan& p) -> abi::MatmulTileParams& {
+    return op_of(p, kMatmulTile).record.params.matmul;
+  };
+  plan::Plan same = plan;
+  EXPECT_EQ(params(same).tile_m, abi::kSmallTile);
+  EXPECT_EQ(complaint(plan), "");
+  must_fail(plan, "tiles of 64 x 64, steps of 64", [&](plan::Plan& p) { params(p).tile_k = 64; });
+  must_fail(plan, "pairs 64 apart", [&](plan::Plan& p) { params(p).pair_distance = 64; });
+  must_fail(plan, "has other sizes than it", [&](plan::Plan& p) {
+    plan::TensorMap& map = p.maps[static_cast<size_t>(params(p).map_a)];
+    map.sizes = {params(p).k, params(p).m, 1};
+    map.strides_bytes.erase(map.strides_bytes.begin() + 1);
+    map.box = {64, 64, 1};
+  });
+}
+
 /// Sums of nothing have tiles and results: their grids are checked like others.
 void test_sums_of_nothing() {
   for (const int64_t reduced : {0, 1}) {
@@ -127,6 +147,7 @@ void test_sums_of_nothing() {
 
 int main() {
   test_within();
+  test_small_tiles();
   test_sums_of_nothing();
   const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
   damage_buffers(plan);

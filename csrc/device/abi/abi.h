@@ -146,13 +146,17 @@ struct MatmulRowsParams {
   Segment segment[kMaxSegments];
 };
 
+/// Small tiles of kMatmulTile: rows and columns, k of a step, and of a block of k.
+inline constexpr int kSmallTile = 64, kSmallTileK = 128, kSmallTileBlock = 64;
+
 /// kMatmulTile, kMatmulFloat, kMatmulSimple: c[b, m, n] = sum_k a[b, m, k] * b[b, k, n]; operands 0 (a: dims b, m, k)
-/// and 1 (b: dims b, k, n). kMatmulTile: bf16 or f16, tile_m 128, tile_n 128 or 256, tile_k 64. Tensor maps of rank 3,
-/// innermost first: (k, rows, batch) with box (64, 128, 1) for a k-major operand, (rows, k, batch) with box (64, 64, 1)
-/// for the other; rows are m of a, n of b. TMA wants addresses and strides of 16 bytes' alignment (else kMatmulSimple).
-/// pair_distance divides 64 (a pair lies in one block of 128 columns). kMatmulFloat: f32, tile_m and tile_n 64 or 128,
-/// tile_k 32, boxes (32, 64, 1) and (64, 32, 1). kMatmulSimple: tile_m 64, tile_n 64, no maps. Of both, pair_distance
-/// divides 32.
+/// and 1 (b: dims b, k, n). kMatmulTile: bf16 or f16, tile_m 128, tile_n 128 or 256, tile_k 64, or small tiles of 64 x
+/// 64, tile_k 128. Tensor maps of rank 3, innermost first: (k, rows, batch) with box (64, 128, 1) for a k-major
+/// operand, (rows, k, batch) with box (64, 64, 1) for the other; rows are m of a, n of b. Of small tiles, whose k is
+/// whole blocks of 64: (64, rows, block, batch) with box (64, 64, 2, 1), and (rows, k, batch) with box (64, 128, 1).
+/// TMA wants addresses and strides of 16 bytes' alignment (else kMatmulSimple). pair_distance divides 64 (a pair lies
+/// in one block of 128 columns), of small tiles 32. kMatmulFloat: f32, tile_m and tile_n 64 or 128, tile_k 32, boxes
+/// (32, 64, 1) and (64, 32, 1). kMatmulSimple: tile_m 64, tile_n 64, no maps. Of both, pair_distance divides 32.
 /// Grid: (batch, m blocks, n blocks).
 struct MatmulTileParams {
   i32 batch, m, n, k;

@@ -10,14 +10,14 @@ namespace ark::device {
 /// The program over all chunks by vectors of V. Where operands take few registers, a vector's are loaded when the same
 /// vector of the chunk before has been computed (a wait for memory per vector is longer than the rest); else one vector
 /// ahead.
-template <class Program, int V, int kRegisters>
-ARK_DEVICE void run_vectors(const WarpTile<Program>& tile, const float (&acc)[kRegisters]) {
-  using Walk = VectorWalk<Program, V>;
+template <int V, class Tile, int kRegisters>
+ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
+  using Walk = VectorWalk<Tile, V>;
   constexpr int kCount = Walk::kCount;
   const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
   Walk here(tile), ahead = here;
   tile.stage(0, acc, staging);
-  if constexpr (kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 64 && !reads_pairs<Program>()) {
+  if constexpr (kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 64 && !reads_pairs<typename Tile::Program>()) {
     typename Walk::Inputs inputs[kCount] = {};
 #pragma unroll
     for (int u = 0; u < kCount; ++u) ahead.load(u, inputs[u], false);
@@ -53,9 +53,10 @@ ARK_DEVICE void run_vectors(const WarpTile<Program>& tile, const float (&acc)[kR
 }
 
 /// Vectors of V elements by coordinates and strides: lengths and operands of any kind.
-template <class Program, int V, int kRegisters>
-ARK_DEVICE void run_strided(const WarpTile<Program>& tile, const float (&acc)[kRegisters]) {
-  using Layout = typename WarpTile<Program>::Layout;
+template <int V, class Tile, int kRegisters>
+ARK_DEVICE void run_strided(const Tile& tile, const float (&acc)[kRegisters]) {
+  using Program = typename Tile::Program;
+  using Layout = typename Tile::Layout;
   constexpr int kPerRow = Layout::kColumns / V;
   const u32 staging = tile.staging();
 #pragma unroll 1
@@ -67,6 +68,7 @@ ARK_DEVICE void run_strided(const WarpTile<Program>& tile, const float (&acc)[kR
       const int row = i / kPerRow, column = i % kPerRow * V;
       const i32 x[3] = {tile.place.batch, row0 + row, column0 + column};
       if (x[1] >= tile.params().m || x[2] >= tile.params().n) continue;
+      if (Tile::kCutsChunks && column >= tile.columns()) continue;
       typename Program::template Inputs<V> inputs;
       Program::template load<V>(tile.context, x, inputs);
       Program::template run_loaded<V>(tile.context, x, inputs,
@@ -86,33 +88,37 @@ consteval u32 epilogue_ways() {
 }
 
 /// The program over a warpgroup's tile in the first way that fits the op; the last one that there is fits what is left.
-template <class Program, int kRegisters>
-ARK_DEVICE void run_program(const WarpTile<Program>& tile, const float (&acc)[kRegisters]) {
+template <class Tile, int kRegisters>
+ARK_DEVICE void run_program(const Tile& tile, const float (&acc)[kRegisters]) {
+  using Program = typename Tile::Program;
   constexpr u32 kWays = epilogue_ways<Program>();
   constexpr int V = Program::kVector;
-  constexpr bool kWalks = WarpTile<Program>::kWalks, kTwo = V > 2 && kWalks && !reads_pairs<Program>();
+  constexpr bool kWalks = Tile::kWalks, kTwo = V > 2 && kWalks && !reads_pairs<Program>();
   if constexpr ((kWays & kWholeVectors) != 0) {
     if constexpr (kWalks) {
-      if (kWays == kWholeVectors || tile.template moves<V>()) return run_vectors<Program, V>(tile, acc);
+      if (kWays == kWholeVectors || tile.template moves<V>()) return run_vectors<V>(tile, acc);
     } else {
-      if (kWays == kWholeVectors || tile.params().n % V == 0) return run_strided<Program, V>(tile, acc);
+      if (kWays == kWholeVectors || tile.params().n % V == 0) return run_strided<V>(tile, acc);
     }
   }
   if constexpr ((kWays & kTwoElements) != 0 && kTwo)
-    if ((kWays & kSingleElements) == 0 || tile.template moves<2>()) return run_vectors<Program, 2>(tile, acc);
-  if constexpr ((kWays & kSingleElements) != 0) run_strided<Program, 1>(tile, acc);
+    if ((kWays & kSingleElements) == 0 || tile.template moves<2>()) return run_vectors<2>(tile, acc);
+  if constexpr ((kWays & kSingleElements) != 0) run_strided<1>(tile, acc);
 }
 
-/// The epilogue of a warpgroup's tile: 64 rows, `columns` (128 or 256) columns.
-template <class Programs, int kRegisters>
+/// The epilogue of a warpgroup's tile: 64 rows, `columns` (128 or 256) columns; of a small tile half of the rows, 64
+/// columns. kForms: TileForm bits.
+template <class Programs, u32 kForms, int kRegisters>
 ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const float (&acc)[kRegisters],
                              const TilePlace& place, int columns) {
   const abi::MatmulTileParams& p = task.record->params.matmul;
   Programs::epilogue_tile(p.program, [&](auto program) __attribute__((always_inline)) {
-    using Tile = WarpTile<decltype(program)>;
+    using Tile = WarpTile<decltype(program), kForms>;
     const ProgramContext context(task, p.first_operand, consumer.worker);
     const int used = (min(columns, p.n - place.column) + Tile::Layout::kColumns - 1) / Tile::Layout::kColumns;
-    run_program(Tile{context, place, used * Tile::kParts}, acc);
+    Tile tile{context, place};
+    tile.chunks = used * tile.parts();
+    run_program(tile, acc);
   });
 }
 

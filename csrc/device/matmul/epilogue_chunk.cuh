@@ -39,11 +39,16 @@ struct Chunk {
     constexpr int kHalf = (kPairs ? kNumber >> 1 : kNumber) & 1;
     constexpr int kFirst = (kPairs ? kNumber >> 2 : kNumber >> 1) * (kColumns / 2) + kHalf * 2;
     if (kPairs && (kNumber & 1) != lane >> 4) return;
-    const u32 line = staging + (lane >> 2 & (kRows - 1)) * kPitch + (lane & 3) * 8, other = line ^ 16;
+    const u32 line = lane_line(staging, lane);
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
-      shared_store_two(((j & 4) != 0 ? other : line) + j * 32, acc[kFirst + j * 4], acc[kFirst + j * 4 + 1]);
+      shared_store_two(pair_at(line, j), acc[kFirst + j * 4], acc[kFirst + j * 4 + 1]);
   }
+  /// Where the two values lie that a lane has of eight columns in wgmma's layout, from its row's first ones on.
+  static ARK_DEVICE u32 lane_line(u32 staging, int lane) {
+    return staging + (lane >> 2 & (kRows - 1)) * kPitch + (lane & 3) * 8;
+  }
+  static ARK_DEVICE u32 pair_at(u32 line, int eighth) { return ((eighth & 4) != 0 ? line ^ 16 : line) + eighth * 32; }
 
   /// The same for a number that is not a constant.
   template <int kNumber = 0, int kRegisters>

@@ -1,10 +1,12 @@
 // How epilogue programs reach their operands: a lane walks over its vectors of a tile with one address per operand.
 #pragma once
 #include "device/matmul/epilogue_chunk.cuh"
+#include "device/matmul/epilogue_join.cuh"
 
 namespace ark::device {
 
-/// Where a warpgroup's part of a tile lies in the product: 64 rows from `row`, columns from `column`.
+/// Where a warpgroup's part of a tile lies in the product: 64 rows from `row`, columns from `column`; of a small tile 8
+/// rows of every 16 from `row` on.
 struct TilePlace {
   int batch, row, column;
 };
@@ -44,11 +46,15 @@ ARK_DEVICE void store_operand(const WalkContext<kOperands>& c, int number, const
 
 consteval int count_bits(u32 bits) { return bits == 0 ? 0 : static_cast<int>(bits & 1) + count_bits(bits >> 1); }
 
+/// Tiles that a kernel's products have, bits.
+enum TileForm : u32 { kLargeTiles = 1, kSmallTiles = 2 };
+
 /// What a warp does with its part of a tile, whatever the vectors.
-template <class Program>
+template <class ProgramOfTile, u32 kForms>
 struct WarpTile {
+  using Program = ProgramOfTile;
   using Layout = Chunk<reads_pairs<Program>()>;
-  static constexpr int kParts = 16 / Layout::kRows;  // chunks that share their columns
+  static constexpr bool kCutsChunks = kForms != kLargeTiles && Layout::kColumns > abi::kSmallTile;
   static constexpr u32 kPlain = Program::kLoads | Program::kStores;
   // Three registers an operand that is walked over: few programs have more of them than registers are free.
   static constexpr bool kWalks = Program::kNumOperands <= 32 && count_bits(kPlain) <= 6;
@@ -58,15 +64,26 @@ struct WarpTile {
   int chunks;
 
   ARK_DEVICE const abi::MatmulTileParams& params() const { return context.task.record->params.matmul; }
+  /// 64 x 64 elements, of which both warpgroups have sums (epilogue_join.cuh).
+  ARK_DEVICE bool small() const {
+    return kForms == kSmallTiles || (kForms != kLargeTiles && params().tile_m == abi::kSmallTile);
+  }
+  /// Chunks that share their columns.
+  ARK_DEVICE int parts() const { return (small() ? 8 : 16) / Layout::kRows; }
+  /// Columns of a chunk that the tile has.
+  ARK_DEVICE int columns() const { return small() ? abi::kSmallTile : Layout::kColumns; }
   ARK_DEVICE int warp_row() const { return place.row + (thread_index() >> 5 & 3) * 16; }
   ARK_DEVICE u32 staging() const {
     return shared_address(context.worker.shared.scratch) + ((thread_index() >> 5) - 4) * Layout::kBytes;
   }
   template <int kRegisters>
   ARK_DEVICE void stage(int chunk, const float (&acc)[kRegisters], u32 staging) const {
-    __syncwarp();  // the chunk before has been read
-    Layout::stage_any(chunk, acc, staging, thread_index() & 31);
-    __syncwarp();
+    if (small()) return stage_joined<Layout>(chunk, acc, staging);
+    if constexpr (kForms != kSmallTiles) {
+      __syncwarp();  // the chunk before has been read
+      Layout::stage_any(chunk, acc, staging, thread_index() & 31);
+      __syncwarp();
+    }
   }
   /// Whether all operands that are walked over can be moved by V elements.
   template <int V>
@@ -85,9 +102,9 @@ struct WarpTile {
 };
 
 /// A lane's walk over the vectors of V elements of its warp's chunks, rows first.
-template <class Program, int V>
+template <class Tile, int V>
 struct VectorWalk {
-  using Tile = WarpTile<Program>;
+  using Program = typename Tile::Program;
   using Layout = typename Tile::Layout;
   using Inputs = typename Program::template Inputs<V>;
   using Roots = LineRoots<Layout, V>;
@@ -103,6 +120,7 @@ struct VectorWalk {
                       t.place.column + thread_index() % kPerRow * V};
     rows = t.params().m - x[1];
     columns = t.params().n - x[2];
+    if (Tile::kCutsChunks && x[2] >= t.place.column + t.columns()) rows = 0;
     each([&](auto i, const abi::Operand& o) __attribute__((always_inline)) {
       const int size = element_bytes(o.dtype);
       context.at[i.value] = reinterpret_cast<const unsigned char*>(o.offset) + element_offset(o, x) * size;

@@ -1,9 +1,13 @@
 // kMatmulTile: tiles of 128 x 256 or 128 x 128, k in steps of 64, by wgmma from operands that tensor copies bring in.
-// Each consumer warpgroup computes 64 rows of the tile. What bounds it (one H200, us per step of k on every SM): the
-// products alone 0.65 at 1.71 GHz, the power limit (0.52 at 1.98); the copies alone 0.61 to 0.68; both together 0.66.
+// Each consumer warpgroup computes 64 rows of the tile. Products of few tiles run as small ones, of 64 x 64 with steps
+// of 128 k: each warpgroup sums all of the tile over half of every step, the epilogue joins the halves. What bounds
+// large tiles (one H200, us per step of k on every SM): the products alone 0.65 at 1.71 GHz, the power limit (0.52 at
+// 1.98); the copies alone 0.61 to 0.68; both together 0.66.
 //
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
+// Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
+// k, else 64 k of 64 rows.
 #pragma once
 #include "device/loop/loop.cuh"
 #include "device/loop/page_walk.cuh"
@@ -25,8 +29,12 @@ struct StepPages {
   }
 };
 
-/// Which main loops a kernel holds: bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major). Generated code may
-/// narrow it with Programs::kMatmulVariants.
+/// Of tiles so many columns wide, of which 64 are small ones: k and pages of a step.
+consteval int step_k(int columns) { return columns == abi::kSmallTile ? abi::kSmallTileK : 64; }
+consteval int step_pages(int columns) { return columns == 256 ? 3 : 2; }
+
+/// Which main loops a kernel holds: bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), of small tiles bit
+/// 16 + (f16 << 2 | a mn-major << 1 | b mn-major). Generated code may narrow it with Programs::kMatmulVariants.
 template <class Programs>
 consteval u32 matmul_variants() {
   if constexpr (requires { Programs::kMatmulVariants; })
@@ -35,7 +43,17 @@ consteval u32 matmul_variants() {
     return 0xffffu;
 }
 ARK_DEVICE int matmul_variant(const abi::MatmulTileParams& p) {
-  return (p.dtype == kTypeF16) << 3 | (p.tile_n == 256) << 2 | (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
+  const int half = p.dtype == kTypeF16, layout = (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
+  if (p.tile_m == abi::kSmallTile) return 16 | half << 2 | layout;
+  return half << 3 | (p.tile_n == 256) << 2 | layout;
+}
+inline constexpr int kVariantEnd = 24;
+consteval int variant_columns(int variant) { return variant >= 16 ? abi::kSmallTile : (variant & 4) != 0 ? 256 : 128; }
+consteval bool variant_half(int variant) { return (variant & (variant >= 16 ? 4 : 8)) != 0; }
+/// The first of the variants that loaders treat alike: those of one type.
+consteval int loader_variant(int variant) { return variant & (variant >= 16 ? ~4 : ~8); }
+ARK_DEVICE int loader_variant_of(const abi::MatmulTileParams& p) {
+  return matmul_variant(p) & (p.tile_m == abi::kSmallTile ? ~4 : ~8);
 }
 
 template <class Programs>
@@ -59,24 +77,33 @@ struct MatmulTile {
 #pragma unroll
       for (int j = 0; j < kAccumulators; ++j) acc[j] = 0.0f;
       wgmma_keep(acc);
-      multiply_any<0>(consumer, matmul_variant(p), (p.k + 63) / 64, acc);
+      multiply_any<0>(consumer, matmul_variant(p), p.k, acc);
       consumer.mark_loaded();
       consumer.stamp(2);
       // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
       if (p.a_immutable && p.b_immutable) consumer.wait_for(task, task.first + i, 1);
-      run_epilogue<Programs>(consumer, task, acc, TilePlace{at.batch, at.row + consumer.group() * 64, at.column},
-                             p.tile_n);
+      // Of the 16 rows that a warp has of a small tile, the first warpgroup ends 8 and the second the others.
+      const int group_rows = kForms == kLargeTiles || p.tile_m != abi::kSmallTile ? 64 : 8;
+      run_epilogue<Programs, kForms>(consumer, task, acc,
+                                     TilePlace{at.batch, at.row + consumer.group() * group_rows, at.column}, p.tile_n);
       if (i + 1 < task.count) consumer.arrive(task, 1);
     }
   }
 
  private:
   static constexpr u32 kVariants = matmul_variants<Programs>();
-  static constexpr int kAccumulators = (kVariants & 0xf0f0u) != 0 ? 128 : 64;
+  static constexpr int kAccumulators = (kVariants & 0xf0f0u) != 0 ? 128 : (kVariants & 0x0f0fu) != 0 ? 64 : 32;
+  static constexpr u32 kForms =
+      ((kVariants & 0xffffu) != 0 ? kLargeTiles : 0u) | ((kVariants & 0xff0000u) != 0 ? kSmallTiles : 0u);
+  /// Whether a kernel has loaders for a variant.
+  static consteval bool loads(int variant) {
+    return loader_variant(variant) == variant &&
+           ((kVariants | kVariants >> (variant >= 16 ? 4 : 8)) >> variant & 1) != 0;
+  }
 
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
-    const int steps = (p.k + 63) / 64, pages = 1 + p.tile_n / 128;
+    const int steps = (p.k + p.tile_k - 1) / p.tile_k, pages = p.tile_n == 256 ? 3 : 2;
     if (!load_a && !load_b) {
       loader.skip(task.count * steps * pages);
       return;
@@ -87,7 +114,7 @@ struct MatmulTile {
       const TileCoordinates at(*task.record, task.first + i);
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();
-      if (one.chosen) load_any<0>(loader, p, matmul_variant(p) & 7, at, load_a, load_b);
+      if (one.chosen) load_any<0>(loader, p, loader_variant_of(p), at, load_a, load_b);
       PageWalk::rejoin(loader, one.lane);
     }
   }
@@ -95,11 +122,10 @@ struct MatmulTile {
   template <int kVariant>
   static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
                                   const TileCoordinates& at, bool load_a, bool load_b) {
-    if constexpr (kVariant < 8) {
-      if constexpr (((kVariants | kVariants >> 8) >> kVariant & 1) != 0)
+    if constexpr (kVariant < kVariantEnd) {
+      if constexpr (loads(kVariant))
         if (variant == kVariant) {
-          load_tile<(kVariant & 4) != 0 ? 3 : 2, (kVariant & 2) != 0, (kVariant & 1) != 0>(loader, p, at, load_a,
-                                                                                           load_b);
+          load_tile<variant_columns(kVariant), (kVariant & 2) != 0, (kVariant & 1) != 0>(loader, p, at, load_a, load_b);
           return;
         }
       load_any<kVariant + 1>(loader, p, variant, at, load_a, load_b);
@@ -107,15 +133,16 @@ struct MatmulTile {
   }
 
   /// One lane: the pages of a tile that this loader fills.
-  template <int kStepPages, bool kTransA, bool kTransB>
+  template <int kN, bool kTransA, bool kTransB>
   static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
                                    bool load_a, bool load_b) {
+    constexpr int kStepPages = step_pages(kN);
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
     const int size_k = p.k;
     PageWalk walk(loader);
 #pragma unroll 1
-    for (int k = 0; k < size_k; k += 64) {
+    for (int k = 0; k < size_k; k += step_k(kN)) {
       const StepPages order(walk.slot, kStepPages);
       constexpr u32 kAll = (1u << kStepPages) - 1;
       const u32 bit_a = 1u << order.a, own = (load_a ? bit_a : 0) | (load_b ? kAll & ~bit_a : 0);
@@ -123,14 +150,14 @@ struct MatmulTile {
       if (!loader.ok) break;
       if (load_a) {
         mbarrier_arrive_expect(walk.barrier(order.a), kPageBytes);
-        load_page<kTransA>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
+        load_page<kN, kTransA>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
       }
       if (load_b) {
 #pragma unroll
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
-          load_page<kTransB>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k, at.column + i * 128,
-                             at.batch);
+          load_page<kN, kTransB>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k, at.column + i * 128,
+                                 at.batch);
         }
       }
       walk.advance<kStepPages>(own);
@@ -139,35 +166,40 @@ struct MatmulTile {
     walk.finish();
   }
 
-  /// 128 rows x 64 k of an operand.
-  template <bool kTrans>
+  /// 128 rows x 64 k of an operand; of small tiles 64 rows x 128 k.
+  template <int kN, bool kTrans>
   static ARK_DEVICE void load_page(u32 shared, const void* map, u32 barrier, int k, int row, int batch) {
+    constexpr bool kSmall = kN == abi::kSmallTile;
     if constexpr (kTrans) {
       tensor_load(shared, map, barrier, row, k, batch);
-      tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+      if constexpr (!kSmall) tensor_load(shared + kPageBytes / 2, map, barrier, row + 64, k, batch);
+    } else if constexpr (kSmall) {
+      tensor_load(shared, map, barrier, 0, row, k >> 6, batch);
     } else {
       tensor_load(shared, map, barrier, k, row, batch);
     }
   }
 
   template <int kVariant>
-  static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, int steps, float (&acc)[kAccumulators]) {
-    if constexpr (kVariant < 16) {
+  static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, int k, float (&acc)[kAccumulators]) {
+    if constexpr (kVariant < kVariantEnd) {
       if constexpr ((kVariants >> kVariant & 1) != 0)
         if (variant == kVariant) {
-          multiply<(kVariant & 4) != 0 ? 256 : 128, (kVariant & 8) != 0, (kVariant & 2) != 0, (kVariant & 1) != 0>(
-              consumer, steps, acc);
+          constexpr int kN = variant_columns(kVariant), kStep = step_k(kN);
+          multiply<kN, variant_half(kVariant), (kVariant & 2) != 0, (kVariant & 1) != 0>(consumer,
+                                                                                         (k + kStep - 1) / kStep, acc);
           return;
         }
-      multiply_any<kVariant + 1>(consumer, variant, steps, acc);
+      multiply_any<kVariant + 1>(consumer, variant, k, acc);
     }
   }
 
-  /// The main loop: acc = this warpgroup's 64 rows of the tile. One group of wgmmas is always in flight.
+  /// The main loop: acc = this warpgroup's 64 rows of the tile; of a small tile all 64 rows, over this warpgroup's half
+  /// of every step. One group of wgmmas is always in flight.
   template <int kN, bool kHalf, bool kTransA, bool kTransB>
   static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
     auto& acc = reinterpret_cast<float(&)[kN / 2]>(storage);
-    constexpr int kStepPages = 1 + kN / 128;
+    constexpr int kStepPages = step_pages(kN);
     constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
                   kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
     PageReader pages(consumer);
@@ -175,9 +207,11 @@ struct MatmulTile {
     for (int step = 0; step < steps; ++step) {
       const StepPages order(pages.slot, kStepPages);
       pages.wait<kStepPages>();
-      const u32 shared_a = pages.address(pages.slot_at(order.a)) + consumer.group() * (kPageBytes / 2);
+      const u32 half = consumer.group() * (kPageBytes / 2);
+      const u32 shared_a = pages.address(pages.slot_at(order.a)) + half,
+                shared_b = pages.address(pages.slot_at(order.b)) + (kN == abi::kSmallTile ? half : 0);
       const u64 a = matrix_descriptor(shared_a, kPageBytes / 2, 1024);
-      const u64 b = matrix_descriptor(pages.address(pages.slot_at(order.b)), kPageBytes / 2, 1024);
+      const u64 b = matrix_descriptor(shared_b, kPageBytes / 2, 1024);
       wgmma_fence();
 #pragma unroll
       for (int j = 0; j < 4; ++j)

@@ -4,30 +4,27 @@
 #include <cmath>
 
 #include "planner/depend.h"
-#include "planner/tile/tile.h"
+#include "planner/tile/small_tiles.h"
+#include "planner/tile_forms.h"
 
 namespace ark::planner {
 namespace {
 
-constexpr int kWide = 256, kNarrow = 128;
-/// A tile of 128 x 128 in units of one of 128 x 256: 0.61 to 0.66 measured.
-constexpr double kNarrowTime = 0.64;
+constexpr int kWide = kWideTile.columns, kNarrow = kNarrowTile.columns;
 /// Beyond so many waves, what the last one leaves idle does not count.
 constexpr int64_t kMaxWaves = 8;
 
 const abi::MatmulTileParams& params_of(const FusedOp& op) { return op.op.record.params.matmul; }
 
 int64_t tiles_of(const FusedOp& op, int columns) {
-  const abi::MatmulTileParams& p = params_of(op);
-  const int64_t rows = (p.m + kMatmulTileM - 1) / kMatmulTileM;
-  return p.batch * rows * ((p.n + columns - 1) / columns);
+  return tiles_of(params_of(op), columns == kWide ? kWideTile : kNarrowTile);
 }
 
 /// Time of an op's tiles in units of a wide one. In whole waves of the workers where others wait for it, else what it
 /// takes of their time.
 double grid_time(const FusedOp& op, int columns, int workers, bool awaited) {
   const double waves = static_cast<double>(tiles_of(op, columns)) / workers;
-  return (awaited ? std::ceil(waves) : waves) * (columns == kWide ? 1.0 : kNarrowTime);
+  return (awaited ? std::ceil(waves) : waves) * (columns == kWide ? 1.0 : kNarrowShare);
 }
 
 /// When the workers, all idle, have done so many wide tiles and then so many narrow ones.
@@ -38,14 +35,14 @@ double end_of(int64_t wide, int64_t narrow, int64_t workers) {
   while (narrow > 0) {
     const int next = late > 0 && free[1] < free[0];
     narrow -= count[next];
-    free[next] += kNarrowTime;
+    free[next] += kNarrowShare;
     end = std::max(end, free[next]);
   }
   return end;
 }
 
-/// Products that nobody waits for, where little else is to be done: the order puts those with narrow tiles last, so
-/// that they fill up the last wave. Their places in the graph, smallest first; none where waves do not matter.
+}  // namespace
+
 std::vector<size_t> last_products(const FusedGraph& graph, int64_t workers) {
   const std::vector<bool> read = read_ops(graph);
   std::vector<size_t> found;
@@ -66,8 +63,6 @@ std::vector<size_t> last_products(const FusedGraph& graph, int64_t workers) {
   return found;
 }
 
-}  // namespace
-
 std::vector<int> tile_columns(const FusedGraph& graph, const Options& options) {
   const int workers = options.machine.num_workers;
   const std::vector<bool> awaited = awaited_ops(graph);
@@ -77,7 +72,8 @@ std::vector<int> tile_columns(const FusedGraph& graph, const Options& options) {
     if (op.op.record.kind != abi::TaskKind::kMatmulTile) continue;
     if (grid_time(op, kNarrow, workers, awaited[i]) < grid_time(op, kWide, workers, awaited[i])) columns[i] = kNarrow;
   }
-  const std::vector<size_t> last = last_products(graph, workers);
+  std::vector<size_t> last = last_products(graph, workers);
+  std::erase_if(last, [&](size_t i) { return has_small_tiles(graph.ops[i]); });
   int64_t wide = 0, narrow = 0;
   for (size_t i : last) wide += tiles_of(graph.ops[i], kWide);
   double best = end_of(wide, narrow, workers);

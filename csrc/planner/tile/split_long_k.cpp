@@ -8,52 +8,45 @@
 
 #include "base/check.h"
 #include "planner/float_tiles.h"
+#include "planner/tile/small_tiles.h"
 #include "planner/tile/tile.h"
+#include "planner/tile_forms.h"
 
 namespace ark::planner {
 namespace {
 
 using abi::TaskKind;
 
-constexpr int kMaxParts = 8;
-
 /// What the parts of a product are made of.
 struct Steps {
   int tile, k;     // rows and columns of a tile, k of a step
   double seconds;  // of a step, when few others run
   int share;       // the tiles must be no more than one for so many workers
-  double combine;  // what must be saved: writing and reading the parts, and the hop between
+  double combine;  // what must be saved
+  int parts;       // at most
 };
-std::optional<Steps> steps_of(TaskKind kind) {
+std::optional<Steps> steps_of(TaskKind kind, bool small) {
+  // A hop takes 2.5 to 3 us; that of small tiles pays from 2048 k on.
+  if (small) return Steps{kSmallTile.rows, abi::kSmallTileBlock, kSmallTile.block_seconds, 4, 3.5e-6, 4};
   // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
   // rarely fills the rest; weight gradients use more.
-  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6};
-  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6};
+  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6, 8};
+  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6, 8};
   return std::nullopt;
 }
 
-int num_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
-  const abi::MatmulTileParams& p = op.op.record.params.matmul;
-  const std::optional<Steps> steps = steps_of(op.op.record.kind);
-  if (!steps || p.batch != 1) return 1;
-  const Program& program = programs[p.program];
-  std::set<int> signs;  // accumulators that the epilogue reads: its own, and those of the pair
+/// Parts for which the sum's record has room: it reads each for the epilogue's accumulators, its own and those of the
+/// pair. 0: an epilogue of other products.
+int most_parts(const FusedOp& op, const Program& program) {
+  std::set<int> signs;
   for (const Instr& instr : program.instrs) {
     if (instr.op != Opcode::kRoot) continue;
-    if (instr.aux != 0) return 1;
+    if (instr.aux != 0) return 0;
     signs.insert(instr.delta_sign);
   }
   constexpr int kMaxOperands = (abi::kMaxRecordBytes - sizeof(abi::OpRecord)) / sizeof(abi::Operand);
   const int room = kMaxOperands - static_cast<int>(op.op.operands.size()) + 2;
-  const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
-  if (tiles * steps->share > options.machine.num_workers || p.n % 4 != 0) return 1;
-  for (int parts = kMaxParts; parts > 1; --parts) {
-    if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
-    if (static_cast<int>(signs.size()) * parts > room) continue;
-    const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
-    return saved > steps->combine ? parts : 1;
-  }
-  return 1;
+  return room / std::max(1, static_cast<int>(signs.size()));
 }
 
 class KSplitter {
@@ -210,6 +203,21 @@ class KSplitter {
 
 }  // namespace
 
+KParts k_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options, bool small) {
+  const abi::MatmulTileParams& p = op.op.record.params.matmul;
+  const std::optional<Steps> steps = steps_of(op.op.record.kind, small);
+  if (!steps || p.batch != 1 || p.n % 4 != 0) return {};
+  const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
+  if (tiles * steps->share > options.machine.num_workers) return {};
+  const int most = std::min(steps->parts, most_parts(op, programs[static_cast<size_t>(p.program)]));
+  for (int parts = most; parts > 1; --parts) {
+    if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
+    const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
+    return saved > steps->combine ? KParts{parts, steps->combine} : KParts{};
+  }
+  return {};
+}
+
 void split_long_k(Draft& draft, const Options& options) {
   FusedGraph& graph = draft.graph;
   std::vector<FusedOp> ops;
@@ -218,7 +226,7 @@ void split_long_k(Draft& draft, const Options& options) {
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
     for (int& before : op.after) before = place[before];
-    const int parts = num_parts(op, graph.programs, options);
+    const int parts = k_parts(op, graph.programs, options, has_small_tiles(op)).count;
     if (parts > 1) {
       auto [products, sum] = KSplitter(graph, op, parts).split();
       ops.push_back(std::move(products));

@@ -7,6 +7,15 @@
 
 namespace ark::planner {
 
+/// Parts of k that a product is split into, and what the split costs: writing and reading the parts, and the hop
+/// between.
+struct KParts {
+  int count = 1;
+  double seconds = 0;
+};
+/// Of a product in tiles, small ones or not. One part: it is not split.
+KParts k_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options, bool small);
+
 /// Replaces such ops in draft.graph and renumbers FusedOp::after. No grid may be set yet.
 void split_long_k(Draft& draft, const Options& options);
 

@@ -11,6 +11,7 @@
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
 #include "planner/tile/columns.h"
+#include "planner/tile/small_tiles.h"
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
 
@@ -240,13 +241,23 @@ struct Box {
   int32_t rows, k;
 };
 /// Of an operand whose k is contiguous, or of one whose rows are.
-Box map_box(TaskKind kind, bool k_major) {
+Box map_box(TaskKind kind, bool k_major, bool small) {
+  if (small) return {abi::kSmallTile, k_major ? abi::kSmallTileBlock : abi::kSmallTileK};
   if (kind == TaskKind::kMatmulFloat) return {kFloatBlock, kFloatTileK};
   return {k_major ? kMatmulTileM : 64, kMatmulTileK};
 }
 
-int add_matmul_map(Draft& draft, TaskKind kind, const abi::Operand& x, int rows_dim, int k_dim, int64_t batch,
-                   int64_t rows, int64_t k) {
+/// k in blocks: a dimension of its own, two of them in a box.
+void add_k_blocks(plan::TensorMap& map, int64_t k) {
+  const int64_t element = size_bytes(map.dtype);
+  map.sizes[0] = abi::kSmallTileBlock;
+  map.sizes.insert(map.sizes.begin() + 2, k / abi::kSmallTileBlock);
+  map.strides_bytes.insert(map.strides_bytes.begin() + 1, abi::kSmallTileBlock * element);
+  map.box.insert(map.box.begin() + 2, abi::kSmallTileK / abi::kSmallTileBlock);
+}
+
+int add_matmul_map(Draft& draft, TaskKind kind, bool small, const abi::Operand& x, int rows_dim, int k_dim,
+                   int64_t batch, int64_t rows, int64_t k) {
   const bool k_major = x.stride[k_dim] == 1;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
@@ -257,10 +268,20 @@ int add_matmul_map(Draft& draft, TaskKind kind, const abi::Operand& x, int rows_
   map.dtype = static_cast<DType>(x.dtype);
   map.sizes = k_major ? std::vector<int64_t>{k, rows, batch} : std::vector<int64_t>{rows, k, batch};
   map.strides_bytes = {outer_stride, batch == 1 ? extent : x.stride[0] * element};
-  const Box box = map_box(kind, k_major);
+  const Box box = map_box(kind, k_major, small);
   map.box = k_major ? std::vector<int32_t>{box.k, box.rows, 1} : std::vector<int32_t>{box.rows, box.k, 1};
+  if (small && k_major) add_k_blocks(map, k);
   draft.maps.push_back(std::move(map));
   return static_cast<int>(draft.maps.size()) - 1;
+}
+
+void set_large_tile(abi::OpRecord& record, const Options& options, int columns) {
+  abi::MatmulTileParams& p = record.params.matmul;
+  const bool is_float = record.kind == TaskKind::kMatmulFloat;
+  const FloatTile tile = is_float ? float_tile(p, options.machine.num_workers) : FloatTile{kMatmulTileM, columns};
+  p.tile_m = tile.rows;
+  p.tile_n = tile.columns;
+  p.tile_k = is_float ? kFloatTileK : kMatmulTileK;
 }
 
 void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns) {
@@ -274,15 +295,12 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     p.tile_m = p.tile_n = kSimpleTile;
     p.tile_k = 16;
   } else {
-    const FloatTile tile = record.kind == TaskKind::kMatmulFloat ? float_tile(p, options.machine.num_workers)
-                                                                 : FloatTile{kMatmulTileM, columns};
-    p.tile_m = tile.rows;
-    p.tile_n = tile.columns;
-    p.tile_k = record.kind == TaskKind::kMatmulFloat ? kFloatTileK : kMatmulTileK;
+    const bool small = has_small_tiles(op);
+    if (!small) set_large_tile(record, options, columns);
     p.a_k_major = a.stride[2] == 1;
     p.b_k_major = b.stride[1] == 1;
-    p.map_a = add_matmul_map(draft, record.kind, a, 1, 2, p.batch, p.m, p.k);
-    p.map_b = add_matmul_map(draft, record.kind, b, 2, 1, p.batch, p.n, p.k);
+    p.map_a = add_matmul_map(draft, record.kind, small, a, 1, 2, p.batch, p.m, p.k);
+    p.map_b = add_matmul_map(draft, record.kind, small, b, 2, 1, p.batch, p.n, p.k);
   }
   set_grid(op);
 }
@@ -412,6 +430,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
   align_operands(draft, options);
+  choose_small_tiles(draft, options);
   split_long_k(draft, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);
   for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, columns[i]);

@@ -14,6 +14,8 @@
 // elements = 128 bytes:
 // - matmul operand, k contiguous: dims (k, rows, batch), box (64, 128, 1): tile_n / 128 boxes per k step
 // - matmul operand, rows contiguous: dims (rows, k, batch), box (64, 64, 1): tile_m / 64 or tile_n / 64 boxes a k step
+// - of small tiles one box a k step: dims (64, rows, k / 64, batch), box (64, 64, 2, 1), and (rows, k, batch), box
+//   (64, 128, 1)
 // - attention: dims (d, seq, head, batch), box (64, 64, 1, 1); map[0..2] = q, k, v; map[3] = dout (backward kinds)
 // Of fp32 products:
 // - k contiguous: box (32, 64, 1), with 128-byte swizzle: tile_m / 64 or tile_n / 64 boxes a k step

@@ -116,6 +116,16 @@ struct Job {
     if (s[2] == 1) return add_map(slot, type, {k64, r64, b64}, {s[1], batch_stride}, {k_major[0], k_major[1], 1});
     return add_map(slot, type, {r64, k64, b64}, {s[2], batch_stride}, {row_major[0], row_major[1], 1});
   }
+  /// The same of small tiles: k-major in blocks of 64 k.
+  int add_small_matrix(int slot, int type, int rows, const long long* s) {
+    const abi::MatmulTileParams& p = record.params.matmul;
+    if (s[2] != 1) return add_matrix(slot, type, rows, s, {}, {64, 128});
+    const long long batch_stride = p.batch == 1 ? 64 : s[0];
+    return add_map(
+        slot, type,
+        {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(p.k / 64), static_cast<cuuint64_t>(p.batch)},
+        {s[1], 64, batch_stride}, {64, 64, 2, 1});
+  }
 
   /// Items of `chunk` tiles dealt out to the workers in turn; 0: none at all.
   void finish(int chunk) {
@@ -158,14 +168,17 @@ struct Job {
 extern "C" {
 
 /// c[b, m, n] from a (strides b, row, k) and b (strides b, n row, k), one of the last two strides of each being 1.
-/// extra: bias, factor (over n) for programs 2 and 3; residual like c for 2.
+/// tile_n 64: small tiles. extra: bias, factor (over n) for programs 2 and 3; residual like c for 2.
 void* matmul_job(const void* a, const void* b, void* c, const void* extra, const void* residual, int batch, int m,
                  int n, int k, const long long* strides_a, const long long* strides_b, int half, int tile_n,
                  int program, int pair_distance, int b_immutable, int chunk) {
   auto* job = new Job;
-  const bool k_major = strides_a[2] == 1 && strides_b[2] == 1;
+  const bool k_major = strides_a[2] == 1 && strides_b[2] == 1, small = tile_n == abi::kSmallTile;
+  const int tile_m = small ? abi::kSmallTile : 128;
   if (program >= 2)
     job->kernel = ark_loop<OneFamily<MatmulTile<FusedPrograms>, 56, 224>>;
+  else if (small)
+    job->kernel = ark_loop<OneFamily<MatmulTile<StorePrograms<0xff0000>>, 56, 224>>;
   else if (k_major && !half)
     job->kernel = ark_loop<OneFamily<MatmulTile<StorePrograms<0x11>>, 56, 224>>;
   else
@@ -182,16 +195,16 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
   abi::OpRecord& r = job->record;
   r.kind = abi::TaskKind::kMatmulTile;
   r.grid[0] = batch;
-  r.grid[1] = (m + 127) / 128;
+  r.grid[1] = (m + tile_m - 1) / tile_m;
   r.grid[2] = (n + tile_n - 1) / tile_n;
   abi::MatmulTileParams& p = r.params.matmul;
   p.batch = batch;
   p.m = m;
   p.n = n;
   p.k = k;
-  p.tile_m = 128;
+  p.tile_m = tile_m;
   p.tile_n = tile_n;
-  p.tile_k = 64;
+  p.tile_k = small ? abi::kSmallTileK : 64;
   p.a_k_major = strides_a[2] == 1;
   p.b_k_major = strides_b[2] == 1;
   p.b_immutable = b_immutable;
@@ -199,8 +212,10 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
   p.first_operand = 2;
   p.pair_distance = pair_distance;
   p.dtype = type;
-  p.map_a = job->add_matrix(0, type, m, strides_a, {64, 128}, {64, 64});
-  p.map_b = job->add_matrix(1, type, n, strides_b, {64, 128}, {64, 64});
+  p.map_a = small ? job->add_small_matrix(0, type, m, strides_a)
+                  : job->add_matrix(0, type, m, strides_a, {64, 128}, {64, 64});
+  p.map_b = small ? job->add_small_matrix(1, type, n, strides_b)
+                  : job->add_matrix(1, type, n, strides_b, {64, 128}, {64, 64});
   job->finish(chunk);
   return job;
 }

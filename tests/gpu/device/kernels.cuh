@@ -120,7 +120,7 @@ struct StorePrograms {
   }
 };
 struct FusedPrograms {
-  static constexpr u32 kMatmulVariants = 0x11;  // bf16, both operands k-major
+  static constexpr u32 kMatmulVariants = 0x10011;  // bf16, both operands k-major; tiles of all forms
   template <class F>
   static ARK_DEVICE void epilogue_tile(int program, F&& f) {
     if (program == 2)

@@ -38,7 +38,7 @@ def check(batch, m, n, k, a_mn, b_mn, tile_n, dtype=torch.bfloat16, b_immutable=
         assert torch.equal(out, first)
 
 
-@pytest.mark.parametrize("tile_n", [128, 256])
+@pytest.mark.parametrize("tile_n", [64, 128, 256])
 @pytest.mark.parametrize("a_mn", [False, True])
 @pytest.mark.parametrize("b_mn", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -55,21 +55,30 @@ def test_ragged(size, tile_n):
         check(*size, a_mn, b_mn, tile_n)
 
 
-@pytest.mark.parametrize("tile_n", [128, 256])
+@pytest.mark.parametrize(
+    "size", [(1, 8, 8, 64), (1, 136, 264, 128), (3, 200, 520, 192), (2, 1000, 1000, 960), (1, 64, 40, 4096)]
+)
+def test_ragged_small_tiles(size):
+    for a_mn, b_mn in [(False, False), (False, True), (True, False), (True, True)]:
+        check(*size, a_mn, b_mn, 64)
+
+
+@pytest.mark.parametrize("tile_n", [64, 128, 256])
 def test_immutable_weights_and_ranges(tile_n):
     check(1, 3840, 1024, 1024, False, False, tile_n, b_immutable=True, chunk=3)
     check(5, 640, 768, 320, False, True, tile_n, b_immutable=True, chunk=2)
 
 
+@pytest.mark.parametrize("tile_n", [64, 256])
 @pytest.mark.parametrize("columns", [301, 302])
-def test_odd_columns(columns):
+def test_odd_columns(columns, tile_n):
     a, b = operand(1, 200, 64, False, torch.bfloat16), operand(1, 64, 304, True, torch.bfloat16)[:, :, :columns]
     out = torch.full((1, 200, columns), float("nan"), device="cuda", dtype=torch.bfloat16)
-    driver.matmul(a, b, out).run()
+    driver.matmul(a, b, out, tile_n=tile_n).run()
     assert error(out, a.double() @ b.double()) < 4e-3
 
 
-@pytest.mark.parametrize("tile_n", [128, 256])
+@pytest.mark.parametrize("tile_n", [64, 128, 256])
 def test_bias_gelu_residual(tile_n):
     a, b = operand(1, 500, 512, False, torch.bfloat16), operand(1, 512, 768, True, torch.bfloat16)
     out = torch.full((1, 500, 768), float("nan"), device="cuda", dtype=torch.bfloat16)
@@ -79,12 +88,14 @@ def test_bias_gelu_residual(tile_n):
     assert error(out, torch.nn.functional.gelu(product, approximate="tanh") + residual.double()) < 4e-3
 
 
-@pytest.mark.parametrize("distance", [1, 4, 32, 64])
-def test_pairs(distance):
+@pytest.mark.parametrize(
+    "distance, tile_n", [(1, 256), (4, 256), (32, 256), (64, 256), (1, 64), (4, 64), (16, 64), (32, 64)]
+)
+def test_pairs(distance, tile_n):
     a, b = operand(1, 300, 128, False, torch.bfloat16), operand(1, 128, 512, True, torch.bfloat16)
     out = torch.full((1, 300, 512), float("nan"), device="cuda", dtype=torch.bfloat16)
     factor = torch.randn(512, device="cuda").bfloat16()
-    driver.matmul(a, b, out, factor, program=3, pair_distance=distance).run()
+    driver.matmul(a, b, out, factor, tile_n=tile_n, program=3, pair_distance=distance).run()
     product = a.double() @ b.double()
     low = (torch.arange(512, device="cuda") // distance) % 2 == 0
     other = torch.where(low, product.roll(-distance, 2), -product.roll(distance, 2))

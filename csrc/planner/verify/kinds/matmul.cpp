@@ -47,7 +47,17 @@ void record(const RecordCheck& check) {
   const auto whole = [](int tile) { return tile == 64 || tile == 128; };
   check.need(check.record().kind != TaskKind::kMatmulFloat || (whole(p.tile_m) && whole(p.tile_n)), "fp32 tiles of ",
              p.tile_m, " x ", p.tile_n, ", expected 64 or 128 each");
+  const bool small = p.tile_m == 64;
+  if (check.record().kind == TaskKind::kMatmulTile) {
+    const bool large = p.tile_m == 128 && (p.tile_n == 128 || p.tile_n == 256) && p.tile_k == 64;
+    check.need(large || (small && p.tile_n == 64 && p.tile_k == 128), "tiles of ", p.tile_m, " x ", p.tile_n,
+               ", steps of ", p.tile_k, ", expected 128 x 128 or 128 x 256 of 64, or 64 x 64 of 128");
+    check.need(!small || (p.k % 64 == 0 && (p.pair_distance == 0 || 32 % p.pair_distance == 0)), "small tiles of ", p.k,
+               " k and pairs ", p.pair_distance, " apart, expected whole blocks of 64 k, and a divisor of 32");
+  }
   auto sizes = [&](bool k_major, int64_t rows) {
+    if (k_major && small && check.record().kind == TaskKind::kMatmulTile)
+      return std::vector<int64_t>{64, rows, p.k / 64, p.batch};
     return k_major ? std::vector<int64_t>{p.k, rows, p.batch} : std::vector<int64_t>{rows, p.k, p.batch};
   };
   check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m));

@@ -1,0 +1,93 @@
+"""Products of few tiles on the tensor cores: 64 x 64 with steps of 128 k (device/matmul/tile.cuh)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.few_tiles import BODIES, LAYOUTS, by_columns, by_rows, check, gated, gelu, inputs, residual, rotary
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+ROWS = pytest.mark.parametrize("product", LAYOUTS, ids=lambda f: f.__name__)
+
+
+@ROWS
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_epilogues(monkeypatch, tmp_path, body, product, dtype):
+    check(monkeypatch, tmp_path, body, inputs(product, 128, 1024, 1024, dtype, "cuda"), product)
+
+
+@ROWS
+@pytest.mark.parametrize("m", [17, 63, 64, 65, 100, 128, 200, 384, 512])
+def test_rows(monkeypatch, tmp_path, m, product):
+    check(monkeypatch, tmp_path, gelu, inputs(product, m, 1024, 768, torch.bfloat16, "cuda"), product)
+
+
+@pytest.mark.parametrize("m", [1, 2, 8, 16])
+def test_few_rows_by_columns(monkeypatch, tmp_path, m):
+    """Fewer rows of weights n x k are matmul_rows."""
+    check(monkeypatch, tmp_path, residual, inputs(by_columns, m, 1024, 768, torch.bfloat16, "cuda"), by_columns)
+
+
+@pytest.mark.parametrize("n", [1, 7, 63, 64, 65, 1021, 1022, 1032])
+def test_columns(monkeypatch, tmp_path, n):
+    check(monkeypatch, tmp_path, gated, inputs(by_rows, 100, n, 512, torch.bfloat16, "cuda"), by_rows)
+
+
+@ROWS
+@pytest.mark.parametrize("k", [64, 128, 192, 320, 768, 1472, 2048, 4096, 8192])
+def test_lengths(monkeypatch, tmp_path, k, product):
+    """Half a page at the end, more pages than the ring has, parts from 2048 on."""
+    check(monkeypatch, tmp_path, residual, inputs(product, 128, 512, k, torch.bfloat16, "cuda"), product)
+
+
+@ROWS
+@pytest.mark.parametrize("k", [72, 200, 1000, 1032])
+def test_other_lengths(monkeypatch, tmp_path, k, product):
+    check(monkeypatch, tmp_path, gelu, inputs(product, 100, 512, k, torch.bfloat16, "cuda"), product, small=False)
+
+
+@ROWS
+@pytest.mark.parametrize("m, n", [(704, 768), (1000, 512)])
+def test_most_tiles(monkeypatch, tmp_path, m, n, product):
+    check(monkeypatch, tmp_path, rotary, inputs(product, m, n, 512, torch.bfloat16, "cuda"), product)
+    (tmp_path / "more").mkdir()
+    arguments = inputs(product, m + 64, n + 64, 512, torch.bfloat16, "cuda")
+    check(monkeypatch, tmp_path / "more", rotary, arguments, product, small=False)
+
+
+@ROWS
+def test_batches(monkeypatch, tmp_path, product):
+    arguments = inputs(product, 70, 136, 192, torch.bfloat16, "cuda", batch=(5,))
+    check(monkeypatch, tmp_path, residual, arguments, product)
+
+
+def chain(product, x, *weights):
+    """Every product waits for the one before; those of 4096 columns have wide rows."""
+    for w in weights:
+        x = torch.nn.functional.gelu(product(x, w))
+    return x
+
+
+@ROWS
+@pytest.mark.parametrize("workers", [132, 40, 33])
+def test_chain(monkeypatch, tmp_path, workers, product):
+    """As in a model: stores of a tile, copies of the next; a worker may have tiles of several products."""
+    torch.manual_seed(0)
+    widths = [1024, 1024, 4096, 1024, 1024, 512, 1024]
+    shapes = list(zip(widths[1:], widths)) if product is by_rows else list(zip(widths, widths[1:]))
+    weights = [(torch.randn(s, device="cuda") * 0.06).bfloat16() for s in shapes]
+    x = torch.randn(128, 1024, device="cuda").bfloat16()
+    check(monkeypatch, tmp_path, chain, [x, *weights], product, calls=20, workers=workers)
+
+
+@ROWS
+def test_beside_large_tiles(monkeypatch, tmp_path, product):
+    """Tiles of all forms in one kernel, in turn on the same ring."""
+    torch.manual_seed(0)
+    widths = [512, 512, 16384, 512, 512]
+    shapes = list(zip(widths[1:], widths)) if product is by_rows else list(zip(widths, widths[1:]))
+    weights = [(torch.randn(s, device="cuda") * 0.05).bfloat16() for s in shapes]
+    x = torch.randn(512, 512, device="cuda").bfloat16()
+    check(monkeypatch, tmp_path, chain, [x, *weights], product, calls=20)
