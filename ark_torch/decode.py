@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from ark_torch._compat import BackendCompilerFailed
+from ark_torch._compat import BackendCompilerFailed, set_and_restored
 from ark_torch.decode_cache import CarriedCache, carried, store
 from ark_torch.decode_checks import Request
 from ark_torch.errors import Unsupported
@@ -47,7 +47,7 @@ class Step:
     def __call__(self, slot, token, positions, done, table, layers):
         lent, cache = self.lent, CarriedCache(layers)
         arguments = {"attention_mask": lent.mask, **self.to_keep, **positions}
-        token = _next_token(lent.model, token[:, None], cache, arguments)
+        token = set_and_restored(_next_token, lent.model, token[:, None], cache, arguments)
         if self.eos.numel():
             token = torch.where(done, self.pad, token)
             done = done | (token[:, None] == self.eos).any(-1)
