@@ -13,7 +13,7 @@ from ark_torch._compat import BackendCompilerFailed, set_and_restored
 from ark_torch.decode_cache import CarriedCache, carried, store
 from ark_torch.decode_checks import Request
 from ark_torch.errors import Unsupported
-from ark_torch.loop import loop
+from ark_torch.looped import run_loop
 
 _numbers = itertools.count()
 _decoders: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> key -> Decoder
@@ -98,7 +98,8 @@ class Decoder:
             lent = step.lent
             lent.model, lent.mask = model, _whole_mask(request)
             try:
-                carry = loop(step, request.max_length - length, carry, self.until, strict=self.strict)
+                left = request.max_length - length
+                carry = run_loop(step, left, carry, self.until, self.strict, in_place=True)
             finally:
                 lent.model = lent.mask = None
             store(request.cache, carry[5])

@@ -23,16 +23,17 @@ class CarriedCache(StaticCache):
 
 
 def carried(cache: StaticCache) -> list[dict]:
-    """Per layer keys and values, [batch, heads, length, head_dim], and the number of tokens in them, an int64 scalar."""
+    """Per layer keys and values, [batch, heads, length, head_dim], and the number of tokens in them, int64 []."""
     names = ("keys", "values", "cumulative_length")
     return [{name: getattr(layer, name) for name in names} for layer in cache.layers]
 
 
 def store(cache: StaticCache, layers: list[dict]) -> None:
-    """Makes the cache what was carried last."""
+    """Makes the cache what was carried last, where the loop has not written it in place."""
     for ours, layer in zip(carried(cache), layers):
         for name, value in layer.items():
-            ours[name].copy_(value)
+            if ours[name].data_ptr() != value.data_ptr():
+                ours[name].copy_(value)
 
 
 __all__ = ["CarriedCache", "carried", "store"]

@@ -239,15 +239,27 @@ def test_sliding_layers_are_refused():
         natively(transformers.MistralForCausalLM(config).eval(), prompts(1), max_new_tokens=4)
 
 
+class Sorted(transformers.LlamaForCausalLM):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = outputs.logits + torch.sort(outputs.logits)[0]
+        return outputs
+
+
+@pytest.mark.parametrize("kind", [transformers.LlamaForCausalLM, Sorted], ids=["launch", "calls"])
+def test_what_the_cache_holds_at_the_end(kind):
+    torch.manual_seed(3)
+    model, inputs = kind(transformers.LlamaConfig(**SIZES)).eval(), prompts(3, padded=True)
+    caches = [transformers.StaticCache(config=model.config, max_cache_len=20) for _ in range(2)]
+    for cache, function in zip(caches, (type(model).generate, ark_torch.generate)):
+        function(model, **inputs, max_new_tokens=5, past_key_values=cache)
+    for wanted, layer in zip(*(cache.layers for cache in caches)):
+        assert int(layer.cumulative_length) == 7 + 4
+        torch.testing.assert_close((layer.keys, layer.values), (wanted.keys, wanted.values), rtol=1e-3, atol=1e-4)
+
+
 def test_a_model_that_is_no_single_plan():
     """Its step is called once per token; under strict that is an error."""
-
-    class Sorted(transformers.LlamaForCausalLM):
-        def forward(self, *args, **kwargs):
-            outputs = super().forward(*args, **kwargs)
-            outputs.logits = outputs.logits + torch.sort(outputs.logits)[0]
-            return outputs
-
     torch.manual_seed(3)
     model, inputs = Sorted(transformers.LlamaConfig(**SIZES)).eval(), prompts(2)
     with pytest.raises(Unsupported, match="strict: .*aten.sort.default"):
