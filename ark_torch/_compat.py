@@ -6,6 +6,7 @@ import re
 
 import sympy
 import torch
+from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
@@ -23,6 +24,8 @@ from torch.utils import _sympy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import SequenceKey, key_get
 from torch.utils._sympy import functions as sympy_functions
+
+from ark_torch.versions import minor
 
 try:
     from functorch.compile import min_cut_rematerialization_partition
@@ -50,6 +53,7 @@ __all__ = [
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",
     "resumed_at",
+    "set_and_restored",
     "size_expr",
     "size_path",
     "skipped_frames",
@@ -60,6 +64,12 @@ __all__ = [
 
 # the loop, and the one that returns the values of every iteration (forward graphs have it)
 WHILE_LOOPS = (while_loop_op, while_loop_stack_output_op)
+# Calls a function in a loop's body that sets attributes of objects from outside and sets them back, as transformers'
+# models do: Dynamo of torch 2.11 and 2.12 refuses it unless it is told not to look, later ones see it.
+if minor(torch.__version__) >= (2, 13):
+    set_and_restored = lambda function, *args: function(*args)
+else:
+    set_and_restored = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
 _ = _sympy  # the package must be imported for its printers to be registered
 
 

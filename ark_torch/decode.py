@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import torch
 
-from ark_torch._compat import BackendCompilerFailed
+from ark_torch._compat import BackendCompilerFailed, set_and_restored
+from ark_torch.decode_cache import CarriedCache, carried, store
 from ark_torch.decode_checks import Request
 from ark_torch.errors import Unsupported
-from ark_torch.loop import loop
+from ark_torch.looped import run_loop
 
 _numbers = itertools.count()
 _decoders: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> key -> Decoder
@@ -33,7 +34,7 @@ def _own_code(function: Callable) -> Callable:
 class Lent:
     """What a step has while a loop runs. Not the step's own attributes: torch.compile copies those, and keeps them."""
 
-    model = cache = mask = None
+    model = mask = None
 
 
 class Step:
@@ -43,18 +44,19 @@ class Step:
     def __init__(self, eos: torch.Tensor, pad: torch.Tensor, to_keep: dict):
         self.eos, self.pad, self.to_keep, self.lent = eos, pad, to_keep, Lent()
 
-    def __call__(self, slot, token, positions, done, table):
-        lent = self.lent
+    def __call__(self, slot, token, positions, done, table, layers):
+        lent, cache = self.lent, CarriedCache(layers)
         arguments = {"attention_mask": lent.mask, **self.to_keep, **positions}
-        token = _next_token(lent.model, token[:, None], lent.cache, arguments)
+        token = set_and_restored(_next_token, lent.model, token[:, None], cache, arguments)
         if self.eos.numel():
             token = torch.where(done, self.pad, token)
             done = done | (token[:, None] == self.eos).any(-1)
         positions = {name: value + 1 for name, value in positions.items()}
-        return slot + 1, token, positions, done, table.index_copy(1, slot.reshape(1), token[:, None])
+        table = table.index_copy(1, slot.reshape(1), token[:, None])
+        return slot + 1, token, positions, done, table, carried(cache)
 
 
-def _all_done(slot, token, positions, done, table):
+def _all_done(slot, token, positions, done, table, layers):
     return done.all()
 
 
@@ -79,7 +81,7 @@ class Decoder:
         table[:, :length], table[:, length] = ids, token
         positions = {name: value[..., -1:] + 1 for name, value in named.items()}
         slot = torch.tensor(length + 1, device=ids.device)
-        return slot, token, positions, torch.isin(token, self.step.eos), table
+        return slot, token, positions, torch.isin(token, self.step.eos), table, carried(request.cache)
 
     def _prefilled(self, *arguments) -> torch.Tensor:
         try:
@@ -94,11 +96,13 @@ class Decoder:
         length, step = request.ids.size(1) + 1, self.step
         if length < request.max_length and not (self.until and bool(carry[3].all())):
             lent = step.lent
-            lent.model, lent.cache, lent.mask = model, request.cache, _whole_mask(request)
+            lent.model, lent.mask = model, _whole_mask(request)
             try:
-                carry = loop(step, request.max_length - length, carry, self.until, strict=self.strict)
+                left = request.max_length - length
+                carry = run_loop(step, left, carry, self.until, self.strict, in_place=True)
             finally:
-                lent.model = lent.cache = lent.mask = None
+                lent.model = lent.mask = None
+            store(request.cache, carry[5])
         return carry[4][:, : int(carry[0])].contiguous()
 
 

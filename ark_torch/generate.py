@@ -31,8 +31,7 @@ def generate(
     compiles nothing. transformers makes the cache as long as the longest that this model has had, so `max_cache_len`
     (of a GenerationConfig, or as an argument) fixes the length ahead.
 
-    Under `strict` it is an error where the prefill has an op that runs through ATen, or the loop is not one launch,
-    as it never is below torch 2.12: there a launch runs one token, for a loop's body may not write the cache.
+    Under `strict` it is an error where the prefill has an op that runs through ATen, or the loop is not one launch.
 
     `streamer` gets the first token when it is there and the others after the launch, one call of `put` each.
     transformers hands none to a `custom_generate`: there, write `functools.partial(ark_torch.generate,

@@ -10,9 +10,10 @@ def loop(step: Callable, n: int, carry, until: Callable | None = None, *, strict
 
     `carry` is a tuple or list of tensors or of dicts, lists and tuples of tensors, of any shapes and dtypes, on one
     device. `step` gets its items and returns a tuple of the same structure; each tensor keeps its shape, dtype and
-    device. It may return what it was given, or views of it, and may read and write tensors from outside. `until` is
-    asked after each iteration and returns a bool tensor of one element. Both are traced: what they do besides tensors
-    happens while that is done. A function that is compiled itself breaks its graph here; `torch.while_loop` does not.
+    device. It may return what it was given, or views of it, and may read and write tensors from outside (what it writes,
+    carry instead below torch 2.13, whose Dynamo makes no loop of such a step). `until` is asked after each iteration
+    and returns a bool tensor of one element. Both are traced: what they do besides tensors happens while that is done.
+    A function that is compiled itself breaks its graph here; `torch.while_loop` does not.
 
     The step is compiled at the first call and kept (the last 64 steps, until `torch.compiler.reset()`); another n
     compiles nothing. A step of native ops alone runs as one launch; on a GPU nobody waits for it, and nothing

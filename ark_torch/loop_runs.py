@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 
 import torch
@@ -10,6 +12,29 @@ from ark_torch._compat import size_expr
 from ark_torch.lower_loop import LoopGraph
 
 FOREVER = 2**62  # iterations: the condition ends the loop
+
+
+class _Thread(threading.local):
+    writable: frozenset = frozenset()  # addresses
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def writing_over(tensors: list[torch.Tensor]):
+    """The first loop that this thread runs within may keep what it carries where it was given, in these tensors; they
+    share no memory."""
+    _thread.writable = frozenset(x.data_ptr() for x in tensors)
+    try:
+        yield
+    finally:
+        _thread.writable = frozenset()
+
+
+def take_writable() -> frozenset:
+    found, _thread.writable = _thread.writable, frozenset()
+    return found
 
 
 class OneByOne:
@@ -61,17 +86,19 @@ def own_tensors(given: list, results: list) -> tuple:
 
 
 class OneLaunch:
-    """The iterations as one launch of a plan. Raises Unsupported where the planner declines the sizes."""
+    """The iterations as one launch of a plan. Raises Unsupported where the planner declines the sizes. Of what it
+    carries it makes copies, but for tensors at the addresses `writable`."""
 
     def __init__(self, lowered: LoopGraph, executable, written: list[int]):
         self.lowered, self.executable, self.written = lowered, executable, written
         self.nodes = lowered.nodes
 
-    def __call__(self, carried: tuple, additional: tuple, first: torch.Tensor) -> tuple:
+    def __call__(self, carried: tuple, additional: tuple, first: torch.Tensor, writable: frozenset) -> tuple:
         given, stored = [*carried, *additional], set(self.lowered.stored)
+        over = {place for place, x in enumerate(carried) if isinstance(x, torch.Tensor) and x.data_ptr() in writable}
         numbers = {name: _number(given, *source) for name, source in self.lowered.sources.items()}
         tensors = {
-            place: _laid_out(given[place], node.meta["val"], numbers, place in stored)
+            place: _laid_out(given[place], node.meta["val"], numbers, place in stored - over)
             for place, node in zip(self.lowered.places, self.lowered.inputs)
         }
         go = first.reshape(1).expand(2).contiguous()
@@ -99,4 +126,4 @@ def _value(size, numbers: dict[str, int]) -> int:
     return expr if isinstance(expr, int) else int(expr.subs({s: numbers[s.name] for s in expr.free_symbols}))
 
 
-__all__ = ["OneByOne", "OneLaunch", "own_tensors"]
+__all__ = ["OneByOne", "OneLaunch", "own_tensors", "take_writable", "writing_over"]

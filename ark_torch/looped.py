@@ -11,7 +11,7 @@ import torch
 
 from ark_torch._compat import FakeTensor, FakeTensorMode, TorchDispatchMode, TorchDynamoException, pytree
 from ark_torch.errors import Unsupported
-from ark_torch.loop_runs import own_tensors
+from ark_torch.loop_runs import own_tensors, writing_over
 from ark_torch.records import REGISTRY, log
 
 _numbers = itertools.count()
@@ -113,7 +113,8 @@ class LoopedStep:
             self.checked.add(key)
         if n and not self.cause:
             try:
-                leaves = self.run(torch.full((), n, device=leaves[0].device), *leaves)
+                with writing_over(leaves):
+                    leaves = self.run(torch.full((), n, device=leaves[0].device), *leaves)
                 return pytree.tree_unflatten(list(leaves), self.spec)
             except TorchDynamoException as error:
                 self._give_up(error)
@@ -171,8 +172,9 @@ def looped_step(step: Callable, until: Callable | None, spec, strict: bool) -> L
 
 
 @torch.compiler.disable
-def run_loop(step: Callable, n: int, carry, until: Callable | None, strict: bool) -> tuple:
-    """`ark_torch.loop`, with its arguments checked."""
+def run_loop(step: Callable, n: int, carry, until: Callable | None, strict: bool, in_place: bool = False) -> tuple:
+    """`ark_torch.loop`, with its arguments checked. `in_place`: contiguous tensors of the carry, which share no memory,
+    become the results where the iterations are one launch."""
     if not isinstance(n, int) or isinstance(n, bool):
         raise TypeError(f"loop: n is {n!r}, expected an int")
     if not 0 <= n < 2**62:
@@ -182,7 +184,10 @@ def run_loop(step: Callable, n: int, carry, until: Callable | None, strict: bool
     if any(isinstance(leaf, FakeTensor) for leaf in leaves):  # in a step of another loop, which is being checked
         return pytree.tree_unflatten([leaf.clone() for leaf in leaves], spec)
     with torch.no_grad():
-        own = [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
+        own = [
+            leaf.detach() if in_place and leaf.is_contiguous() else leaf.clone(memory_format=torch.contiguous_format)
+            for leaf in leaves
+        ]
         return looped_step(step, until, spec, strict)(n, own)
 
 

@@ -11,7 +11,7 @@ from ark_torch.dump import dump_folder
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.loop_nodes import LoopNode, find_loops, replace_loop
-from ark_torch.loop_runs import OneByOne, OneLaunch
+from ark_torch.loop_runs import OneByOne, OneLaunch, take_writable
 from ark_torch.lower_loop import lower_loop
 from ark_torch.records import REGISTRY, GraphRecord, LoopRow, log
 from ark_torch.segment import make_executable
@@ -34,9 +34,10 @@ class Loop:
         return self.launch is None
 
     def __call__(self, carried: tuple, additional: tuple, first: torch.Tensor | None) -> tuple:
+        writable = take_writable()
         if self.launch is not None:
             try:
-                return self.launch(carried, additional, first)
+                return self.launch(carried, additional, first, writable)
             except Unsupported as error:
                 self._fall_back(error)
         return self.one_by_one()(carried, additional)
