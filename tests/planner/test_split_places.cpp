@@ -37,9 +37,10 @@ struct Rows {
   std::vector<int64_t> reduced = {16416};
   std::vector<ReduceOp> reduces = {kArgMax};
   DType dtype = DType::kF32;
-  int loads = 1;          // tensors whose sum is reduced
-  int late_loads = 0;     // tensors of one number a row that are added to the first result
-  bool gathered = false;  // the first tensor's rows stand in a table
+  int loads = 1;                  // tensors whose sum is reduced
+  int late_loads = 0;             // tensors of one number a row that are added to the first result
+  bool gathered = false;          // the first tensor's rows stand in a table
+  bool stores_row_value = false;  // a number of the row that no reduction yields
   bool stores_elements = false;
   bool column = false;
 };
@@ -76,6 +77,12 @@ class RowsGraph {
     if (rows.stores_elements) {
       const StorageId y = storage("elements", sizes_, rows.dtype);
       add(store(rows.dtype, value, add_operand(dense_ref(y), Access::kWrite), false));
+    }
+    if (rows.stores_row_value) {
+      const StorageId x = input("number", {rows.kept}, rows.dtype), y = storage("copy", {rows.kept}, rows.dtype);
+      const int number = add(load(rows.dtype, add_operand({x, per_kept_}, Access::kRead)));
+      add(store(rows.dtype, number, add_operand({y, per_kept_}, Access::kWrite), true));
+      output(y);
     }
     for (size_t r = 0; r < rows.reduces.size(); ++r) store_reduce(value, rows.reduces[r], r == 0 ? rows.late_loads : 0);
     finish_op();
@@ -233,9 +240,11 @@ planner::Draft check_split(const Rows& rows, bool splits, const std::vector<doub
 
 /// The plan of the split graph, with its tiles, is one that the verifier takes.
 void test_plans() {
-  for (const Rows& rows : {Rows{}, Rows{.kept = 5, .reduced = {50257}, .reduces = {kArgMax, kMax, kSum}},
-                           Rows{.kept = 64, .reduced = {128256}, .dtype = DType::kBF16},
-                           Rows{.kept = 2, .reduced = {24, 1500}, .reduces = {kArgMin}}}) {
+  for (const Rows& rows :
+       {Rows{}, Rows{.kept = 5, .reduced = {50257}, .reduces = {kArgMax, kMax, kSum}},
+        Rows{.kept = 64, .reduced = {128256}, .dtype = DType::kBF16},
+        Rows{.kept = 2, .reduced = {24, 1500}, .reduces = {kArgMin}}, Rows{.kept = 2, .stores_row_value = true},
+        Rows{.kept = 2, .reduced = {65536}, .reduces = {kSum}, .stores_row_value = true}}) {
     const plan::Plan plan = planner::plan_fused(RowsGraph(rows).graph, {});
     expect_equal(plan.ops.size(), size_t{2}, describe(rows) + ": ops of the plan");
     const int64_t tiles = planner::num_tiles(plan.ops[0].record);
