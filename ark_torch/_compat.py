@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import SequenceKey, key_get
 from torch.utils._sympy import functions as sympy_functions
 
+from ark_torch.versions import minor
+
 try:
     from functorch.compile import min_cut_rematerialization_partition
 except ImportError:  # pragma: no cover - the public alias of older versions
@@ -63,8 +65,10 @@ __all__ = [
 # the loop, and the one that returns the values of every iteration (forward graphs have it)
 WHILE_LOOPS = (while_loop_op, while_loop_stack_output_op)
 # Calls a function; where Dynamo traces the call in a loop's body, the function may set attributes of objects from
-# outside, and has to set them back in the end.
-without_side_effect_checks = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
+# outside, and has to set them back in the end. None: Dynamo allows that without it.
+without_side_effect_checks = None
+if minor(torch.__version__) < (2, 13):
+    without_side_effect_checks = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
 _ = _sympy  # the package must be imported for its printers to be registered
 
 

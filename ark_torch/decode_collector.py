@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from unittest import mock
-
-import torch
+import threading
 
 from ark_torch._compat import without_side_effect_checks
-from ark_torch.versions import minor
 
 try:
     from transformers.utils.output_capturing import CompileableContextVar as Collector
-except ImportError:  # pragma: no cover - another version of transformers
+except ImportError:  # pragma: no cover - a transformers without it
     Collector = None
+
+_lock, _users = threading.Lock(), 0
+_METHODS = {}  # name -> the collector's own, and one that may change in the body of a loop; made once, for guards
 
 
 def _unchecked(method):
@@ -26,14 +26,26 @@ def _unchecked(method):
     return call
 
 
-_METHODS = {}
-if Collector is not None and minor(torch.__version__) < (2, 13):
-    _METHODS = {name: _unchecked(getattr(Collector, name)) for name in ("set", "reset")}  # made once, for guards
+if Collector is not None and without_side_effect_checks is not None:
+    _METHODS = {name: (getattr(Collector, name), _unchecked(getattr(Collector, name))) for name in ("set", "reset")}
 
 
-def traceable_collector() -> contextlib.AbstractContextManager:
-    """Within it the collector, and nothing else, may change where Dynamo traces; what it does is the same."""
-    return mock.patch.multiple(Collector, **_METHODS) if _METHODS else contextlib.nullcontext()
+def _enter(change: int) -> None:
+    global _users
+    with _lock:
+        _users += change
+        for name, methods in _METHODS.items():
+            setattr(Collector, name, methods[_users > 0])
+
+
+@contextlib.contextmanager
+def traceable_collector():
+    """Within it the collector, and nothing else, may change where Dynamo traces the body of a loop."""
+    _enter(1)
+    try:
+        yield
+    finally:
+        _enter(-1)
 
 
 __all__ = ["traceable_collector"]
