@@ -53,23 +53,22 @@ __all__ = [
     "min_cut_rematerialization_partition",
     "resolve_unbacked_bindings",
     "resumed_at",
-    "set_and_restored",
     "size_expr",
     "size_path",
     "skipped_frames",
     "sympy",
     "sympy_functions",
     "unset_fake_temporarily",
+    "without_side_effect_checks",
 ]
 
 # the loop, and the one that returns the values of every iteration (forward graphs have it)
 WHILE_LOOPS = (while_loop_op, while_loop_stack_output_op)
-# Calls a function in a loop's body that sets attributes of objects from outside and sets them back, as transformers'
-# models do: Dynamo of torch 2.11 and 2.12 refuses it unless it is told not to look, later ones see it.
-if minor(torch.__version__) >= (2, 13):
-    set_and_restored = lambda function, *args: function(*args)
-else:
-    set_and_restored = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
+# Calls a function; where Dynamo traces the call in a loop's body, the function may set attributes of objects from
+# outside, and has to set them back in the end. None: Dynamo allows that without it.
+without_side_effect_checks = None
+if minor(torch.__version__) < (2, 13):
+    without_side_effect_checks = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
 _ = _sympy  # the package must be imported for its printers to be registered
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from ark_torch._compat import BackendCompilerFailed, set_and_restored
+from ark_torch._compat import BackendCompilerFailed
 from ark_torch.decode_cache import CarriedCache, carried, store
 from ark_torch.decode_checks import Request
+from ark_torch.decode_collector import traceable_collector
 from ark_torch.errors import Unsupported
 from ark_torch.looped import run_loop
 
@@ -47,7 +48,7 @@ class Step:
     def __call__(self, slot, token, positions, done, table, layers):
         lent, cache = self.lent, CarriedCache(layers)
         arguments = {"attention_mask": lent.mask, **self.to_keep, **positions}
-        token = set_and_restored(_next_token, lent.model, token[:, None], cache, arguments)
+        token = _next_token(lent.model, token[:, None], cache, arguments)
         if self.eos.numel():
             token = torch.where(done, self.pad, token)
             done = done | (token[:, None] == self.eos).any(-1)
@@ -99,7 +100,8 @@ class Decoder:
             lent.model, lent.mask = model, _whole_mask(request)
             try:
                 left = request.max_length - length
-                carry = run_loop(step, left, carry, self.until, self.strict, in_place=True)
+                with traceable_collector():
+                    carry = run_loop(step, left, carry, self.until, self.strict, in_place=True)
             finally:
                 lent.model = lent.mask = None
             store(request.cache, carry[5])
@@ -145,7 +147,7 @@ def decode(model, request: Request, streamer, strict: bool) -> torch.Tensor:
         decoders[key] = Decoder(request, strict)
     carry = decoders[key].first(model, request)
     if streamer is not None:
-        streamer.put(carry[1].cpu())
+        streamer.put(carry[1].to("cpu", copy=True))  # the loop writes its own
     sequences = decoders[key].rest(model, request, carry)
     if streamer is not None:
         for column in sequences[:, ids.size(1) + 1 :].cpu().unbind(1):

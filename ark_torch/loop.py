@@ -10,8 +10,8 @@ def loop(step: Callable, n: int, carry, until: Callable | None = None, *, strict
 
     `carry` is a tuple or list of tensors or of dicts, lists and tuples of tensors, of any shapes and dtypes, on one
     device. `step` gets its items and returns a tuple of the same structure; each tensor keeps its shape, dtype and
-    device. It may return what it was given, or views of it, and may read and write tensors from outside (what it writes,
-    carry instead below torch 2.13, whose Dynamo makes no loop of such a step). `until` is asked after each iteration
+    device. It may return what it was given, or views of it, and may read and write tensors from outside (below torch
+    2.13, whose Dynamo makes no loop of a step that writes there, carry those). `until` is asked after each iteration
     and returns a bool tensor of one element. Both are traced: what they do besides tensors happens while that is done.
     A function that is compiled itself breaks its graph here; `torch.while_loop` does not.
 

@@ -9,7 +9,7 @@ import re
 import sys
 
 FIRST, LAST = (2, 11), (2, 15)  # of torch, both included; pyproject.toml asks for the same
-PYTHON = (3, 11)  # and later; the tests have run on 3.11 and 3.12
+PYTHON = (3, 11)  # and later; the tests have run on 3.11 and 3.12, tests/versions.py on 3.13
 BUILD = "build ark again (make setup, or pip install --no-build-isolation .)"
 
 

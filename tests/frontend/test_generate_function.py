@@ -258,6 +258,25 @@ def test_what_the_cache_holds_at_the_end(kind):
         torch.testing.assert_close((layer.keys, layer.values), (wanted.keys, wanted.values), rtol=1e-3, atol=1e-4)
 
 
+class Remembering(transformers.LlamaForCausalLM):
+    last = None
+
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        self.last = outputs.logits
+        return outputs
+
+
+def test_a_model_that_keeps_a_value():
+    """It finds the last step's, not one that a trace has left."""
+    torch.manual_seed(3)
+    model, inputs = Remembering(transformers.LlamaConfig(**SIZES)).eval(), prompts(2)
+    wanted = plainly(model, inputs, max_new_tokens=4)
+    last, model.last = model.last, None
+    assert torch.equal(ark_torch.generate(model, **inputs, max_new_tokens=4), wanted)
+    torch.testing.assert_close(model.last, last, rtol=1e-3, atol=1e-4)
+
+
 def test_a_model_that_is_no_single_plan():
     """Its step is called once per token; under strict that is an error."""
     torch.manual_seed(3)
