@@ -1,4 +1,4 @@
-"""The versions of torch and Python that ark takes (tried: torch 2.11, 2.13, 2.14, 2.15). Others, and an extension that
+"""The versions of torch and Python that ark takes (tried: torch 2.11 to 2.15). Others, and an extension that
 was built for another torch, are refused on import by a line that says what to do. `configure` runs this file by
 itself."""
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
+from ark_torch.versions import minor
 from tests.conftest import has_extension
 from tests.support.random_loops import RandomStep, below, called, looped, zero
 
@@ -108,6 +109,7 @@ def test_no_iteration_gives_copies(native):
     assert carry[1].any()
 
 
+@pytest.mark.skipif(minor(torch.__version__) < (2, 13), reason="older Dynamo refuses bodies that write outside")
 @pytest.mark.parametrize("native", [True, False], ids=["launch", "calls"])
 @pytest.mark.parametrize("inside", [False, True], ids=["argument", "result"])
 def test_a_tensor_from_outside_is_written(inside, native):
