@@ -102,7 +102,7 @@ class OneLaunch:
             for place, node in zip(self.lowered.places, self.lowered.inputs)
         }
         go = first.reshape(1).expand(2).contiguous()
-        count = [torch.zeros(1, dtype=torch.int64, device=go.device)] if self.lowered.counts else []
+        count = [torch.zeros(1, dtype=torch.int64, device=go.device)] if self.lowered.has_count else []
         self.executable.loop([*tensors.values(), go, *count, *(numbers[s] for s in self.lowered.symbols)], FOREVER)
         results = [*range(len(carried)), *(len(carried) + place for place in self.written)]
         return tuple(tensors[place] if place in stored else given[place].clone() for place in results)

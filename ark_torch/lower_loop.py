@@ -24,7 +24,7 @@ _WRITE = torch.ops.aten.copy_.default
 @dataclass(frozen=True)
 class LoopGraph:
     """A lowered iteration. Called with the arguments at `places` (of the body's), the stop flag, the count if it has
-    one (`counts`), then one int per symbol."""
+    one (`has_count`), then one int per symbol."""
 
     graph: dict
     places: list[int]
@@ -32,7 +32,7 @@ class LoopGraph:
     symbols: list[str]
     sources: dict[str, tuple[int, int | None]]  # symbol -> an argument that is it, or has it as the size of a dimension
     hints: dict[str, int]
-    counts: bool
+    has_count: bool
     nodes: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)  # the body's, at `places`
 
@@ -81,8 +81,10 @@ class _Iteration:
         inputs = [self.arguments[p] for p in self.places]
         nodes = [n for n in [*_inner(self.body), *_inner(self.cond)] if n in ctx.env]
         sources, hints = self._symbols(symbols)
-        counts = not whole
-        return LoopGraph(ctx.graph.finish(), self.places, list(results), symbols, sources, hints, counts, nodes, inputs)
+        has_count = not whole
+        return LoopGraph(
+            ctx.graph.finish(), self.places, list(results), symbols, sources, hints, has_count, nodes, inputs
+        )
 
     def _argument(self, place: int) -> Value:
         """An argument of the body becomes an input where somebody reads or stores it."""

@@ -102,7 +102,7 @@ struct Layout {
 /// a launch does: no tile of an iteration begins before all tiles of the one before have ended.
 struct Loop {
   std::vector<int32_t> carried;  // slots of inputs that every iteration stores as a whole, for the next one
-  int32_t go_slot = -1;          // input of two bools, or -1: iteration i runs if element i mod 2 is true
+  int32_t go_slot = -1;          // input of two bools, or -1: does iteration 0 run; does the next one
   int32_t arrivals = 0;          // at the border, in an iteration: the workers with a list. 0: the plan is no loop
 };
 

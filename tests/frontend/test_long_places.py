@@ -65,11 +65,24 @@ def test_extremes_of_integers():
 
 @pytest.mark.parametrize("words", [16416, 16417, 20011, 32768, 65537])
 def test_lengths(words):
-    """With and without a rest; a place at every seam's neighbour is found in test_special_values."""
+    """With and without a rest."""
     for place in (0, words // 2, words - 1):
         x = random_rows(2, words, torch.float32)
-        x[0, place], x[1, place] = 9.0, -9.0
+        x[0, place], x[1, place] = 20.0, -20.0
         check(lambda x: (x.argmax(-1), x.argmin(-1)), x)
+
+
+def test_seams():
+    """Around the first and the last element of every part: 12 parts that begin at multiples of 4184."""
+    words, step, parts = 50257, 4184, 12
+    body = torch.compile(BODIES["both"], backend="ark", options={"strict": True}, dynamic=False)
+    ends = [p * step + at for p in range(parts) for at in (0, words - (parts - 1) * step)]
+    places = {end + d for end in ends for d in (-1, 0, 1) if 0 <= end + d < words}
+    zeros = torch.zeros(2, words)
+    for place in sorted(places):
+        x = zeros.clone()
+        x[0, place], x[1, place] = 1.0, -1.0
+        same_bits(body(x), BODIES["both"](x))
 
 
 def test_shorter_and_more_rows_stay_whole():
@@ -126,7 +139,7 @@ def test_workers(workers):
 
 
 def test_sizes_share_a_kernel():
-    """Other numbers of rows and other lengths, cut or whole, change no code."""
+    """Other numbers of rows and other lengths, cut or whole, change no code (beside sums other parts do)."""
     torch._dynamo.reset()
     with recording() as records:
         body = torch.compile(BODIES["argmax"], backend="ark", options={"strict": True}, dynamic=True)

@@ -74,8 +74,9 @@ def worst(found, expected) -> float:
     return max(((a.double() - b).square().mean() / b.square().mean()).sqrt().item() for a, b in zip(found, expected))
 
 
-def check(monkeypatch, folder, body, arguments, product, small=True, calls=3, **options):
-    """The values are as good as eager's, the same in every call; the plan has small tiles, or none."""
+def check(monkeypatch, folder, body, arguments, product, small=True, calls=3, has=(), **options):
+    """The values are as good as eager's, the same in every call; the plan has small tiles, or none, and what is in
+    `has`."""
     torch._dynamo.reset()
     monkeypatch.setenv("ARK_DUMP", str(folder))
 
@@ -88,6 +89,7 @@ def check(monkeypatch, folder, body, arguments, product, small=True, calls=3, **
         results, eager = [compiled(*arguments) for _ in range(calls)], function(*arguments)
     plans = [file.read_text() for file in folder.rglob("plan.txt")]
     assert plans and any(SMALL in text for text in plans) == small, "\n".join(plans)
+    assert all(any(part in text for text in plans) for part in has), "\n".join(plans)
     assert worst(results[0], exact) <= 1.25 * worst(eager, exact) + 1e-7
     for other in results[1:]:
         for a, b in zip(*((x if isinstance(x, tuple) else (x,)) for x in (results[0], other))):

@@ -23,8 +23,10 @@ BODIES = {
 
 
 def random_rows(rows: int, words: int, dtype: torch.dtype, device: str = "cpu") -> torch.Tensor:
-    """[rows, words] of few different numbers, so that each extreme is met often."""
-    return torch.randint(0, 7, (rows, words), device=device).to(dtype)
+    """[rows, words] of few different numbers; the least and the greatest are met twice a row, in its last half."""
+    x = torch.randint(1, 8, (rows, words), device=device)
+    places = words // 2 + torch.rand(rows, words - words // 2, device=device).argsort(-1)[:, :4]
+    return x.scatter_(1, places, torch.tensor([0, 0, 9, 9], device=device).expand(rows, 4)).to(dtype)
 
 
 def special_rows(words: int, dtype: torch.dtype, device: str = "cpu") -> dict[str, torch.Tensor]:

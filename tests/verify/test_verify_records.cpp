@@ -108,7 +108,7 @@ void test_within() {
     test::fail("overlapping rows: got " + message, __FILE__, __LINE__);
 }
 
-/// Products of few tiles: what small tiles cannot do, and maps of other boxes.
+/// Products of few tiles: what small tiles cannot do, maps of other sizes and of other boxes.
 void test_small_tiles() {
   using enum abi::TaskKind;
   const plan::Plan plan = plan_of(layers(1, 128, 64, 1, DType::kBF16), true, true, 132);
@@ -126,6 +126,8 @@ void test_small_tiles() {
     map.strides_bytes.erase(map.strides_bytes.begin() + 1);
     map.box = {64, 64, 1};
   });
+  must_fail(plan, "has boxes of 64 64 1, expected 64 128 1",
+            [&](plan::Plan& p) { p.maps[static_cast<size_t>(params(p).map_b)].box[1] = 64; });
 }
 
 /// Sums of nothing have tiles and results: their grids are checked like others.

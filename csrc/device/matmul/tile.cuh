@@ -34,7 +34,8 @@ consteval int step_k(int columns) { return columns == abi::kSmallTile ? abi::kSm
 consteval int step_pages(int columns) { return columns == 256 ? 3 : 2; }
 
 /// Which main loops a kernel holds: bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), of small tiles bit
-/// 16 + (f16 << 2 | a mn-major << 1 | b mn-major). Generated code may narrow it with Programs::kMatmulVariants.
+/// 16 + (f16 << 2 | a mn-major << 1 | b mn-major). Programs::kMatmulVariants says it, as
+/// generated code does; without that all large tiles.
 template <class Programs>
 consteval u32 matmul_variants() {
   if constexpr (requires { Programs::kMatmulVariants; })

@@ -7,8 +7,8 @@
 namespace ark::planner {
 
 /// Integers that are added, or that number a stream of random numbers; where sizes vary also what can only be a size or
-/// a stride (and no main loop's index): the extent that an index has to lie in, factors in the place of an element (in a
-/// cache, in a stream), and the length of a row's parts (split_places.h).
+/// a stride (and no main loop's index): the extent that an index has to lie in, factors in the place of an element (in
+/// a cache, in a stream), and the length of a row's parts (split_places.h).
 class FreeNumbers {
  public:
   /// The program must outlive this.

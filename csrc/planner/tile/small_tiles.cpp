@@ -27,7 +27,7 @@ double grid_seconds(const FusedOp& op, const TileForm& form, const KParts& parts
   return static_cast<double>(waves) * tile_seconds(form, p.k / parts.count, 0) + parts.seconds;
 }
 
-/// Fewer tiles than workers, and sooner done than with large ones.
+/// At most as many tiles as workers, and sooner done than with large ones.
 bool pays(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
   if (!fits(op) || tiles_of(op.op.record.params.matmul, kSmallTile) > options.machine.num_workers) return false;
   const KParts large = k_parts(op, programs, options, false), small = k_parts(op, programs, options, true);

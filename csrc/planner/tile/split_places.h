@@ -3,8 +3,8 @@
 // arg_max themselves, and adds the part's begin to its place. As a NaN is an extreme and equal extremes leave the first
 // part its place, this is the place that the whole row would give.
 //
-// An extreme may see an element twice, so that parts may overlap: a vocabulary of 50257 words, a prime number, has parts
-// of one length, whose begins lie on vectors.
+// An extreme may see an element twice, so that parts may overlap: a vocabulary of 50257 words, a prime number, has
+// parts of one length, whose begins lie on vectors.
 #pragma once
 #include <optional>
 #include <vector>

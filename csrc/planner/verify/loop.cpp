@@ -55,10 +55,13 @@ int64_t stored_end(const Plan& plan, int32_t slot, int64_t begin) {
 /// The first byte that an iteration may store; -1: none.
 int64_t first_written(const Plan& plan, int32_t slot) {
   int64_t first = -1;
-  for (size_t i = 0; i < plan.ops.size(); ++i)
-    for (const Use& use : uses_of(plan, i, read_uses(plan.ops[i], plan.programs)))
+  for (size_t i = 0; i < plan.ops.size(); ++i) {
+    const std::vector<OperandUse> operands = read_uses(plan.ops[i], plan.programs);
+    if (!writes(plan.ops[i], operands, slot)) continue;
+    for (const Use& use : uses_of(plan, i, operands))
       if (use.slot == static_cast<uint32_t>(slot) && use.how.write)
         first = first < 0 ? use.low : std::min(first, use.low);
+  }
   return first;
 }
 

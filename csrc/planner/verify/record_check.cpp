@@ -28,7 +28,8 @@ const Program& RecordCheck::program(int number, int first, ProgramKind kind) con
   return p;
 }
 
-void RecordCheck::map(int number, int operand, const std::vector<int64_t>& sizes) const {
+void RecordCheck::map(int number, int operand, const std::vector<int64_t>& sizes,
+                      const std::vector<int32_t>& box) const {
   need(number >= 0 && static_cast<size_t>(number) < plan_.maps.size(), "map ", number, " of ", plan_.maps.size());
   const plan::TensorMap& m = plan_.maps[static_cast<size_t>(number)];
   const abi::Operand& x = op_.operands[static_cast<size_t>(operand)];
@@ -36,8 +37,14 @@ void RecordCheck::map(int number, int operand, const std::vector<int64_t>& sizes
   bool place = m.slot == x.slot && m.offset_bytes == x.offset * bytes && static_cast<short>(m.dtype) == x.dtype;
   need(place, "map ", number, " shows slot ", m.slot, " + ", m.offset_bytes, " bytes, operand ", operand, " slot ",
        x.slot, " + ", x.offset * bytes);
-  need(m.sizes == sizes && m.strides_bytes.size() + 1 == m.sizes.size() && m.box.size() == m.sizes.size(), "map ",
-       number, " of operand ", operand, " has other sizes than it");
+  need(m.sizes == sizes && m.strides_bytes.size() + 1 == m.sizes.size(), "map ", number, " of operand ", operand,
+       " has other sizes than it");
+  const auto text = [](const std::vector<int32_t>& sizes_of_box) {
+    std::string result;
+    for (int32_t n : sizes_of_box) result += cat(' ', n);
+    return result;
+  };
+  need(m.box == box, "map ", number, " of operand ", operand, " has boxes of", text(m.box), ", expected", text(box));
   int64_t last = m.offset_bytes + (m.sizes[0] - 1) * bytes + bytes;
   for (size_t d = 1; d < m.sizes.size(); ++d) {
     need(m.strides_bytes[d - 1] % 16 == 0, "map ", number, ": a stride of ", m.strides_bytes[d - 1], " bytes");

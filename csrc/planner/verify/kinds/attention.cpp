@@ -156,14 +156,16 @@ void check_columns(const RecordCheck& check, int most) {
              " columns of ", name(static_cast<DType>(p.dtype)), ", expected 16 bits and multiples of 8 up to ", most);
 }
 
+const std::vector<int32_t> kBox = {64, 64, 1, 1};  // columns, rows
+
 void check_maps(const RecordCheck& check) {
   using X = abi::AttentionGradOperand;  // q, k, v have the numbers that they have forward
   const abi::AttentionParams& p = check.record().params.attention;
-  check.map(p.map[X::kQ], X::kQ, {p.head_dim, p.queries, p.heads, p.batch});
-  check.map(p.map[X::kK], X::kK, {p.head_dim, p.keys, p.kv_heads, p.batch});
-  check.map(p.map[X::kV], X::kV, {p.value_dim, p.keys, p.kv_heads, p.batch});
+  check.map(p.map[X::kQ], X::kQ, {p.head_dim, p.queries, p.heads, p.batch}, kBox);
+  check.map(p.map[X::kK], X::kK, {p.head_dim, p.keys, p.kv_heads, p.batch}, kBox);
+  check.map(p.map[X::kV], X::kV, {p.value_dim, p.keys, p.kv_heads, p.batch}, kBox);
   if (check.record().kind != TaskKind::kAttentionForward)
-    check.map(p.map[X::kGradOut], X::kGradOut, {p.value_dim, p.queries, p.heads, p.batch});
+    check.map(p.map[X::kGradOut], X::kGradOut, {p.value_dim, p.queries, p.heads, p.batch}, kBox);
 }
 
 void record(const RecordCheck& check) {

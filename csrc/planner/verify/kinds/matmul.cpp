@@ -60,8 +60,14 @@ void record(const RecordCheck& check) {
       return std::vector<int64_t>{64, rows, p.k / 64, p.batch};
     return k_major ? std::vector<int64_t>{p.k, rows, p.batch} : std::vector<int64_t>{rows, p.k, p.batch};
   };
-  check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m));
-  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n));
+  const auto box = [&](bool k_major) {
+    if (check.record().kind == TaskKind::kMatmulFloat)
+      return k_major ? std::vector<int32_t>{32, 64, 1} : std::vector<int32_t>{64, 32, 1};
+    if (small) return k_major ? std::vector<int32_t>{64, 64, 2, 1} : std::vector<int32_t>{64, 128, 1};
+    return k_major ? std::vector<int32_t>{64, 128, 1} : std::vector<int32_t>{64, 64, 1};
+  };
+  check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m), box(p.a_k_major));
+  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n), box(p.b_k_major));
 }
 
 std::vector<int> early(const plan::Op& op) {
