@@ -17,7 +17,8 @@ LAYERS = 2
 BATCHES = (32, 17, 20, 24, 40, 63, 64, 100, 128, 200)
 FEW_BATCHES = ((2, 3, 4, 5, 7, 8), (16, 9, 10, 13))
 CACHES = (1024, 48, 20, 64, 100, 129, 333, 777, 2048, 4096, 8192)
-LENGTHS = (2048, 1920, 1000, 517, 2049, 16, 64, 100, 129, 200, 256, 300, 777, 1024, 1500, 4096)
+LENGTHS = (2048, 1920, 1000, 517, 2049, 100, 129, 200, 256, 300, 777, 1024, 1500, 4096)
+SHORT_LENGTHS = (64, 16, 33, 50)  # products of 2048 columns are split there, into small tiles: other code
 SHAPES = ((10, 384), (12, 384), (10, 256), (7, 131), (16, 512), (2, 128), (16, 128), (3, 333), (5, 77), (15, 511))
 
 
@@ -55,7 +56,8 @@ def test_decode_caches(batch: int):
 
 
 def test_prefill_lengths():
-    check(sized_graphs.llama_prefill(LAYERS, LENGTHS), (0, 2, 6, 9))
+    check(sized_graphs.llama_prefill(LAYERS, LENGTHS), (0, 2, 5, 7))
+    check(sized_graphs.llama_prefill(LAYERS, SHORT_LENGTHS), (0, 2))
 
 
 def test_training_batches_and_sequences():
