@@ -32,8 +32,8 @@ def generate(
     (of a GenerationConfig, or as an argument) fixes the length ahead.
 
     A model whose step is no single plan is called once per token, and each call copies the cache; a warning of
-    `logging.getLogger("ark")` says so. Under `strict` it is an error where the prefill has an op that runs through
-    ATen, or the loop is not one launch.
+    `logging.getLogger("ark")` names the cause. Under `strict` it is an error where the prefill has an op that runs
+    through ATen, or the loop is not one launch.
 
     `streamer` gets the first token when it is there and the others after the launch, one call of `put` each.
     transformers hands none to a `custom_generate`: there, write `functools.partial(ark_torch.generate,

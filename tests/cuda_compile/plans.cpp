@@ -7,11 +7,6 @@ namespace {
 
 using abi::TaskKind;
 
-int add_program(plan::Plan& plan, const ProgramBuilder& builder) {
-  plan.programs.push_back(builder.program);
-  return static_cast<int>(plan.programs.size()) - 1;
-}
-
 plan::Op program_op(TaskKind kind, int program, const std::string& name) {
   plan::Op op;
   op.name = name;

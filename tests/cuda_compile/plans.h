@@ -63,6 +63,12 @@ struct ProgramBuilder {
   }
 };
 
+/// The program's number.
+inline int add_program(plan::Plan& plan, const ProgramBuilder& builder) {
+  plan.programs.push_back(builder.program);
+  return static_cast<int>(plan.programs.size()) - 1;
+}
+
 struct NamedPlan {
   std::string name;
   plan::Plan plan;

@@ -6,11 +6,6 @@ namespace {
 
 using abi::TaskKind;
 
-int add_program(plan::Plan& plan, const ProgramBuilder& builder) {
-  plan.programs.push_back(builder.program);
-  return static_cast<int>(plan.programs.size()) - 1;
-}
-
 struct Product {
   int program;
   bool a_k_major, b_k_major;

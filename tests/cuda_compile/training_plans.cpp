@@ -7,11 +7,6 @@ namespace {
 
 using abi::TaskKind;
 
-int add_program(plan::Plan& plan, const ProgramBuilder& builder) {
-  plan.programs.push_back(builder.program);
-  return static_cast<int>(plan.programs.size()) - 1;
-}
-
 int gaussian_cdf(ProgramBuilder& b, int x) {
   const int erf = b.op(Opcode::kErf, b.op(Opcode::kMul, x, b.constant(0.7071067811865476)));
   return b.op(Opcode::kMul, b.op(Opcode::kAdd, erf, b.constant(1)), b.constant(0.5));

@@ -29,7 +29,7 @@ std::optional<Steps> steps_of(TaskKind kind, bool small) {
   // A hop takes 2.5 to 3 us; that of small tiles pays from 2048 k on.
   if (small) return Steps{kSmallTile.rows, abi::kSmallTileBlock, kSmallTile.block_seconds, 4, 3.5e-6, 4};
   // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
-  // rarely fills the rest; weight gradients use more. (Measured by itself, hence not tile_forms.h's 0.43.)
+  // rarely fills the rest; weight gradients use more.
   if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6, 8};
   if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6, 8};
   return std::nullopt;
