@@ -20,9 +20,13 @@ ARK_DEVICE bool wants(const abi::LoopLaunch& loop, i64 number) {
 ARK_DEVICE void arrive_at_border(const Worker& worker, const abi::LoopLaunch& loop, i64 number) {
   if ((thread_index() & 31) != 0) return;
   abi::LoopState* s = loop.state;
-  if (atomic_add_acq_rel(&s->arrived, 1) + 1 != static_cast<u32>(loop.arrivals)) return;
-  store_relaxed(&s->arrived, 0);
-  const bool more = wants(loop, number + 1) && load_relaxed(&worker.launch.state->index_error) == 0;
+  if (loop.arrivals > 1) {  // a worker that is alone has its own stores behind it
+    if (atomic_add_acq_rel(&s->arrived, 1) + 1 != static_cast<u32>(loop.arrivals)) return;
+    store_relaxed(&s->arrived, 0);
+  }
+  // Both are read before either is looked at: one way to L2 and back instead of two.
+  const u32 error = load_relaxed(&worker.launch.state->index_error);
+  const bool wanted = wants(loop, number + 1), more = wanted && error == 0;
   if (!more) store_relaxed(&s->done, static_cast<u32>(number + 1));
   red_release_add(&s->gate, more ? 2 : 3);
 }
