@@ -26,6 +26,24 @@ uint32_t broadcast_operands(const plan::Op& op, const Program& program, int firs
   return result;
 }
 
+/// Operands of a pointwise op that are contiguous over its whole domain.
+uint32_t flat_operands(const plan::Op& op, const Program& program) {
+  uint32_t result = 0;
+  for (int i = 0; i < std::min(program.num_operands, 32); ++i) {
+    const auto at = static_cast<size_t>(op.record.params.program.first_operand + i);
+    if (at >= op.operands.size() || op.operands[at].slot == abi::kNoSlot || op.operands[at].index_operand >= 0)
+      continue;
+    bool flat = true;
+    int64_t inner = 1;
+    for (int d = program.num_dims - 1; d >= 0; --d) {
+      flat = flat && (op.record.size[d] <= 1 || op.operands[at].stride[d] == inner);
+      inner *= op.record.size[d];
+    }
+    if (flat || inner == 0) result |= 1u << i;
+  }
+  return result;
+}
+
 /// Bit: the number of a floating-point type; masks of all others are read as bool (device/attention/mask_range.cuh).
 uint32_t mask_type(DType type) { return 1u << static_cast<int>(is_float(type) ? type : DType::kBool); }
 
@@ -98,7 +116,7 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u, epilogue_ways = 0, layouts = 0, transposed = 0;
+    uint32_t broadcast = ~0u, flat = ~0u, epilogue_ways = 0, layouts = 0, transposed = 0;
     Ops row_ops;
     std::optional<EpilogueShape> epilogue;
   };
@@ -140,6 +158,7 @@ class Analysis {
   void note_pointwise(const plan::Op& op) {
     const abi::ProgramParams& p = op.record.params.program;
     Needs::Program& need = note_program(op, kPointwiseUse, p.program, p.first_operand);
+    need.flat &= flat_operands(op, plan_.programs[static_cast<size_t>(p.program)]);
     need.transposed |= plan::transposed_operands(op, plan_.programs[static_cast<size_t>(p.program)]);
     need.transposed = plan::most_transposed(plan_.programs[static_cast<size_t>(p.program)], need.transposed);
   }
@@ -227,7 +246,8 @@ bool serves(const Code& code, const Program& program, const Needs::Program& need
   if (code.row)
     return std::all_of(need.row_ops.begin(), need.row_ops.end(),
                        [&](const plan::Op* op) { return row_form_serves(*code.row, *op); });
-  return (code.broadcast & ~need.broadcast) == 0 && (need.transposed & ~code.transposed) == 0;
+  return (code.broadcast & ~need.broadcast) == 0 && (code.flat & ~need.flat) == 0 &&
+         (need.transposed & ~code.transposed) == 0;
 }
 
 int find_code(const Kernel& kernel, const Program& program, const Needs::Program& need) {
@@ -304,6 +324,7 @@ class Maker {
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
     kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast});
+    kernel_.code.back().flat = need.uses.contains(kPointwiseUse) ? need.flat : 0;
     kernel_.code.back().transposed = need.transposed;
     kernel_.code.back().users = need.users;
     return static_cast<int>(kernel_.code.size()) - 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -19,7 +20,7 @@ class Printer : public ProgramAnalysis {
   using ProgramAnalysis::ProgramAnalysis;
 
   std::string text(int number, const std::string& comment, bool flagged = false, uint32_t epilogue_ways = 0,
-                   uint32_t transposed = 0) {
+                   uint32_t transposed = 0, uint32_t flat = 0) {
     out_ = comment;
     flagged_ = flagged;
     transposed_ = transposed;
@@ -53,22 +54,34 @@ class Printer : public ProgramAnalysis {
       print_uniform_stores();
     } else {
       print_run();
+      if (program_.kind == ProgramKind::kPointwise) print_flat(transposed_ != 0 ? FlatForm{} : flat_form(flat));
     }
     line("};");
     return std::move(out_);
   }
 
  private:
-  // ---- sizes of vectors ----
-
-  // ---- text ----
-
   void line(const std::string& text) { out_ += text + "\n"; }
 
   /// Element i of a value; in a value that is printed once per vector, the first element.
   std::string reference(int i) const {
     if (info_[i].run) return first_element_ ? cat("r", i) : cat("(r", i, " + i)");
     return cat("r", i, info_[i].scalar ? "" : "[i]");
+  }
+
+  void print_flat(const FlatForm& form) {
+    line(cat("  static constexpr bool kFlat = ", form.exists ? "true;" : "false;"));
+    if (!form.exists) return;
+    const auto instruction = [&](int i, bool of_row) {
+      const std::string before = std::exchange(out_, "");
+      const std::vector<Info> info = info_;
+      for (int k = 0; k < count_; ++k) info_[k].scalar = info_[k].scalar && (of_row || !form.border[k]);
+      instr(i).op == Opcode::kStore ? print_narrowed(i) : print_instruction(i, true);
+      info_ = info;
+      return std::exchange(out_, before);
+    };
+    out_ += flat_source(program_, form, {instruction, [&](int i) { return std::string(register_type(info_[i].type)); },
+                                         [&](int i) { return std::string(storage_type(instr(i).dtype)); }});
   }
 
   std::string converted(int i, DType type) const {
@@ -297,7 +310,8 @@ class Printer : public ProgramAnalysis {
     declare(i, cat("widen(m", i, element, ")"));
   }
 
-  void print_store(int i) {
+  /// What a store takes, as s<i>.
+  void print_narrowed(int i) {
     const Instr& in = instr(i);
     const char* type = storage_type(in.dtype);
     const int value = stored_value(in);
@@ -306,6 +320,11 @@ class Printer : public ProgramAnalysis {
     else
       line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
                converted(value, compute_type(in.dtype)), ");"));
+  }
+
+  void print_store(int i) {
+    const Instr& in = instr(i);
+    print_narrowed(i);
     if (in.b < 0 && in.c < 0 && in.d < 0 && may_be_flagged(in))
       return line(cat("    store_flagged<V, ", flag_of(in), ">(c, ", in.operand, ", x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));
@@ -469,8 +488,9 @@ class Printer : public ProgramAnalysis {
 }  // namespace
 
 std::string program_source(const Program& program, int number, const std::string& comment, uint32_t broadcast_operands,
-                           uint32_t epilogue_ways, uint32_t transposed_operands) {
-  return Printer(program, nullptr, broadcast_operands).text(number, comment, false, epilogue_ways, transposed_operands);
+                           uint32_t epilogue_ways, uint32_t transposed_operands, uint32_t flat_operands) {
+  return Printer(program, nullptr, broadcast_operands)
+      .text(number, comment, false, epilogue_ways, transposed_operands, flat_operands);
 }
 
 std::string flagged_program_source(const Program& program, int number) {
