@@ -88,10 +88,11 @@ std::string flat_source(const Program& program, const FlatForm& form, const Flat
     body += text.instruction(i, false);
     if (in.op == Opcode::kStore) body += cat("    store_flat<V>(c, ", in.operand, ", e, s", i, ");\n");
   }
-  return cat("  static constexpr u32 kFlatOperands = ", form.operands, "u;\n  static constexpr int kFlatHead = ", form.head,
-             ", kFlatUnroll = ", form.unroll, ";\n  static constexpr bool kRowValues = ",
-             fields.empty() ? "false" : "true", ";\n  struct RowInputs {\n", row_inputs, "  };\n  struct RowValues {\n",
-             fields, "  };\n  template <int V> struct FlatInputs {\n", inputs,
+  return cat("  static constexpr u32 kFlatOperands = ", form.operands,
+             "u;\n  static constexpr int kFlatHead = ", form.head, ", kFlatUnroll = ", form.unroll,
+             ";\n  static constexpr bool kRowValues = ", fields.empty() ? "false" : "true", ";\n  struct RowInputs {\n",
+             row_inputs, "  };\n  struct RowValues {\n", fields, "  };\n  template <int V> struct FlatInputs {\n",
+             inputs,
              "  };\n  template <class Context>\n  static ARK_DEVICE void load_row(const Context& c, const i32 "
              "(&x)[kDims], RowInputs& in) {\n",
              row_loads,

@@ -80,8 +80,9 @@ class Printer : public ProgramAnalysis {
       info_ = info;
       return std::exchange(out_, before);
     };
-    out_ += flat_source(program_, form, {instruction, [&](int i) { return std::string(register_type(info_[i].type)); },
-                                         [&](int i) { return std::string(storage_type(instr(i).dtype)); }});
+    out_ += flat_source(program_, form,
+                        {instruction, [&](int i) { return std::string(register_type(info_[i].type)); },
+                         [&](int i) { return std::string(storage_type(instr(i).dtype)); }});
   }
 
   std::string converted(int i, DType type) const {

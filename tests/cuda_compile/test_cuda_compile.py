@@ -50,6 +50,7 @@ def compile_source(path: Path) -> str:
     [
         "pointwise",
         "pointwise_transposed",
+        "pointwise_flat",
         "pieces",
         "row",
         "row_trace",
@@ -70,6 +71,7 @@ def compile_source(path: Path) -> str:
         "small_tiles_forward",
         "small_tiles_backward",
         "pointwise_ranks",
+        "pointwise_flat_loop",
         "row_ranks",
         "rows_ranks",
         "rows_eight_ranks",

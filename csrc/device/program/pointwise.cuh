@@ -30,7 +30,7 @@ struct Pointwise {
   template <class P, class Places>
   static ARK_DEVICE bool walk_flat(Consumer& consumer, const ProgramContext& c, Places& places, i64 total) {
     if constexpr (P::kFlat) {
-      const FlatRange<P> range(c, places.rows.begin, places.rows.end, total);
+      const FlatRange<P, ProgramContext> range(c, places.rows.begin, places.rows.end, total);
       // rows of whole vectors: worth a copy only where values are the same along them
       const bool ends_within = range.row % P::kVector != 0;
       if (!range.exists || !(ends_within || P::kRowValues)) return false;
