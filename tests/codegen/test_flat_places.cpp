@@ -50,7 +50,7 @@ i64 flat_index(const abi::OpRecord& r, const i32 (&x)[kDims]) {
 
 /// Walks of all threads over [low, high): every vector once, with its coordinates and those of the next row.
 template <int kDims>
-bool check_walks(const abi::OpRecord& r, i32 low, i32 high, int threads, std::vector<int>& seen) {
+bool check_walks(const abi::OpRecord& r, i32 low, i32 high, int threads, bool crosses, std::vector<int>& seen) {
   constexpr int V = 8;
   const i64 row = r.size[kDims - 1];
   bool fine = true;
@@ -63,6 +63,7 @@ bool check_walks(const abi::OpRecord& r, i32 low, i32 high, int threads, std::ve
       for (int d = 0; d < kDims; ++d) fine &= walk.x[d] >= 0 && walk.x[d] < r.size[d];
       const i64 cut = walk.size[kDims - 1] - walk.x[kDims - 1];
       fine &= cut == row - e % row;
+      fine &= cut >= V || crosses;
       if (cut < V) {
         i32 next[kDims];
         walk.next_row(next);
@@ -105,7 +106,7 @@ void check_case(const std::vector<i64>& sizes, i64 tile, i64 first, i64 count, c
     expect((o.offset + range.low * bytes) % std::min(8 * bytes, 16) == 0, text + ": not aligned");
   }
   std::vector<int> seen(static_cast<size_t>(total), 0);
-  expect(check_walks<kDims>(record, range.low, range.high, 5, seen), text + ": coordinates");
+  expect(check_walks<kDims>(record, range.low, range.high, 5, range.crosses, seen), text + ": coordinates");
   PointwisePlaces<P, 8, FakeContext> places(context, begin, end, total);
   places.leave_out(range.low, range.high);
   const ElementPlaces<P, 8, FakeContext> elements{places};
@@ -126,6 +127,7 @@ void alignment() {
   check_case<2>({10, 49}, 490, 0, 1, {3, 4, 0}, types, false);            // never aligned at once
   check_case<2>({70, 7}, 490, 0, 1, {0, 0, 0}, types, false);             // more than two rows in a vector
   check_case<2>({1 << 16, 1 << 15}, 490, 0, 1, {0, 0, 0}, types, false);  // places of more than 30 bits
+  check_case<2>({10, 48}, 480, 0, 1, {3, 3, 0}, types, true);  // rows of whole vectors, and vectors that begin within
   check_case<2>({1, 9}, 9, 0, 1, {7, 7, 0}, types, true);
 }
 

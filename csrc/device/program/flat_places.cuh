@@ -51,14 +51,15 @@ struct FlatPlace {
 /// Elements [low, high) of an item lie in vectors where all flat operands are aligned.
 template <class P, class Context>
 struct FlatRange {
-  i32 low = 0, high = 0, row = 0;
+  i32 low = 0, high = 0;
   bool exists = false;
+  bool crosses = false;  // some vector ends in the next row
 
   ARK_DEVICE FlatRange(const Context& c, i64 begin, i64 end, i64 total) {
     constexpr int V = P::kVector;
     constexpr i64 kMost = 1ll << 30;  // so that no place behind the last vector needs more than 32 bits
     if (total > kMost) return;
-    row = static_cast<i32>(c.task.record->size[P::kDims - 1]);
+    const i32 row = static_cast<i32>(c.task.record->size[P::kDims - 1]);
     const abi::Operand& head = c.operand(P::kFlatHead);
     const i64 place = head.offset / element_bytes(head.dtype);
     low = static_cast<i32>(begin + (-(place + begin) & (V - 1)));
@@ -72,6 +73,7 @@ struct FlatRange {
     }
     high = low + static_cast<i32>(end - low) / V * V;
     exists = aligned && low < end;
+    crosses = ((row | low) & (V - 1)) != 0;
   }
 };
 

@@ -31,10 +31,9 @@ struct Pointwise {
   static ARK_DEVICE bool walk_flat(Consumer& consumer, const ProgramContext& c, Places& places, i64 total) {
     if constexpr (P::kFlat) {
       const FlatRange<P, ProgramContext> range(c, places.rows.begin, places.rows.end, total);
-      // rows of whole vectors: worth a copy only where values are the same along them
-      const bool ends_within = range.row % P::kVector != 0;
-      if (!range.exists || !(ends_within || P::kRowValues)) return false;
-      if (ends_within)
+      // where all vectors are within rows: worth a copy only if values are the same along those
+      if (!range.exists || !(range.crosses || P::kRowValues)) return false;
+      if (range.crosses)
         PointwiseFlat<P, true>(consumer, c).run(range.low, range.high);
       else if constexpr (P::kRowValues)
         PointwiseFlat<P, false>(consumer, c).run(range.low, range.high);
