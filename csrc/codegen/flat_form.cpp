@@ -66,6 +66,7 @@ FlatForm ProgramAnalysis::flat_form(uint32_t flat) const {
 
 std::string flat_source(const Program& program, const FlatForm& form, const FlatText& text) {
   const int count = static_cast<int>(program.instrs.size());
+  uint32_t across = 0;
   std::string row_inputs, row_loads, inputs, loads, fields, values, body;
   for (int i = 0; i < count; ++i) {
     const Instr& in = program.instrs[static_cast<size_t>(i)];
@@ -73,6 +74,7 @@ std::string flat_source(const Program& program, const FlatForm& form, const Flat
       row_inputs += cat("    Vec<", text.stored(i), ", 1> r", i, ";\n");
       row_loads += cat("    load_row_value(c, ", in.operand, ", x, in.r", i, ");\n");
     } else if (form.body[i] && in.op == Opcode::kLoad) {
+      if (!in_mask(form.operands, in.operand)) across |= 1u << in.operand;
       inputs += cat("    Vec<", text.stored(i), ", V> r", i, ";\n");
       loads += cat("    load_", in_mask(form.operands, in.operand) ? "flat" : "across", "<V>(c, ", in.operand,
                    ", place, in.r", i, ");\n");
@@ -88,7 +90,7 @@ std::string flat_source(const Program& program, const FlatForm& form, const Flat
     body += text.instruction(i, false);
     if (in.op == Opcode::kStore) body += cat("    store_flat<V>(c, ", in.operand, ", e, s", i, ");\n");
   }
-  return cat("  static constexpr u32 kFlatOperands = ", form.operands,
+  return cat("  static constexpr u32 kFlatOperands = ", form.operands, "u, kAcrossOperands = ", across,
              "u;\n  static constexpr int kFlatHead = ", form.head, ", kFlatUnroll = ", form.unroll,
              ";\n  static constexpr bool kRowValues = ", fields.empty() ? "false" : "true", ";\n  struct RowInputs {\n",
              row_inputs, "  };\n  struct RowValues {\n", fields, "  };\n  template <int V> struct FlatInputs {\n",

@@ -1,6 +1,7 @@
 #include "codegen/kernel.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -26,13 +27,23 @@ uint32_t broadcast_operands(const plan::Op& op, const Program& program, int firs
   return result;
 }
 
-/// Operands of a pointwise op that are contiguous over its whole domain.
+/// Whether every element of the operand lies within 32 bits, counted in elements.
+bool is_near(const plan::Op& op, const Program& program, const abi::Operand& operand) {
+  int64_t places = 1;
+  for (int d = 0; d < program.num_dims && places <= INT32_MAX; ++d)
+    places +=
+        std::min<int64_t>(op.record.size[d], INT32_MAX) * std::min<int64_t>(std::abs(operand.stride[d]), INT32_MAX);
+  return places <= INT32_MAX;
+}
+
+/// Operands of a pointwise op that are contiguous over its whole domain; none where one is too far apart for it.
 uint32_t flat_operands(const plan::Op& op, const Program& program) {
   uint32_t result = 0;
   for (int i = 0; i < std::min(program.num_operands, 32); ++i) {
     const auto at = static_cast<size_t>(op.record.params.program.first_operand + i);
     if (at >= op.operands.size() || op.operands[at].slot == abi::kNoSlot || op.operands[at].index_operand >= 0)
       continue;
+    if (!is_near(op, program, op.operands[at])) return 0;
     bool flat = true;
     int64_t inner = 1;
     for (int d = program.num_dims - 1; d >= 0; --d) {

@@ -396,34 +396,6 @@ class Printer : public ProgramAnalysis {
 
   // ---- reductions ----
 
-  std::string accumulator_type(int i) const {
-    const Instr& in = instr(i);
-    const DType source = info_[in.a].type;
-    const bool wide = source == DType::kF64 || info_[i].type == DType::kF64;
-    const bool floating = source == DType::kF32 || info_[i].type == DType::kF32;
-    const char* type = wide ? "double" : floating ? "float" : "i64";
-    switch (static_cast<ReduceOp>(in.aux)) {
-      case ReduceOp::kSum:
-        return cat("SumAccumulator<", type, ">");
-      case ReduceOp::kProd:
-        return cat("ProdAccumulator<", type, ">");
-      case ReduceOp::kMax:
-        return source == DType::kBool ? "AnyAccumulator" : cat("MaxAccumulator<", type, ">");
-      case ReduceOp::kMin:
-        return source == DType::kBool ? "AllAccumulator" : cat("MinAccumulator<", type, ">");
-      case ReduceOp::kAny:
-        return "AnyAccumulator";
-      case ReduceOp::kAll:
-        return "AllAccumulator";
-      case ReduceOp::kArgMax:
-      case ReduceOp::kArgMin: {
-        const char* key = source == DType::kF64 ? "double" : source == DType::kF32 ? "float" : "i64";
-        return cat("ArgAccumulator<", key, ", ", in.aux == int(ReduceOp::kArgMax) ? "true" : "false", ">");
-      }
-    }
-    throw InternalError(cat("reduce op ", in.aux));
-  }
-
   void print_accumulators() {
     line("  struct Uniform {");
     if (form_ != nullptr) line("    Scalars scalars;");
@@ -434,7 +406,9 @@ class Printer : public ProgramAnalysis {
       std::string fields, start, merge, finish;
       for (int i = 0; i < count_; ++i) {
         if (instr(i).op != Opcode::kReduce || reduce_pass(i) != pass) continue;
-        fields += cat("    ", accumulator_type(i), " r", i, ";\n");
+        fields +=
+            cat("    ", accumulator_type(static_cast<ReduceOp>(instr(i).aux), info_[instr(i).a].type, info_[i].type),
+                " r", i, ";\n");
         start += cat(" r", i, ".start();");
         merge += cat(" r", i, ".merge(o.r", i, ");");
         finish += cat(" u.r", i, " = static_cast<", register_type(info_[i].type), ">(acc.r", i, ".result());");

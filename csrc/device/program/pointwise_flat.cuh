@@ -21,16 +21,17 @@ struct FlatContext : ProgramContext {
       base[i] = o.offset;
       moves_together[i] = o.vector >= min(P::kVector, 16 / element_bytes(o.dtype));
 #pragma unroll
-      for (int d = 0; d < P::kDims; ++d) stride[i][d] = static_cast<i32>(o.stride[d]);
+      for (int d = 0; d < P::kDims; ++d)
+        stride[i][d] = d + 1 < P::kDims || (P::kAcrossOperands >> i & 1) != 0 ? static_cast<i32>(o.stride[d]) : 0;
     }
   }
-  /// Element at x of operand i, without the part of the last dimension.
+  /// Element at x of operand i; places in elements have 32 bits (codegen/kernel.cpp sees to it).
   template <class S>
-  ARK_DEVICE const S* row(int i, const i32 (&x)[P::kDims]) const {
-    i64 at = 0;
+  ARK_DEVICE const S* at(int i, const i32 (&x)[P::kDims], i32 further = 0) const {
+    i32 place = further;
 #pragma unroll
-    for (int d = 0; d + 1 < P::kDims; ++d) at = multiply_add_wide(x[d], stride[i][d], at);
-    return reinterpret_cast<const S*>(base[i]) + at;
+    for (int d = 0; d < P::kDims; ++d) place += x[d] * stride[i][d];
+    return reinterpret_cast<const S*>(base[i]) + place;
   }
 };
 
@@ -43,17 +44,17 @@ template <int V, class S, class P>
 ARK_DEVICE void store_flat(const FlatContext<P>& c, int number, i32 e, const Vec<S, V>& in) {
   store_vector(reinterpret_cast<S*>(c.base[number]) + e, in);
 }
-/// The value of an operand that is the same along the row of x.
+/// The value of an operand that is the same along the row of x, where its stride is 0.
 template <class S, class P>
 ARK_DEVICE void load_row_value(const FlatContext<P>& c, int number, const i32 (&x)[P::kDims], Vec<S, 1>& out) {
-  out.v[0] = load_element(c.template row<S>(number, x));
+  out.v[0] = load_element(c.template at<S>(number, x));
 }
 /// V elements of any other operand: it has a row for each of the vector's two.
 template <int V, class S, class P>
 ARK_DEVICE void load_across(const FlatContext<P>& c, int number, const FlatPlace<P::kDims>& place, Vec<S, V>& out) {
   constexpr int kLast = P::kDims - 1;
-  const i64 stride = c.stride[number][kLast];
-  const S* first = c.template row<S>(number, place.x) + place.x[kLast] * stride;
+  const i32 stride = c.stride[number][kLast];
+  const S* first = c.template at<S>(number, place.x);
   if (place.cut >= V) {
     if (c.moves_together[number]) return load_vector(first, out);
     if (stride == 1) {
@@ -63,7 +64,7 @@ ARK_DEVICE void load_across(const FlatContext<P>& c, int number, const FlatPlace
     }
     return;
   }
-  const S* second = c.template row<S>(number, place.next) - place.cut * stride;
+  const S* second = c.template at<S>(number, place.next, -place.cut * stride);
   ARK_EACH out.v[i] = load_element((i < place.cut ? first : second) + i * stride);
 }
 
