@@ -85,7 +85,8 @@ def test_types_of_other_widths():
 def test_batch_norm(shape, dtype):
     x, *values = (torch.randn(s, device="cuda", dtype=dtype) for s in (shape, *[shape[1:2]] * 4))
     body = lambda x, mean, variance, w, b: F.relu(F.batch_norm(x, mean, variance.abs() + 0.5, w, b))
-    torch.testing.assert_close(compiled(body, x, *values), body(x, *values))
+    close = 2e-2 if dtype == torch.bfloat16 else 1e-5  # eager rounds the factors of a channel otherwise
+    torch.testing.assert_close(compiled(body, x, *values), body(x, *values), atol=close, rtol=close)
 
 
 def test_gelu_by_columns_and_rows():
