@@ -1,6 +1,6 @@
-// The flat way of a pointwise program: what it writes is contiguous over the whole domain, so that its vectors may begin
-// anywhere in a row and end in the next (device/program/pointwise_flat.cuh). What is the same along a row is computed
-// once per vector for each of the two rows; an element takes the value of its own.
+// The flat way of a pointwise program: what it writes is contiguous over the whole domain, so that its vectors may
+// begin anywhere in a row and end in the next (device/program/pointwise_flat.cuh). What is the same along a row is
+// computed once per vector for each of the two rows; an element takes the value of its own.
 #pragma once
 #include <cstdint>
 #include <functional>

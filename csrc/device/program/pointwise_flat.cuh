@@ -12,14 +12,14 @@ template <class P>
 struct FlatContext : ProgramContext {
   u64 base[P::kNumOperands];
   i32 stride[P::kNumOperands][P::kDims];
-  bool moves_together[P::kNumOperands];
+  bool may_move_together[P::kNumOperands];  // wherever it is aligned
 
   ARK_DEVICE explicit FlatContext(const ProgramContext& c) : ProgramContext(c) {
 #pragma unroll
     for (int i = 0; i < P::kNumOperands; ++i) {
       const abi::Operand& o = operand(i);
       base[i] = o.offset;
-      moves_together[i] = o.vector >= min(P::kVector, 16 / element_bytes(o.dtype));
+      may_move_together[i] = o.vector >= min(P::kVector, 16 / element_bytes(o.dtype));
 #pragma unroll
       for (int d = 0; d < P::kDims; ++d)
         stride[i][d] = d + 1 < P::kDims || (P::kAcrossOperands >> i & 1) != 0 ? static_cast<i32>(o.stride[d]) : 0;
@@ -56,7 +56,8 @@ ARK_DEVICE void load_across(const FlatContext<P>& c, int number, const FlatPlace
   const i32 stride = c.stride[number][kLast];
   const S* first = c.template at<S>(number, place.x);
   if (place.cut >= V) {
-    if (c.moves_together[number]) return load_vector(first, out);
+    constexpr u64 kOff = min(V * static_cast<int>(sizeof(S)), 16) - 1;
+    if (c.may_move_together[number] && (reinterpret_cast<u64>(first) & kOff) == 0) return load_vector(first, out);
     if (stride == 1) {
       ARK_EACH out.v[i] = load_element(first + i);
     } else {

@@ -57,13 +57,13 @@ class Operands {
   void add(const std::vector<i64>& sizes, const Access& access, i64 offset) {
     ark::abi::Operand o{};
     o.dtype = static_cast<short>(access.dtype);
-    o.vector = 1;
     i64 count = 1;
     for (size_t d = sizes.size(); d-- > 0;) {
       if (access.dims != kFlat && (access.dims >> d & 1) == 0) continue;
       o.stride[d] = count;
       count *= sizes[d];
     }
+    o.vector = o.stride[sizes.size() - 1] == 1 && up_to(2) == 0 ? 8 : 1;  // whether it is aligned is found out
     const i64 size = element_bytes(access.dtype);
     std::vector<unsigned char> bytes(static_cast<size_t>((count + 8) * size + 32));
     o.offset = (reinterpret_cast<i64>(bytes.data()) + 15) / 16 * 16 + offset * size;

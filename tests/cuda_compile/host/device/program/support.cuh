@@ -1,5 +1,5 @@
-// What programs of plain accesses need of the device, for the host: elements, operands, the threads of a worker. Accesses
-// outside the operands and off alignment are noted.
+// What programs of plain accesses need of the device, for the host: elements, operands, the threads of a worker.
+// Accesses outside the operands and off alignment are noted.
 #pragma once
 #include <algorithm>
 #include <cmath>
