@@ -63,13 +63,14 @@ def test_rows(inner):
 
 
 @pytest.mark.parametrize("begin", [0, 1, 3, 8])
-def test_in_place_of_a_view(begin):
+@pytest.mark.parametrize("width", [101, 16])
+def test_in_place_of_a_view(width, begin):
     """Neighbours of what is written stay as they were."""
-    mine, row = values((5000,), torch.bfloat16), values((33, 1), torch.bfloat16)
+    mine, row, column = (values(shape, torch.bfloat16) for shape in ((5000,), (33, 1), (width,)))
     theirs = mine.clone()
-    body = lambda x, row: x[begin : begin + 33 * 101].view(33, 101).add_(row)
-    compiled(body, mine, row)
-    body(theirs, row)
+    body = lambda x, row, column: x[begin : begin + 33 * width].view(33, width).add_(row * column)
+    compiled(body, mine, row, column)
+    body(theirs, row, column)
     assert torch.equal(mine, theirs)
 
 
