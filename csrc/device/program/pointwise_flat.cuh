@@ -56,7 +56,7 @@ ARK_DEVICE void load_across(const FlatContext<P>& c, int number, const FlatPlace
   const i32 stride = c.stride[number][kLast];
   const S* first = c.template at<S>(number, place.x);
   if (place.cut >= V) {
-    constexpr u64 kOff = min(V * static_cast<int>(sizeof(S)), 16) - 1;
+    constexpr u64 kOff = (V * sizeof(S) < 16 ? V * sizeof(S) : 16) - 1;
     if (c.may_move_together[number] && (reinterpret_cast<u64>(first) & kOff) == 0) return load_vector(first, out);
     if (stride == 1) {
       ARK_EACH out.v[i] = load_element(first + i);
