@@ -187,6 +187,15 @@ def pointwise(shapes=((1, 4096), (128, 1024), (2048, 1024), (3001, 769), (8192, 
         yield op("transpose", f"copy of a transpose, {name}", lambda x: x.t().contiguous(), [full], 2 * size, **more)
 
 
+def broadcasts(shapes=((4096, 4097), (16384, 1001), (65536, 257), (4096, 4096))) -> Iterator[Op]:
+    """A value per column and one per row."""
+    run = lambda x, y, z: F.gelu(x) * y + z
+    for rows, columns in shapes:
+        inputs, name = [normal(rows, columns), normal(columns), normal(rows, 1)], f"{rows} x {columns}"
+        title = f"gelu * columns + rows, {name}"
+        yield op("pointwise", title, run, inputs, 2 * rows * columns, quick=columns in (4097, 257))
+
+
 def transposes(shapes=((4096, 4096), (4095, 4097), (512, 32000)), image=(32, 56, 56, 128)) -> Iterator[Op]:
     """Transposes with something computed on the way, and permutations of images."""
     for rows, columns in shapes:
@@ -273,7 +282,7 @@ def batch_norms(shapes=IMAGES) -> Iterator[Op]:
 
 PARTS = (
     *(few_rows, tiles, float_products, attentions, backwards),
-    *(pointwise, transposes, heads_last, rows, columns, joins, other_joins, batch_norms),
+    *(pointwise, broadcasts, transposes, heads_last, rows, columns, joins, other_joins, batch_norms),
 )
 
 
@@ -290,6 +299,7 @@ def small_ops() -> list[Op | BuiltOp]:
         attentions((64,), ((1, 4, 2, 33),), ((1, 2, 40, True),)),
         backwards((64,), ((1, 2, 64, True),)),
         pointwise(((5, 33),)),
+        broadcasts(((5, 33),)),
         transposes(((20, 33),), (2, 5, 4, 17)),
         heads_last(((1, 2, 5, 8),)),
         rows((64, 33), (3,)),

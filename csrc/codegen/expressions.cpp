@@ -112,4 +112,30 @@ int call_arity(Opcode op) {
   return 0;
 }
 
+std::string accumulator_type(ReduceOp reduce, DType source, DType result) {
+  const bool wide = source == DType::kF64 || result == DType::kF64;
+  const bool floating = source == DType::kF32 || result == DType::kF32;
+  const char* type = wide ? "double" : floating ? "float" : "i64";
+  switch (reduce) {
+    case ReduceOp::kSum:
+      return cat("SumAccumulator<", type, ">");
+    case ReduceOp::kProd:
+      return cat("ProdAccumulator<", type, ">");
+    case ReduceOp::kMax:
+      return source == DType::kBool ? "AnyAccumulator" : cat("MaxAccumulator<", type, ">");
+    case ReduceOp::kMin:
+      return source == DType::kBool ? "AllAccumulator" : cat("MinAccumulator<", type, ">");
+    case ReduceOp::kAny:
+      return "AnyAccumulator";
+    case ReduceOp::kAll:
+      return "AllAccumulator";
+    case ReduceOp::kArgMax:
+    case ReduceOp::kArgMin: {
+      const char* key = source == DType::kF64 ? "double" : source == DType::kF32 ? "float" : "i64";
+      return cat("ArgAccumulator<", key, ", ", reduce == ReduceOp::kArgMax ? "true" : "false", ">");
+    }
+  }
+  throw InternalError(cat("reduce op ", static_cast<int>(reduce)));
+}
+
 }  // namespace ark::codegen

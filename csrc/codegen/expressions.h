@@ -23,4 +23,7 @@ std::string function(Opcode op, bool fast);
 /// Whether the opcode is a call of function() on one, two or three arguments.
 int call_arity(Opcode op);
 
+/// The accumulator (device/program/reduction.cuh) of values of compute type `source` to one of `result`.
+std::string accumulator_type(ReduceOp reduce, DType source, DType result);
+
 }  // namespace ark::codegen

@@ -1,6 +1,7 @@
 #include "codegen/kernel.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -22,6 +23,34 @@ uint32_t broadcast_operands(const plan::Op& op, const Program& program, int firs
   for (int i = 0; i < std::min(program.num_operands, 32); ++i) {
     const auto at = static_cast<size_t>(first + i);
     if (at < op.operands.size() && op.operands[at].stride[program.num_dims - 1] == 0) result |= 1u << i;
+  }
+  return result;
+}
+
+/// Whether every element of the operand lies within 32 bits, counted in elements.
+bool is_near(const plan::Op& op, const Program& program, const abi::Operand& operand) {
+  int64_t places = 1;
+  for (int d = 0; d < program.num_dims && places <= INT32_MAX; ++d)
+    places +=
+        std::min<int64_t>(op.record.size[d], INT32_MAX) * std::min<int64_t>(std::abs(operand.stride[d]), INT32_MAX);
+  return places <= INT32_MAX;
+}
+
+/// Operands of a pointwise op that are contiguous over its whole domain; none where one is too far apart for it.
+uint32_t flat_operands(const plan::Op& op, const Program& program) {
+  uint32_t result = 0;
+  for (int i = 0; i < std::min(program.num_operands, 32); ++i) {
+    const auto at = static_cast<size_t>(op.record.params.program.first_operand + i);
+    if (at >= op.operands.size() || op.operands[at].slot == abi::kNoSlot || op.operands[at].index_operand >= 0)
+      continue;
+    if (!is_near(op, program, op.operands[at])) return 0;
+    bool flat = true;
+    int64_t inner = 1;
+    for (int d = program.num_dims - 1; d >= 0; --d) {
+      flat = flat && (op.record.size[d] <= 1 || op.operands[at].stride[d] == inner);
+      inner *= op.record.size[d];
+    }
+    if (flat || inner == 0) result |= 1u << i;
   }
   return result;
 }
@@ -98,7 +127,7 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u, epilogue_ways = 0, layouts = 0, transposed = 0;
+    uint32_t broadcast = ~0u, flat = ~0u, epilogue_ways = 0, layouts = 0, transposed = 0;
     Ops row_ops;
     std::optional<EpilogueShape> epilogue;
   };
@@ -140,6 +169,7 @@ class Analysis {
   void note_pointwise(const plan::Op& op) {
     const abi::ProgramParams& p = op.record.params.program;
     Needs::Program& need = note_program(op, kPointwiseUse, p.program, p.first_operand);
+    need.flat &= flat_operands(op, plan_.programs[static_cast<size_t>(p.program)]);
     need.transposed |= plan::transposed_operands(op, plan_.programs[static_cast<size_t>(p.program)]);
     need.transposed = plan::most_transposed(plan_.programs[static_cast<size_t>(p.program)], need.transposed);
   }
@@ -227,7 +257,8 @@ bool serves(const Code& code, const Program& program, const Needs::Program& need
   if (code.row)
     return std::all_of(need.row_ops.begin(), need.row_ops.end(),
                        [&](const plan::Op* op) { return row_form_serves(*code.row, *op); });
-  return (code.broadcast & ~need.broadcast) == 0 && (need.transposed & ~code.transposed) == 0;
+  return (code.broadcast & ~need.broadcast) == 0 && (code.flat & ~need.flat) == 0 &&
+         (need.transposed & ~code.transposed) == 0;
 }
 
 int find_code(const Kernel& kernel, const Program& program, const Needs::Program& need) {
@@ -304,6 +335,7 @@ class Maker {
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
     kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast});
+    kernel_.code.back().flat = need.uses.contains(kPointwiseUse) ? need.flat : 0;
     kernel_.code.back().transposed = need.transposed;
     kernel_.code.back().users = need.users;
     return static_cast<int>(kernel_.code.size()) - 1;

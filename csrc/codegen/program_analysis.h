@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/flat_form.h"
 #include "codegen/row_form.h"
 #include "ir/program.h"
 
@@ -26,6 +27,8 @@ class ProgramAnalysis {
   int row_kept_registers(bool full) const;
   int row_ahead_registers() const;
   bool reads_irregularly() const;
+  /// `flat`: operands that are contiguous over the whole domain wherever the program is used.
+  FlatForm flat_form(uint32_t flat) const;
 
  protected:
   struct Info {

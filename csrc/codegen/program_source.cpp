@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -19,7 +20,7 @@ class Printer : public ProgramAnalysis {
   using ProgramAnalysis::ProgramAnalysis;
 
   std::string text(int number, const std::string& comment, bool flagged = false, uint32_t epilogue_ways = 0,
-                   uint32_t transposed = 0) {
+                   uint32_t transposed = 0, uint32_t flat = 0) {
     out_ = comment;
     flagged_ = flagged;
     transposed_ = transposed;
@@ -53,22 +54,35 @@ class Printer : public ProgramAnalysis {
       print_uniform_stores();
     } else {
       print_run();
+      if (program_.kind == ProgramKind::kPointwise) print_flat(transposed_ != 0 ? FlatForm{} : flat_form(flat));
     }
     line("};");
     return std::move(out_);
   }
 
  private:
-  // ---- sizes of vectors ----
-
-  // ---- text ----
-
   void line(const std::string& text) { out_ += text + "\n"; }
 
   /// Element i of a value; in a value that is printed once per vector, the first element.
   std::string reference(int i) const {
     if (info_[i].run) return first_element_ ? cat("r", i) : cat("(r", i, " + i)");
     return cat("r", i, info_[i].scalar ? "" : "[i]");
+  }
+
+  void print_flat(const FlatForm& form) {
+    line(cat("  static constexpr bool kFlat = ", form.exists ? "true;" : "false;"));
+    if (!form.exists) return;
+    const auto instruction = [&](int i, bool of_row) {
+      const std::string before = std::exchange(out_, "");
+      const std::vector<Info> info = info_;
+      for (int k = 0; k < count_; ++k) info_[k].scalar = info_[k].scalar && (of_row || !form.border[k]);
+      instr(i).op == Opcode::kStore ? print_narrowed(i) : print_instruction(i, true);
+      info_ = info;
+      return std::exchange(out_, before);
+    };
+    out_ += flat_source(program_, form,
+                        {instruction, [&](int i) { return std::string(register_type(info_[i].type)); },
+                         [&](int i) { return std::string(storage_type(instr(i).dtype)); }});
   }
 
   std::string converted(int i, DType type) const {
@@ -297,7 +311,8 @@ class Printer : public ProgramAnalysis {
     declare(i, cat("widen(m", i, element, ")"));
   }
 
-  void print_store(int i) {
+  /// What a store takes, as s<i>.
+  void print_narrowed(int i) {
     const Instr& in = instr(i);
     const char* type = storage_type(in.dtype);
     const int value = stored_value(in);
@@ -306,6 +321,11 @@ class Printer : public ProgramAnalysis {
     else
       line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
                converted(value, compute_type(in.dtype)), ");"));
+  }
+
+  void print_store(int i) {
+    const Instr& in = instr(i);
+    print_narrowed(i);
     if (in.b < 0 && in.c < 0 && in.d < 0 && may_be_flagged(in))
       return line(cat("    store_flagged<V, ", flag_of(in), ">(c, ", in.operand, ", x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));
@@ -376,34 +396,6 @@ class Printer : public ProgramAnalysis {
 
   // ---- reductions ----
 
-  std::string accumulator_type(int i) const {
-    const Instr& in = instr(i);
-    const DType source = info_[in.a].type;
-    const bool wide = source == DType::kF64 || info_[i].type == DType::kF64;
-    const bool floating = source == DType::kF32 || info_[i].type == DType::kF32;
-    const char* type = wide ? "double" : floating ? "float" : "i64";
-    switch (static_cast<ReduceOp>(in.aux)) {
-      case ReduceOp::kSum:
-        return cat("SumAccumulator<", type, ">");
-      case ReduceOp::kProd:
-        return cat("ProdAccumulator<", type, ">");
-      case ReduceOp::kMax:
-        return source == DType::kBool ? "AnyAccumulator" : cat("MaxAccumulator<", type, ">");
-      case ReduceOp::kMin:
-        return source == DType::kBool ? "AllAccumulator" : cat("MinAccumulator<", type, ">");
-      case ReduceOp::kAny:
-        return "AnyAccumulator";
-      case ReduceOp::kAll:
-        return "AllAccumulator";
-      case ReduceOp::kArgMax:
-      case ReduceOp::kArgMin: {
-        const char* key = source == DType::kF64 ? "double" : source == DType::kF32 ? "float" : "i64";
-        return cat("ArgAccumulator<", key, ", ", in.aux == int(ReduceOp::kArgMax) ? "true" : "false", ">");
-      }
-    }
-    throw InternalError(cat("reduce op ", in.aux));
-  }
-
   void print_accumulators() {
     line("  struct Uniform {");
     if (form_ != nullptr) line("    Scalars scalars;");
@@ -414,7 +406,9 @@ class Printer : public ProgramAnalysis {
       std::string fields, start, merge, finish;
       for (int i = 0; i < count_; ++i) {
         if (instr(i).op != Opcode::kReduce || reduce_pass(i) != pass) continue;
-        fields += cat("    ", accumulator_type(i), " r", i, ";\n");
+        fields +=
+            cat("    ", accumulator_type(static_cast<ReduceOp>(instr(i).aux), info_[instr(i).a].type, info_[i].type),
+                " r", i, ";\n");
         start += cat(" r", i, ".start();");
         merge += cat(" r", i, ".merge(o.r", i, ");");
         finish += cat(" u.r", i, " = static_cast<", register_type(info_[i].type), ">(acc.r", i, ".result());");
@@ -469,8 +463,9 @@ class Printer : public ProgramAnalysis {
 }  // namespace
 
 std::string program_source(const Program& program, int number, const std::string& comment, uint32_t broadcast_operands,
-                           uint32_t epilogue_ways, uint32_t transposed_operands) {
-  return Printer(program, nullptr, broadcast_operands).text(number, comment, false, epilogue_ways, transposed_operands);
+                           uint32_t epilogue_ways, uint32_t transposed_operands, uint32_t flat_operands) {
+  return Printer(program, nullptr, broadcast_operands)
+      .text(number, comment, false, epilogue_ways, transposed_operands, flat_operands);
 }
 
 std::string flagged_program_source(const Program& program, int number) {

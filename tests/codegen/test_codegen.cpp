@@ -237,6 +237,50 @@ void ways_of_epilogues() {
   EXPECT(codegen::find_numbers(more, whole) && codegen::find_numbers(more, odd) && codegen::find_numbers(more, pairs));
 }
 
+/// x + a value per row, `pitch` elements between rows of x and `value_stride` between their values.
+plan::Plan row_values_plan(int64_t rows, int64_t length, int64_t pitch, int64_t value_stride = 1) {
+  ProgramBuilder b(ProgramKind::kPointwise, 2, 0, 3);
+  b.store(2, DType::kBF16, b.op(Opcode::kAdd, b.load(0, DType::kBF16), b.load(1, DType::kBF16)));
+  plan::Plan p;
+  p.programs.push_back(b.program);
+  plan::Op op;
+  op.record.kind = abi::TaskKind::kPointwise;
+  op.record.size[0] = rows, op.record.size[1] = length;
+  const int64_t strides[3][2] = {{pitch, 1}, {value_stride, 0}, {length, 1}};
+  for (const auto& stride : strides) {
+    abi::Operand operand{};
+    operand.dtype = static_cast<short>(DType::kBF16);
+    operand.index_operand = -1;
+    std::copy(stride, stride + 2, operand.stride);
+    op.operands.push_back(operand);
+  }
+  p.ops.push_back(op);
+  return p;
+}
+
+/// Which operands are contiguous over the whole domain is code, sizes are not.
+void flat_operands_are_in_the_source() {
+  const plan::Plan flat = row_values_plan(33, 49, 49), padded = row_values_plan(33, 49, 56);
+  const plan::Plan* const plans[] = {&flat};
+  const codegen::Kernel one = codegen::make_kernel(plans);
+  EXPECT(one.code[0].flat == 0b101 && one.code[0].broadcast == 0b010);
+  for (const int64_t length : {1, 7, 48, 50257}) {
+    EXPECT(codegen::find_numbers(one, row_values_plan(20, length, length)).has_value());
+    EXPECT(codegen::find_numbers(one, row_values_plan(1, length, 3 * length)).has_value());  // one row
+    EXPECT(codegen::find_numbers(one, row_values_plan(0, length, length)).has_value());
+  }
+  EXPECT(!codegen::find_numbers(one, padded).has_value());
+  const codegen::Kernel more = codegen::extended(one, padded);
+  EXPECT(codegen::find_numbers(more, padded)->program[0] == 1 && codegen::find_numbers(more, flat)->program[0] == 0);
+  EXPECT(more.code[1].flat == 0b100);
+  const plan::Plan far = row_values_plan(1 << 20, 49, 49, 4096);  // values further apart than 32 bits tell
+  EXPECT(codegen::extended(one, far).code[1].flat == 0);
+  const auto is_flat = [](const plan::Plan& plan) {
+    return contains(codegen::generate(plan, {}).text, "kFlat = true");
+  };
+  EXPECT(is_flat(flat) && is_flat(padded) && !is_flat(far));
+}
+
 plan::Plan mask_range_plan(DType dtype) {
   plan::Plan plan = pointwise_plan(64);
   plan::Op op;
@@ -314,6 +358,7 @@ void copied_prologues() {
 int main() {
   kernels_are_shared();
   ways_of_epilogues();
+  flat_operands_are_in_the_source();
   types_of_masks();
   rows_of_all_lengths();
   sizes_are_not_in_the_source();

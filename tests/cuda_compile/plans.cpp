@@ -78,14 +78,7 @@ struct PointwiseOperand {
   DType type;
   std::vector<int64_t> strides;
 };
-/// The sum of the operands but the last, which it goes to.
-void add_sum(plan::Plan& plan, const std::vector<int64_t>& sizes, const std::vector<PointwiseOperand>& operands) {
-  const int last = static_cast<int>(operands.size()) - 1;
-  ProgramBuilder b(ProgramKind::kPointwise, static_cast<int>(sizes.size()), 0, last + 1);
-  int sum = b.load(0, operands[0].type);
-  for (int i = 1; i < last; ++i) sum = b.op(Opcode::kAdd, sum, b.load(i, operands[i].type), -1, operands.back().type);
-  b.store(last, operands.back().type, sum);
-  plan::Op op = program_op(TaskKind::kPointwise, add_program(plan, b), "sum");
+void set_operands(plan::Op& op, const std::vector<int64_t>& sizes, const std::vector<PointwiseOperand>& operands) {
   std::copy(sizes.begin(), sizes.end(), op.record.size);
   for (const PointwiseOperand& x : operands) {
     abi::Operand o{};
@@ -95,6 +88,16 @@ void add_sum(plan::Plan& plan, const std::vector<int64_t>& sizes, const std::vec
     std::copy(x.strides.begin(), x.strides.end(), o.stride);
     op.operands.push_back(o);
   }
+}
+/// The sum of the operands but the last, which it goes to.
+void add_sum(plan::Plan& plan, const std::vector<int64_t>& sizes, const std::vector<PointwiseOperand>& operands) {
+  const int last = static_cast<int>(operands.size()) - 1;
+  ProgramBuilder b(ProgramKind::kPointwise, static_cast<int>(sizes.size()), 0, last + 1);
+  int sum = b.load(0, operands[0].type);
+  for (int i = 1; i < last; ++i) sum = b.op(Opcode::kAdd, sum, b.load(i, operands[i].type), -1, operands.back().type);
+  b.store(last, operands.back().type, sum);
+  plan::Op op = program_op(TaskKind::kPointwise, add_program(plan, b), "sum");
+  set_operands(op, sizes, operands);
   plan.ops.push_back(op);
 }
 
@@ -106,6 +109,36 @@ NamedPlan transposed_plan() {
   add_sum(p, {64, 64},
           {{DType::kU8, {1, 64}}, {DType::kBF16, {1, 65}}, {DType::kF32, {1, 66}}, {DType::kF32, {64, 1}}});
   return {"pointwise_transposed", p};
+}
+
+/// Vectors that end in the next row: values of a row, of columns, of a middle dimension, every size of element; many
+/// functions; a batch norm.
+NamedPlan flat_plan() {
+  plan::Plan p;
+  for (const DType type : {DType::kBF16, DType::kU8, DType::kF32, DType::kI64, DType::kF64})
+    add_sum(p, {8, 64, 49}, {{type, {3136, 49, 1}}, {type, {0, 1, 0}}, {type, {49, 0, 1}}, {type, {3136, 49, 1}}});
+  add_sum(p, {4096, 4097},
+          {{DType::kBF16, {4097, 1}}, {DType::kF32, {0, 1}}, {DType::kU8, {1, 0}}, {DType::kF32, {4097, 1}}});
+  add_sum(p, {2, 3, 4, 5, 6, 70},
+          {{DType::kF32, {25200, 8400, 2100, 420, 70, 1}},
+           {DType::kBF16, {0, 1, 0, 3, 0, 0}},
+           {DType::kF32, {25200, 8400, 2100, 420, 70, 1}}});
+  ProgramBuilder b(ProgramKind::kPointwise, 3, 0, 6);
+  const int x = b.load(0, DType::kBF16), mean = b.load(1, DType::kF32), variance = b.load(2, DType::kF32);
+  const int scale = b.op(Opcode::kReciprocal, b.op(Opcode::kSqrt, b.op(Opcode::kAdd, variance, b.constant(1e-5))));
+  const int normed = b.op(Opcode::kMul, b.op(Opcode::kSub, x, mean), scale);
+  const int y = b.op(Opcode::kAdd, b.op(Opcode::kMul, normed, b.load(3, DType::kBF16)), b.load(4, DType::kBF16));
+  b.store(5, DType::kBF16, b.op(Opcode::kRelu, b.op(Opcode::kCast, y, -1, -1, DType::kBF16)));
+  plan::Op norm = program_op(TaskKind::kPointwise, add_program(p, b), "batch norm");
+  set_operands(norm, {8, 2048, 49},
+               {{DType::kBF16, {100352, 49, 1}},
+                {DType::kF32, {0, 1, 0}},
+                {DType::kF32, {0, 1, 0}},
+                {DType::kBF16, {0, 1, 0}},
+                {DType::kBF16, {0, 1, 0}},
+                {DType::kBF16, {100352, 49, 1}}});
+  p.ops.push_back(norm);
+  return {"pointwise_flat", p};
 }
 
 /// Pieces of a concatenation: one that is copied, one that is computed, two halves that share an op.
@@ -436,6 +469,7 @@ NamedPlan simple_attention_plan(bool tensor_cores) {
 std::vector<NamedPlan> plans() {
   return {pointwise_plan(),
           transposed_plan(),
+          flat_plan(),
           pieces_plan(),
           row_plan(),
           places_plan(),

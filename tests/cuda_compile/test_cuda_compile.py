@@ -50,6 +50,7 @@ def compile_source(path: Path) -> str:
     [
         "pointwise",
         "pointwise_transposed",
+        "pointwise_flat",
         "pieces",
         "row",
         "row_trace",
@@ -70,6 +71,7 @@ def compile_source(path: Path) -> str:
         "small_tiles_forward",
         "small_tiles_backward",
         "pointwise_ranks",
+        "pointwise_flat_loop",
         "row_ranks",
         "rows_ranks",
         "rows_eight_ranks",
@@ -92,3 +94,24 @@ def test_compiles_without_spills(sources, name):
     spills = [int(n) for n in re.findall(r"(\d+) bytes spill", report)]
     assert spills, report
     assert max(spills) == 0, report
+
+
+def test_flat_values(sources, tmp_path):
+    """Generated programs on the host, by vectors that end in the next row and by elements."""
+    structs = re.findall(r"^struct Program\d+ {.*?^};", sources["pointwise_flat"].read_text(), re.M | re.S)
+    (tmp_path / "programs.inc").write_text("\n".join(structs))
+    host, tool = Path(__file__).parent / "host", tmp_path / "flat_values"
+    command = [
+        "g++",
+        "-std=c++20",
+        "-O1",
+        f"-I{host}",
+        f"-I{CSRC}",
+        f"-I{tmp_path}",
+        "-Wno-unknown-pragmas",
+        "-o",
+        tool,
+    ]
+    subprocess.run([*command, host / "flat_values.cpp"], check=True)
+    done = subprocess.run([tool], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -2,6 +2,7 @@
 // directly, in vectors wherever they are aligned (pointwise_places.cuh); transposed operands go through shared memory
 // (pointwise_transposed.cuh).
 #pragma once
+#include "device/program/pointwise_flat.cuh"
 #include "device/program/pointwise_places.cuh"
 #include "device/program/pointwise_transposed.cuh"
 #include "device/program/support.cuh"
@@ -21,6 +22,28 @@ struct Pointwise {
 
  private:
   template <class P>
+  static constexpr ARK_DEVICE bool has_row_values() {
+    if constexpr (P::kFlat) return P::kRowValues;
+    return false;
+  }
+  /// Vectors that may end in the next row, where the program's operands and the item allow them.
+  template <class P, class Places>
+  static ARK_DEVICE bool walk_flat(Consumer& consumer, const ProgramContext& c, Places& places, i64 total) {
+    if constexpr (P::kFlat) {
+      const FlatRange<P, ProgramContext> range(c, places.rows.begin, places.rows.end, total);
+      // where all vectors are within rows: worth a copy only if values are the same along those
+      if (!range.exists || !(range.crosses || P::kRowValues)) return false;
+      if (range.crosses)
+        PointwiseFlat<P, true>(consumer, c).run(range.low, range.high);
+      else if constexpr (P::kRowValues)
+        PointwiseFlat<P, false>(consumer, c).run(range.low, range.high);
+      places.leave_out(range.low, range.high);
+      return true;
+    }
+    return false;
+  }
+
+  template <class P>
   static ARK_DEVICE void run(Consumer& consumer, const Task& task) {
     constexpr int V = P::kVector;
     const abi::OpRecord& r = *task.record;
@@ -34,9 +57,11 @@ struct Pointwise {
       if (const u32 active = transposed_operands<P>(c, total); active != 0)
         return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
     }
-    const PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
-    constexpr bool kShort = P::kUnroll > 2;  // worth a copy that asks no operand
-    if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
+    PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
+    // worth a copy that asks no operand, unless there are operands that never move by vectors
+    constexpr bool kShort = P::kUnroll > 2 && !has_row_values<P>();
+    if (walk_flat<P>(consumer, c, places, total)) {
+    } else if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
       run_places<P, V>(consumer, ProgramContext(task, p.first_operand, consumer.worker, kShort ? ~0u : 0),
                        VectorPlaces<P, V, ProgramContext>{places});
     else

@@ -73,10 +73,10 @@ ARK_DEVICE bool aligned_rows(const Context& c, int operand) {
 template <class P, int V, class Context>
 struct PointwisePlaces {
   PointwiseRows<P, V, Context> rows;
-  i64 whole;  // elements [rows.begin, whole) lie in vectors, [whole, rows.end) do not; by rows: neither
+  i64 low, whole;  // elements [low, whole) lie in vectors, those before and behind do not; by rows: neither
   bool by_rows = false;
 
-  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : rows{c, begin, end} {
+  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : rows{c, begin, end}, low(begin) {
     const abi::OpRecord& r = *c.task.record;
     const i64 row = r.size[P::kDims - 1], tile = r.params.program.tile;
     bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
@@ -92,6 +92,12 @@ struct PointwisePlaces {
       by_rows = row >= 4 * V && head >= 0;
       if (by_rows) rows.start(head);
     }
+  }
+  /// Vectors are somewhere else's matter (pointwise_flat.cuh), and so are the elements [from, to) in them.
+  ARK_DEVICE void leave_out(i64 from, i64 to) {
+    low = from;
+    whole = to;
+    by_rows = false;
   }
 };
 
@@ -128,7 +134,7 @@ struct ElementPlaces {
 
   ARK_DEVICE i64 count() const {
     if (P::kFreeRows && all.by_rows) return static_cast<i64>(all.rows.count) * (2 * V);
-    return all.rows.end - all.whole;
+    return all.low - all.rows.begin + all.rows.end - all.whole;
   }
   ARK_DEVICE bool at(i64 n, i32 (&x)[P::kDims]) const {
     if constexpr (P::kFreeRows) {
@@ -140,7 +146,7 @@ struct ElementPlaces {
         return x[P::kDims - 1] < (k < V ? part.vectors : part.high);
       }
     }
-    const i64 e = all.whole + n;
+    const i64 before = all.low - all.rows.begin, e = n < before ? all.rows.begin + n : all.whole + (n - before);
     if (e >= all.rows.end) return false;
     unflatten<0, P::kDims>(*all.rows.c.task.record, e, x);
     return true;

@@ -6,6 +6,9 @@
 //     are known)
 //   Inputs<V>: raw values of the loads that need nothing but coordinates; load<V>(c, x, in) issues these loads, so that
 //     several vectors can be in flight
+//   pointwise: the flat way (codegen/flat_form.h, pointwise_flat.cuh) if kFlat: RowInputs, RowValues, FlatInputs<V>,
+//     load_row(c, x, in), row_values(c, x, in), load_flat_vectors<V>(c, place, in), run_flat<V>(c, e, cut, in, first,
+//     second)
 //   pointwise, epilogue: run<V>(c, x, roots) and run_loaded<V>(c, x, in, roots)
 //   row, prologue: Uniform (reduction results), Accumulator<p>, element<p, V>(c, x, r, in, u, acc, sink),
 //     finish<p>(acc, u), uniform_stores(c, x, u)

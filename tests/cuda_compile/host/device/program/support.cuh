@@ -1,0 +1,150 @@
+// What programs of plain accesses need of the device, for the host: elements, operands, the threads of a worker.
+// Accesses outside the operands and off alignment are noted.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "device/program/domain.cuh"
+
+namespace ark::device {
+
+using std::max;
+using std::min;
+#define ARK_EACH for (int i = 0; i < V; ++i)
+
+struct Memory {
+  std::vector<std::pair<u64, u64>> ranges;  // of the operands, in bytes
+  bool fine = true;
+
+  bool may_touch(const void* p, size_t bytes, size_t alignment) {
+    const u64 at = reinterpret_cast<u64>(p);
+    const bool inside = std::any_of(ranges.begin(), ranges.end(),
+                                    [&](const auto& r) { return at >= r.first && at + bytes <= r.second; });
+    fine = fine && inside && at % alignment == 0;
+    return fine;
+  }
+};
+inline Memory memory;
+
+struct bf16 {
+  unsigned short bits;
+};
+inline float widen(bf16 x) {
+  const u32 bits = static_cast<u32>(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline float widen(float x) { return x; }
+inline double widen(double x) { return x; }
+template <class T>
+i64 widen(T x) {
+  return static_cast<i64>(x);
+}
+template <class S, class T>
+S narrow(T x) {
+  return static_cast<S>(x);
+}
+template <>
+inline bf16 narrow<bf16, float>(float x) {
+  u32 bits;
+  std::memcpy(&bits, &x, 4);
+  return {static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+template <class S, class T>
+auto cast(T x) {
+  return widen(narrow<S>(x));
+}
+template <class S, int V>
+struct alignas(sizeof(S) * V > 16 ? 16 : sizeof(S) * V) Vec {
+  S v[V]{};
+};
+template <class S, class T, int V>
+void narrow_vector(const T (&from)[V], Vec<S, V>& to) {
+  ARK_EACH to.v[i] = narrow<S>(from[i]);
+}
+template <class S, class T, int V, class R>
+void cast_vector(const T (&from)[V], R (&to)[V]) {
+  ARK_EACH to[i] = widen(narrow<S>(from[i]));
+}
+
+template <class S>
+S load_element(const S* p) {
+  return memory.may_touch(p, sizeof(S), sizeof(S)) ? *p : S{};
+}
+template <class S, int V>
+void load_vector(const S* p, Vec<S, V>& out) {
+  if (memory.may_touch(p, sizeof(S) * V, min<size_t>(16, sizeof(S) * V))) std::memcpy(&out, p, sizeof(S) * V);
+}
+template <class S, int V>
+void store_vector(S* p, const Vec<S, V>& in) {
+  if (memory.may_touch(p, sizeof(S) * V, min<size_t>(16, sizeof(S) * V))) std::memcpy(p, &in, sizeof(S) * V);
+}
+
+namespace op {
+template <class T>
+T add(T a, T b) {
+  return a + b;
+}
+template <class T>
+T sub(T a, T b) {
+  return a - b;
+}
+template <class T>
+T mul(T a, T b) {
+  return a * b;
+}
+inline float sqrt(float a) { return std::sqrt(a); }
+inline float reciprocal(float a) { return 1 / a; }
+inline float relu(float a) { return a > 0 ? a : 0; }
+}  // namespace op
+
+struct Task {
+  const abi::OpRecord* record;
+  const abi::Operand* operands;
+};
+struct ProgramContext {
+  const Task& task;
+  i32 further = 0;
+  const abi::Operand& operand(int i) const { return task.operands[i]; }
+};
+template <class S, int kDims>
+S* element_at(const ProgramContext& c, int number, const i32 (&x)[kDims]) {
+  const abi::Operand& o = c.operand(number);
+  i64 at = 0;
+  for (int d = 0; d < kDims; ++d) at += x[d] * o.stride[d];
+  return reinterpret_cast<S*>(o.offset) + at;
+}
+template <int V, class S, int kDims>
+void load_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
+  const S* p = element_at<S>(c, number, x);
+  ARK_EACH out.v[i] = load_element(p + i * c.operand(number).stride[kDims - 1]);
+}
+template <int V, class S, int kDims>
+void store_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
+  static_assert(V == 1);
+  store_vector(element_at<S>(c, number, x), in);
+}
+struct NoRoots {};
+
+inline constexpr int kConsumerThreads = 5;
+struct Consumer {
+  int number;
+  int thread() const { return number; }
+};
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+template <int kCount, int kFirst = 0, class F>
+void unrolled(F&& f) {
+  if constexpr (kFirst < kCount) {
+    f(Number<kFirst>{});
+    unrolled<kCount, kFirst + 1>(f);
+  }
+}
+
+}  // namespace ark::device
