@@ -28,9 +28,10 @@ double grid_seconds(const FusedOp& op, const TileForm& form, const KParts& parts
 }
 
 /// At most as many tiles as workers, and sooner done than with large ones.
-bool pays(const FusedOp& op, const std::vector<Program>& programs, const Options& options) {
+bool pays(const FusedGraph& graph, size_t product, const Options& options) {
+  const FusedOp& op = graph.ops[product];
   if (!fits(op) || tiles_of(op.op.record.params.matmul, kSmallTile) > options.machine.num_workers) return false;
-  const KParts large = k_parts(op, programs, options, false), small = k_parts(op, programs, options, true);
+  const KParts large = k_parts(graph, product, options, false), small = k_parts(graph, product, options, true);
   double other = grid_seconds(op, kNarrowTile, large, options);
   if (large.count == 1) other = std::min(other, grid_seconds(op, kWideTile, large, options));
   return grid_seconds(op, kSmallTile, small, options) < other;
@@ -48,7 +49,7 @@ void choose_small_tiles(Draft& draft, const Options& options) {
   for (size_t i : last) tiles += tiles_of(graph.ops[i].op.record.params.matmul, kSmallTile);
   for (size_t i : last) waits[i] = tiles <= workers;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    if (!waits[i] || !pays(graph.ops[i], graph.programs, options)) continue;
+    if (!waits[i] || !pays(graph, i, options)) continue;
     abi::MatmulTileParams& p = graph.ops[i].op.record.params.matmul;
     p.tile_m = kSmallTile.rows;
     p.tile_n = kSmallTile.columns;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "planner/float_tiles.h"
+#include "planner/tile/join_sums.h"
 #include "planner/tile/small_tiles.h"
 #include "planner/tile/tile.h"
 #include "planner/tile_forms.h"
@@ -34,6 +35,9 @@ std::optional<Steps> steps_of(TaskKind kind, bool small) {
   if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6, 8};
   return std::nullopt;
 }
+
+/// What must be saved where a row op adds the parts that it reads: no hop, parts to write and to read. Not measured.
+constexpr double kJoinedSeconds = 0.8e-6;
 
 /// Parts for which the sum's record has room: it reads each for the epilogue's accumulators, its own and those of the
 /// pair. 0: an epilogue of other products.
@@ -203,38 +207,62 @@ class KSplitter {
 
 }  // namespace
 
-KParts k_parts(const FusedOp& op, const std::vector<Program>& programs, const Options& options, bool small) {
+KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, bool small) {
+  const FusedOp& op = graph.ops[product];
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
   const std::optional<Steps> steps = steps_of(op.op.record.kind, small);
   if (!steps || p.batch != 1 || p.n % 4 != 0) return {};
   const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
   if (tiles * steps->share > options.machine.num_workers) return {};
-  const int most = std::min(steps->parts, most_parts(op, programs[static_cast<size_t>(p.program)]));
+  const int most = std::min(steps->parts, most_parts(op, graph.programs[static_cast<size_t>(p.program)]));
   for (int parts = most; parts > 1; --parts) {
     if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
     const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
-    return saved > steps->combine ? KParts{parts, steps->combine} : KParts{};
+    const double combine = joining_row(graph, product, parts) >= 0 ? kJoinedSeconds : steps->combine;
+    return saved > combine ? KParts{parts, combine} : KParts{};
   }
   return {};
 }
 
 void split_long_k(Draft& draft, const Options& options) {
   FusedGraph& graph = draft.graph;
+  struct Joined {
+    FusedOp sum;
+    bool keep;
+    size_t product;
+  };
+  std::map<size_t, std::vector<Joined>> joined;  // by the row op that adds
   std::vector<FusedOp> ops;
   ops.reserve(graph.ops.size());
   std::vector<int> place(graph.ops.size());
+  std::vector<int> parts(graph.ops.size(), 1), rows(graph.ops.size(), -1);
+  std::vector<char> keeps(graph.ops.size(), 0);
+  for (size_t i = 0; i < graph.ops.size(); ++i) {  // while the graph is whole
+    if (graph.ops[i].op.record.kind != TaskKind::kMatmulTile && graph.ops[i].op.record.kind != TaskKind::kMatmulFloat)
+      continue;
+    parts[i] = k_parts(graph, i, options, has_small_tiles(graph.ops[i])).count;
+    if (parts[i] > 1) rows[i] = joining_row(graph, i, parts[i]);
+    if (std::find(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i), rows[i]) !=
+        rows.begin() + static_cast<std::ptrdiff_t>(i))
+      rows[i] = -1;  // the row op has room for the parts of one
+    if (rows[i] >= 0) keeps[i] = is_kept(graph, i, static_cast<size_t>(rows[i]));
+  }
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
     for (int& before : op.after) before = place[before];
-    const int parts = k_parts(op, graph.programs, options, has_small_tiles(op)).count;
-    if (parts > 1) {
-      auto [products, sum] = KSplitter(graph, op, parts).split();
+    if (parts[i] > 1) {
+      auto [products, sum] = KSplitter(graph, op, parts[i]).split();
       ops.push_back(std::move(products));
-      ops.push_back(std::move(sum));
+      if (rows[i] >= 0)
+        joined[static_cast<size_t>(rows[i])].push_back({std::move(sum), keeps[i] != 0, i});
+      else
+        ops.push_back(std::move(sum));
     } else {
+      for (const Joined& j : joined[i]) join_sum(j.sum, j.keep, graph.programs, op);
       ops.push_back(std::move(op));
     }
     place[i] = static_cast<int>(ops.size()) - 1;
+    for (const Joined& j : joined[i]) place[j.product] = place[i];
   }
   graph.ops = std::move(ops);
 }

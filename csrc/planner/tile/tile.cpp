@@ -190,7 +190,9 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
 }
 
 /// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
-int64_t rows_per_tile(const abi::ProgramParams& params, int64_t workers) {
+int64_t rows_per_tile(const FusedOp& op, int64_t workers) {
+  const abi::ProgramParams& params = op.op.record.params.program;
+  if (op.adds_parts && params.num_rows <= workers) return 1;  // many bytes an element: all workers read
   const bool is_long = params.row_size > (params.num_rows <= std::min(kFewRows, workers) ? kLongFewRow : kLongRow);
   const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
   const int64_t least = is_long ? 1 : kConsumerWarps,
@@ -210,7 +212,7 @@ void tile_row(FusedOp& op, const Options& options) {
   params.num_rows = params.row_size = 1;
   for (int d = 0; d < outer; ++d) params.num_rows *= op.op.record.size[d];
   for (int d = outer; d < params.num_dims; ++d) params.row_size *= op.op.record.size[d];
-  const int64_t target = rows_per_tile(params, options.machine.num_workers);
+  const int64_t target = rows_per_tile(op, options.machine.num_workers);
   const std::vector<Joint> joint = joint_dims(op, 0, outer);
   params.tile = aligned_tile(joint, target, 1);
   params.split = 1;
