@@ -5,7 +5,8 @@
 
 PY = "$$(cat build/python)"
 # Tests run side by side (but those that take all GPUs) where pytest-xdist is there: on a GPU most of their time is the compiler's, one core each.
-WORKERS = $$($(PY) -c 'import importlib.util as u, os; print(f"-n {min(12, len(os.sched_getaffinity(0)))} --dist worksteal" if u.find_spec("xdist") else "")')
+# One worker more than cores: tests of ranks start many processes that wait for each other, and leave a quarter of two cores idle.
+WORKERS = $$($(PY) -c 'import importlib.util as u, os; print(f"-n {min(12, len(os.sched_getaffinity(0)) + 1)} --dist worksteal" if u.find_spec("xdist") else "")')
 TWO_GPUS = $(PY) -c 'import sys, torch; sys.exit(torch.cuda.device_count() < 2)'
 RUN = PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PY)
 

@@ -47,6 +47,12 @@ def sources() -> list[str]:
     return [f for f in found if not f.endswith("_test.cpp")] + [EMBEDDED]
 
 
+def checks() -> list[str]:
+    """ARK_CHECK_BOUNDS=1: the indices of the standard library's containers are checked. The C++ tests always check
+    them; with it they link the core's objects of this build instead of compiling the core once more."""
+    return ["-D_GLIBCXX_ASSERTIONS"] if os.environ.get("ARK_CHECK_BOUNDS", "0") == "1" else []
+
+
 def link_options() -> list[str]:
     """The shared libstdc++, named outright: some compilers are set up to link a static one, and a second copy beside
     torch's breaks streams and locales (seen as a crash in operator<<)."""
@@ -73,6 +79,7 @@ setup(
                 "-Wall",
                 "-Werror=switch",
                 "-Wno-sign-compare",
+                *checks(),
             ],
             extra_link_args=link_options(),
         )

@@ -9,7 +9,15 @@ from pathlib import Path
 
 READ = ("ARK_CACHE_DIR", "ARK_DUMP", "ARK_LOG", "ARK_NVRTC", "ARK_VERIFY")  # help(ark_torch.backend.ark) says what for
 # What the Makefile, the tests and the benchmarks read.
-BESIDE = ("ARK_PYTHON", "ARK_COMMIT", "ARK_PROGRAMS", "ARK_STRESS_ROUNDS", "ARK_UPDATE_GOLDEN", "ARK_TEST_")
+BESIDE = (
+    "ARK_PYTHON",
+    "ARK_CHECK_BOUNDS",
+    "ARK_COMMIT",
+    "ARK_PROGRAMS",
+    "ARK_STRESS_ROUNDS",
+    "ARK_UPDATE_GOLDEN",
+    "ARK_TEST_",
+)
 
 
 def unknown_names(environment: Mapping[str, str] = os.environ) -> list[str]:

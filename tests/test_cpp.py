@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 import warnings
 from pathlib import Path
 
@@ -33,16 +35,29 @@ def build(folder: Path, targets: list[str], *definitions: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "CMakeCache.txt").exists():
+        configured, wanted_now = folder / ".definitions", "\n".join(definitions)
+        if not configured.exists() or configured.read_text() != wanted_now:
             _run(["cmake", "-S", "csrc", "-B", str(folder), *generator, *definitions])
+            configured.write_text(wanted_now)
         _run(["cmake", "--build", str(folder), "-j", jobs, *wanted])
     return folder
+
+
+def objects_of_setup() -> list[str]:
+    """The definition that takes the core's objects from `make setup`, where ARK_CHECK_BOUNDS says they are alike."""
+    if os.environ.get("ARK_CHECK_BOUNDS", "0") != "1":
+        return ["-DARK_CORE_OBJECTS="]
+    folder = ROOT / f"build/temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    assert "-D_GLIBCXX_ASSERTIONS" in (folder / "build.ninja").read_text(), (
+        f"ARK_CHECK_BOUNDS=1, but {folder} is of a build without it: run make setup"
+    )
+    return [f"-DARK_CORE_OBJECTS={folder}"]
 
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The folder of the built test programs."""
-    return build(ROOT / "build/cpp", [])
+    return build(ROOT / "build/cpp", [], *objects_of_setup())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -3,34 +3,25 @@
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.test_cpp import build, objects_of_setup
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 NVCC = shutil.which("nvcc")
 # ignored setmaxnreg, serialised wgmma (calls, divergence, missing waits, undefined accumulators)
 FORBIDDEN = re.compile(r"C75(04|06|08|09|10|12|15|20)")
-UNITS = [
-    *sorted((CSRC / "codegen").glob("*.cpp")),
-    CSRC / "ir" / "program.cpp",
-    CSRC / "plan" / "few_rows_form.cpp",
-]
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
-    embedded = folder / "embedded.cpp"
-    subprocess.run([sys.executable, CSRC / "embed.py", embedded], check=True)
-    tool = folder / "write_sources"
-    here = Path(__file__).parent
-    command = ["g++", "-std=c++20", "-O0", f"-I{CSRC}", f"-I{ROOT / 'tests'}", "-o", tool]
-    subprocess.run([*command, *UNITS, embedded, *sorted(here.glob("*.cpp"))], check=True)
-    output = subprocess.run([tool, folder], check=True, capture_output=True, text=True).stdout
-    return {Path(line).stem: Path(line) for line in output.split()}
+    built = build(ROOT / "build/cpp", ["write_sources"], *objects_of_setup())
+    output = subprocess.run([built / "write_sources", folder], check=True, capture_output=True, text=True).stdout
+    return {Path(line).stem: Path(line) for line in output.splitlines()}
 
 
 def compile_source(path: Path) -> str:
