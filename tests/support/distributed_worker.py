@@ -123,8 +123,8 @@ _server_environment = _environment()  # the server's own: it is started by ranks
 
 
 def _context(job: Job):
-    """Ranks on the host are forked from a server, which saves each the imports: 4 s of a core. Those on GPUs and those of
-    another environment start from nothing."""
+    """Ranks on the host are forked from a server, which saves each the imports: 4 s of a core. Those on GPUs and those
+    of another environment start from nothing."""
     if job.on_gpus or _environment() != _server_environment:
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
