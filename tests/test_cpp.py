@@ -36,28 +36,30 @@ def build(folder: Path, targets: list[str], *definitions: str) -> Path:
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         configured, wanted_now = folder / ".definitions", "\n".join(definitions)
-        if not configured.exists() or configured.read_text() != wanted_now:
+        ready = (folder / "CMakeCache.txt").exists() and configured.exists()
+        if not ready or configured.read_text() != wanted_now:
             _run(["cmake", "-S", "csrc", "-B", str(folder), *generator, *definitions])
             configured.write_text(wanted_now)
         _run(["cmake", "--build", str(folder), "-j", jobs, *wanted])
     return folder
 
 
-def objects_of_setup() -> list[str]:
-    """The definition that takes the core's objects from `make setup`, where ARK_CHECK_BOUNDS says they are alike."""
+def build_tests(targets: list[str]) -> Path:
+    """The test programs (none named: all) with checks of indices: `build/cpp`. Under ARK_CHECK_BOUNDS=1 `make setup` has
+    compiled the core with them too; then `build/cpp_setup` links its objects, as old or new as that build is."""
     if os.environ.get("ARK_CHECK_BOUNDS", "0") != "1":
-        return ["-DARK_CORE_OBJECTS="]
-    folder = ROOT / f"build/temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    assert "-D_GLIBCXX_ASSERTIONS" in (folder / "build.ninja").read_text(), (
-        f"ARK_CHECK_BOUNDS=1, but {folder} is of a build without it: run make setup"
+        return build(ROOT / "build/cpp", targets)
+    objects = ROOT / f"build/temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    assert "-D_GLIBCXX_ASSERTIONS" in (objects / "build.ninja").read_text(), (
+        f"ARK_CHECK_BOUNDS=1, but {objects} is of a build without it: run make setup"
     )
-    return [f"-DARK_CORE_OBJECTS={folder}"]
+    return build(ROOT / "build/cpp_setup", targets, f"-DARK_CORE_OBJECTS={objects}")
 
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The folder of the built test programs."""
-    return build(ROOT / "build/cpp", [], *objects_of_setup())
+    return build_tests([])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

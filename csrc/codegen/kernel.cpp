@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/unsupported.h"
 #include "codegen/epilogue_ways.h"
+#include "codegen/program_analysis.h"
 #include "device/abi/launch.h"
 #include "plan/transposed_operands.h"
 
@@ -335,7 +336,10 @@ class Maker {
 
   int append(const Program& program, const Needs::Program& need, std::optional<RowForm> row) {
     kernel_.code.push_back({program, row, row || need.uses.empty() ? 0 : need.broadcast});
-    kernel_.code.back().flat = need.uses.contains(kPointwiseUse) ? need.flat : 0;
+    if (need.uses.contains(kPointwiseUse) && need.transposed == 0) {  // what reaches the text, and no more
+      const FlatForm form = ProgramAnalysis(program, nullptr, kernel_.code.back().broadcast).flat_form(need.flat);
+      if (form.exists) kernel_.code.back().flat = form.operands;
+    }
     kernel_.code.back().transposed = need.transposed;
     kernel_.code.back().users = need.users;
     return static_cast<int>(kernel_.code.size()) - 1;

@@ -273,6 +273,9 @@ void flat_operands_are_in_the_source() {
   const codegen::Kernel more = codegen::extended(one, padded);
   EXPECT(codegen::find_numbers(more, padded)->program[0] == 1 && codegen::find_numbers(more, flat)->program[0] == 0);
   EXPECT(more.code[1].flat == 0b100);
+  const plan::Plan short_rows = row_values_plan(33, 1, 1);  // everything is flat, what does not count is not code
+  const plan::Plan* const of_short[] = {&short_rows};
+  EXPECT(codegen::find_numbers(codegen::make_kernel(of_short), flat).has_value());
   const plan::Plan far = row_values_plan(1 << 20, 49, 49, 4096);  // values further apart than 32 bits tell
   EXPECT(codegen::extended(one, far).code[1].flat == 0);
   const auto is_flat = [](const plan::Plan& plan) {

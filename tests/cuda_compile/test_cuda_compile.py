@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cpp import build, objects_of_setup
+from tests.test_cpp import build_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
@@ -19,7 +19,7 @@ FORBIDDEN = re.compile(r"C75(04|06|08|09|10|12|15|20)")
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
-    built = build(ROOT / "build/cpp", ["write_sources"], *objects_of_setup())
+    built = build_tests(["write_sources"])
     output = subprocess.run([built / "write_sources", folder], check=True, capture_output=True, text=True).stdout
     return {Path(line).stem: Path(line) for line in output.splitlines()}
 

@@ -18,6 +18,13 @@ from tests.support.explained_exchanges import EXPLAINED
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
 
+@pytest.fixture(autouse=True)
+def ranks_hash_differently(monkeypatch):
+    """Ranks of other tests are forked from one process and have its hashes and addresses; these start from nothing, as
+    a user's do: what depends on the order of a set differs over them."""
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+
+
 class FromColumns(torch.autograd.Function):
     """Whole on every rank; its gradient is summed over the ranks."""
 

@@ -74,6 +74,30 @@ int reading_operand(const FusedOp& row, const Program& program, const abi::Opera
   return reading;
 }
 
+/// Whether an op writes what the product's epilogue reads.
+bool overwrites(const FusedOp& op, const FusedOp& product) {
+  const auto first = static_cast<size_t>(product.op.record.params.matmul.first_operand);
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    if (op.access[x] == Access::kParameters || op.access[x] == Access::kRead) continue;
+    for (size_t y = first; y < product.access.size(); ++y)
+      if (product.access[y] == Access::kRead && op.op.operands[x].slot == product.op.operands[y].slot) return true;
+  }
+  return false;
+}
+
+/// Whether the row op reads another product too, whose parts it might have to add as well.
+bool reads_another_product(const FusedGraph& graph, size_t row, uint32_t slot) {
+  for (size_t i = 0; i < row; ++i) {
+    const FusedOp& op = graph.ops[i];
+    if (op.op.record.kind != TaskKind::kMatmulTile && op.op.record.kind != TaskKind::kMatmulFloat) continue;
+    for (size_t x = 0; x < op.access.size(); ++x)
+      if (op.access[x] == Access::kWrite && op.op.operands[x].slot != slot &&
+          uses(graph.ops[row], op.op.operands[x].slot))
+        return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int joining_row(const FusedGraph& graph, size_t product, int parts) {
@@ -84,16 +108,16 @@ int joining_row(const FusedGraph& graph, size_t product, int parts) {
   const abi::Operand& to = op.op.operands[static_cast<size_t>(stored)];
   const Storage& storage = graph.storages[to.slot];
   if (storage.input >= 0 || storage.exchange >= 0) return -1;
-  // Only the first reader may: nobody else waits for the row op then. Nothing in between may write what it reads later.
+  // Only the first reader may. It reads later what the epilogue would have read: nobody in between may write that.
   for (size_t i = product + 1; i < graph.ops.size(); ++i) {
     const FusedOp& next = graph.ops[i];
-    if (std::find(next.after.begin(), next.after.end(), static_cast<int32_t>(product)) != next.after.end()) return -1;
+    if (overwrites(next, op)) return -1;
     if (!uses(next, to.slot)) continue;
     if (next.op.record.kind != TaskKind::kRow) return -1;
     const Program& program = graph.programs[static_cast<size_t>(next.op.record.params.program.program)];
     const size_t operands = next.op.operands.size() + op.op.operands.size() - static_cast<size_t>(p.first_operand) +
                             static_cast<size_t>(parts);
-    if (operands > std::min(kMaxOperands, kMostNamed)) return -1;
+    if (operands > std::min(kMaxOperands, kMostNamed) || reads_another_product(graph, i, to.slot)) return -1;
     return reading_operand(next, program, to, p.m, p.n) >= 0 ? static_cast<int>(i) : -1;
   }
   return -1;
@@ -213,7 +237,6 @@ void join_sum(const FusedOp& sum, bool keep, std::vector<Program>& programs, Fus
   row.op.programs = {number};
   row.op.bytes += sum.op.bytes - m * n * size_bytes(static_cast<DType>(to.dtype));
   row.adds_parts = true;
-  row.after.insert(row.after.end(), sum.after.begin(), sum.after.end());
   row.op.name = cat(sum.op.name, "+", row.op.name);
 }
 

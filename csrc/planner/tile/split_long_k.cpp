@@ -27,7 +27,7 @@ struct Steps {
   int parts;       // at most
 };
 std::optional<Steps> steps_of(TaskKind kind, bool small) {
-  // A hop takes 2.5 to 3 us; that of small tiles pays from 2048 k on.
+  // A hop takes 2.5 to 3 us; that of small tiles pays from 2048 k on, unless a row op joins.
   if (small) return Steps{kSmallTile.rows, abi::kSmallTileBlock, kSmallTile.block_seconds, 4, 3.5e-6, 4};
   // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
   // rarely fills the rest; weight gradients use more.
@@ -218,7 +218,8 @@ KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, 
   for (int parts = most; parts > 1; --parts) {
     if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
     const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
-    const double combine = joining_row(graph, product, parts) >= 0 ? kJoinedSeconds : steps->combine;
+    const bool joins = small && joining_row(graph, product, parts) >= 0;
+    const double combine = joins ? kJoinedSeconds : steps->combine;
     return saved > combine ? KParts{parts, combine} : KParts{};
   }
   return {};
@@ -226,26 +227,18 @@ KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, 
 
 void split_long_k(Draft& draft, const Options& options) {
   FusedGraph& graph = draft.graph;
-  struct Joined {
-    FusedOp sum;
-    bool keep;
-    size_t product;
-  };
-  std::map<size_t, std::vector<Joined>> joined;  // by the row op that adds
+  std::map<size_t, FusedOp> joined;  // sums, by the row op that adds them
   std::vector<FusedOp> ops;
   ops.reserve(graph.ops.size());
   std::vector<int> place(graph.ops.size());
   std::vector<int> parts(graph.ops.size(), 1), rows(graph.ops.size(), -1);
-  std::vector<char> keeps(graph.ops.size(), 0);
+  std::vector<char> keeps(graph.ops.size(), 0);    // by the row op: it stores the sum
   for (size_t i = 0; i < graph.ops.size(); ++i) {  // while the graph is whole
     if (graph.ops[i].op.record.kind != TaskKind::kMatmulTile && graph.ops[i].op.record.kind != TaskKind::kMatmulFloat)
       continue;
     parts[i] = k_parts(graph, i, options, has_small_tiles(graph.ops[i])).count;
     if (parts[i] > 1) rows[i] = joining_row(graph, i, parts[i]);
-    if (std::find(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i), rows[i]) !=
-        rows.begin() + static_cast<std::ptrdiff_t>(i))
-      rows[i] = -1;  // the row op has room for the parts of one
-    if (rows[i] >= 0) keeps[i] = is_kept(graph, i, static_cast<size_t>(rows[i]));
+    if (rows[i] >= 0) keeps[static_cast<size_t>(rows[i])] = is_kept(graph, i, static_cast<size_t>(rows[i]));
   }
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
@@ -254,15 +247,15 @@ void split_long_k(Draft& draft, const Options& options) {
       auto [products, sum] = KSplitter(graph, op, parts[i]).split();
       ops.push_back(std::move(products));
       if (rows[i] >= 0)
-        joined[static_cast<size_t>(rows[i])].push_back({std::move(sum), keeps[i] != 0, i});
+        joined.emplace(static_cast<size_t>(rows[i]), std::move(sum));
       else
         ops.push_back(std::move(sum));
     } else {
-      for (const Joined& j : joined[i]) join_sum(j.sum, j.keep, graph.programs, op);
+      if (const auto sum = joined.find(i); sum != joined.end())
+        join_sum(sum->second, keeps[i] != 0, graph.programs, op);
       ops.push_back(std::move(op));
     }
     place[i] = static_cast<int>(ops.size()) - 1;
-    for (const Joined& j : joined[i]) place[j.product] = place[i];
   }
   graph.ops = std::move(ops);
 }
