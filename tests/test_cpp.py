@@ -45,8 +45,8 @@ def build(folder: Path, targets: list[str], *definitions: str) -> Path:
 
 
 def build_tests(targets: list[str]) -> Path:
-    """The test programs (none named: all) with checks of indices: `build/cpp`. Under ARK_CHECK_BOUNDS=1 `make setup` has
-    compiled the core with them too; then `build/cpp_setup` links its objects, as old or new as that build is."""
+    """The test programs (none named: all) with checks of indices, in `build/cpp`. Under ARK_CHECK_BOUNDS=1 `make setup`
+    has compiled the core with them too; then `build/cpp_setup` links its objects, as old or new as that build is."""
     if os.environ.get("ARK_CHECK_BOUNDS", "0") != "1":
         return build(ROOT / "build/cpp", targets)
     objects = ROOT / f"build/temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
