@@ -15,6 +15,7 @@ def register() -> None:
         return
     member = str.__new__(DynamoBackend, _NAME)
     member._name_ = member._value_ = _NAME
+    setattr(DynamoBackend, _NAME, member)  # Python before 3.11.4 copies a member by its name
     others = DynamoBackend._missing_
 
     def missing(_cls: type, value: object) -> object:

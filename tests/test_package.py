@@ -70,7 +70,8 @@ def unpacked(tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, source / name)
     run([sys.executable, "setup.py", "-q", "sdist", "-d", folder], cwd=source)
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-        archive.extractall(folder, filter="data")
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4
+        archive.extractall(folder, **safe)
     return next(f for f in folder.iterdir() if f.is_dir() and f != source)
 
 
