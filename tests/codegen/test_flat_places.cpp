@@ -4,12 +4,8 @@
 #include <random>
 #include <vector>
 
-#define __device__
-#define __forceinline__ inline
-namespace ark::device {
-using std::max;
-using std::min;
-}  // namespace ark::device
+#include "support/places_on_host.h"
+// behind it, since the device headers need what it defines
 #include "device/program/flat_places.cuh"
 #include "device/program/pointwise_places.cuh"
 #include "support/test_host_util.h"
@@ -17,20 +13,12 @@ using std::min;
 using namespace ark;
 using namespace ark::device;
 using ark::test::expect;
+using ark::test::FakeContext;
 using ark::test::finish;
 
 namespace {
 
 constexpr int kOperands = 3;
-
-struct FakeTask {
-  const abi::OpRecord* record;
-};
-struct FakeContext {
-  FakeTask task;
-  std::vector<abi::Operand> operands;
-  const abi::Operand& operand(int i) const { return operands[static_cast<size_t>(i)]; }
-};
 
 /// Operands 0 and 1 are flat, 0 the narrower.
 template <int kRank>

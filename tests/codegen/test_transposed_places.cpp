@@ -5,30 +5,18 @@
 #include <random>
 #include <vector>
 
-#define __device__
-#define __forceinline__ inline
-namespace ark::device {
-using std::max;
-using std::min;
-}  // namespace ark::device
+#include "support/places_on_host.h"
+// behind it, since the device headers need what it defines
 #include "device/program/transposed_places.cuh"
 #include "support/test_host_util.h"
 
 using namespace ark;
 using namespace ark::device;
 using ark::test::expect;
+using ark::test::FakeContext;
 using ark::test::finish;
 
 namespace {
-
-struct FakeTask {
-  const abi::OpRecord* record;
-};
-struct FakeContext {
-  FakeTask task;
-  std::vector<abi::Operand> operands;
-  const abi::Operand& operand(int i) const { return operands[static_cast<size_t>(i)]; }
-};
 
 template <int kRank, int kBytes, bool kFree>
 struct FakeProgram {

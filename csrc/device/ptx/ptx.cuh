@@ -3,6 +3,7 @@
 #pragma once
 #include "device/ptx/base.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/tensor_copy.cuh"
 #include "device/ptx/tensor_core.cuh"
 
 namespace ark::device {
@@ -334,51 +335,6 @@ ARK_DEVICE void store_global(void* p, const Raw<kBytes>& r) {
   else
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]), "r"(r.w[2]),
                  "r"(r.w[3]));
-}
-
-// ---- tensor maps and tensor copies (TMA)
-
-/// Writes the address of an (opaque, 128 byte) tensor map in global memory.
-ARK_DEVICE void tensormap_replace_address(void* map, const void* address) {
-  asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" ::"l"(map), "l"(address) : "memory");
-}
-/// After a tensor map was written through the generic proxy, before the release that publishes it.
-ARK_DEVICE void fence_tensormap_release() { asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory"); }
-/// After the acquire that saw it published, before its first use by this SM.
-ARK_DEVICE void fence_tensormap_acquire(const void* map) {
-  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-}
-ARK_DEVICE void prefetch_tensormap(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
-
-/// Box of a tensor at coordinates (innermost first) -> shared memory, 128-byte aligned; what lies outside the tensor
-/// arrives as zeros. `policy`: how long the L2 keeps it.
-ARK_DEVICE void tensor_load(u32 shared, const void* map, u32 barrier, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-      "[%2];" ::"r"(shared),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
-ARK_DEVICE void tensor_load(u32 shared, const void* map, u32 barrier, int c0, int c1, int c2, u64 policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
-      : "memory");
-}
-ARK_DEVICE void tensor_load(u32 shared, const void* map, u32 barrier, int c0, int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
-}
-ARK_DEVICE void tensor_load(u32 shared, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u64 policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
-      : "memory");
 }
 
 // ---- small arithmetic of the tensor tasks
