@@ -22,6 +22,7 @@ import torch.distributed as dist
 from tests.support.collective_reference import check_factors, check_not_numbers
 from tests.support.collective_stress import stress_on_host
 from tests.support.distributed_worker import run_ranks, values
+from tests.support.survivors import left_behind, wait_for_nothing_but
 
 WORLDS = [int(world) for world in os.environ.get("ARK_TEST_WORLDS", "2,3,4").split(",")]
 SMALL = WORLDS[:2]
@@ -358,23 +359,13 @@ def test_dead_rank_raises_soon():
         assert seconds < 20
 
 
-def left_behind(folder: Path) -> set[str]:
-    """What groups of this host have put into places that outlive processes. (They use no named semaphores: those are
-    of the queue of these tests and of what else runs.)"""
-    shared = {path for path in Path("/dev/shm").glob("*") if not path.name.startswith("sem.")}
-    return {str(path) for path in shared | set(folder.glob("ark-*"))}
-
-
 @pytest.mark.parametrize("function", [die, die_together])
 def test_killed_processes_leave_nothing_behind(function, monkeypatch):
     with tempfile.TemporaryDirectory() as folder:  # of these ranks alone: other groups come and go meanwhile
         monkeypatch.setenv("TMPDIR", folder)
         before = left_behind(Path(folder))
         run_ranks(function, SEVERAL, expect_missing=1 if function is die else SEVERAL)
-        end = time.monotonic() + 10  # of other processes, which use /dev/shm for a while
-        while left_behind(Path(folder)) - before and time.monotonic() < end:
-            time.sleep(0.5)
-        assert left_behind(Path(folder)) <= before
+        wait_for_nothing_but(before, Path(folder))
 
 
 def test_late_rank_raises_within_the_time_out():

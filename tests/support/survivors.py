@@ -158,8 +158,18 @@ def absent(rank: int, world: int, device: str) -> dict[str, tuple[str, float]]:
 
 
 def left_behind(folder: Path) -> set[str]:
-    """Shared memory of this machine that has a name, and sockets of groups."""
-    return {str(path) for path in (*Path("/dev/shm").iterdir(), *folder.glob("ark-*"))}
+    """What groups have put into places that outlive processes: shared memory with a name, and sockets. Groups use no
+    named semaphores: those are of queues, each as old as the test that runs beside this one."""
+    shared = {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
+    return {str(path) for path in shared | set(folder.glob("ark-*"))}
+
+
+def wait_for_nothing_but(before: set[str], folder: Path) -> None:
+    """What other processes have there for a moment is no concern."""
+    try:
+        wait_for(lambda: left_behind(folder) <= before)
+    except TimeoutError:
+        raise AssertionError(f"left behind: {sorted(left_behind(folder) - before)}") from None
 
 
 def run_and_leave_nothing(function: Callable, world: int, device: str, folder: Path, monkeypatch, dies: bool) -> list:
@@ -170,7 +180,7 @@ def run_and_leave_nothing(function: Callable, world: int, device: str, folder: P
         functools.partial(function, device=device), world, backend(device), 60, int(dies), exit_codes=codes
     )
     assert codes == [-signal.SIGKILL if dies and r == VICTIM else 0 for r in range(world)], codes
-    wait_for(lambda: left_behind(folder) <= before)  # what other processes have there for a moment is no concern
+    wait_for_nothing_but(before, folder)
     return values(results)
 
 
