@@ -1,4 +1,4 @@
-"""Greedy decoding as two compiled things: the prefill, one call, and a step for `ark_torch.loop`."""
+"""Decoding as two compiled things: the prefill, one call, and a step for `ark_torch.loop`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,41 @@ from ark_torch.decode_checks import Request
 from ark_torch.decode_collector import traceable_collector
 from ark_torch.errors import Unsupported
 from ark_torch.looped import run_loop
+from ark_torch.sampling import draw, most_likely, seen_tokens, unread_tokens
 
 _numbers = itertools.count()
 _decoders: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> key -> Decoder
 
 
-def _next_token(model, ids: torch.Tensor, cache, arguments: dict) -> torch.Tensor:
-    """[batch], the most likely token behind ids [batch, length]; the cache gets their rows."""
-    logits = model(input_ids=ids, past_key_values=cache, use_cache=True, **arguments).logits
-    return logits[:, -1].float().argmax(-1)
+def _scores(model, ids: torch.Tensor, cache, arguments: dict) -> torch.Tensor:
+    """float32 [batch, vocabulary], of what follows ids [batch, length]; the cache gets their rows."""
+    return model(input_ids=ids, past_key_values=cache, use_cache=True, **arguments).logits[:, -1].float()
+
+
+def _choose(scores: torch.Tensor, processors, sample: bool, length: torch.Tensor, memory: dict):
+    """The next token of every row, [batch], and what is remembered behind it: `seen`, the tokens so far, where a
+    processor asks for them; `drawn`, whether all tokens so far could be drawn, where they are."""
+    seen = memory.get("seen")
+    if sample:
+        token, drawn = draw(scores, processors, length, seen)
+        memory = {**memory, "drawn": memory["drawn"] & drawn}
+    else:
+        token = most_likely(scores, processors, length, seen)
+    if seen is not None:  # a row that has ended gets a padding token, which may be none of the scores'
+        memory = {**memory, "seen": seen.scatter(1, token[:, None].clamp(max=seen.size(1) - 1), True)}
+    return token, memory
+
+
+def _first_token(model, ids: torch.Tensor, cache, arguments: dict, processors, sample: bool, length, memory: dict):
+    return _choose(_scores(model, ids, cache, arguments), processors, sample, length, memory)
+
+
+def _start_of_memory(model, request: Request) -> dict[str, torch.Tensor]:
+    ids, unread = request.ids, unread_tokens(request.processors)
+    memory = {"drawn": torch.ones((), dtype=torch.bool, device=ids.device)} if request.sample else {}
+    if unread is not None:
+        memory["seen"] = seen_tokens(ids, model.config.get_text_config().vocab_size, unread)
+    return memory
 
 
 def _own_code(function: Callable) -> Callable:
@@ -35,30 +61,47 @@ def _own_code(function: Callable) -> Callable:
 class Lent:
     """What a step has while a loop runs. Not the step's own attributes: torch.compile copies those, and keeps them."""
 
-    model = mask = None
+    model = mask = processors = None
 
 
 class Step:
     """One token for every row; `slot` is the column of `table` [batch, columns] that it goes to. What an iteration
     reads besides its carry are attributes."""
 
-    def __init__(self, eos: torch.Tensor, pad: torch.Tensor, to_keep: dict):
-        self.eos, self.pad, self.to_keep, self.lent = eos, pad, to_keep, Lent()
+    def __init__(self, eos: torch.Tensor, pad: torch.Tensor, to_keep: dict, sample: bool):
+        self.eos, self.pad, self.to_keep, self.sample, self.lent = eos, pad, to_keep, sample, Lent()
 
-    def __call__(self, slot, token, positions, done, table, layers):
+    def __call__(self, slot, token, positions, done, table, layers, memory):
         lent, cache = self.lent, CarriedCache(layers)
         arguments = {"attention_mask": lent.mask, **self.to_keep, **positions}
-        token = _next_token(lent.model, token[:, None], cache, arguments)
+        scores = _scores(lent.model, token[:, None], cache, arguments)
+        token, memory = _choose(scores, lent.processors, self.sample, slot, memory)
         if self.eos.numel():
             token = torch.where(done, self.pad, token)
             done = done | (token[:, None] == self.eos).any(-1)
         positions = {name: value + 1 for name, value in positions.items()}
         table = table.index_copy(1, slot.reshape(1), token[:, None])
-        return slot + 1, token, positions, done, table, carried(cache)
+        return slot + 1, token, positions, done, table, carried(cache), memory
 
 
-def _all_done(slot, token, positions, done, table, layers):
+def _all_done(slot, token, positions, done, table, layers, memory):
     return done.all()
+
+
+def _none_drawn(slot, token, positions, done, table, layers, memory):
+    return ~memory["drawn"]
+
+
+def _all_done_or_none_drawn(slot, token, positions, done, table, layers, memory):
+    return done.all() | ~memory["drawn"]
+
+
+_UNTIL = {  # whether rows may end, whether tokens are drawn
+    (False, False): None,
+    (True, False): _all_done,
+    (False, True): _none_drawn,
+    (True, True): _all_done_or_none_drawn,
+}
 
 
 class Decoder:
@@ -66,25 +109,27 @@ class Decoder:
 
     def __init__(self, request: Request, strict: bool):
         self.strict = strict
-        self.prefill = torch.compile(_own_code(_next_token), backend="ark", options={"strict": strict})
+        self.prefill = torch.compile(_own_code(_first_token), backend="ark", options={"strict": strict})
         device = request.ids.device
         eos, pad = torch.tensor(request.eos, device=device, dtype=torch.int64), torch.tensor(request.pad, device=device)
         self.to_keep = {} if request.logits_to_keep is None else {"logits_to_keep": request.logits_to_keep}
-        self.step, self.until = Step(eos, pad, self.to_keep), _all_done if request.eos else None
+        self.step = Step(eos, pad, self.to_keep, request.sample)
+        self.until = _UNTIL[bool(request.eos), request.sample]
 
     def first(self, model, request: Request) -> tuple:
         """The carry of the loop, with one token for every row."""
         ids, named = request.ids, {} if request.positions is None else {"position_ids": request.positions}
         arguments = {"attention_mask": _whole_mask(request), **named, **self.to_keep}
-        token = self._prefilled(model, ids, request.cache, arguments)
         length = ids.size(1)
+        given = request.processors, request.sample, torch.tensor(length, device=ids.device)
+        token, memory = self._prefilled(model, ids, request.cache, arguments, *given, _start_of_memory(model, request))
         table = ids.new_zeros(ids.size(0), request.cache.layers[0].max_cache_len + 1)
         table[:, :length], table[:, length] = ids, token
         positions = {name: value[..., -1:] + 1 for name, value in named.items()}
         slot = torch.tensor(length + 1, device=ids.device)
-        return slot, token, positions, torch.isin(token, self.step.eos), table, carried(request.cache)
+        return slot, token, positions, torch.isin(token, self.step.eos), table, carried(request.cache), memory
 
-    def _prefilled(self, *arguments) -> torch.Tensor:
+    def _prefilled(self, *arguments) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         try:
             return self.prefill(*arguments)
         except BackendCompilerFailed as error:
@@ -95,16 +140,18 @@ class Decoder:
     def rest(self, model, request: Request, carry: tuple) -> torch.Tensor:
         """All tokens of all rows, [batch, length]."""
         length, step = request.ids.size(1) + 1, self.step
-        if length < request.max_length and not (self.until and bool(carry[3].all())):
+        if length < request.max_length and not (self.until and bool(self.until(*carry))):
             lent = step.lent
-            lent.model, lent.mask = model, _whole_mask(request)
+            lent.model, lent.mask, lent.processors = model, _whole_mask(request), request.processors
             try:
                 left = request.max_length - length
                 with traceable_collector():
                     carry = run_loop(step, left, carry, self.until, self.strict, in_place=True)
             finally:
-                lent.model = lent.mask = None
+                lent.model = lent.mask = lent.processors = None
             store(request.cache, carry[5])
+        if request.sample and not carry[6]["drawn"]:
+            raise RuntimeError("generate: scores of a row are inf or NaN, or all -inf: no token can be drawn from them")
         return carry[4][:, : int(carry[0])].contiguous()
 
 
@@ -139,6 +186,8 @@ def decode(model, request: Request, streamer, strict: bool) -> torch.Tensor:
         tuple(request.eos),
         request.pad,
         request.logits_to_keep,
+        request.sample,
+        tuple((processor.kind, *(x.shape for x in processor.values)) for processor in request.processors),
         ids.device,
         strict,
     )

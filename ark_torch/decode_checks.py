@@ -1,4 +1,4 @@
-"""What `ark_torch.generate` was asked for: greedy decoding with a static cache, or an error that names the rest."""
+"""What `ark_torch.generate` was asked for: greedy search or draws, with a static cache. An error names the rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from ark_torch.errors import Unsupported
+from ark_torch.sampling import Processor
+from ark_torch.sampling_checks import read_processors
 
 _REFUSED = (  # of a GenerationConfig
     "return_dict_in_generate",
@@ -40,13 +42,13 @@ class Request:
     eos: list[int]
     pad: int  # what follows a row's end
     logits_to_keep: int | None
+    sample: bool
+    processors: tuple[Processor, ...]
 
 
 def check_request(model, ids: torch.Tensor, processors, criteria, config, arguments: dict) -> Request:
     """Raises Unsupported, and ValueError where the cache is too short."""
     _check_config(model, config)
-    for processor in processors or ():
-        raise refused(f"logits processor {type(processor).__name__}")
     max_length, eos = _read_criteria(criteria)
     for name, value in arguments.items():
         if name not in _TAKEN and value is not None and value is not False:
@@ -55,6 +57,7 @@ def check_request(model, ids: torch.Tensor, processors, criteria, config, argume
         raise ValueError(
             f"generate: input_ids are {list(ids.shape)}, expected [batch, length] with a length of 1 or more"
         )
+    processors = read_processors(processors, ids, refused)
     mask, positions = arguments.get("attention_mask"), arguments.get("position_ids")
     for name, value in (("attention_mask", mask), ("position_ids", positions)):
         if value is not None and value.size(-1) != ids.size(1):
@@ -63,17 +66,26 @@ def check_request(model, ids: torch.Tensor, processors, criteria, config, argume
     _check_cache(cache, max_length)
     pad = getattr(config, "_pad_token_tensor", None)
     return Request(
-        ids, mask, positions, cache, max_length, eos, 0 if pad is None else int(pad), arguments.get("logits_to_keep")
+        ids,
+        mask,
+        positions,
+        cache,
+        max_length,
+        eos,
+        0 if pad is None else int(pad),
+        arguments.get("logits_to_keep"),
+        config.do_sample,
+        processors,
     )
 
 
 def refused(what: str) -> Unsupported:
-    return Unsupported(f"ark_torch.generate decodes greedily with a static cache, it has no {what}")
+    return Unsupported(f"ark_torch.generate decodes one sequence a row with a static cache, it has no {what}")
 
 
 def _check_config(model, config) -> None:
     mode = config.get_generation_mode()
-    if mode != "greedy_search":
+    if mode not in ("greedy_search", "sample"):
         raise refused(f"{mode.value} (do_sample={config.do_sample}, num_beams={config.num_beams})")
     if model.config.is_encoder_decoder:
         raise refused(f"encoder ({type(model).__name__})")

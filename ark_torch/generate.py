@@ -1,4 +1,4 @@
-"""`ark_torch.generate`: greedy decoding of a transformers model, all new tokens but the first in one launch."""
+"""`ark_torch.generate`: decoding of a transformers model, all new tokens but the first in one launch."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ def generate(
     strict: bool = False,
     **arguments,
 ) -> torch.Tensor:
-    """The tokens of transformers' greedy search, [batch, length]: prompts, new tokens, `pad_token_id` behind a row's
-    end. Either form:
+    """The tokens of transformers' greedy search, or draws with `do_sample=True`, [batch, length]: prompts, new tokens,
+    `pad_token_id` behind a row's end. Either form:
 
         ark_torch.generate(model, input_ids, attention_mask=mask, max_new_tokens=64)
         model.generate(input_ids, max_new_tokens=64, cache_implementation="static", custom_generate=ark_torch.generate)
 
     The first takes what `model.generate` takes, and calls it. The prompts run as one compiled call, which makes the
     first new token; the others are the iterations of an `ark_torch.loop`, which ends when all rows have ended or have
-    `max_length` tokens. Prompts may be padded on the left. Both parts are compiled once per model, batch, cache length
-    and set of end tokens, and kept until `torch.compiler.reset()` or as long as the model; another number of new tokens
-    compiles nothing. transformers makes the cache as long as the longest that this model has had, so `max_cache_len`
-    (of a GenerationConfig, or as an argument) fixes the length ahead.
+    `max_length` tokens. Prompts may be padded on the left. Both parts are compiled once per model, batch, cache length,
+    set of end tokens and kinds of processors, and kept until `torch.compiler.reset()` or as long as the model; another
+    number of new tokens compiles nothing, nor do other values of processors. transformers makes the cache as long as
+    the longest that this model has had, so `max_cache_len` (of a GenerationConfig, or as an argument) fixes the length
+    ahead.
+
+    Processors of scores, told by their classes: temperature, top-k, top-p, min-p, repetition penalty, least lengths.
+    Their values are transformers'; tokens whose scores differ by less than 2**-22 of the top-k's or top-p's last one
+    stay with it, and ties do. Draws follow `torch.manual_seed` (Gumbel noise on the scores), and are not those of
+    torch.multinomial.
 
     A model whose step is no single plan is called once per token, and each call copies the cache; a warning of
     `logging.getLogger("ark")` names the cause. Under `strict` it is an error where the prefill has an op that runs
@@ -39,10 +45,10 @@ def generate(
     transformers hands none to a `custom_generate`: there, write `functools.partial(ark_torch.generate,
     streamer=streamer)`.
 
-    Raises ark_torch.Unsupported, which names it, for what is not greedy search with a static cache: sampling, beams,
-    assistants, any logits processor, stopping criteria but lengths and end tokens, outputs besides the tokens, caches
-    of other classes or with sliding layers, caches that hold tokens, encoders; ValueError for a cache that is too
-    short.
+    Raises ark_torch.Unsupported, which names it, for anything else: beams, assistants, other logits processors,
+    stopping criteria but lengths and end tokens, outputs besides the tokens, caches of other classes or with sliding
+    layers, caches that hold tokens, encoders; ValueError for a cache that is too short; RuntimeError where no token can
+    be drawn, for scores are inf or NaN.
     """
     if not hasattr(generation_config, "_eos_token_tensor"):  # transformers sets it when it prepares a call
         given = dict(

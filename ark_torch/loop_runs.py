@@ -103,7 +103,10 @@ class OneLaunch:
         }
         go = first.reshape(1).expand(2).contiguous()
         count = [torch.zeros(1, dtype=torch.int64, device=go.device)] if self.lowered.has_count else []
-        self.executable.loop([*tensors.values(), go, *count, *(numbers[s] for s in self.lowered.symbols)], FOREVER)
+        items = list(tensors.values())
+        if self.lowered.seed_at is not None:
+            items.insert(self.lowered.seed_at, torch.empty((), dtype=torch.int64, device=go.device).random_())
+        self.executable.loop([*items, go, *count, *(numbers[s] for s in self.lowered.symbols)], FOREVER)
         results = [*range(len(carried)), *(len(carried) + place for place in self.written)]
         return tuple(tensors[place] if place in stored else given[place].clone() for place in results)
 

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ark_torch.dump import dump_folder
+from ark_torch.eager_random import leave_random
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.loop_nodes import LoopNode, find_loops, replace_loop
@@ -95,6 +96,8 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
             raise Unsupported(f"a loop on {device}")
         if loop.stacked:
             raise Unsupported("a loop that keeps every iteration's values, for a backward pass")
+        if options.fallback_random and leave_random([*loop.cond.graph.nodes, *loop.body.graph.nodes]):
+            raise Unsupported("eager's random numbers in a loop (fallback_random)")
         written = {len(loop.carried) + place for place in loop.written}
         lowered = lower_loop(name, loop.cond, loop.body, written, device)
         native = {**options.native, "name": name, "dump": dump_folder()}

@@ -2,7 +2,8 @@
 
 A carried value is an input that the graph writes; so is a tensor from outside that the body writes. The stop flag is
 an input behind them: two bools, the first is for iteration 0, the second is stored by each for the next. Where nothing
-is carried, the number of the iteration is, in an input behind the flag.
+is carried, the number of the iteration is, in an input behind the flag. A seed of random numbers is carried too: each
+iteration stores the next one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _WRITE = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True)
 class LoopGraph:
-    """A lowered iteration. Called with the arguments at `places` (of the body's), the stop flag, the count if it has
-    one (`has_count`), then one int per symbol."""
+    """A lowered iteration. Called with the arguments at `places` (of the body's), a seed inserted at `seed_at` if it
+    draws numbers, the stop flag, the count if it has one (`has_count`), then one int per symbol."""
 
     graph: dict
     places: list[int]
@@ -33,6 +34,7 @@ class LoopGraph:
     sources: dict[str, tuple[int, int | None]]  # symbol -> an argument that is it, or has it as the size of a dimension
     hints: dict[str, int]
     has_count: bool
+    seed_at: int | None
     nodes: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)  # the body's, at `places`
 
@@ -68,22 +70,36 @@ class _Iteration:
         stores = self._stores()
         results = dict(self._new_values(stores))
         more = self._condition(results)
-        self._check()
+        seed = ctx.extras.pop(SEED, None)
+        self._check(seed)
         ctx.graph.node_name = "next_iteration"
         go = ctx.graph.add_input(torch.bool, (2,), (1,), "go")
         ctx.graph.store(ctx.view(go, (1,), (1,), 1), ctx.view(more, (1,), (1,)))
         for place, value in results.items():
             ctx.graph.store(self._argument(place), value)
-        whole = [place for place, value in results.items() if not self._is_partial(value)]
-        carried = [self.places.index(place) for place in whole] or [self._count()]
-        ctx.graph.loop = {"carried": carried, "go": len(self.places)}
+        whole = [self._argument(place) for place, value in results.items() if not self._is_partial(value)]
+        if seed is not None:
+            whole.append(self._plus_one(ctx.view(seed, (1,), (1,))))
+        has_count = not whole
+        if has_count:
+            whole.append(self._plus_one(ctx.graph.add_input(torch.int64, (1,), (1,), "i")))
+        at = ctx.graph.inputs.index
+        ctx.graph.loop = {"carried": [at(value.owner) for value in whole], "go": at(go.id)}
         symbols = list(ctx.graph.sizes.symbols)
         inputs = [self.arguments[p] for p in self.places]
         nodes = [n for n in [*_inner(self.body), *_inner(self.cond)] if n in ctx.env]
         sources, hints = self._symbols(symbols)
-        has_count = not whole
         return LoopGraph(
-            ctx.graph.finish(), self.places, list(results), symbols, sources, hints, has_count, nodes, inputs
+            ctx.graph.finish(),
+            self.places,
+            list(results),
+            symbols,
+            sources,
+            hints,
+            has_count,
+            None if seed is None else at(seed.id),
+            nodes,
+            inputs,
         )
 
     def _argument(self, place: int) -> Value:
@@ -171,19 +187,16 @@ class _Iteration:
             raise Unsupported("a loop whose condition is no bool tensor of one element")
         return value
 
-    def _count(self) -> int:
-        """Carries the number of the iteration; its place among the inputs."""
+    def _plus_one(self, value: Value) -> Value:
+        """Every iteration stores the next number, int64 [1]."""
         ctx = self.ctx
-        count = ctx.graph.add_input(torch.int64, (1,), (1,), "i")
-        ctx.graph.store(count, ctx.pointwise("add", [count, ctx.full(1, torch.int64, (1,))], torch.int64))
-        return len(self.places) + 1
+        ctx.graph.store(value, ctx.pointwise("add", [value, ctx.full(1, torch.int64, (1,))], torch.int64))
+        return value
 
-    def _check(self) -> None:
-        if SEED in self.ctx.extras:
-            raise Unsupported("random numbers in a loop")
+    def _check(self, seed: Value | None) -> None:
         if self.ctx.extras or self.ctx.graph.sizes.derived:
             raise Unsupported("a loop that computes with a size")
-        if len(self.ctx.graph.inputs) != len(self.places):
+        if len(self.ctx.graph.inputs) != len(self.places) + (seed is not None):
             raise Unsupported("a loop that reads what is none of its arguments")
         if any(node["op"] == "exchange" for node in self.ctx.graph.nodes):
             raise Unsupported("a collective in a loop")

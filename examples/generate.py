@@ -1,7 +1,8 @@
-"""Greedy decoding in one launch: python examples/generate.py [--rows 4] [--new 64] [--layers 4] [--width 256]
+"""Decoding in one launch: python examples/generate.py [--rows 4] [--new 64] [--layers 4] [--width 256]
 
 `ark_torch.generate` runs the prompts as one compiled call and all other tokens as the iterations of one loop. A Llama
-with random weights says as much as it takes to compare tokens and times with transformers' own `generate`.
+with random weights says as much as it takes to compare tokens and times with transformers' own `generate`; draws are
+compared by their time.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ def main() -> None:
     tokens, natively = timed(lambda: model.generate(**options, custom_generate=ark_torch.generate))
     print(f"{args.rows} rows of {args.new} new tokens {'equal' if torch.equal(tokens, wanted) else 'NOT equal'}")
     print(f"ark: {natively / args.new:.2f} ms a token; transformers: {plainly / args.new:.2f} ms")
+    options |= {"do_sample": True, "temperature": 0.8, "top_k": 50, "top_p": 0.9}
+    _, plainly = timed(lambda: model.generate(**options))
+    tokens, natively = timed(lambda: model.generate(**options, custom_generate=ark_torch.generate))
+    print(f"drawn, ark: {natively / args.new:.2f} ms a token; transformers: {plainly / args.new:.2f} ms")
     print("\n".join(line for line in str(ark_torch.report()).splitlines() if "_loop" in line))
 
 

@@ -70,17 +70,12 @@ def test_one_launch_is_explained():
     assert not row.cause and f"{row.name}: one launch" in str(found) and not found.fallbacks
 
 
-def noise(i, a):
-    return i + 1, torch.rand_like(a)
-
-
 def nested(i, a):
     return i + 1, torch.while_loop(below(2), lambda j, b: (j + 1, b * 2), (zero(), a))[1]
 
 
 CAUSES = {
     "an ATen op": (sorting, "aten.sort"),
-    "noise": (noise, "random numbers"),
     "nested": (nested, "a loop in a loop"),
 }
 
@@ -92,13 +87,18 @@ def test_strict_refuses_calls(case):
         looped(step, below(3), **STRICT)(zero(), torch.randn(4, 8))
 
 
-def test_random_numbers_differ_in_every_iteration():
-    def step(i, rows):
-        return i + 1, rows.index_copy(0, i.reshape(1), torch.rand(1, 8))
+def test_random_numbers_of_eager():
+    def noise(i, a):
+        return i + 1, a + torch.rand_like(a)
 
-    with torch.no_grad():
-        rows = looped(step, below(4))(zero(), torch.zeros(4, 8))[1]
-    assert len({tuple(row.tolist()) for row in rows}) == 4
+    torch.manual_seed(2)
+    wanted = sum(torch.rand(4, 8) for _ in range(3))
+    torch.manual_seed(2)
+    with torch.no_grad(), recording() as records:
+        actual = looped(noise, below(3), fallback_random=True)(zero(), torch.zeros(4, 8))[1]
+    torch.testing.assert_close(actual, wanted)
+    causes = [row.cause for record in records for row in record.loops]
+    assert causes == ["eager's random numbers in a loop (fallback_random)"]
 
 
 def test_nested_loops():

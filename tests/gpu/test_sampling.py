@@ -1,0 +1,63 @@
+"""Draws on a GPU: processed scores of a whole vocabulary as transformers has them, their distribution, one launch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ark_torch
+from ark_torch.records import recording
+from ark_torch.sampling import draw
+from tests.frontend import test_sampling as host
+from tests.frontend.test_generate_function import make, plainly, prompts
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+VOCABULARY = 128256
+PROCESSORS = ("temperature", "top-k 50", "top-p", "min-p", "repetition", "least length", "all")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_processed_scores_are_those_of_transformers(name, rows):
+    torch.manual_seed(0)
+    scores, ids = 3 * torch.randn(rows, VOCABULARY), torch.randint(0, VOCABULARY, (rows, 7))
+    wanted = transformers.LogitsProcessorList(host.PROCESSORS[name]())(ids, scores.double()).float()
+    with torch.device("cuda"):
+        actual = host.natively(scores.cuda(), ids.cuda(), host.PROCESSORS[name]()).cpu()
+    kept, ours = wanted > -torch.inf, actual > -torch.inf
+    torch.testing.assert_close(actual[kept & ours], wanted[kept & ours], rtol=3e-7, atol=0)
+    host.check_kept(kept, ours, wanted.where(kept, actual))
+
+
+def test_draws_are_distributed_as_softmax():
+    torch.manual_seed(4)
+    scores, rows = torch.randn(24, device="cuda"), 1 << 17
+    given = host.read([transformers.TopKLogitsWarper(20)], torch.zeros(1, 1, dtype=torch.int64, device="cuda"))
+    run = torch.compile(lambda *args: draw(*args), backend="ark", options=host.STRICT)
+    with torch.no_grad():
+        tokens, drawn = run(scores.expand(rows, -1).contiguous(), given, torch.tensor(1, device="cuda"), None)
+    kept = scores.topk(20).indices
+    counts = torch.bincount(tokens, minlength=24)
+    assert drawn and counts.sum() == counts[kept].sum()
+    assert host.chi_square(counts[kept].double(), torch.softmax(scores[kept].double(), 0)) < 4
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_generate_draws_in_one_launch(rows):
+    model = make().cuda()
+    try:
+        inputs = {name: x.cuda() for name, x in prompts(rows, padded=True).items()}
+        options = dict(max_new_tokens=12, do_sample=True)
+
+        def run(seed: int, **more) -> torch.Tensor:
+            torch.manual_seed(seed)
+            return ark_torch.generate(model, **inputs, strict=True, **options, **more)
+
+        with recording() as records:
+            first = run(1, top_k=30, top_p=0.9, temperature=1.5, repetition_penalty=1.2)
+        assert [row.cause for record in records for row in record.loops] == [""]
+        assert torch.equal(run(1, top_k=30, top_p=0.9, temperature=1.5, repetition_penalty=1.2), first)
+        assert torch.equal(run(2, top_k=1), plainly(model, inputs, max_new_tokens=12))
+    finally:
+        model.cpu()
