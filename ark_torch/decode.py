@@ -13,6 +13,7 @@ from ark_torch._compat import BackendCompilerFailed
 from ark_torch.decode_cache import CarriedCache, carried, store
 from ark_torch.decode_checks import Request
 from ark_torch.decode_collector import traceable_collector
+from ark_torch.decode_stream import Follower
 from ark_torch.errors import Unsupported
 from ark_torch.looped import run_loop
 from ark_torch.sampling import draw, most_likely, seen_tokens, unread_tokens
@@ -195,13 +196,12 @@ def decode(model, request: Request, streamer, strict: bool) -> torch.Tensor:
     if key not in decoders:
         decoders[key] = Decoder(request, strict)
     carry = decoders[key].first(model, request)
-    if streamer is not None:
-        streamer.put(carry[1].to("cpu", copy=True))  # the loop writes its own
-    sequences = decoders[key].rest(model, request, carry)
-    if streamer is not None:
-        for column in sequences[:, ids.size(1) + 1 :].cpu().unbind(1):
-            streamer.put(column)
-        streamer.end()
+    if streamer is None:
+        return decoders[key].rest(model, request, carry)
+    streamer.put(carry[1].to("cpu", copy=True))  # the loop writes its own
+    with Follower(streamer, carry[0], carry[4]) as follower:
+        sequences = decoders[key].rest(model, request, carry)
+    follower.finish(sequences)
     return sequences
 
 

@@ -41,9 +41,9 @@ def generate(
     `logging.getLogger("ark")` names the cause. Under `strict` it is an error where the prefill has an op that runs
     through ATen, or the loop is not one launch.
 
-    `streamer` gets the first token when it is there and the others after the launch, one call of `put` each.
-    transformers hands none to a `custom_generate`: there, write `functools.partial(ark_torch.generate,
-    streamer=streamer)`.
+    `streamer` gets every token when it is there, also while the launch runs: one call of `put` each, [batch] on the
+    CPU, the first and the last ones from this thread, the others from another. transformers hands none to a
+    `custom_generate`: there, write `functools.partial(ark_torch.generate, streamer=streamer)`.
 
     Raises ark_torch.Unsupported, which names it, for anything else: beams, assistants, other logits processors,
     stopping criteria but lengths and end tokens, outputs besides the tokens, caches of other classes or with sliding

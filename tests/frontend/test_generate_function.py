@@ -197,6 +197,38 @@ def test_a_streamer_gets_every_token(direct):
     assert torch.equal(torch.stack(streamer.parts[1:], 1), sequences[:, 7:])
 
 
+def test_a_streamer_gets_tokens_while_the_launch_runs(monkeypatch):
+    import ark_torch.decode
+
+    model, inputs, streamer, there = make(), prompts(2), Streamer(), []
+
+    def run(*args, **kwargs):
+        carry = run_loop(*args, **kwargs)
+        there.append(len(streamer.parts))
+        return carry
+
+    run_loop = ark_torch.decode.run_loop
+    monkeypatch.setattr(ark_torch.decode, "run_loop", run)
+    options = dict(max_new_tokens=100, max_cache_len=107)
+    wanted = natively(model, inputs, **options)  # compiles
+    sequences = natively(model, inputs, streamer=streamer, **options)
+    assert torch.equal(sequences, wanted) and torch.equal(torch.stack(streamer.parts[1:], 1), wanted[:, 7:])
+    assert there[1] > 2, "all but the first came after the launch"
+
+
+def test_what_a_streamer_raises_is_raised():
+    class Full(Streamer):
+        def put(self, value):
+            super().put(value)
+            if len(self.parts) == 4:
+                raise KeyError("full")
+
+    streamer = Full()
+    with pytest.raises(KeyError, match="full"):
+        natively(make(), prompts(2), max_new_tokens=40, streamer=streamer)
+    assert len(streamer.parts) == 4
+
+
 class Louder(transformers.LogitsProcessor):
     def __call__(self, input_ids, scores):
         return scores * 2

@@ -66,7 +66,7 @@ def natively(scores: torch.Tensor, ids: torch.Tensor, processors: list) -> torch
     given = read(processors, ids)
     run = torch.compile(lambda *args: process(*args), backend="ark", options=STRICT)
     with torch.no_grad():
-        return run(scores, given, torch.tensor(ids.size(1)), seen_by(ids, scores.size(1), given))
+        return run(scores, given, torch.tensor(ids.size(1), device=ids.device), seen_by(ids, scores.size(1), given))
 
 
 def scores_of(kind: str, rows: int, vocabulary: int) -> torch.Tensor:

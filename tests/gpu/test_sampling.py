@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -23,8 +25,7 @@ def test_processed_scores_are_those_of_transformers(name, rows):
     torch.manual_seed(0)
     scores, ids = 3 * torch.randn(rows, VOCABULARY), torch.randint(0, VOCABULARY, (rows, 7))
     wanted = transformers.LogitsProcessorList(host.PROCESSORS[name]())(ids, scores.double()).float()
-    with torch.device("cuda"):
-        actual = host.natively(scores.cuda(), ids.cuda(), host.PROCESSORS[name]()).cpu()
+    actual = host.natively(scores.cuda(), ids.cuda(), host.PROCESSORS[name]()).cpu()
     kept, ours = wanted > -torch.inf, actual > -torch.inf
     torch.testing.assert_close(actual[kept & ours], wanted[kept & ours], rtol=3e-7, atol=0)
     host.check_kept(kept, ours, wanted.where(kept, actual))
@@ -59,5 +60,31 @@ def test_generate_draws_in_one_launch(rows):
         assert [row.cause for record in records for row in record.loops] == [""]
         assert torch.equal(run(1, top_k=30, top_p=0.9, temperature=1.5, repetition_penalty=1.2), first)
         assert torch.equal(run(2, top_k=1), plainly(model, inputs, max_new_tokens=12))
+    finally:
+        model.cpu()
+
+
+def test_a_streamer_gets_tokens_while_the_launch_runs():
+    """The launch of many tokens is under way when the call returns; what comes before its end comes from the thread."""
+
+    class Streamer:
+        def __init__(self):
+            self.parts, self.threads = [], []
+
+        def put(self, value):
+            self.parts.append(value)
+            self.threads.append(threading.current_thread().name)
+
+        def end(self):
+            pass
+
+    model = make().cuda()
+    try:
+        inputs, streamer = {name: x.cuda() for name, x in prompts(2).items()}, Streamer()
+        options = dict(max_new_tokens=100, max_cache_len=107)
+        wanted = ark_torch.generate(model, **inputs, strict=True, **options).cpu()
+        sequences = ark_torch.generate(model, **inputs, strict=True, streamer=streamer, **options).cpu()
+        assert torch.equal(sequences, wanted) and torch.equal(torch.stack(streamer.parts[1:], 1), wanted[:, 7:])
+        assert "ark streamer" in streamer.threads
     finally:
         model.cpu()
