@@ -36,8 +36,8 @@ def _choose(scores: torch.Tensor, processors, sample: bool, length: torch.Tensor
         memory = {**memory, "drawn": memory["drawn"] & drawn}
     else:
         token = most_likely(scores, processors, length, seen)
-    if seen is not None:  # a row that has ended gets a padding token, which may be none of the scores'
-        memory = {**memory, "seen": seen.scatter(1, token[:, None].clamp(max=seen.size(1) - 1), True)}
+    if seen is not None:
+        memory = {**memory, "seen": seen.scatter(1, token[:, None], True)}
     return token, memory
 
 
@@ -49,7 +49,9 @@ def _start_of_memory(model, request: Request) -> dict[str, torch.Tensor]:
     ids, unread = request.ids, unread_tokens(request.processors)
     memory = {"drawn": torch.ones((), dtype=torch.bool, device=ids.device)} if request.sample else {}
     if unread is not None:
-        memory["seen"] = seen_tokens(ids, model.config.get_text_config().vocab_size, unread)
+        head = getattr(model.get_output_embeddings(), "weight", None)
+        vocabulary = model.config.get_text_config().vocab_size if head is None else head.size(0)
+        memory["seen"] = seen_tokens(ids, vocabulary, unread)
     return memory
 
 
@@ -89,19 +91,19 @@ def _all_done(slot, token, positions, done, table, layers, memory):
     return done.all()
 
 
-def _none_drawn(slot, token, positions, done, table, layers, memory):
+def _not_drawn(slot, token, positions, done, table, layers, memory):
     return ~memory["drawn"]
 
 
-def _all_done_or_none_drawn(slot, token, positions, done, table, layers, memory):
+def _all_done_or_not_drawn(slot, token, positions, done, table, layers, memory):
     return done.all() | ~memory["drawn"]
 
 
 _UNTIL = {  # whether rows may end, whether tokens are drawn
     (False, False): None,
     (True, False): _all_done,
-    (False, True): _none_drawn,
-    (True, True): _all_done_or_none_drawn,
+    (False, True): _not_drawn,
+    (True, True): _all_done_or_not_drawn,
 }
 
 
@@ -151,9 +153,13 @@ class Decoder:
             finally:
                 lent.model = lent.mask = lent.processors = None
             store(request.cache, carry[5])
-        if request.sample and not carry[6]["drawn"]:
-            raise RuntimeError("generate: scores of a row are inf or NaN, or all -inf: no token can be drawn from them")
+        _check_drawn(carry)
         return carry[4][:, : int(carry[0])].contiguous()
+
+
+def _check_drawn(carry: tuple) -> None:
+    if not carry[6].get("drawn", True):
+        raise RuntimeError("generate: scores of a row are inf or NaN, or all -inf: no token can be drawn from them")
 
 
 def _whole_mask(request: Request) -> torch.Tensor | None:
@@ -198,6 +204,7 @@ def decode(model, request: Request, streamer, strict: bool) -> torch.Tensor:
     carry = decoders[key].first(model, request)
     if streamer is None:
         return decoders[key].rest(model, request, carry)
+    _check_drawn(carry)
     streamer.put(carry[1].to("cpu", copy=True))  # the loop writes its own
     with Follower(streamer, carry[0], carry[4]) as follower:
         sequences = decoders[key].rest(model, request, carry)

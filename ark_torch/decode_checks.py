@@ -74,7 +74,7 @@ def check_request(model, ids: torch.Tensor, processors, criteria, config, argume
         eos,
         0 if pad is None else int(pad),
         arguments.get("logits_to_keep"),
-        config.do_sample,
+        bool(config.do_sample),
         processors,
     )
 

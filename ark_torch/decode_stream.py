@@ -15,7 +15,8 @@ class Follower:
     when the block ends. `slot` is the first column that is not there; before the block those before it have been put.
 
     An iteration stores its column and its slot in any order. So the column before the slot counts as there only when
-    the next iteration has moved the slot on. Copies from a GPU are two of one stream, the slot's first."""
+    the next iteration has moved the slot on. Where the iterations are no single launch nothing moves, and `finish`
+    puts everything."""
 
     def __init__(self, streamer, slot: torch.Tensor, table: torch.Tensor):
         self.streamer, self.slot, self.table = streamer, slot, table
@@ -43,22 +44,25 @@ class Follower:
         self._put(sequences.cpu(), sequences.size(1))
         self.streamer.end()
 
+    @torch.no_grad()
     def _run(self) -> None:
         try:
             while not self.over.wait(_SECONDS):
-                slot, table = self._look()
-                self._put(table, slot - 1)
+                end = int(self._copied(0, self.slot)) - 1
+                if end > self.next:
+                    self._put(self._copied(1, self.table), end)
         except BaseException as error:
             self.error = error
 
-    def _look(self) -> tuple[int, torch.Tensor]:
+    def _copied(self, place: int, x: torch.Tensor) -> torch.Tensor:
+        """On the CPU, as the launch has left it by now. Whole: what has strides would need a kernel of its own, for
+        which the launch leaves no room."""
         if self.stream is None:
-            return int(self.slot), self.table
+            return x
         with torch.cuda.stream(self.stream):
-            for copy, x in zip(self.copies, (self.slot, self.table)):
-                copy.copy_(x, non_blocking=True)
+            self.copies[place].copy_(x, non_blocking=True)
         self.stream.synchronize()
-        return int(self.copies[0]), self.copies[1]
+        return self.copies[place]
 
     def _put(self, table: torch.Tensor, end: int) -> None:
         while self.next < end:

@@ -27,28 +27,29 @@ def generate(
     The first takes what `model.generate` takes, and calls it. The prompts run as one compiled call, which makes the
     first new token; the others are the iterations of an `ark_torch.loop`, which ends when all rows have ended or have
     `max_length` tokens. Prompts may be padded on the left. Both parts are compiled once per model, batch, cache length,
-    set of end tokens and kinds of processors, and kept until `torch.compiler.reset()` or as long as the model; another
-    number of new tokens compiles nothing, nor do other values of processors. transformers makes the cache as long as
-    the longest that this model has had, so `max_cache_len` (of a GenerationConfig, or as an argument) fixes the length
-    ahead.
+    set of end tokens and kinds of logits processors, and kept until `torch.compiler.reset()` or as long as the model;
+    another number of new tokens compiles nothing, nor do other values of processors. transformers makes the cache as
+    long as the longest that this model has had, so `max_cache_len` (of a GenerationConfig, or as an argument) fixes the
+    length ahead.
 
-    Processors of scores, told by their classes: temperature, top-k, top-p, min-p, repetition penalty, least lengths.
-    Their values are transformers'; tokens whose scores differ by less than 2**-22 of the top-k's or top-p's last one
-    stay with it, and ties do. Draws follow `torch.manual_seed` (Gumbel noise on the scores), and are not those of
-    torch.multinomial.
+    These logits processors are known by their classes, and compute what transformers' do: temperature, top-k, top-p,
+    min-p, repetition penalty, least lengths. Top-k and top-p keep ties with their last token, and what differs from it
+    by less than 2**-22 or the float32 rounding of its distance from the best one; distances over 64 count as equal.
+    Draws follow `torch.manual_seed` (Gumbel noise on the scores), and are not those of torch.multinomial.
 
     A model whose step is no single plan is called once per token, and each call copies the cache; a warning of
     `logging.getLogger("ark")` names the cause. Under `strict` it is an error where the prefill has an op that runs
     through ATen, or the loop is not one launch.
 
-    `streamer` gets every token when it is there, also while the launch runs: one call of `put` each, [batch] on the
-    CPU, the first and the last ones from this thread, the others from another. transformers hands none to a
-    `custom_generate`: there, write `functools.partial(ark_torch.generate, streamer=streamer)`.
+    `streamer` gets every token when it is there, also while the launch runs (after the last one where the loop is no
+    single launch): one call of `put` each, [batch] on the CPU, the first and the last ones from this thread, the others
+    from another. What `put` raises is raised when the launch has ended, which it does not end. transformers hands no
+    streamer to a `custom_generate`: there, write `functools.partial(ark_torch.generate, streamer=streamer)`.
 
     Raises ark_torch.Unsupported, which names it, for anything else: beams, assistants, other logits processors,
     stopping criteria but lengths and end tokens, outputs besides the tokens, caches of other classes or with sliding
     layers, caches that hold tokens, encoders; ValueError for a cache that is too short; RuntimeError where no token can
-    be drawn, for scores are inf or NaN.
+    be drawn because scores of a row are inf or NaN, or all -inf.
     """
     if not hasattr(generation_config, "_eos_token_tensor"):  # transformers sets it when it prepares a call
         given = dict(

@@ -2,8 +2,9 @@
 their classes, and a draw by Gumbel noise.
 
 Top-k and top-p keep the tokens that are nearest to the best one. How far the last kept one is away is found without
-sorting: in whole steps of 2**-22 (tokens nearer to each other than that are as likely as each other in float32), four
-bits of the answer a pass. Each pass asks 15 distances how many tokens, or how much probability, lie before or behind.
+sorting, four bits of the answer a pass: each pass asks 15 distances how many tokens, or how much probability, lie
+before or behind. Distances are float32, counted in whole steps of 2**-22 below 64: tokens of the same step are kept
+together, and so are those that are farther away than that, whose probability is below 2e-28.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple
 import torch
 
 _STEPS = 2.0**22  # to a distance of 1
-_BITS, _BITS_A_PASS = 28, 4  # distances below 64: what lies behind has a probability below 2e-28
+_BITS, _BITS_A_PASS = 28, 4
+_FAR = 2.0**_BITS - 16  # the largest float32 below 2**_BITS
 
 
 class Processor(NamedTuple):
@@ -49,7 +51,7 @@ class _Scores:
 
 
 def _in_steps(distances: torch.Tensor) -> torch.Tensor:
-    return (distances * _STEPS).clamp(max=2.0**_BITS - 1).to(torch.int64)
+    return (distances * _STEPS).clamp(max=_FAR).to(torch.int64)
 
 
 def _farthest(steps: torch.Tensor, fits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -10,13 +10,27 @@ from ark_torch.sampling import Processor
 
 def read_processors(processors, ids: torch.Tensor, refused) -> tuple[Processor, ...]:
     """In their order, for prompts `ids` [batch, length]. `refused(what)` makes the error for what has none here."""
-    found = tuple(_read(one, ids.device, refused) for one in processors or ())
-    for one in found:
-        if one.kind == "repetition_penalty" and bool((one.values[1] > ids.size(1)).any()):
-            raise refused(f"repetition penalty that leaves out more than the {ids.size(1)} tokens of the prompt")
-    if sum(one.kind == "repetition_penalty" for one in found) > 1:
+    given = list(processors or ())
+    if given and type(given[-1]) is theirs.LogitNormalization:
+        given.pop()  # neither the likeliest token nor a draw changes by it
+    found = tuple(_read(one, ids.device, refused) for one in given)
+    penalties = [one for one in found if one.kind == "repetition_penalty"]
+    if len(penalties) > 1:
         raise refused("second repetition penalty")
+    for one in penalties:
+        _check_unread(one.values[1], ids, refused)
     return found
+
+
+def _check_unread(unread: torch.Tensor, ids: torch.Tensor, refused) -> None:
+    rows, length = ids.shape
+    if unread.numel() not in (1, rows):
+        raise ValueError(
+            f"generate: prompt_ignore_length of a repetition penalty has {unread.numel()} elements, expected one for "
+            f"each of {rows} rows"
+        )
+    if bool((unread > length).any()):
+        raise refused(f"repetition penalty that leaves out more than the {length} tokens of the prompt")
 
 
 def _read(one, device: torch.device, refused) -> Processor:
@@ -38,7 +52,8 @@ def _kind_and_values(one, refused) -> tuple[str, tuple]:
     if type(one) is theirs.MinPLogitsWarper:
         return _with_least("min_p", float(one.min_p), one.min_tokens_to_keep)
     if type(one) is theirs.RepetitionPenaltyLogitsProcessor:
-        unread = torch.as_tensor(0 if one.prompt_ignore_length is None else one.prompt_ignore_length).reshape(-1)
+        unread = one.prompt_ignore_length
+        unread = unread if isinstance(unread, torch.Tensor) else torch.tensor([unread or 0])
         return "repetition_penalty", (float(one.penalty), unread)
     if type(one) is theirs.MinLengthLogitsProcessor:
         return "min_length", (one.min_length, one.eos_token_id)

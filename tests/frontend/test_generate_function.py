@@ -142,7 +142,7 @@ def test_another_prompt_length_compiles_the_prefill_alone():
 
 def test_a_reset_and_sizes_that_change():
     model = make()
-    for rows in (1, 4, 2, 1):
+    for rows in (1, 4):
         for length in (4, 11):
             inputs = prompts(rows, length, padded=rows == 4)
             assert torch.equal(natively(model, inputs, max_new_tokens=6), plainly(model, inputs, max_new_tokens=6))

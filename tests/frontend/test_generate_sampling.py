@@ -8,7 +8,7 @@ import torch
 from ark_torch.errors import Unsupported
 from ark_torch.records import recording
 from tests.conftest import has_extension
-from tests.frontend.test_generate_function import PAD, make, natively, plainly, prompts
+from tests.frontend.test_generate_function import PAD, Streamer, make, natively, plainly, prompts
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
@@ -99,13 +99,34 @@ def test_rows_end_and_are_padded():
         assert ends and all(token == PAD for token in row[ends[0] + 1 :])
 
 
-def test_nothing_to_draw_from_raises():
+@pytest.mark.parametrize("eos", [None, 3])
+@pytest.mark.parametrize("at_once", [True, False], ids=["in the prefill", "in the loop"])
+def test_nothing_to_draw_from_raises(at_once, eos):
+    """In the loop: whatever is drawn first has an embedding of NaN. It ends there."""
     torch.manual_seed(1)
+    inputs, streamer = prompts(2), Streamer()
     model = transformers.LlamaForCausalLM(make().config).eval()
     with torch.no_grad():
-        model.lm_head.weight[5] = torch.nan
+        if at_once:
+            model.lm_head.weight[5] = torch.nan
+        else:
+            others = sorted({*range(3, 128)} - {*inputs["input_ids"].flatten().tolist()})
+            model.model.embed_tokens.weight[others] = torch.nan
+            model.lm_head.weight[sorted({*range(128)} - {*others})] = 0
+            model.lm_head.weight[others] *= 50
+    options = dict(max_new_tokens=40, do_sample=True, top_k=0, eos_token_id=eos, pad_token_id=PAD)
     with pytest.raises(RuntimeError, match="no token can be drawn"):
-        natively(model, prompts(2), max_new_tokens=6, do_sample=True, top_k=0)
+        natively(model, inputs, streamer=streamer, **options)
+    assert len(streamer.parts) <= 3, "of the prompt, the first token and the one that could not be drawn"
+
+
+def test_heads_of_another_width():
+    """Tokens that the scores do not have are not penalised; `do_sample=None` is greedy."""
+    torch.manual_seed(1)
+    model, inputs = transformers.LlamaForCausalLM(make().config).eval(), prompts(2)
+    model.lm_head = torch.nn.Linear(64, 100, bias=False)
+    options = dict(max_new_tokens=8, repetition_penalty=1.5, do_sample=None)
+    assert torch.equal(natively(model, inputs, **options), plainly(model, inputs, **options))
 
 
 REFUSED = {

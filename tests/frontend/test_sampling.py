@@ -95,12 +95,23 @@ def test_processed_scores_are_those_of_transformers(name, kind):
 
 
 def check_kept(kept: torch.Tensor, ours: torch.Tensor, processed: torch.Tensor) -> None:
-    """Where the sets differ, the score is within two steps of the last one kept, or its probability is below 1e-26."""
+    """Where the sets differ, the score is as near to the last one kept as the search can tell them apart."""
     for row in (kept != ours).any(1).nonzero().flatten().tolist():
         x, both = processed[row], kept[row] & ours[row]
+        distance = (x.max() - x[both].min()).clamp(min=1.0)
+        resolution = torch.maximum(torch.tensor(2.0**-22), distance * 2.0**-23)
         different = x[kept[row] != ours[row]]
-        near = (different - x[both].min()).abs() <= 2 * 2.0**-22
+        near = (different - x[both].min()).abs() <= 2 * resolution
         assert (near | (different < x.max() - 60)).all(), (row, different, x[both].min())
+
+
+@pytest.mark.parametrize(
+    "name, least", [("top-k of all", 5), ("top-p of some at least", 5), ("min-p of some at least", 4)]
+)
+def test_what_is_far_away_stays_where_so_many_are_asked_for(name, least):
+    scores = torch.tensor([[100.0, 30.0, 20.0, 10.0, 0.0]]).expand(3, -1).contiguous()
+    actual = natively(scores, torch.zeros(3, 7, dtype=torch.int64), PROCESSORS[name]())
+    assert ((actual > -torch.inf).sum(1) >= least).all(), actual
 
 
 def test_ties_at_the_threshold_stay():
@@ -143,16 +154,21 @@ def test_draws_are_distributed_as_softmax(temperature):
     assert chi_square(counts[kept].double(), probabilities) < 4
 
 
-def test_noise_reaches_into_its_tail():
+def check_tail(device: str) -> None:
     """Single uniform numbers of 24 bits would end at 16.6, and have steps of a quarter there."""
     torch.manual_seed(5)
     with torch.no_grad():
-        noise = torch.compile(gumbel_like, backend="ark", options=STRICT)(torch.zeros(1 << 22)).double()
+        noise = torch.compile(gumbel_like, backend="ark", options=STRICT)(torch.zeros(1 << 22, device=device))
+    noise = noise.cpu().double()
     for bound in (0.0, 4.0, 8.0, 11.0):
         wanted = -torch.expm1(-torch.exp(torch.tensor(-bound, dtype=torch.float64))).item() * noise.numel()
         assert abs((noise > bound).sum().item() - wanted) < 5 * wanted**0.5 + 1, bound
     largest = noise.topk(64).values
     assert largest.unique().numel() == 64 and noise.isfinite().all()
+
+
+def test_noise_reaches_into_its_tail():
+    check_tail("cpu")
 
 
 def test_draws_follow_the_seed():
@@ -165,6 +181,23 @@ def test_draws_follow_the_seed():
             return run(scores, (), torch.tensor(1), None)[0].tolist()
 
     assert tokens(1) == tokens(1) and tokens(1) != tokens(2) and len(set(tokens(1))) == 4
+
+
+def test_a_penalty_for_other_rows_is_refused():
+    ids = torch.zeros(3, 7, dtype=torch.int64)
+    with pytest.raises(ValueError, match="has 2 elements, expected one for each of 3 rows"):
+        read([RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=torch.tensor([0, 1]))], ids)
+    with pytest.raises(Unsupported, match="leaves out more than the 7 tokens"):
+        read([RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=8)], ids)
+
+
+def test_a_normalization_at_the_end_is_nothing():
+    from transformers import LogitNormalization
+
+    ids = torch.zeros(1, 1, dtype=torch.int64)
+    assert [one.kind for one in read([TopKLogitsWarper(2), LogitNormalization()], ids)] == ["top_k"]
+    with pytest.raises(Unsupported):
+        read([LogitNormalization(), TopKLogitsWarper(2)], ids)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

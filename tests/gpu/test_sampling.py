@@ -44,6 +44,10 @@ def test_draws_are_distributed_as_softmax():
     assert host.chi_square(counts[kept].double(), torch.softmax(scores[kept].double(), 0)) < 4
 
 
+def test_noise_reaches_into_its_tail():
+    host.check_tail("cuda")
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_generate_draws_in_one_launch(rows):
     model = make().cuda()
@@ -81,7 +85,7 @@ def test_a_streamer_gets_tokens_while_the_launch_runs():
     model = make().cuda()
     try:
         inputs, streamer = {name: x.cuda() for name, x in prompts(2).items()}, Streamer()
-        options = dict(max_new_tokens=100, max_cache_len=107)
+        options = dict(max_new_tokens=1500, max_cache_len=1507)
         wanted = ark_torch.generate(model, **inputs, strict=True, **options).cpu()
         sequences = ark_torch.generate(model, **inputs, strict=True, streamer=streamer, **options).cpu()
         assert torch.equal(sequences, wanted) and torch.equal(torch.stack(streamer.parts[1:], 1), wanted[:, 7:])
