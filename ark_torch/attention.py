@@ -165,8 +165,11 @@ def scaled_dot_product_attention(
     order=ROWS_FIRST,
 ):
     """torch's function of the same name, through `ark::attention` where that op covers the call. Traced by
-    AOTAutograd."""
+    AOTAutograd. Three dimensions are those of one batch."""
     q, k, v, mask = query, key, value, attn_mask
+    one_batch = q.dim() == k.dim() == v.dim() == 3 and not q.is_nested and (mask is None or mask.dim() < 4)
+    if one_batch:
+        q, k, v = (x.unsqueeze(0) for x in (q, k, v))
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v, mask = (_autocast(x, dtype) for x in (q, k, v, mask))
@@ -185,7 +188,8 @@ def scaled_dot_product_attention(
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())] if mask.dim() < 4 else mask
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return attention(q, k, v, mask, scale, bool(is_causal), order)[0]
+    out = attention(q, k, v, mask, scale, bool(is_causal), order)[0]
+    return out.squeeze(0) if one_batch else out
 
 
 _SDPA = {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default}  # torch.export leaves ops

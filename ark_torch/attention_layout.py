@@ -35,8 +35,9 @@ def order_of(node: fx.Node) -> tuple[int, ...]:
 
 
 def _order_of_strides(val) -> tuple[int, ...]:
-    if not isinstance(val, Tensor) or val.dim() != 4 or val.layout != torch.strided:
+    if not isinstance(val, Tensor) or val.dim() not in (3, 4) or val.layout != torch.strided:
         return ROWS_FIRST
+    val = val.unsqueeze(0) if val.dim() == 3 else val
     for order in (ROWS_FIRST, *((*outer, 3) for outer in itertools.permutations(range(3)))):
         if all(map(same_size, val.stride(), _dense_strides(val.shape, order))):
             return order

@@ -50,6 +50,23 @@ def is_wait(node: fx.Node) -> bool:
     return schema is not None and schema.name == "_c10d_functional::wait_tensor"
 
 
+def split_waits(graph: fx.Graph) -> None:
+    """A wait for several values becomes one for each (torch has it from 2.15 on). Its results are read by place."""
+    for node in list(graph.nodes):
+        name = getattr(getattr(node.target, "_schema", None), "name", "")
+        if name != "_c10d_functional::wait_tensors" or any(u.target is not operator.getitem for u in node.users):
+            continue
+        for user in list(node.users):
+            with graph.inserting_before(user):
+                wait = graph.call_function(
+                    torch.ops._c10d_functional.wait_tensor.default, (node.args[0][user.args[1]],)
+                )
+            wait.meta = dict(user.meta)
+            user.replace_all_uses_with(wait)
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
 def waited_for(node: fx.Node) -> fx.Node:
     """What makes the value that a wait is for."""
     source = node.args[0]

@@ -8,7 +8,7 @@ import torch
 
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
-from ark_torch.lowering import Lowering, fitting, rule
+from ark_torch.lowering import Lowering, fitting, is_integer, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -256,17 +256,35 @@ def lower_pow(ctx: Lowering, node, x, exponent):
     return _binary(ctx, node, "pow", x, exponent)
 
 
+# From torch 2.15 on numbers that an integer type does not hold bound nothing, or are an error; before, they wrap.
+_BOUNDS_SATURATE = torch.zeros(1, dtype=torch.uint8, device="cpu").clamp(min=-1).item() == 0
+
+
+def _bound(ctx: Lowering, bound, dtype: torch.dtype, lowest: bool):
+    """The bound as an operand; None where no value of the type is beyond it."""
+    number = isinstance(bound, (int, float)) and not isinstance(bound, bool)
+    if number and is_integer(dtype) and _BOUNDS_SATURATE:
+        info = torch.iinfo(dtype)
+        if (bound > info.max) if lowest else (bound < info.min):
+            raise Unsupported(f"clamp to {bound}, which {str(dtype).removeprefix('torch.')} does not hold")
+        if not info.min <= bound <= info.max:
+            return None
+    return None if bound is None else ctx.fitting_operand(bound, dtype)
+
+
 @rule(aten.clamp.default, aten.clamp.Tensor)
 def lower_clamp(ctx: Lowering, node, x, low=None, high=None):
     out = ctx.out(node)
     _no_bool(out, "clamp")
     x = ctx.to_compute(x, out.dtype)
+    low, high = _bound(ctx, low, out.dtype, True), _bound(ctx, high, out.dtype, False)
+    if low is None and high is None:
+        return ctx.pointwise("cast", [x], **ctx.like(out))
     if low is not None:
-        low = ctx.fitting_operand(low, out.dtype)
         if high is None:
             return ctx.pointwise("maximum", [x, low], **ctx.like(out))
         x = ctx.pointwise("maximum", [x, low], compute_type(out.dtype))
-    return ctx.pointwise("minimum", [x, ctx.fitting_operand(high, out.dtype)], **ctx.like(out))
+    return ctx.pointwise("minimum", [x, high], **ctx.like(out))
 
 
 @rule(aten.clamp_min.default, aten.clamp_min.Tensor)

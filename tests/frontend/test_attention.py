@@ -266,3 +266,22 @@ def test_float64_is_a_fallback_with_a_name(executor):
     torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), q)[0])
     assert set(records[0].fallbacks) == {"attention in float64"}
     assert not any(r.internal_errors for r in records)
+
+
+@pytest.mark.parametrize("case", ["plain", "causal", "mask", "grouped"])
+def test_three_dimensions_are_one_batch(case):
+    heads = 2 if case == "grouped" else 4
+    q, k, v = (torch.randn(n, 5, 16, requires_grad=True) for n in (4, heads, heads))
+    options = dict(is_causal=case == "causal", enable_gqa=case == "grouped")
+    options["attn_mask"] = torch.rand(4, 5, 5) > 0.3 if case == "mask" else None
+    if case == "mask":
+        options["attn_mask"][..., 0] = True
+    body = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+    with recording() as records:
+        out = torch.compile(body, backend=ark, options={"strict": True})(q, k, v)
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
+    wanted = body(q, k, v)
+    assert out.stride() == wanted.stride() and records[0].segments
+    torch.testing.assert_close(out, wanted)
+    for got, want in zip(gradients, torch.autograd.grad(wanted.square().sum(), (q, k, v))):
+        torch.testing.assert_close(got, want)

@@ -102,5 +102,11 @@ def test_constants_are_read_as_they_are_stored(executor, what, number, dtype):
                 y[2:4] = x
         return y, y.double() * 2, y.int() + 1
 
-    for mine, wanted in zip(torch.compile(body, backend=ark)(x), body(x)):
+    try:
+        expected = body(x)
+    except RuntimeError:  # F.pad of 2**63 - 1, from torch 2.15 on
+        with pytest.raises(RuntimeError):
+            torch.compile(body, backend=ark)(x)
+        return
+    for mine, wanted in zip(torch.compile(body, backend=ark)(x), expected):
         assert mine.dtype == wanted.dtype and torch.equal(mine, wanted), (mine, wanted)

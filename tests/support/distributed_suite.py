@@ -83,7 +83,7 @@ from torch.testing._internal.distributed import distributed_test
 from torch.testing._internal.distributed.distributed_test import Barrier, DistributedTest, TestDistBackend
 
 torch.set_num_threads(1)
-rank_temp_file = distributed_test._rank_temp_file
+rank_temp_file = getattr(distributed_test, "_rank_temp_file", None)  # none from torch 2.15 on
 
 
 @contextlib.contextmanager
@@ -94,7 +94,8 @@ def kept_file():
         distributed_test.dist.barrier()
 
 
-distributed_test._rank_temp_file = kept_file
+if rank_temp_file is not None:
+    distributed_test._rank_temp_file = kept_file
 
 
 def cuda_is_in_use() -> bool:
