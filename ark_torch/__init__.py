@@ -13,6 +13,7 @@ from ark_torch.explain import Explanation, compile_times, explain, report  # noq
 from ark_torch.generate import generate  # noqa: E402
 from ark_torch.loop import loop  # noqa: E402
 from ark_torch.profile import profile  # noqa: E402
+from ark_torch.train_loop import train_loop  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "loop",
     "profile",
     "report",
+    "train_loop",
 ]
 
 ark_autoload.register()  # where torch has not done it: TORCH_DEVICE_BACKEND_AUTOLOAD=0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import sympy
@@ -18,6 +19,7 @@ from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_o
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
 from torch.utils import _pytree as pytree
 from torch.utils import _sympy
@@ -40,11 +42,13 @@ __all__ = [
     "TorchDynamoException",
     "WHILE_LOOPS",
     "aot_autograd",
+    "as_if_compiling",
     "auto_functionalized",
     "backend_functions",
     "calculate_time_spent",
     "decompositions",
     "detect_fake_mode",
+    "functional_graph",
     "graph_break_reasons",
     "guard_or_false",
     "key_get",
@@ -70,6 +74,26 @@ without_side_effect_checks = None
 if minor(torch.__version__) < (2, 13):
     without_side_effect_checks = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
 _ = _sympy  # the package must be imported for its printers to be registered
+
+
+@contextlib.contextmanager
+def as_if_compiling():
+    """Optimizers take their numbers of steps and rates as tensors, and do not look at their devices."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def functional_graph(function, *arguments) -> torch.fx.GraphModule:
+    """The ops that the function runs, of the types of these arguments (nested lists of tensors), with none in place."""
+    graph = make_fx(function, tracing_mode="fake")(*arguments)
+    graph = make_fx(torch.func.functionalize(graph, remove="mutations"), tracing_mode="fake")(*arguments)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
 
 
 def decompositions(fallback_random: bool = False) -> dict:

@@ -10,6 +10,7 @@ import torch
 
 from ark_torch._compat import size_expr
 from ark_torch.lower_loop import LoopGraph
+from ark_torch.lowering import SEED
 
 FOREVER = 2**62  # iterations: the condition ends the loop
 
@@ -104,8 +105,9 @@ class OneLaunch:
         go = first.reshape(1).expand(2).contiguous()
         count = [torch.zeros(1, dtype=torch.int64, device=go.device)] if self.lowered.has_count else []
         items = list(tensors.values())
-        if self.lowered.seed_at is not None:
-            items.insert(self.lowered.seed_at, torch.empty((), dtype=torch.int64, device=go.device).random_())
+        for place, key in self.lowered.extras:
+            data = torch.empty((), dtype=torch.int64, device=go.device)
+            items.insert(place, data.random_() if key == SEED else data.fill_(_evaluated(key, numbers)))
         self.executable.loop([*items, go, *count, *(numbers[s] for s in self.lowered.symbols)], FOREVER)
         results = [*range(len(carried)), *(len(carried) + place for place in self.written)]
         return tuple(tensors[place] if place in stored else given[place].clone() for place in results)
@@ -126,7 +128,11 @@ def _laid_out(tensor: torch.Tensor, val: torch.Tensor, numbers: dict[str, int], 
 
 def _value(size, numbers: dict[str, int]) -> int:
     expr = size_expr(size)
-    return expr if isinstance(expr, int) else int(expr.subs({s: numbers[s.name] for s in expr.free_symbols}))
+    return expr if isinstance(expr, int) else _evaluated(expr, numbers)
+
+
+def _evaluated(expr, numbers: dict[str, int]) -> int:
+    return int(expr.subs({s: numbers[s.name] for s in expr.free_symbols}))
 
 
 __all__ = ["OneByOne", "OneLaunch", "own_tensors", "take_writable", "writing_over"]

@@ -129,6 +129,17 @@ def lower_randn(ctx: Lowering, node, *args, **kwargs):
     return ctx.pointwise("mul", [radius, angle], **ctx.like(out))
 
 
+@rule(aten.bernoulli.p)
+def lower_bernoulli(ctx: Lowering, node, x, p=0.5, generator=None):
+    if generator is not None:
+        raise Unsupported("random numbers of a generator that the call names (native: the default one)")
+    if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        raise Unsupported(f"bernoulli with a probability of {p}")
+    out = ctx.out(node)
+    below = [_uniform(ctx, meta_shape(out)), ctx.scalar(float(p), torch.float32)]
+    return ctx.pointwise("cast", [ctx.pointwise("lt", below, torch.bool)], **ctx.like(out))
+
+
 @rule(aten.native_dropout.default)
 def lower_native_dropout(ctx: Lowering, node, x, p, train):
     out, mask = node.meta["val"]

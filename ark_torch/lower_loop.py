@@ -24,17 +24,17 @@ _WRITE = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True)
 class LoopGraph:
-    """A lowered iteration. Called with the arguments at `places` (of the body's), a seed inserted at `seed_at` if it
-    draws numbers, the stop flag, the count if it has one (`has_count`), then one int per symbol."""
+    """A lowered iteration. Called with the arguments at `places` (of the body's), the extras inserted at their places,
+    the stop flag, the count if it has one (`has_count`), then one int per symbol."""
 
     graph: dict
     places: list[int]
     stored: list[int]  # those of the body's arguments that every iteration stores
     symbols: list[str]
     sources: dict[str, tuple[int, int | None]]  # symbol -> an argument that is it, or has it as the size of a dimension
+    extras: list[tuple[int, object]]  # (place, SEED or the expression of a size that is data), ascending
     hints: dict[str, int]
     has_count: bool
-    seed_at: int | None
     nodes: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)  # the body's, at `places`
 
@@ -70,8 +70,8 @@ class _Iteration:
         stores = self._stores()
         results = dict(self._new_values(stores))
         more = self._condition(results)
-        seed = ctx.extras.pop(SEED, None)
-        self._check(seed)
+        self._check()
+        seed = ctx.extras.get(SEED)
         ctx.graph.node_name = "next_iteration"
         go = ctx.graph.add_input(torch.bool, (2,), (1,), "go")
         ctx.graph.store(ctx.view(go, (1,), (1,), 1), ctx.view(more, (1,), (1,)))
@@ -86,18 +86,20 @@ class _Iteration:
         at = ctx.graph.inputs.index
         ctx.graph.loop = {"carried": [at(value.owner) for value in whole], "go": at(go.id)}
         symbols = list(ctx.graph.sizes.symbols)
+        extras = sorted(((at(value.id), key) for key, value in ctx.extras.items()), key=lambda item: item[0])
         inputs = [self.arguments[p] for p in self.places]
         nodes = [n for n in [*_inner(self.body), *_inner(self.cond)] if n in ctx.env]
-        sources, hints = self._symbols(symbols)
+        of_data = {s.name for _, key in extras if key != SEED for s in key.free_symbols}
+        sources, hints = self._symbols([*symbols, *sorted(of_data - {*symbols})])
         return LoopGraph(
             ctx.graph.finish(),
             self.places,
             list(results),
             symbols,
             sources,
+            extras,
             hints,
             has_count,
-            None if seed is None else at(seed.id),
             nodes,
             inputs,
         )
@@ -193,10 +195,10 @@ class _Iteration:
         ctx.graph.store(value, ctx.pointwise("add", [value, ctx.full(1, torch.int64, (1,))], torch.int64))
         return value
 
-    def _check(self, seed: Value | None) -> None:
-        if self.ctx.extras or self.ctx.graph.sizes.derived:
+    def _check(self) -> None:
+        if self.ctx.graph.sizes.derived:
             raise Unsupported("a loop that computes with a size")
-        if len(self.ctx.graph.inputs) != len(self.places) + (seed is not None):
+        if len(self.ctx.graph.inputs) != len(self.places) + len(self.ctx.extras):
             raise Unsupported("a loop that reads what is none of its arguments")
         if any(node["op"] == "exchange" for node in self.ctx.graph.nodes):
             raise Unsupported("a collective in a loop")

@@ -31,7 +31,7 @@ class Emitter {
   bool share_leaf(int a, int b) const;
   void free_op(const std::vector<int>& values);
   void copies();
-  void copy_op(const std::vector<int>& nodes);
+  bool copy_op(const std::vector<int>& nodes);
   // emit_matmul.cpp
   void matmul_group(int g);
   void tile_matmul(int g);

@@ -137,14 +137,61 @@ void Emitter::free_op(const std::vector<int>& values) {
 
 // ---- copies into inputs ----
 
+namespace {
+
+/// One copy into an input.
+struct Copied {
+  int node;
+  Domain domain;
+  std::set<StorageId> reads;
+  StorageId target;
+};
+
+using Batch = std::vector<size_t>;  // of items that share an op
+
+/// Copies of one shape that read what the other writes share an op, and so do small ones.
+std::vector<Batch> batches_of(const std::vector<Copied>& items) {
+  std::vector<Batch> batches;
+  for (size_t i = 0; i < items.size(); ++i) {
+    bool placed = false;
+    for (Batch& batch : batches) {
+      if (!alike(items[batch[0]].domain, items[i].domain)) continue;
+      std::set<StorageId> touched = items[i].reads;
+      bool related = product(items[i].domain.dims) <= kSmallValue;
+      for (size_t j : batch) {
+        related |= items[i].reads.count(items[j].target) > 0 || items[j].reads.count(items[i].target) > 0;
+        touched.insert(items[j].reads.begin(), items[j].reads.end());
+      }
+      if (!related || touched.size() + batch.size() + 1 > kMaxOperands) continue;
+      batch.push_back(i);
+      placed = true;
+      break;
+    }
+    if (!placed) batches.push_back({i});
+  }
+  return batches;
+}
+
+/// The first of the batches that are left whose targets no other one of them reads; their number if there is none.
+size_t first_ready(const std::vector<Copied>& items, const std::vector<Batch>& batches, const std::vector<bool>& done) {
+  for (size_t b = 0; b < batches.size(); ++b) {
+    if (done[b]) continue;
+    bool ready = true;
+    for (size_t other = 0; other < batches.size() && ready; ++other) {
+      if (done[other] || other == b) continue;
+      for (size_t i : batches[b]) {
+        for (size_t j : batches[other]) ready = ready && items[j].reads.count(items[i].target) == 0;
+      }
+    }
+    if (ready) return b;
+  }
+  return batches.size();
+}
+
+}  // namespace
+
 void Emitter::copies() {
-  struct Item {
-    int node;
-    Domain domain;
-    std::set<StorageId> reads;
-    StorageId target;
-  };
-  std::vector<Item> items;
+  std::vector<Copied> items;
   for (int i = 0; i < static_cast<int>(state_.graph.nodes.size()); ++i) {
     const Node& node = state_.node(i);
     if (node.op != OpKind::kCopyTo) continue;
@@ -154,7 +201,7 @@ void Emitter::copies() {
     const bool done = state_.in_place[src_owner] &&
                       state_.places[src_owner].storage == state_.places[static_cast<size_t>(dst.owner)].storage;
     if (done || dst.numel == 0) continue;
-    Item item{i, domain_of(dst.sizes, dst.strides), {}, state_.places[static_cast<size_t>(dst.owner)].storage};
+    Copied item{i, domain_of(dst.sizes, dst.strides), {}, state_.places[static_cast<size_t>(dst.owner)].storage};
     ProgramSpec spec;
     spec.dims = item.domain.dims;
     try {
@@ -170,62 +217,39 @@ void Emitter::copies() {
     }
     items.push_back(std::move(item));
   }
-  // Copies of one shape that read what the other writes share an op, and so do small ones.
-  std::vector<std::vector<size_t>> batches;
-  for (size_t i = 0; i < items.size(); ++i) {
-    bool placed = false;
-    for (std::vector<size_t>& batch : batches) {
-      if (!alike(items[batch[0]].domain, items[i].domain)) continue;
-      std::set<StorageId> touched = items[i].reads;
-      bool related = product(items[i].domain.dims) <= kSmallValue;
-      for (size_t j : batch) {
-        related |= items[i].reads.count(items[j].target) > 0 || items[j].reads.count(items[i].target) > 0;
-        touched.insert(items[j].reads.begin(), items[j].reads.end());
-      }
-      if (!related || touched.size() + batch.size() + 1 > kMaxOperands) continue;
-      batch.push_back(i);
-      placed = true;
-      break;
-    }
-    if (!placed) batches.push_back({i});
-  }
-  // A batch that reads a target comes before the batch that writes it.
-  std::vector<bool> done(batches.size(), false);
-  for (size_t left = batches.size(); left > 0; --left) {
-    size_t next = batches.size();
-    for (size_t b = 0; b < batches.size() && next == batches.size(); ++b) {
-      if (done[b]) continue;
-      bool ready = true;
-      for (size_t other = 0; other < batches.size() && ready; ++other) {
-        if (done[other] || other == b) continue;
-        for (size_t i : batches[b]) {
-          for (size_t j : batches[other]) ready = ready && items[j].reads.count(items[i].target) == 0;
+  // A batch that reads a target comes before the batch that writes it; so do the copies of one that is too wide.
+  const auto emit = [&](const auto& self, const std::vector<Batch>& batches) -> void {
+    std::vector<bool> done(batches.size(), false);
+    for (size_t left = batches.size(); left > 0; --left) {
+      const size_t next = first_ready(items, batches, done);
+      if (next == batches.size()) {  // each reads what the other writes: one has to be in memory first
+        for (size_t b = 0; b < batches.size(); ++b) {
+          for (size_t i : batches[b]) {
+            const int src = state_.owner(state_.node(items[i].node).inputs[1]);
+            if (!done[b] && !state_.is_input(src)) missing_.push_back(src);
+          }
         }
+        check<UnsupportedError>(!missing_.empty(), "inputs that are copied to each other");
+        return;
       }
-      if (ready) next = b;
-    }
-    if (next == batches.size()) {  // each reads what the other writes: one has to be in memory first
-      for (size_t b = 0; b < batches.size(); ++b) {
-        for (size_t i : batches[b]) {
-          const int src = state_.owner(state_.node(items[i].node).inputs[1]);
-          if (!done[b] && !state_.is_input(src)) missing_.push_back(src);
-        }
+      done[next] = true;
+      std::vector<int> nodes;
+      for (size_t i : batches[next]) nodes.push_back(items[i].node);
+      try {
+        if (copy_op(nodes)) continue;
+        std::vector<Batch> single;
+        for (size_t i : batches[next]) single.push_back({i});
+        self(self, single);
+      } catch (const NeedStored& need) {
+        missing_.push_back(need.owner);
       }
-      check<UnsupportedError>(!missing_.empty(), "inputs that are copied to each other");
-      return;
     }
-    done[next] = true;
-    std::vector<int> nodes;
-    for (size_t i : batches[next]) nodes.push_back(items[i].node);
-    try {
-      copy_op(nodes);
-    } catch (const NeedStored& need) {
-      missing_.push_back(need.owner);
-    }
-  }
+  };
+  emit(emit, batches_of(items));
 }
 
-void Emitter::copy_op(const std::vector<int>& nodes) {
+/// False, and no op, where several copies have too many operands for one.
+bool Emitter::copy_op(const std::vector<int>& nodes) {
   const Tensor& first = state_.tensor(state_.node(nodes[0]).inputs[0]);
   const Domain domain = domain_of(first.sizes, first.strides);
   ProgramSpec spec;
@@ -239,10 +263,7 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
                            builder.copy(node.inputs[1], place, {storage, dst.strides, dst.offset});
                          }
                        }).finish();
-  if (built.operands.size() > kMaxOperands && nodes.size() > 1) {
-    for (int i : nodes) copy_op({i});
-    return;
-  }
+  if (built.operands.size() > kMaxOperands && nodes.size() > 1) return false;
   // What is overwritten may be read in the same op only at the same place.
   for (size_t w = 0; w < built.operands.size(); ++w) {
     if (built.access[w] != Access::kWrite) continue;
@@ -258,7 +279,7 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
       }
       const std::string& name = state_.node(nodes[0]).name;
       check_node(!missing_.empty(), name, "copy_ '", name, "' of an input to itself");
-      return;
+      return true;
     }
   }
   FusedOp op;
@@ -266,6 +287,7 @@ void Emitter::copy_op(const std::vector<int>& nodes) {
   std::vector<int> computed = built.nodes;
   computed.insert(computed.end(), nodes.begin(), nodes.end());
   finish(std::move(op), computed, -1);
+  return true;
 }
 
 }  // namespace ark::planner
