@@ -25,7 +25,7 @@ from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import TooLong, Unsupported
-from ark_torch.groups import drop_unread, has_exchange, split_waits
+from ark_torch.groups import has_exchange, split_waits
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.loops import Loop, replace_loops
 from ark_torch.lowering import SEED
@@ -78,7 +78,6 @@ class _GraphCompiler:
         replace_loops(gm, options, record, self.device, self.target, compile_graph)
         move_host_scalars(gm.graph, self.device)
         split_waits(gm.graph)
-        drop_unread(gm.graph)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
         self.returned: set[fx.Node] = set()

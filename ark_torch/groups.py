@@ -67,21 +67,6 @@ def split_waits(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def drop_unread(graph: fx.Graph) -> None:
-    """Collectives whose results nobody reads, and the waits for them: AOTAutograd takes them for effects from torch
-    2.15 on. All ranks have the same graph, so none waits for another."""
-    for node in reversed(list(graph.nodes)):
-        made_here = node.op == "call_function" and (
-            node.target in COLLECTIVES
-            or node.target is operator.getitem
-            and node.args[0].target in COLLECTIVES
-            or is_wait(node)
-            and waited_for(node).target in COLLECTIVES
-        )
-        if made_here and not node.users:
-            graph.erase_node(node)
-
-
 def waited_for(node: fx.Node) -> fx.Node:
     """What makes the value that a wait is for."""
     source = node.args[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -27,7 +26,8 @@ class State:
     `capturable` the numbers of steps are on the CPU.)"""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]):
-        self.given = [{k: v for k, v in optimizer.state[p].items() if v is not None} for p in parameters]
+        states = [optimizer.state.get(p, {}) for p in parameters]
+        self.given = [{k: v for k, v in state.items() if v is not None} for state in states]
         for name, value in (item for state in self.given for item in state.items()):
             if not isinstance(value, torch.Tensor):
                 found = f"{value!r} ({type(value).__name__})"
@@ -61,25 +61,26 @@ class Update:
         self.graph: fx.GraphModule | None = None
         self.constant_rates: list[float] | None = None
 
-    def traced(self, optimizer, state: State, rates: torch.Tensor) -> fx.GraphModule:
-        """graph(parameters, gradients, states, rates [groups]) -> (parameters, states); writes nothing."""
-        constants = [float(group["lr"]) for group in optimizer.param_groups]
-        if self.graph is not None and self.constant_rates in (None, constants):
+    def traced(self, optimizer, state: State, rates: list[list[float]], device: torch.device) -> fx.GraphModule:
+        """graph(parameters, gradients, states, rates [groups]) -> (parameters, states); writes nothing. `rates` are
+        those of all steps."""
+        constants, steady = rates[0], all(row == rates[0] for row in rates)
+        if self.graph is not None and (self.constant_rates is None or steady and self.constant_rates == constants):
             return self.graph
-        for rate_of in (_tensor_rate, _differentiable_rate):
-            graph = self._trace(optimizer, state, rates, rate_of)
-            if not _reads_values(graph):
-                self.graph = graph
-                return graph
-        self.graph = self._trace(optimizer, state, rates, lambda _, place: constants[place])
+        row = torch.tensor(constants, dtype=torch.float32, device=device)
+        for rate_of in (_tensor_rate, _differentiable_rate) if self.constant_rates is None else ():
+            self.graph = self._trace(optimizer, state, row, rate_of)
+            if not _reads_values(self.graph):
+                return self.graph
+        self.graph = self._trace(optimizer, state, row, lambda _, place: constants[place])
+        self.constant_rates = constants
         if _reads_values(self.graph):
             raise Unsupported(f"train_loop: {type(optimizer).__name__}.step reads values of tensors on the CPU")
-        if bool((rates != rates[:1]).any()):
+        if not steady:
             raise Unsupported(f"train_loop: {type(optimizer).__name__}.step takes no learning rates that change")
-        self.constant_rates = constants
         return self.graph
 
-    def _trace(self, optimizer, state: State, rates: torch.Tensor, rate_of: Callable) -> fx.GraphModule:
+    def _trace(self, optimizer, state: State, row: torch.Tensor, rate_of: Callable) -> fx.GraphModule:
         step = type(optimizer).step
         while getattr(step, "hooked", False):  # the profiler's record, and hooks
             step = step.__wrapped__
@@ -91,7 +92,8 @@ class Update:
                 x.grad = gradient.clone()
             if self.max_norm is not None:
                 nn.utils.clip_grad_norm_(values, self.max_norm, foreach=False)
-            own = copy.copy(optimizer)  # without hooks
+            own = type(optimizer).__new__(type(optimizer))
+            own.__dict__.update(optimizer.__dict__)
             left = iter(values)
             own.param_groups = [
                 _group(group, [next(left) for _ in params], rate_of(rates, place))
@@ -100,12 +102,20 @@ class Update:
             own.state = defaultdict(dict)
             for x, names, of_one in zip(values, state.names, tensors):
                 own.state[x] = dict(zip(names, of_one))
+            before = [settings_of(group) for group in own.param_groups]
             with as_if_compiling(), torch.no_grad():
                 step(own)
+            if [settings_of(group) for group in own.param_groups] != before:
+                raise Unsupported(f"train_loop: {type(optimizer).__name__}.step changes its parameter groups")
             return values, tensors
 
         values = [p.detach() for p in self.parameters]
-        return functional_graph(update, values, [torch.zeros_like(x) for x in values], state.tensors, rates[0])
+        return functional_graph(update, values, [torch.zeros_like(x) for x in values], state.tensors, row)
+
+
+def settings_of(group: dict) -> list[tuple[str, str]]:
+    """What a parameter group says, but for parameters and learning rates."""
+    return sorted((k, repr(v)) for k, v in group.items() if k not in ("params", "lr", "initial_lr"))
 
 
 def _group(group: dict, params: list, rate) -> dict:
@@ -126,4 +136,4 @@ def _reads_values(graph: fx.GraphModule) -> bool:
     return any(node.target is _READS for node in graph.graph.nodes)
 
 
-__all__ = ["State", "Update", "store_values"]
+__all__ = ["State", "Update", "settings_of", "store_values"]

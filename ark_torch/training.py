@@ -4,7 +4,6 @@ traced by itself."""
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable
 
 import torch
@@ -12,9 +11,9 @@ from torch import nn
 
 from ark_torch.errors import Unsupported
 from ark_torch.looped import run_loop
-from ark_torch.optimizer_steps import State, Update, store_values
+from ark_torch.optimizer_steps import State, Update, settings_of, store_values
 
-_trainers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # optimizer -> key -> Trainer
+_MOST_TRAINERS = 8  # of one optimizer
 
 
 class _Loss(nn.Module):
@@ -62,17 +61,30 @@ class Trainer:
     tells which parameters have gradients: eager leaves the others alone."""
 
     def __init__(self, model: nn.Module, optimizer, loss: Callable, max_norm: float | None, batch: list):
+        buffers = dict(model.named_buffers())
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.first = _eager_step(model, optimizer, loss, batch, max_norm)
+        for name, x in model.named_buffers():
+            if x is not buffers.get(name):
+                raise Unsupported(f"train_loop: the forward pass replaces buffer {name!r} (native: it writes there)")
         own = {p: f"model.{name}" for name, p in model.named_parameters()}
         self.parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self.names = [own[p] for p in self.parameters]
         optimizer.zero_grad()
+        state = State(optimizer, self.parameters)
+        self.states = state.names
         self.module, self.step = _Loss(model, loss), Step()
         self.update = Update(optimizer, self.parameters, max_norm)
+        self.update.traced(optimizer, state, [rates], batch[0].device)
 
-    def run(self, optimizer, batches: list[torch.Tensor], rates: torch.Tensor, strict: bool) -> torch.Tensor:
-        """The losses of n steps, float32 [n]."""
+    def fits(self, optimizer) -> bool:
+        """Whether the optimizer has the state that the first step left."""
+        return State(optimizer, self.parameters).names == self.states
+
+    def run(self, optimizer, batches: list[torch.Tensor], rows: list[list[float]], strict: bool) -> torch.Tensor:
+        """The losses of n steps, float32 [n]; `rows` are learning rates, [n][groups]."""
         state = State(optimizer, self.parameters)
+        rates = torch.tensor(rows, dtype=torch.float32, device=batches[0].device)
         values = [p.detach() for p in self.parameters]
         buffers = {f"model.{name}": x for name, x in self.module.model.named_buffers()}
         carry = (
@@ -84,7 +96,7 @@ class Trainer:
         )
         lent = self.step.lent
         lent.loss, lent.batches, lent.rates = self.module, batches, rates
-        lent.update = self.update.traced(optimizer, state, rates)
+        lent.update = self.update.traced(optimizer, state, rows, rates.device)
         try:
             results = run_loop(self.step, rates.size(0), carry, None, strict, in_place=True)
         finally:
@@ -112,30 +124,26 @@ def _eager_step(model, optimizer, loss: Callable, batch: list, max_norm: float |
     return value.detach().float().reshape(1)
 
 
-def _learning_rates(optimizer, scheduler, n: int, device: torch.device) -> torch.Tensor:
-    """float32 [n, groups]; the scheduler has made its n steps then."""
-    rates = []
+def _learning_rates(optimizer, scheduler, n: int) -> list[list[float]]:
+    """[n][groups]; the scheduler has made its n steps then."""
+    rates, settings = [], [settings_of(group) for group in optimizer.param_groups]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the scheduler's steps come before the optimizer's
         for _ in range(n):
             rates.append([float(group["lr"]) for group in optimizer.param_groups])
             if scheduler is not None:
                 scheduler.step()
-    return torch.tensor(rates, dtype=torch.float32, device=device)
+    if [settings_of(group) for group in optimizer.param_groups] != settings:
+        raise Unsupported(f"train_loop: {type(scheduler).__name__} changes more than learning rates")
+    return rates
 
 
 def _key(model: nn.Module, optimizer, loss: Callable, max_norm: float | None) -> tuple:
-    """What the traced step has for granted."""
-    groups = [
-        (
-            len(group["params"]),
-            *sorted((k, repr(v)) for k, v in group.items() if k not in ("params", "lr", "initial_lr")),
-        )
-        for group in optimizer.param_groups
-    ]
+    """What the traced step takes for granted."""
+    groups = tuple((*map(id, group["params"]), *settings_of(group)) for group in optimizer.param_groups)
     training = tuple(module.training for module in model.modules())
-    taught = tuple(p.requires_grad for p in model.parameters())
-    return id(model), loss, max_norm, training, taught, tuple(groups)
+    parameters = tuple((p.requires_grad, p.dtype, p.device, p.shape) for p in model.parameters())
+    return id(model), loss, max_norm, training, parameters, groups
 
 
 def _check(model: nn.Module, optimizer, batches, scheduler) -> None:
@@ -148,6 +156,8 @@ def _check(model: nn.Module, optimizer, batches, scheduler) -> None:
         raise Unsupported(f"train_loop: {type(optimizer).__name__} needs closures or sparse gradients")
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise Unsupported("train_loop: ReduceLROnPlateau looks at a metric of each step")
+    if getattr(scheduler, "cycle_momentum", False):
+        raise Unsupported(f"train_loop: {type(scheduler).__name__} changes momentum (native: cycle_momentum=False)")
     own = set(model.parameters())
     for place, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
@@ -157,19 +167,28 @@ def _check(model: nn.Module, optimizer, batches, scheduler) -> None:
 
 def run_training(model, optimizer, loss: Callable, batches, scheduler, max_norm, strict: bool) -> torch.Tensor:
     _check(model, optimizer, batches, scheduler)
-    n, losses = batches[0].size(0), []
+    n, losses, begin = batches[0].size(0), [], 0
     if n == 0:
         return torch.zeros(0, device=batches[0].device)
-    trainers, key, begin = _trainers.setdefault(optimizer, {}), _key(model, optimizer, loss, max_norm), 0
-    if key not in trainers:
-        trainers[key] = Trainer(model, optimizer, loss, max_norm, [x[0] for x in batches])
-        losses.append(trainers[key].first)
+    # The optimizer's own: what a loss refers to may refer to it.
+    trainers = optimizer.__dict__.setdefault("_ark_trainers", {})
+    key = _key(model, optimizer, loss, max_norm)
+    if key not in trainers or not trainers[key].fits(optimizer):
+        trainers.pop(key, None)
+        trainer = Trainer(model, optimizer, loss, max_norm, [x[0] for x in batches])
+        trainers[key] = trainer
+        if len(trainers) > _MOST_TRAINERS:
+            del trainers[next(iter(trainers))]
+        losses.append(trainer.first)
         begin = 1
-        if scheduler is not None:
-            scheduler.step()
+    if scheduler is not None and trainers[key].update.constant_rates is not None:
+        raise Unsupported(f"train_loop: {type(optimizer).__name__}.step takes no learning rates that change")
+    if scheduler is not None and begin == 1:
+        scheduler.step()
     if begin < n:
-        rates = _learning_rates(optimizer, scheduler, n - begin, batches[0].device)
-        losses.append(trainers[key].run(optimizer, [x[begin:] for x in batches], rates, strict))
+        rows = _learning_rates(optimizer, scheduler, n - begin)
+        losses.append(trainers[key].run(optimizer, [x[begin:] for x in batches], rows, strict))
+    optimizer.zero_grad()
     return torch.cat(losses)
 
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ark_torch.errors import RanksDisagree
 from ark_torch.exchanges import exchanges_of
 from ark_torch.records import recording
+from ark_torch.versions import minor
 from tests.conftest import has_extension
 from tests.distributed.test_plan_collectives import gathered
 from tests.support import parallel_llama as llama
@@ -104,7 +105,8 @@ def sharded_data_parallel(rank: int, world: int) -> None:
     for got, weight in zip(mine.rows, whole.rows):
         torch.testing.assert_close(gathered(got.detach(), dist.group.WORLD), weight.detach(), rtol=1e-4, atol=1e-5)
     found = sent(records)
-    assert [exchange.parts for exchange in found["forward"]] == [False] * 3
+    unread = minor(torch.__version__) >= (2, 15)  # of the first layer's rows, for a gradient of x that nobody asks for
+    assert [exchange.parts for exchange in found["forward"]] == [False] * (3 + unread)
     assert sum(exchange.parts for exchange in found["backward"]) == 3
 
 

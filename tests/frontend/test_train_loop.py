@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -58,7 +60,7 @@ def check(
     optimizers = [make_optimizer(m) for m in (ours, theirs)]
     schedulers = [make_scheduler(o) if make_scheduler else None for o in optimizers]
     for call in range(calls):
-        batches = data(STEPS + call)
+        batches = tuple(x.to(next(ours.parameters()).device) for x in data(STEPS + call))
         strict = {"strict": True} | options
         got = ark_torch.train_loop(ours, optimizers[0], loss, batches, scheduler=schedulers[0], **strict)
         want = eagerly(theirs, optimizers[1], loss, batches, schedulers[1], options.get("max_norm"))
@@ -66,7 +68,7 @@ def check(
     for (name, p), q in zip(ours.named_parameters(), theirs.parameters()):
         torch.testing.assert_close(p, q, rtol=2e-4, atol=2e-5, msg=name)
         assert p.requires_grad == q.requires_grad
-        check_states(optimizers[0].state.get(p, {}), optimizers[1].state.get(q, {}))
+        check_states(optimizers[0].state.get(p), optimizers[1].state.get(q))
     for x, y in zip(ours.buffers(), theirs.buffers()):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
     assert all(p.grad is None for group in optimizers[0].param_groups for p in group["params"])
@@ -74,7 +76,9 @@ def check(
     assert rates[0] == rates[1]
 
 
-def check_states(ours: dict, theirs: dict) -> None:
+def check_states(ours, theirs) -> None:
+    assert (ours is None) == (theirs is None)
+    ours, theirs = ours or {}, theirs or {}
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         if isinstance(value, torch.Tensor):
@@ -230,6 +234,93 @@ def test_a_step_that_is_no_single_plan(caplog):
     with pytest.raises(Unsupported, match="convolution"):
         ark_torch.train_loop(model, OPTIMIZERS["SGD"](model), distance, data(), strict=True)
     check(OPTIMIZERS["SGD"], model, strict=False)
+
+
+def test_gradients_that_were_there():
+    model, theirs = make(), make()
+    optimizers = [OPTIMIZERS["SGD"](m) for m in (model, theirs)]
+    for m, o in zip((model, theirs), optimizers):
+        distance(m, *(x[0] for x in data())).backward()
+        run = eagerly if m is theirs else ark_torch.train_loop
+        run(m, o, distance, data())
+        distance(m, *(x[0] for x in data())).backward()
+        run(m, o, distance, data())
+    torch.testing.assert_close(model[0].weight, theirs[0].weight, rtol=1e-4, atol=1e-5)
+    assert model[0].weight.grad is None
+
+
+def test_a_state_that_was_reset():
+    model, theirs = make(), make()
+    optimizers = [OPTIMIZERS["momentum"](m) for m in (model, theirs)]
+    fresh = copy.deepcopy(optimizers[0].state_dict())
+    for m, o in zip((model, theirs), optimizers):
+        run = eagerly if m is theirs else ark_torch.train_loop
+        run(m, o, distance, data())
+        o.load_state_dict(copy.deepcopy(fresh))
+        run(m, o, distance, data())
+    torch.testing.assert_close(model[0].weight, theirs[0].weight, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_kept_without_the_optimizer():
+    class User:
+        def __init__(self):
+            self.model = make()
+            self.optimizer = OPTIMIZERS["SGD"](self.model)
+
+        def loss(self, model, x, y):
+            return distance(model, x, y)
+
+    user = User()
+    ark_torch.train_loop(user.model, user.optimizer, user.loss, data(), strict=True)
+    gone = weakref.ref(user)
+    del user
+    torch.compiler.reset()
+    gc.collect()
+    assert gone() is None
+
+
+class Counting(optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["momentum"] = min(0.9, group["momentum"] + 0.1)
+        return super().step(closure)
+
+
+class Replacing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(12, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        y = self.inner(x)
+        self.mean = self.mean * 0.9 + y.detach().mean(0)
+        return y
+
+
+def test_what_changes_beside_the_tensors_is_refused():
+    for make_optimizer, make_scheduler, message in (
+        (OPTIMIZERS["RMSprop"], SCHEDULERS["cosine"], "RMSprop.step takes no learning rates that change"),
+        (OPTIMIZERS["momentum"], lambda o: optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9), "changes momentum"),
+        (lambda m: Counting(m.parameters(), lr=0.1), lambda o: None, "Counting.step changes its parameter groups"),
+    ):
+        model = make()
+        optimizer = make_optimizer(model)
+        with pytest.raises(Unsupported, match=message):
+            refused(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer))
+    model = Replacing()
+    with pytest.raises(Unsupported, match="replaces buffer 'mean'"):
+        refused(model=model, optimizer=optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_rate_that_is_a_constant_may_be_another_in_another_call():
+    model, theirs = make(), make()
+    optimizers = [OPTIMIZERS["RMSprop"](m) for m in (model, theirs)]
+    for rate in (1e-3, 3e-3, 1e-3):
+        for o in optimizers:
+            o.param_groups[0]["lr"] = rate
+        got = ark_torch.train_loop(model, optimizers[0], distance, data(), strict=True)
+        torch.testing.assert_close(got, eagerly(theirs, optimizers[1], distance, data()), rtol=1e-3, atol=1e-4)
 
 
 def refused(**changes):
