@@ -44,7 +44,8 @@ class State:
             for state, names, values in zip(self.given, self.names, states)
             for name, new in zip(names, values)
         ]
-        store_values(*zip(*(pair for pair in pairs if pair[0].device == pair[1].device))) if pairs else None
+        beside = [pair for pair in pairs if pair[0].device == pair[1].device]
+        store_values([old for old, _ in beside], [new for _, new in beside])
         apart = [pair for pair in pairs if pair[0].device != pair[1].device]
         if apart:
             moved = torch.stack([new.to(torch.float32) for _, new in apart]).to(apart[0][0].device)
