@@ -38,10 +38,10 @@ def train_loop(
     model that changes between training and evaluation are traced anew, with another first step.
 
     Learning rates are data, but for optimizers that read their values (RMSprop, Muon): there another rate is traced
-    anew, and schedulers are refused. Optimizers run as `capturable=True, foreach=False`: their
-    numbers of steps are tensors, and bias corrections are float32. Hooks of modules are traced; hooks of the optimizer
-    and of gradients run in the first step alone. `scheduler.step()` is called n times, all but the first before the
-    launch, so it may depend on the number of the step alone.
+    anew, and schedulers are refused. Optimizers run as `capturable=True, foreach=False`: their numbers of steps are
+    tensors, and bias corrections are float32. Hooks of modules are traced; hooks of the optimizer and of gradients run
+    in the first step alone. `scheduler.step()` is called n times before the launch, so it may depend on the number of
+    the step alone.
 
     Where the step is no single plan it is called once per iteration, logged with the cause (see `ark_torch.loop`);
     under `strict` that is an error.

@@ -66,7 +66,7 @@ def main() -> None:
     print(f"ark: {natively / args.new:.2f} ms a token; transformers: {plainly / args.new:.2f} ms")
     options |= {"do_sample": True, "temperature": 0.8, "top_k": 50, "top_p": 0.9}
     _, plainly = timed(lambda: model.generate(**options))
-    tokens, natively = timed(lambda: model.generate(**options, custom_generate=ark_torch.generate))
+    _, natively = timed(lambda: model.generate(**options, custom_generate=ark_torch.generate))
     print(f"drawn, ark: {natively / args.new:.2f} ms a token; transformers: {plainly / args.new:.2f} ms")
     print("\n".join(line for line in str(ark_torch.report()).splitlines() if "_loop" in line))
 
