@@ -165,7 +165,8 @@ class Printer : public ProgramAnalysis {
   }
 
   void print_form() {
-    line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks, ";"));
+    line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks,
+             ", kRows = ", form_->rows, "; static constexpr bool kMasked = ", is_masked() ? "true;" : "false;"));
     line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
              form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false", ";"));
     line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands, "u;"));
@@ -436,8 +437,8 @@ class Printer : public ProgramAnalysis {
     for (int i = 0; i < count_; ++i) {
       if (needed[i]) print_instruction(i, true);
       if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
-        line(cat("    ARK_EACH acc", column_ ? "[i]" : "", ".r", i, ".add(", converted(instr(i).a, accumulated_type(i)),
-                 column_ ? ", row_index);" : ", row_index + i);"));
+        line(cat("    ARK_EACH ", is_masked() ? "if (c.exists(i)) " : "", "acc", column_ ? "[i]" : "", ".r", i, ".add(",
+                 converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
     }
     line("  }");
   }
