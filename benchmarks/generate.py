@@ -1,10 +1,11 @@
-"""How long does a new token take when many are made in a row? Llama-3.2-1B's configuration, bf16, greedy.
+"""How long does a new token take when many are made in a row? Llama-3.2-1B's configuration, bf16.
 
     python benchmarks/generate.py --json benchmarks/results/h200/generate.json
 
 ms a token: the time of a whole call, prompt included, divided by the tokens that it makes.
 
-- ark: `ark_torch.generate`, all tokens but the first in one launch
+- ark: `ark_torch.generate`, greedy like all that do not say otherwise, all tokens but the first in one launch
+- ark, temperature / top-k 50 / top-p 0.9: the same, drawn; `sampling_us` is what that adds to a token
 - ark, a launch a token: transformers' generate with ark's forward
 - transformers: its generate with a static cache, as it is by default: on a GPU it compiles the forward itself and
   replays CUDA graphs
@@ -26,6 +27,12 @@ from harness import Captured, Case, compiled, device, run_cases, write_json
 from models import SMALL_LLAMA, llama, set_position, static_cache
 
 STEP = "ark, the step alone"
+RIVALS = ["ark, a launch a token", "transformers", "eager"]
+SAMPLED = {
+    "ark, temperature": dict(temperature=0.8, top_k=0),
+    "ark, top-k 50": dict(temperature=0.8, top_k=50),
+    "ark, top-p 0.9": dict(temperature=0.8, top_k=0, top_p=0.9),
+}
 
 
 class Generate:
@@ -81,6 +88,9 @@ def case(model: torch.nn.Module, batch: int, prompt: int, tokens: int, ways: lis
         "eager": lambda: Generate(copy.copy(model), ids, tokens, disable_compile=True),
         STEP: lambda: StepAlone(model, batch, prompt, tokens),
     }
+    for way, options in SAMPLED.items():
+        more = options | dict(do_sample=True, custom_generate=ark_torch.generate)
+        made[way] = lambda more=more: Generate(model, ids, tokens, **more)
     on = [way for way in ways if way != STEP or model.device.type == "cuda"]
     return Case(
         f"{batch} x {prompt} prompt, {tokens} new tokens",
@@ -97,7 +107,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--ways", default="ark;ark, a launch a token;transformers;eager;" + STEP, help="; between them")
+    parser.add_argument("--ways", default=";".join(["ark", *SAMPLED, *RIVALS, STEP]), help="; between them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="a narrow model, to try the file")
     parser.add_argument("--json")
@@ -109,8 +119,11 @@ def main() -> None:
         torch._dynamo.reset()
         one = case(model, batch, args.prompt, args.tokens, args.ways.split(";"))
         rows += run_cases([one], where, args.rounds, warmup=2, flush_l2=False)
-        if step := rows[-1]["rivals"].get(STEP):
+        rivals = rows[-1]["rivals"]
+        if step := rivals.get(STEP):
             rows[-1]["must"] = 1.03 * step["median"]
+        greedy = rows[-1]["ark"]["median"]
+        rows[-1]["sampling_us"] = {way: 1e3 * (rivals[way]["median"] - greedy) for way in SAMPLED if way in rivals}
     write_json(args.json, rows)
     if not all(row["equal_fp32"] for row in rows):
         raise SystemExit("tokens differ from transformers' in fp32")

@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cases", type=words, default=words(CASES), help=f"default {CASES}")
     made.add_argument("--modes", type=words, default=words(MODES), help=f"default {MODES}; others: eager, inductor")
     made.add_argument("--layers", type=int, help="of decode's models (default: all)")
+    made.add_argument("--models", type=words, default=["8B", "70B"], help="of decode: what their names contain")
     made.add_argument("--batch", type=lambda text: [int(n) for n in text.split(",")], default=[1], help="of decode")
     made.add_argument("--rounds", type=int, default=30)
     made.add_argument("--limit", type=float, default=300, help="seconds that a row may take")
@@ -183,7 +184,9 @@ def main() -> None:
     if unknown := {base_of(mode) for mode in args.modes} - set(BASES):
         raise SystemExit(f"no modes {sorted(unknown)}; there are {BASES}, and each with -graph")
     kill_children_at_exit()
-    names = [(kind, f"{kind} {sizes}") for kind, _, sizes in entries(args.cases, small, args.layers, args.batch)]
+    names = [
+        (kind, f"{kind} {sizes}") for kind, _, sizes in entries(args.cases, small, args.layers, args.batch, args.models)
+    ]
     rows = []
     for row in rows_of(args, names):
         rows.append(row)

@@ -209,11 +209,13 @@ def layer(draw: Draw, rank: int, world: int, m: Llama, tokens: int) -> Problem:
     return Problem(case, function, tensors, reference, gradient=gradient[part].clone())
 
 
-def entries(kinds: list[str], small: bool, layers: int | None, batches: list[int]) -> list[tuple[str, Callable, tuple]]:
+def entries(
+    kinds: list[str], small: bool, layers: int | None, batches: list[int], named: list[str]
+) -> list[tuple[str, Callable, tuple]]:
     """(a name, what makes the problem, its sizes after draw, rank and world) of everything that is to be timed."""
     made = []
     chains = [(1, 64, 2), (8, 64, 2)] if small else [(m, h, 16) for h in (4096, 8192) for m in (1, 8)]
-    models = [TINY] if small else [LLAMA_8B, LLAMA_70B]
+    models = [TINY] if small else [m for m in (LLAMA_8B, LLAMA_70B) if any(name in m.name for name in named)]
     if layers:
         models = [dataclasses.replace(model, layers=layers) for model in models]
     products = [(64, 64, 128)] if small else [(8192, 8192, 8192), (8192, 8192, 28672)]

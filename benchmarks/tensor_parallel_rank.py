@@ -167,7 +167,8 @@ def main() -> None:
     together = Together(args.port, args.rank, args.ranks, args.limit)
     groups = groups_of(together, args.device, args.limit)
     clock, skip = Clock(groups["rival"], cuda), json.loads(args.skip)
-    for kind, make, sizes in entries(args.cases, args.small or not cuda, args.layers, args.batch)[args.start :]:
+    every = entries(args.cases, args.small or not cuda, args.layers, args.batch, args.models)
+    for kind, make, sizes in every[args.start :]:
         draw = Draw(f"{kind} {sizes}", device, torch.bfloat16)
         problem = make(draw, args.rank, args.ranks, *sizes)
         together.say(problem.case)

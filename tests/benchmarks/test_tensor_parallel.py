@@ -139,7 +139,7 @@ def test_a_wrong_result_is_never_timed(monkeypatch):
 @pytest.mark.parametrize("kind", ["decode", "layer"])
 def test_the_reference_is_of_all_ranks(kind):
     """Every rank computes the same: of decode all logits, of a layer its own rows and gradients."""
-    ((_, make, sizes),) = entries([kind], True, None, [2])
+    ((_, make, sizes),) = entries([kind], True, None, [2], [])
     of = lambda rank: make(Draw("test", torch.device("cpu"), torch.float32), rank, 2, *sizes).reference()
     first, second = of(0), of(1)
     if kind == "decode":
