@@ -13,10 +13,10 @@ ARK_ABI_BOTH constexpr int rows_before(i64 first, i64 end, int groups, int rows)
 
 /// An aligned vector of a row whose first element lies `shift` elements behind an aligned place.
 struct RowVector {
-  int at;           // its first element, perhaps before the row or behind it
-  int place;        // where it is read: behind the row its last vector, so that some element exists
-  int low, high;    // of what is read, elements [low, high) are the row's
-  u32 inside;  // bit i: element at + i is the row's
+  int at;         // its first element, perhaps before the row or behind it
+  int place;      // where it is read: behind the row its last vector, so that some element exists
+  int low, high;  // of what is read, elements [low, high) are the row's
+  u32 inside;     // bit i: element at + i is the row's
 };
 /// Number `number` of the row's vectors of `length` elements, a power of two; the row has `size` of them, at least one.
 ARK_ABI_BOTH constexpr RowVector row_vector(int number, int length, int shift, int size) {

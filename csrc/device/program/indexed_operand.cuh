@@ -110,7 +110,6 @@ ARK_DEVICE void load_gathered(const ProgramContext& c, int number, const i32 (&x
 template <int V, int kIndices, class S, int kDims>
 ARK_DEVICE void store_irregular(const ProgramContext& c, int number, const i32 (&x)[kDims], const i64 (&a)[V],
                                 const i64 (&b)[V], const bool (&predicate)[V], const Vec<S, V>& in) {
-  if (!c.writes) return;
   const abi::Operand& o = c.operand(number);
   S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x, c.further);
   const i64 stride = o.stride[kDims - 1];
@@ -192,7 +191,7 @@ ARK_DEVICE void load_run(const ProgramContext& c, int number, const i32 (&x)[kDi
 template <int V, int kIndices, int kRun, class S, int kDims>
 ARK_DEVICE void store_run(const ProgramContext& c, int number, const i32 (&x)[kDims], i64 a, i64 b, bool predicate,
                           const Vec<S, V>& in) {
-  if (!predicate || !c.writes) return;
+  if (!predicate) return;
   const abi::Operand& o = c.operand(number);
   const IndexedRun run = indexed_run<V, kIndices, kRun>(c, o, x, a, b);
   S* p = reinterpret_cast<S*>(o.offset) + run.offset;

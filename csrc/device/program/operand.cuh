@@ -2,7 +2,6 @@
 #pragma once
 #include "device/loop/pipeline.cuh"
 #include "device/program/element.cuh"
-#include "device/program/shifted_vector.cuh"
 
 namespace ark::device {
 
@@ -12,10 +11,6 @@ struct ProgramContext {
   int first_operand;
   u32 vectors;      // bit i: operand i moves 16 bytes at once; what is not known at compile time is asked of the record
   i32 further = 0;  // elements along the last dimension from the coordinates that accesses name to where they are
-  bool writes = true;   // false: what is stored goes nowhere (rows beyond the last one)
-  bool masked = false;  // only those elements of a vector exist whose bits `inside` has
-  u32 inside = ~0u;
-  i32 low = 0, high = 0;  // masked: elements [low, high) of the vector at the coordinates may be read
 
   ARK_DEVICE ProgramContext(const Task& t, int first, const Worker& w, u32 known_vectors = 0)
       : worker(w), task(t), first_operand(first), vectors(known_vectors) {}
@@ -26,11 +21,6 @@ struct ProgramContext {
   }
   ARK_DEVICE const abi::Operand& operand(int i) const { return task.operand(first_operand + i); }
   ARK_DEVICE bool known_vector(int i) const { return (vectors >> (i & 31) & 1) != 0; }
-  ARK_DEVICE bool exists(int element) const { return !masked || (inside >> element & 1) != 0; }
-  template <int V>
-  ARK_DEVICE bool all_exist() const {
-    return !masked || inside == (1u << V) - 1;
-  }
 };
 
 /// Elements of S that one access of a vector of V moves: how many must be contiguous and aligned.
@@ -87,9 +77,7 @@ ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i32 (&x)
     out.v[0] = load_element(p);
   } else {
     const i64 stride = o.stride[kDims - 1];
-    if (c.masked) {  // contiguous (codegen/row_form)
-      load_shifted(p, c.low, c.high, out);
-    } else if (o.vector >= kTogether<S, V>) {
+    if (o.vector >= kTogether<S, V>) {
       load_vector(p, out);
     } else if (stride == 0) {
       const S s = load_element(p);
@@ -101,14 +89,8 @@ ARK_DEVICE void load_operand(const ProgramContext& c, int number, const i32 (&x)
 }
 template <int V, class S, int kDims>
 ARK_DEVICE void store_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
-  if (!c.writes) return;
   const abi::Operand& o = c.operand(number);
-  if (c.known_vector(number)) {
-    S* p = reinterpret_cast<S*>(o.offset) + vector_offset(o, x) + c.further;
-    if (c.template all_exist<V>()) return store_vector(p, in);
-    ARK_EACH if (c.exists(i)) store_element(p + i, in.v[i]);
-    return;
-  }
+  if (c.known_vector(number)) return store_vector(reinterpret_cast<S*>(o.offset) + vector_offset(o, x) + c.further, in);
   S* p = reinterpret_cast<S*>(o.offset) + element_offset(o, x, c.further);
   if constexpr (V == 1) {
     store_element(p, in.v[0]);

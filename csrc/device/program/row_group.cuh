@@ -83,8 +83,8 @@ ARK_DEVICE void row_coordinates(const ProgramContext& c, const i32 (&row)[P::kDi
 
 /// f(context, coordinates) of element `first` + kFurther of a row: one address per operand serves all that differ in
 /// kFurther only, which goes into the instruction.
-template <class P, int kFurther, class F>
-ARK_DEVICE void at_element(const ProgramContext& c, const i32 (&row)[P::kDims], i64 first, F&& f) {
+template <class P, int kFurther, class Context, class F>
+ARK_DEVICE void at_element(const Context& c, const i32 (&row)[P::kDims], i64 first, F&& f) {
   i32 x[P::kDims];
   if constexpr (P::kReduceDims == 1) {
     row_coordinates<P>(c, row, first, x);

@@ -2,7 +2,7 @@
 // rows have as much in flight as long ones. What only a later pass reads is asked for before the reduction that this
 // pass waits for; where registers suffice (kAhead), what only the next rows read before the first reduction.
 #pragma once
-#include "device/program/row_group.cuh"
+#include "device/program/row_context.cuh"
 #include "device/program/row_places.cuh"
 
 namespace ark::device {
@@ -23,7 +23,7 @@ struct KeptRows {
   ARK_DEVICE void load_ahead(const RowPlaces<P>& of) {
     if constexpr (P::kAhead)
       each_vector(of,
-                  [&](auto r, auto k, const ProgramContext& place, int, const i32(&x)[P::kDims])
+                  [&](auto r, auto k, const RowContext<P>& place, int, const i32(&x)[P::kDims])
                       __attribute__((always_inline)) { P::template load_ahead<V>(place, x, ahead[r.value][k.value]); });
   }
   ARK_DEVICE void start(const Uniforms& u) {
@@ -39,7 +39,7 @@ struct KeptRows {
   ARK_DEVICE void run(Uniforms& u, unsigned char* buffer, const Sink& sink, const FirstDone& first_done) {
     RowAccumulators<decltype(P::accumulator(Pass<kPass>{})), kRows> acc;
     acc.start();
-    each_vector(places, [&](auto r, auto k, const ProgramContext& place, int at, const i32(&x)[P::kDims])
+    each_vector(places, [&](auto r, auto k, const RowContext<P>& place, int at, const i32(&x)[P::kDims])
                             __attribute__((always_inline)) {
                               P::template element<V>(Pass<kPass>{}, place, x, at, kept[r.value][k.value], u[r.value],
                                                      acc.row[r.value], sink.at(at));
@@ -54,7 +54,7 @@ struct KeptRows {
  private:
   template <int kPass>
   ARK_DEVICE void load(const Uniforms& u) {
-    each_vector(places, [&](auto r, auto k, const ProgramContext& place, int, const i32(&x)[P::kDims])
+    each_vector(places, [&](auto r, auto k, const RowContext<P>& place, int, const i32(&x)[P::kDims])
                             __attribute__((always_inline)) {
                               P::template load_more<V>(Pass<kPass>{}, place, x, u[r.value], kept[r.value][k.value]);
                             });
@@ -66,11 +66,11 @@ struct KeptRows {
   template <class F>
   ARK_DEVICE void each_vector(const RowPlaces<P>& of, F&& f) const {
     unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-      ProgramContext of_row = c;
+      RowContext<P> of_row(c);
       of_row.writes = of.exists(r.value);
       unrolled<P::kChunks>([&](auto k) __attribute__((always_inline)) {
         constexpr int kFurther = k.value * P::kThreads * V;
-        const auto use = [&](const ProgramContext& place, int at, const i32(&x)[P::kDims])
+        const auto use = [&](const RowContext<P>& place, int at, const i32(&x)[P::kDims])
                              __attribute__((always_inline)) { f(r, k, place, at, x); };
         if constexpr (P::kMasked) {
           masked_vector(of_row, of, r.value, k.value, use);
@@ -78,7 +78,7 @@ struct KeptRows {
           const int first = group.thread() * V;
           if (!P::kFull && first + kFurther >= row_size) return;
           at_element<P, kFurther>(of_row, of.row[r.value], first,
-                                  [&](const ProgramContext& place, const i32(&x)[P::kDims])
+                                  [&](const RowContext<P>& place, const i32(&x)[P::kDims])
                                       __attribute__((always_inline)) { use(place, first + kFurther, x); });
         }
       });
@@ -86,15 +86,14 @@ struct KeptRows {
   }
 
   template <class F>
-  ARK_DEVICE void masked_vector(ProgramContext& of_row, const RowPlaces<P>& of, int r, int chunk, F&& f) const {
+  ARK_DEVICE void masked_vector(RowContext<P>& of_row, const RowPlaces<P>& of, int r, int chunk, F&& f) const {
     const abi::RowVector v =
         abi::row_vector(group.thread() + chunk * P::kThreads, V, of.shift[r], static_cast<int>(row_size));
-    of_row.masked = true;
     of_row.low = v.low;
     of_row.high = v.high;
     of_row.inside = v.inside;
     at_element<P, 0>(of_row, of.row[r], v.place,
-                     [&](const ProgramContext& place, const i32(&x)[P::kDims])
+                     [&](const RowContext<P>& place, const i32(&x)[P::kDims])
                          __attribute__((always_inline)) { f(place, v.at, x); });
   }
 };
