@@ -234,6 +234,20 @@ def rows(lengths=(64, 197, 768, 1024, 1500, 4096, 8192, 30522, 50257), counts=(1
             yield op("cross entropy", name, entropy, [x, targets], size, **more)
 
 
+SHORT_ROWS = ((100000, 64), (30000, 320), (2364, 197), (30000, 321))
+
+
+def short_rows(shapes=SHORT_ROWS) -> Iterator[Op]:
+    """Many rows of a few vectors each, aligned and of odd lengths."""
+    norm = lambda x, w, b: F.layer_norm(x, w.shape, w, b)
+    for count, length in shapes:
+        x, w, size, more = normal(count, length), normal(length), count * length, {"quick": True, "noise": 1e-6}
+        name = f"{count} x {length}"
+        yield op("short rows", f"softmax, {name}", lambda x: torch.softmax(x, -1), [x], 2 * size, **more)
+        yield op("short rows", f"layer norm, {name}", norm, [x, w, w], 2 * size, **more)
+        yield op("short rows", f"log-sum-exp, {name}", lambda x: torch.logsumexp(x, -1), [x], size, **more)
+
+
 COLUMNS = ((16, 4096), (128, 768), (4096, 1024), (3840, 769), (16384, 4096), (512, 50257), (65536, 64))
 
 
@@ -282,7 +296,7 @@ def batch_norms(shapes=IMAGES) -> Iterator[Op]:
 
 PARTS = (
     *(few_rows, tiles, float_products, attentions, backwards),
-    *(pointwise, broadcasts, transposes, heads_last, rows, columns, joins, other_joins, batch_norms),
+    *(pointwise, broadcasts, transposes, heads_last, rows, short_rows, columns, joins, other_joins, batch_norms),
 )
 
 
@@ -303,6 +317,7 @@ def small_ops() -> list[Op | BuiltOp]:
         transposes(((20, 33),), (2, 5, 4, 17)),
         heads_last(((1, 2, 5, 8),)),
         rows((64, 33), (3,)),
+        short_rows(((40, 64), (7, 33))),
         columns(((40, 33),)),
         joins(((5, (8, 9)),)),
         batch_norms(((2, 3, 5),)),

@@ -215,8 +215,11 @@ bool ProgramAnalysis::only_rounded(int value) const {
 bool ProgramAnalysis::rounded_later(int value) const {
   return all_uses(value, [&](int use) {
     const Instr& in = instr(use);
+    const bool sums = in.op == Opcode::kReduce && static_cast<ReduceOp>(in.aux) == ReduceOp::kSum;
     const bool keeps = in.op == Opcode::kMul || in.op == Opcode::kDiv || in.op == Opcode::kNeg ||
-                       (in.op == Opcode::kAdd && !negative_constant(in.a) && !negative_constant(in.b));
+                       (in.op == Opcode::kAdd && !negative_constant(in.a) && !negative_constant(in.b)) ||
+                       (sums && instr(value).op == Opcode::kExp) ||  // nothing cancels
+                       (in.op == Opcode::kLog && instr(value).op == Opcode::kReduce);
     return rounds(use, value) || (keeps && info_[use].type == DType::kF32 && info_[use].rounded_later);
   });
 }

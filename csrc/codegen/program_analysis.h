@@ -101,6 +101,8 @@ class ProgramAnalysis {
   bool by_pairs(int value, DType type) const;
   /// What a store takes: a cast to the type that it rounds to anyway is left out.
   int stored_value(const Instr& in) const;
+  /// Vectors of a kept row may hold elements that are not the row's.
+  bool is_masked() const { return form_ != nullptr && form_->edges && form_->chunks > 0; }
   int reduce_pass(int i) const { return column_ ? 0 : info_[i].pass; }
   /// Type in which an element enters its accumulator.
   DType accumulated_type(int i) const;

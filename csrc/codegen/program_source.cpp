@@ -101,8 +101,9 @@ class Printer : public ProgramAnalysis {
   }
 
   // Epilogues of tiles reach their operands through contexts of their own (device/matmul/epilogue.cuh), and so do
-  // pointwise programs with transposed operands (device/program/pointwise_transposed.cuh).
-  bool own_context() const { return program_.kind == ProgramKind::kEpilogue || transposed_ != 0; }
+  // pointwise programs with transposed operands (device/program/pointwise_transposed.cuh) and rows that are kept
+  // (device/program/row_context.cuh).
+  bool own_context() const { return program_.kind == ProgramKind::kEpilogue || transposed_ != 0 || form_ != nullptr; }
   const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
   const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
 
@@ -165,7 +166,8 @@ class Printer : public ProgramAnalysis {
   }
 
   void print_form() {
-    line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks, ";"));
+    line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks,
+             ", kRows = ", form_->rows, "; static constexpr bool kMasked = ", is_masked() ? "true;" : "false;"));
     line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
              form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false", ";"));
     line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands, "u;"));
@@ -220,16 +222,16 @@ class Printer : public ProgramAnalysis {
   void print_row_loads() {
     for (const bool more : {false, true}) {
       for (int pass = 0; pass < num_passes_; ++pass) {
-        line("  template <int V>");
+        line("  template <int V, class Context>");
         line(cat("  static ARK_DEVICE void ", more ? "load_more" : "load", "(Pass<", pass,
-                 ">, const ProgramContext& c, const i32 (&x)[kDims], const Uniform& u, Inputs<V>& in) {"));
+                 ">, const Context& c, const i32 (&x)[kDims], const Uniform& u, Inputs<V>& in) {"));
         for (int i = 0; i < count_; ++i)
           if (loaded_in(i, pass) && !(more && (loaded_before(i, pass) || loaded_ahead(i)))) print_row_load(i);
         line("  }");
       }
     }
-    line("  template <int V>");
-    line("  static ARK_DEVICE void load_ahead(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) {");
+    line("  template <int V, class Context>");
+    line("  static ARK_DEVICE void load_ahead(const Context& c, const i32 (&x)[kDims], Inputs<V>& in) {");
     for (int i = 0; i < count_; ++i)
       if (loaded_ahead(i)) print_row_load(i);
     line("  }");
@@ -428,16 +430,16 @@ class Printer : public ProgramAnalysis {
   /// The work of one pass over the elements.
   void print_element(int pass) {
     const std::vector<bool> needed = needed_in(pass);
-    line("  template <int V, class Sink>");
-    line(cat("  static ARK_DEVICE void element(Pass<", pass,
-             ">, const ProgramContext& c, const i32 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
+    line(cat("  template <int V", context_parameter(), ", class Sink>"));
+    line(cat("  static ARK_DEVICE void element(Pass<", pass, ">, const ", context_type(),
+             "& c, const i32 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
     line(cat("                                 const Uniform& u, Accumulator", pass, column_ ? " (&acc)[V]" : "& acc",
              ", const Sink& sink) {"));
     for (int i = 0; i < count_; ++i) {
       if (needed[i]) print_instruction(i, true);
       if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
-        line(cat("    ARK_EACH acc", column_ ? "[i]" : "", ".r", i, ".add(", converted(instr(i).a, accumulated_type(i)),
-                 column_ ? ", row_index);" : ", row_index + i);"));
+        line(cat("    ARK_EACH ", is_masked() ? "if (c.exists(i)) " : "", "acc", column_ ? "[i]" : "", ".r", i, ".add(",
+                 converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
     }
     line("  }");
   }

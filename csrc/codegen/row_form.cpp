@@ -10,6 +10,9 @@ namespace {
 
 constexpr int kWarp = 32, kWarpgroup = 128, kConsumers = 256;  // device/loop/pipeline.cuh
 constexpr int kKeptRegisters = 144;  // of the 224 that a consumer has and its caller leaves 180 of
+constexpr int kMostChunks = 16;      // of a row that a warp or more threads share
+constexpr int kLaneChunks = 5;       // of a row that fewer share, or that is off alignment
+constexpr int kLaneVectors = 4;      // that a thread should have in flight, of several rows if need be
 
 const abi::ProgramParams& params_of(const plan::Op& op) { return op.record.params.program; }
 const abi::Operand& operand_of(const plan::Op& op, int i) {
@@ -21,6 +24,7 @@ const abi::Operand& operand_of(const plan::Op& op, int i) {
 /// Operands that only plain accesses use, by how: stride 0 along the row in all ops, or vectors.
 struct Accesses {
   uint32_t loads = 0, stores = 0;  // plain ones of elements (not of a row's results)
+  bool others = false;             // by indices or predicates
 };
 Accesses accesses_of(const Program& program) {
   Accesses a;
@@ -37,6 +41,7 @@ Accesses accesses_of(const Program& program) {
     else if (!in.uniform)
       a.stores |= bit;
   }
+  a.others = irregular != 0;
   a.loads &= ~irregular;
   a.stores &= ~irregular;
   return a;
@@ -80,6 +85,10 @@ bool off_alike(const plan::Op& op, uint32_t operands, int vector) {
   return first != nullptr;
 }
 
+bool contiguous_rows(const plan::Op& op, int operand) {
+  return params_of(op).reduce_dims == 1 && operand_of(op, operand).stride[params_of(op).num_dims - 1] == 1;
+}
+
 /// Operands of plain accesses that are not the same for all rows of some op.
 uint32_t differing_operands(const Program& program, const std::vector<const plan::Op*>& ops) {
   const uint32_t loads = accesses_of(program).loads;
@@ -108,7 +117,53 @@ int threads_of(const plan::Op& op) {
   return rows >= kConsumers / kWarp ? kWarp : rows >= kConsumers / kWarpgroup ? kWarpgroup : kConsumers;
 }
 
-void choose_vectors(const Program& program, const std::vector<const plan::Op*>& ops, RowForm& form) {
+/// Threads of a warp that share a row of so many vectors: as few as hold it, but neighbours that read 128 bytes of it
+/// together; those that leave the fewest threads without a vector.
+int lanes_of(int64_t vectors) {
+  int best = kWarp;
+  int64_t fewest = INT64_MAX;
+  for (const int lanes : {8, 16, kWarp, 4}) {
+    const int64_t chunks = (vectors + lanes - 1) / lanes;
+    if ((lanes < kWarp && chunks > kLaneChunks) || chunks * lanes >= fewest) continue;
+    best = lanes, fewest = chunks * lanes;
+  }
+  return best;
+}
+
+/// Rows that threads keep at once, `registers` for each.
+int rows_at_once(int64_t chunks, int64_t registers) {
+  int rows = 1;
+  while (2 * rows * chunks <= kLaneVectors && 2 * rows * registers <= kKeptRegisters) rows *= 2;
+  return rows;
+}
+
+/// Whether vectors may hold elements that are not the row's: these are neither stored nor reduced.
+bool can_mask(const Program& program) {
+  return !accesses_of(program).others && std::none_of(program.instrs.begin(), program.instrs.end(),
+                                                      [](const Instr& in) { return in.op == Opcode::kCheckIndex; });
+}
+
+/// Of these operands, those that are off alignment by as many elements as the first one that is stored to, or read row
+/// by row, in every op; 0: not all that are stored to are, or some operand is not contiguous along the row.
+uint32_t alike_operands(const std::vector<const plan::Op*>& ops, uint32_t operands, uint32_t stores, uint32_t differing,
+                        int vector) {
+  const uint32_t first = stores != 0 ? stores : operands & differing;
+  if (first == 0) return 0;
+  const uint32_t one = first & (~first + 1);
+  uint32_t alike = 0;
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t both = one | 1u << i;
+    if ((operands >> i & 1) == 0) continue;
+    for (const plan::Op* op : ops)
+      if (!contiguous_rows(*op, i)) return 0;
+    if (std::all_of(ops.begin(), ops.end(), [&](const plan::Op* op) { return off_alike(*op, both, vector); }))
+      alike |= 1u << i;
+  }
+  return (stores & ~alike) == 0 ? alike : 0;
+}
+
+/// `some_alike`: of operands that are off alignment, loads may be unlike the others; then rows must be kept.
+void choose_vectors(const Program& program, const std::vector<const plan::Op*>& ops, bool some_alike, RowForm& form) {
   const Accesses accesses = accesses_of(program);
   form.same_operands = accesses.loads & ~accesses.stores;
   for (const plan::Op* op : ops)
@@ -133,6 +188,13 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
     form.vector_operands = moved;
     form.head_operand = narrowest_operand(*ops.front(), moved);
     form.edges = true;
+  } else if (const uint32_t alike =
+                 alike_operands(ops, moved, accesses.stores, differing_operands(program, ops), form.vector);
+             some_alike && form.vector > 1 && alike != 0) {
+    form.vector_operands = alike;
+    form.shifted_operands = moved & ~alike;
+    form.head_operand = narrowest_operand(*ops.front(), alike);
+    form.edges = true;
   } else {
     do form.vector /= 2;
     while (form.vector > 1 && !all(aligned));
@@ -140,38 +202,67 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   }
 }
 
+/// Vectors that a row of so many elements may touch.
+int64_t most_vectors(const RowForm& form, int64_t length) {
+  return (length + (form.edges ? 2 : 1) * int64_t{form.vector - 1}) / form.vector;
+}
+
+struct Lengths {
+  int64_t longest = 0, shortest = INT64_MAX;
+};
+
+/// Rows in registers, if they fit.
+void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, RowForm& form) {
+  const int64_t vectors = most_vectors(form, lengths.longest);
+  // Off alignment only what a warp keeps well: streamed code serves any length, and graphs have rows of several.
+  const bool masks = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_mask(program);
+  if (lengths.longest == 0 || (form.edges && !masks)) return;
+  const int threads = form.threads == kWarp ? lanes_of(vectors) : form.threads;
+  const int64_t step = int64_t{threads} * form.vector, chunks = (vectors + threads - 1) / threads;
+  const bool full = !form.edges && lengths.longest == lengths.shortest && lengths.longest % step == 0;
+  const int64_t registers = chunks * row_kept_registers(program, form, full);
+  if (chunks > kMostChunks || registers > kKeptRegisters) return;
+  form.threads = threads;
+  form.full = full;
+  form.chunks = static_cast<int>(chunks);
+  if (threads < kWarp) form.rows = rows_at_once(chunks, registers);
+  form.ahead_operands = differing_operands(program, ops);
+  const bool unconditional = full || form.edges;
+  if (!unconditional || form.rows * chunks * row_ahead_registers(program, form) > kKeptRegisters)
+    form.ahead_operands = 0;
+}
+
 }  // namespace
 
 RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops) {
-  RowForm form;
-  choose_vectors(program, ops, form);
-  int64_t longest = 0, shortest = INT64_MAX;
-  form.threads = kConsumers;
+  Lengths lengths;
+  int threads = kWarp;
   for (const plan::Op* op : ops) {
-    longest = std::max(longest, int64_t{params_of(*op).row_size});
-    shortest = std::min(shortest, int64_t{params_of(*op).row_size});
+    lengths.longest = std::max(lengths.longest, int64_t{params_of(*op).row_size});
+    lengths.shortest = std::min(lengths.shortest, int64_t{params_of(*op).row_size});
+    threads = std::max(threads, threads_of(*op));
   }
-  form.threads = kWarp;
-  for (const plan::Op* op : ops) form.threads = std::max(form.threads, threads_of(*op));
-  if (form.head_operand >= 0 || longest == 0) return form;
-  const int64_t step = int64_t{form.threads} * form.vector, chunks = (longest + step - 1) / step;
-  const bool full = longest == shortest && longest % step == 0;
-  if (chunks > 16 || chunks * int64_t{row_kept_registers(program, form, full)} > kKeptRegisters) return form;
-  form.full = full;
-  form.chunks = static_cast<int>(chunks);
-  form.ahead_operands = differing_operands(program, ops);
-  if (!full || chunks * row_ahead_registers(program, form) > kKeptRegisters) form.ahead_operands = 0;
+  RowForm form;
+  for (const bool some_alike : {true, false}) {
+    form = {};
+    choose_vectors(program, ops, some_alike, form);
+    form.threads = threads;
+    keep_rows(program, ops, lengths, form);
+    if (form.chunks > 0 || !form.edges) break;
+  }
   return form;
 }
 
 bool row_form_serves(const RowForm& form, const plan::Op& op) {
   for (int i = 0; i < 32; ++i)
-    if ((form.same_operands >> i & 1) != 0 && !same_along_row(op, i)) return false;
+    if (((form.same_operands >> i & 1) != 0 && !same_along_row(op, i)) ||
+        ((form.shifted_operands >> i & 1) != 0 && !contiguous_rows(op, i)))
+      return false;
   const bool fits =
       form.edges ? off_alike(op, form.vector_operands, form.vector) : aligned(op, form.vector_operands, form.vector);
-  if (!fits || threads_of(op) > form.threads) return false;
-  const int64_t kept = int64_t{form.threads} * form.vector * form.chunks, size = params_of(op).row_size;
-  return form.chunks == 0 || (form.full ? size == kept : size <= kept);
+  if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
+  const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;
+  return form.chunks == 0 || (form.full ? size == kept * form.vector : most_vectors(form, size) <= kept);
 }
 
 }  // namespace ark::codegen

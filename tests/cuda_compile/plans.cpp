@@ -169,13 +169,8 @@ ProgramBuilder rms_norm(ProgramKind kind) {
   return b;
 }
 
-/// An operand of a row op: its strides and how many elements move at once.
-struct RowOperand {
-  DType type;
-  std::vector<int64_t> strides;
-  int vector = 1;
-};
-/// How rows are walked follows from their length, their number and the strides of the operands.
+}  // namespace
+
 plan::Op row_op(int program, const std::string& name, const std::vector<int64_t>& sizes, int reduce_dims,
                 const std::vector<RowOperand>& operands) {
   plan::Op op = program_op(TaskKind::kRow, program, name);
@@ -198,6 +193,8 @@ plan::Op row_op(int program, const std::string& name, const std::vector<int64_t>
   }
   return op;
 }
+
+namespace {
 
 NamedPlan row_plan() {
   plan::Plan p;

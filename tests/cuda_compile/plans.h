@@ -74,6 +74,16 @@ struct NamedPlan {
   plan::Plan plan;
 };
 
+/// An operand of a row op: its strides and how many elements move at once.
+struct RowOperand {
+  DType type;
+  std::vector<int64_t> strides;
+  int vector = 1;
+};
+/// How rows are walked follows from their length, their number and the strides of the operands.
+plan::Op row_op(int program, const std::string& name, const std::vector<int64_t>& sizes, int reduce_dims,
+                const std::vector<RowOperand>& operands);
+
 /// Every program-shaped kind with every opcode; norms, softmax, column sums, few-row matmuls of each type and size
 /// class, decode attention, attention of any size.
 std::vector<NamedPlan> plans();
@@ -81,5 +91,7 @@ std::vector<NamedPlan> plans();
 std::vector<NamedPlan> training_plans();
 /// Small tiles of products: in every layout, and beside the other tiles and attention.
 std::vector<NamedPlan> small_tile_plans();
+/// Rows that fewer threads than a warp share.
+std::vector<NamedPlan> short_row_plans();
 
 }  // namespace ark::cuda_compile

@@ -45,6 +45,7 @@ def compile_source(path: Path) -> str:
         "pieces",
         "row",
         "row_trace",
+        "short_rows",
         "places",
         "column",
         "rows",
@@ -66,6 +67,7 @@ def compile_source(path: Path) -> str:
         "rows_eight_ranks",
         "training_backward_ranks",
         "mixed_ranks",
+        "short_rows_loop",
         "places_loop",
         "rows_one_loop",  # of every size only by itself, which takes over a minute
         "decode_loop",

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   std::vector<ark::cuda_compile::NamedPlan> plans = ark::cuda_compile::plans();
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::training_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::small_tile_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::short_row_plans()) plans.push_back(plan);
   for (size_t i = 0, alone = plans.size(); i < alone; ++i) {
     plans.push_back(plans[i]);
     plans.back().name += "_ranks";

@@ -1,4 +1,4 @@
-// How many rows a tile of a row program has: a CTA's or a warp's.
+// How many rows a tile of a row program has: a CTA's, a warp's, or a few threads'.
 #include "support/tiled.h"
 
 using namespace ark;
@@ -6,16 +6,17 @@ using namespace ark::test;
 
 namespace {
 
+int64_t rows_of_tile(int64_t rows, int64_t width, int workers) {
+  Builder b;
+  auto x = b.input("x", {rows, width}), y = b.storage("y", {rows, width});
+  b.program_op(TaskKind::kRow, "rows", {rows, width}, 1, {b.dense_ref(x)}, {b.dense_ref(y)});
+  planner::Options options;
+  options.machine.num_workers = workers;
+  return find(tiled(b, options), "rows").record.params.program.tile;
+}
+
 /// Few rows of 4096 and more are a CTA's each; many rows of 4096, and shorter ones, a warp's.
 void test_long_rows() {
-  const auto rows_of_tile = [](int64_t rows, int64_t width, int workers) {
-    Builder b;
-    auto x = b.input("x", {rows, width}), y = b.storage("y", {rows, width});
-    b.program_op(TaskKind::kRow, "rows", {rows, width}, 1, {b.dense_ref(x)}, {b.dense_ref(y)});
-    planner::Options options;
-    options.machine.num_workers = workers;
-    return find(tiled(b, options), "rows").record.params.program.tile;
-  };
   for (const int64_t rows : {1, 8, 16}) expect_equal(rows_of_tile(rows, 4096, 132), 1, "few rows of 4096");
   expect_equal(rows_of_tile(17, 4096, 132), 8, "more rows of 4096");
   expect_equal(rows_of_tile(8, 4095, 132), 8, "few shorter rows");
@@ -23,9 +24,19 @@ void test_long_rows() {
   expect_equal(rows_of_tile(8, 4096, 4), 8, "not few for so many workers");
 }
 
+/// A tile of short rows has so many that it is worth its own cost; rows of a warp stay as few as balance asks for.
+void test_short_rows() {
+  expect_equal(rows_of_tile(100000, 64, 132), 256, "many rows of 64");
+  expect_equal(rows_of_tile(30000, 320, 132), 128, "many rows of 320");
+  expect_equal(rows_of_tile(2364, 197, 132), 32, "one turn of rows of 197");
+  expect_equal(rows_of_tile(1000, 64, 132), 8, "few rows of 64");
+  expect_equal(rows_of_tile(8192, 1024, 132), 32, "rows of 1024");
+}
+
 }  // namespace
 
 int main() {
   test_long_rows();
+  test_short_rows();
   return finish("long rows");
 }

@@ -60,6 +60,23 @@ ARK_DEVICE T lowest() {
   if constexpr (op::kIsFloat<T>) return static_cast<T>(-op::infinity());
   return static_cast<T>(0x8000000000000000ull);
 }
+/// NaN if one of them is. Which zero wins is open, as is the order of a reduction.
+template <class T>
+ARK_DEVICE T greater(T a, T b) {
+  return op::maximum(a, b);
+}
+template <>
+ARK_DEVICE float greater<float>(float a, float b) {
+  return maximum_or_nan(a, b);
+}
+template <class T>
+ARK_DEVICE T smaller(T a, T b) {
+  return op::minimum(a, b);
+}
+template <>
+ARK_DEVICE float smaller<float>(float a, float b) {
+  return minimum_or_nan(a, b);
+}
 template <class T>
 ARK_DEVICE T highest() {
   if constexpr (op::kIsFloat<T>) return static_cast<T>(op::infinity());
@@ -69,16 +86,16 @@ template <class T>
 struct MaxAccumulator {
   T value;
   ARK_DEVICE void start() { value = lowest<T>(); }
-  ARK_DEVICE void add(T x, i64) { value = op::maximum(value, x); }
-  ARK_DEVICE void merge(const MaxAccumulator& o) { value = op::maximum(value, o.value); }
+  ARK_DEVICE void add(T x, i64) { value = greater(value, x); }
+  ARK_DEVICE void merge(const MaxAccumulator& o) { value = greater(value, o.value); }
   ARK_DEVICE T result() const { return value; }
 };
 template <class T>
 struct MinAccumulator {
   T value;
   ARK_DEVICE void start() { value = highest<T>(); }
-  ARK_DEVICE void add(T x, i64) { value = op::minimum(value, x); }
-  ARK_DEVICE void merge(const MinAccumulator& o) { value = op::minimum(value, o.value); }
+  ARK_DEVICE void add(T x, i64) { value = smaller(value, x); }
+  ARK_DEVICE void merge(const MinAccumulator& o) { value = smaller(value, o.value); }
   ARK_DEVICE T result() const { return value; }
 };
 struct AnyAccumulator {

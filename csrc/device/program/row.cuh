@@ -1,6 +1,6 @@
 // kRow: a row program over blocks of `tile` rows. How its rows are walked is part of the program (codegen/row_form.h):
-// kThreads threads share a row, which they keep in registers (kChunks vectors each) or, kChunks = 0, stream in every
-// pass. Groups of threads are independent of each other.
+// kThreads threads share a row, which they keep in registers (kChunks vectors each, of kRows rows at once) or stream in
+// every pass (kChunks = 0). Groups of 32 threads and more are independent of each other.
 #pragma once
 #include "device/program/row_kept.cuh"
 #include "device/program/row_stream.cuh"
@@ -22,7 +22,7 @@ struct Row {
     Programs::row(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
       using P = decltype(program);
       if constexpr (P::kChunks > 0)
-        run_rows<P, KeptRow<P>>(consumer, task);
+        run_rows<P, KeptRows<P>>(consumer, task);
       else
         run_rows<P, StreamedRow<P>>(consumer, task);
     });
@@ -31,36 +31,47 @@ struct Row {
  private:
   template <class P, class Walk>
   static ARK_DEVICE void run_rows(Consumer& consumer, const Task& task) {
+    constexpr int kRows = P::kRows;
     const abi::OpRecord& r = *task.record;
     const abi::ProgramParams& p = r.params.program;
     const ProgramContext c(task, p.first_operand, consumer.worker, P::kVectorOperands);
     const RowGroup group{consumer, P::kThreads};
     const i64 end = min(p.num_rows, (task.first + static_cast<i64>(task.count)) * p.tile);
-    i64 n = task.first * p.tile + group.index();
+    const int own = group.index() - group.first(), step = kRows * group.count();
+    i64 n = task.first * p.tile + group.first();  // the same for all groups that take turns together
     if (n >= end) return;
     Walk walk{c, group, p.row_size};
-    unflatten<0, P::kDims - P::kReduceDims>(r, n, walk.row);
-    typename P::Scalars scalars{};
-    P::load_scalars(c, walk.row, scalars);
-    walk.load_ahead(walk.row);
+    walk.places.start(c, n + own, end, group.count());
+    typename P::Scalars scalars[kRows] = {};
+    load_scalars<P>(c, walk.places, scalars);
+    walk.load_ahead(walk.places);
 #pragma unroll 1
-    for (; n < end; n += group.count()) {
-      typename P::Uniform u{};
-      u.scalars = scalars;
+    for (; n < end; n += step) {
+      typename P::Uniform u[kRows] = {};
+      unrolled<kRows>([&](auto k) __attribute__((always_inline)) { u[k.value].scalars = scalars[k.value]; });
       walk.start(u);
-      i32 next[P::kDims] = {};
-      const bool more = n + group.count() < end;
-      if (more) {  // asked for while this row is worked on
-        unflatten<0, P::kDims - P::kReduceDims>(r, n + group.count(), next);
-        P::load_scalars(c, next, scalars);
+      RowPlaces<P> next = {};
+      const bool more = n + step < end;
+      if (more) {  // asked for while these rows are worked on
+        next.start(c, n + step + own, end, group.count());
+        load_scalars<P>(c, next, scalars);
       }
       walk.template run<0>(u, consumer.scratch(), RowNoSink{}, [&] {
         if (more) walk.load_ahead(next);
       });
-      if (P::kUniformStores && group.thread() == 0) P::uniform_stores(c, walk.row, u);
-#pragma unroll
-      for (int d = 0; d < P::kDims; ++d) walk.row[d] = next[d];
+      if (P::kUniformStores && group.thread() == 0)
+        unrolled<kRows>([&](auto k) __attribute__((always_inline)) {
+          if (walk.places.exists(k.value)) P::uniform_stores(c, walk.places.row[k.value], u[k.value]);
+        });
+      walk.places = next;
     }
+  }
+
+  template <class P>
+  static ARK_DEVICE void load_scalars(const ProgramContext& c, const RowPlaces<P>& places,
+                                      typename P::Scalars (&scalars)[P::kRows]) {
+    unrolled<P::kRows>(
+        [&](auto k) __attribute__((always_inline)) { P::load_scalars(c, places.row[k.value], scalars[k.value]); });
   }
 };
 

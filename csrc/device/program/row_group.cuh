@@ -4,7 +4,7 @@
 
 namespace ark::device {
 
-/// The threads that share a row: 32, 128 or 256 of them.
+/// The threads that share a row: 4, 8, 16, 32, 128 or 256 of them.
 struct RowGroup {
   const Consumer& consumer;
   int size;
@@ -12,6 +12,8 @@ struct RowGroup {
   ARK_DEVICE int thread() const { return consumer.thread() & (size - 1); }
   ARK_DEVICE int index() const { return consumer.thread() / size; }
   ARK_DEVICE int count() const { return kConsumerThreads / size; }
+  /// Index of the first group among those that must call reduce() together: the warp's.
+  ARK_DEVICE int first() const { return size < 32 ? consumer.thread() / 32 * (32 / size) : index(); }
   ARK_DEVICE void sync() const {
     if (size == kConsumerThreads)
       consumer.sync();
@@ -21,12 +23,14 @@ struct RowGroup {
       __syncwarp();
   }
   /// The accumulators of all threads of the group, merged in a fixed tree; every thread gets the result. `buffer`:
-  /// shared memory for 8 accumulators, used by every call (two barriers keep calls apart).
+  /// shared memory for 8 accumulators, used by every call (two barriers keep calls apart). All lanes of a warp call it
+  /// together.
   template <class A>
   ARK_DEVICE void reduce(A& acc, unsigned char* buffer) const {
     if constexpr (!A::kEmpty) {
 #pragma unroll
       for (int mask = 16; mask > 0; mask >>= 1) {
+        if (mask >= size) continue;
         A other = shuffle_xor(acc, mask);
         // the lower lane's part comes first, in both lanes
         if (consumer.lane() & mask) {
@@ -36,7 +40,7 @@ struct RowGroup {
           acc.merge(other);
         }
       }
-      if (size == 32) return;
+      if (size <= 32) return;
       A* parts = reinterpret_cast<A*>(buffer);
       const int warps = size / 32, first = index() * warps;
       if (consumer.lane() == 0) parts[consumer.warp()] = acc;
@@ -49,6 +53,20 @@ struct RowGroup {
       });
       sync();
     }
+  }
+};
+
+/// The accumulators of rows that are worked on at once, reduced side by side.
+template <class A, int kRows>
+struct RowAccumulators {
+  static constexpr bool kEmpty = A::kEmpty;
+  A row[kRows];
+
+  ARK_DEVICE void start() {
+    unrolled<kRows>([&](auto r) __attribute__((always_inline)) { row[r.value].start(); });
+  }
+  ARK_DEVICE void merge(const RowAccumulators& other) {
+    unrolled<kRows>([&](auto r) __attribute__((always_inline)) { row[r.value].merge(other.row[r.value]); });
   }
 };
 
@@ -65,8 +83,8 @@ ARK_DEVICE void row_coordinates(const ProgramContext& c, const i32 (&row)[P::kDi
 
 /// f(context, coordinates) of element `first` + kFurther of a row: one address per operand serves all that differ in
 /// kFurther only, which goes into the instruction.
-template <class P, int kFurther, class F>
-ARK_DEVICE void at_element(const ProgramContext& c, const i32 (&row)[P::kDims], i64 first, F&& f) {
+template <class P, int kFurther, class Context, class F>
+ARK_DEVICE void at_element(const Context& c, const i32 (&row)[P::kDims], i64 first, F&& f) {
   i32 x[P::kDims];
   if constexpr (P::kReduceDims == 1) {
     row_coordinates<P>(c, row, first, x);

@@ -3,6 +3,7 @@
 // is 1); the elements before and after go one by one.
 #pragma once
 #include "device/program/row_group.cuh"
+#include "device/program/row_places.cuh"
 
 namespace ark::device {
 
@@ -13,17 +14,19 @@ struct StreamedRow {
   const ProgramContext& c;
   const RowGroup& group;
   i64 row_size;
-  i32 row[P::kDims] = {};
-  i64 begin = 0, end = 0;  // of the vectors
+  RowPlaces<P> places = {};  // one row
+  i64 begin = 0, end = 0;    // of the vectors
 
-  ARK_DEVICE void load_ahead(const i32 (&)[P::kDims]) const {}
-  ARK_DEVICE void start(const typename P::Uniform&) {
-    begin = min(static_cast<i64>(P::head(c, row)), row_size);
+  ARK_DEVICE void load_ahead(const RowPlaces<P>&) const {}
+  ARK_DEVICE void start(const typename P::Uniform (&)[1]) {
+    begin = min(static_cast<i64>(P::head(c, places.row[0])), row_size);
     end = begin + (row_size - begin) / V * V;
   }
 
   template <int kPass, class Sink, class FirstDone>
-  ARK_DEVICE void run(typename P::Uniform& u, unsigned char* buffer, const Sink& sink, const FirstDone& first_done) {
+  ARK_DEVICE void run(typename P::Uniform (&all)[1], unsigned char* buffer, const Sink& sink,
+                      const FirstDone& first_done) {
+    typename P::Uniform& u = all[0];
     auto acc = P::accumulator(Pass<kPass>{});
     acc.start();
     constexpr int kMany = P::kInFlight[kPass], kFew = kMany > 1 ? kMany / 2 : 1;
@@ -41,7 +44,7 @@ struct StreamedRow {
     if constexpr (kEdges) edge.template use<kPass>(*this, u, acc, sink);
     group.reduce(acc, buffer);
     P::finish(acc, u);
-    if constexpr (kPass + 1 < P::kPasses) run<kPass + 1>(u, buffer, sink, first_done);
+    if constexpr (kPass + 1 < P::kPasses) run<kPass + 1>(all, buffer, sink, first_done);
   }
 
  private:
@@ -73,7 +76,7 @@ struct StreamedRow {
     ARK_DEVICE void each(const StreamedRow& r, F&& f) const {
       unrolled<kCount>([&](auto k) __attribute__((always_inline)) {
         if (!kAll && first + k.value * kStep >= limit) return;
-        at_element<P, k.value * kStep>(r.c, r.row, first,
+        at_element<P, k.value * kStep>(r.c, r.places.row[0], first,
                                        [&](const ProgramContext& place, const i32(&x)[P::kDims])
                                            __attribute__((always_inline)) { f(k, place, x); });
       });

@@ -123,7 +123,10 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
 
 // Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
 constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
-constexpr int64_t kRowElements = 32768;    // of a tile of rows
+constexpr int64_t kRowElements = 32768;  // of a tile of rows
+// Rows that fewer threads than a warp share (codegen/row_form): the worker reads and writes some 8192 elements in the 1.5
+// us of a tile's own cost.
+constexpr int64_t kShortRow = 640, kMostShortRows = 256, kShortRowElements = 65536, kTileCostElements = 8192;
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongestVector = 8;
 // Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096 on
@@ -195,9 +198,11 @@ int64_t rows_per_tile(const FusedOp& op, int64_t workers) {
   if (op.adds_parts && params.num_rows <= workers) return 1;  // many bytes an element: all workers read
   const bool is_long = params.row_size > (params.num_rows <= std::min(kFewRows, workers) ? kLongFewRow : kLongRow);
   const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
-  const int64_t least = is_long ? 1 : kConsumerWarps,
-                most = is_long ? 2 : std::max(least, std::min<int64_t>(64, kRowElements / row));
-  const int64_t tile_cost = is_long ? 0 : 4;  // in rows
+  const bool is_short = row <= kShortRow;
+  const int64_t fitting =
+      is_short ? std::min(kMostShortRows, kShortRowElements / row) : std::min<int64_t>(64, kRowElements / row);
+  const int64_t least = is_long ? 1 : kConsumerWarps, most = is_long ? 2 : std::max(least, fitting);
+  const int64_t tile_cost = is_long ? 0 : is_short ? kTileCostElements / row : 4;  // in rows
   int64_t best = least, best_cost = INT64_MAX;
   for (int64_t rows = least; rows <= most; rows *= 2) {
     const int64_t cost = ceil_div(ceil_div(params.num_rows, rows), workers) * (rows + tile_cost);

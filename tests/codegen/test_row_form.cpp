@@ -1,0 +1,139 @@
+// How the threads of a worker share rows, by the rows' length (codegen/row_form.h).
+#include <string>
+
+#include "base/check.h"
+#include "codegen/row_form.h"
+#include "support/check.h"
+
+using namespace ark;
+using namespace ark::test;
+using codegen::RowForm;
+
+namespace {
+
+/// y = x / sum(x) along the row.
+Program normalized(DType type) {
+  Program p;
+  p.kind = ProgramKind::kRow;
+  p.num_dims = 2, p.reduce_dims = 1, p.num_operands = 2;
+  Instr load{.op = Opcode::kLoad, .dtype = type}, sum{.op = Opcode::kReduce, .dtype = DType::kF32};
+  Instr divide{.op = Opcode::kDiv, .dtype = DType::kF32}, store{.op = Opcode::kStore, .dtype = type};
+  load.operand = 0;
+  sum.a = 0, sum.aux = static_cast<int16_t>(ReduceOp::kSum);
+  divide.a = 0, divide.b = 1;
+  store.operand = 1, store.a = 2;
+  p.instrs = {load, sum, divide, store};
+  return p;
+}
+
+plan::Op rows_of(DType type, int64_t rows, int64_t length, int64_t tile = 64) {
+  plan::Op op;
+  op.name = cat(rows, " x ", length);
+  op.record.kind = abi::TaskKind::kRow;
+  op.record.size[0] = static_cast<int>(rows), op.record.size[1] = static_cast<int>(length);
+  abi::ProgramParams& p = op.record.params.program;
+  p.num_dims = 2, p.reduce_dims = 1, p.num_rows = rows, p.row_size = length, p.tile = tile;
+  op.operands.resize(2);
+  for (abi::Operand& o : op.operands) {
+    o.dtype = static_cast<short>(type);
+    o.stride[0] = length, o.stride[1] = 1;
+    const int64_t whole = 16 / size_bytes(type);
+    o.vector = static_cast<signed char>(length % whole == 0 ? whole : 1);
+    o.index_operand = -1;
+  }
+  return op;
+}
+
+RowForm form_of(DType type, int64_t length, int64_t tile = 64) {
+  const plan::Op op = rows_of(type, 10000, length, tile);
+  return codegen::row_form(normalized(type), {&op});
+}
+
+/// A lane has at most five vectors of a row; several rows where it has one or two.
+void test_lanes() {
+  struct Case {
+    int64_t length;
+    int threads, chunks, rows;
+    bool full;
+  };
+  for (const Case& c :
+       {Case{8, 4, 1, 4, false}, Case{32, 4, 1, 4, true}, Case{64, 8, 1, 4, true}, Case{72, 4, 3, 1, false},
+        Case{128, 8, 2, 2, true}, Case{200, 8, 4, 1, false}, Case{256, 8, 4, 1, true}, Case{320, 8, 5, 1, true},
+        Case{384, 16, 3, 1, true}, Case{640, 16, 5, 1, true}, Case{768, 32, 3, 1, true}, Case{1024, 32, 4, 1, true}}) {
+    const RowForm form = form_of(DType::kBF16, c.length);
+    const std::string got = cat(form.threads, " threads, ", form.chunks, " chunks, ", form.rows, " rows, ", form.full);
+    EXPECT_EQ(got, cat(c.threads, " threads, ", c.chunks, " chunks, ", c.rows, " rows, ", c.full));
+  }
+  EXPECT_EQ(form_of(DType::kF32, 64).threads, 8);  // 16 vectors
+  EXPECT_EQ(form_of(DType::kF32, 64).rows, 2);
+}
+
+/// x * w + y: operands of a row op whose rows begin at `stride`, `w` the same for all rows.
+RowForm weighted_form(int64_t length, int64_t stride_of_x, int64_t stride_of_y) {
+  Program p = normalized(DType::kBF16);
+  p.num_operands = 3;
+  Instr weight = p.instrs[0];
+  weight.operand = 2;
+  p.instrs.insert(p.instrs.begin() + 1, weight);
+  p.instrs[2].a = 1;  // the weights' sum
+  p.instrs[3].a = 0, p.instrs[3].b = 2;
+  p.instrs[4].a = 3;
+  plan::Op op = rows_of(DType::kBF16, 10000, length);
+  op.operands.push_back(op.operands[0]);
+  op.operands[0].stride[0] = stride_of_x, op.operands[1].stride[0] = stride_of_y, op.operands[2].stride[0] = 0;
+  return codegen::row_form(p, {&op});
+}
+
+/// Rows off alignment keep the aligned vectors that they touch; loads that are off by another number are shifted.
+void test_off_alignment() {
+  const RowForm alike = form_of(DType::kBF16, 197);
+  EXPECT(alike.edges && alike.vector_operands == 3u && alike.vector == 8);
+  EXPECT_EQ(cat(alike.threads, " ", alike.chunks), std::string("8 4"));  // 26 vectors at most
+  EXPECT(!alike.full && alike.ahead_operands == 1u);
+  EXPECT(codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 249)));
+  EXPECT(!codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 250)));  // may touch 33
+  const RowForm shifted = weighted_form(197, 197, 197), both = weighted_form(197, 203, 197);
+  EXPECT(shifted.edges && shifted.chunks > 0 && shifted.vector_operands == 3u && shifted.shifted_operands == 4u);
+  EXPECT(both.edges && both.chunks > 0 && both.vector_operands == 2u);  // that it stores to
+  plan::Op sparse = rows_of(DType::kBF16, 77, 197);
+  sparse.operands.push_back(sparse.operands[0]);
+  EXPECT(codegen::row_form_serves(both, sparse));
+  sparse.operands[2].stride[1] = 2;
+  EXPECT(!codegen::row_form_serves(both, sparse));
+  const RowForm streamed = form_of(DType::kBF16, 30001);
+  EXPECT(streamed.edges && streamed.chunks == 0);
+  const RowForm long_rows = weighted_form(30001, 30003, 30001);  // only kept rows can be shifted
+  EXPECT(!long_rows.edges && long_rows.vector == 1);
+}
+
+/// A tile of few rows keeps its warps together.
+void test_few_rows() {
+  EXPECT_EQ(form_of(DType::kBF16, 64, 2).threads, 128);
+  EXPECT_EQ(form_of(DType::kBF16, 64, 1).threads, 256);
+  EXPECT_EQ(form_of(DType::kBF16, 64, 1).rows, 1);
+}
+
+/// Code for rows of several lengths serves shorter ones, not longer ones.
+void test_other_lengths() {
+  const plan::Op first = rows_of(DType::kBF16, 10000, 64), second = rows_of(DType::kBF16, 500, 104);
+  const RowForm both = codegen::row_form(normalized(DType::kBF16), {&first, &second});
+  EXPECT(!both.full && both.ahead_operands == 0);
+  EXPECT_EQ(both.threads, 8);
+  EXPECT_EQ(both.chunks, 2);
+  for (const int64_t length : {8, 64, 104, 128})
+    EXPECT(codegen::row_form_serves(both, rows_of(DType::kBF16, 3000, length)));
+  EXPECT(!codegen::row_form_serves(both, rows_of(DType::kBF16, 3000, 136)));
+  EXPECT(!codegen::row_form_serves(both, rows_of(DType::kBF16, 3000, 64, 2)));  // needs more threads
+  EXPECT(codegen::row_form_serves(form_of(DType::kBF16, 64), rows_of(DType::kBF16, 77, 64)));
+  EXPECT(!codegen::row_form_serves(form_of(DType::kBF16, 64), rows_of(DType::kBF16, 77, 56)));
+}
+
+}  // namespace
+
+int main() {
+  test_lanes();
+  test_off_alignment();
+  test_few_rows();
+  test_other_lengths();
+  return result("row form");
+}
