@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # collecting tests never starts CUDA: some fork afterwards
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads that wait for work take a sixth of them
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
