@@ -15,7 +15,8 @@ namespace ark::runtime {
 namespace {
 
 /// Of an earlier process: what this one does not come to must not be there.
-constexpr const char* kLaterFiles[] = {"bound.txt", "fused.txt", "plan.txt", "plan.json", "run.txt", "source.cu", "error.txt"};
+constexpr const char* kLaterFiles[] = {"bound.txt", "fused.txt", "plan.txt", "plan.json",
+                                       "run.txt",   "source.cu", "error.txt"};
 
 /// How many graphs of a name have failed in this process.
 class Failures {
@@ -93,7 +94,8 @@ void Dump::run(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
   if (!*this) return;
   try {
     write("run.txt", plan::to_string(plan::as_run(plan, numbers)));
-  } catch (const std::exception& error) {  // a saved plan, unverified: the target's error is the same with and without a dump
+  } catch (const std::exception&
+               error) {  // a saved plan, unverified: the target's error is the same with and without a dump
     log::warn("ARK_DUMP: no run.txt of ", plan.name, " (", error.what(), ")");
   }
 }

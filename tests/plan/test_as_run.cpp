@@ -1,10 +1,9 @@
 // The plan as the GPU runs it: what `pack` lays out, and what the text of a dump says.
-#include "plan/as_run.h"
-
 #include <bit>
 #include <cstring>
 
 #include "codegen/kernel.h"
+#include "plan/as_run.h"
 #include "plan/params.h"
 #include "planner/planner.h"
 #include "support/check.h"
@@ -78,7 +77,8 @@ void test_flags() {
   const plan::Plan plan = decode_plan(), run = plan::as_run(plan);
   int waits = 0, arrivals = 0, words = 0;
   for (const plan::Op& op : plan.ops) {
-    waits += op.record.num_waits - std::popcount(op.flags.dropped_waits) + static_cast<int>(op.flags.added_waits.size());
+    waits +=
+        op.record.num_waits - std::popcount(op.flags.dropped_waits) + static_cast<int>(op.flags.added_waits.size());
     arrivals += op.record.num_arrivals - std::popcount(op.flags.dropped_arrivals);
     words += std::popcount(op.flags.operands);
   }
@@ -94,7 +94,8 @@ void test_flags() {
     for (size_t k = 0; k < plan.ops[i].operands.size(); ++k) {
       if ((plan.ops[i].flags.operands >> k & 1) == 0) continue;
       const abi::Operand& o = plan.ops[i].operands[k];
-      const int64_t word = int64_t{plan.num_counters} * abi::kCounterStride + plan.buffers[o.slot].first_word + o.offset;
+      const int64_t word =
+          int64_t{plan.num_counters} * abi::kCounterStride + plan.buffers[o.slot].first_word + o.offset;
       EXPECT(count(text, cat("  operand ", k, ": flag words bf16 + ", word, " strides ")) > 0);
     }
 }
