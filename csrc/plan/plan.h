@@ -146,8 +146,8 @@ struct KernelNumbers {
   std::vector<int32_t> program;  // per program of the plan; empty: its own number
   std::vector<int32_t> form;     // per op: form of few-row product, or -1; empty: Op::form
 };
-/// The ops as the GPU runs them (plan/as_run.h), laid out. Throws InternalError when a record breaks a limit of abi.h or
-/// an item names tiles that are not there.
+/// The ops as the GPU runs them (plan/as_run.h), laid out. Throws InternalError when a record breaks a limit of abi.h
+/// or an item names tiles that are not there.
 Packed pack(const Plan& plan, const KernelNumbers& numbers = {});
 
 /// The enumerator without `k`, in snake case: "matmul_tile".

@@ -94,8 +94,8 @@ void Dump::run(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
   if (!*this) return;
   try {
     write("run.txt", plan::to_string(plan::as_run(plan, numbers)));
-  } catch (const std::exception&
-               error) {  // a saved plan, unverified: the target's error is the same with and without a dump
+  } catch (const std::exception& error) {
+    // Of a saved plan, which is not verified. The target's error is the same with and without a dump.
     log::warn("ARK_DUMP: no run.txt of ", plan.name, " (", error.what(), ")");
   }
 }
