@@ -70,7 +70,7 @@ inline int64_t num_tiles(const abi::OpRecord& record) {
 }
 
 /// What the loop kernel does otherwise than the record says, because vectors travel in flagged words (flag_words.h).
-/// The host target runs the record.
+/// The host target runs the record; plan/as_run.h applies the flags for the GPU.
 struct Flags {
   uint32_t operands = 0;               // bit i: operand i comes in flagged words (first 32)
   uint32_t dropped_waits = 0;          // bit i: it does not wait as wait i of the record says
@@ -141,14 +141,13 @@ struct Packed {
 };
 /// Lines (of abi::kCounterStride words) that the counters of a run take, and its flagged words behind them.
 inline int64_t counter_lines(const Plan& plan) { return plan.num_counters + plan.num_flag_words / abi::kCounterStride; }
-/// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot).
-uint32_t packed_slot(const Plan& plan, uint32_t slot);
 /// The code of a kernel that was not made for this plan alone (codegen/kernel.h): what its records have to say.
 struct KernelNumbers {
   std::vector<int32_t> program;  // per program of the plan; empty: its own number
   std::vector<int32_t> form;     // per op: form of few-row product, or -1; empty: Op::form
 };
-/// Throws InternalError when a record breaks a limit of abi.h or an item names tiles that are not there.
+/// The ops as the GPU runs them (plan/as_run.h), laid out. Throws InternalError when a record breaks a limit of abi.h
+/// or an item names tiles that are not there.
 Packed pack(const Plan& plan, const KernelNumbers& numbers = {});
 
 /// The enumerator without `k`, in snake case: "matmul_tile".

@@ -124,6 +124,12 @@ std::string words_text(const Plan& plan) {
   return out + "\n";
 }
 
+/// As in a plan, or as the kernel reads it (plan/as_run.h).
+std::string slot_text(uint32_t slot) {
+  if (slot == abi::kFlagSlot) return "flag words";
+  return (slot & abi::kBoxSlot) != 0 ? cat("box slot ", slot & ~abi::kBoxSlot) : cat("slot ", slot);
+}
+
 std::string op_text(const Op& op, size_t index) {
   const abi::OpRecord& r = op.record;
   std::string out = cat("op ", index, ' ', name(r.kind), " grid ", list(r.grid), " size ", list(r.size), "  # ",
@@ -135,8 +141,8 @@ std::string op_text(const Op& op, size_t index) {
       out += cat("  operand ", i, ": none\n");
       continue;
     }
-    out += cat("  operand ", i, ": slot ", o.slot, ' ', name(static_cast<DType>(o.dtype)), " + ", o.offset, " strides ",
-               list(o.stride), o.vector > 1 ? cat(" vector ", int{o.vector}) : "",
+    out += cat("  operand ", i, ": ", slot_text(o.slot), ' ', name(static_cast<DType>(o.dtype)), " + ", o.offset,
+               " strides ", list(o.stride), o.vector > 1 ? cat(" vector ", int{o.vector}) : "",
                o.index_operand >= 0 ? cat(" indexed by ", int{o.index_operand}) : "", "\n");
   }
   for (int i = 0; i < r.num_waits; ++i) out += cat("  wait ", wait_text(r.wait[i]));
@@ -169,11 +175,12 @@ std::string to_string(const Plan& plan) {
     if (!o.whole) out += cat(" as ", list(o.sizes), " strides ", list(o.strides), " + ", o.offset);
     out += "\n";
   }
-  for (size_t i = 0; i < plan.programs.size(); ++i) out += cat("program ", i, ": ", to_string(plan.programs[i]));
+  for (size_t i = 0; i < plan.programs.size(); ++i)
+    if (!plan.programs[i].instrs.empty()) out += cat("program ", i, ": ", to_string(plan.programs[i]));
   for (size_t i = 0; i < plan.maps.size(); ++i) {
     const TensorMap& m = plan.maps[i];
-    out += cat("map ", i, ": slot ", m.slot, " + ", m.offset_bytes, ' ', name(m.dtype), list(m.sizes), " strides ",
-               list(m.strides_bytes), " box ", list(m.box), "\n");
+    out += cat("map ", i, ": ", slot_text(m.slot), " + ", m.offset_bytes, ' ', name(m.dtype), list(m.sizes),
+               " strides ", list(m.strides_bytes), " box ", list(m.box), "\n");
   }
   for (size_t i = 0; i < plan.ops.size(); ++i) out += op_text(plan.ops[i], i);
   for (size_t w = 0; w < plan.lists.size(); ++w) {

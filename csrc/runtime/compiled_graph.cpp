@@ -93,7 +93,10 @@ std::unique_ptr<targets::Executable> CompiledGraph::make(plan::Plan plan, const 
   cuda.trace = cuda.trace || trace;
   cuda.kernel = kernel.kernel;
   cuda.numbers = kernel.numbers;
-  if (dump) cuda.on_source = [dump](const std::string& text) { dump->source(text); };
+  if (dump) {
+    dump->run(plan, kernel.numbers);
+    cuda.on_source = [dump](const std::string& text) { dump->source(text); };
+  }
   return targets::make_cuda(std::move(plan), cuda);
 }
 

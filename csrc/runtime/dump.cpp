@@ -8,13 +8,15 @@
 #include "base/env.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "plan/as_run.h"
 #include "planner/fuse/fused.h"
 
 namespace ark::runtime {
 namespace {
 
 /// Of an earlier process: what this one does not come to must not be there.
-constexpr const char* kLaterFiles[] = {"bound.txt", "fused.txt", "plan.txt", "plan.json", "source.cu", "error.txt"};
+constexpr const char* kLaterFiles[] = {"bound.txt", "fused.txt", "plan.txt", "plan.json",
+                                       "run.txt",   "source.cu", "error.txt"};
 
 /// How many graphs of a name have failed in this process.
 class Failures {
@@ -86,6 +88,16 @@ void Dump::planned(const plan::Plan& plan) {
   if (!*this) return;
   write("plan.txt", plan::to_string(plan));
   write("plan.json", plan::to_json(plan));
+}
+
+void Dump::run(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
+  if (!*this) return;
+  try {
+    write("run.txt", plan::to_string(plan::as_run(plan, numbers)));
+  } catch (const std::exception& error) {
+    // Of a saved plan, which is not verified. The target's error is the same with and without a dump.
+    log::warn("ARK_DUMP: no run.txt of ", plan.name, " (", error.what(), ")");
+  }
 }
 
 void Dump::source(const std::string& text) {

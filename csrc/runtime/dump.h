@@ -23,7 +23,9 @@ class Dump final : public planner::Stages {
   void bound(const ir::Graph& graph);                     // bound.txt
   void fused(const planner::FusedGraph& graph) override;  // fused.txt
   void planned(const plan::Plan& plan) override;  // plan.txt, plan.json: before the verifier, which may refuse it
-  void source(const std::string& text);           // source.cu, before it is compiled
+  /// run.txt: the ops as the GPU runs them (plan/as_run.h); no file where they cannot, which the target tells.
+  void run(const plan::Plan& plan, const plan::KernelNumbers& numbers);
+  void source(const std::string& text);  // source.cu, before it is compiled
   /// error.txt. A later graph of the same name gets another folder.
   void failed(const std::string& error) noexcept;
 

@@ -2,12 +2,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/files.h"
 #include "planner/planner.h"
 #include "runtime/compiled_graph.h"
 #include "runtime/dump.h"
 #include "support/check.h"
-#include "support/graph_builder.h"
+#include "support/exchange_cases.h"
+#include "support/model_graph.h"
 
 using namespace ark;
 
@@ -32,8 +35,87 @@ void test_target_that_does_not_load(const std::string& root) {
   options.cuda.device = 99;  // where there is a driver there are fewer
   runtime::CompiledGraph graph(doubled("bad"), runtime::TargetKind::kCuda, options);
   EXPECT_THROW(DeviceError, graph.specialise({}), "");
-  for (const char* file : {"graph.json", "bound.txt", "fused.txt", "plan.json", "source.cu", "error.txt"})
+  for (const char* file : {"graph.json", "bound.txt", "fused.txt", "plan.json", "run.txt", "source.cu", "error.txt"})
     expect_file(root + "/bad/" + file);
+}
+
+/// For a device that is not there: what is written before the kernel is loaded.
+runtime::CompiledGraph for_no_device(const std::string& root, ir::Graph graph, const std::string& name) {
+  runtime::Options options;
+  options.dump_folder = root;
+  options.cuda.device = 99;
+  graph.name = name;
+  return {std::move(graph), runtime::TargetKind::kCuda, options};
+}
+
+std::string text_of(const std::string& path) { return files::read(path).value_or(""); }
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// plan.txt says what is decided, run.txt what the kernel reads.
+void test_run_of_flags_and_boxes(const std::string& root) {
+  auto [m, x] = test::decode_step();
+  m.graph.outputs = {x};
+  EXPECT_THROW(DeviceError, for_no_device(root, m.graph, "flags").specialise({}), "");
+  const std::string planned = text_of(root + "/flags/plan.txt"), run = text_of(root + "/flags/run.txt");
+  EXPECT(has(planned, "  drops waits [") && !has(planned, ": flag words "));
+  EXPECT(!has(run, "  drops waits [") && !has(run, "flagged operands") && has(run, ": flag words bf16 + "));
+  EXPECT_THROW(DeviceError, for_no_device(root, test::exchange_cases::all_reduce(2).graph, "boxes").specialise({}), "");
+  EXPECT(!has(text_of(root + "/boxes/plan.txt"), ": box slot "));
+  EXPECT(has(text_of(root + "/boxes/run.txt"), ": box slot "));
+}
+
+/// x [8, n] -> exp(sums of its rows). Short rows are one op, long ones two, of which the first has another program.
+ir::Graph exp_of_sums() {
+  test::GraphBuilder b;
+  b.graph.symbols = {"n"};
+  b.graph.exprs = {{"sym", 0, {}}};
+  const ir::ValueId x = b.input(DType::kF32, {8, 1}), sum = b.value(DType::kF32, {8});
+  ir::Value& value = b.graph.values[static_cast<size_t>(x)];
+  value.sizes[1] = value.strides[0] = {.expr = 0};
+  b.node(ir::OpKind::kReduce, {x}, {sum}).attrs.dims = {1};
+  b.graph.outputs = {b.pointwise(Opcode::kExp, {sum}, DType::kF32, {8})};
+  return b.graph;
+}
+
+/// The text of a program of a plan's text; empty: it has none of the number.
+std::string program_text(const std::string& plan, int number) {
+  const std::string begin = cat("\nprogram ", number, ": ");
+  const size_t at = plan.find(begin), end = std::min(plan.find("\nprogram ", at + 1), plan.find("\nop ", at + 1));
+  return at == std::string::npos ? "" : plan.substr(at + begin.size(), end - at - begin.size());
+}
+
+/// Of the first line of an op's parameters.
+int program_of(const std::string& plan, int op) {
+  const size_t at = plan.find("\n  program ", plan.find(cat("\nop ", op, ' ')));
+  return at == std::string::npos ? -1 : std::stoi(plan.substr(at + 11));
+}
+
+/// The plan of other sizes finds its programs under the numbers of the kernel that was made for the first.
+void test_run_of_a_shared_kernel(const std::string& root) {
+  runtime::CompiledGraph graph = for_no_device(root, exp_of_sums(), "sums");
+  for (const int64_t n : {4, 1 << 18}) EXPECT_THROW(DeviceError, graph.specialise(std::vector<int64_t>{n}), "");
+  const std::string few = text_of(root + "/sums-n=4/run.txt"), planned = text_of(root + "/sums-n=262144/plan.txt"),
+                    run = text_of(root + "/sums-n=262144/run.txt");
+  EXPECT(!program_text(few, 0).empty() && program_text(run, 0) == program_text(few, 0));
+  EXPECT(program_text(planned, 0) != program_text(run, 0));
+  for (const int op : {0, 1}) {
+    EXPECT(program_of(planned, op) >= 0 && program_of(run, op) != program_of(planned, op));
+    EXPECT(program_text(run, program_of(run, op)) == program_text(planned, program_of(planned, op)));
+  }
+}
+
+/// A saved plan that no kernel can read: its error is what it is without a dump.
+void test_run_of_what_cannot(const std::string& root) {
+  plan::Plan plan = planner::make_plan(ir::bind(doubled("cannot"), {}), {});
+  runtime::Options options;
+  options.dump_folder = root;
+  plan.ops[0].operands[0].slot = 1000;
+  options.saved_plan = plan::to_json(plan);
+  options.cuda.device = 99;
+  runtime::CompiledGraph graph(doubled("cannot"), runtime::TargetKind::kCuda, options);
+  EXPECT_THROW(DeviceError, graph.specialise({}), "");
+  for (const char* file : {"plan.txt", "source.cu", "error.txt"}) expect_file(root + "/cannot/" + file);
+  if (files::read(root + "/cannot/run.txt")) test::fail("there is a run.txt", __FILE__, __LINE__);
 }
 
 void expect_no_file(const std::string& path) {
@@ -91,10 +173,13 @@ int main() {
   char root[] = "/tmp/ark-dump-XXXXXX";
   if (!mkdtemp(root)) return 1;
   test_target_that_does_not_load(root);
+  test_run_of_flags_and_boxes(root);
+  test_run_of_a_shared_kernel(root);
+  test_run_of_what_cannot(root);
   test_pass_that_refuses(root);
   test_process_that_dies(root);
   test_nothing_is_written_unasked(root);
-  for (const char* name : {"bad", "slots", "dead"}) {
+  for (const char* name : {"bad", "flags", "boxes", "sums-n=4", "sums-n=262144", "cannot", "slots", "dead"}) {
     const std::string folder = cat(root, "/", name);
     for (const std::string& file : files::list(folder)) files::remove(cat(folder, "/", file));
     rmdir(folder.c_str());

@@ -142,7 +142,7 @@ struct MatmulRowsParams {
   i32 prologue, prologue_operand;  // program that yields the activation (m, k); its first operand
   i32 weights_immutable;
   i32 dtype;  // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
-  i32 form;   // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::pack
+  i32 form;   // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::run_op
   Segment segment[kMaxSegments];
 };
 

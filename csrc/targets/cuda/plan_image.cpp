@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "plan/as_run.h"
 
 namespace ark::cuda {
 namespace {
@@ -31,8 +32,7 @@ PlanImage lay_out(const plan::Plan& plan, const plan::KernelNumbers& numbers) {
         packed.list_begin.size(), " lists for ", plan.num_workers, " workers");
   std::vector<abi::TensorMapPatch> patches;
   for (size_t i = 0; i < plan.maps.size(); ++i)
-    patches.push_back(
-        {plan::packed_slot(plan, plan.maps[i].slot), static_cast<abi::u32>(i), plan.maps[i].offset_bytes});
+    patches.push_back({plan::run_slot(plan, plan.maps[i].slot), static_cast<abi::u32>(i), plan.maps[i].offset_bytes});
   image.patches = append(image.bytes, patches.data(), patches.size() * sizeof(abi::TensorMapPatch));
   std::vector<abi::PoisonRange> poison;
   for (size_t i = 0; i < plan.buffers.size(); ++i)
