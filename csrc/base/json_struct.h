@@ -1,6 +1,6 @@
 // Structs to and from JSON by description: specialise Fields<T> with the names and members of T and Enumerators<E> with
 // the names of E, or Custom<T> with functions of its own. A member equal to its default is neither written nor
-// required.
+// required. Keys that older texts have and no member takes any more: Fields<T>::retired, an array of their names.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -66,6 +66,15 @@ struct IsVector<std::vector<T>> : std::true_type {};
 template <class T>
 void read(const Value& from, T& to, const Path& path);
 
+/// A reader skips it, whatever its value is.
+template <class T>
+constexpr bool is_retired(std::string_view key) {
+  if constexpr (requires { Fields<T>::retired; })
+    return std::ranges::find(Fields<T>::retired, key) != Fields<T>::retired.end();
+  else
+    return false;
+}
+
 template <class T>
 void read_fields(const Value& from, T& to, const Path& path) {
   const Object* members = from.get_if<Object>();
@@ -88,7 +97,7 @@ void read_fields(const Value& from, T& to, const Path& path) {
   if (used == members->size()) return;
   for (const Member& m : *members) {
     bool known = std::apply([&](const auto&... f) { return ((f.name == m.key) || ...); }, Fields<T>::list);
-    check<UserError>(known, path, ": unknown key \"", m.key, "\"");
+    check<UserError>(known || is_retired<T>(m.key), path, ": unknown key \"", m.key, "\"");
   }
 }
 

@@ -40,7 +40,7 @@ enum class TensorMapSwizzle : int { kNone = 0, k32B, k64B, k128B };
 enum class TensorMapPromotion : int { kNone = 0, k64B, k128B, k256B };
 enum class TensorMapFill : int { kZero = 0 };
 
-enum class LaunchAttributeId : int { kCooperative = 2, kClusterDimension = 4, kProgrammaticSerialization = 6 };
+enum class LaunchAttributeId : int { kCooperative = 2, kProgrammaticSerialization = 6 };
 struct LaunchAttribute {
   LaunchAttributeId id;
   char pad[4];
@@ -48,9 +48,6 @@ struct LaunchAttribute {
     char bytes[64];
     int cooperative;
     int programmatic;
-    struct {
-      unsigned x, y, z;
-    } cluster;
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72);

@@ -1,7 +1,9 @@
 // plan::to_json and from_json. A record is written by its named parts: only the parameters of its kind, only the waits
 // and arrivals that it has.
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <string_view>
 #include <tuple>
 
 #include "ir/names_json.h"
@@ -190,8 +192,8 @@ struct Fields<abi::MatmulTileParams> {
                                           field("first_operand", &T::first_operand),
                                           field("pair_distance", &T::pair_distance),
                                           field("dtype", &T::dtype),
-                                          field("group_m", &T::group_m),
                                           field("a_immutable", &T::a_immutable)};
+  static constexpr std::array retired{std::string_view("group_m")};
 };
 template <>
 struct Fields<abi::AttentionParams> {
@@ -373,10 +375,6 @@ struct Fields<TensorMap> {
                  field("sizes", &T::sizes), field("strides_bytes", &T::strides_bytes), field("box", &T::box)};
 };
 template <>
-struct Fields<Layout> {
-  static constexpr auto list = std::tuple{field("pages", &Layout::pages), field("cluster", &Layout::cluster)};
-};
-template <>
 struct Fields<Loop> {
   static constexpr auto list = std::tuple{field("carried", &Loop::carried), field("go_slot", &Loop::go_slot),
                                           field("arrivals", &Loop::arrivals)};
@@ -385,7 +383,6 @@ template <>
 struct Fields<Plan> {
   static constexpr auto list = std::tuple{field("name", &Plan::name),
                                           field("num_workers", &Plan::num_workers),
-                                          field("layout", &Plan::layout),
                                           field("buffers", &Plan::buffers),
                                           field("fresh", &Plan::fresh),
                                           field("outputs", &Plan::outputs),
@@ -404,6 +401,7 @@ struct Fields<Plan> {
                                           field("world", &Plan::world),
                                           field("box_bytes", &Plan::box_bytes),
                                           field("loop", &Plan::loop)};
+  static constexpr std::array retired{std::string_view("layout")};
 };
 
 }  // namespace ark::json

@@ -91,13 +91,6 @@ struct Op {
   Flags flags;
 };
 
-/// CTA layout: 384 threads = 1 service warpgroup (loaders, list, stores) and 2 consumer warpgroups; ring of `pages` x
-/// 16 KB.
-struct Layout {
-  int32_t pages = 12;
-  int32_t cluster = 1;
-};
-
 /// A plan that may run several times in one launch. Between two iterations is a border, which orders them as the end of
 /// a launch does: no tile of an iteration begins before all tiles of the one before have ended.
 struct Loop {
@@ -109,7 +102,6 @@ struct Loop {
 struct Plan {
   std::string name;
   int32_t num_workers = 132;
-  Layout layout;
   std::vector<Buffer> buffers;
   std::vector<FreshTensor> fresh;
   std::vector<Output> outputs;

@@ -70,8 +70,8 @@ std::string params_text(const abi::MatmulRowsParams& p) {
 std::string params_text(const abi::MatmulTileParams& p) {
   return cat("batch ", p.batch, ", m ", p.m, ", n ", p.n, ", k ", p.k, ", tile ", p.tile_m, " x ", p.tile_n, " x ",
              p.tile_k, ", maps ", p.map_a, ' ', p.map_b, ", k major ", p.a_k_major, ' ', p.b_k_major, ", program ",
-             p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance, ", group ", p.group_m,
-             ", immutable ", p.a_immutable, ' ', p.b_immutable);
+             p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance, ", immutable ",
+             p.a_immutable, ' ', p.b_immutable);
 }
 
 std::string params_text(const abi::AttentionParams& p) {
@@ -155,10 +155,9 @@ std::string op_text(const Op& op, size_t index) {
 }  // namespace
 
 std::string to_string(const Plan& plan) {
-  std::string out = cat("plan ", plan.name, ": ", plan.num_workers, " workers, ", plan.layout.pages, " pages, cluster ",
-                        plan.layout.cluster, ", ", plan.num_counters, " counters, arena ", plan.arena_bytes,
-                        " bytes, moves ", plan.bytes, " bytes, ", plan.flops, " flops, predicted ", plan.predicted_ms,
-                        " ms, floor ", plan.floor_ms, " ms\n");
+  std::string out = cat("plan ", plan.name, ": ", plan.num_workers, " workers, ", plan.num_counters,
+                        " counters, arena ", plan.arena_bytes, " bytes, moves ", plan.bytes, " bytes, ", plan.flops,
+                        " flops, predicted ", plan.predicted_ms, " ms, floor ", plan.floor_ms, " ms\n");
   if (plan.world > 1)
     out += cat("group '", plan.group, "' of ", plan.world, " ranks, boxes of ", plan.box_bytes, " bytes, twice\n");
   if (!plan.loop.carried.empty())

@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) loop(const __grid_constant_
   const Span<2> in(p.in, p.count * 2), out(p.out, p.count * 2);
   const u32 packet = warp * lanes + lane % lanes, limit = static_cast<u32>(in.blocks<2>());
   const bool owns = lane < lanes && packet < limit;
-  ResidentAllReduce<ElementOf<7>, WORLD, ReduceOp::kSum> all_reduce(p, first, min(packet, limit - 1), owns);
+  ResidentAllReduce<ElementOf<ark::abi::kTypeBF16>, WORLD, ReduceOp::kSum> all_reduce(p, first, min(packet, limit - 1), owns);
   u32 own[1][2];
   in.load_many(own, packet, 1);
   for (int i = 0; i < n; i++)

@@ -167,7 +167,6 @@ struct MatmulTileParams {
   i32 program, first_operand;  // epilogue
   i32 pair_distance;
   i32 dtype;
-  i32 group_m;  // tiles are visited in groups of so many m blocks (L2 reuse)
   i32 a_immutable;
 };
 

@@ -286,9 +286,9 @@ struct AttentionDecode {
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
     if constexpr (Programs::kDecodeBF16)
-      if (p.dtype == 7) consume_type<MmaType::kBF16, bf16>(consumer, task);
+      if (p.dtype == abi::kTypeBF16) consume_type<MmaType::kBF16, bf16>(consumer, task);
     if constexpr (Programs::kDecodeF16)
-      if (p.dtype == 6) consume_type<MmaType::kF16, f16>(consumer, task);
+      if (p.dtype == abi::kTypeF16) consume_type<MmaType::kF16, f16>(consumer, task);
   }
 
  private:

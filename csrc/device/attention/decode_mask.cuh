@@ -61,8 +61,8 @@ struct DecodeMask {
   ARK_DEVICE float value(u32 raw) const {
     constexpr float kLog2E = 1.4426950408889634f;
     if (!additive) return raw != 0 ? 0.0f : -op::infinity();
-    if (dtype == 7) return __uint_as_float(raw << 16) * kLog2E;
-    if (dtype == 6) return f16_to_float(static_cast<unsigned short>(raw)) * kLog2E;
+    if (dtype == abi::kTypeBF16) return __uint_as_float(raw << 16) * kLog2E;
+    if (dtype == abi::kTypeF16) return f16_to_float(static_cast<unsigned short>(raw)) * kLog2E;
     return __uint_as_float(raw) * kLog2E;
   }
 };

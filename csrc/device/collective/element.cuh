@@ -68,25 +68,25 @@ struct ShortFloat {
 template <int kDType>
 struct ElementOf;
 template <>
-struct ElementOf<0> : PlainElement<unsigned char> {};
+struct ElementOf<abi::kTypeBool> : PlainElement<unsigned char> {};
 template <>
-struct ElementOf<1> : PlainElement<unsigned char> {};
+struct ElementOf<abi::kTypeU8> : PlainElement<unsigned char> {};
 template <>
-struct ElementOf<2> : PlainElement<signed char> {};
+struct ElementOf<abi::kTypeI8> : PlainElement<signed char> {};
 template <>
-struct ElementOf<3> : PlainElement<short> {};
+struct ElementOf<abi::kTypeI16> : PlainElement<short> {};
 template <>
-struct ElementOf<4> : PlainElement<int> {};
+struct ElementOf<abi::kTypeI32> : PlainElement<int> {};
 template <>
-struct ElementOf<5> : PlainElement<i64> {};
+struct ElementOf<abi::kTypeI64> : PlainElement<i64> {};
 template <>
-struct ElementOf<6> : ShortFloat<true> {};
+struct ElementOf<abi::kTypeF16> : ShortFloat<true> {};
 template <>
-struct ElementOf<7> : ShortFloat<false> {};
+struct ElementOf<abi::kTypeBF16> : ShortFloat<false> {};
 template <>
-struct ElementOf<8> : PlainElement<float> {};
+struct ElementOf<abi::kTypeF32> : PlainElement<float> {};
 template <>
-struct ElementOf<9> : PlainElement<double> {};
+struct ElementOf<abi::kTypeF64> : PlainElement<double> {};
 
 /// As NCCL: a number wins over NaN, and NaN remains where all ranks have one (of 32 bits: always the same one, so that
 /// ranks get the same bits although a NaN of all ones changes on its way).

@@ -55,10 +55,11 @@ struct PacketIf<true> {
 template <class E>
 struct PacketOf : PacketIf<abi::kClearedPackets && E::kFloat && E::kBytes <= 4> {};
 inline constexpr int kFloatPacketWords = abi::kClearedPackets ? 4 : 2;
-static_assert(PacketOf<ElementOf<6>>::Type::kWords == kFloatPacketWords &&
-              PacketOf<ElementOf<7>>::Type::kWords == kFloatPacketWords &&
-              PacketOf<ElementOf<8>>::Type::kWords == kFloatPacketWords);
-static_assert(PacketOf<ElementOf<4>>::Type::kWords == 2 && PacketOf<ElementOf<9>>::Type::kWords == 2);
+static_assert(PacketOf<ElementOf<abi::kTypeF16>>::Type::kWords == kFloatPacketWords &&
+              PacketOf<ElementOf<abi::kTypeBF16>>::Type::kWords == kFloatPacketWords &&
+              PacketOf<ElementOf<abi::kTypeF32>>::Type::kWords == kFloatPacketWords);
+static_assert(PacketOf<ElementOf<abi::kTypeI32>>::Type::kWords == 2 &&
+              PacketOf<ElementOf<abi::kTypeF64>>::Type::kWords == 2);
 
 /// The boxes of one launch for packets of type P. In every rank's segment and set: an area per sending rank.
 template <class P>

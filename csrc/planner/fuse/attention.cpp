@@ -58,8 +58,7 @@ abi::Operand Emitter::strided_operand(int value, DType dtype) const {
 }
 
 /// The mask as an operand over (b, h, s, t); its range op is made at the first use.
-Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64_t queries, int64_t keys,
-                                   bool with_range) {
+Emitter::MaskInfo Emitter::mask_of(int mask, int64_t queries, int64_t keys, bool with_range) {
   const Tensor& t = state_.tensor(mask);
   MaskInfo info;
   info.source = strided_source(state_, mask);
@@ -77,7 +76,6 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t batch, int64_t heads, int64
   info.heads = strides[1] == 0 ? 1 : sizes[1];
   info.queries = queries;
   info.keys = keys;
-  (void)batch, (void)heads;
   if (!with_range) return info;
   for (const MaskInfo& known : masks_) {
     if (known.source.owner == info.source.owner && known.source.strides == strides &&
@@ -190,7 +188,7 @@ void Emitter::attention_group(int g) {
     const Tensor& t = state_.tensor(node.inputs[3]);
     const bool by_head = t.sizes.size() >= 3 && t.sizes[t.sizes.size() - 3] > 1;
     const bool with_range = way == AttentionWay::kForward || (way == AttentionWay::kDecode && !by_head);
-    const MaskInfo info = mask_of(node.inputs[3], p.batch, p.heads, p.queries, p.keys, with_range);
+    const MaskInfo info = mask_of(node.inputs[3], p.queries, p.keys, with_range);
     mask = strided_operand(node.inputs[3], info.dtype);
     std::copy(info.source.strides.begin(), info.source.strides.end(), mask.stride);
     operands[X::kRange] = range_operand(info);
@@ -260,7 +258,7 @@ void Emitter::attention_backward_group(int g) {
     const DType type = state_.tensor(node.inputs[6]).dtype;
     check_node(size_bytes(type) <= 4, node.name, "attention backward '", node.name, "': a mask of ", name(type),
                ", expected elements of at most 4 bytes");
-    const MaskInfo info = mask_of(node.inputs[6], p.batch, p.heads, p.queries, p.keys, true);
+    const MaskInfo info = mask_of(node.inputs[6], p.queries, p.keys, true);
     mask = strided_operand(node.inputs[6], info.dtype);
     std::copy(info.source.strides.begin(), info.source.strides.end(), mask.stride);
     range = range_operand(info);

@@ -57,7 +57,7 @@ class Emitter {
     DType dtype = DType::kBool;
     StorageId range = -1;
   };
-  MaskInfo mask_of(int mask, int64_t batch, int64_t heads, int64_t queries, int64_t keys, bool with_range);
+  MaskInfo mask_of(int mask, int64_t queries, int64_t keys, bool with_range);
   abi::Operand strided_operand(int value, DType dtype) const;
   abi::Operand range_operand(const MaskInfo& mask) const;
   int fresh_scalar(int value) const;

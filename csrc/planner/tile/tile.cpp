@@ -295,7 +295,6 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
   abi::OpRecord& record = op.op.record;
   abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
-  p.group_m = 1;  // the order of tiles is the plan's: schedule visits them in groups of m blocks
   p.map_a = p.map_b = -1;
   if (!tma_addressable(a, 1, 2, p.batch) || !tma_addressable(b, 2, 1, p.batch)) record.kind = TaskKind::kMatmulSimple;
   if (record.kind == TaskKind::kMatmulSimple) {

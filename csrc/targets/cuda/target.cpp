@@ -98,22 +98,17 @@ class CudaExecutable final : public Executable {
     // The kernel's parameter has room for slot_capacity_ addresses; the largest is 31 KB, so it lives on the stack.
     alignas(16) unsigned char params[sizeof(abi::LaunchParams<abi::kSlotCapacities[2]>)];
     fill(params, args);
-    LaunchAttribute attributes[2]{};
-    attributes[0].id = LaunchAttributeId::kCooperative;
-    attributes[0].value.cooperative = 1;
+    LaunchAttribute attribute{};
+    attribute.id = LaunchAttributeId::kCooperative;
+    attribute.value.cooperative = 1;
     LaunchConfig config{};
     config.grid_x = static_cast<unsigned>(plan_.num_workers);
     config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
     config.block_x = abi::kThreads;
     config.shared_bytes = static_cast<unsigned>(info_.smem_bytes);
     config.stream = static_cast<Stream>(args.stream);
-    config.attributes = attributes;
+    config.attributes = &attribute;
     config.num_attributes = 1;
-    if (plan_.layout.cluster > 1) {
-      attributes[1].id = LaunchAttributeId::kClusterDimension;
-      attributes[1].value.cluster = {static_cast<unsigned>(plan_.layout.cluster), 1, 1};
-      config.num_attributes = 2;
-    }
     void* pointers[] = {params};
     ContextScope scope(gpu_.context);
     check_result(driver().launch_kernel(&config, module_->function(), pointers, nullptr), "cuLaunchKernelEx");
