@@ -50,7 +50,7 @@ def _sum(ctx: Lowering, source: Value, index: Value, rows, without: int = _NONE)
     shape = (rows, source.shape[1])
     if source.shape[0] == 0:
         return ctx.full(0, source.dtype, shape)
-    return ctx.graph.add_node("scatter_sum", [source, index], source.dtype, shape, imm_int=int(without))
+    return ctx.graph.add_node("scatter_sum", [source, index], source.dtype, shape, imm_int=without)
 
 
 def _add_to(ctx: Lowering, node, x: Value, total: Value) -> Value:
@@ -67,6 +67,8 @@ def lower_embedding_backward(ctx: Lowering, node, gradient, indices, num_weights
     _needs_float(gradient)
     if scale_grad_by_freq:
         raise Unsupported("embedding's gradient by frequency (native: scale_grad_by_freq=False)")
+    if not isinstance(padding_idx, int):
+        raise Unsupported("embedding's gradient with a padding_idx that is no constant")
     source = _joined(ctx, gradient, len(gradient.shape) - 1)
     return ctx.finish_as(_sum(ctx, source, _line(ctx, indices), num_weights, padding_idx), ctx.out(node))
 
