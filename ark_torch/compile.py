@@ -16,6 +16,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
     lower_matmul,
     lower_pointwise,
     lower_reduce,
+    lower_scatter,
     lower_select,
     lower_view,
 )

@@ -14,14 +14,14 @@ aten = torch.ops.aten
 MOST = 2**63 - 1  # where a slice without an end ends
 
 
-def _check_index(index: Value) -> None:
+def check_index(index: Value) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         if index.dtype in (torch.bool, torch.uint8):
             raise Unsupported("a mask as index: the result's size depends on values (torch.where keeps the size)")
         raise Unsupported(f"index of {index.dtype} (native: int32, int64)")
 
 
-def _from_zero(ctx: Lowering, index: Value, size) -> Value:
+def from_zero(ctx: Lowering, index: Value, size) -> Value:
     """The index of an op that takes no negative ones: out of [0, size) is an error."""
     limit = ctx.scalar(size, torch.int64)
     return ctx.graph.add_node("pointwise", [index, limit], index.dtype, index.shape, opcode="check_index")
@@ -40,30 +40,30 @@ def _store(ctx: Lowering, dst: Value, src: Value, indices: list[Value], mapping:
 
 @rule(aten.embedding.default)
 def lower_embedding(ctx: Lowering, node, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    _check_index(indices)
+    check_index(indices)
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])
-    indices = _from_zero(ctx, indices, weight.shape[0])
+    indices = from_zero(ctx, indices, weight.shape[0])
     return _load(ctx, weight, [ctx.reshape_rank(indices, rank, 1)], [-1, rank - 1], like)
 
 
 @rule(aten.index_select.default)
 def lower_index_select(ctx: Lowering, node, x, dim, index):
-    _check_index(index)
+    check_index(index)
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])
     if rank == 0:
         raise Unsupported("index_select of a scalar")
     dim = canonical_dim(dim, rank)
     mapping = [-1 if d == dim else d for d in range(rank)]
-    index = _from_zero(ctx, index, x.shape[dim])
+    index = from_zero(ctx, index, x.shape[dim])
     index = ctx.reshape_rank(index, 1) if not index.shape else index
     return _load(ctx, x, [ctx.reshape_rank(index, rank, rank - 1 - dim)], mapping, like)
 
 
 @rule(aten.gather.default)
 def lower_gather(ctx: Lowering, node, x, dim, index, sparse_grad=False):
-    _check_index(index)
+    check_index(index)
     like = ctx.like(ctx.out(node))
     rank = len(like["shape"])
     if rank == 0:
@@ -71,7 +71,7 @@ def lower_gather(ctx: Lowering, node, x, dim, index, sparse_grad=False):
     if len(x.shape) != rank:
         raise Unsupported("gather of ranks that differ")
     dim = canonical_dim(dim, rank)
-    index = _from_zero(ctx, index, x.shape[dim])
+    index = from_zero(ctx, index, x.shape[dim])
     return _load(ctx, x, [index], [-1 if d == dim else d for d in range(rank)], like)
 
 
@@ -85,7 +85,7 @@ class _Indexing:
         if not given:
             raise Unsupported("index without an index")
         for d in given:
-            _check_index(indices[d])
+            check_index(indices[d])
         self.index_shape = broadcast(*[indices[d].shape for d in given])
         adjacent = given == list(range(given[0], given[-1] + 1))
         before = given[0] if adjacent else 0
@@ -107,10 +107,8 @@ def lower_index(ctx: Lowering, node, x, indices):
     return _load(ctx, x, plan.indices, plan.map, ctx.like(ctx.out(node)))
 
 
-@rule(aten.index_put.default, aten._unsafe_index_put.default)
-def lower_index_put(ctx: Lowering, node, x, indices, values, accumulate=False):
-    if accumulate:
-        raise Unsupported("index_put with accumulate")
+def put(ctx: Lowering, node, x: Value, indices, values: Value) -> Value:
+    """x[indices] = values."""
     if any(index is not None and index.dtype == torch.bool for index in indices):
         return _masked_put(ctx, node, x, indices, values)
     plan = _Indexing(ctx, x, indices)
@@ -195,7 +193,7 @@ def _scatter(ctx: Lowering, node, x: Value, dim: int, index: Value, value) -> Va
     if not _one_per_row(x, index, dim):
         raise Unsupported("scatter of several indices per row, which may be equal (native: one per row)")
     line = ctx.reshape_rank(ctx.iota(x.shape[dim]), rank, rank - 1 - dim)
-    index = _from_zero(ctx, index, x.shape[dim])
+    index = from_zero(ctx, index, x.shape[dim])
     hit = ctx.pointwise("eq", [line, ctx.to_compute(index, torch.int64)], torch.bool)
     return ctx.pointwise("where", [hit, ctx.fitting_operand(value, out.dtype), ctx.to_compute(x, out.dtype)], **like)
 

@@ -17,6 +17,7 @@ _FAMILIES = {
     "lower_matmul": "matrix products",
     "lower_attention": "attention",
     "lower_index": "gathers, scatters, joins",
+    "lower_scatter": "sums by index",
     "lower_view": "views",
     "lower_foreach": "foreach (optimizers)",
     "lower_collective": "collectives (CPU tensors, groups of backend ark)",

@@ -131,6 +131,8 @@ std::string dispatch_text(const Kernel& kernel) {
   }
   if (kernel.features.mask_types != 0)
     text += cat("  static constexpr u32 kMaskTypes = ", kernel.features.mask_types, ";\n");
+  if (kernel.features.scatter_types != 0)
+    text += cat("  static constexpr u32 kScatterTypes = ", kernel.features.scatter_types, ";\n");
   return text;
 }
 

@@ -115,6 +115,7 @@ Use use_of(TaskKind kind) {
     case TaskKind::kAttentionBackwardQuery:
     case TaskKind::kAttentionSimple:
     case TaskKind::kMaskRange:
+    case TaskKind::kScatterSum:
     case TaskKind::kCount:
       break;
   }
@@ -233,6 +234,9 @@ class Analysis {
         break;
       case TaskKind::kMaskRange:
         needs_.features.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
+        break;
+      case TaskKind::kScatterSum:
+        needs_.features.scatter_types |= 1u << p.scatter_sum.dtype;
         break;
       case TaskKind::kAttentionForward:
       case TaskKind::kAttentionBackwardRows:

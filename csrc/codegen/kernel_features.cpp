@@ -10,8 +10,9 @@ namespace {
 /// Every feature once: `merge` and `covers` cannot know different lists.
 template <class Features>
 auto fields(Features& f) {
-  return std::tie(f.kinds, f.matmul_variants, f.attention_variants, f.simple_attention, f.mask_types, f.decode_types,
-                  f.decode_dims, f.decode_rows, f.decode_caches, f.maps, f.loop, f.ranks, f.slot_capacity);
+  return std::tie(f.kinds, f.matmul_variants, f.attention_variants, f.simple_attention, f.mask_types, f.scatter_types,
+                  f.decode_types, f.decode_dims, f.decode_rows, f.decode_caches, f.maps, f.loop, f.ranks,
+                  f.slot_capacity);
 }
 
 template <class T>

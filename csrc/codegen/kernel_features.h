@@ -14,6 +14,7 @@ struct KernelFeatures {
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
   uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/attention/simple.cuh)
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
+  uint32_t scatter_types = 0;  // bit: a floating-point type of kScatterSum
   std::set<DType> decode_types;
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
   std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait

@@ -52,12 +52,14 @@ enum class OpKind : uint8_t {
                        // (broadcast to the output)
   kIndexStore,         // inputs dst, src, idx...; out = dst with dst[...] = src; attrs.map per dst dim: >= 0: that src
                        // dimension; < 0: index input ~map
-  kCat,                // inputs..., attrs.dim
-  kPad,                // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
-  kRand,               // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
-  kCopyTo,             // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
-  kExchange,           // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
-                       // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
+  kScatterSum,  // inputs src [T, C], index [T]: out [R, C] with out[r] the sum of the src[t] with index[t] == r, in
+                // the order of t (in f32, of f64 in f64). An index out of [0, R), or attrs.imm_int, adds nothing
+  kCat,         // inputs..., attrs.dim
+  kPad,         // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
+  kRand,        // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
+  kCopyTo,      // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
+  kExchange,    // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
+                // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
 };
 
 inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kExchange) + 1;
@@ -73,7 +75,7 @@ struct Attrs {
   bool rounds = false;        // Cast: a float is rounded to its own type first, as if it had been in memory
   int64_t dim = 0;            // Cat
   double imm = 0, scale = 1;  // Full, Pad; attention
-  int64_t imm_int = 0;        // Full of integer type; Iota's start
+  int64_t imm_int = 0;        // Full of integer type; Iota's start; ScatterSum: the index that is left out
   Size start;                 // Iota's start when symbolic
   int64_t step = 1;
   std::string group;  // Exchange: name of the process group

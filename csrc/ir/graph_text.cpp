@@ -6,8 +6,8 @@ namespace ark::ir {
 
 const char* name(OpKind op) {
   constexpr const char* kNames[] = {
-      "view",       "pointwise",   "full", "iota", "reduce", "matmul",  "attention", "attention_backward",
-      "index_load", "index_store", "cat",  "pad",  "rand",   "copy_to", "exchange"};
+      "view",       "pointwise",   "full",        "iota", "reduce", "matmul", "attention", "attention_backward",
+      "index_load", "index_store", "scatter_sum", "cat",  "pad",    "rand",   "copy_to",   "exchange"};
   static_assert(std::size(kNames) == kNumOpKinds);
   return kNames[static_cast<int>(op)];
 }
@@ -60,6 +60,8 @@ std::string attrs_text(const Node& node) {
     case OpKind::kIndexLoad:
     case OpKind::kIndexStore:
       return cat(" map [", list(a.map, number), ']');
+    case OpKind::kScatterSum:
+      return cat(" without ", a.imm_int);
     case OpKind::kCat:
       return cat(" dim ", a.dim);
     case OpKind::kPad:

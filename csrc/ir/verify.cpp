@@ -177,6 +177,8 @@ class Verifier {
         return counts(1, kMany, 1), index_load();
       case OpKind::kIndexStore:
         return counts(2, kMany, 1), index_store();
+      case OpKind::kScatterSum:
+        return counts(2, 2, 1), scatter_sum();
       case OpKind::kCat:
         return counts(1, kMany, 1), concatenate();
       case OpKind::kPad:
@@ -338,6 +340,17 @@ class Verifier {
   void index_load() const {
     indices(1, out(0).sizes, in(0).sizes);
     same_dtype(in(0).dtype, out(0).dtype, "output");
+  }
+
+  void scatter_sum() const {
+    const Value &src = in(0), &index = in(1);
+    require(src.sizes.size() == 2 && out(0).sizes.size() == 2, "ranks ", src.sizes.size(), " and ", out(0).sizes.size(),
+            ", expected 2 and 2");
+    require(index.dtype == DType::kI32 || index.dtype == DType::kI64, "index of type ", name(index.dtype));
+    require(is_float(src.dtype), "sum of type ", name(src.dtype));
+    same_shape({src.sizes[0]}, index.sizes, "index");
+    same_shape({out(0).sizes[0], src.sizes[1]}, out(0).sizes, "output");
+    same_dtype(src.dtype, out(0).dtype, "output");
   }
 
   void index_store() const {

@@ -14,7 +14,7 @@
 namespace ark::plan {
 namespace {
 
-/// An Op as it is written. Of the five parameter structs, those of other kinds stay zero and are left out.
+/// An Op as it is written. Of the parameter structs, those of other kinds stay zero and are left out.
 struct OpText {
   abi::TaskKind kind{};
   std::vector<int32_t> grid;
@@ -24,6 +24,7 @@ struct OpText {
   abi::MatmulTileParams matmul{};
   abi::AttentionParams attention{};
   abi::MaskRangeParams mask_range{};
+  abi::ScatterSumParams scatter_sum{};
   std::vector<abi::Wait> waits;
   std::vector<abi::Arrive> arrivals;
   std::vector<int32_t> arrive_rank_stride;  // none: all 0
@@ -38,7 +39,7 @@ struct OpText {
 /// The member of that type.
 template <class Params>
 Params& params_of(OpText& t) {
-  return std::get<Params&>(std::tie(t.program, t.rows, t.matmul, t.attention, t.mask_range));
+  return std::get<Params&>(std::tie(t.program, t.rows, t.matmul, t.attention, t.mask_range, t.scatter_sum));
 }
 
 OpText to_text(const Op& op) {
@@ -226,6 +227,15 @@ struct Fields<abi::MaskRangeParams> {
                  field("dtype", &T::dtype)};
 };
 template <>
+struct Fields<abi::ScatterSumParams> {
+  using T = abi::ScatterSumParams;
+  static constexpr auto list = std::tuple{field("rows", &T::rows),      field("columns", &T::columns),
+                                          field("terms", &T::terms),    field("tile_rows", &T::tile_rows),
+                                          field("lanes", &T::lanes),    field("vector", &T::vector),
+                                          field("dtype", &T::dtype),    field("index_dtype", &T::index_dtype),
+                                          field("without", &T::without)};
+};
+template <>
 struct Fields<Flags> {
   using T = Flags;
   static constexpr auto list =
@@ -245,6 +255,7 @@ struct Fields<OpText> {
                                           field("matmul", &T::matmul),
                                           field("attention", &T::attention),
                                           field("mask_range", &T::mask_range),
+                                          field("scatter_sum", &T::scatter_sum),
                                           field("waits", &T::waits),
                                           field("arrivals", &T::arrivals),
                                           field("arrive_rank_stride", &T::arrive_rank_stride),

@@ -11,7 +11,7 @@
 namespace ark::plan {
 
 /// Kinds whose records hold the same parameters: the member of abi::Params.
-enum class Family : uint8_t { kProgram, kRows, kMatmul, kAttention, kMaskRange };
+enum class Family : uint8_t { kProgram, kRows, kMatmul, kAttention, kMaskRange, kScatterSum };
 
 /// How the kernel's body reaches a kind's consumers.
 enum class Reach : uint8_t {
@@ -157,6 +157,11 @@ inline constexpr Role kMaskRange[] = {
     {abi::MaskRangeOperand::kMask, "mask", kRead, {kBatch, kHead, kQuery, kKey}},
     {abi::MaskRangeOperand::kRange, "range", kWrite, {kBatch, kHead, kRangeBlock, kRangeValue}},
 };
+inline constexpr Role kScatterSum[] = {
+    {abi::ScatterSumOperand::kIndex, "index", kRead, {kK}},
+    {abi::ScatterSumOperand::kSource, "source", kRead, {kK, kN}},
+    {abi::ScatterSumOperand::kOut, "out", kWrite, {kM, kN}},
+};
 }  // namespace roles
 
 inline constexpr Kind kKinds[] = {
@@ -203,6 +208,9 @@ inline constexpr Kind kKinds[] = {
     {.kind = abi::TaskKind::kMaskRange, .type = "MaskRange", .header = "attention/mask_range",
      .family = Family::kMaskRange, .reach = Reach::kCall, .grid = {Axis::kBatch, Axis::kHead, Axis::kQuery},
      .roles = roles::kMaskRange},
+    {.kind = abi::TaskKind::kScatterSum, .type = "ScatterSum", .header = "program/scatter_sum",
+     .family = Family::kScatterSum, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kN, Axis::kOne},
+     .roles = roles::kScatterSum, .rates = {3e-6, 0.9, 0.5}},
 };
 // clang-format on
 

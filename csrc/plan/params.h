@@ -19,6 +19,8 @@ constexpr const char* member(Family family) {
       return "attention";
     case Family::kMaskRange:
       return "mask_range";
+    case Family::kScatterSum:
+      return "scatter_sum";
   }
   return "";
 }
@@ -37,6 +39,8 @@ decltype(auto) visit_params(Record& record, Visit&& visit) {
       return visit(record.params.attention);
     case Family::kMaskRange:
       return visit(record.params.mask_range);
+    case Family::kScatterSum:
+      return visit(record.params.scatter_sum);
   }
   throw InternalError("a family of tasks without parameters");
 }
@@ -52,7 +56,8 @@ void visit_programs(const Kind& kind, auto& params, Visit&& visit) {
     for (int s = 0; s < params.num_segments; ++s)
       visit(params.segment[s].program, params.segment[s].first_operand, ProgramKind::kEpilogue);
   } else {
-    static_assert(std::is_same_v<Params, abi::AttentionParams> || std::is_same_v<Params, abi::MaskRangeParams>);
+    static_assert(std::is_same_v<Params, abi::AttentionParams> || std::is_same_v<Params, abi::MaskRangeParams> ||
+                  std::is_same_v<Params, abi::ScatterSumParams>);
   }
 }
 template <class Record, class Visit>

@@ -86,6 +86,11 @@ std::string params_text(const abi::MaskRangeParams& p) {
              ", mask kind ", p.mask_kind);
 }
 
+std::string params_text(const abi::ScatterSumParams& p) {
+  return cat("rows ", p.rows, ", columns ", p.columns, ", terms ", p.terms, ", tile ", p.tile_rows, " x ",
+             p.lanes * p.vector, " by ", p.vector, ", without ", p.without);
+}
+
 template <class Map>
 std::string map_text(const Map& m) {
   return cat("rows [", m.base, " + ", m.coef[0], " c0 + ", m.coef[1], " c1 + ", m.coef[2], " c2, + ", m.extent, ") of ",

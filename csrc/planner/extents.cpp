@@ -93,6 +93,19 @@ Extent extent(const abi::MaskRangeParams& p, Axis axis) {
   }
 }
 
+Extent extent(const abi::ScatterSumParams& p, Axis axis) {
+  switch (axis) {
+    case Axis::kM:
+      return {p.rows, p.tile_rows};
+    case Axis::kN:
+      return {p.columns, p.lanes * p.vector};
+    case Axis::kK:
+      return {p.terms};
+    default:
+      return common(axis);
+  }
+}
+
 int coordinate_of(const plan::Kind& kind, Axis axis) {
   for (int i = 0; i < 3; ++i)
     if (kind.grid[i] == axis && axis != Axis::kNone && axis != Axis::kOne) return i;

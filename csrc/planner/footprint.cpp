@@ -126,6 +126,7 @@ Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int o
     case plan::Family::kMatmul:
     case plan::Family::kAttention:
     case plan::Family::kMaskRange:
+    case plan::Family::kScatterSum:
       add_role_dims(op, x, operand, layout);
       break;
   }

@@ -461,6 +461,19 @@ NamedPlan simple_attention_plan(bool tensor_cores) {
   return {tensor_cores ? "attention_mma" : "attention_tiled", p};
 }
 
+/// Sums by index of every type.
+NamedPlan scatter_plan() {
+  plan::Plan p;
+  for (const DType type : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64}) {
+    plan::Op op;
+    op.name = "scatter sum";
+    op.record.kind = TaskKind::kScatterSum;
+    op.record.params.scatter_sum.dtype = static_cast<int>(type);
+    p.ops.push_back(op);
+  }
+  return {"scatter_sum", p};
+}
+
 }  // namespace
 
 std::vector<NamedPlan> plans() {
@@ -475,6 +488,7 @@ std::vector<NamedPlan> plans() {
           rows_plan(RowsPlan::kOne),
           rows_plan(RowsPlan::kEight),
           rows_plan(RowsPlan::kSixteen),
+          scatter_plan(),
           decode_plan(),
           simple_attention_plan(false),
           simple_attention_plan(true)};

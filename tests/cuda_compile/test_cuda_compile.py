@@ -52,6 +52,7 @@ def compile_source(path: Path) -> str:
         "rows_one",
         "rows_eight",
         "rows_sixteen",
+        "scatter_sum",
         "decode",
         "attention_tiled",
         "attention_mma",

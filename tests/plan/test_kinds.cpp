@@ -48,6 +48,9 @@ abi::OpRecord sample(const Kind& kind) {
     case plan::Family::kMaskRange:
       record.params.mask_range = {.batch = 2, .heads = 8, .queries = 300, .keys = 500, .block = 128};
       break;
+    case plan::Family::kScatterSum:
+      record.params.scatter_sum = {.rows = 300, .columns = 130, .terms = 70, .tile_rows = 64, .lanes = 8, .vector = 4};
+      break;
   }
   return record;
 }
@@ -70,6 +73,9 @@ void test_extents() {
         break;
       case abi::TaskKind::kAttentionBackward:
         EXPECT_EQ(tiles, 2 * 2 * 4);
+        break;
+      case abi::TaskKind::kScatterSum:
+        EXPECT_EQ(tiles, 5 * 5);
         break;
       default:
         EXPECT_EQ(tiles, kind.family == plan::Family::kMatmul ? 2 * 3 * 2 : 2 * 8 * 3);

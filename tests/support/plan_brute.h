@@ -113,6 +113,8 @@ class BrutePlan {
         return touch_decode(op, c, visit);
       case kMaskRange:
         return touch_mask_range(op, c, visit);
+      case kScatterSum:
+        return touch_scatter_sum(op, c, visit);
       default:
         return touch_backward(op, c, visit);
     }
@@ -279,6 +281,15 @@ class BrutePlan {
     int64_t first = c[2] * p.block, count = std::min<int64_t>(p.block, p.queries - first);
     each({count, p.keys}, [&](const Index& x) { element(op, 0, {c[0], c[1], first + x[0], x[1]}, false, visit); });
     for (int64_t i : {0, 1}) element(op, 1, {c[0], c[1], c[2], i}, true, visit);
+  }
+
+  void touch_scatter_sum(const plan::Op& op, const int64_t* c, const Visit& visit) const {
+    const abi::ScatterSumParams& p = op.record.params.scatter_sum;
+    const int64_t wide = int64_t{p.lanes} * p.vector, row = c[0] * p.tile_rows, column = c[1] * wide;
+    const int64_t rows = std::min<int64_t>(p.tile_rows, p.rows - row), columns = std::min(wide, p.columns - column);
+    each({p.terms}, [&](const Index& x) { element(op, 0, {x[0]}, false, visit); });
+    each({p.terms, columns}, [&](const Index& x) { element(op, 1, {x[0], column + x[1]}, false, visit); });
+    each({rows, columns}, [&](const Index& x) { element(op, 2, {row + x[0], column + x[1]}, true, visit); });
   }
 
   void touch_backward(const plan::Op& op, const int64_t* c, const Visit& visit) const {

@@ -264,6 +264,13 @@ class ReferenceGraph:
         out[self._coordinates(attrs["map"], indices, dst.shape, list(src.shape))] = src
         return out
 
+    def _scatter_sum(self, attrs, inputs, outputs):
+        source, index = inputs
+        rows, columns = self._shape(outputs[0])
+        kept = (index >= 0) & (index < rows) & (index != attrs.get("imm_int", 0))
+        wide = source.to(compute_type(source.dtype))
+        return torch.zeros(rows, columns, dtype=wide.dtype, device=self.device).index_add(0, index[kept], wide[kept])
+
     def _cat(self, attrs, inputs, outputs):
         assert len({x.dtype for x in inputs}) == 1
         return torch.cat(inputs, attrs["dim"])

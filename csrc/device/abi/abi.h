@@ -80,6 +80,7 @@ enum class TaskKind : i32 {
   kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
   kAttentionSimple,         // any type, size and stride, forward; tile = (batch, head, query block)
   kMaskRange,               // first and one past last visible key per (batch, head, query block); tile = a query block
+  kScatterSum,              // rows summed by index; tile = (block of rows, block of columns)
   kCount,
 };
 
@@ -209,6 +210,19 @@ struct MaskRangeParams {
   i32 batch, heads, queries, keys, block, mask_kind, dtype, pad;
 };
 
+/// kScatterSum: out[r, c] = the sum of source[t, c] over all t < terms with index[t] == r; an index out of [0, rows), or
+/// `without`, adds nothing. Operands index (dims t), source (t, c), out (r, c). A tile is tile_rows rows, a power of two,
+/// of lanes * vector columns. dtype: of source and out, a floating-point type; summed in f32, f64 in f64.
+struct ScatterSumParams {
+  i32 rows, columns, terms;
+  i32 tile_rows;
+  i32 lanes;   // threads along a row: kScatterLanes of them, or kScatterFewLanes
+  i32 vector;  // elements that a thread moves at once: 1, or those of 16 bytes
+  i32 dtype, index_dtype;
+  i64 without;
+};
+inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows = 256;
+
 /// kPointwise, kRow, kColumn.
 struct ProgramParams {
   i32 program, first_operand;
@@ -225,6 +239,7 @@ union Params {
   MatmulTileParams matmul;
   AttentionParams attention;
   MaskRangeParams mask_range;
+  ScatterSumParams scatter_sum;
   i32 words[64];
 };
 

@@ -32,6 +32,11 @@ struct MaskRangeOperand {
   enum : i32 { kMask, kRange, kCount };
 };
 
+/// kScatterSum.
+struct ScatterSumOperand {
+  enum : i32 { kIndex, kSource, kOut, kCount };
+};
+
 /// Of Opcode::kLoadParts, counted from the instruction's operand. kSizes has no slot: its strides are the numbers.
 struct PartsOperand {
   enum : i32 { kValues, kMaxSum, kRange, kSizes, kPosition, kCount };

@@ -314,6 +314,7 @@ void Emitter::emit_group(int g) {
   for (int v : group.values) {
     const auto o = static_cast<size_t>(v);
     const bool elementwise = group.kind != GroupKind::kAttention && group.kind != GroupKind::kAttentionBackward &&
+                             group.kind != GroupKind::kScatterSum &&
                              state_.node(state_.tensor(v).node).op != OpKind::kIndexStore;
     if (elementwise && state_.stored[o] && !state_.place[o]) missing_.push_back(v);
   }
@@ -331,6 +332,8 @@ void Emitter::emit_group(int g) {
         return attention_backward_group(g);
       case GroupKind::kIndexStore:
         return index_store_group(g);
+      case GroupKind::kScatterSum:
+        return scatter_sum_group(g);
       case GroupKind::kPieces:
         return;
     }

@@ -61,6 +61,8 @@ class Emitter {
   abi::Operand strided_operand(int value, DType dtype) const;
   abi::Operand range_operand(const MaskInfo& mask) const;
   int fresh_scalar(int value) const;
+  // scatter_sum.cpp
+  void scatter_sum_group(int g);
 
   // Shared.
   int add_program(const Program& program);

@@ -76,7 +76,8 @@ void force(State& state) {
       const MatmulShape shape = matmul_shape(state, node);
       if (shape.way != MatmulWay::kRows) force_value(shape.a.owner);
       force_value(shape.b.owner);
-    } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward) {
+    } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
+               node.op == OpKind::kScatterSum) {
       for (ir::ValueId input : node.inputs) force_source(input);
     } else if (node.op == OpKind::kExchange) {
       for (ir::ValueId box : node.outputs) force_value(box);

@@ -44,6 +44,9 @@ void print_params(std::ostream& out, const abi::MatmulTileParams& p) {
 }
 void print_params(std::ostream&, const abi::AttentionParams&) {}
 void print_params(std::ostream&, const abi::MaskRangeParams&) {}
+void print_params(std::ostream& out, const abi::ScatterSumParams& p) {
+  out << " terms=" << p.terms << " without=" << p.without;
+}
 
 }  // namespace
 

@@ -41,6 +41,8 @@ void Grouper::visit(int i) {
       for (ir::ValueId out : node.outputs) own(out, g);
       return;
     }
+    case OpKind::kScatterSum:
+      return own(node.outputs[0], add_group(GroupKind::kScatterSum, i));
     case OpKind::kExchange:
       return exchange(i);
     case OpKind::kCat:

@@ -415,6 +415,29 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) 
   tile_pointwise(op, graph, options);
 }
 
+/// Tiles that give every worker a few where there are so many rows, by as few threads along a row as that takes: every
+/// tile looks at all indices. A row's terms are shared by the threads that have no row of their own.
+void tile_scatter_sum(FusedOp& op, const Options& options) {
+  using X = abi::ScatterSumOperand;
+  constexpr int64_t kTilesPerWorker = 2, kThreads = 256;
+  abi::ScatterSumParams& p = op.op.record.params.scatter_sum;
+  const int64_t most = 16 / size_bytes(static_cast<DType>(p.dtype));
+  const auto whole = [&](int operand) {
+    const abi::Operand& x = op.op.operands[static_cast<size_t>(operand)];
+    const auto even = [&](int64_t n) { return n % most == 0; };
+    return x.slot == abi::kNoSlot || (x.stride[1] == 1 && even(x.offset) && even(x.stride[0]));
+  };
+  p.vector = static_cast<int>(whole(X::kSource) && whole(X::kOut) && p.columns % most == 0 ? most : 1);
+  const int64_t wanted = kTilesPerWorker * options.machine.num_workers;
+  const auto blocks = [&](int lanes) { return ceil_div(p.columns, int64_t{lanes} * p.vector); };
+  const int64_t rows_at_once = kThreads / abi::kScatterLanes;
+  const bool few = ceil_div(p.rows, rows_at_once) * blocks(abi::kScatterLanes) < wanted;
+  p.lanes = few ? abi::kScatterFewLanes : abi::kScatterLanes;
+  p.tile_rows = 1;
+  while (p.tile_rows < abi::kScatterMostRows && ceil_div(p.rows, 2 * int64_t{p.tile_rows}) * blocks(p.lanes) >= wanted)
+    p.tile_rows *= 2;
+}
+
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
   switch (plan::kind_of(op.op.record).family) {
     case plan::Family::kProgram:
@@ -427,6 +450,9 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
       return tile_attention(draft, op);
     case plan::Family::kMaskRange:
       op.op.record.params.mask_range.block = kAttentionTile;
+      return set_grid(op);
+    case plan::Family::kScatterSum:
+      tile_scatter_sum(op, options);
       return set_grid(op);
   }
 }

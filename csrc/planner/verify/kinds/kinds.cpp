@@ -27,6 +27,8 @@ const Reading& reading_of(abi::TaskKind kind) {
       return kReadAttention;
     case kMaskRange:
       return kReadMaskRange;
+    case kScatterSum:
+      return kReadScatterSum;
     case kCount:
       break;
   }

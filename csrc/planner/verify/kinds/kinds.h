@@ -44,7 +44,8 @@ struct Reading {
 /// Throws InternalError for a kind that the verifier does not know.
 const Reading& reading_of(abi::TaskKind kind);
 
-extern const Reading kReadProgram, kReadFewRows, kReadMatmul, kReadAttention, kReadDecode, kReadMaskRange;
+extern const Reading kReadProgram, kReadFewRows, kReadMatmul, kReadAttention, kReadDecode, kReadMaskRange,
+    kReadScatterSum;
 
 /// Calls emit(first, last) for the runs of consecutive tiles that make up a block.
 template <class Emit>

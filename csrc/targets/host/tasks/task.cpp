@@ -51,6 +51,8 @@ std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, cons
       return is_backward(op.record.kind) ? make_attention_backward_task(op, kernels) : make_attention_task(op, kernels);
     case plan::Family::kMaskRange:
       return make_mask_range_task(op, kernels);
+    case plan::Family::kScatterSum:
+      return make_scatter_sum_task(op, kernels);
   }
   throw InternalError(cat("op '", op.name, "': task kind ", int(op.record.kind)));
 }
