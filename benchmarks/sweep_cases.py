@@ -248,6 +248,18 @@ def short_rows(shapes=SHORT_ROWS) -> Iterator[Op]:
         yield op("short rows", f"log-sum-exp, {name}", lambda x: torch.logsumexp(x, -1), [x], size, **more)
 
 
+TABLES = ((50257, 1024, 768), (30522, 3840, 1024), (512, 3840, 1024), (2, 3840, 1024), (128256, 4096, 2048))
+
+
+def tables(shapes=TABLES) -> Iterator[Op]:
+    """Gradients of lookup tables."""
+    for count, terms, width in shapes:
+        run = lambda x, index, n=count: torch.ops.aten.embedding_dense_backward(x, index, n, -1, False)
+        index = lambda device, n=count, terms=terms: torch.randint(n, (terms,), device=device)
+        name, moved = f"{terms} rows of {width} into {count}", (terms + count) * width
+        yield op("sums by index", name, run, [normal(terms, width), index], moved, quick=count < 100000, noise=1e-6)
+
+
 COLUMNS = ((16, 4096), (128, 768), (4096, 1024), (3840, 769), (16384, 4096), (512, 50257), (65536, 64))
 
 
@@ -296,7 +308,19 @@ def batch_norms(shapes=IMAGES) -> Iterator[Op]:
 
 PARTS = (
     *(few_rows, tiles, float_products, attentions, backwards),
-    *(pointwise, broadcasts, transposes, heads_last, rows, short_rows, columns, joins, other_joins, batch_norms),
+    *(
+        pointwise,
+        broadcasts,
+        transposes,
+        heads_last,
+        rows,
+        short_rows,
+        tables,
+        columns,
+        joins,
+        other_joins,
+        batch_norms,
+    ),
 )
 
 
@@ -318,6 +342,7 @@ def small_ops() -> list[Op | BuiltOp]:
         heads_last(((1, 2, 5, 8),)),
         rows((64, 33), (3,)),
         short_rows(((40, 64), (7, 33))),
+        tables(((20, 9, 16),)),
         columns(((40, 33),)),
         joins(((5, (8, 9)),)),
         batch_norms(((2, 3, 5),)),

@@ -99,7 +99,6 @@ def main() -> None:
         floor=13.6,
         must=27.0,
         product_launches=2,  # the layers in one loop kernel each way; another adds up the tied embedding's gradients
-        fallbacks=("aten.embedding_dense_backward.default",),
     )
     write_json(args.json, run_cases([case], where, rounds=args.rounds, flush_l2=False))
 

@@ -42,7 +42,7 @@ def test_models(tmp_path):
         assert set(row["wall_ms"]) == {"ark", "eager"} and row["best_rival_over_ark"] > 0 and name in out
     plan = rows["DistilBERT 8 x 128"]["plan"]
     assert plan["launches"] == 1 and plan["spill_bytes"] == [0] and plan["fallbacks"] == {} and plan["floor_ms"] > 0
-    assert rows["GPT-2 training 4 x 512"]["plan"]["fallbacks"].keys() == {"aten.embedding_dense_backward.default"}
+    assert rows["GPT-2 training 4 x 512"]["plan"]["fallbacks"] == {}
     assert "no graph" in models_table.line(rows["GRU 1 x 512 on 16 x 64"])
 
 
