@@ -41,9 +41,29 @@ def _unbatched(x: Tensor, size: int) -> Tensor:
     return x.unflatten(0, (size, x.shape[0] // size))
 
 
+def _dense(x: Tensor) -> Tensor:
+    """Where eager has no batching rule it stacks what it has of each sample, which makes it contiguous."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+class _StackedGradient(torch.autograd.Function):
+    """The tensor itself, with a gradient as eager stacks it."""
+
+    generate_vmap_rule = True
+    forward = staticmethod(lambda x: x.view_as(x))
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+    backward = staticmethod(lambda ctx, gradient: _dense(gradient))
+
+
+def _batched_operand(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """On the CPU, eager has no batching rule of the forward pass."""
+    batched = _batched(x, dim, size)
+    return _StackedGradient.apply(batched) if dim is not None and x.device.type == "cpu" else batched
+
+
 def _attention_vmap(info, in_dims, q, k, v, mask, scale, causal, order=ROWS_FIRST):
     size = info.batch_size
-    q, k, v = (_batched(x, dim, size) for x, dim in zip((q, k, v), in_dims))
+    q, k, v = (_batched_operand(x, dim, size) for x, dim in zip((q, k, v), in_dims))
     mask = _batched_mask(mask, in_dims[3], size, q.shape[0] // size)
     results = attention(q, k, v, mask, scale, causal, order)
     return tuple(_unbatched(x, size) for x in results), (0, 0)
@@ -54,7 +74,7 @@ def _attention_backward_vmap(info, in_dims, dout, q, k, v, out, logsumexp, mask,
     tensors = [_batched(x, dim, size) for x, dim in zip(tensors, in_dims)]
     mask = _batched_mask(mask, in_dims[6], size, tensors[0].shape[0] // size)
     results = _attention_backward(*tensors, mask, scale, causal)
-    return tuple(_unbatched(x, size) for x in results), (0, 0, 0)
+    return tuple(_unbatched(_dense(x), size) for x in results), (0, 0, 0)
 
 
 # ---- autograd ----

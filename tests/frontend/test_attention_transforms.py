@@ -33,6 +33,9 @@ BODIES = {
     "grad": torch.func.grad(loss, argnums=(0, 1, 2)),
     "vjp": lambda *qkv: torch.func.vjp(attend, *qkv)[1](torch.ones_like(qkv[0])),
     "jacrev": lambda q, k, v: torch.func.jacrev(sums)(q, k, v),
+    "grad of vmap, one key": torch.func.grad(
+        lambda q, k, v: torch.vmap(loss, in_dims=(1, None, 0))(q[:, None], k, v[None]).sum(), argnums=(0, 1, 2)
+    ),
     "grad of vmap": torch.func.grad(lambda q, k, v: torch.vmap(loss)(q[None], k[None], v[None]).sum()),
 }
 BATCHED = {
@@ -54,10 +57,11 @@ BATCHED = {
 
 
 def compare(body, *inputs):
-    """The compiled body against eager; the ops of its segments."""
+    """The compiled body against eager, strides too; the ops of its segments."""
     with recording() as records:
         actual = torch.compile(body, backend=ark, fullgraph=True)(*inputs)
-    torch.testing.assert_close(actual, body(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
+    options = {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True, "check_stride": True}
+    torch.testing.assert_close(actual, body(*inputs), **options)
     return [str(n.target) for r in records for s in r.segments for n in s.nodes]
 
 
@@ -78,4 +82,23 @@ def test_vmap_inside_autograd():
     inputs = [torch.randn(3, 2, 4, 9, 16, requires_grad=True) for _ in range(3)]
     out = torch.compile(torch.vmap(attend), backend=ark)(*inputs)
     wanted = torch.autograd.grad(torch.vmap(attend)(*inputs).square().sum(), inputs)
-    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs), wanted, rtol=1e-4, atol=1e-4)
+    actual = torch.autograd.grad(out.square().sum(), inputs)
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4, check_stride=True)
+
+
+def jacobian(q, k, v):
+    return torch.func.jacrev(lambda q: attend(q, k, v))(q)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 1, 3, 4), (2, 4, 5, 8)], ids=str)
+def test_jacobian_of_all_elements(shape):
+    """Eager stacks the gradients of a vmap, so that they are contiguous."""
+    inputs = [torch.randn(shape) for _ in range(3)]
+    compare(jacobian, *inputs)
+    compare(lambda *qkv: jacobian(*qkv).view(-1), *inputs)
+
+
+@pytest.mark.parametrize("which", range(3), ids=["queries", "keys", "values"])
+def test_gradients_of_vmap_can_be_viewed(which):
+    gradients = torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
+    compare(lambda *qkv: gradients(*qkv)[which].view(-1), *[torch.randn(3, 2, 4, 7, 8) for _ in range(3)])
