@@ -102,3 +102,49 @@ def test_jacobian_of_all_elements(shape):
 def test_gradients_of_vmap_can_be_viewed(which):
     gradients = torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
     compare(lambda *qkv: gradients(*qkv)[which].view(-1), *[torch.randn(3, 2, 4, 7, 8) for _ in range(3)])
+
+
+def columns(sizes):
+    """Elements of a head do not lie side by side."""
+    return torch.randn(*sizes[:-2], sizes[-1], sizes[-2]).transpose(-1, -2)
+
+
+@pytest.mark.parametrize("body", [attend, grouped], ids=["heads", "groups"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 6)],
+        lambda: [torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8), columns((2, 4, 7, 8))],
+        lambda: [columns((2, 4, 7, 8)) for _ in range(3)],
+    ],
+    ids=["values of another width", "values by columns", "all by columns"],
+)
+def test_gradients_of_eagers_mathematics(make, body):
+    """What its fused kernel does not take; the gradients are laid out otherwise."""
+
+    def gradients(*qkv):
+        return torch.func.grad(lambda *qkv: body(*qkv).square().sum(), argnums=(0, 1, 2))(*qkv)
+
+    inputs = make()
+    compare(gradients, *inputs)
+    compare(torch.vmap(gradients), *[torch.stack([x, x + 1, x * 2]) for x in inputs])
+    compare(lambda *qkv: (gradients(*qkv)[0].view(-1), gradients(*qkv)[2].view(-1)), *inputs)
+
+
+@pytest.mark.parametrize("width", [8, 6])
+def test_vmap_in_a_loop(width):
+    """Functionalization, which traces the body, has no rule for a torch.autograd.Function."""
+
+    def step(i, x, k, v):
+        return i + 1, torch.vmap(attend)(x, k, v).sum(-1, True) + x, k.clone(), v.clone()
+
+    def body(x, k, v):
+        start = torch.zeros((), dtype=torch.int64)
+        return torch._higher_order_ops.while_loop(lambda i, *_: i < 3, step, (start, x, k, v))[1]
+
+    inputs = [torch.randn(3, 2, 4, 7, size) for size in (8, 8, width)]
+    actual = torch.compile(body, backend=ark, fullgraph=True)(*inputs)
+    x, k, v = inputs
+    for _ in range(3):
+        x = torch.vmap(attend)(x, k, v).sum(-1, True) + x
+    torch.testing.assert_close(actual, x, rtol=1e-4, atol=1e-4)
