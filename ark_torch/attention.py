@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from ark_torch._compat import guard_or_false
-from ark_torch.attention_layout import ROWS_FIRST, empty_in_order, in_order, order_of
+from ark_torch.attention_layout import ROWS_FIRST, empty_in_order, in_order, order_of, orders_of_gradients
 from ark_torch.attention_layout import same_size as _same
-from ark_torch.attention_transforms import attention, register_transforms
+from ark_torch.attention_transforms import attention, register_transforms, with_gradient_in_order
 
 _library = torch.library.Library("ark", "DEF")
 _library.define(
@@ -163,6 +163,7 @@ def scaled_dot_product_attention(
     scale=None,
     enable_gqa=False,
     order=ROWS_FIRST,
+    gradient_orders=None,
 ):
     """torch's function of the same name, through `ark::attention` where that op covers the call. Traced by
     AOTAutograd. Three dimensions are those of one batch."""
@@ -188,6 +189,8 @@ def scaled_dot_product_attention(
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())] if mask.dim() < 4 else mask
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    if gradient_orders is not None:
+        q, k, v = (with_gradient_in_order(x, its) for x, its in zip((q, k, v), gradient_orders))
     out = attention(q, k, v, mask, scale, bool(is_causal), order)[0]
     return out.squeeze(0) if one_batch else out
 
@@ -206,6 +209,7 @@ def replace_attention(gm: fx.GraphModule) -> int:
         kwargs = dict(zip(_SDPA_ARGUMENTS, node.args)) | dict(node.kwargs)
         _undo_repeat(node, kwargs)
         kwargs["order"] = order_of(node)
+        kwargs["gradient_orders"] = orders_of_gradients(*[_val(kwargs[name]) for name in _SDPA_ARGUMENTS[:3]])
         node.target, node.args, node.kwargs = scaled_dot_product_attention, (), kwargs
         count += 1
     if count:  # AOTAutograd drops the unused repeats; fx's own clean-up would drop in-place methods with them

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 ROWS_FIRST = (0, 2, 1, 3)  # [B, H, S, D] stored as [B, S, H, D]
+DENSE = (0, 1, 2, 3)
 
 
 def same_size(a, b) -> bool:
@@ -29,9 +30,26 @@ def in_order(x: Tensor, order) -> Tensor:
     return x.permute(*order).contiguous().permute(_inverse(order))
 
 
+def dense_in_order(x: Tensor, order) -> Tensor:
+    """The same as a copy in any case, whose strides are those of the sizes even where a size is 1."""
+    return x.permute(*order).clone(memory_format=torch.contiguous_format).permute(_inverse(order))
+
+
 def order_of(node: fx.Node) -> tuple[int, ...]:
     """The order of eager's result, a node of a Dynamo graph; rows first where nobody can tell."""
     return ROWS_FIRST if _is_copied_rows_first(node) else _order_of_strides(node.meta.get("example_value"))
+
+
+def orders_of_gradients(q, k, v) -> tuple[tuple[int, ...], ...] | None:
+    """The orders of eager's gradients, where its mathematics make them (CPU: the fused kernel takes heads of one width,
+    contiguous within); None: rows first."""
+    vals = (q, k, v)
+    if not all(isinstance(x, Tensor) and x.device.type == "cpu" and x.dim() == 4 for x in vals):
+        return None
+    if same_size(q.shape[3], v.shape[3]) and all(same_size(x.stride(3), 1) for x in vals):
+        return None
+    of_keys = (0, 1, 3, 2) if same_size(q.shape[1], k.shape[1]) else DENSE  # a transposed product; a sum over groups
+    return DENSE, of_keys, DENSE
 
 
 def _order_of_strides(val) -> tuple[int, ...]:

@@ -83,8 +83,18 @@ def unknown_size(graph: fx.Graph, symbol: str) -> str:
         sizes = [s for v in vals if isinstance(v, torch.Tensor) and v.layout == torch.strided for s in v.shape]
         exprs = [size_expr(s) for s in [*sizes, *(v for v in vals if isinstance(v, torch.SymInt))]]
         if any(not isinstance(e, int) and symbol in {s.name for s in e.free_symbols} for e in exprs):
-            return f"reads a result of {node.target}, whose size depends on values{_users_line(node)}"
+            return f"reads a result of {node.target}, whose size depends on {_which_values(node)}{_users_line(node)}"
     return f"size {symbol} follows from no argument"
+
+
+def _which_values(node: fx.Node) -> str:
+    """Those of a tensor; or a number read with `.item()`, which tracing cannot compare with the sliced size."""
+    numbers = [n for n in node.all_input_nodes if is_symbolic(n)]
+    for n in numbers:
+        if n.target is torch.ops.aten._local_scalar_dense.default:
+            return "an .item() (native where torch._check(n >= 0) and torch._check(n <= size) of that number precede)"
+        numbers += [m for m in n.all_input_nodes if m not in numbers]  # sees those too
+    return "values"
 
 
 def _users_line(node: fx.Node) -> str:

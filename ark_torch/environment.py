@@ -26,8 +26,8 @@ def unknown_names(environment: Mapping[str, str] = os.environ) -> list[str]:
     for name in sorted(environment):
         if not name.startswith("ARK_") or name in READ or name.startswith(BESIDE):
             continue
-        near = difflib.get_close_matches(name, READ, 1)
-        meant = f"did you mean {near[0]}?" if near else f"known: {', '.join(READ)}"
+        near = difflib.get_close_matches(name[4:], [known[4:] for known in READ], 1)  # all begin alike
+        meant = f"did you mean ARK_{near[0]}?" if near else f"known: {', '.join(READ)}"
         lines.append(f"{name} is read by nobody; {meant}")
     return lines
 

@@ -177,6 +177,36 @@ def lower_select_scatter(ctx: Lowering, node, x, src, dim, index):
     return _store(ctx, x, ctx.unsqueeze(src, dim), [where], [-1 if d == dim else d for d in range(rank)], like)
 
 
+def _sides(offset):
+    """How far a diagonal lies above and below the main one."""
+    if isinstance(offset, int):
+        return max(offset, 0), max(-offset, 0)
+    if offset.is_nonnegative:
+        return offset, 0
+    if offset.is_nonpositive:
+        return 0, -offset
+    raise Unsupported(f"diagonal_scatter at offset {offset} (native: one whose sign is known)")
+
+
+@rule(aten.diagonal_scatter.default)
+def lower_diagonal_scatter(ctx: Lowering, node, x, src, offset=0, dim1=0, dim2=1):
+    """src has the diagonal last; the two dimensions become one of its index and one of size 1."""
+    above, below = _sides(offset)
+    like = ctx.like(ctx.out(node))
+    rank = len(like["shape"])
+    dim1, dim2 = canonical_dim(dim1, rank), canonical_dim(dim2, rank)
+    first, last = min(dim1, dim2), max(dim1, dim2)
+    line_shape, line_strides = list(src.shape[:-1]), list(src.strides[:-1])
+    line_shape.insert(first, src.shape[-1])
+    line_strides.insert(first, src.strides[-1])
+    line = ctx.unsqueeze(ctx.view(src, tuple(line_shape), tuple(line_strides)), last)
+    starts = {dim1: below, dim2: above}
+    places = [ctx.reshape_rank(ctx.iota(src.shape[-1], starts[d]), rank, rank - 1 - first) for d in (first, last)]
+    mapping = list(range(rank))
+    mapping[first], mapping[last] = -1, -2
+    return _store(ctx, x, line, places, mapping, like)
+
+
 def _one_per_row(x: Value, index: Value, dim: int) -> bool:
     return index.shape[dim] == 1 and all(a == b for d, (a, b) in enumerate(zip(x.shape, index.shape)) if d != dim)
 

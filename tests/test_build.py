@@ -99,6 +99,17 @@ def test_info_ends_with_a_verdict(tmp_path):
     assert named[1].startswith("ARK_WORKERS is read by nobody; known: ARK_CACHE_DIR, ") and len(named) == 2
 
 
+@pytest.mark.parametrize(
+    "name, meant",
+    [("STRICT", None), ("TRACE", None), ("LO", "LOG"), ("LOG_LEVEL", None), ("VERFIY", "VERIFY"), ("DUMPS", "DUMP")],
+)
+def test_only_a_near_name_is_suggested(name, meant):
+    from ark_torch.environment import READ, unknown_names
+
+    end = f"did you mean ARK_{meant}?" if meant else f"known: {', '.join(READ)}"
+    assert unknown_names({f"ARK_{name}": "maybe"}) == [f"ARK_{name} is read by nobody; {end}"]
+
+
 def test_info_is_not_ready_with_a_value_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("")
     code, lines = told(ARK_LOG="loud", ARK_DUMP=str(tmp_path / "file/dump"), ARK_NVRTC=str(tmp_path / "none"))

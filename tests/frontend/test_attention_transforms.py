@@ -33,6 +33,9 @@ BODIES = {
     "grad": torch.func.grad(loss, argnums=(0, 1, 2)),
     "vjp": lambda *qkv: torch.func.vjp(attend, *qkv)[1](torch.ones_like(qkv[0])),
     "jacrev": lambda q, k, v: torch.func.jacrev(sums)(q, k, v),
+    "grad of vmap, one key": torch.func.grad(
+        lambda q, k, v: torch.vmap(loss, in_dims=(1, None, 0))(q[:, None], k, v[None]).sum(), argnums=(0, 1, 2)
+    ),
     "grad of vmap": torch.func.grad(lambda q, k, v: torch.vmap(loss)(q[None], k[None], v[None]).sum()),
 }
 BATCHED = {
@@ -53,11 +56,12 @@ BATCHED = {
 }
 
 
-def compare(body, *inputs):
-    """The compiled body against eager; the ops of its segments."""
+def compare(body, *inputs, **ark_options):
+    """The compiled body against eager, strides too; the ops of its segments."""
     with recording() as records:
-        actual = torch.compile(body, backend=ark, fullgraph=True)(*inputs)
-    torch.testing.assert_close(actual, body(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
+        actual = torch.compile(body, backend=ark, fullgraph=True, options=ark_options)(*inputs)
+    options = {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True, "check_stride": True}
+    torch.testing.assert_close(actual, body(*inputs), **options)
     return [str(n.target) for r in records for s in r.segments for n in s.nodes]
 
 
@@ -78,4 +82,69 @@ def test_vmap_inside_autograd():
     inputs = [torch.randn(3, 2, 4, 9, 16, requires_grad=True) for _ in range(3)]
     out = torch.compile(torch.vmap(attend), backend=ark)(*inputs)
     wanted = torch.autograd.grad(torch.vmap(attend)(*inputs).square().sum(), inputs)
-    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs), wanted, rtol=1e-4, atol=1e-4)
+    actual = torch.autograd.grad(out.square().sum(), inputs)
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4, check_stride=True)
+
+
+def jacobian(q, k, v):
+    return torch.func.jacrev(lambda q: attend(q, k, v))(q)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 1, 3, 4), (2, 4, 5, 8)], ids=str)
+def test_jacobian_of_all_elements(shape):
+    """Eager stacks the gradients of a vmap, so that they are contiguous."""
+    inputs = [torch.randn(shape) for _ in range(3)]
+    compare(jacobian, *inputs, strict=True)
+    compare(lambda *qkv: jacobian(*qkv).view(-1), *inputs)
+
+
+@pytest.mark.parametrize("which", range(3), ids=["queries", "keys", "values"])
+def test_gradients_of_vmap_can_be_viewed(which):
+    gradients = torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
+    compare(lambda *qkv: gradients(*qkv)[which].view(-1), *[torch.randn(3, 2, 4, 7, 8) for _ in range(3)])
+
+
+def columns(sizes):
+    """Elements of a head do not lie side by side."""
+    return torch.randn(*sizes[:-2], sizes[-1], sizes[-2]).transpose(-1, -2)
+
+
+@pytest.mark.parametrize("body", [attend, grouped], ids=["heads", "groups"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 6)],
+        lambda: [torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8), columns((2, 4, 7, 8))],
+        lambda: [columns((2, 4, 7, 8)) for _ in range(3)],
+    ],
+    ids=["values of another width", "values by columns", "all by columns"],
+)
+def test_gradients_of_eagers_mathematics(make, body):
+    """What its fused kernel does not take; the gradients are laid out otherwise."""
+
+    def gradients(*qkv):
+        return torch.func.grad(lambda *qkv: body(*qkv).square().sum(), argnums=(0, 1, 2))(*qkv)
+
+    inputs = make()
+    compare(gradients, *inputs)
+    compare(torch.vmap(gradients), *[torch.stack([x, x + 1, x * 2]) for x in inputs])
+    compare(lambda *qkv: (gradients(*qkv)[0].view(-1), gradients(*qkv)[2].view(-1)), *inputs)
+
+
+@pytest.mark.parametrize("width", [8, 6])
+def test_vmap_in_a_loop(width):
+    """Functionalization, which traces the body, has no rule for a torch.autograd.Function."""
+
+    def step(i, x, k, v):
+        return i + 1, torch.vmap(attend)(x, k, v).sum(-1, True) + x, k.clone(), v.clone()
+
+    def body(x, k, v):
+        start = torch.zeros((), dtype=torch.int64)
+        return torch._higher_order_ops.while_loop(lambda i, *_: i < 3, step, (start, x, k, v))[1]
+
+    inputs = [torch.randn(3, 2, 4, 7, size) for size in (8, 8, width)]
+    actual = torch.compile(body, backend=ark, fullgraph=True)(*inputs)
+    x, k, v = inputs
+    for _ in range(3):
+        x = torch.vmap(attend)(x, k, v).sum(-1, True) + x
+    torch.testing.assert_close(actual, x, rtol=1e-4, atol=1e-4)

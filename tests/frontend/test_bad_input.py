@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ark_torch.backend import ark
 from ark_torch.records import recording
+from tests.conftest import has_extension
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
@@ -329,6 +330,30 @@ def test_decisions_see_rounded_values(device, what, dtype):
     x = torch.randn(300, 64, device=device).to(dtype)
     actual = compiled(DECISIONS[what])(x, x * 0.3)
     torch.testing.assert_close(actual, DECISIONS[what](x, x * 0.3), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_larger_than_any_memory(dynamic):
+    """2^48 bytes. Eager refuses at once, with the same type; planning 2^30 tiles would take 11 s and 8 GiB before."""
+    x, n = torch.ones(1, dtype=torch.float64), 1 << 23
+
+    def body(x, n):
+        return x.expand(n, n // 2) * 2.0
+
+    call, strict = compiled(body, dynamic=dynamic), compiled(body, dynamic=dynamic, options={"strict": True})
+    if dynamic:  # the sizes come at a later call
+        for one in (call, strict):
+            torch.testing.assert_close(one(x, 6), body(x, 6))
+    for one in (body, call):
+        with pytest.raises(
+            RuntimeError, match="allocate memory: you tried to allocate 281474976710656 bytes"
+        ) as caught:
+            one(x, n)
+        assert caught.type is RuntimeError
+    with pytest.raises(Exception, match="strict: graph.*tiles, at most 67108864"):
+        strict(x, n)
+    torch.testing.assert_close(call(x, 8), body(x, 8))
 
 
 def test_index_out_of_range_in_the_call_with_copies():

@@ -78,20 +78,51 @@ def test_fallbacks_name_the_users_line(executor, caplog):
         explain(mixed, torch.randn(5, 9), ark_options={"strict": True})
 
 
+OF_ITEM = r"an .item\(\) \(native where torch._check\(n >= 0\) and torch._check\(n <= size\) of that number precede\)"
 CONDITIONS = [
     (lambda x: F.conv2d(x.view(1, 1, 4, 4), torch.ones(2, 1, 1, 1)), "aten.convolution.default.*not 1 x 1"),
     (lambda x: x.expand(2048, 16).reshape(-1).cumsum(0), "cumsum .*at most 4194304"),
     (lambda x: x.scatter(0, torch.tensor([0, 0, 1]), x[:3]), "scatter of several indices per row.*native: one per row"),
+    (
+        lambda x: x[: x.int().sum().item()] * 2,
+        rf"aten.slice.Tensor, whose size depends on {OF_ITEM} \(.*test_fallback.py:",
+    ),
+    (lambda x: x[x.int().max().item() + 1 :] * 2, f"aten.slice.Tensor, whose size depends on {OF_ITEM}"),
+    (lambda x: x[: x.int().tolist()[0]] * 2, f"aten.slice.Tensor, whose size depends on {OF_ITEM}"),
     (lambda x: x[x > 0], "a mask as index.*depends on values.*torch.where"),
-    (lambda x: torch.nonzero(x) * 2, "result of aten.nonzero.default, whose size depends on values.*test_fallback.py:"),
+    (
+        lambda x: torch.nonzero(x) * 2,
+        "result of aten.nonzero.default, whose size depends on values \\(.*test_fallback.py:",
+    ),
 ]
 
 
 @pytest.mark.parametrize("body, message", CONDITIONS)
 def test_messages_have_the_condition(executor, body, message):
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         with pytest.raises(Exception, match=message):
             torch.compile(body, backend=ark, options={"strict": True})(torch.randn(16))
+
+
+def checked(n, size):
+    torch._check(n >= 0)
+    torch._check(n <= size)
+    return n
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x, i: x[: checked(i.sum().item(), x.shape[0])] * 2,
+        lambda x, i: x[: checked(i.max().item() + 1, x.shape[0])] * 2,
+        lambda x, i: x[checked(i[0].item(), x.shape[0]) :] * 2,
+        lambda x, i: x.narrow(0, 0, checked(i[1].item(), x.shape[0])) * 2,
+    ],
+    ids=["end", "computed end", "start", "length"],
+)
+def test_what_the_message_of_item_advises_is_native(executor, body):
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compile_and_check(body, torch.randn(16), torch.tensor([2, 3]), strict=True)
 
 
 def test_each_cause_is_logged_once(executor, caplog):

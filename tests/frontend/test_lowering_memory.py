@@ -48,6 +48,53 @@ def test_scatter(executor):
     check(lambda x, i: (x.scatter(1, i, 2.0), x.scatter(1, i, x[:, :1] * 3)), x, i)
 
 
+DIAGONALS = [
+    ((5, 7), 0, 0, 1),
+    ((5, 7), 3, 0, 1),
+    ((7, 5), -2, 1, 0),
+    ((3, 4, 5), 1, -1, -3),
+    ((3, 4, 5), -1, 0, -1),
+    ((2, 3, 4, 5), 2, 2, 1),
+    ((2, 3, 4, 5), -1, -2, -1),
+    ((2, 3, 4, 5), 1, 3, 0),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape, offset, dim1, dim2", DIAGONALS)
+def test_diagonal_scatter(executor, shape, offset, dim1, dim2, dynamic):
+    def body(x, src):
+        return x.diagonal_scatter(src, offset, dim1, dim2)
+
+    x = f32(*shape)
+    check(body, x, f32(*x.diagonal(offset, dim1, dim2).shape), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.bool])
+def test_diagonal_scatter_of_types(executor, dtype):
+    x = f32(6, 8).to(dtype)
+    check(lambda x, src: x.diagonal_scatter(src, 1), x.t(), f32(5) * 2)
+    check(lambda x: torch.diagonal_scatter(x, torch.ones(6, dtype=x.dtype)), x)
+
+
+def test_diagonal_scatter_at_a_dynamic_offset(executor):
+    """The diagonal starts below or above as many rows as another tensor has."""
+
+    def body(x, src, y):
+        return x.diagonal_scatter(src, -y.shape[0]), x.diagonal_scatter(src, y.shape[0], 1, 0)
+
+    check(body, f32(9, 4), f32(4), f32(3), dynamic=True)
+
+
+def test_fill_of_a_diagonal(executor):
+    def body(x):
+        x = x.clone()
+        x.diagonal(-1, 1, 2).fill_(1)
+        return x.diagonal(1, 1, 2).mul_(2), x
+
+    check(body, f32(2, 5, 6))
+
+
 def _scan(a, b, values):
     """A recurrence over the middle dimension, as a state space model has it."""
     state, outputs = b[:, 0], []

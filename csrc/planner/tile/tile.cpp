@@ -22,10 +22,13 @@ using abi::TaskKind;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// Of an op: more have results of terabytes, and take seconds and gigabytes to plan (2^29 tiles: 5.5 s).
+constexpr int64_t kMostTiles = int64_t{1} << 26;
+
 void set_grid(FusedOp& op, int64_t c0, int64_t c1, int64_t c2) {
   const int64_t grid[3] = {c0, c1, c2};
-  check_node(c0 * c1 * c2 <= INT32_MAX, op.op.node, "op '", op.op.name, "': ", c0 * c1 * c2,
-             " tiles do not fit 32 bits");
+  check_node(c0 * c1 * c2 <= kMostTiles, op.op.node, "op '", op.op.name, "': ", c0 * c1 * c2, " tiles, at most ",
+             kMostTiles);
   for (int i = 0; i < 3; ++i) op.op.record.grid[i] = static_cast<int>(grid[i]);
 }
 
