@@ -56,10 +56,19 @@ def _order_of_strides(val) -> tuple[int, ...]:
     if not isinstance(val, Tensor) or val.dim() not in (3, 4) or val.layout != torch.strided:
         return ROWS_FIRST
     val = val.unsqueeze(0) if val.dim() == 3 else val
-    for order in (ROWS_FIRST, *((*outer, 3) for outer in itertools.permutations(range(3)))):
-        if all(map(same_size, val.stride(), _dense_strides(val.shape, order))):
-            return order
+    orders = (ROWS_FIRST, *((*outer, 3) for outer in itertools.permutations(range(3))))
+    for sizes in (val.shape, _padded(val.shape)):
+        for order in orders:
+            if all(map(same_size, val.stride(), _dense_strides(sizes, order))):
+                return order
     return ROWS_FIRST
+
+
+def _padded(sizes) -> list:
+    """As a GPU's kernels allocate heads whose width they round up, to return a part of each row: the order is theirs,
+    the padding is left out, so that what is flattened is a view."""
+    width = sizes[-1]
+    return [*sizes[:-1], (width + 7) // 8 * 8 if isinstance(width, int) else width]
 
 
 def _dense_strides(sizes, order) -> list:

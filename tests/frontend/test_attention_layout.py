@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ark_torch.attention_layout import order_of
 from ark_torch.backend import ark
 from tests.support.lowering_check import check
 
@@ -80,3 +81,15 @@ def test_gradients_of_a_viewed_result():
 def test_copied_rows_first(last):
     """What eager copies is a view here where nobody else looks."""
     check(lambda q, k, v: last(attend(q, k, v).transpose(1, 2)), *[torch.randn(SIZES) for _ in range(3)])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+@pytest.mark.parametrize("width, padded", [(4, 8), (12, 16), (8, 8)])
+def test_the_order_of_padded_heads(order, width, padded):
+    """A GPU's kernels return a part of wider rows."""
+    sizes = [(2, 5, 3, padded)[d] for d in order]
+    result = torch.empty(sizes).permute([order.index(d) for d in range(4)])[..., :width]
+    graph = torch.fx.Graph()
+    node = graph.placeholder("result")
+    node.meta["example_value"] = result
+    assert order_of(node) == order
