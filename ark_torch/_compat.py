@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 
 import sympy
@@ -63,6 +64,7 @@ __all__ = [
     "sympy",
     "sympy_functions",
     "unset_fake_temporarily",
+    "without_messages",
     "without_side_effect_checks",
 ]
 
@@ -85,6 +87,15 @@ def as_if_compiling():
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def without_messages():
+    """Dynamo leaves out what is told to loggers, instead of giving up."""
+    config = torch._dynamo.config
+    methods = {method for method in vars(logging.Logger).values() if callable(method)}
+    with config.patch(ignore_logging_functions=config.ignore_logging_functions | methods):
+        yield
 
 
 def functional_graph(function, *arguments) -> torch.fx.GraphModule:

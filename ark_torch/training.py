@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from ark_torch._compat import without_messages
 from ark_torch.errors import Unsupported
 from ark_torch.looped import run_loop
 from ark_torch.optimizer_steps import State, Update, settings_of, store_values
@@ -98,7 +99,8 @@ class Trainer:
         lent.loss, lent.batches, lent.rates = self.module, batches, rates
         lent.update = self.update.traced(optimizer, state, rows, rates.device)
         try:
-            results = run_loop(self.step, rates.size(0), carry, None, strict, in_place=True)
+            with without_messages():  # the first step, eager's, has told them
+                results = run_loop(self.step, rates.size(0), carry, None, strict, in_place=True)
         finally:
             lent.loss = lent.batches = lent.rates = lent.update = None
         _, losses, trained, new_buffers, states = results

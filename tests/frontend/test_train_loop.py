@@ -352,3 +352,30 @@ def test_bad_input():
     with pytest.raises(Unsupported, match="ReduceLROnPlateau"):
         optimizer = OPTIMIZERS["SGD"](model)
         refused(model=model, optimizer=optimizer, scheduler=optim.lr_scheduler.ReduceLROnPlateau(optimizer))
+
+
+def language_model(device: str = "cpu") -> nn.Module:
+    """Tables of tokens and positions, tied weights; the loss is the model's own, which tells its logger something."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=97, n_positions=32, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+    )
+    return transformers.GPT2LMHeadModel(config).eval().to(device)  # without dropout
+
+
+def own_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return model(input_ids=tokens, labels=tokens, use_cache=False).loss
+
+
+def check_language_model(device: str, steps: int) -> None:
+    ours, theirs = language_model(device), language_model(device)
+    tokens = torch.randint(0, 97, (steps, 3, 16), generator=torch.Generator().manual_seed(1)).to(device)
+    adam = lambda model: optim.AdamW(model.parameters(), lr=1e-3)
+    losses = ark_torch.train_loop(ours, adam(ours), own_loss, (tokens,), strict=True)
+    torch.testing.assert_close(losses, eagerly(theirs, adam(theirs), own_loss, (tokens,)), rtol=1e-5, atol=1e-5)
+    assert losses.isfinite().all()
+
+
+def test_a_language_model_with_tied_weights_is_one_launch():
+    check_language_model("cpu", 30)

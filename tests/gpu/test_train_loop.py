@@ -31,3 +31,7 @@ def test_dropout_differs_from_step_to_step():
         model, torch.optim.SGD(model.parameters(), lr=0.0), host.distance, batches, strict=True
     )
     assert len(set(losses.tolist())) == 20
+
+
+def test_a_hundred_steps_of_a_language_model_are_one_launch():
+    host.check_language_model("cuda", 100)
