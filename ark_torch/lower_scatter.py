@@ -10,7 +10,7 @@ import torch
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value
 from ark_torch.lower_index import check_index, from_zero, put
-from ark_torch.lowering import Lowering, canonical_dim, rule
+from ark_torch.lowering import Lowering, canonical_dim, compute_type, rule
 
 aten = torch.ops.aten
 
@@ -53,12 +53,14 @@ def _sum(ctx: Lowering, source: Value, index: Value, rows, without: int = _NONE)
     return ctx.graph.add_node("scatter_sum", [source, index], source.dtype, shape, imm_int=without)
 
 
-def _add_to(ctx: Lowering, node, x: Value, total: Value) -> Value:
-    """x + total, of x's shape."""
-    like = ctx.like(ctx.out(node))
-    contiguous = [math.prod(x.shape[d + 1 :]) for d in range(len(x.shape))]
-    total = ctx.view(total, x.shape, contiguous)
-    return ctx.pointwise("add", [ctx.to_compute(x, x.dtype), ctx.to_compute(total, x.dtype)], **like)
+def _add(ctx: Lowering, node, x: Value, index: Value, source: Value) -> Value:
+    """x with source's rows added where the index says, rounded once: `source` [*index's sizes, *x's but the first]."""
+    if source.dtype != x.dtype:
+        raise Unsupported(f"a sum by index of {source.dtype} into {x.dtype}")
+    like, wide = ctx.like(ctx.out(node)), ctx.cast(source, compute_type(x.dtype))
+    total = _sum(ctx, _joined(ctx, wide, len(index.shape)), _line(ctx, index), x.shape[0])
+    total = ctx.view(total, x.shape, [math.prod(x.shape[d + 1 :]) for d in range(len(x.shape))])
+    return ctx.pointwise("add", [ctx.to_compute(x, x.dtype), total], **like)
 
 
 @rule(aten.embedding_dense_backward.default)
@@ -80,8 +82,9 @@ def lower_index_add(ctx: Lowering, node, x, dim, index, source, *, alpha=1):
     rank = len(x.shape)
     if rank == 0 or canonical_dim(dim, rank) != 0 or alpha != 1:
         raise Unsupported("index_add (native: along the first dimension, alpha 1)")
-    index = _line(ctx, from_zero(ctx, index, x.shape[0]))
-    return _add_to(ctx, node, x, _sum(ctx, _joined(ctx, source, 1), index, x.shape[0]))
+    if len(index.shape) != 1 or source.shape != index.shape + x.shape[1:]:
+        raise Unsupported("index_add (native: an index of one dimension, a source of as many rows of x's sizes)")
+    return _add(ctx, node, x, from_zero(ctx, index, x.shape[0]), source)
 
 
 @rule(aten.scatter_add.default)
@@ -95,24 +98,26 @@ def lower_scatter_add(ctx: Lowering, node, x, dim, index, source):
     if index.shape != source.shape or index.shape[1:] != x.shape[1:]:
         raise Unsupported("scatter_add of a part (native: index and source of the same sizes, of whole rows)")
     line = ctx.view(index, index.shape[:1], index.strides[:1])
-    line = _line(ctx, from_zero(ctx, line, x.shape[0]))
-    return _add_to(ctx, node, x, _sum(ctx, _joined(ctx, source, 1), line, x.shape[0]))
+    return _add(ctx, node, x, from_zero(ctx, line, x.shape[0]), source)
 
 
 def _accumulate(ctx: Lowering, node, x: Value, indices: list, values: Value) -> Value:
     """x[index] += values."""
     _needs_float(x)
-    if indices[0] is None or any(index is not None for index in indices[1:]):
+    if not indices or indices[0] is None or any(index is not None for index in indices[1:]):
         raise Unsupported("index_put with accumulate (native: one index, of the first dimension)")
     index, size = indices[0], ctx.scalar(x.shape[0], torch.int64)
     check_index(index)
+    place = index.shape + x.shape[1:]
+    if not all(have in (1, want) for have, want in zip(reversed(values.shape), reversed(place))) or len(
+        values.shape
+    ) > len(place):
+        raise Unsupported(f"index_put of values {values.shape} at places {place}")
     wide = ctx.to_compute(index, torch.int64)
     negative = ctx.pointwise("lt", [wide, ctx.scalar(0, torch.int64)], torch.bool, index.shape)
     wrapped = ctx.pointwise("add", [wide, size], torch.int64, index.shape)
     index = from_zero(ctx, ctx.pointwise("where", [negative, wrapped, wide], torch.int64, index.shape), x.shape[0])
-    values = ctx.cast(ctx.expand(values, index.shape + x.shape[1:]), x.dtype)
-    source = _joined(ctx, values, len(index.shape))
-    return _add_to(ctx, node, x, _sum(ctx, source, _line(ctx, index), x.shape[0]))
+    return _add(ctx, node, x, index, ctx.expand(values, place))
 
 
 @rule(aten.index_put.default, aten._unsafe_index_put.default)

@@ -52,8 +52,8 @@ enum class OpKind : uint8_t {
                        // (broadcast to the output)
   kIndexStore,         // inputs dst, src, idx...; out = dst with dst[...] = src; attrs.map per dst dim: >= 0: that src
                        // dimension; < 0: index input ~map
-  kScatterSum,  // inputs src [T, C], index [T]: out [R, C] with out[r] the sum of the src[t] with index[t] == r, in
-                // the order of t (in f32, of f64 in f64). An index out of [0, R), or attrs.imm_int, adds nothing
+  kScatterSum,  // inputs src [T, C], index [T]: out [R, C] with out[r] the sum of the src[t] with index[t] == r (in f32,
+                // of f64 in f64; a target's order is its own). An index out of [0, R), or attrs.imm_int, adds nothing
   kCat,         // inputs..., attrs.dim
   kPad,         // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
   kRand,        // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index

@@ -151,6 +151,59 @@ def test_sizes_that_change():
         close(run(*inputs), list(inputs), lambda g, index: gradient(50)(g * 2, index), terms)
 
 
+def test_the_sum_is_rounded_once():
+    """A total that half precision does not hold, and the result that it does."""
+    x, index, y = (
+        torch.full((3, 4), -60000.0).half(),
+        torch.zeros(2, dtype=torch.int64),
+        torch.full((2, 4), 35000.0).half(),
+    )
+    for body in (
+        lambda x, index, y: x.index_add(0, index, y),
+        lambda x, index, y: x.index_put((index,), y, accumulate=True),
+        lambda x, index, y: x.scatter_add(0, index[:, None].expand(2, 4), y),
+    ):
+        exact = body(x.double(), index, y.double())
+        assert torch.equal(compiled(body)(x, index, y), exact.half()) and body(x, index, y).isfinite().all()
+
+
+BAD = {
+    "another type": (lambda x, i, y: x.index_add(0, i, y.double()), (5, 6), (4, 6)),
+    "an integer": (lambda x, i, y: x.index_add(0, i, y.long()), (5, 6), (4, 6)),
+    "permuted sizes": (lambda x, i, y: x.index_add(0, i, y), (5, 6, 2), (4, 2, 6)),
+    "joined sizes": (lambda x, i, y: x.index_add(0, i, y), (5, 6, 2), (4, 12)),
+    "narrow rows": (lambda x, i, y: x.index_add(0, i, y), (5, 6), (4, 5)),
+    "one column": (lambda x, i, y: x.index_add(0, i, y), (5, 6), (4, 1)),
+    "values of another type": (lambda x, i, y: x.index_put((i,), y.double(), accumulate=True), (5, 6), (4, 6)),
+    "values of more dimensions": (lambda x, i, y: x.index_put((i,), y[None], accumulate=True), (5, 6), (4, 6)),
+    "values of other sizes": (lambda x, i, y: x.index_put((i,), y, accumulate=True), (5, 6), (3, 6)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_eager_refuses(name):
+    body, sizes, source = BAD[name]
+    inputs = (torch.zeros(sizes), indices((4,), 5), torch.ones(source))
+    try:
+        wanted = body(*inputs)
+    except (RuntimeError, IndexError):
+        with pytest.raises((RuntimeError, IndexError)):
+            torch.compile(body, backend="ark")(*inputs)
+    else:
+        torch.testing.assert_close(torch.compile(body, backend="ark")(*inputs), wanted)
+
+
+def test_many_into_many_is_left_to_torch():
+    """Tiles times indices would be too much to look at."""
+    index, y = indices((1_500_000,), 300_000), some((1_500_000, 4))
+    body = lambda index, y: torch.zeros(300_000, 4).index_add(0, index, y)
+    torch._dynamo.reset()
+    with recording() as records:
+        mine = torch.compile(body, backend="ark")(index, y)
+    assert any("native where workers look at few" in cause for record in records for cause in record.fallbacks)
+    torch.testing.assert_close(mine, body(index, y))
+
+
 def train_tables(device: str) -> None:
     torch.manual_seed(0)
     ours = torch.nn.Sequential(torch.nn.Embedding(40, 16, padding_idx=0), torch.nn.Linear(16, 40)).to(device)

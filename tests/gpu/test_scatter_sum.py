@@ -43,6 +43,16 @@ def test_one_row_gets_all(rows, terms):
     check(host.gradient(rows, rows // 2), source, index)  # which is left out
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_common_words(dtype):
+    """Most terms are of the first rows, as tokens are: lists of ever fewer rows, and of the last tile's part."""
+    rows, terms = 50257, 16384
+    source, _ = inputs(rows, terms, 320, dtype)
+    index = (rows ** torch.rand(terms, device="cuda") - 1).long()
+    assert (index < 256).sum() > terms // 3
+    check(host.gradient(rows), source, index)
+
+
 def test_same_bits_again():
     source, index = inputs(300, 20000, 64, torch.bfloat16)
     run = host.compiled(host.gradient(300))

@@ -221,7 +221,8 @@ struct ScatterSumParams {
   i32 dtype, index_dtype;
   i64 without;
 };
-inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows = 256;
+inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows = 256,
+                     kScatterMostTerms = 2048;  // of a list
 
 /// kPointwise, kRow, kColumn.
 struct ProgramParams {

@@ -54,6 +54,7 @@ struct ScatterSum {
     using T = decltype(widen(S{}));
     static constexpr int kAhead = 4;  // indices of a thread under way
     static constexpr int kMostTerms = 2 * kAhead * kConsumerThreads, kUnroll = 8;
+    static_assert(kMostTerms == abi::kScatterMostTerms);
     struct Term {
       i32 number, row;  // of the source, and in the tile
     };
@@ -90,26 +91,32 @@ struct ScatterSum {
       to = of.template address<S>(X::kOut) + first_row * out_stride + column * out_step;
     }
 
+    /// As many rows at a time as have a list that is not too long, at least those of a turn: they may need several.
     ARK_DEVICE void run() {
-      int from = 0;
-      const int count = list(0, rows, from);
-      const bool whole = from >= p.terms;  // else the rows of a turn have lists of their own
       const int turn = min(p.tile_rows, groups);
+      int span = p.tile_rows;
 #pragma unroll 1
-      for (int row = 0; row < rows; row += turn) {
-        T sum[V] = {};
-        if (whole) {
-          add(count, row, turn, sum);
-        } else {
-          from = 0;
-          do {
-            consumer.sync();
-            add(list(row, row + turn, from), row, turn, sum);
-          } while (from < p.terms);
+      for (int row = 0; row < rows;) {
+        int from = 0, count = list(row, row + span, from);
+        if (from < p.terms && span > turn) {
+          span /= 2;
+          consumer.sync();
+          continue;
         }
-        finish(row, turn, sum);
+#pragma unroll 1
+        for (const int end = min(row + span, rows); row < end; row += turn) {
+          T sum[V] = {};
+          add(count, row, turn, sum);
+          while (from < p.terms) {
+            consumer.sync();
+            count = list(row, row + turn, from);
+            add(count, row, turn, sum);
+          }
+          finish(row, turn, sum);
+        }
+        consumer.sync();  // the list is written anew
+        while (span < p.tile_rows && row % (2 * span) == 0) span *= 2;
       }
-      consumer.sync();  // the next tile writes the list
     }
 
    private:

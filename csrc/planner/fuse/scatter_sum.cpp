@@ -1,6 +1,7 @@
 // The op of a sum of rows by index.
 #include <algorithm>
 
+#include "base/unsupported.h"
 #include "device/abi/roles.h"
 #include "plan/kinds.h"
 #include "planner/fuse/emit.h"
@@ -13,6 +14,10 @@ void Emitter::scatter_sum_group(int g) {
   const int source = node.inputs[0], index = node.inputs[1], out = node.outputs[0];
   const Tensor &terms = state_.tensor(source), &rows = state_.tensor(out);
   if (rows.numel == 0) return;
+  constexpr int64_t kMost = INT32_MAX - 4096;  // a turn's indices behind the last one have numbers too
+  check_node(rows.sizes[0] <= kMost && rows.sizes[1] <= kMost && terms.sizes[0] <= kMost, node.name, "sum by index '",
+             node.name, "' of ", terms.sizes[0], " rows of ", rows.sizes[1], " into ", rows.sizes[0], ", at most ",
+             kMost);
   FusedOp op;
   abi::OpRecord& record = op.op.record;
   record.kind = abi::TaskKind::kScatterSum;

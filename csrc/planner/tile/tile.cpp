@@ -418,11 +418,13 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) 
   tile_pointwise(op, graph, options);
 }
 
-/// Tiles that give every worker a few where there are so many rows, by as few threads along a row as that takes: every
-/// tile looks at all indices. A row's terms are shared by the threads that have no row of their own.
+/// Tiles that give every worker a few where there are so many rows, by as few threads along a row as that takes. A row's
+/// terms are shared by the threads that have no row of their own. A tile's list should hold its terms, if these are
+/// spread evenly. Every tile looks at all indices, which is no way to add many to many: sorting is.
 void tile_scatter_sum(FusedOp& op, const Options& options) {
   using X = abi::ScatterSumOperand;
-  constexpr int64_t kTilesPerWorker = 2, kThreads = 256;
+  constexpr int64_t kTilesPerWorker = 2, kThreads = 256, kStep = 1024;
+  constexpr int64_t kMostListed = 700, kMostSteps = 4000;  // of a tile on average; of a worker, some 0.5 us each
   abi::ScatterSumParams& p = op.op.record.params.scatter_sum;
   const int64_t most = 16 / size_bytes(static_cast<DType>(p.dtype));
   const auto whole = [&](int operand) {
@@ -436,9 +438,17 @@ void tile_scatter_sum(FusedOp& op, const Options& options) {
   const int64_t rows_at_once = kThreads / abi::kScatterLanes;
   const bool few = ceil_div(p.rows, rows_at_once) * blocks(abi::kScatterLanes) < wanted;
   p.lanes = few ? abi::kScatterFewLanes : abi::kScatterLanes;
+  const auto fits = [&](int64_t rows) {
+    const bool listed = rows * p.lanes <= kThreads || rows * p.terms <= kMostListed * p.rows;
+    return rows <= abi::kScatterMostRows && listed && ceil_div(p.rows, rows) * blocks(p.lanes) >= wanted;
+  };
   p.tile_rows = 1;
-  while (p.tile_rows < abi::kScatterMostRows && ceil_div(p.rows, 2 * int64_t{p.tile_rows}) * blocks(p.lanes) >= wanted)
-    p.tile_rows *= 2;
+  while (fits(2 * int64_t{p.tile_rows})) p.tile_rows *= 2;
+  const int64_t tiles = ceil_div(p.rows, p.tile_rows) * blocks(p.lanes);
+  const int64_t steps = ceil_div(tiles, options.machine.num_workers) * ceil_div(p.terms, kStep);
+  check_node(steps <= kMostSteps, op.op.node, "sum by index '", op.op.name, "' of ", p.terms, " rows into ", p.rows,
+             " (native where workers look at few of the indices: ", steps, " steps of ", kStep, ", at most ",
+             kMostSteps, ")");
 }
 
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {

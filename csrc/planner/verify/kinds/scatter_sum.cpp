@@ -35,7 +35,15 @@ void record(const RecordCheck& check) {
   check.need(p.tile_rows > 0 && p.tile_rows <= abi::kScatterMostRows && (p.tile_rows & (p.tile_rows - 1)) == 0,
              "tile rows ", p.tile_rows);
   check.need(p.lanes == abi::kScatterLanes || p.lanes == abi::kScatterFewLanes, "lanes ", p.lanes);
-  check.need(p.vector > 0 && (p.vector & (p.vector - 1)) == 0, "vector ", p.vector);
+  const int64_t bytes = size_bytes(static_cast<DType>(p.dtype));
+  check.need(p.vector == 1 || (p.vector * bytes == 16 && p.columns % p.vector == 0), "vectors of ", p.vector,
+             " elements, rows of ", p.columns);
+  for (const int i : {X::kSource, X::kOut}) {
+    const abi::Operand& x = check.op().operands[static_cast<size_t>(i)];
+    const bool whole = x.stride[1] == 1 && x.stride[0] % p.vector == 0 && x.offset % p.vector == 0;
+    check.need(p.vector == 1 || x.slot == abi::kNoSlot || whole, "vectors of ", p.vector, " in rows ", x.stride[0],
+               " apart");
+  }
   check.grid({ceil_div(p.rows, p.tile_rows), ceil_div(p.columns, tile_columns(p)), 1});
 }
 
