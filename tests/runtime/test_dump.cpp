@@ -96,10 +96,11 @@ void test_run_of_a_shared_kernel(const std::string& root) {
   for (const int64_t n : {4, 1 << 18}) EXPECT_THROW(DeviceError, graph.specialise(std::vector<int64_t>{n}), "");
   const std::string few = text_of(root + "/sums-n=4/run.txt"), planned = text_of(root + "/sums-n=262144/plan.txt"),
                     run = text_of(root + "/sums-n=262144/run.txt");
-  EXPECT(!program_text(few, 0).empty() && program_text(run, 0) == program_text(few, 0));
-  EXPECT(program_text(planned, 0) != program_text(run, 0));
+  // Number 0 is the code of the first sizes, for rows as short as theirs: the other sizes have theirs behind it.
+  EXPECT(!program_text(few, 0).empty() && program_text(run, 0).empty());
+  EXPECT(program_of(run, 0) != program_of(planned, 0));
   for (const int op : {0, 1}) {
-    EXPECT(program_of(planned, op) >= 0 && program_of(run, op) != program_of(planned, op));
+    EXPECT(program_of(run, op) > 0 && !program_text(planned, program_of(planned, op)).empty());
     EXPECT(program_text(run, program_of(run, op)) == program_text(planned, program_of(planned, op)));
   }
 }
