@@ -11,6 +11,7 @@ from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value
 from ark_torch.lower_index import check_index, from_zero, put
 from ark_torch.lowering import Lowering, canonical_dim, compute_type, rule
+from ark_torch.sizes import contiguous_strides
 
 aten = torch.ops.aten
 
@@ -22,20 +23,10 @@ def _needs_float(x: Value) -> None:
         raise Unsupported(f"a sum by index of {x.dtype} (native: float16, bfloat16, float32, float64)")
 
 
-def _is_contiguous(x: Value) -> bool:
-    wanted = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.strides)):
-        if size != 1 and stride != wanted:
-            return False
-        wanted = wanted * size
-    return True
-
-
 def _joined(ctx: Lowering, x: Value, split: int) -> Value:
-    """[product of the first `split` sizes, product of the others]; of `split` 0 and all: of one dimension. A copy
-    where the memory is not like that."""
-    if not _is_contiguous(x):
-        x = ctx.pointwise("cast", [x], x.dtype, x.shape)
+    """[product of the first `split` sizes, product of the others]; a copy where the memory is not like that."""
+    if x.strides != contiguous_strides(x.shape):
+        x = ctx.pointwise("cast", [x], x.dtype, x.shape, contiguous_strides(x.shape))
     rows, columns = math.prod(x.shape[:split]), math.prod(x.shape[split:])
     return ctx.view(x, (rows, columns), (columns, 1))
 
@@ -59,7 +50,7 @@ def _add(ctx: Lowering, node, x: Value, index: Value, source: Value) -> Value:
         raise Unsupported(f"a sum by index of {source.dtype} into {x.dtype}")
     like, wide = ctx.like(ctx.out(node)), ctx.cast(source, compute_type(x.dtype))
     total = _sum(ctx, _joined(ctx, wide, len(index.shape)), _line(ctx, index), x.shape[0])
-    total = ctx.view(total, x.shape, [math.prod(x.shape[d + 1 :]) for d in range(len(x.shape))])
+    total = ctx.view(total, x.shape, contiguous_strides(x.shape))
     return ctx.pointwise("add", [ctx.to_compute(x, x.dtype), total], **like)
 
 
@@ -109,9 +100,8 @@ def _accumulate(ctx: Lowering, node, x: Value, indices: list, values: Value) -> 
     index, size = indices[0], ctx.scalar(x.shape[0], torch.int64)
     check_index(index)
     place = index.shape + x.shape[1:]
-    if not all(have in (1, want) for have, want in zip(reversed(values.shape), reversed(place))) or len(
-        values.shape
-    ) > len(place):
+    fits = all(have in (1, want) for have, want in zip(reversed(values.shape), reversed(place)))
+    if not fits or len(values.shape) > len(place):
         raise Unsupported(f"index_put of values {values.shape} at places {place}")
     wide = ctx.to_compute(index, torch.int64)
     negative = ctx.pointwise("lt", [wide, ctx.scalar(0, torch.int64)], torch.bool, index.shape)

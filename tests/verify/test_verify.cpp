@@ -91,10 +91,28 @@ void test_plan(const plan::Plan& plan) {
   EXPECT_EQ(complaint(back), "");
 }
 
+/// Sums by index of each other's results, with pointwise ops between them.
+plan::Plan sums_by_index() {
+  GraphBuilder b;
+  ir::ValueId x = b.input(DType::kF32, {40, 24});
+  int64_t terms = 40;
+  for (const int64_t rows : {50, 70, 30}) {
+    const ir::ValueId index = b.input(DType::kI64, {terms}), sum = b.value(DType::kF32, {rows, 24});
+    b.node(ir::OpKind::kScatterSum, {b.pointwise(Opcode::kExp, {x}, DType::kF32, {terms, 24}), index}, {sum});
+    x = sum;
+    terms = rows;
+  }
+  b.graph.outputs = {b.pointwise(Opcode::kExp, {x}, DType::kF32, {terms, 24})};
+  plan::Plan plan = plan_of(b.graph, true, true);
+  plan.name = "sums by index";
+  return plan;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   all_pairs = argc > 1 && std::string(argv[1]) == "--all";
   for (const plan::Plan& plan : sample_plans()) test_plan(plan);
+  test_plan(sums_by_index());
   return test::result("verify");
 }

@@ -2,7 +2,7 @@
 // indices, 1024 at a time, and list the terms of the tile's rows in their order in shared memory. `lanes` threads add a
 // row, a vector of its columns each; where the tile has fewer rows than there are such groups, several groups share a
 // row's terms (every so many places of the list) and are added in order. Which groups add what depends on the indices
-// alone, so that results have the same bits in every run.
+// and the tiles alone, so that results have the same bits in every run of a plan.
 #pragma once
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/support.cuh"

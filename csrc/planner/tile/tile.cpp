@@ -424,7 +424,7 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) 
 void tile_scatter_sum(FusedOp& op, const Options& options) {
   using X = abi::ScatterSumOperand;
   constexpr int64_t kTilesPerWorker = 2, kThreads = 256, kStep = 1024;
-  constexpr int64_t kMostListed = 700, kMostSteps = 4000;  // of a tile on average; of a worker, some 0.5 us each
+  constexpr int64_t kMostListed = 700, kMostSteps = 4000;  // of a tile on average; of a worker (reckoned)
   abi::ScatterSumParams& p = op.op.record.params.scatter_sum;
   const int64_t most = 16 / size_bytes(static_cast<DType>(p.dtype));
   const auto whole = [&](int operand) {
