@@ -109,9 +109,9 @@ struct Enumerators<abi::TaskKind> {
 };
 template <>
 struct Enumerators<BufferKind> {
-  static constexpr int count = static_cast<int>(BufferKind::kBoxOut) + 1;
+  static constexpr int count = static_cast<int>(BufferKind::kBoxes) + 1;
   static std::string_view name(BufferKind kind) {
-    constexpr std::string_view kNames[count] = {"input", "output", "arena", "constant", "box", "box_out"};
+    constexpr std::string_view kNames[count] = {"input", "output", "arena", "constant", "box", "box_out", "boxes"};
     return kNames[static_cast<int>(kind)];
   }
 };

@@ -19,7 +19,11 @@ enum class BufferKind : uint8_t {
   kConstant,  // bytes `data`, uploaded once
   kBox,       // what rank `index` has sent to this rank in one exchange: at `arena_offset` of this rank's boxes
   kBoxOut,    // the box at rank `index` for what this rank sends there; `twin` is the slot of the kBox of that index
+  kBoxes,     // all boxes of an exchange as one tensor, read only; `twin` is the slot of the kBox of rank 0
 };
+/// What other ranks write and this one reads.
+inline bool is_read_box(BufferKind kind) { return kind == BufferKind::kBox || kind == BufferKind::kBoxes; }
+inline bool is_any_box(BufferKind kind) { return is_read_box(kind) || kind == BufferKind::kBoxOut; }
 
 struct Buffer {
   BufferKind kind = BufferKind::kArena;
@@ -30,7 +34,7 @@ struct Buffer {
   int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
   std::string data;                     // kConstant
   std::string name;
-  int32_t twin = -1;        // kBoxOut
+  int32_t twin = -1;        // kBoxOut, kBoxes
   int64_t first_word = -1;  // kArena: of its element 0 in the flagged words (flag_words.h), or -1
 };
 

@@ -40,11 +40,12 @@ std::string list(const T& items) {
 }
 
 std::string buffer_text(const Buffer& b) {
-  constexpr const char* kKinds[] = {"input", "output", "arena", "constant", "box", "box out"};
+  constexpr const char* kKinds[] = {"input", "output", "arena", "constant", "box", "box out", "boxes"};
   std::string where;
   if (b.kind == BufferKind::kInput || b.kind == BufferKind::kOutput) where = cat(' ', b.index);
   if (b.kind == BufferKind::kArena) where = cat(" at ", b.arena_offset, ", ops ", b.first_op, " to ", b.last_op);
   if (b.kind == BufferKind::kBox) where = cat(" from rank ", b.index, " at ", b.arena_offset);
+  if (b.kind == BufferKind::kBoxes) where = cat(" of all ranks at ", b.arena_offset);
   if (b.kind == BufferKind::kBoxOut) where = cat(" to rank ", b.index, ", twin of slot ", b.twin);
   return cat(kKinds[static_cast<int>(b.kind)], where, ", ", b.size_bytes, " bytes", b.immutable ? ", immutable" : "",
              b.name.empty() ? "" : "  # ", b.name);

@@ -66,11 +66,13 @@ void add_uses(const Plan& plan, int32_t op, std::map<ExchangeKey, ExchangeReport
     if (operands[i].slot == abi::kNoSlot) continue;
     const Buffer& b = plan.buffers[operands[i].slot];
     if (b.kind == BufferKind::kBoxOut) sent[exchange_of(b)].insert(static_cast<int>(i));
-    if (b.kind != BufferKind::kBox) continue;
+    if (!is_read_box(b.kind)) continue;
     ExchangeReport& exchange = found[exchange_of(b)];
     if (exchange.readers.empty() || exchange.readers.back() != op) exchange.readers.push_back(op);
-    if (std::find(exchange.from.begin(), exchange.from.end(), b.index) == exchange.from.end())
-      exchange.from.push_back(b.index);
+    const bool all = b.kind == BufferKind::kBoxes;
+    for (int32_t rank = all ? 0 : b.index; rank < (all ? plan.world : b.index + 1); ++rank)
+      if (std::find(exchange.from.begin(), exchange.from.end(), rank) == exchange.from.end())
+        exchange.from.push_back(rank);
   }
   for (const auto& [key, of_exchange] : sent)
     found[key].parts = stores_differ(plan, plan.ops[static_cast<size_t>(op)], of_exchange);

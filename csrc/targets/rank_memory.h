@@ -49,7 +49,7 @@ inline std::byte* own_rank_state(const plan::Plan& plan, const RankMemory* memor
   return rank_state(plan, memory->segments[static_cast<size_t>(memory->rank)]);
 }
 
-/// The address of a kBox or kBoxOut in the launch that begins at `epoch`. Launches take turns with two sets of boxes:
+/// The address of a box in the launch that begins at `epoch`. Launches take turns with two sets of boxes:
 /// who writes a set again has heard, in the launch between, from every rank, which has then read what was there before.
 inline void* box_address(const plan::Plan& plan, const plan::Buffer& box, const RankMemory& memory, uint32_t epoch) {
   const bool out = box.kind == plan::BufferKind::kBoxOut;

@@ -22,7 +22,7 @@ std::string outline(const plan::Plan& plan) {
     bool reads = false, sends = false;
     for (const abi::Operand& x : op.operands) {
       if (x.slot == abi::kNoSlot) continue;
-      reads |= plan.buffers[x.slot].kind == plan::BufferKind::kBox;
+      reads |= plan::is_read_box(plan.buffers[x.slot].kind);
       sends |= plan.buffers[x.slot].kind == plan::BufferKind::kBoxOut;
     }
     out += cat(out.empty() ? "" : " ", reads ? "-" : "", plan::name(op.record.kind), sends ? "+" : "");

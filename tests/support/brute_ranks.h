@@ -86,6 +86,7 @@ class BruteRanks {
       case plan::BufferKind::kOutput:
         return {t.rank, t.launch, static_cast<int64_t>(slot)};
       case plan::BufferKind::kBox:
+      case plan::BufferKind::kBoxes:
         return {t.rank, t.launch % box_sets, -2};
       case plan::BufferKind::kBoxOut:
         return {b.index, t.launch % box_sets, -2};
@@ -96,7 +97,7 @@ class BruteRanks {
   /// Where a buffer of a rank begins: an out-box at the box for what that rank sends.
   static int64_t begin_of(const plan::Buffer& b, int rank) {
     if (b.kind == plan::BufferKind::kBoxOut) return b.arena_offset + (rank - b.index) * plan::box_stride(b.size_bytes);
-    return b.kind == plan::BufferKind::kArena || b.kind == plan::BufferKind::kBox ? b.arena_offset : 0;
+    return b.kind == plan::BufferKind::kArena || plan::is_read_box(b.kind) ? b.arena_offset : 0;
   }
 
   bool same_op(int64_t a, int64_t b) const {

@@ -33,7 +33,7 @@ class BrutePlan {
           bool arena = buffer.kind == plan::BufferKind::kArena;
           const bool sent = buffer.kind == plan::BufferKind::kBoxOut;  // what peers' tiles write here
           const plan::Buffer& place = sent ? plan_.buffers[static_cast<size_t>(buffer.twin)] : buffer;
-          const bool box = place.kind == plan::BufferKind::kBox;
+          const bool box = plan::is_read_box(place.kind);
           auto& memory = memories[arena ? -1 : box ? -2 : static_cast<int64_t>(slot)];
           int64_t at = (byte + (arena || box ? place.arena_offset : 0)) / 2, end = at + (bytes + 1) / 2;
           if (static_cast<int64_t>(memory.size()) < end) memory.resize(static_cast<size_t>(end));

@@ -149,6 +149,7 @@ void fill_slots(Run& run) {
       case plan::BufferKind::kConstant:
       case plan::BufferKind::kBox:
       case plan::BufferKind::kBoxOut:
+      case plan::BufferKind::kBoxes:
         run.slots[i] = nullptr;  // the target knows them
         break;
     }

@@ -114,7 +114,7 @@ struct MatmulTile {
     wait_tensor_maps(loader);
     acquire_tensor_maps(loader, &p.map_a, 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
-      const TileCoordinates at(*task.record, task.first + i);
+      const TileCoordinates at(task, task.first + i);
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();
       if (one.chosen) {
@@ -178,7 +178,7 @@ struct MatmulTile {
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
           load_page<kN, kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k,
-                                        at.column + i * 128, at.batch);
+                                        at.column + i * 128, at.batch_b);
         }
       }
       walk.advance<kStepPages>(own);

@@ -84,8 +84,10 @@ void Emitter::make_storages() {
     result_.storages[static_cast<size_t>(state_.places[static_cast<size_t>(input)].storage)].immutable = false;
   };
   int exchanges = 0;
-  for (const Node& node : state_.graph.nodes) {
-    exchanges += node.op == OpKind::kExchange;
+  std::map<int, int> exchange_of;  // per node: its number
+  for (size_t i = 0; i < state_.graph.nodes.size(); ++i) {
+    const Node& node = state_.graph.nodes[i];
+    if (node.op == OpKind::kExchange) exchange_of[static_cast<int>(i)] = ++exchanges;
     if (node.op == OpKind::kCopyTo) written(state_.owner(node.inputs[0]));
     if (node.op == OpKind::kView || node.op == OpKind::kCopyTo) continue;
     for (ir::ValueId v : node.outputs) {
@@ -102,11 +104,19 @@ void Emitter::make_storages() {
       if (node.op == OpKind::kExchange) {
         result_.storages.back().exchange = exchanges;
         result_.storages.back().source = t.out_index;
+      } else if (joins_boxes(node)) {
+        result_.storages.back().exchange = exchange_of[state_.tensor(node.inputs[0]).node];
       }
       state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
     }
   }
   place_slices();
+}
+
+/// A concatenation whose memory is that of an exchange's boxes.
+bool Emitter::joins_boxes(const Node& node) const {
+  return node.op == OpKind::kCat && state_.in_pieces[static_cast<size_t>(node.outputs[0])] &&
+         is_box(state_, node.inputs[0]);
 }
 
 /// A slice lies in the memory of another value.

@@ -19,6 +19,7 @@ class Emitter {
   // emit.cpp
   void make_storages();
   void place_slices();
+  bool joins_boxes(const ir::Node& node) const;
   void emit_group(int g);
   void program_group(int g);
   Coords source_place(int node) const;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/unsupported.h"
 #include "planner/fuse/empty.h"
+#include "planner/fuse/joined_boxes.h"
 #include "planner/fuse/late_sums.h"
 #include "planner/fuse/pieces.h"
 #include "planner/fuse/simplify.h"
@@ -162,10 +163,12 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
   state.few_rows = few_rows;
   state.num_workers = num_workers;
   read(state);
-  if (const std::vector<Pieces> pieces = split_concatenations(state); !pieces.empty()) {
+  const std::vector<Pieces> boxes = joined_boxes(state);
+  if (const std::vector<Pieces> pieces = split_concatenations(state, boxes); !pieces.empty()) {
     read(state);
     place_pieces(state, pieces);
   }
+  place_pieces(state, boxes);
   constexpr int kMaxRestarts = 200;
   for (;; ++state.restarts) {
     check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");

@@ -14,6 +14,8 @@ namespace ark::planner {
 
 using StorageId = int32_t;
 
+inline constexpr int32_t kAllRanks = -1;
+
 /// Memory that holds one tensor: a graph input, a returned tensor, or an intermediate.
 struct Storage {
   DType dtype = DType::kF32;
@@ -23,8 +25,10 @@ struct Storage {
   bool immutable = false;  // a parameter or an input that no op of this graph writes
   bool returned = false;   // must be a fresh tensor of the caller's
   int32_t exchange = -1;   // this is a box of that exchange (a number of its own), or -1,
-  int32_t source = -1;     // of what rank `source` sends
+  int32_t source = -1;     // of what rank `source` sends; kAllRanks: all its boxes, side by side in the ranks' order
   std::string name;
+
+  bool joined_boxes() const { return exchange >= 0 && source == kAllRanks; }
 };
 
 using plan::Access;

@@ -60,7 +60,8 @@ std::string to_string(const FusedGraph& graph) {
     print_list(out, s.strides.data(), s.strides.size());
     if (s.input >= 0) out << " input " << s.input;
     out << (s.immutable ? " immutable" : "") << (s.returned ? " returned" : "");
-    if (s.exchange >= 0) out << " box of exchange " << s.exchange << " from rank " << s.source;
+    if (s.joined_boxes()) out << " boxes of exchange " << s.exchange;
+    if (s.exchange >= 0 && !s.joined_boxes()) out << " box of exchange " << s.exchange << " from rank " << s.source;
     out << "  # " << s.name << '\n';
   }
   for (size_t i = 0; i < graph.ops.size(); ++i) {

@@ -79,17 +79,23 @@ const Node* concatenation_below(const State& state, int value, const std::vector
   return nullptr;
 }
 
+bool has(const std::vector<Pieces>& all, int value) {
+  return std::any_of(all.begin(), all.end(), [&](const Pieces& one) { return one.value == value; });
+}
+
 /// Writes the nodes of a graph anew.
 class Splitter {
  public:
-  explicit Splitter(State& state) : state_(state), graph_(state.graph) {}
+  Splitter(State& state, const std::vector<Pieces>& boxes) : state_(state), graph_(state.graph), boxes_(boxes) {}
 
   std::vector<Pieces> run() {
     const std::vector<bool> free = free_values(state_);
     std::vector<const Node*> chosen;  // per node: the concatenation whose pieces write its value
     for (const Node& node : graph_.nodes) {
       const int value = node.outputs[0];
-      const Node* found = node.op == OpKind::kView ? nullptr : concatenation_below(state_, value, free);
+      const bool leave = node.op == OpKind::kView || has(boxes_, value);
+      const Node* found = leave ? nullptr : concatenation_below(state_, value, free);
+      if (found != nullptr && has(boxes_, found->outputs[0])) found = nullptr;
       chosen.push_back(found != nullptr && worth_pieces(state_, value, *found) ? found : nullptr);
     }
     for (size_t i = 0; i < chosen.size(); ++i) {
@@ -165,23 +171,24 @@ class Splitter {
 
   const State& state_;
   ir::Graph& graph_;
+  const std::vector<Pieces>& boxes_;
   std::vector<Node> nodes_;
   std::vector<Pieces> all_;
 };
 
 }  // namespace
 
-std::vector<Pieces> split_concatenations(State& state) {
+std::vector<Pieces> split_concatenations(State& state, const std::vector<Pieces>& boxes) {
   const std::vector<Node>& nodes = state.graph.nodes;
   const bool any = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op == OpKind::kCat; });
-  return any ? Splitter(state).run() : std::vector<Pieces>{};
+  return any ? Splitter(state, boxes).run() : std::vector<Pieces>{};
 }
 
 void place_pieces(State& state, const std::vector<Pieces>& all) {
   for (const Pieces& found : all) {
     const Tensor& whole = state.tensor(found.value);
     const auto dim = static_cast<size_t>(state.node(whole.node).attrs.dim);
-    state.in_pieces[static_cast<size_t>(found.value)] = true;
+    state.in_pieces[static_cast<size_t>(found.value)] = state.forced[static_cast<size_t>(found.value)] = true;
     int64_t begin = 0;
     for (const int piece : found.pieces) {
       const auto p = static_cast<size_t>(piece);

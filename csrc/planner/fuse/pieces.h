@@ -16,7 +16,8 @@ struct Pieces {
 /// Of the concatenations that are forced into memory, and of what pointwise nodes make of one, those that are worth the
 /// ops; a piece of each becomes a value of the graph, a copy of what is joined. Nothing else of `state` than the graph
 /// is changed: it has to be read anew.
-std::vector<Pieces> split_concatenations(State& state);
+/// `boxes`: concatenations that are there when others have sent (joined_boxes.h).
+std::vector<Pieces> split_concatenations(State& state, const std::vector<Pieces>& boxes);
 /// Says in the state where the pieces lie. Rows may have been padded since the split.
 void place_pieces(State& state, const std::vector<Pieces>& all);
 

@@ -16,6 +16,12 @@ struct Exchange {
   std::vector<StorageId> storages;
 };
 
+/// From one box of the storage's exchange to the next.
+int64_t box_bytes(const FusedGraph& graph, const Storage& storage) {
+  const int64_t bytes = storage.num_elements * size_bytes(storage.dtype);
+  return storage.joined_boxes() ? bytes / graph.world : plan::box_stride(bytes);
+}
+
 /// In the order in which they are sent.
 std::vector<Exchange> exchanges_of(const FusedGraph& graph) {
   const std::vector<Use> uses = uses_of(graph);
@@ -26,7 +32,7 @@ std::vector<Exchange> exchanges_of(const FusedGraph& graph) {
     check(!uses[s].writers.empty(), "box '", storage.name, "' is read but never written");
     Exchange& exchange = found[{uses[s].writers.front(), storage.exchange}];
     exchange.sender = uses[s].writers.front();
-    exchange.bytes = plan::box_stride(storage.num_elements * size_bytes(storage.dtype)) * graph.world;
+    exchange.bytes = box_bytes(graph, storage) * graph.world;
     exchange.users.insert(exchange.users.end(), uses[s].ops.begin(), uses[s].ops.end());
     exchange.storages.push_back(s);
   }

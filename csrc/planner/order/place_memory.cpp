@@ -213,14 +213,25 @@ void Arena::move_in(const Tenant& added) {
   tenants_ = std::move(left);
 }
 
+/// Of joined boxes the operand goes to one: out-boxes are every second slot.
+int32_t slot_of_rank(const FusedGraph& graph, const Storage& storage, abi::Operand& operand) {
+  if (!storage.joined_boxes()) return 0;
+  const int64_t box = storage.num_elements / graph.world;
+  const auto rank = static_cast<int32_t>(operand.offset / box);
+  operand.offset %= box;
+  return 2 * rank;
+}
+
 /// `out_slot_of`: of what is written, where that is another slot.
 void rename_slots(Draft& draft, const std::vector<int32_t>& slot_of, const std::vector<int32_t>& out_slot_of = {}) {
   for (FusedOp& op : draft.graph.ops) {
     for (size_t x = 0; x < op.access.size(); ++x) {
-      uint32_t& slot = op.op.operands[x].slot;
-      if (op.access[x] == Access::kParameters || slot == abi::kNoSlot) continue;
+      abi::Operand& operand = op.op.operands[x];
+      if (op.access[x] == Access::kParameters || operand.slot == abi::kNoSlot) continue;
+      const uint32_t slot = operand.slot;
       const bool out = op.access[x] == Access::kWrite && !out_slot_of.empty() && out_slot_of[slot] >= 0;
-      slot = static_cast<uint32_t>((out ? out_slot_of : slot_of)[slot]);
+      operand.slot = static_cast<uint32_t>((out ? out_slot_of : slot_of)[slot]);
+      if (out) operand.slot += static_cast<uint32_t>(slot_of_rank(draft.graph, draft.graph.storages[slot], operand));
     }
   }
   for (plan::TensorMap& map : draft.maps) map.slot = static_cast<uint32_t>(slot_of[map.slot]);
@@ -260,22 +271,46 @@ void join_arena(Draft& draft, plan::Plan& plan) {
   plan.buffers = std::move(kept);
 }
 
+/// The box of what rank `source` sends in slot `slot`, and the out-box that is its twin, in a new one, which is returned.
+int32_t add_box(plan::Plan& plan, int32_t slot, int64_t begin, int32_t source) {
+  plan::Buffer& box = plan.buffers[static_cast<size_t>(slot)];
+  box.kind = plan::BufferKind::kBox;
+  box.index = source;
+  box.arena_offset = begin + plan::box_stride(box.size_bytes) * source;
+  plan::Buffer out = box;
+  out.kind = plan::BufferKind::kBoxOut;
+  out.twin = slot;
+  plan.buffers.push_back(std::move(out));
+  return static_cast<int32_t>(plan.buffers.size()) - 1;
+}
+
+/// Joined boxes: one slot for all of them, which are read; out-boxes are the slots `first` + 2 * rank.
+int32_t add_joined(plan::Plan& plan, int32_t slot, int64_t begin) {
+  plan::Buffer box = plan.buffers[static_cast<size_t>(slot)];
+  box.size_bytes /= plan.world;
+  const auto first = static_cast<int32_t>(plan.buffers.size());
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    plan.buffers.push_back(box);
+    add_box(plan, static_cast<int32_t>(plan.buffers.size()) - 1, begin, rank);
+  }
+  plan::Buffer& joined = plan.buffers[static_cast<size_t>(slot)];
+  joined.kind = plan::BufferKind::kBoxes;
+  joined.index = 0, joined.twin = first;
+  joined.arena_offset = begin;
+  return first + 1;
+}
+
 /// Boxes of an exchange lie side by side. A box is read in one slot and written, at the rank that it stands for,
-/// through another. Slots of what is written, per storage.
+/// through another. Slots of what is written, per storage; of joined boxes, of what is written to rank 0.
 std::vector<int32_t> add_boxes(const FusedGraph& graph, const BoxPlaces& places, const std::vector<int32_t>& slot_of,
                                plan::Plan& plan) {
   std::vector<int32_t> out_slot_of(graph.storages.size(), -1);
+  plan.world = graph.world;
   for (size_t s = 0; s < graph.storages.size(); ++s) {
     if (places.begin[s] < 0) continue;
-    plan::Buffer& box = plan.buffers[static_cast<size_t>(slot_of[s])];
-    box.kind = plan::BufferKind::kBox;
-    box.index = graph.storages[s].source;
-    box.arena_offset = places.begin[s] + plan::box_stride(box.size_bytes) * box.index;
-    plan::Buffer out = box;
-    out.kind = plan::BufferKind::kBoxOut;
-    out.twin = slot_of[s];
-    out_slot_of[s] = static_cast<int32_t>(plan.buffers.size());
-    plan.buffers.push_back(std::move(out));
+    const Storage& storage = graph.storages[s];
+    out_slot_of[s] = storage.joined_boxes() ? add_joined(plan, slot_of[s], places.begin[s])
+                                            : add_box(plan, slot_of[s], places.begin[s], storage.source);
   }
   plan.box_bytes = places.size;
   return out_slot_of;

@@ -198,6 +198,24 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
   return order;
 }
 
+/// Of a product whose batches are what each rank has sent: row blocks that come at the same time go together.
+bool comes_by_rows(const abi::OpRecord& record) {
+  return record.grid[0] > 1 && std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
+           return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;
+         });
+}
+std::vector<int64_t> by_rows(const abi::OpRecord& record, int group) {
+  const int rows = std::max(1, group / record.grid[0]);
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(num_tiles(record)));
+  for (int m = 0; m < record.grid[1]; m += rows)
+    for (int n = 0; n < record.grid[2]; ++n)
+      for (int b = 0; b < record.grid[0]; ++b)
+        for (int i = m; i < std::min(m + rows, record.grid[1]); ++i)
+          order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
+  return order;
+}
+
 /// Tiles of a wide matmul in groups of 16 m blocks: the 132 tiles that run together then read about 16 x 128 rows of A
 /// and 8 x 256 columns of B instead of one block row of A and all of B, which may exceed the L2.
 std::vector<int64_t> visiting_order(const plan::Op& op) {
@@ -205,6 +223,7 @@ std::vector<int64_t> visiting_order(const plan::Op& op) {
   const abi::OpRecord& record = op.record;
   const plan::Order how = plan::kind_of(record).order;
   if (how == plan::Order::kQueryBlocks) return by_query_blocks(op);
+  if (how == plan::Order::kGroupsOfM && comes_by_rows(record)) return by_rows(record, kGroup);
   std::vector<int64_t> order(num_tiles(record));
   std::iota(order.begin(), order.end(), int64_t{0});
   if (how != plan::Order::kGroupsOfM || record.grid[2] <= kGroup) return order;

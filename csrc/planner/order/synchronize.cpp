@@ -13,6 +13,24 @@ namespace ark::planner {
 using abi::TaskKind;
 using abi::WaitRole;
 
+namespace {
+
+/// Of joined boxes: where in a box a tile lies, whichever. Who waits for an exchange waits for all ranks, and these
+/// send alike. Tiles that reach over several boxes may be anywhere.
+Footprint within_box(Footprint f, int64_t box, const abi::OpRecord& record) {
+  const int64_t begin = f.base % box;
+  int64_t reach = begin + f.extent;
+  for (int i = 0; i < 3; ++i) {
+    if (f.step[i] % box == 0) f.step[i] = 0;
+    reach += f.step[i] * (record.grid[i] - 1);
+    if (f.step[i] < 0) reach = box + 1;
+  }
+  if (reach > box) return {.extent = box, .last = box - 1};
+  return {begin, {f.step[0], f.step[1], f.step[2]}, f.extent, begin, reach - 1, f.granule};
+}
+
+}  // namespace
+
 Need Synchronizer::need_of(const Dependence& dep) const {
   Need need{.dep = dep};
   if (dep.hazard == Hazard::kAfter) {
@@ -23,6 +41,11 @@ Need Synchronizer::need_of(const Dependence& dep) const {
   const FusedOp& op = ops_[dep.op];
   need.own = footprint(ops_[dep.before].op, draft_.graph.programs, dep.before_operand, storage);
   need.reads = footprint(op.op, draft_.graph.programs, dep.operand, storage);
+  if (storage.joined_boxes()) {
+    const int64_t box = storage.num_elements / draft_.graph.world;
+    need.own = within_box(need.own, box, record(dep.before));
+    need.reads = within_box(need.reads, box, op.op.record);
+  }
   const bool cache = dep.operand == 1 || dep.operand == 2;
   if (record(dep.op).kind == TaskKind::kAttentionDecode && cache && dep.hazard == Hazard::kReadAfterWrite &&
       record(dep.op).params.attention.fresh_operand >= 0) {

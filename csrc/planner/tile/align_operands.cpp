@@ -144,7 +144,8 @@ bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t bat
   const int outer = inner == k_dim ? rows_dim : k_dim;
   if (x.stride[inner] != 1 || x.index_operand >= 0) return false;
   if ((x.stride[outer] * element) % 16 != 0 || x.stride[outer] <= 0 || (x.offset * element) % 16 != 0) return false;
-  return batch == 1 || (x.stride[0] > 0 && (x.stride[0] * element) % 16 == 0);
+  const bool shared = x.stride[0] == 0 && rows_dim == 2;  // b, by all batches
+  return batch == 1 || shared || (x.stride[0] > 0 && (x.stride[0] * element) % 16 == 0);
 }
 
 void align_operands(Draft& draft, const Options& options) {

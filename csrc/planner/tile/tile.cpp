@@ -12,6 +12,7 @@
 #include "planner/tile/align_operands.h"
 #include "planner/tile/columns.h"
 #include "planner/tile/small_tiles.h"
+#include "planner/tile/split_by_boxes.h"
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
 
@@ -266,8 +267,10 @@ void add_k_blocks(plan::TensorMap& map, int64_t k) {
   map.box.insert(map.box.begin() + 2, abi::kSmallTileK / abi::kSmallTileBlock);
 }
 
+/// Of an operand that all batches share (b: TileCoordinates::batch_b) the map has one.
 int add_matmul_map(Draft& draft, TaskKind kind, bool small, const abi::Operand& x, int rows_dim, int k_dim,
-                   int64_t batch, int64_t rows, int64_t k) {
+                   int64_t batches, int64_t rows, int64_t k) {
+  const int64_t batch = x.stride[0] == 0 ? 1 : batches;
   const bool k_major = x.stride[k_dim] == 1;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
@@ -475,6 +478,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
 void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
   align_operands(draft, options);
+  split_by_boxes(draft.graph, options);
   choose_small_tiles(draft, options);
   split_long_k(draft, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);

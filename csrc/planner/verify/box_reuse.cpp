@@ -33,8 +33,7 @@ std::vector<Exchange> exchanges_of(const Plan& plan) {
     for (const abi::Operand& x : plan.ops[op].operands) {
       if (x.slot == abi::kNoSlot) continue;
       const Buffer& b = plan.buffers[x.slot];
-      if (b.kind == BufferKind::kBox || b.kind == BufferKind::kBoxOut)
-        found[key(b)].users.push_back(static_cast<int32_t>(op));
+      if (is_any_box(b.kind)) found[key(b)].users.push_back(static_cast<int32_t>(op));
     }
   std::vector<Exchange> exchanges;
   for (auto& [place, exchange] : found) exchanges.push_back(std::move(exchange));

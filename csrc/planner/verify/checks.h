@@ -28,13 +28,14 @@ void require(const plan::Plan& plan, bool condition, const Args&... message) {
   if (!condition) [[unlikely]]
     throw InternalError(cat("plan ", plan.name, ": ", message...));
 }
-/// The slot that stands for the memory: a box's for its out-box.
+/// The slot that stands for the memory: a box's for its out-box, the first box's for all of an exchange.
 inline uint32_t memory_slot(const plan::Plan& plan, uint32_t slot) {
   const plan::Buffer& b = plan.buffers[slot];
-  return b.kind == plan::BufferKind::kBoxOut ? static_cast<uint32_t>(b.twin) : slot;
+  return b.twin >= 0 ? static_cast<uint32_t>(b.twin) : slot;
 }
 /// Where the boxes of its exchange begin.
 inline int64_t box_begin(const plan::Buffer& box) {
+  if (box.kind == plan::BufferKind::kBoxes) return box.arena_offset;
   return box.arena_offset - plan::box_stride(box.size_bytes) * box.index;
 }
 /// Which exchange a box or an out-box is of: where its boxes begin, and the op that sends. Exchanges may have the same

@@ -57,6 +57,28 @@ void check_places(const Plan& plan, const Slots& boxes, const Slots& outs) {
     }
 }
 
+void check_twin(const Plan& plan, size_t slot) {
+  const int64_t twin = plan.buffers[slot].twin, slots = static_cast<int64_t>(plan.buffers.size());
+  const bool known = twin >= 0 && twin < slots && buffer_of(plan, twin).kind == BufferKind::kBox;
+  require(plan, known, "slot ", slot, " is for other ranks, its twin is slot ", twin, " of ", slots, ", no box");
+}
+
+/// Boxes that are one tensor lie without gaps, from the first one on.
+void check_joined(const Plan& plan) {
+  for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
+    const Buffer& b = plan.buffers[slot];
+    if (b.kind != BufferKind::kBoxes) continue;
+    check_twin(plan, slot);
+    const Buffer& first = buffer_of(plan, b.twin);
+    require(plan, exchange_of(b) == exchange_of(first) && first.index == 0, "slot ", slot, " has all boxes from byte ",
+            b.arena_offset, " on, its twin, slot ", b.twin, ", is the box of rank ", first.index, " at ",
+            first.arena_offset);
+    require(plan,
+            b.size_bytes == plan.world * first.size_bytes && plan::box_stride(first.size_bytes) == first.size_bytes,
+            "slot ", slot, " has ", b.size_bytes, " bytes of ", plan.world, " boxes of ", first.size_bytes);
+  }
+}
+
 }  // namespace
 
 void verify_boxes(const Plan& plan) {
@@ -67,12 +89,12 @@ void verify_boxes(const Plan& plan) {
     const Buffer& b = plan.buffers[slot];
     if (b.kind == BufferKind::kBox) add_slot(plan, boxes, static_cast<int64_t>(slot));
     if (b.kind != BufferKind::kBoxOut) continue;
-    const bool known = b.twin >= 0 && b.twin < static_cast<int64_t>(plan.buffers.size());
-    require(plan, known, "slot ", slot, " is an out-box, its twin is slot ", b.twin, " of ", plan.buffers.size());
+    check_twin(plan, slot);
     add_slot(plan, outs, static_cast<int64_t>(slot));
   }
   require(plan, plan.world > 1 || boxes.empty(), "a plan of one rank has boxes");
   check_places(plan, boxes, outs);
+  check_joined(plan);
 }
 
 }  // namespace ark::planner

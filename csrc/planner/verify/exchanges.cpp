@@ -63,7 +63,7 @@ void check_senders(const Plan& plan) {
     for (size_t i = 0; i < uses.size(); ++i) {
       if (!uses[i].used()) continue;
       const Buffer& b = buffer_of(plan, op.operands[i].slot);
-      require(plan, b.kind != BufferKind::kBox || !uses[i].write, name(), " writes slot ", op.operands[i].slot,
+      require(plan, !is_read_box(b.kind) || !uses[i].write, name(), " writes slot ", op.operands[i].slot,
               ", a box of its own rank");
       require(plan, b.kind != BufferKind::kBoxOut || !uses[i].read, name(), " reads slot ", op.operands[i].slot,
               ", a box of another rank");
@@ -79,7 +79,7 @@ void check_senders(const Plan& plan) {
       const bool all = operands.size() == ranks.size() && std::find(ranks.begin(), ranks.end(), false) == ranks.end();
       require(plan, all, name(), " does not write to the boxes of ", plan.world, " ranks once each");
       for (size_t i = 0; i < uses.size(); ++i) {
-        const bool own = uses[i].read && buffer_of(plan, op.operands[i].slot).kind == BufferKind::kBox &&
+        const bool own = uses[i].read && is_read_box(buffer_of(plan, op.operands[i].slot).kind) &&
                          exchange_of(buffer_of(plan, op.operands[i].slot)) == exchange;
         require(plan, !own, name(), " reads slot ", op.operands[i].slot, ", a box of the exchange for which it sends");
       }

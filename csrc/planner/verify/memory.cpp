@@ -60,7 +60,7 @@ class MemoryVerifier {
   std::vector<Part>& live(uint32_t slot) {
     const BufferKind kind = plan_.buffers[memory_slot(plan_, slot)].kind;
     if (kind == BufferKind::kArena) return live_[plan_.buffers.size()];
-    return live_[kind == BufferKind::kBox ? plan_.buffers.size() + 1 : slot];
+    return live_[is_read_box(kind) ? plan_.buffers.size() + 1 : slot];
   }
 
   /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use

@@ -20,6 +20,7 @@ Run owner_of(const Buffer& b, Run run, const RankRules& rules) {
     case BufferKind::kOutput:
       return run;
     case BufferKind::kBox:
+    case BufferKind::kBoxes:
       return {run.rank, run.launch % rules.box_sets};
     default:
       return {run.rank, 0};
@@ -29,6 +30,7 @@ Run owner_of(const Buffer& b, Run run, const RankRules& rules) {
 std::string name_of(const Buffer& b, size_t slot, Run owner) {
   std::string name = cat("slot ", slot, " of rank ", owner.rank);
   if (b.kind == BufferKind::kBox) name += cat(", box from rank ", b.index, ", set ", owner.launch);
+  if (b.kind == BufferKind::kBoxes) name += cat(", boxes from all ranks, set ", owner.launch);
   return b.name.empty() ? name : cat(name, ", ", b.name);
 }
 
@@ -52,7 +54,7 @@ std::vector<std::vector<uint32_t>> place_ranks(const Plan& plan, const RankRules
       Buffer& own = merged.buffers.emplace_back();
       own.kind = b.kind, own.size_bytes = b.size_bytes, own.immutable = b.immutable;
       own.arena_offset = b.arena_offset + (b.kind == BufferKind::kArena ? plan.arena_bytes * owner.rank : 0);
-      if (b.kind == BufferKind::kBox)
+      if (is_read_box(b.kind))
         own.arena_offset += plan.box_bytes * static_cast<int64_t>(owner.rank * rules.box_sets + owner.launch);
       own.name = name_of(b, slot, owner);
     }

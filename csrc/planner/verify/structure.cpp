@@ -106,10 +106,10 @@ void check_uses(const Plan& plan) {
         if (!(writes ? uses[i].write : uses[i].read)) continue;
         size_t slot = op.operands[i].slot;
         const Buffer& b = plan.buffers[slot];
-        bool own = b.kind == BufferKind::kArena || b.kind == BufferKind::kOutput || b.kind == BufferKind::kBox;
+        bool own = b.kind == BufferKind::kArena || b.kind == BufferKind::kOutput || is_read_box(b.kind);
         bool nothing = b.size_bytes == 0 || tiles_of(op.record) == 0 || uses[i].write;
-        require(plan, writes || written[slot] || !own || nothing, name(), " reads slot ", slot, " (", b.name,
-                "), which no op before it writes");
+        require(plan, writes || written[memory_slot(plan, static_cast<uint32_t>(slot))] || !own || nothing, name(),
+                " reads slot ", slot, " (", b.name, "), which no op before it writes");
         require(plan, !writes || !b.immutable, name(), " writes slot ", slot, " (", b.name, "), which is immutable");
         require(plan, !writes || b.kind != BufferKind::kConstant, name(), " writes slot ", slot, ", a constant");
         bool alive = b.kind != BufferKind::kArena ||

@@ -78,8 +78,8 @@ void add_sharing(Hash& hash, const Plan& plan) {
     const plan::Buffer& b = plan.buffers[slot];
     hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0, b.twin,
              b.first_word >= 0);
-    const int64_t begin = b.arena_offset + (b.kind == plan::BufferKind::kBox ? plan.arena_bytes : 0);
-    if ((b.kind == plan::BufferKind::kArena || b.kind == plan::BufferKind::kBox) && b.size_bytes > 0)
+    const int64_t begin = b.arena_offset + (plan::is_read_box(b.kind) ? plan.arena_bytes : 0);
+    if ((b.kind == plan::BufferKind::kArena || plan::is_read_box(b.kind)) && b.size_bytes > 0)
       parts.push_back({begin, begin + b.size_bytes, slot});
   }
   std::sort(parts.begin(), parts.end(),

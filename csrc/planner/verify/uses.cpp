@@ -86,7 +86,7 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
                 (i == abi::AttentionOperand::kK || i == abi::AttentionOperand::kV);
     const plan::Buffer& buffer = plan.buffers[use.slot];
     const plan::Buffer& memory = plan.buffers[memory_slot(plan, use.slot)];
-    const bool placed = memory.kind == plan::BufferKind::kArena || memory.kind == plan::BufferKind::kBox;
+    const bool placed = memory.kind == plan::BufferKind::kArena || plan::is_read_box(memory.kind);
     use.place = placed ? memory.arena_offset : 0;
     const Hull hull = hull_of(plan, use, buffer.size_bytes);
     if (hull.low >= hull.high) continue;

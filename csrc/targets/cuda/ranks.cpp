@@ -18,7 +18,7 @@ void add_ranks(abi::LaunchHeader& header, const plan::Plan& plan, const RankMemo
 void add_boxes(unsigned char* slots, const plan::Plan& plan, const RankMemory& memory) {
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const plan::Buffer& buffer = plan.buffers[i];
-    if (buffer.kind != plan::BufferKind::kBox && buffer.kind != plan::BufferKind::kBoxOut) continue;
+    if (!plan::is_any_box(buffer.kind)) continue;
     void* address = box_address(plan, buffer, memory, 0);
     std::memcpy(slots + i * sizeof(abi::u64), &address, sizeof address);
   }

@@ -55,10 +55,11 @@ void record(const RecordCheck& check) {
     check.need(!small || (p.k % 64 == 0 && (p.pair_distance == 0 || 32 % p.pair_distance == 0)), "small tiles of ", p.k,
                " k and pairs ", p.pair_distance, " apart, expected whole blocks of 64 k, and a divisor of 32");
   }
-  auto sizes = [&](bool k_major, int64_t rows) {
+  const int64_t batches_b = check.op().operands[X::kB].stride[0] == 0 ? 1 : p.batch;
+  auto sizes = [&](bool k_major, int64_t rows, int64_t batch) {
     if (k_major && small && check.record().kind == TaskKind::kMatmulTile)
-      return std::vector<int64_t>{64, rows, p.k / 64, p.batch};
-    return k_major ? std::vector<int64_t>{p.k, rows, p.batch} : std::vector<int64_t>{rows, p.k, p.batch};
+      return std::vector<int64_t>{64, rows, p.k / 64, batch};
+    return k_major ? std::vector<int64_t>{p.k, rows, batch} : std::vector<int64_t>{rows, p.k, batch};
   };
   const auto box = [&](bool k_major) {
     if (check.record().kind == TaskKind::kMatmulFloat)
@@ -66,8 +67,8 @@ void record(const RecordCheck& check) {
     if (small) return k_major ? std::vector<int32_t>{64, 64, 2, 1} : std::vector<int32_t>{64, 128, 1};
     return k_major ? std::vector<int32_t>{64, 128, 1} : std::vector<int32_t>{64, 64, 1};
   };
-  check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m), box(p.a_k_major));
-  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n), box(p.b_k_major));
+  check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m, p.batch), box(p.a_k_major));
+  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches_b), box(p.b_k_major));
 }
 
 std::vector<int> early(const plan::Op& op) {
