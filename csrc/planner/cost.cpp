@@ -1,6 +1,7 @@
 #include "planner/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "plan/kinds.h"
 #include "planner/float_tiles.h"
@@ -105,6 +106,33 @@ double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, co
                                   static_cast<double>(op.flops) * padding(op.record) / (flops * rates.flops));
   const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));
   return seconds * machine.num_workers / tiles + rates.seconds;  // one worker has 1 / num_workers of the machine
+}
+
+double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {
+  const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.op.record)));
+  return std::max(tile_seconds(op.op, graph.programs, machine),
+                  sent_bytes(graph, op) / (tiles * machine.worker_link_bytes_per_second));
+}
+
+/// One of `world` boxes is the rank's own.
+double sent_bytes(const FusedGraph& graph, const FusedOp& op) {
+  if (graph.world == 1) return 0;
+  double bytes = 0;
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] != Access::kWrite || slot == abi::kNoSlot) continue;
+    const Storage& storage = graph.storages[slot];
+    if (storage.exchange >= 0) bytes += static_cast<double>(storage.num_elements * size_bytes(storage.dtype));
+  }
+  return bytes * (graph.world - 1) / graph.world;
+}
+
+double link_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {
+  return sent_bytes(graph, op) / machine.link_bytes_per_second;
+}
+
+int link_workers(const Machine& machine) {
+  return static_cast<int>(std::ceil(machine.link_bytes_per_second / machine.worker_link_bytes_per_second));
 }
 
 }  // namespace ark::planner
