@@ -37,8 +37,10 @@ class Sharing {
     if (graph_.world == 1) return std::move(shares_);
     for (int i = 0; i < num_ops(); ++i) {
       if (!sends_long(i)) continue;
+      const double beside = seconds_beside(i);
+      if (beside > kLongSendSeconds) shares_[static_cast<size_t>(i)].most = workers_for(i);
+      if (beside > link_seconds(graph_, op(i), machine_)) continue;
       if (const std::optional<int> product = product_before(i)) share(*product, i);
-      if (others_start_beside(i)) shares_[static_cast<size_t>(i)].most = workers_for(i);
     }
     return std::move(shares_);
   }
@@ -56,9 +58,10 @@ class Sharing {
   bool sends_long(int i) const;
   std::optional<int> product_before(int sender) const;
   std::vector<int> order_of_sends(int product, int sender) const;
+  double end_with(int spare, int product, int sender) const;
   int spare_for(int product, int sender) const;
   void share(int product, int sender);
-  bool others_start_beside(int sender) const;
+  double seconds_beside(int sender) const;
   int workers_for(int sender) const;
 
   const FusedGraph& graph_;
@@ -115,24 +118,38 @@ std::vector<int> Sharing::order_of_sends(int product, int sender) const {
   return order;
 }
 
+/// When all is sent, if the product leaves `spare` workers to the sends: each group's are sent after the group, by these
+/// workers until the product ends, then by all.
+double Sharing::end_with(int spare, int product, int sender) const {
+  const abi::OpRecord& p = record(product);
+  const double seconds = tile_seconds(op(product).op, graph_.programs, machine_) + kItemSeconds;
+  const auto end_of = [&](int64_t tiles) {
+    return seconds * std::ceil(static_cast<double>(tiles) / (machine_.num_workers - spare));
+  };
+  const double bytes = sent_bytes(graph_, op(sender)), link = machine_.link_bytes_per_second;
+  const double of_tile = bytes / static_cast<double>(num_tiles(record(sender)));
+  const double of_worker = of_tile / (tile_seconds(graph_, op(sender), machine_) + kItemSeconds);
+  const double rate = std::min(link, spare * of_worker), end = end_of(num_tiles(p));
+  double at = 0;
+  int blocks = 0;
+  for (const int group : groups_of_m(p, true)) {
+    blocks += group;
+    at = std::max(at, end_of(int64_t{blocks} * p.grid[2]));
+    const double of_group = bytes * group / p.grid[1];
+    const double carried = std::min(of_group, rate * std::max(0.0, end - at));
+    if (carried > 0) at += carried / rate;
+    if (carried < of_group) at = std::max(at, end) + (of_group - carried) / link;
+  }
+  return at;
+}
+
 /// As many workers as let product and sends end first; 0: all of them do both, one after the other.
 int Sharing::spare_for(int product, int sender) const {
   constexpr int kLeast = 8;
-  const auto tiles = static_cast<double>(num_tiles(record(product)));
-  const double seconds = tile_seconds(op(product).op, graph_.programs, machine_) + kItemSeconds;
-  const double sent = sent_bytes(graph_, op(sender)), sent_tiles = static_cast<double>(num_tiles(record(sender)));
-  const double rate = sent / sent_tiles / (tile_seconds(graph_, op(sender), machine_) + kItemSeconds);  // of a worker
-  const std::vector<int> groups = groups_of_m(record(product), true);
-  const double blocks = record(product).grid[1];
-  const auto end_with = [&](int spare) {
-    const double end = std::ceil(tiles / (machine_.num_workers - spare)) * seconds;
-    const double begin = end * groups.front() / blocks, ready = sent * (1 - groups.back() / blocks);
-    const double carried = (end - begin) * std::min(machine_.link_bytes_per_second, spare * rate);
-    return end + (sent - std::min(ready, carried)) / machine_.link_bytes_per_second;
-  };
   int best = 0;
+  double best_end = end_with(0, product, sender);
   for (int spare = kLeast; spare <= machine_.num_workers / 4; ++spare)
-    if (end_with(spare) < end_with(best)) best = spare;
+    if (const double end = end_with(spare, product, sender); end < best_end) best = spare, best_end = end;
   return best;
 }
 
@@ -146,28 +163,31 @@ void Sharing::share(int product, int sender) {
   share.m_order = order_of_sends(product, sender);
 }
 
-/// A later op that computes much and whose first tiles need not wait for the last ones of the sender.
-bool Sharing::others_start_beside(int sender) const {
-  std::vector<bool> behind(graph_.ops.size(), false), late = behind;
+/// What later ops compute that can start while the sender runs: those that do not wait for it, and those whose first
+/// tiles wait for its first ones. (An op in between, were it never so early, has a tile on every worker that waits for
+/// the last ones.)
+double Sharing::seconds_beside(int sender) const {
+  double seconds = 0;
+  std::vector<bool> behind(graph_.ops.size(), false);
   behind[static_cast<size_t>(sender)] = true;
   for (int i = sender + 1; i < num_ops(); ++i) {
     const abi::OpRecord& r = record(i);
-    const auto at = static_cast<size_t>(i);
+    bool late = false;
     for (int w = 0; w < r.num_waits; ++w) {
-      const auto before = static_cast<size_t>(waited_for(r.wait[w]));
-      behind[at] = behind[at] || behind[before];
-      late[at] = late[at] || late[before] || (behind[before] && awaits_last(r.wait[w]));
+      const int before = waited_for(r.wait[w]);
+      if (!behind[static_cast<size_t>(before)]) continue;
+      behind[static_cast<size_t>(i)] = true;
+      late = late || before != sender || awaits_last(r.wait[w]);
     }
-    const bool heavy = plan::kind_of(r).items == plan::Items::kOne && op_seconds(i) > kLongSendSeconds;
-    if (heavy && !late[at]) return true;
+    if (!late && plan::kind_of(r).items == plan::Items::kOne) seconds += op_seconds(i);
   }
-  return false;
+  return seconds;
 }
 
 /// They fill the link, and compute meanwhile what is sent.
 int Sharing::workers_for(int sender) const {
-  const double computing = op_seconds(sender) * machine_.num_workers / link_seconds(graph_, op(sender), machine_);
-  return std::max(link_workers(machine_), static_cast<int>(std::ceil(computing)));
+  const double all = tile_seconds(graph_, op(sender), machine_) * static_cast<double>(num_tiles(record(sender)));
+  return static_cast<int>(std::ceil(all / link_seconds(graph_, op(sender), machine_)));
 }
 
 }  // namespace

@@ -30,15 +30,15 @@ constexpr int kGroup = 16;
 
 }  // namespace
 
-/// Little is left to send when the product ends if the last groups are small: half of what is left, and at least one
-/// wave of wide tiles or so.
+/// Of what is sent, the first and the last groups are small: sends begin early, and little is left when the product
+/// ends. 4 m blocks of wide tiles, 32 across, are a wave.
 std::vector<int> groups_of_m(const abi::OpRecord& record, bool sent) {
   constexpr int kLeastSent = 4;
   std::vector<int> groups;
-  const int blocks = record.grid[1];
+  const int blocks = record.grid[1], most = record.grid[2] <= kGroup ? 1 : kGroup;
   for (int at = 0; at < blocks; at += groups.back()) {
-    const int left = blocks - at, most = record.grid[2] <= kGroup ? 1 : kGroup;
-    groups.push_back(std::min({most, left, sent ? std::max(kLeastSent, left / 2) : left}));
+    const int left = blocks - at, grown = std::max(kLeastSent, std::min(at, left / 2));
+    groups.push_back(std::min({most, left, sent ? grown : left}));
   }
   return groups;
 }
