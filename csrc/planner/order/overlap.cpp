@@ -118,7 +118,7 @@ std::vector<int> Sharing::order_of_sends(int product, int sender) const {
   return order;
 }
 
-/// When all is sent, if the product leaves `spare` workers to the sends: each group's are sent after the group, by these
+/// When all is sent, if the product leaves `spare` workers to the sends: each group is sent after it is done, by these
 /// workers until the product ends, then by all.
 double Sharing::end_with(int spare, int product, int sender) const {
   const abi::OpRecord& p = record(product);
