@@ -56,6 +56,21 @@ int64_t causal_keys(const abi::AttentionParams& p, int64_t block) {
   return std::clamp(query + p.causal_offset, int64_t{1}, int64_t{p.keys});
 }
 
+/// `bytes`: that the op moves in this rank's memory.
+double tile_seconds_of(const plan::Op& op, double bytes, const std::vector<Program>& programs, const Machine& machine) {
+  if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs);
+  if (op.record.kind == TaskKind::kMatmulFloat) {
+    const abi::MatmulTileParams& p = op.record.params.matmul;
+    return float_tile_seconds({p.tile_m, p.tile_n}, p.k);
+  }
+  const auto [rates, tensor_cores] = cost_of(op.record);
+  const double flops = tensor_cores ? machine.tensor_flops : machine.simple_flops;
+  const double seconds = std::max(bytes / (machine.read_bytes_per_second * rates.bytes),
+                                  static_cast<double>(op.flops) * padding(op.record) / (flops * rates.flops));
+  const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));
+  return seconds * machine.num_workers / tiles + rates.seconds;  // one worker has 1 / num_workers of the machine
+}
+
 }  // namespace
 
 bool sees_triangle(const plan::Op& op) {
@@ -94,17 +109,32 @@ double floor_seconds(const plan::Op& op, const Machine& machine) {
 }
 
 double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine) {
-  if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs);
-  if (op.record.kind == TaskKind::kMatmulFloat) {
-    const abi::MatmulTileParams& p = op.record.params.matmul;
-    return float_tile_seconds({p.tile_m, p.tile_n}, p.k);
+  return tile_seconds_of(op, static_cast<double>(op.bytes), programs, machine);
+}
+
+double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {
+  const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.op.record)));
+  const double sent = sent_bytes(graph, op), local = std::max(0.0, static_cast<double>(op.op.bytes) - sent);
+  return std::max(tile_seconds_of(op.op, local, graph.programs, machine),
+                  sent / (tiles * machine.worker_link_bytes_per_second));
+}
+
+/// One of `world` boxes is the rank's own.
+double sent_bytes(const FusedGraph& graph, const FusedOp& op) {
+  if (graph.world == 1) return 0;
+  double bytes = 0;
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] != Access::kWrite || slot == abi::kNoSlot) continue;
+    const Storage& storage = graph.storages[slot];
+    const int64_t boxes = storage.joined_boxes() ? graph.world : 1;
+    if (storage.exchange >= 0) bytes += static_cast<double>(storage.num_elements / boxes * size_bytes(storage.dtype));
   }
-  const auto [rates, tensor_cores] = cost_of(op.record);
-  const double flops = tensor_cores ? machine.tensor_flops : machine.simple_flops;
-  const double seconds = std::max(static_cast<double>(op.bytes) / (machine.read_bytes_per_second * rates.bytes),
-                                  static_cast<double>(op.flops) * padding(op.record) / (flops * rates.flops));
-  const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.record)));
-  return seconds * machine.num_workers / tiles + rates.seconds;  // one worker has 1 / num_workers of the machine
+  return bytes * (graph.world - 1) / graph.world;
+}
+
+double link_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {
+  return sent_bytes(graph, op) / machine.link_bytes_per_second;
 }
 
 }  // namespace ark::planner

@@ -15,6 +15,16 @@ inline constexpr double kHopSeconds = 2.6e-6;
 inline constexpr double kItemSeconds = 1.2e-6;
 /// Time that one tile of the op keeps its worker busy, all workers running. Excludes the costs per item.
 double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine);
+/// The same with what a tile stores to other ranks at the rate of one worker; what the link carries of all of them is
+/// not in it.
+double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine);
+
+/// Bytes that the op stores to other ranks.
+double sent_bytes(const FusedGraph& graph, const FusedOp& op);
+/// The least time that the link takes for them.
+double link_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine);
+/// Sends that take the link less are left out of what is planned around sends: others wait for few-row ops by hops.
+inline constexpr double kLongSendSeconds = 10e-6;
 
 /// An attention whose queries see keys up to about their own position: causal, or by a mask of booleans that differs
 /// from query to query (what it holds is not known yet: were it anything else, only the balance of workers would

@@ -11,6 +11,8 @@ struct Machine {
   double tensor_flops = 790e12;
   double float_flops = 60e12;  // of fp32 products
   double simple_flops = 40e12;
+  double link_bytes_per_second = 350e9;        // stores to other ranks, all workers together
+  double worker_link_bytes_per_second = 18e9;  // of one worker, 16 bytes at a time; reckoned
 };
 
 enum class Schedule : uint8_t {

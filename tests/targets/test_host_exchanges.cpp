@@ -87,6 +87,35 @@ void test_shared_memory() {
   check_run(c, plan, {.launches = 6, .seed = 11, .stragglers = true, .same = c.same});
 }
 
+/// Over a slow link the op that sends a product's parts has workers of its own while the product runs.
+void test_sends_beside(bool brief) {
+  constexpr size_t kRows = 2048, kDepth = 8, kColumns = 512;
+  for (int world : {2, 4}) {
+    ExchangeBuilder b(world);
+    ValueId x = b.input(DType::kF32, {kRows, kDepth}), w = b.input(DType::kF32, {kDepth, kColumns});
+    const Case c = {b.finish({b.reduce_scatter(b.matmul(x, w))}, "sends beside"), [](const std::vector<Tensors>& in) {
+                      auto own = [](const Tensors& t) { return matmul(t[0], t[1], kRows, kDepth, kColumns); };
+                      const Floats sum = total(each(in, own));
+                      std::vector<Tensors> out;
+                      for (size_t r = 0; r < in.size(); ++r) out.push_back({part(sum, in.size(), r)});
+                      return out;
+                    }};
+    planner::Options options;
+    options.machine.num_workers = 32;
+    options.machine.link_bytes_per_second = 60e9, options.machine.worker_link_bytes_per_second = 10e9;
+    const plan::Plan plan = planner::make_plan(c.graph, options);
+    const auto computes = [](const std::vector<abi::WorkItem>& list) { return !list.empty() && list[0].op == 0; };
+    EXPECT_EQ(std::ranges::count_if(plan.lists, computes), 24);  // a quarter is left to the sends
+    for (uint64_t seed : {1, 2, 3})
+      check_run(c, plan,
+                {.launches = brief ? 2 : 4,
+                 .num_threads = seed == 3 ? 2 : 1,
+                 .seed = seed,
+                 .stragglers = seed > 1,
+                 .shared = seed == 2});
+  }
+}
+
 /// A saved plan is the same plan.
 void test_saved() {
   Case c = layers(3);
@@ -363,6 +392,7 @@ int main(int argc, char** argv) {
   const bool brief = argument == "--short";
   test_results(brief);
   test_shared_memory();
+  test_sends_beside(brief);
   test_saved();
   for (int world : {2, 3, 4})
     for (int absent_from : {0, 3}) test_absent(world, absent_from, 1 + absent_from % 2);

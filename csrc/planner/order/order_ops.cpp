@@ -15,7 +15,8 @@ struct Node {
   double latency = 0;  // until its results can be read, alone
   double rank = 0;     // longest path from its start to the end
   double finish = 0, ready = 0;
-  int open = 0;  // entries of `before` not yet placed
+  int open = 0;             // entries of `before` not yet placed
+  bool sends_long = false;  // beside what comes before it (overlap.h): starts with its results, has no time
 };
 
 std::vector<Node> make_nodes(const FusedGraph& graph, const std::vector<std::vector<Dependence>>& deps,
@@ -33,9 +34,10 @@ std::vector<Node> make_nodes(const FusedGraph& graph, const std::vector<std::vec
     node.before.erase(std::unique(node.before.begin(), node.before.end()), node.before.end());
     node.open = static_cast<int>(node.before.size());
     for (int p : node.before) nodes[p].behind.push_back(static_cast<int>(i));
-    const double tile = tile_seconds(graph.ops[i].op, graph.programs, machine);
+    const double tile = tile_seconds(graph, graph.ops[i], machine), link = link_seconds(graph, graph.ops[i], machine);
     node.work = tile * static_cast<double>(num_tiles(graph.ops[i].op.record)) / machine.num_workers;
-    node.latency = std::max(node.work, tile) + kHopSeconds;
+    node.latency = std::max({node.work, tile, link}) + kHopSeconds;
+    node.sends_long = link > kLongSendSeconds;
   }
   for (int i = static_cast<int>(nodes.size()) - 1; i >= 0; --i) {
     for (int next : nodes[i].behind) nodes[i].rank = std::max(nodes[i].rank, nodes[next].rank);
@@ -63,12 +65,12 @@ std::vector<int> place(std::vector<Node>& nodes) {
     for (int i : ready) longest = std::max(longest, nodes[i].rank);
     auto start = [&](int i) {
       double at = now;
-      for (int p : nodes[i].before) at = std::max(at, nodes[p].finish);
+      for (int p : nodes[i].before) at = std::max(at, nodes[p].finish - (nodes[i].sends_long ? kHopSeconds : 0));
       return at;
     };
     // when it should start: later than it could where others have a much longer path behind them
     auto wanted = [&](int i) {
-      const bool has_time = !nodes[i].before.empty() && nodes[i].rank + 4 * kSlack < longest;
+      const bool has_time = !nodes[i].before.empty() && !nodes[i].sends_long && nodes[i].rank + 4 * kSlack < longest;
       return has_time ? std::max(now, nodes[i].ready + kSlack) : start(i);
     };
     // What has kept its inputs alive for long; then whatever can start without idling, by rank; else what can start

@@ -9,14 +9,17 @@
 #include "plan/kinds.h"
 #include "planner/cost.h"
 #include "planner/order/counters.h"
+#include "planner/order/overlap.h"
+#include "planner/order/visiting_order.h"
 
 namespace ark::planner {
 namespace {
 
 struct Worker {
-  double free = 0;    // when its consumers have finished the list so far
-  double loaded = 0;  // when its loader has streamed everything so far
-  double bytes = 0;   // streamed by few-row matmuls, for balance
+  double free = 0;      // when its consumers have finished the list so far
+  double loaded = 0;    // when its loader has streamed everything so far
+  double bytes = 0;     // streamed by few-row matmuls, for balance
+  int kept_until = -1;  // an op that sends: others leave the worker to it
 };
 
 /// Workers by when they are free; of those free at once, by number: a ring in that order. Most tiles of an op end after
@@ -24,10 +27,22 @@ struct Worker {
 class FreeWorkers {
  public:
   explicit FreeWorkers(size_t workers) : ring_(std::bit_ceil(workers)), workers_(workers) {}
-  void sort(const std::vector<Worker>& workers) {
-    first_ = 0;
-    for (size_t w = 0; w < workers_; ++w) ring_[w] = {workers[w].free, static_cast<int>(w)};
+  /// Without those that are kept for ops from number `op` + 1 on.
+  void sort(const std::vector<Worker>& workers, int op) {
+    first_ = workers_ = 0;
+    for (size_t w = 0; w < workers.size(); ++w)
+      if (workers[w].kept_until <= op) ring_[workers_++] = {workers[w].free, static_cast<int>(w)};
     std::sort(ring_.begin(), ring_.begin() + static_cast<ptrdiff_t>(workers_));
+  }
+  size_t size() const { return workers_; }
+  /// Only the first ones are left.
+  void keep_first(size_t count) { workers_ = std::min(workers_, count); }
+  /// The numbers of the last ones, which are not in the ring from now on.
+  std::vector<int> take_last(size_t count) {
+    std::vector<int> taken;
+    for (; count > 0 && workers_ > 1; --count)
+      taken.push_back(ring_[(first_ + --workers_) & (ring_.size() - 1)].worker);
+    return taken;
   }
   double free() const { return ring_[first_].free; }
   int worker() const { return ring_[first_].worker; }
@@ -78,7 +93,8 @@ class Scheduler {
         machine_(options.machine),
         workers_(machine_.num_workers),
         queue_(workers_.size()),
-        reached_(draft.num_counters, 0.0) {
+        reached_(draft.num_counters, 0.0),
+        shares_(share_workers(draft, options.machine)) {
     int64_t tiles = 0;  // at most as many items
     for (const FusedOp& fused : draft_.graph.ops) tiles += num_tiles(fused.op.record);
     draft_.lists.assign(machine_.num_workers, {});
@@ -112,6 +128,8 @@ class Scheduler {
   double ready(int64_t first, int64_t count);
   void arrive(int64_t first, int64_t count, double when);
   void put(int worker, int64_t first, int64_t count, double start, double finish);
+  void find_workers();
+  double sent(double start, double bytes);
   void place_tiles();
   void place_rows();
 
@@ -121,6 +139,8 @@ class Scheduler {
   FreeWorkers queue_;
   bool queue_is_old_ = true;
   std::vector<double> reached_;  // per counter: when its last arrival so far was
+  const std::vector<Share> shares_;
+  double link_free_ = 0;  // when everything sent so far has arrived
   Timeline timeline_;
   int op_ = 0;
   // Of the op that is placed: the blocks of its tiles, and when the blocks from one on are reached (earlier ops reach
@@ -183,62 +203,6 @@ void Scheduler::put(int worker, int64_t first, int64_t count, double start, doub
   timeline_.finish[op_] = std::max(timeline_.finish[op_], finish);
 }
 
-/// All heads of a block of queries, then the next block: what reads rows of all heads can start with the first blocks.
-/// The longest tiles first where they differ, so that the short ones fill up what is left of the workers' time.
-std::vector<int64_t> by_query_blocks(const plan::Op& op) {
-  const abi::OpRecord& record = op.record;
-  const bool triangle = sees_triangle(op);
-  const int64_t heads = record.grid[1], blocks = record.grid[2];
-  std::vector<int64_t> order;
-  order.reserve(static_cast<size_t>(num_tiles(record)));
-  for (int64_t batch = 0; batch < record.grid[0]; ++batch)
-    for (int64_t i = 0; i < blocks; ++i)
-      for (int64_t head = 0; head < heads; ++head)
-        order.push_back((batch * heads + head) * blocks + (triangle ? blocks - 1 - i : i));
-  return order;
-}
-
-/// Of a product whose batches are what each rank has sent: row blocks that come at the same time go together.
-bool comes_by_rows(const abi::OpRecord& record) {
-  return record.grid[0] > 1 && std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
-           return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;
-         });
-}
-std::vector<int64_t> by_rows(const abi::OpRecord& record, int group) {
-  const int rows = std::max(1, group / record.grid[0]);
-  std::vector<int64_t> order;
-  order.reserve(static_cast<size_t>(num_tiles(record)));
-  for (int m = 0; m < record.grid[1]; m += rows)
-    for (int n = 0; n < record.grid[2]; ++n)
-      for (int b = 0; b < record.grid[0]; ++b)
-        for (int i = m; i < std::min(m + rows, record.grid[1]); ++i)
-          order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
-  return order;
-}
-
-/// Tiles of a wide matmul in groups of 16 m blocks: the 132 tiles that run together then read about 16 x 128 rows of A
-/// and 8 x 256 columns of B instead of one block row of A and all of B, which may exceed the L2.
-std::vector<int64_t> visiting_order(const plan::Op& op) {
-  constexpr int kGroup = 16;
-  const abi::OpRecord& record = op.record;
-  const plan::Order how = plan::kind_of(record).order;
-  if (how == plan::Order::kQueryBlocks) return by_query_blocks(op);
-  if (how == plan::Order::kGroupsOfM && comes_by_rows(record)) return by_rows(record, kGroup);
-  std::vector<int64_t> order(num_tiles(record));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  if (how != plan::Order::kGroupsOfM || record.grid[2] <= kGroup) return order;
-  size_t at = 0;
-  for (int b = 0; b < record.grid[0]; ++b) {
-    for (int m = 0; m < record.grid[1]; m += kGroup) {
-      const int end = std::min(m + kGroup, record.grid[1]);
-      for (int n = 0; n < record.grid[2]; ++n) {
-        for (int i = m; i < end; ++i) order[at++] = (int64_t{b} * record.grid[1] + i) * record.grid[2] + n;
-      }
-    }
-  }
-  return order;
-}
-
 /// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item.
 int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers) {
   constexpr int kItemsPerWorker = 3;
@@ -256,11 +220,30 @@ int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers) {
   throw InternalError("items by bytes are placed by place_rows");
 }
 
+/// The workers that may have tiles of the op. Those that it leaves to an op that sends are the last ones to be free:
+/// that op has nothing to send before the first results.
+void Scheduler::find_workers() {
+  const Share& share = shares_[op_];
+  if (std::exchange(queue_is_old_, false)) queue_.sort(workers_, op_);
+  if (share.until >= 0) {
+    const size_t kept = workers_.size() - queue_.size(), spare = static_cast<size_t>(share.spare);
+    for (int w : queue_.take_last(spare - std::min(spare, kept))) workers_[w].kept_until = share.until;
+  }
+  queue_.keep_first(static_cast<size_t>(share.most));
+  queue_is_old_ = queue_.size() < workers_.size();
+}
+
+/// When the link has carried what is stored from `start` on.
+double Scheduler::sent(double start, double bytes) {
+  return link_free_ = std::max(link_free_, start) + bytes / machine_.link_bytes_per_second;
+}
+
 void Scheduler::place_tiles() {
-  if (std::exchange(queue_is_old_, false)) queue_.sort(workers_);
-  const std::vector<int64_t> order = visiting_order(op());
+  find_workers();
+  const std::vector<int64_t> order = visiting_order(op(), shares_[op_].m_order);
   const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
-  const double seconds = tile_seconds(op(), draft_.graph.programs, machine_);
+  const double seconds = tile_seconds(draft_.graph, draft_.graph.ops[op_], machine_);
+  const double bytes = sent_bytes(draft_.graph, draft_.graph.ops[op_]) / static_cast<double>(tiles);
   const std::vector<double> weights = tile_weights(op());
   for (int64_t i = 0; i < tiles; i += chunk) {
     const int64_t first = order[i], count = std::min(chunk, tiles - i);
@@ -268,7 +251,8 @@ void Scheduler::place_tiles() {
     const double start = std::max(queue_.free(), ready(first, count));
     const bool alike = weights.empty() || chunk > 1;
     const double weight = alike ? 1 : weights[static_cast<size_t>(first % record().grid[2])];
-    const double finish = start + kItemSeconds + seconds * weight * static_cast<double>(count);
+    const double own = start + kItemSeconds + seconds * weight * static_cast<double>(count);
+    const double finish = bytes == 0 ? own : std::max(own, sent(start, bytes * static_cast<double>(count)));
     put(worker, first, count, start, finish);
     queue_.keep_busy(finish);
   }

@@ -1,0 +1,88 @@
+#include "planner/order/visiting_order.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/kinds.h"
+#include "planner/cost.h"
+
+namespace ark::planner {
+namespace {
+
+/// All heads of a block of queries, then the next block: what reads rows of all heads can start with the first blocks.
+/// The longest tiles first where they differ, so that the short ones fill up what is left of the workers' time.
+std::vector<int64_t> by_query_blocks(const plan::Op& op) {
+  const abi::OpRecord& record = op.record;
+  const bool triangle = sees_triangle(op);
+  const int64_t heads = record.grid[1], blocks = record.grid[2];
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(num_tiles(record)));
+  for (int64_t batch = 0; batch < record.grid[0]; ++batch)
+    for (int64_t i = 0; i < blocks; ++i)
+      for (int64_t head = 0; head < heads; ++head)
+        order.push_back((batch * heads + head) * blocks + (triangle ? blocks - 1 - i : i));
+  return order;
+}
+
+/// Of a product whose batches are what each rank has sent (tile/split_by_boxes.h): row blocks that come at the same time
+/// go together.
+bool comes_by_rows(const abi::OpRecord& record) {
+  return record.grid[0] > 1 && std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
+           return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;
+         });
+}
+std::vector<int64_t> by_rows(const abi::OpRecord& record, int group) {
+  const int rows = std::max(1, group / record.grid[0]);
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(num_tiles(record)));
+  for (int m = 0; m < record.grid[1]; m += rows)
+    for (int n = 0; n < record.grid[2]; ++n)
+      for (int b = 0; b < record.grid[0]; ++b)
+        for (int i = m; i < std::min(m + rows, record.grid[1]); ++i)
+          order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
+  return order;
+}
+
+/// Tiles of a wide matmul in groups of 16 m blocks: the 132 tiles that run together then read about 16 x 128 rows of A
+/// and 8 x 256 columns of B instead of one block row of A and all of B, which may exceed the L2.
+constexpr int kGroup = 16;
+
+}  // namespace
+
+/// Of what is sent, the first and the last groups are small: sends begin early, and little is left when the product
+/// ends. 4 m blocks of wide tiles, 32 across, are a wave.
+std::vector<int> groups_of_m(const abi::OpRecord& record, bool sent) {
+  constexpr int kLeastSent = 4;
+  std::vector<int> groups;
+  const int blocks = record.grid[1], most = record.grid[2] <= kGroup ? 1 : kGroup;
+  for (int at = 0; at < blocks; at += groups.back()) {
+    const int left = blocks - at, grown = std::max(kLeastSent, std::min(at, left / 2));
+    groups.push_back(std::min({most, left, sent ? grown : left}));
+  }
+  return groups;
+}
+
+std::vector<int64_t> visiting_order(const plan::Op& op, const std::vector<int>& m_order) {
+  const abi::OpRecord& record = op.record;
+  const plan::Order how = plan::kind_of(record).order;
+  if (how == plan::Order::kQueryBlocks) return by_query_blocks(op);
+  if (how == plan::Order::kGroupsOfM && comes_by_rows(record)) return by_rows(record, kGroup);
+  std::vector<int64_t> order(static_cast<size_t>(num_tiles(record)));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const bool sent = !m_order.empty();
+  if (how != plan::Order::kGroupsOfM || (record.grid[2] <= kGroup && !sent)) return order;
+  const std::vector<int> groups = groups_of_m(record, sent);
+  size_t at = 0;
+  for (int b = 0; b < record.grid[0]; ++b) {
+    for (int m = 0; const int group : groups) {
+      for (int n = 0; n < record.grid[2]; ++n)
+        for (int i = m; i < m + group; ++i)
+          order[at++] =
+              (int64_t{b} * record.grid[1] + (sent ? m_order[static_cast<size_t>(i)] : i)) * record.grid[2] + n;
+      m += group;
+    }
+  }
+  return order;
+}
+
+}  // namespace ark::planner
