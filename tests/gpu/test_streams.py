@@ -84,6 +84,26 @@ def test_side_streams_and_threads():
 
 
 @torch.no_grad()
+def test_a_thread_begins_with_compiling():
+    """Nothing else has made a context current there: so it is where autograd's thread compiles a backward."""
+    torch._dynamo.reset()
+    model, x = make(), torch.randn(384, 256, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    results = []
+
+    def work() -> None:
+        with torch.no_grad():
+            results.append(torch.compile(model, backend="ark", options={"strict": True})(x))
+        torch.cuda.synchronize()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert len(results) == 1, "the thread raised, or has not ended"
+    torch.testing.assert_close(results[0], model(x), rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
 def test_capture_and_replay():
     torch._dynamo.reset()
     model = make()

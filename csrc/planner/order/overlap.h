@@ -19,8 +19,7 @@ struct Share {
   std::vector<int> m_order;  // of a product: its m blocks, those that are sent first first; empty: in line
 };
 
-/// Per op, from records with grids, waits and arrivals. Nothing is shared in a graph without long sends
-/// (kLongSendSeconds).
+/// Per op, from records with grids, waits and arrivals. Nothing is shared in a graph without long sends.
 std::vector<Share> share_workers(const Draft& draft, const Machine& machine);
 
 }  // namespace ark::planner

@@ -72,6 +72,7 @@ class CudaExecutable final : public Executable {
   }
 
   uint64_t capture_id(void* stream) const override {
+    ContextScope scope(gpu_.context);
     CaptureStatus status = CaptureStatus::kNone;
     unsigned long long id = 0;
     check_result(driver().stream_capture_info(static_cast<Stream>(stream), &status, &id, nullptr, nullptr, nullptr),
@@ -173,6 +174,7 @@ class CudaExecutable final : public Executable {
   }
 
   void upload() {
+    ContextScope scope(gpu_.context);  // a thread's first work may be this: autograd's, which compiles a backward
     auto begin = Clock::now();
     PlanImage image = lay_out(plan_, options_.numbers);
     image_memory_ = DeviceMemory(gpu_.context, image.bytes.size());
