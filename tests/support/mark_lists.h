@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -39,5 +40,12 @@ class MarkLists {
   List last_list_ = -1, last_ = 0;
   int64_t last_mark_ = -1;
 };
+
+/// The lists of a memory, each once.
+inline void add_different(const std::vector<MarkLists::List>& memory, std::set<MarkLists::List>& lists) {
+  MarkLists::List before = 0;
+  for (const MarkLists::List list : memory)
+    if (list != before) lists.insert(before = list);
+}
 
 }  // namespace ark::test

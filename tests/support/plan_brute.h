@@ -44,7 +44,7 @@ class BrutePlan {
           for (; at < end; ++at) memory[static_cast<size_t>(at)] = lists.add(memory[static_cast<size_t>(at)], mark);
         });
     std::set<MarkLists::List> different;
-    for (const auto& [name, memory] : memories) different.insert(memory.begin(), memory.end());
+    for (const auto& [name, memory] : memories) add_different(memory, different);
     std::set<std::pair<int64_t, int64_t>> found;
     for (const MarkLists::List list : different) {
       const std::vector<int64_t> marks = lists.marks(list);
@@ -168,12 +168,15 @@ class BrutePlan {
   void program(const plan::Op& op, int number, int first, const Index& x, bool once, bool each_element,
                const Visit& visit) const {
     const Program& p = plan_.programs[static_cast<size_t>(number)];
-    std::vector<bool> reduced(p.instrs.size(), false);
+    const bool column = p.kind == ProgramKind::kColumn;
+    std::vector<bool> reduced(column ? p.instrs.size() : 0, false);  // of columns alone
     for (size_t i = 0; i < p.instrs.size(); ++i) {
       const Instr& instr = p.instrs[i];
-      for (int arg : {instr.a, instr.b, instr.c, instr.d})
-        reduced[i] = reduced[i] || (arg >= 0 && reduced[static_cast<size_t>(arg)]);
-      reduced[i] = reduced[i] || instr.op == Opcode::kReduce;
+      if (column) {
+        for (int arg : {instr.a, instr.b, instr.c, instr.d})
+          reduced[i] = reduced[i] || (arg >= 0 && reduced[static_cast<size_t>(arg)]);
+        reduced[i] = reduced[i] || instr.op == Opcode::kReduce;
+      }
       bool store = instr.op == Opcode::kStore;
       if (instr.op == Opcode::kLoadParts)
         for (int k = first + instr.operand; k < first + instr.operand + 5; ++k) {
@@ -181,7 +184,7 @@ class BrutePlan {
           if (slot != abi::kNoSlot) visit(slot, 0, plan_.buffers[slot].size_bytes, false);
         }
       if (instr.op != Opcode::kLoad && !store) continue;
-      bool rare = store && (p.kind == ProgramKind::kColumn ? static_cast<bool>(reduced[i]) : instr.uniform);
+      bool rare = store && (column ? static_cast<bool>(reduced[i]) : instr.uniform);
       if (!(rare ? once : each_element)) continue;
       bool predicated = (store ? instr.d : instr.c) >= 0;  // happens or not: inside of the buffer it may
       element(op, first + instr.operand, x, store, [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {
