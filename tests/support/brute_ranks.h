@@ -25,11 +25,12 @@ class BruteRanks {
   /// Pairs of tiles of different ops, ranks or launches that share bytes which one of them writes; the first one is of
   /// an earlier launch, or op.
   Pairs conflicts(int box_sets = 2) const {
-    std::map<Place, std::vector<std::vector<int64_t>>> memory;  // per two bytes: 2 * tile + writes
+    MarkLists lists;
+    std::map<Place, std::vector<MarkLists::List>> memory;  // per two bytes: marks 2 * tile + writes
     const BrutePlan brute(plan_);
     for (size_t i = 0; i < tiles_.size(); ++i) {
       const Tile& t = tiles_[i];
-      std::vector<std::vector<int64_t>>* marks = nullptr;
+      std::vector<MarkLists::List>* marks = nullptr;
       std::optional<uint32_t> last;  // the slot of the marks
       brute.touch(t.op, t.tile, [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {
         const plan::Buffer& b = plan_.buffers[slot];
@@ -39,22 +40,20 @@ class BruteRanks {
         if (static_cast<int64_t>(marks->size()) < end) marks->resize(static_cast<size_t>(end));
         const int64_t mark = 2 * static_cast<int64_t>(i) + write;
         for (int64_t unit = at / 2; unit < end; ++unit) {
-          auto& here = (*marks)[static_cast<size_t>(unit)];
-          if (here.empty() || here.back() != mark) here.push_back(mark);
+          MarkLists::List& here = (*marks)[static_cast<size_t>(unit)];
+          here = lists.add(here, mark);
         }
       });
     }
+    std::set<MarkLists::List> different;
+    for (const auto& [place, marks] : memory) add_different(marks, different);
     Pairs found;
-    for (const auto& [place, marks] : memory) {
-      const std::vector<int64_t>* before = nullptr;
-      for (const auto& here : marks) {
-        if (before && *before == here) continue;
-        before = &here;
-        for (size_t i = 0; i < here.size(); ++i)
-          for (size_t j = i + 1; j < here.size(); ++j)
-            if (((here[i] | here[j]) & 1) && !same_op(here[i] / 2, here[j] / 2))
-              found.emplace(std::min(here[i] / 2, here[j] / 2), std::max(here[i] / 2, here[j] / 2));
-      }
+    for (const MarkLists::List list : different) {
+      const std::vector<int64_t> here = lists.marks(list);
+      for (size_t i = 0; i < here.size(); ++i)
+        for (size_t j = i + 1; j < here.size(); ++j)
+          if (((here[i] | here[j]) & 1) && !same_op(here[i] / 2, here[j] / 2))
+            found.emplace(std::min(here[i] / 2, here[j] / 2), std::max(here[i] / 2, here[j] / 2));
     }
     return found;
   }

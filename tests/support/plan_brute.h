@@ -5,10 +5,12 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "base/check.h"
 #include "plan/plan.h"
+#include "support/mark_lists.h"
 
 namespace ark::test {
 
@@ -24,7 +26,8 @@ class BrutePlan {
 
   /// Pairs (earlier, later) of tiles of different ops that share an element which one of them writes.
   std::set<std::pair<int64_t, int64_t>> conflicts() const {
-    std::map<int64_t, std::vector<std::vector<int64_t>>> memories;  // per two bytes: 2 * tile + writes
+    MarkLists lists;
+    std::map<int64_t, std::vector<MarkLists::List>> memories;  // per two bytes: marks 2 * tile + writes
     for (size_t op = 0; op < plan_.ops.size(); ++op)
       for (int64_t t = first_tile_[op]; t < first_tile_[op + 1]; ++t)
         touch(op, t - first_tile_[op], [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {
@@ -38,23 +41,18 @@ class BrutePlan {
           int64_t at = (byte + (arena || box ? place.arena_offset : 0)) / 2, end = at + (bytes + 1) / 2;
           if (static_cast<int64_t>(memory.size()) < end) memory.resize(static_cast<size_t>(end));
           int64_t mark = 2 * t + write;
-          for (; at < end; ++at) {
-            auto& marks = memory[static_cast<size_t>(at)];
-            if (marks.empty() || marks.back() != mark) marks.push_back(mark);
-          }
+          for (; at < end; ++at) memory[static_cast<size_t>(at)] = lists.add(memory[static_cast<size_t>(at)], mark);
         });
+    std::set<MarkLists::List> different;
+    for (const auto& [name, memory] : memories) add_different(memory, different);
     std::set<std::pair<int64_t, int64_t>> found;
-    for (auto& [name, memory] : memories) {
-      const std::vector<int64_t>* before = nullptr;
-      for (const auto& marks : memory) {
-        if (before && *before == marks) continue;
-        before = &marks;
-        for (size_t i = 0; i < marks.size(); ++i)
-          for (size_t j = i + 1; j < marks.size(); ++j) {
-            int64_t a = std::min(marks[i] / 2, marks[j] / 2), b = std::max(marks[i] / 2, marks[j] / 2);
-            if (((marks[i] | marks[j]) & 1) && op_of(a) != op_of(b)) found.emplace(a, b);
-          }
-      }
+    for (const MarkLists::List list : different) {
+      const std::vector<int64_t> marks = lists.marks(list);
+      for (size_t i = 0; i < marks.size(); ++i)
+        for (size_t j = i + 1; j < marks.size(); ++j) {
+          int64_t a = std::min(marks[i] / 2, marks[j] / 2), b = std::max(marks[i] / 2, marks[j] / 2);
+          if (((marks[i] | marks[j]) & 1) && op_of(a) != op_of(b)) found.emplace(a, b);
+        }
     }
     return found;
   }
@@ -89,8 +87,13 @@ class BrutePlan {
   }
 
   using Visit = std::function<void(uint32_t slot, int64_t byte, int64_t bytes, bool write)>;
-  /// Everything that a tile reads and writes.
-  void touch(size_t index, int64_t tile, const Visit& visit) const {
+  /// Everything that a tile reads and writes. A whole buffer, which each element of a gather may read, is told once.
+  void touch(size_t index, int64_t tile, const Visit& every) const {
+    constexpr int64_t kElement = 8;
+    std::set<std::tuple<uint32_t, int64_t, int64_t, bool>> told;
+    const Visit visit = [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {
+      if (bytes <= kElement || told.emplace(slot, byte, bytes, write).second) every(slot, byte, bytes, write);
+    };
     const plan::Op& op = plan_.ops[index];
     const abi::OpRecord& r = op.record;
     using enum abi::TaskKind;
@@ -165,12 +168,15 @@ class BrutePlan {
   void program(const plan::Op& op, int number, int first, const Index& x, bool once, bool each_element,
                const Visit& visit) const {
     const Program& p = plan_.programs[static_cast<size_t>(number)];
-    std::vector<bool> reduced(p.instrs.size(), false);
+    const bool column = p.kind == ProgramKind::kColumn;
+    std::vector<bool> reduced(column ? p.instrs.size() : 0, false);  // of columns alone
     for (size_t i = 0; i < p.instrs.size(); ++i) {
       const Instr& instr = p.instrs[i];
-      for (int arg : {instr.a, instr.b, instr.c, instr.d})
-        reduced[i] = reduced[i] || (arg >= 0 && reduced[static_cast<size_t>(arg)]);
-      reduced[i] = reduced[i] || instr.op == Opcode::kReduce;
+      if (column) {
+        for (int arg : {instr.a, instr.b, instr.c, instr.d})
+          reduced[i] = reduced[i] || (arg >= 0 && reduced[static_cast<size_t>(arg)]);
+        reduced[i] = reduced[i] || instr.op == Opcode::kReduce;
+      }
       bool store = instr.op == Opcode::kStore;
       if (instr.op == Opcode::kLoadParts)
         for (int k = first + instr.operand; k < first + instr.operand + 5; ++k) {
@@ -178,7 +184,7 @@ class BrutePlan {
           if (slot != abi::kNoSlot) visit(slot, 0, plan_.buffers[slot].size_bytes, false);
         }
       if (instr.op != Opcode::kLoad && !store) continue;
-      bool rare = store && (p.kind == ProgramKind::kColumn ? static_cast<bool>(reduced[i]) : instr.uniform);
+      bool rare = store && (column ? static_cast<bool>(reduced[i]) : instr.uniform);
       if (!(rare ? once : each_element)) continue;
       bool predicated = (store ? instr.d : instr.c) >= 0;  // happens or not: inside of the buffer it may
       element(op, first + instr.operand, x, store, [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {

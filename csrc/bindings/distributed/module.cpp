@@ -1,5 +1,5 @@
 #include <pybind11/chrono.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
