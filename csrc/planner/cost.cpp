@@ -119,7 +119,7 @@ double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& m
                   sent / (tiles * machine.worker_link_bytes_per_second));
 }
 
-/// One of `world` boxes is the rank's own.
+/// One of `world` boxes is the rank's own. One op sends all of an exchange (verify/exchanges.cpp).
 double sent_bytes(const FusedGraph& graph, const FusedOp& op) {
   if (graph.world == 1) return 0;
   double bytes = 0;

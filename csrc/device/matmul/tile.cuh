@@ -136,7 +136,8 @@ struct MatmulTile {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
     const int tiles = r.grid[0] * r.grid[1] * r.grid[2];
-    return tiles <= static_cast<int>(gridDim.x) || (p.a_immutable ? tiles : r.grid[1]) == 1;
+    const int reads_of_b = task.operand(abi::MatmulOperand::kB).stride[0] == 0 ? r.grid[0] * r.grid[1] : r.grid[1];
+    return tiles <= static_cast<int>(gridDim.x) || (p.a_immutable ? tiles : reads_of_b) == 1;
   }
 
   template <int kVariant, bool kOnce>

@@ -14,10 +14,6 @@
 namespace ark::planner {
 namespace {
 
-/// Shorter sends are over before others have got into step with them: where each of eight took 72 us, a layer's forward
-/// and backward took 3.84 ms, 3.90 with shared workers (four H100, docs/notes/collectives.md).
-constexpr double kWorthSharing = 100e-6;
-
 int64_t num_blocks(const RowMap& map) { return map.limit <= 0 ? 0 : (map.limit - 1) / map.div + 1; }
 
 /// Does the first tile wait for the last block? Then no tile starts while that is open, as far as we need to know.
@@ -42,7 +38,7 @@ class Sharing {
     for (int i = 0; i < num_ops(); ++i) {
       if (!sends_long(i)) continue;
       const double beside = seconds_beside(i);
-      if (beside > kWorthSharing) shares_[static_cast<size_t>(i)].most = workers_for(i);
+      if (beside > machine_.long_send_seconds) shares_[static_cast<size_t>(i)].most = workers_for(i);
       if (beside > link_seconds(graph_, op(i), machine_)) continue;
       if (const std::optional<int> product = product_before(i)) share(*product, i);
     }
@@ -78,7 +74,7 @@ class Sharing {
 bool Sharing::sends_long(int i) const {
   const plan::Kind& kind = plan::kind_of(record(i));
   return num_tiles(record(i)) > 0 && kind.family == plan::Family::kProgram && is_exchange(graph_, op(i)) &&
-         link_seconds(graph_, op(i), machine_) > kWorthSharing;
+         link_seconds(graph_, op(i), machine_) > machine_.long_send_seconds;
 }
 
 /// The last op that the sender waits for, if it is a product of several waves and the sender's first tiles wait for
