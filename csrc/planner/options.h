@@ -13,8 +13,7 @@ struct Machine {
   double simple_flops = 40e12;
   double link_bytes_per_second = 350e9;        // stores to other ranks, all workers together
   double worker_link_bytes_per_second = 18e9;  // of one worker, 16 bytes at a time: 15 to 25 measured
-  /// Ops share workers with sends that take the link longer. Shorter ones are over before others are in step with them:
-  /// where each of eight took 72 us, a layer took 3.84 ms, 3.90 with shared workers (docs/notes/collectives.md).
+  /// Ops share workers with sends that take the link longer. A layer with eight of 72 us gained nothing (notes/collectives).
   double long_send_seconds = 100e-6;
 };
 

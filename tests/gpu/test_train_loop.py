@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import ark_torch
+from ark_torch.versions import minor
 from tests.frontend import test_train_loop as host
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -33,5 +34,6 @@ def test_dropout_differs_from_step_to_step():
     assert len(set(losses.tolist())) == 20
 
 
+@pytest.mark.skipif(minor(torch.__version__) < (2, 13), reason="older Dynamo refuses what transformers' models set")
 def test_a_hundred_steps_of_a_language_model_are_one_launch():
     host.check_language_model("cuda", 100)

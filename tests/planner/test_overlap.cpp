@@ -130,8 +130,8 @@ void test_not_worth_it() {
       EXPECT(share.spare == 0 && share.until == -1 && share.most == INT_MAX && share.m_order.empty());
 }
 
-/// A product that needs nothing of the exchange is what the sends run beside: no other is held up, and they take the
-/// workers that fill the link.
+/// A product that needs nothing of the exchange is what the sends run beside: no other is held up, and they take no more
+/// workers than fill the link, or are done with it.
 void test_beside_others() {
   ExchangeBuilder b(4);
   ValueId x = b.input(DType::kBF16, {4096, 3584}), w = b.input(DType::kBF16, {4096, 3584});
@@ -147,8 +147,8 @@ void test_beside_others() {
   const auto senders = std::ranges::count_if(sent, [](int tiles) { return tiles > 0; });
   EXPECT_EQ(senders, s.share(sender).most);
   const double fill = s.options.machine.link_bytes_per_second / s.options.machine.worker_link_bytes_per_second;
-  EXPECT(static_cast<double>(senders) >= fill && senders < 2 * fill);
-  int other = -1;  // the second product
+  EXPECT(senders > 1 && senders < fill + 1);  // fewer where that is in time
+  int other = -1;                             // the second product
   for (int i = sender + 1; i < s.num_ops(); ++i)
     if (s.record(i).kind == abi::TaskKind::kMatmulTile) other = i;
   EXPECT(other > 0 && s.start(other) < s.finish(sender) - 0.5 * s.link_seconds(sender));

@@ -38,7 +38,7 @@ class Sharing {
     for (int i = 0; i < num_ops(); ++i) {
       if (!sends_long(i)) continue;
       const double beside = seconds_beside(i);
-      if (beside > machine_.long_send_seconds) shares_[static_cast<size_t>(i)].most = workers_for(i);
+      if (beside > machine_.long_send_seconds) shares_[static_cast<size_t>(i)].most = workers_for(i, beside);
       if (beside > link_seconds(graph_, op(i), machine_)) continue;
       if (const std::optional<int> product = product_before(i)) share(*product, i);
     }
@@ -62,7 +62,7 @@ class Sharing {
   int spare_for(int product, int sender) const;
   void share(int product, int sender);
   double seconds_beside(int sender) const;
-  int workers_for(int sender) const;
+  int workers_for(int sender, double beside) const;
 
   const FusedGraph& graph_;
   const Machine& machine_;
@@ -184,10 +184,10 @@ double Sharing::seconds_beside(int sender) const {
   return seconds;
 }
 
-/// They fill the link, and compute meanwhile what is sent.
-int Sharing::workers_for(int sender) const {
+/// They fill the link, or take as long as what runs beside them.
+int Sharing::workers_for(int sender, double beside) const {
   const double all = tile_seconds(graph_, op(sender), machine_) * static_cast<double>(num_tiles(record(sender)));
-  return static_cast<int>(std::ceil(all / link_seconds(graph_, op(sender), machine_)));
+  return static_cast<int>(std::ceil(all / std::max(link_seconds(graph_, op(sender), machine_), beside)));
 }
 
 }  // namespace
