@@ -103,6 +103,10 @@ void test_damages() {
     must_fail("an out-box as twin", [](plan::Buffer& b) { b.twin += 1; });
     must_fail("a box", [](plan::Buffer& b) { b.kind = plan::BufferKind::kBox; });
   }
+  damaged = plan;  // loads take batches that share b for further rows of a
+  damaged.ops[1].operands[abi::MatmulOperand::kA].stride[0] -=
+      damaged.ops[1].operands[abi::MatmulOperand::kA].stride[1];
+  EXPECT(complaint(damaged).find("all batches share b") != std::string::npos);
   damaged = plan;  // a box is written through the joined slot
   for (abi::Operand& x : damaged.ops[0].operands)
     if (x.slot != abi::kNoSlot && plan.buffers[x.slot].kind == plan::BufferKind::kBoxOut)

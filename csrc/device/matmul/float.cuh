@@ -196,7 +196,9 @@ struct MatmulFloat {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();
-      if (one.chosen) load_tile(loader, p, TileCoordinates(task, task.first + i), load_a, load_b);
+      TileCoordinates at(*task.record, task.first + i);
+      at.join_batches(task);
+      if (one.chosen) load_tile(loader, p, at, load_a, load_b);
       PageWalk::rejoin(loader, one.lane);
     }
   }
@@ -213,7 +215,7 @@ struct MatmulFloat {
       walk.acquire<2>(own);
       if (!loader.ok) break;
       if (load_a) load_page(walk, 0, map_a, p.a_k_major != 0, k, at.row, p.tile_m, at.batch);
-      if (load_b) load_page(walk, 1, map_b, p.b_k_major != 0, k, at.column, p.tile_n, at.batch_b);
+      if (load_b) load_page(walk, 1, map_b, p.b_k_major != 0, k, at.column, p.tile_n, at.batch);
       walk.advance<2>(own);
       walk.publish();
     }

@@ -114,7 +114,8 @@ struct MatmulTile {
     wait_tensor_maps(loader);
     acquire_tensor_maps(loader, &p.map_a, 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
-      const TileCoordinates at(task, task.first + i);
+      TileCoordinates at(*task.record, task.first + i);
+      if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();
       if (one.chosen) {
@@ -136,8 +137,7 @@ struct MatmulTile {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
     const int tiles = r.grid[0] * r.grid[1] * r.grid[2];
-    const int reads_of_b = task.operand(abi::MatmulOperand::kB).stride[0] == 0 ? r.grid[0] * r.grid[1] : r.grid[1];
-    return tiles <= static_cast<int>(gridDim.x) || (p.a_immutable ? tiles : reads_of_b) == 1;
+    return tiles <= static_cast<int>(gridDim.x) || (p.a_immutable ? tiles : r.grid[1]) == 1;
   }
 
   template <int kVariant, bool kOnce>
@@ -179,7 +179,7 @@ struct MatmulTile {
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
           load_page<kN, kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k,
-                                        at.column + i * 128, at.batch_b);
+                                        at.column + i * 128, at.batch);
         }
       }
       walk.advance<kStepPages>(own);

@@ -6,15 +6,17 @@ namespace ark::device {
 
 struct TileCoordinates {
   int batch, row, column;
-  int batch_b;  // of operand b, which all batches may share
-  ARK_DEVICE TileCoordinates(const Task& task, int tile) : TileCoordinates(*task.record, tile) {
-    if (task.operand(abi::MatmulOperand::kB).stride[0] == 0) batch_b = 0;
-  }
   ARK_DEVICE TileCoordinates(const abi::OpRecord& r, int tile) {
     const int rest = tile / r.grid[2];
     column = tile % r.grid[2] * r.params.matmul.tile_n;
     row = rest % r.grid[1] * r.params.matmul.tile_m;
-    batch = batch_b = rest / r.grid[1];
+    batch = rest / r.grid[1];
+  }
+  /// For loads. Where all batches share b, which plans of several ranks have (planner/tile/split_by_boxes.h), they are
+  /// further rows of a: tensor maps have one batch then.
+  ARK_DEVICE void join_batches(const Task& task) {
+    if constexpr (kRanks > 1)
+      if (task.operand(abi::MatmulOperand::kB).stride[0] == 0) row += batch * task.record->params.matmul.m, batch = 0;
   }
 };
 

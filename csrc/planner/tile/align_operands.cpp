@@ -144,8 +144,19 @@ bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t bat
   const int outer = inner == k_dim ? rows_dim : k_dim;
   if (x.stride[inner] != 1 || x.index_operand >= 0) return false;
   if ((x.stride[outer] * element) % 16 != 0 || x.stride[outer] <= 0 || (x.offset * element) % 16 != 0) return false;
-  const bool shared = x.stride[0] == 0 && rows_dim == 2;  // b, by all batches
-  return batch == 1 || shared || (x.stride[0] > 0 && (x.stride[0] * element) % 16 == 0);
+  return batch == 1 || (x.stride[0] > 0 && (x.stride[0] * element) % 16 == 0);
+}
+
+bool share_b(const FusedGraph& graph, const FusedOp& op) {
+  const abi::MatmulTileParams& p = op.op.record.params.matmul;
+  const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
+  return graph.world > 1 && p.batch > 1 && b.stride[0] == 0 && a.stride[0] == p.m * a.stride[1];
+}
+
+bool are_tma_addressable(const FusedGraph& graph, const FusedOp& op) {
+  const int64_t batch = share_b(graph, op) ? 1 : op.op.record.params.matmul.batch;
+  const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
+  return tma_addressable(a, 1, 2, batch) && tma_addressable(b, 2, 1, batch);
 }
 
 void align_operands(Draft& draft, const Options& options) {

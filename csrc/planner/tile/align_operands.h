@@ -14,5 +14,10 @@ void align_operands(Draft& draft, const Options& options);
 /// True when TMA can read the matmul operand: one of its dimensions contiguous, 16-byte strides and offset, a real
 /// batch.
 bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t batch);
+/// Of a product: all batches have one b, and follow each other as rows of a. Maps of both have one batch then. The
+/// kernels of several ranks know it, for large tiles (split_by_boxes.h).
+bool share_b(const FusedGraph& graph, const FusedOp& op);
+/// Both operands of a product.
+bool are_tma_addressable(const FusedGraph& graph, const FusedOp& op);
 
 }  // namespace ark::planner

@@ -11,12 +11,11 @@ namespace ark::planner {
 namespace {
 
 /// Whether small tiles can compute the product (abi.h).
-bool fits(const FusedOp& op) {
+bool fits(const FusedGraph& graph, const FusedOp& op) {
   if (op.op.record.kind != abi::TaskKind::kMatmulTile) return false;
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
-  const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
   return p.k > 0 && p.k % abi::kSmallTileBlock == 0 && (p.pair_distance == 0 || 32 % p.pair_distance == 0) &&
-         tma_addressable(a, 1, 2, p.batch) && tma_addressable(b, 2, 1, p.batch);
+         !share_b(graph, op) && are_tma_addressable(graph, op);
 }
 
 /// When the workers, all idle, have done the product's tiles, in as many parts of k as it is split into.
@@ -30,7 +29,7 @@ double grid_seconds(const FusedOp& op, const TileForm& form, const KParts& parts
 /// At most as many tiles as workers, and sooner done than with large ones.
 bool pays(const FusedGraph& graph, size_t product, const Options& options) {
   const FusedOp& op = graph.ops[product];
-  if (!fits(op) || tiles_of(op.op.record.params.matmul, kSmallTile) > options.machine.num_workers) return false;
+  if (!fits(graph, op) || tiles_of(op.op.record.params.matmul, kSmallTile) > options.machine.num_workers) return false;
   const KParts large = k_parts(graph, product, options, false), small = k_parts(graph, product, options, true);
   double other = grid_seconds(op, kNarrowTile, large, options);
   if (large.count == 1) other = std::min(other, grid_seconds(op, kWideTile, large, options));

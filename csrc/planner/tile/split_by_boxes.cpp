@@ -27,7 +27,7 @@ int64_t rows_of_box(const FusedGraph& graph, const FusedOp& op) {
   if (!storage.joined_boxes() || p.batch != 1 || a.offset != 0 || p.m % graph.world != 0) return 0;
   const int64_t rows = p.m / graph.world;
   const bool whole = rows % kMatmulTileM == 0 && a.stride[1] * rows * graph.world == storage.num_elements;
-  return whole && b.slot != a.slot && tma_addressable(b, 2, 1, 2) ? rows : 0;
+  return whole && b.slot != a.slot && tma_addressable(b, 2, 1, 1) ? rows : 0;
 }
 
 }  // namespace

@@ -267,10 +267,8 @@ void add_k_blocks(plan::TensorMap& map, int64_t k) {
   map.box.insert(map.box.begin() + 2, abi::kSmallTileK / abi::kSmallTileBlock);
 }
 
-/// Of an operand that all batches share (b: TileCoordinates::batch_b) the map has one.
 int add_matmul_map(Draft& draft, TaskKind kind, bool small, const abi::Operand& x, int rows_dim, int k_dim,
-                   int64_t batches, int64_t rows, int64_t k) {
-  const int64_t batch = x.stride[0] == 0 ? 1 : batches;
+                   int64_t batch, int64_t rows, int64_t k) {
   const bool k_major = x.stride[k_dim] == 1;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
@@ -302,7 +300,7 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
   abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
   p.map_a = p.map_b = -1;
-  if (!tma_addressable(a, 1, 2, p.batch) || !tma_addressable(b, 2, 1, p.batch)) record.kind = TaskKind::kMatmulSimple;
+  if (!are_tma_addressable(draft.graph, op)) record.kind = TaskKind::kMatmulSimple;
   if (record.kind == TaskKind::kMatmulSimple) {
     p.tile_m = p.tile_n = kSimpleTile;
     p.tile_k = 16;
@@ -311,8 +309,9 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     if (!small) set_large_tile(record, options, columns);
     p.a_k_major = a.stride[2] == 1;
     p.b_k_major = b.stride[1] == 1;
-    p.map_a = add_matmul_map(draft, record.kind, small, a, 1, 2, p.batch, p.m, p.k);
-    p.map_b = add_matmul_map(draft, record.kind, small, b, 2, 1, p.batch, p.n, p.k);
+    const int64_t batch = share_b(draft.graph, op) ? 1 : p.batch, rows = int64_t{p.m} * p.batch / batch;
+    p.map_a = add_matmul_map(draft, record.kind, small, a, 1, 2, batch, rows, p.k);
+    p.map_b = add_matmul_map(draft, record.kind, small, b, 2, 1, batch, p.n, p.k);
   }
   set_grid(op);
 }

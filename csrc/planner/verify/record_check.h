@@ -16,6 +16,7 @@ class RecordCheck {
   RecordCheck(const plan::Plan& plan, size_t index)
       : plan_(plan), index_(static_cast<int64_t>(index)), op_(plan.ops[index]) {}
 
+  const plan::Plan& plan() const { return plan_; }
   const plan::Op& op() const { return op_; }
   const abi::OpRecord& record() const { return op_.record; }
 

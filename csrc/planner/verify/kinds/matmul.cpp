@@ -55,7 +55,13 @@ void record(const RecordCheck& check) {
     check.need(!small || (p.k % 64 == 0 && (p.pair_distance == 0 || 32 % p.pair_distance == 0)), "small tiles of ", p.k,
                " k and pairs ", p.pair_distance, " apart, expected whole blocks of 64 k, and a divisor of 32");
   }
-  const int64_t batches_b = check.op().operands[X::kB].stride[0] == 0 ? 1 : p.batch;
+  // Batches that share b are rows of a that follow each other.
+  const abi::Operand& a = check.op().operands[X::kA];
+  const bool joins = check.plan().world > 1 && !(small && check.record().kind == TaskKind::kMatmulTile);
+  const bool shared = joins && p.batch > 1 && check.op().operands[X::kB].stride[0] == 0;
+  check.need(!shared || a.stride[0] == p.m * a.stride[1], "all batches share b, rows of a lie ", a.stride[1],
+             " apart, batches of ", p.m, " rows ", a.stride[0]);
+  const int64_t batches = shared ? 1 : p.batch, rows_a = shared ? int64_t{p.m} * p.batch : p.m;
   auto sizes = [&](bool k_major, int64_t rows, int64_t batch) {
     if (k_major && small && check.record().kind == TaskKind::kMatmulTile)
       return std::vector<int64_t>{64, rows, p.k / 64, batch};
@@ -67,8 +73,8 @@ void record(const RecordCheck& check) {
     if (small) return k_major ? std::vector<int32_t>{64, 64, 2, 1} : std::vector<int32_t>{64, 128, 1};
     return k_major ? std::vector<int32_t>{64, 128, 1} : std::vector<int32_t>{64, 64, 1};
   };
-  check.map(p.map_a, X::kA, sizes(p.a_k_major, p.m, p.batch), box(p.a_k_major));
-  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches_b), box(p.b_k_major));
+  check.map(p.map_a, X::kA, sizes(p.a_k_major, rows_a, batches), box(p.a_k_major));
+  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
 }
 
 std::vector<int> early(const plan::Op& op) {
