@@ -23,8 +23,6 @@ double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& m
 double sent_bytes(const FusedGraph& graph, const FusedOp& op);
 /// The least time that the link takes for them.
 double link_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine);
-/// Sends that take the link less are left out of what is planned around sends: others wait for few-row ops by hops.
-inline constexpr double kLongSendSeconds = 10e-6;
 
 /// An attention whose queries see keys up to about their own position: causal, or by a mask of booleans that differs
 /// from query to query (what it holds is not known yet: were it anything else, only the balance of workers would

@@ -137,25 +137,12 @@ void test_copies() {
   EXPECT_EQ(boxes_of(turned.finish({turned.norm(turned.joined(boxes))}, "turned")), 0);
 }
 
-void check_results(const Graph& graph, const plan::Plan& plan, const RankRun& run) {
-  const auto results = run_ranks(graph, plan, run);
-  for (int launch = 0; launch < run.launches; ++launch) {
-    std::vector<Tensors> inputs;
-    for (int r = 0; r < plan.world; ++r) inputs.push_back(make_inputs(graph, r, launch, {}));
-    const std::vector<Tensors> expected = RankEvaluator(graph, inputs).outputs();
-    for (size_t r = 0; r < expected.size(); ++r)
-      for (size_t o = 0; o < expected[r].size(); ++o)
-        if (results[static_cast<size_t>(launch)][r][static_cast<size_t>(plan.outputs[o].fresh)] != expected[r][o])
-          test::fail(cat(graph.name, ", launch ", launch, ", rank ", r, ", output ", o), __FILE__, __LINE__);
-  }
-}
-
 /// Bit for bit, with ranks that are late; also behind other exchanges, whose boxes take turns.
 void test_results() {
   const RankRun run{.launches = 4, .seed = 3, .stragglers = true};
   const Graph product = gathered_product(2, DType::kF32, 128, 32, 512);
   EXPECT_EQ(product_of(plan_of(product)).record.grid[0], 2);
-  check_results(product, plan_of(product), run);
+  expect_evaluated(product, plan_of(product), run, product.name);
   ExchangeBuilder b(4);
   ValueId x = b.input(DType::kF32, {16, 64});
   for (int l = 0; l < 3; ++l) {  // no products: their order of sums is their own
@@ -167,7 +154,7 @@ void test_results() {
   const plan::Plan plan = plan_of(layers);
   EXPECT_EQ(count(plan, plan::BufferKind::kBoxes), 4);
   EXPECT_EQ(complaint(plan), std::string());
-  check_results(layers, plan, run);
+  expect_evaluated(layers, plan, run, layers.name);
 }
 
 /// Planned again from text.

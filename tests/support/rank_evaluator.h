@@ -2,7 +2,9 @@
 // if they are small integers.
 #pragma once
 #include <algorithm>
+#include <string>
 
+#include "support/check.h"
 #include "support/graph_builder.h"
 #include "support/rank_threads.h"
 
@@ -141,5 +143,21 @@ class RankEvaluator {
   const Graph& graph_;
   std::vector<Tensors> memory_;  // per rank and value
 };
+
+/// Runs the plan by ranks that are threads: every output of every launch is that of the graph, bit for bit.
+inline void expect_evaluated(const Graph& graph, const plan::Plan& plan, const RankRun& run, const std::string& what) {
+  const auto results = run_ranks(graph, plan, run);
+  for (int launch = 0; launch < run.launches; ++launch) {
+    std::vector<Tensors> inputs;
+    for (int r = 0; r < plan.world; ++r) inputs.push_back(make_inputs(graph, r, launch, {}));
+    const std::vector<Tensors> expected = RankEvaluator(graph, inputs).outputs();
+    for (size_t r = 0; r < expected.size(); ++r)
+      for (size_t o = 0; o < expected[r].size(); ++o) {
+        const auto fresh = static_cast<size_t>(plan.outputs[o].fresh);
+        if (results[static_cast<size_t>(launch)][r][fresh] != expected[r][o])
+          fail(cat(what, ", launch ", launch, ", rank ", r, ", output ", o), __FILE__, __LINE__);
+      }
+  }
+}
 
 }  // namespace ark::test

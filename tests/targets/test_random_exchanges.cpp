@@ -28,18 +28,7 @@ void check_seed(uint32_t seed, int& exchanges, int& ops) {
   if (!brute.all_ordered(brute.conflicts())) test::fail(cat("a race in the plan of seed ", seed), __FILE__, __LINE__);
   const RankRun run{
       .launches = 4, .num_threads = 1, .seed = seed, .stragglers = seed % 3 == 0, .shared = seed % 2 == 0};
-  const auto results = run_ranks(graph, plan, run);
-  for (int launch = 0; launch < run.launches; ++launch) {
-    std::vector<Tensors> inputs;
-    for (int r = 0; r < plan.world; ++r) inputs.push_back(make_inputs(graph, r, launch, {}));
-    const std::vector<Tensors> expected = RankEvaluator(graph, inputs).outputs();
-    for (size_t r = 0; r < expected.size(); ++r)
-      for (size_t o = 0; o < expected[r].size(); ++o) {
-        const auto fresh = static_cast<size_t>(plan.outputs[o].fresh);
-        if (results[static_cast<size_t>(launch)][r][fresh] != expected[r][o])
-          test::fail(cat("seed ", seed, ", launch ", launch, ", rank ", r, ", output ", o), __FILE__, __LINE__);
-      }
-  }
+  expect_evaluated(graph, plan, run, cat("seed ", seed));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ std::vector<Node> make_nodes(const FusedGraph& graph, const std::vector<std::vec
     const double tile = tile_seconds(graph, graph.ops[i], machine), link = link_seconds(graph, graph.ops[i], machine);
     node.work = tile * static_cast<double>(num_tiles(graph.ops[i].op.record)) / machine.num_workers;
     node.latency = std::max({node.work, tile, link}) + kHopSeconds;
-    node.sends_long = link > kLongSendSeconds;
+    node.sends_long = link > machine.long_send_seconds;
   }
   for (int i = static_cast<int>(nodes.size()) - 1; i >= 0; --i) {
     for (int next : nodes[i].behind) nodes[i].rank = std::max(nodes[i].rank, nodes[next].rank);
