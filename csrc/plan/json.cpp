@@ -216,7 +216,8 @@ struct Fields<abi::AttentionParams> {
                                           field("tile_k", &T::tile_k),
                                           field("map", &T::map),
                                           field("dtype", &T::dtype),
-                                          field("scale", &T::scale)};
+                                          field("scale", &T::scale),
+                                          field("head_parts", &T::head_parts)};
 };
 template <>
 struct Fields<abi::MaskRangeParams> {

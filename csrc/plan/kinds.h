@@ -31,6 +31,7 @@ enum class Axis : uint8_t {
   kUnit,
   kHead,
   kKvHead,
+  kHeadPart,  // kv heads, each with the query heads that share it in parts
   kQuery,
   kKey,
   kHeadDim,
@@ -150,8 +151,8 @@ inline constexpr Role kGrad[] = {
     {G::kMask, "mask", kRead, {kBatch, kHead, kQuery, kKey}},
     {G::kRange, "range", kRead, {kBatch, kHead, kRangeBlock, kRangeValue}},
     {G::kGradQ, "grad_q", kWrite, {kBatch, kHead, kQuery, kHeadDim}},
-    {G::kGradK, "grad_k", kWrite, {kBatch, kKvHead, kKey, kHeadDim}},
-    {G::kGradV, "grad_v", kWrite, {kBatch, kKvHead, kKey, kValueDim}},
+    {G::kGradK, "grad_k", kWrite, {kBatch, kHeadPart, kKey, kHeadDim}},
+    {G::kGradV, "grad_v", kWrite, {kBatch, kHeadPart, kKey, kValueDim}},
 };
 inline constexpr Role kMaskRange[] = {
     {abi::MaskRangeOperand::kMask, "mask", kRead, {kBatch, kHead, kQuery, kKey}},
@@ -185,7 +186,7 @@ inline constexpr Kind kKinds[] = {
      .reach = Reach::kCallPerProgram, .program = ProgramKind::kEpilogue, .grid = {Axis::kBatch, Axis::kM, Axis::kN},
      .roles = roles::kMatmulSimple, .rates = {3e-6, 0.3, 0.3}},
     {.kind = abi::TaskKind::kAttentionDecode, .type = "AttentionDecode", .header = "attention/decode",
-     .family = Family::kAttention, .loads = true, .grid = {Axis::kBatch, Axis::kKvHead, Axis::kPart},
+     .family = Family::kAttention, .loads = true, .grid = {Axis::kBatch, Axis::kHeadPart, Axis::kPart},
      .roles = roles::kDecode, .items = Items::kOne, .engine = Engine::kTensorCores, .rates = {0.1e-6, 0.28, 0.3}},
     {.kind = abi::TaskKind::kAttentionForward, .type = "AttentionForward", .header = "attention/forward",
      .family = Family::kAttention, .loads = true, .grid = {Axis::kBatch, Axis::kHead, Axis::kQuery},
@@ -195,7 +196,7 @@ inline constexpr Kind kKinds[] = {
      .family = Family::kAttention, .reach = Reach::kCall, .grid = {Axis::kBatch, Axis::kHead, Axis::kQuery},
      .roles = roles::kDelta, .items = Items::kPerWorker, .rates = {0.1e-6, 0.26, 0.5}},
     {.kind = abi::TaskKind::kAttentionBackward, .type = "AttentionBackward", .header = "attention/backward",
-     .family = Family::kAttention, .loads = true, .grid = {Axis::kBatch, Axis::kKvHead, Axis::kKey},
+     .family = Family::kAttention, .loads = true, .grid = {Axis::kBatch, Axis::kHeadPart, Axis::kKey},
      .roles = roles::kGrad, .items = Items::kOne, .engine = Engine::kTensorCores, .rates = {0.1e-6, 0.3, 0.28}},
     {.kind = abi::TaskKind::kAttentionBackwardQuery, .type = "AttentionBackwardQuery", .header = "attention/backward",
      .family = Family::kAttention, .loads = true, .grid = {Axis::kBatch, Axis::kHead, Axis::kQuery},

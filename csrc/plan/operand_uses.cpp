@@ -8,10 +8,22 @@
 namespace ark::plan {
 namespace {
 
+/// The first coordinate of the domain for which a store is done and for no other; -1: it does not ask for it.
+int64_t batch_of(const Program& program, const Instr& store) {
+  if (store.d < 0 || program.kind != ProgramKind::kEpilogue) return -1;
+  const Instr& asked = program.instrs[static_cast<size_t>(store.d)];
+  if (asked.op != Opcode::kEq) return -1;
+  const Instr &left = program.instrs[static_cast<size_t>(asked.a)],
+              &right = program.instrs[static_cast<size_t>(asked.b)];
+  const bool asks = left.op == Opcode::kIndex && left.aux == 0 && right.op == Opcode::kConst && right.imm_int >= 0 &&
+                    right.dtype == DType::kI64;
+  return asks ? right.imm_int : -1;
+}
+
 /// Marks what one program does with the operands from `first` on.
 void uses_of(const Op& op, const Program& program, int first, std::vector<OperandUse>& uses) {
   std::vector<bool> reduced(program.instrs.size(), false);  // depends on a Reduce
-  std::vector<bool> everywhere(uses.size(), false);
+  std::vector<bool> everywhere(uses.size(), false), touched(uses.size(), false);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     for (int16_t arg : {instr.a, instr.b, instr.c, instr.d})
@@ -31,6 +43,9 @@ void uses_of(const Op& op, const Program& program, int first, std::vector<Operan
     OperandUse& use = uses[at];
     bool store = instr.op == Opcode::kStore;
     (store ? use.write : use.read) = true;
+    const int64_t batch = store ? batch_of(program, instr) : -1;
+    use.batch = touched[at] && use.batch != batch ? -1 : batch;
+    touched[at] = true;
     use.predicated |= (store ? instr.d : instr.c) >= 0;
     use.anywhere |= op.operands[at].index_operand >= 0;
     bool once = store && (program.kind == ProgramKind::kColumn ? static_cast<bool>(reduced[i]) : instr.uniform);

@@ -10,6 +10,7 @@ struct OperandUse {
   bool read = false, write = false;
   bool anywhere = false;    // elements chosen by values: an indexed operand, the parts of an attention
   bool predicated = false;  // some accesses do not happen: addresses may lie outside of the buffer
+  int64_t batch = -1;       // only tiles with this first coordinate store it (predicated on it); -1: not so
   bool once = false;        // stored once per row (row task) or per kept element (column task), not per element
   bool used() const { return read || write; }
 };

@@ -79,7 +79,7 @@ std::string params_text(const abi::AttentionParams& p) {
   return cat("batch ", p.batch, ", heads ", p.heads, " / ", p.kv_heads, ", queries ", p.queries, ", keys ", p.keys,
              ", dims ", p.head_dim, ' ', p.value_dim, p.causal ? cat(", causal ", p.causal_offset) : "", ", mask kind ",
              p.mask_kind, ", parts ", p.parts, " of ", p.positions_per_part, ", tile ", p.tile_q, " x ", p.tile_k,
-             ", scale ", p.scale);
+             ", scale ", p.scale, p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
 }
 
 std::string params_text(const abi::MaskRangeParams& p) {

@@ -40,12 +40,13 @@ std::vector<std::vector<bool>> waited_for(const Plan& plan) {
 /// Whether the op's programs store several values in these of its operands.
 bool stores_differ(const Plan& plan, const plan::Op& op, const std::set<int>& operands) {
   std::set<int16_t> values;
+  bool parts = false;  // of one value, some to each
   plan::for_each_program(op.record, [&](int number, int first, ProgramKind) {
     if (number < 0) return;
     for (const Instr& i : plan.programs[static_cast<size_t>(number)].instrs)
-      if (i.op == Opcode::kStore && operands.contains(first + i.operand)) values.insert(i.a);
+      if (i.op == Opcode::kStore && operands.contains(first + i.operand)) values.insert(i.a), parts |= i.d >= 0;
   });
-  return values.size() > 1;
+  return parts || values.size() > 1;
 }
 
 std::map<ExchangeKey, ExchangeReport> exchanges_of(const Plan& plan) {

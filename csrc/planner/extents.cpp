@@ -1,5 +1,7 @@
 #include "planner/extents.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "plan/params.h"
 
@@ -49,14 +51,16 @@ Extent extent(const abi::MatmulTileParams& p, Axis axis) {
 }
 
 Extent extent(const abi::AttentionParams& p, Axis axis) {
-  const int64_t group = p.heads / p.kv_heads;
+  const int64_t group = p.heads / p.kv_heads, head_parts = std::max(1, p.head_parts);
   switch (axis) {
     case Axis::kBatch:
       return {p.batch};
     case Axis::kHead:
-      return {p.heads, 1, Axis::kKvHead, group};
+      return {p.heads, 1, Axis::kHeadPart, group / head_parts};
     case Axis::kKvHead:
-      return {p.kv_heads, 1, Axis::kHead, 1, group};
+      return {p.kv_heads, 1, Axis::kHead, 1, group, Axis::kHeadPart, head_parts};
+    case Axis::kHeadPart:
+      return {p.kv_heads * head_parts};
     case Axis::kQuery:
       return {p.queries, p.tile_q};
     case Axis::kKey:
@@ -124,6 +128,8 @@ Cut cut_of(const abi::OpRecord& record, Axis axis) {
   if (const int own = coordinate_of(kind, axis); own >= 0) return {extent.size, own, extent.block};
   if (const int other = coordinate_of(kind, extent.follows); other >= 0)
     return {extent.size, other, extent.follow_block, extent.repeat};
+  if (const int other = coordinate_of(kind, extent.or_follows); other >= 0)
+    return {extent.size, other, 1, extent.or_repeat};
   return {extent.size};
 }
 

@@ -10,10 +10,12 @@ namespace ark::planner {
 
 struct Extent {
   int64_t size = 1;
-  int64_t block = 1;                       // indices per tile, where the grid has this axis
-  plan::Axis follows = plan::Axis::kNone;  // where it has not: the axis whose coordinate cuts this one as well,
-  int64_t follow_block = 1;                // so many indices per step of it,
-  int64_t repeat = 1;                      // and so many steps that share an index (query heads of a kv head)
+  int64_t block = 1;                          // indices per tile, where the grid has this axis
+  plan::Axis follows = plan::Axis::kNone;     // where it has not: the axis whose coordinate cuts this one as well,
+  int64_t follow_block = 1;                   // so many indices per step of it,
+  int64_t repeat = 1;                         // and so many steps that share an index (query heads of a kv head)
+  plan::Axis or_follows = plan::Axis::kNone;  // the same where the grid has this axis instead
+  int64_t or_repeat = 1;
 };
 Extent extent_of(const abi::OpRecord& record, plan::Axis axis);
 

@@ -64,10 +64,11 @@ Scheduled scheduled(const Graph& graph, const planner::Options& options = {}) {
   return s;
 }
 
+/// What is scattered is returned too: else the product would store its rows in the boxes itself (tile/send_by_batch.h).
 Graph product(int world, bool scattered, int64_t m = kSize, int64_t n = kSize, int64_t k = kSize) {
   ExchangeBuilder b(world);
   ValueId y = b.linear(b.input(DType::kBF16, {m, k / world}), b.input(DType::kBF16, {n, k / world}));
-  return b.finish({scattered ? b.reduce_scatter(y) : y}, "product");
+  return b.finish(scattered ? std::vector<ValueId>{b.reduce_scatter(y), y} : std::vector<ValueId>{y}, "product");
 }
 
 /// Op 0 computes, op 1 sends the parts, op 2 adds what has come.
@@ -106,7 +107,7 @@ void test_order() {
   for (int i = 0; i < blocks; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i % kWorld * of_part + i / kWorld);
 
   const plan::Op& op = s.graph().ops[0].op;
-  const std::vector<int64_t> visited = planner::visiting_order(op, order);
+  const std::vector<int64_t> visited = planner::visiting_order(op, order, false);
   EXPECT_EQ(std::set<int64_t>(visited.begin(), visited.end()).size(),
             static_cast<size_t>(planner::num_tiles(op.record)));
   const std::vector<int> groups = planner::groups_of_m(op.record, true),

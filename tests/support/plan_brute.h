@@ -309,7 +309,8 @@ class BrutePlan {
     int64_t key0 = by_keys ? c[2] * p.tile_k : 0, keys = by_keys ? std::min<int64_t>(p.tile_k, p.keys - key0) : p.keys;
     int64_t row0 = by_keys ? 0 : c[2] * p.tile_q,
             rows = by_keys ? p.queries : std::min<int64_t>(p.tile_q, p.queries - row0);
-    int64_t head0 = by_keys ? c[1] * group : c[1], heads = by_keys ? group : 1, kv = by_keys ? c[1] : c[1] / group;
+    int64_t parts = by_keys ? std::max(1, p.head_parts) : 1, heads = by_keys ? group / parts : 1, head0 = c[1] * heads,
+            kv = c[1] / (by_keys ? parts : group);
     auto by_query = [&](int operand, int64_t inner, bool write) {
       each({heads, rows, inner}, [&](const Index& x) {
         Index at{c[0], head0 + x[0], row0 + x[1], x[2]};
@@ -318,7 +319,8 @@ class BrutePlan {
       });
     };
     auto by_key = [&](int operand, int64_t inner, bool write) {
-      each({keys, inner}, [&](const Index& x) { element(op, operand, {c[0], kv, key0 + x[0], x[1]}, write, visit); });
+      const int64_t head = write ? c[1] : kv;
+      each({keys, inner}, [&](const Index& x) { element(op, operand, {c[0], head, key0 + x[0], x[1]}, write, visit); });
     };
     if (kind == abi::TaskKind::kAttentionBackwardRows) {
       by_query(0, p.value_dim, false), by_query(1, p.value_dim, false), by_query(2, 1, true);

@@ -235,13 +235,18 @@ struct Slots {
   uint32_t out, lse, delta, dq, dk, dv;
 };
 
-void check_backward(const Case& c) {
+/// `parts`: of the query heads of a kv head, with a dk and a dv each.
+void check_backward(const Case& c, int parts = 1) {
   Problem x(c);
   const abi::Operand range = x.add_range();
   const DType f = DType::kF32;
   const int64_t q_count = c.batch * c.queries * c.heads, k_count = c.batch * c.kv_heads * c.keys;
-  const Slots s{x.p.slot(c.t, q_count * c.dv), x.p.slot(f, q_count),         x.p.slot(f, q_count),
-                x.p.slot(c.t, q_count * c.d),  x.p.slot(c.t, k_count * c.d), x.p.slot(c.t, k_count * c.dv)};
+  const Slots s{x.p.slot(c.t, q_count * c.dv),
+                x.p.slot(f, q_count),
+                x.p.slot(f, q_count),
+                x.p.slot(c.t, q_count * c.d),
+                x.p.slot(c.t, k_count * c.d * parts),
+                x.p.slot(c.t, k_count * c.dv * parts)};
   const int64_t query_blocks = (c.queries + 127) / 128, key_blocks = (c.keys + 127) / 128;
   const abi::Operand q = x.q_like(x.q, c.t, c.d), k = x.k_like(x.k, c.t, c.d), v = x.k_like(x.v, c.t, c.dv),
                      none = Problem::absent();
@@ -253,7 +258,12 @@ void check_backward(const Case& c) {
   plan::Op rows = x.op(TaskKind::kAttentionBackwardRows, c.heads, query_blocks);
   rows.operands = {gradient, out, delta};
   x.p.add(rows);
-  plan::Op keys = x.op(TaskKind::kAttentionBackward, c.kv_heads, key_blocks);
+  plan::Op keys = x.op(TaskKind::kAttentionBackward, c.kv_heads * parts, key_blocks);
+  keys.record.params.attention.head_parts = parts == 1 ? 0 : parts;
+  const auto by_part = [&](uint32_t slot, int64_t d) {  // [b, kv head * parts + part, key, d]
+    const int64_t head = c.keys * d;
+    return operand(slot, c.t, {c.kv_heads * parts * head, head, d, 1});
+  };
   keys.operands = {q,
                    k,
                    v,
@@ -263,8 +273,8 @@ void check_backward(const Case& c) {
                    x.mask_operand(),
                    range,
                    none,
-                   x.k_like(s.dk, c.t, c.d),
-                   x.k_like(s.dv, c.t, c.dv)};
+                   parts == 1 ? x.k_like(s.dk, c.t, c.d) : by_part(s.dk, c.d),
+                   parts == 1 ? x.k_like(s.dv, c.t, c.dv) : by_part(s.dv, c.dv)};
   x.p.add(keys);
   plan::Op queries = x.op(TaskKind::kAttentionBackwardQuery, c.heads, query_blocks);
   queries.operands = {q, k, v, gradient, lse, delta, x.mask_operand(), range, x.q_like(s.dq, c.t, c.d), none, none};
@@ -302,8 +312,29 @@ void check_backward(const Case& c) {
     }
   };
   compare(s.dq, dq, "dq");
-  compare(s.dk, dk, "dk");
-  compare(s.dv, dv, "dv");
+  if (parts == 1) {
+    compare(s.dk, dk, "dk");
+    compare(s.dv, dv, "dv");
+    return;
+  }
+  const auto compare_sum = [&](uint32_t slot, const Values& wanted, int64_t d, const char* which) {
+    const double slack = tolerance(c.t) * 3 * parts;
+    for (int64_t b = 0; b < c.batch; ++b)
+      for (int64_t g = 0; g < c.kv_heads; ++g)
+        for (int64_t t = 0; t < c.keys; ++t)
+          for (int64_t j = 0; j < d; ++j) {
+            double sum = 0;
+            for (int64_t part = 0; part < parts; ++part) {
+              const int64_t head = (b * c.kv_heads + g) * parts + part;
+              sum += read_value(x.p.memory[slot].data(), c.t, (head * c.keys + t) * d + j).f;
+            }
+            const double expected = wanted[x.at_k(b, g * (c.heads / c.kv_heads), t, j, d)];
+            expect(close(sum, expected, slack, slack),
+                   cat(parts, " parts, backward ", to_string(c), " ", which, ": got ", sum, ", expected ", expected));
+          }
+  };
+  compare_sum(s.dk, dk, c.d, "dk");
+  compare_sum(s.dv, dv, c.dv, "dv");
 }
 
 }  // namespace
@@ -318,6 +349,7 @@ int main() {
           for (const bool range : {false, true}) check_forward(c, kind, range);
         c.dv = 24;
         check_backward(c);
+        check_backward(c, 2);
         if (t != DType::kF64) {
           check_parts(c, 4, 2);
           check_parts(c, 3, 100);

@@ -186,7 +186,7 @@ inline constexpr i32 kMostHeadDim = 128;
 /// f16, head_dim == value_dim, a multiple of 8 up to kMostHeadDim, tile_q = tile_k = 128; tensor maps of rank 4,
 /// innermost first, (d, s or t, head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first
 /// three). Grids: forward, backward rows, backward query (batch, heads, ceil(queries / 128)); backward (batch,
-/// kv_heads, ceil(keys / 128)). Simple: any type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see
+/// kv_heads * head_parts, ceil(keys / 128)), dk and dv with as many heads (g) as the grid. Simple: any type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see
 /// kMmaQueries.
 struct AttentionParams {
   i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
@@ -201,7 +201,8 @@ struct AttentionParams {
   i32 map[8];  // tensor maps of q, k, v, dout, ...
   i32 dtype;
   float scale;
-  i32 pad[2];
+  i32 head_parts;  // backward: the query heads of a kv head in so many parts, with a dk and a dv each; 0: as 1
+  i32 pad;
 };
 
 /// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 4]: first visible key, one past

@@ -104,7 +104,7 @@ struct BackwardWalk {
   using X = abi::AttentionGradOperand;
   const Task& task;
   const abi::AttentionParams& p;
-  int batch, head, row;            // head: of queries if rows are queries, else of keys
+  int batch, head, row;            // head: of queries if rows are queries, else a kv head's part of them
   int pair_columns, first, pairs;  // pairs [first, first + pairs) per head
   int heads;                       // heads whose columns are walked over
 
@@ -114,7 +114,7 @@ struct BackwardWalk {
     head = tile / r.grid[2] % r.grid[1];
     batch = tile / r.grid[2] / r.grid[1];
     pair_columns = 128 / head_pages(p);
-    heads = kQueryRows ? 1 : p.heads / p.kv_heads;
+    heads = kQueryRows ? 1 : p.heads / r.grid[1];
     first = 0;
     int end;
     if constexpr (kQueryRows) {
@@ -128,7 +128,8 @@ struct BackwardWalk {
   ARK_DEVICE int held_pages() const { return 2 * head_pages(p); }
   ARK_DEVICE int stream_pages() const { return 2 * heads * pairs; }
   ARK_DEVICE int query_head(int group_head) const { return kQueryRows ? head : head * heads + group_head; }
-  ARK_DEVICE int kv_head() const { return kQueryRows ? head / (p.heads / p.kv_heads) : head; }
+  ARK_DEVICE int kv_head() const { return head / ((kQueryRows ? p.heads : task.record->grid[1]) / p.kv_heads); }
+  ARK_DEVICE int held_head() const { return kQueryRows ? head : kv_head(); }
   ARK_DEVICE int column(int pair) const { return (first + pair) * pair_columns; }
   ARK_DEVICE KeyRange range(int group_head, int pair) const {
     return mask_range(task, X::kRange, batch, query_head(group_head),
@@ -167,7 +168,8 @@ struct AttentionBackwardTiles {
                       [&](int page, u32 shared, u32 barrier) {
                         if (page < 2 * parts) {
                           const void* map = tensor_map(loader.worker, p.map[page < parts ? kX : kY]);
-                          load_tall_page(shared, map, barrier, page % parts * 64, walk.row, walk.head, walk.batch);
+                          load_tall_page(shared, map, barrier, page % parts * 64, walk.row, walk.held_head(),
+                                         walk.batch);
                           return true;
                         }
                         page -= 2 * parts;

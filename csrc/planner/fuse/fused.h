@@ -63,6 +63,12 @@ inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {
   return false;
 }
 
+/// A product that sends each batch to another rank (tile/send_by_batch.h).
+inline bool sends_by_batch(const FusedGraph& graph, const FusedOp& op) {
+  return plan::kind_of(op.op.record).order == plan::Order::kGroupsOfM &&
+         op.op.record.params.matmul.batch == graph.world && is_exchange(graph, op);
+}
+
 /// Contract: takes a verified, bound graph. Afterwards every node is computed by exactly one op or by the ops that read
 /// it (pointwise nodes may be computed again), views and clones are gone, an IndexStore into an input that CopyTo
 /// writes back happens in place, and every op obeys the limits of abi.h.

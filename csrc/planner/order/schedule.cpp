@@ -240,7 +240,8 @@ double Scheduler::sent(double start, double bytes) {
 
 void Scheduler::place_tiles() {
   find_workers();
-  const std::vector<int64_t> order = visiting_order(op(), shares_[op_].m_order);
+  const std::vector<int64_t> order = visiting_order(
+      op(), shares_[op_].m_order, sends_by_batch(draft_.graph, draft_.graph.ops[static_cast<size_t>(op_)]));
   const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
   const double seconds = tile_seconds(draft_.graph, draft_.graph.ops[op_], machine_);
   const double bytes = sent_bytes(draft_.graph, draft_.graph.ops[op_]) / static_cast<double>(tiles);

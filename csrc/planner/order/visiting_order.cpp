@@ -24,22 +24,25 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
   return order;
 }
 
-/// Of a product whose batches are what each rank has sent (tile/split_by_boxes.h): row blocks that come at the same time
-/// go together.
+/// Of a product whose batches are what each rank has sent (tile/split_by_boxes.h), or is sent (tile/send_by_batch.h): row
+/// blocks that come, or are read, at the same time go together.
 bool comes_by_rows(const abi::OpRecord& record) {
   return record.grid[0] > 1 && std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
            return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;
          });
 }
-std::vector<int64_t> by_rows(const abi::OpRecord& record, int group) {
-  const int rows = std::max(1, group / record.grid[0]);
+/// `sent`: the last rows are few at a time, so that little is left to do with them when the product ends.
+std::vector<int64_t> by_rows(const abi::OpRecord& record, int group, bool sent) {
+  const int most = std::max(1, group / record.grid[0]);
   std::vector<int64_t> order;
   order.reserve(static_cast<size_t>(num_tiles(record)));
-  for (int m = 0; m < record.grid[1]; m += rows)
+  for (int m = 0, rows = 0; m < record.grid[1]; m += rows) {
+    const int left = record.grid[1] - m;
+    rows = std::min(most, sent ? (left + 1) / 2 : left);
     for (int n = 0; n < record.grid[2]; ++n)
       for (int b = 0; b < record.grid[0]; ++b)
-        for (int i = m; i < std::min(m + rows, record.grid[1]); ++i)
-          order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
+        for (int i = m; i < m + rows; ++i) order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
+  }
   return order;
 }
 
@@ -62,11 +65,12 @@ std::vector<int> groups_of_m(const abi::OpRecord& record, bool sent) {
   return groups;
 }
 
-std::vector<int64_t> visiting_order(const plan::Op& op, const std::vector<int>& m_order) {
+std::vector<int64_t> visiting_order(const plan::Op& op, const std::vector<int>& m_order, bool sends_batches) {
   const abi::OpRecord& record = op.record;
   const plan::Order how = plan::kind_of(record).order;
   if (how == plan::Order::kQueryBlocks) return by_query_blocks(op);
-  if (how == plan::Order::kGroupsOfM && comes_by_rows(record)) return by_rows(record, kGroup);
+  if (how == plan::Order::kGroupsOfM && (sends_batches || comes_by_rows(record)))
+    return by_rows(record, kGroup, sends_batches);
   std::vector<int64_t> order(static_cast<size_t>(num_tiles(record)));
   std::iota(order.begin(), order.end(), int64_t{0});
   const bool sent = !m_order.empty();

@@ -12,7 +12,7 @@ namespace ark::planner {
 std::vector<int> groups_of_m(const abi::OpRecord& record, bool sent);
 
 /// All tiles of the op. `m_order`: a product's m blocks in the order in which an op sends them (overlap.h); empty: in
-/// line.
-std::vector<int64_t> visiting_order(const plan::Op& op, const std::vector<int>& m_order);
+/// line. `sends_batches`: a product that sends each batch to another rank (tile/send_by_batch.h).
+std::vector<int64_t> visiting_order(const plan::Op& op, const std::vector<int>& m_order, bool sends_batches);
 
 }  // namespace ark::planner

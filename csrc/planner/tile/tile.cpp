@@ -11,8 +11,10 @@
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
 #include "planner/tile/columns.h"
+#include "planner/tile/send_by_batch.h"
 #include "planner/tile/small_tiles.h"
 #include "planner/tile/split_by_boxes.h"
+#include "planner/tile/split_heads.h"
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
 
@@ -353,17 +355,6 @@ bool attention_addressable(const abi::Operand& x, const std::array<int64_t, 4>& 
   return true;
 }
 
-/// Elements of the innermost dimension that may be moved at once.
-signed char attention_vector(const abi::Operand& x) {
-  if (x.slot == abi::kNoSlot || x.stride[3] != 1) return x.vector;
-  const int64_t most = 16 / size_bytes(static_cast<DType>(x.dtype));
-  for (int64_t v = most; v > 1; v /= 2) {
-    if (x.offset % v == 0 && x.stride[0] % v == 0 && x.stride[1] % v == 0 && x.stride[2] % v == 0)
-      return static_cast<signed char>(v);
-  }
-  return 1;
-}
-
 /// Queries of a tile of kAttentionSimple, by which its form is chosen (abi.h).
 int simple_queries(const abi::AttentionParams& p, const std::vector<abi::Operand>& x) {
   using X = abi::AttentionOperand;
@@ -478,8 +469,10 @@ void tile(Draft& draft, const Options& options) {
   split_reductions(draft, options);
   align_operands(draft, options);
   split_by_boxes(draft.graph, options);
+  send_by_batch(draft.graph, options);
   choose_small_tiles(draft, options);
   split_long_k(draft, options);
+  split_heads(draft.graph, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);
   for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, columns[i]);
 }

@@ -28,15 +28,31 @@ bool same(const Box& a, const Box& b) {
                     [](const Box::Dim& x, const Box::Dim& y) { return x.count == y.count && x.stride == y.stride; });
 }
 
-/// Each tile writes to all ranks the same bytes of their boxes: so its peers write these bytes here.
+/// A product has a batch for each rank, and only its tiles write the box there: those that write this rank's boxes are
+/// tiles of one batch, whichever rank it is, and all batches write alike.
+bool goes_by_batch(const Plan& plan, const plan::Op& op, const std::vector<OperandUse>& uses,
+                   const std::vector<int>& operands) {
+  using enum abi::TaskKind;
+  const abi::TaskKind kind = op.record.kind;
+  return (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) && op.record.grid[0] == plan.world &&
+         std::all_of(operands.begin(), operands.end(), [&](int i) {
+           const abi::Operand& x = op.operands[static_cast<size_t>(i)];
+           return uses[static_cast<size_t>(i)].batch == buffer_of(plan, x.slot).index && x.stride[0] == 0;
+         });
+}
+
+/// Each tile writes to all ranks the same bytes of their boxes: so its peers write these bytes here. Or each batch goes to
+/// a rank of its own: then every tile is read as one that writes to all of them.
 void check_parts(const Plan& plan, size_t index, const std::vector<OperandUse>& uses,
                  const std::vector<int>& operands) {
   const plan::Op& op = plan.ops[index];
   auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
+  const bool by_batch = goes_by_batch(plan, op, uses, operands);
   for (int i : operands) {
     const OperandUse& use = uses[static_cast<size_t>(i)];
-    require(plan, !use.anywhere && !use.predicated && op.operands[i].dtype == op.operands[operands[0]].dtype, name(),
-            ": values decide what operand ", i, " sends, or its type differs from that of others");
+    require(plan,
+            !use.anywhere && (!use.predicated || by_batch) && op.operands[i].dtype == op.operands[operands[0]].dtype,
+            name(), ": values decide what operand ", i, " sends, or its type differs from that of others");
   }
   std::vector<Box> first, other;
   for (int64_t tile = 0; tile < tiles_of(op.record); ++tile) {

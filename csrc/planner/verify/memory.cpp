@@ -218,6 +218,12 @@ class MemoryVerifier {
     return known == Known::kYes;
   }
 
+  /// An out-box to which a batch of its own goes is written by the tiles of that batch alone.
+  bool touches(const Use& use, int32_t tile) const {
+    const abi::OpRecord& r = plan_.ops[static_cast<size_t>(use.op)].record;
+    return use.how.batch < 0 || block_of_tile(r, tile).first[0] == use.how.batch;
+  }
+
   /// Tiles of one op must not disturb each other. Elements chosen by values are the graph's own business.
   void within(const std::vector<Use*>& current) {
     for (const Use* one : current)
@@ -226,7 +232,7 @@ class MemoryVerifier {
         if (!a.how.write || a.how.anywhere || b.how.anywhere || a.slot != b.slot) continue;
         if (a.high <= b.low || b.high <= a.low || apart_by_shape(plan_, a, b)) continue;
         meeting(tiles_of(plan_, a), tiles_of(plan_, b), 0, [&](const Piece& x, const Piece& y) {
-          if (x.number == y.number) return true;
+          if (x.number == y.number || !touches(a, x.number) || !touches(b, y.number)) return true;
           ++report_.tile_pairs;
           require(plan_, overlap(x.box, y.box) != Overlap::kYes, describe(plan_, a.op), ": tile ", x.number,
                   " writes what tile ", y.number, b.how.write ? " writes" : " reads", " in slot ", a.slot,

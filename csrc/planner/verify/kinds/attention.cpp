@@ -1,4 +1,5 @@
 // Attention but decode: kAttentionForward, kAttentionSimple and the three kinds of backward.
+#include <algorithm>
 #include <array>
 #include <span>
 
@@ -15,6 +16,8 @@ enum class Like {
   kQuery /* b h s d */,
   kKey /* b g t d */,
   kValue /* b g t dv */,
+  kKeyPart /* b g t d, g: parts of the heads that share a kv head */,
+  kValuePart /* b g t dv */,
   kOut /* b h s dv */,
   kStatistic
   /* b h s */,
@@ -26,8 +29,8 @@ std::span<const Like> likes(TaskKind kind) {
   using enum Like;
   static constexpr Like kForward[] = {kQuery, kKey, kValue, kOut, kStatistic, kMask, kRange};
   static constexpr Like kDelta[] = {kOut, kOut, kStatistic};
-  static constexpr Like kGrad[] = {kQuery, kKey,   kValue, kOut, kStatistic, kStatistic,
-                                   kMask,  kRange, kQuery, kKey, kValue};
+  static constexpr Like kGrad[] = {kQuery, kKey,   kValue, kOut,     kStatistic, kStatistic,
+                                   kMask,  kRange, kQuery, kKeyPart, kValuePart};
   static_assert(std::size(kForward) == abi::AttentionOperand::kRange + 1);
   static_assert(std::size(kDelta) == abi::AttentionDeltaOperand::kCount);
   static_assert(std::size(kGrad) == abi::AttentionGradOperand::kCount);
@@ -65,8 +68,9 @@ void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUs
     (written(op.record.kind, static_cast<int>(i)) ? uses[i].write : uses[i].read) = true;
 }
 
-/// A tile is a key block of a kv head, or a query block of a head.
+/// A tile is a key block of a kv head, or of a part of the heads that share one, or a query block of a head.
 bool by_keys(const abi::OpRecord& r) { return r.kind == TaskKind::kAttentionBackward; }
+int64_t head_parts(const abi::AttentionParams& p) { return std::max(1, p.head_parts); }
 
 /// The indices of each dimension that a block of tiles touches.
 class Touched {
@@ -76,14 +80,16 @@ class Touched {
 
   Range batch() const { return {c_.first[0], c_.count[0], x_.stride[0]}; }
   Range heads() const {
-    return by_keys_ ? Range{c_.first[1] * group(), c_.count[1] * group(), x_.stride[1]}
+    const int64_t heads = group() / parts();
+    return by_keys_ ? Range{c_.first[1] * heads, c_.count[1] * heads, x_.stride[1]}
                     : Range{c_.first[1], c_.count[1], x_.stride[1]};
   }
   Range kv_heads() const {
-    const int64_t first = by_keys_ ? c_.first[1] : c_.first[1] / group();
-    const int64_t last = by_keys_ ? c_.last(1) : c_.last(1) / group();
+    const int64_t first = c_.first[1] / (by_keys_ ? parts() : group());
+    const int64_t last = c_.last(1) / (by_keys_ ? parts() : group());
     return {first, last - first + 1, x_.stride[1]};
   }
+  Range part_heads() const { return {c_.first[1], c_.count[1], x_.stride[1]}; }
   Range queries() const {
     const int64_t stride = x_.stride[2];
     return by_keys_ ? Range{0, p_.queries, stride} : blocks_of(c_.first[2], c_.count[2], p_.tile_q, p_.queries, stride);
@@ -102,6 +108,7 @@ class Touched {
 
  private:
   int64_t group() const { return p_.heads / p_.kv_heads; }
+  int64_t parts() const { return by_keys_ ? head_parts(p_) : 1; }
   const abi::AttentionParams& p_;
   const abi::Operand& x_;
   const TileBlock& c_;
@@ -119,6 +126,10 @@ void region(const Region& r, Emitter& emitter) {
       return emitter.box(std::array{at.batch(), at.kv_heads(), at.keys(x.stride[2]), at.columns(p.head_dim)});
     case Like::kValue:
       return emitter.box(std::array{at.batch(), at.kv_heads(), at.keys(x.stride[2]), at.columns(p.value_dim)});
+    case Like::kKeyPart:
+      return emitter.box(std::array{at.batch(), at.part_heads(), at.keys(x.stride[2]), at.columns(p.head_dim)});
+    case Like::kValuePart:
+      return emitter.box(std::array{at.batch(), at.part_heads(), at.keys(x.stride[2]), at.columns(p.value_dim)});
     case Like::kOut:
       return emitter.box(std::array{at.batch(), at.heads(), at.queries(), at.columns(p.value_dim)});
     case Like::kStatistic:
@@ -135,10 +146,12 @@ std::optional<Dims> coordinates(const Region& r) {
   const abi::Operand& x = r.x();
   const Like like = like_of(r.op, r.operand);
   const Dim batch{p.batch, x.stride[0]};
-  const Dim columns{like == Like::kQuery || like == Like::kKey ? p.head_dim : p.value_dim, x.stride[3]};
+  const bool wide = like == Like::kQuery || like == Like::kKey || like == Like::kKeyPart;
+  const Dim columns{wide ? p.head_dim : p.value_dim, x.stride[3]};
   if (by_keys(r.op.record)) {
-    if (like != Like::kKey && like != Like::kValue) return std::nullopt;
-    return Dims{batch, {p.kv_heads, x.stride[1]}, {p.keys, x.stride[2]}, columns};
+    const bool parted = like == Like::kKeyPart || like == Like::kValuePart;
+    if (!parted && (head_parts(p) > 1 || (like != Like::kKey && like != Like::kValue))) return std::nullopt;
+    return Dims{batch, {p.kv_heads * (parted ? head_parts(p) : 1), x.stride[1]}, {p.keys, x.stride[2]}, columns};
   }
   Dims dims{batch, {p.heads, x.stride[1]}, {p.queries, x.stride[2]}};
   if (like == Like::kStatistic) return dims;
@@ -175,10 +188,14 @@ void record(const RecordCheck& check) {
   const size_t operands = likes(kind).size();
   check.need(check.op().operands.size() == operands, check.op().operands.size(), " operands, expected ", operands);
   check.need(p.tile_q > 0 && p.tile_k > 0, "tiles of ", p.tile_q, " x ", p.tile_k);
-  if (by_keys(check.record()))
-    check.grid({p.batch, p.kv_heads, ceil_div(p.keys, p.tile_k)});
-  else
+  if (by_keys(check.record())) {
+    const int64_t group = p.heads / p.kv_heads;
+    check.need(p.head_parts >= 0 && group % head_parts(p) == 0, group, " heads share a kv head, in ", p.head_parts,
+               " parts");
+    check.grid({p.batch, p.kv_heads * head_parts(p), ceil_div(p.keys, p.tile_k)});
+  } else {
     check.grid({p.batch, p.heads, ceil_div(p.queries, p.tile_q)});
+  }
   if (kind == TaskKind::kAttentionBackwardRows) return;
   if (kind == TaskKind::kAttentionSimple) {
     const bool known =

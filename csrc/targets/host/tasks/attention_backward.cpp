@@ -123,7 +123,9 @@ class BackwardTask : public Task {
                       op_.operands[operand].stride[3], rows + i * row_length(env, columns), columns);
   }
 
-  void run_keys(const TileEnvironment& env, int64_t batch, int64_t kv_head, int64_t c2) const {
+  /// `head`: a part of the query heads that share a kv head; dk and dv have a head for each.
+  void run_keys(const TileEnvironment& env, int64_t batch, int64_t head, int64_t c2) const {
+    const int64_t heads = x_.group() / std::max(1, params().head_parts);
     const int64_t begin = c2 * params().tile_k, end = std::min<int64_t>(begin + params().tile_k, params().keys),
                   keys = end - begin;
     const int64_t size_k = gemm_rows<T>(*env.kernels, keys) * row_length(env, params().head_dim);
@@ -133,7 +135,7 @@ class BackwardTask : public Task {
     T* part = env.scratch->get<T>(Scratch::kOutput, std::max(size_k, size_v));
     std::fill_n(dk, size_k, T(0));
     std::fill_n(dv, size_v, T(0));
-    for (int64_t h = kv_head * x_.group(); h < (kv_head + 1) * x_.group(); ++h)
+    for (int64_t h = head * heads; h < (head + 1) * heads; ++h)
       for (int64_t s = 0; s < params().queries; s += kQueryBlock) {
         const QueryBlock block{batch, h, s, std::min<int64_t>(kQueryBlock, params().queries - s), begin, end};
         QueryBlock seen = block;
@@ -147,8 +149,8 @@ class BackwardTask : public Task {
         gemm<T>(*env.kernels, *env.scratch, transposed(env, g.ds, keys), q, keys, params().head_dim, block.count, part);
         add(dk, part, size_k);
       }
-    store(env, X::kGradK, dk, keys, params().head_dim, batch, kv_head, begin);
-    store(env, X::kGradV, dv, keys, params().value_dim, batch, kv_head, begin);
+    store(env, X::kGradK, dk, keys, params().head_dim, batch, head, begin);
+    store(env, X::kGradV, dv, keys, params().value_dim, batch, head, begin);
   }
 
   void run_queries(const TileEnvironment& env, int64_t batch, int64_t head, int64_t c2) const {
