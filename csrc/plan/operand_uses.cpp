@@ -24,6 +24,7 @@ int64_t batch_of(const Program& program, const Instr& store) {
 void uses_of(const Op& op, const Program& program, int first, std::vector<OperandUse>& uses) {
   std::vector<bool> reduced(program.instrs.size(), false);  // depends on a Reduce
   std::vector<bool> everywhere(uses.size(), false), touched(uses.size(), false);
+  const bool of_batches = kind_of(op.record).family == Family::kMatmul;  // the first coordinate of tile and domain
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     for (int16_t arg : {instr.a, instr.b, instr.c, instr.d})
@@ -43,7 +44,7 @@ void uses_of(const Op& op, const Program& program, int first, std::vector<Operan
     OperandUse& use = uses[at];
     bool store = instr.op == Opcode::kStore;
     (store ? use.write : use.read) = true;
-    const int64_t batch = store ? batch_of(program, instr) : -1;
+    const int64_t batch = store && of_batches ? batch_of(program, instr) : -1;
     use.batch = touched[at] && use.batch != batch ? -1 : batch;
     touched[at] = true;
     use.predicated |= (store ? instr.d : instr.c) >= 0;

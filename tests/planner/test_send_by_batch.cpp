@@ -127,6 +127,17 @@ void test_damages() {
   must_fail("rows lie closer", [&](plan::Plan& p) {
     for (int i : boxes) --p.ops[0].operands[static_cast<size_t>(i)].stride[1];
   });
+  for (const int64_t rows : {-1, 1, 255}) {
+    must_fail("moved by rows", [&](plan::Plan& p) {
+      for (int i : boxes) {
+        abi::Operand& x = p.ops[0].operands[static_cast<size_t>(i)];
+        x.offset += rows * x.stride[1];
+      }
+    });
+  }
+  must_fail("rows lie twice as far apart", [&](plan::Plan& p) {
+    for (int i : boxes) p.ops[0].operands[static_cast<size_t>(i)].stride[1] *= 2;
+  });
   must_fail("all batches go to a rank", [&](plan::Plan& p) {
     for (Instr& i : program_of(p).instrs)
       if (i.op == Opcode::kStore) i.d = -1;

@@ -93,16 +93,17 @@ void test_sends_beside(bool brief) {
   for (int world : {2, 4}) {
     ExchangeBuilder b(world);
     ValueId x = b.input(DType::kF32, {kRows, kDepth}), w = b.input(DType::kF32, {kDepth, kColumns});
-    const Case c = {b.finish({b.reduce_scatter(b.matmul(x, w))}, "sends beside"), [](const std::vector<Tensors>& in) {
+    const ValueId y = b.matmul(x, w);  // stored too: else it would go to the boxes at once
+    const Case c = {b.finish({b.reduce_scatter(y), y}, "sends beside"), [](const std::vector<Tensors>& in) {
                       auto own = [](const Tensors& t) { return matmul(t[0], t[1], kRows, kDepth, kColumns); };
                       const Floats sum = total(each(in, own));
                       std::vector<Tensors> out;
-                      for (size_t r = 0; r < in.size(); ++r) out.push_back({part(sum, in.size(), r)});
+                      for (size_t r = 0; r < in.size(); ++r) out.push_back({part(sum, in.size(), r), own(in[r])});
                       return out;
                     }};
     planner::Options options;
     options.machine.num_workers = 32;
-    options.machine.link_bytes_per_second = 60e9, options.machine.worker_link_bytes_per_second = 10e9;
+    options.machine.link_bytes_per_second = 60e9, options.machine.worker_copy_bytes_per_second = 10e9;
     options.machine.long_send_seconds = 10e-6;
     const plan::Plan plan = planner::make_plan(c.graph, options);
     const auto computes = [](const std::vector<abi::WorkItem>& list) { return !list.empty() && list[0].op == 0; };

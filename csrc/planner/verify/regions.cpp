@@ -42,7 +42,9 @@ void block_region(const plan::Op& op, const std::vector<Program>& programs, int 
   const size_t first = boxes.size();
   Emitter emitter(op.operands[static_cast<size_t>(operand)], boxes);
   reading_of(op.record.kind).region({op, programs, operand, use, block}, emitter);
-  if (use.predicated) clip(boxes, first, buffer_bytes);
+  // a predicate on the batch alone says nothing of rows and columns
+  const bool by_batch = use.batch >= 0 && op.operands[static_cast<size_t>(operand)].stride[0] == 0;
+  if (use.predicated && !by_batch) clip(boxes, first, buffer_bytes);
 }
 
 void tile_region(const plan::Op& op, const std::vector<Program>& programs, int operand, const OperandUse& use,

@@ -35,7 +35,8 @@ std::optional<Dims> coordinates(const Region& r) {
   const abi::MatmulTileParams& p = r.op.record.params.matmul;
   const abi::Operand& x = r.x();
   if (r.operand < X::kCount) return std::nullopt;
-  return Dims{{p.batch, x.stride[0]}, {p.m, x.stride[1]}, {p.n, x.stride[2]}};
+  const int64_t batches = r.use.batch >= 0 ? 1 : p.batch;  // that touch it
+  return Dims{{batches, x.stride[0]}, {p.m, x.stride[1]}, {p.n, x.stride[2]}};
 }
 
 void record(const RecordCheck& check) {
