@@ -8,18 +8,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = {"base", "ir", "device/abi", "plan"}
-LOOP = {"device/abi", "device/ptx", "device/loop"}
+WAIT = {"device/abi", "device/ptx", "device/wait"}
+LOOP = WAIT | {"device/loop"}
 PASSES = {"planner", "planner/fuse", "planner/tile", "planner/order", "planner/verify"}
 ALLOWED = {
     "base": {"base"},
     "ir": {"base", "ir"},
     "device/abi": {"device/abi"},
     "device/ptx": {"device/abi", "device/ptx"},
+    "device/wait": WAIT,
     "device/loop": LOOP,
     "device/program": LOOP | {"device/program"},
     "device/matmul": LOOP | {"device/program", "device/matmul"},
     "device/attention": LOOP | {"device/program", "device/attention"},
-    "device/collective": {"device/abi", "device/ptx", "device/collective"},
+    "device/collective": WAIT | {"device/collective"},
     "plan": PLAN,
     "planner/fuse": PLAN | {"planner/fuse"},
     "planner/tile": PLAN | {"planner", "planner/fuse", "planner/tile"},

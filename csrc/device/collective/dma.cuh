@@ -25,6 +25,13 @@ struct DmaShared {
   abi::DmaBuffer buffers[abi::kMaxDmaBuffers];
 };
 
+/// The party of the engine's waits: it has no group.
+struct NobodyToTell {
+  using Name = SignalName;
+  ARK_DEVICE bool aborted() const { return false; }
+  ARK_DEVICE void fail(const abi::Fault<SignalName>&) const { __trap(); }
+};
+
 /// One thread constructs, submits and flushes. Requests complete in order. What this SM itself wrote into a source
 /// needs a fence_proxy_async before the request.
 ///
@@ -115,10 +122,8 @@ class DmaEngine {
   }
   /// A load that never ends (the peer's memory is gone) ends the kernel: there is nobody to tell.
   ARK_DEVICE void wait_loaded() {
-    const u64 start = global_time_ns();
-#pragma unroll 1
-    for (u32 polls = 1; !mbarrier_try_wait(store_at_ + kLoaded, phase_); ++polls)
-      if ((polls & 1023) == 0 && global_time_ns() - start > kPatienceNs) __trap();
+    poll<1024>([&] { return mbarrier_try_wait(store_at_ + kLoaded, phase_); },
+               [](u64 start) { return look_up(NobodyToTell{}, start, kPatienceNs, {}); });
   }
   ARK_DEVICE void end_group() {
     group_ = 0;

@@ -90,9 +90,8 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
                                 const u32 (&wanted)[kCount]) {
   unsigned char* own = boxes.box(boxes.p.rank, 0, 0);
   const int only = 1 - boxes.p.rank;  // of two ranks
-  u32 raw[kCount][kWorld][4];
-  Patience patience;
-  while (true) {
+  u32 raw[kCount][kWorld][4], missing;
+  const auto arrived = [&] {
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
@@ -103,14 +102,17 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
       for (int u = 0; u < kCount; u++)
 #pragma unroll
         for (int i = 0; i < 4; i++) raw[u][1][i] = raw[u][0][i];
-    u32 missing = 0;
+    missing = 0;
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
       for (int r = 0; r < kWorld; r++) missing |= P::arrived(raw[u][r], boxes.epoch) ? 0 : wanted[u] & 1u << r;
-    if (missing == 0) break;
-    if (!patience.again(boxes.p, {CollectiveWait::kPacket, __ffs(missing) - 1}, boxes.epoch, 0)) return false;
-  }
+    return missing == 0;
+  };
+  const auto fault = [&] {
+    return abi::Fault<SignalName>{{CollectiveWait::kPacket, __ffs(missing) - 1}, boxes.epoch, 0};
+  };
+  if (!wait_for_peers(boxes.p, arrived, fault)) return false;
   const u32 cleared[4] = {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu};
 #pragma unroll
   for (int u = 0; u < kCount; u++)

@@ -55,15 +55,17 @@ class ResidentAllReduce {
     Raw first, second;
     load(first);
     load(second);
-    Patience patience;
-    while (true) {
-      if (all_arrived(first)) return unpack(got, first);
-      load(first);
-      if (all_arrived(second)) return unpack(got, second);
-      const u32 missing = missing_of(second);
-      load(second);
-      if ((++patience.polls & 63) == 0 && !wait_on(patience, missing)) return false;
-    }
+    u32 missing = 0;
+    return poll<64>(
+        [&] {
+          if (all_arrived(first)) return unpack(got, first);
+          load(first);
+          if (all_arrived(second)) return unpack(got, second);
+          missing = missing_of(second);
+          load(second);
+          return false;
+        },
+        [&](u64 start) { return look(start, missing); });
   }
   ARK_DEVICE void load(Raw& raw) const {
 #pragma unroll
@@ -81,13 +83,14 @@ class ResidentAllReduce {
     for (int i = 0; i < kWorld - 1; i++) FlaggedPacket::unpack(got[i], raw[i]);
     return true;
   }
-  ARK_DEVICE bool wait_on(Patience& patience, u32 missing) const {
-    bool ok = true;
+  /// look_up of a warp.
+  ARK_DEVICE u64 look(u64 start, u32 missing) const {
     if (missing) {
       const int i = __ffs(missing) - 1;
-      ok = patience.look(p_, {CollectiveWait::kPacket, i + (i >= rank_ ? 1 : 0)}, epoch_, 0);
+      const SignalName name{CollectiveWait::kPacket, i + (i >= rank_ ? 1 : 0)};
+      start = look_up(GroupRank{p_}, start, p_.deadline_ns, {name, epoch_, 0});
     }
-    return __all_sync(~0u, ok);
+    return __all_sync(~0u, start != kGiveUp) ? start : kGiveUp;
   }
 
   const CollectiveParams& p_;

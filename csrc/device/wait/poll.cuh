@@ -1,0 +1,68 @@
+// Waiting, for the loop and for the collectives: every poll of a word that somebody else writes goes through here, has a
+// deadline, and ends when somebody has failed.
+//
+// A Party is on whose behalf a thread waits: the worker of a launch of the loop (loop/sync.cuh), the rank of a group
+// (collective/signal.cuh). It offers
+//   Name                                     what its waits are called by
+//   bool aborted() const                     somebody has failed; looks at its abort words
+//   void fail(const abi::Fault<Name>&) const this wait is the one that fails: says so to all it concerns
+#pragma once
+#include "device/abi/wait.h"
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device {
+
+inline constexpr u64 kGiveUp = ~0ull;
+
+/// Whether to go on waiting: kGiveUp if not. `start`: what the last call of the same wait returned, 0 at first; the
+/// deadline runs from the first call on.
+template <class Party>
+ARK_DEVICE u64 look_up(const Party& party, u64 start, u64 deadline_ns, const abi::Fault<typename Party::Name>& fault) {
+  if (party.aborted()) return kGiveUp;
+  const u64 now = global_time_ns();
+  if (start == 0) return now;
+  if (now - start <= deadline_ns) return start;
+  party.fail(fault);
+  return kGiveUp;
+}
+
+/// How long a wait has lasted. After every kPolls-th poll (a power of two) that said no, it looks at more than the word.
+template <u32 kPolls>
+struct Patience {
+  u32 polls = 0;
+  u64 start = 0;
+
+  /// False when the wait has to end unfulfilled. To be called after every poll that said no. `look(start)` is look_up
+  /// of the wait.
+  template <class Look>
+  ARK_DEVICE bool again(Look look) {
+    if ((polls++ & (kPolls - 1)) != kPolls - 1) return true;
+    start = look(start);
+    return start != kGiveUp;
+  }
+};
+
+/// Polls `ready()` until it is true; false when the wait has to end unfulfilled. `look` as in Patience::again.
+template <u32 kPolls, class Ready, class Look>
+ARK_DEVICE bool poll(Ready ready, Look look) {
+  u64 start = 0;
+#pragma unroll 1
+  for (u32 polls = 0;; ++polls) {
+    if (ready()) return true;
+    if ((polls & (kPolls - 1)) != kPolls - 1) continue;
+    start = look(start);
+    if (start == kGiveUp) return false;
+  }
+}
+
+/// A counter has reached `target`; both may wrap.
+ARK_DEVICE bool reached(u32 seen, u32 target) { return static_cast<i32>(seen - target) >= 0; }
+
+/// Does nothing for as long.
+ARK_DEVICE void let_pass(u64 ns) {
+  const u64 start = global_time_ns();
+  while (global_time_ns() - start < ns) {
+  }
+}
+
+}  // namespace ark::device
