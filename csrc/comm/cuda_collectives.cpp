@@ -451,7 +451,8 @@ std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
   const std::string who = peer < 0 ? "a rank (it is not known which)" : cat("rank ", peer);
   static constexpr const char* kWaits[] = {"call", "packet", "message", "free slot", "tile", "copy"};
   return cat(where, who, " did not arrive within the time-out (CTA ", e.worker, " waited for a ",
-             static_cast<size_t>(wait) < std::size(kWaits) ? kWaits[static_cast<size_t>(wait)] : "?", ", expected ", expected, ", saw ", seen, ", epoch ", e.epoch, ")");
+             static_cast<size_t>(wait) < std::size(kWaits) ? kWaits[static_cast<size_t>(wait)] : "?", ", expected ",
+             expected, ", saw ", seen, ", epoch ", e.epoch, ")");
 }
 
 }  // namespace ark::comm

@@ -17,7 +17,7 @@ struct Fault {
 template <class Name>
 struct FaultRecord {
   u32 set;
-  i32 rank, worker;  // who waited; worker: the CTA
+  i32 worker;  // the CTA that waited
   Fault<Name> fault;
 };
 
@@ -39,6 +39,7 @@ inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2, kErrorRank = 3;  // Er
 /// kErrorDeadline: a wait. kErrorIndex: rank, worker, fault.name.op, index_value and index_limit are valid. kErrorRank:
 /// fault.seen is the rank that gave up first.
 struct ErrorRecord : FaultRecord<WaitName> {
+  i32 rank;
   i64 index_value, index_limit;
   i32 iteration;  // of a loop: the one that ran
   i32 pad;

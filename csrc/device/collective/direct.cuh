@@ -36,8 +36,7 @@ ARK_DEVICE bool meet_peers(const CollectiveParams& p, u32 epoch, Places& places)
       u64 place[2] = {p.place_in, p.place_out};
       for (int i = 0; peer && i < 2; i++) {
         u64 theirs;
-        const bool came =
-            wait_tagged(p, place_packet(p, p.rank, lane, epoch, i), lane, epoch, epoch, theirs);
+        const bool came = wait_tagged(p, place_packet(p, p.rank, lane, epoch, i), lane, epoch, epoch, theirs);
         if (!came || abi::window_of(theirs) != abi::window_of(place[i])) {
           fail_group(p, {CollectiveWait::kWindow, lane}, static_cast<u32>(abi::window_of(place[i])),
                      static_cast<u32>(abi::window_of(theirs)));

@@ -37,13 +37,6 @@ struct Message {
 struct Watched {
   u32 seen[abi::kMaxRanks];
 };
-/// Until the flag of the peer in `name` has reached `target`; `seen`: what it says then.
-ARK_DEVICE bool wait_watched(const CollectiveParams& p, const SignalName& name, const Watched& flags, u32 target,
-                             u32& seen) {
-  return wait_for_peer(
-      p, name, target, [&] { return reached(seen = shared_load_acquire(&flags.seen[name.peer]), target); },
-      [&] { return seen; });
-}
 
 /// What is left to move to or from a peer.
 struct PeerQueue {
@@ -259,7 +252,8 @@ struct Mover {
         num_read = num_storing;
         arrived(num_storing);
         idle = 0;
-      } else if (!patience.again(p, blocked_on(), blocked().sequence + 1, state.flags.seen[blocked().peer])) {
+      } else if (!patience.again(GroupRank{p}, blocked_on(), blocked().sequence + 1,
+                                 state.flags.seen[blocked().peer])) {
         return kFailed;
       }
     }

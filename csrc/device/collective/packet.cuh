@@ -90,7 +90,7 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
                                 const u32 (&wanted)[kCount]) {
   unsigned char* own = boxes.box(boxes.p.rank, 0, 0);
   const int only = 1 - boxes.p.rank;  // of two ranks
-  u32 raw[kCount][kWorld][4], missing;
+  u32 raw[kCount][kWorld][4], missing = 0;
   const auto arrived = [&] {
 #pragma unroll
     for (int u = 0; u < kCount; u++)
@@ -109,10 +109,10 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
       for (int r = 0; r < kWorld; r++) missing |= P::arrived(raw[u][r], boxes.epoch) ? 0 : wanted[u] & 1u << r;
     return missing == 0;
   };
-  const auto fault = [&] {
-    return abi::Fault<SignalName>{{CollectiveWait::kPacket, __ffs(missing) - 1}, boxes.epoch, 0};
-  };
-  if (!wait_for_peers(boxes.p, arrived, fault)) return false;
+  PeerPatience patience;  // not poll(): the same code with it spills (ring.cuh as well)
+  while (!arrived())
+    if (!patience.again(GroupRank{boxes.p}, {CollectiveWait::kPacket, __ffs(missing) - 1}, boxes.epoch, 0))
+      return false;
   const u32 cleared[4] = {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu};
 #pragma unroll
   for (int u = 0; u < kCount; u++)

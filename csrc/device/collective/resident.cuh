@@ -56,17 +56,29 @@ class ResidentAllReduce {
     load(first);
     load(second);
     u32 missing = 0;
-    return poll<64>(
-        [&] {
-          if (all_arrived(first)) return unpack(got, first);
-          load(first);
-          if (all_arrived(second)) return unpack(got, second);
-          missing = missing_of(second);
-          load(second);
-          return false;
-        },
-        [&](u64 start) { return look(start, missing); });
+    SignalName name{CollectiveWait::kPacket, -1};
+    const auto arrived = [&] {
+      if (all_arrived(first)) return unpack(got, first);
+      load(first);
+      if (all_arrived(second)) return unpack(got, second);
+      missing = missing_of(second);
+      const int i = __ffs(missing) - 1;
+      name.peer = i + (i >= rank_ ? 1 : 0);
+      load(second);
+      return false;
+    };
+    return poll<64>(Warp{p_, missing}, arrived, [] { return 0u; }, name, epoch_, 1);
   }
+  /// The party of a warp: all lanes go on, or none.
+  struct Warp {
+    using Name = SignalName;
+    const CollectiveParams& p;
+    const u32& missing;  // by peer; 0: this lane has everything
+    ARK_DEVICE u64 look(u64 start, const SignalName& name, u32 expected, u32 seen, int patience) const {
+      if (missing != 0) start = GroupRank{p}.look(start, name, expected, seen, patience);
+      return __all_sync(~0u, start != kGiveUp) ? start : kGiveUp;
+    }
+  };
   ARK_DEVICE void load(Raw& raw) const {
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) load_packet(raw[i], at_[i]);
@@ -82,15 +94,6 @@ class ResidentAllReduce {
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) FlaggedPacket::unpack(got[i], raw[i]);
     return true;
-  }
-  /// look_up of a warp.
-  ARK_DEVICE u64 look(u64 start, u32 missing) const {
-    if (missing) {
-      const int i = __ffs(missing) - 1;
-      const SignalName name{CollectiveWait::kPacket, i + (i >= rank_ ? 1 : 0)};
-      start = look_up(GroupRank{p_}, start, p_.deadline_ns, {name, epoch_, 0});
-    }
-    return __all_sync(~0u, start != kGiveUp) ? start : kGiveUp;
   }
 
   const CollectiveParams& p_;

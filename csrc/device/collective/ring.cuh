@@ -94,13 +94,17 @@ struct Reducer {
  private:
   /// Lane r: the message of rank r is here; lane 31: the tile is free.
   ARK_DEVICE bool wait(u32 i, int tile, const u32* received, int lane) const {
-    u32 seen;
-    if (lane < kWorld && lane != p.rank)
-      return wait_watched(p, {CollectiveWait::kArrival, lane}, shared.arrivals, received[lane] + i + 1, seen);
-    if (lane != 31 || i < kTiles) return true;
-    return wait_for_peer(
-        p, {CollectiveWait::kTile, -1}, i,
-        [&] { return mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1); }, [] { return 0u; });
+    PeerPatience patience;
+    if (lane < kWorld && lane != p.rank) {
+      const u32 target = received[lane] + i + 1;
+      u32 seen;
+      while (!reached(seen = shared_load_acquire(&shared.arrivals.seen[lane]), target))
+        if (!patience.again(GroupRank{p}, {CollectiveWait::kArrival, lane}, target, seen)) return false;
+    }
+    if (lane == 31 && i >= kTiles)
+      while (!mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1))
+        if (!patience.again(GroupRank{p}, {CollectiveWait::kTile, -1}, i, 0)) return false;
+    return true;
   }
 
   ARK_DEVICE void reduce_message(u32 i, int tile, const u32 (&base)[kWorld], int thread) const {
@@ -202,7 +206,7 @@ struct ResultSender {
       } else if (num_sent != num_written && ++idle >= kIdlePolls) {
         bulk_wait<0>();
         arrived(num_sent);
-      } else if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) {
+      } else if (!patience.again(GroupRank{p}, {CollectiveWait::kTile, -1}, i, 0)) {
         return false;
       }
     }
@@ -235,7 +239,9 @@ struct ResultSender {
       const u32 target = shared.results_sent[r] + i + 1 - abi::ring_slots(Ring::kGather);
       if (!sends_to(r) || reached(shared.gather_fenced.seen[r], target)) continue;
       u32 seen;
-      if (!wait_watched(p, {CollectiveWait::kCredit, r}, shared.gather_credits, target, seen)) return false;
+      PeerPatience patience;
+      while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
+        if (!patience.again(GroupRank{p}, {CollectiveWait::kCredit, r}, target, seen)) return false;
       shared.gather_fenced.seen[r] = seen;
       fence = true;
     }

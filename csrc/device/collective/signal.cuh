@@ -19,7 +19,7 @@ using abi::SignalName;
 ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen, u64 peer_call = 0,
                            u64 own_call = 0) {
   if (atomic_exchange_relaxed(&p.state->abort, 1) != 0) return;
-  publish(p.error, p.rank, 1, [&](abi::CollectiveError& e) {
+  publish(p.error, 1, [&](abi::CollectiveError& e) {
     e.fault = {name, expected, seen};
     e.own_call = own_call ? own_call : p.call;
     e.peer_call = peer_call;
@@ -28,9 +28,9 @@ ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u3
   });
   const u32 about =
       name.wait == CollectiveWait::kPeerAbort ? seen : abi::abort_about(name.peer < 0 ? p.rank : name.peer);
-  tell_ranks(p.world, p.rank, about, [&](int r) {  // a pair that talks alone has mapped nobody else
-    return p.base[r] ? reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank : nullptr;
-  });
+  for (int r = 0; r < p.world; r++)
+    if (r != p.rank && p.base[r])  // a pair that talks alone has mapped nobody else
+      store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, about);
 }
 
 /// A rank of a group, as the party of its waits.
@@ -42,7 +42,6 @@ struct GroupRank {
   ARK_DEVICE bool aborted() const {
     if (load_relaxed(&p.state->abort) != 0) return true;
     const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
-#pragma unroll 1
     for (int r = 0; r < p.world; r++)
       if (const u32 about = load_relaxed_system(aborts + r); about != 0) {
         fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, about);
@@ -53,24 +52,17 @@ struct GroupRank {
   ARK_DEVICE void fail(const abi::Fault<SignalName>& fault) const {
     fail_group(p, fault.name, fault.expected, fault.seen);
   }
+  ARK_DEVICE u64 look(u64 start, const SignalName& name, u32 expected, u32 seen, int patience) const {
+    return look_up(*this, start, p.deadline_ns * patience, {name, expected, seen});
+  }
 };
 
 inline constexpr u32 kPeerPolls = 128;
-/// How long a wait for peers has lasted, in loops that do more than poll.
-struct PeerPatience : Patience<kPeerPolls> {
-  ARK_DEVICE bool again(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
-    return Patience::again(
-        [&](u64 since) { return look_up(GroupRank{p}, since, p.deadline_ns, {name, expected, seen}); });
-  }
-};
-/// Polls until `ready()`; false when the wait has to end unfulfilled. `fault()`: what it says then.
-template <class Ready, class Fault>
-ARK_DEVICE bool wait_for_peers(const CollectiveParams& p, Ready ready, Fault fault) {
-  return poll<kPeerPolls>(ready, [&](u64 start) { return look_up(GroupRank{p}, start, p.deadline_ns, fault()); });
-}
+using PeerPatience = Patience<kPeerPolls>;
+/// Polls until `ready()`; false when the wait has to end unfulfilled.
 template <class Ready, class Seen>
 ARK_DEVICE bool wait_for_peer(const CollectiveParams& p, const SignalName& name, u32 expected, Ready ready, Seen seen) {
-  return wait_for_peers(p, ready, [&] { return abi::Fault<SignalName>{name, expected, seen()}; });
+  return poll<kPeerPolls>(GroupRank{p}, ready, seen, name, expected, 1);
 }
 
 /// Flags of the rings. They count messages, only grow, and may wrap.
@@ -237,8 +229,7 @@ struct PointSize {
   ARK_DEVICE void compare() {
     if (!speaks) return;
     u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
-    if ((w[1] != number || w[3] != ~number) &&
-        !wait_tagged(p, box(p.rank, p.peer), p.peer, number, ~number, theirs))
+    if ((w[1] != number || w[3] != ~number) && !wait_tagged(p, box(p.rank, p.peer), p.peer, number, ~number, theirs))
       return;
     if (theirs != bytes)
       fail_group(p, {CollectiveWait::kSent, p.peer}, 0, 0, abi::call_with_count(p.call, theirs), p.call);

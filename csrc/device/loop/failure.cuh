@@ -12,18 +12,20 @@ ARK_DEVICE void report_failure(const Worker& worker, const abi::LoopLaunch& loop
   const abi::LaunchHeader& launch = worker.launch;
   const u32 who = abi::abort_about(launch.rank);
   if (f.first == 0 || atomic_set_first_system(&launch.state->abort, who) != 0) return;
-  publish(launch.error, launch.rank, abi::kErrorDeadline, [&](abi::ErrorRecord& e) {
+  publish(launch.error, abi::kErrorDeadline, [&](abi::ErrorRecord& e) {
+    e.rank = launch.rank;
     e.fault = f.fault;
     if constexpr (kLoop) e.iteration = static_cast<i32>(load_relaxed(&loop.state->gate) >> 1);
   });
-  if constexpr (kRanks > 1)
-    tell_ranks(launch.world, launch.rank, who, [&](int r) { return &launch.peers[r]->abort; });
+  for (int r = 0; kRanks > 1 && r < launch.world; ++r)
+    if (r != launch.rank) store_relaxed_system(&launch.peers[r]->abort, who);
 }
 
 /// Tells the host that another rank gave up, where this one has nothing of its own to say.
 ARK_DEVICE void tell_rank_error(const abi::LaunchHeader& launch) {
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
-  publish(launch.error, launch.rank, abi::kErrorRank, [&](abi::ErrorRecord& e) {
+  publish(launch.error, abi::kErrorRank, [&](abi::ErrorRecord& e) {
+    e.rank = launch.rank;
     e.fault.seen = static_cast<u32>(abi::rank_of_abort(load_relaxed_system(&launch.state->abort)));
   });
 }
@@ -45,7 +47,8 @@ ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op, u32 it
   store_relaxed(&launch.state->index_error, 0);
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
   const volatile abi::RunState* state = launch.state;  // written by other workers
-  publish(launch.error, launch.rank, abi::kErrorIndex, [&](abi::ErrorRecord& e) {
+  publish(launch.error, abi::kErrorIndex, [&](abi::ErrorRecord& e) {
+    e.rank = launch.rank;
     e.fault.name.op = op;
     e.index_value = state->index_value;
     e.index_limit = state->index_limit;

@@ -61,10 +61,11 @@ struct Waiter {
     return true;
   }
 
-  /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
-  /// then. `patience`: deadlines it may take.
+  ARK_DEVICE u64 look(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const;
   template <class Ready, class Seen>
-  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const;
+  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
+    return poll<64>(*this, ready, seen, name, expected, patience);
+  }
 
   /// The phase of `parity` of a barrier in shared memory.
   ARK_DEVICE bool wait_barrier(u64* barrier, u32 parity, const WaitName& name) const {
@@ -99,14 +100,11 @@ __device__ __noinline__ u64 look_up_called(Waiter waiter, u64 start, WaitName na
   return look_up(waiter, start, waiter.deadline_ns * patience, {name, expected, seen});
 }
 
-template <class Ready, class Seen>
-ARK_DEVICE bool Waiter::spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
-  return poll<64>(ready, [&](u64 start) {
-    if constexpr (ARK_CALLED_WAITS != 0)
-      return look_up_called(*this, start, name, expected, seen(), patience);
-    else
-      return look_up(*this, start, deadline_ns * patience, {name, expected, seen()});
-  });
+ARK_DEVICE u64 Waiter::look(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
+  if constexpr (ARK_CALLED_WAITS != 0)
+    return look_up_called(*this, start, name, expected, seen, patience);
+  else
+    return look_up(*this, start, deadline_ns * patience, {name, expected, seen});
 }
 
 }  // namespace ark::device

@@ -27,7 +27,8 @@ void add_boxes(unsigned char* slots, const plan::Plan& plan, const RankMemory& m
 std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& e) {
   const std::string launch = cat("launch of '", plan.name, "' on rank ", e.rank);
   if (e.set == abi::kErrorRank)
-    return cat(launch, ": rank ", e.fault.seen, " has given up, in this launch or an earlier one. Outputs are not valid");
+    return cat(launch, ": rank ", e.fault.seen,
+               " has given up, in this launch or an earlier one. Outputs are not valid");
   const abi::WaitName& wanted = e.fault.name;
   if (wanted.op < 0 || static_cast<size_t>(wanted.op) >= plan.ops.size()) return "";
   const plan::Op& op = plan.ops[static_cast<size_t>(wanted.op)];
