@@ -29,6 +29,7 @@ struct DmaShared {
 struct NobodyToTell {
   using Name = SignalName;
   ARK_DEVICE bool aborted() const { return false; }
+  ARK_DEVICE bool hears(const abi::Fault<SignalName>&) const { return false; }
   ARK_DEVICE void fail(const abi::Fault<SignalName>&) const { __trap(); }
   ARK_DEVICE u64 look(u64 start, const SignalName& name, u32 expected, u32 seen, int patience) const {
     return look_up(*this, start, kPatienceNs * patience, {name, expected, seen});

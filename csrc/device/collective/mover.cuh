@@ -38,6 +38,14 @@ struct Watched {
   u32 seen[abi::kMaxRanks];
 };
 
+/// Until the flag of the peer in `name` has reached `target`; `seen`: what it says then.
+ARK_DEVICE bool wait_watched(const CollectiveParams& p, const SignalName& name, const Watched& flags, u32 target,
+                             u32& seen) {
+  return wait_for_peer(
+      p, name, target, [&] { return reached(seen = shared_load_acquire(&flags.seen[name.peer]), target); },
+      [&] { return seen; });
+}
+
 /// What is left to move to or from a peer.
 struct PeerQueue {
   unsigned char* next;

@@ -28,6 +28,7 @@ ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u3
   });
   const u32 about =
       name.wait == CollectiveWait::kPeerAbort ? seen : abi::abort_about(name.peer < 0 ? p.rank : name.peer);
+#pragma unroll 1
   for (int r = 0; r < p.world; r++)
     if (r != p.rank && p.base[r])  // a pair that talks alone has mapped nobody else
       store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, about);
@@ -38,13 +39,13 @@ struct GroupRank {
   using Name = SignalName;
   const CollectiveParams& p;
 
-  /// Here, or at a peer: then this rank says so too.
-  ARK_DEVICE bool aborted() const {
-    if (load_relaxed(&p.state->abort) != 0) return true;
+  ARK_DEVICE bool aborted() const { return load_relaxed(&p.state->abort) != 0; }
+  ARK_DEVICE bool hears(abi::Fault<SignalName>& fault) const {
     const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
+#pragma unroll 1
     for (int r = 0; r < p.world; r++)
       if (const u32 about = load_relaxed_system(aborts + r); about != 0) {
-        fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, about);
+        fault = {{CollectiveWait::kPeerAbort, r}, 0, about};
         return true;
       }
     return false;

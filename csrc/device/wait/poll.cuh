@@ -4,7 +4,9 @@
 // A Party is on whose behalf a thread waits: the worker of a launch of the loop (Waiter in loop/sync.cuh), the rank of a
 // group (GroupRank in collective/signal.cuh). It offers
 //   Name                  what its waits are called by
-//   bool aborted() const  somebody has failed; looks at its abort words
+//   bool aborted() const  it has failed already; looks at its abort words
+//   bool hears(abi::Fault<Name>&) const
+//                         others have failed, and it is to say so: `fault` becomes what they said
 //   void fail(const abi::Fault<Name>&) const
 //                         this wait is the one that fails: says so to all it concerns
 //   u64 look(u64 start, const Name&, u32 expected, u32 seen, int patience) const
@@ -20,11 +22,13 @@ inline constexpr u64 kGiveUp = ~0ull;
 /// Whether to go on waiting: kGiveUp if not. `start`: what the last call of the same wait returned, 0 at first; the
 /// deadline runs from the first call on.
 template <class Party>
-ARK_DEVICE u64 look_up(const Party& party, u64 start, u64 deadline_ns, const abi::Fault<typename Party::Name>& fault) {
+ARK_DEVICE u64 look_up(const Party& party, u64 start, u64 deadline_ns, abi::Fault<typename Party::Name> fault) {
   if (party.aborted()) return kGiveUp;
-  const u64 now = global_time_ns();
-  if (start == 0) return now;
-  if (now - start <= deadline_ns) return start;
+  if (!party.hears(fault)) {
+    const u64 now = global_time_ns();
+    if (start == 0) return now;
+    if (now - start <= deadline_ns) return start;
+  }
   party.fail(fault);
   return kGiveUp;
 }
