@@ -90,7 +90,7 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
                                 const u32 (&wanted)[kCount]) {
   unsigned char* own = boxes.box(boxes.p.rank, 0, 0);
   const int only = 1 - boxes.p.rank;  // of two ranks
-  u32 raw[kCount][kWorld][4], missing = 0;
+  u32 raw[kCount][kWorld][4];
   SignalName name{CollectiveWait::kPacket, -1};
   const auto arrived = [&] {
 #pragma unroll
@@ -103,7 +103,7 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
       for (int u = 0; u < kCount; u++)
 #pragma unroll
         for (int i = 0; i < 4; i++) raw[u][1][i] = raw[u][0][i];
-    missing = 0;
+    u32 missing = 0;
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
