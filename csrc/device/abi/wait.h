@@ -32,7 +32,7 @@ inline constexpr i32 kWaitPageFull = -1, kWaitPageEmpty = -2, kWaitRecord = -3, 
                      kWaitFlaggedWords = -6, kWaitConsumers = -7, kWaitBorder = -8;
 /// `counter` is a counter's number or one of these.
 struct WaitName {
-  i32 op = -1, tile = -1, counter = -1;
+  i32 op, tile, counter;  // -1: of none
 };
 
 inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2, kErrorRank = 3;  // ErrorRecord::set

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "device/abi/wait.h"
 #include "targets/rank_memory.h"
 
 namespace ark::targets::host {
