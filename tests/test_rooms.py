@@ -108,6 +108,14 @@ def test_inline_assembly_is_in_files_of_its_own():
     assert wrong == []
 
 
+def test_device_code_looks_at_deadlines_in_one_room():
+    pattern = re.compile(r"global_time_ns\(\)\s*-|\bnow\s*-\s*start\b")
+    found = {
+        str(f.relative_to(ROOT / "csrc")) for f in sources() if pattern.search(f.read_text()) and "device" in f.parts
+    }
+    assert found == {"device/wait/poll.cuh"}
+
+
 def test_private_modules_of_torch_are_in_one_file():
     pattern = re.compile(r"^\s*(from|import)\s+(torch\._|torch\.\w+\._|functorch)", re.M)
     files = [f for f in (ROOT / "ark_torch").glob("*.py") if f.name != "_compat.py"]
