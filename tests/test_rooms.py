@@ -8,18 +8,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = {"base", "ir", "device/abi", "plan"}
-LOOP = {"device/abi", "device/ptx", "device/loop"}
+WAIT = {"device/abi", "device/ptx", "device/wait"}
+LOOP = WAIT | {"device/loop"}
 PASSES = {"planner", "planner/fuse", "planner/tile", "planner/order", "planner/verify"}
 ALLOWED = {
     "base": {"base"},
     "ir": {"base", "ir"},
     "device/abi": {"device/abi"},
     "device/ptx": {"device/abi", "device/ptx"},
+    "device/wait": WAIT,
     "device/loop": LOOP,
     "device/program": LOOP | {"device/program"},
     "device/matmul": LOOP | {"device/program", "device/matmul"},
     "device/attention": LOOP | {"device/program", "device/attention"},
-    "device/collective": {"device/abi", "device/ptx", "device/collective"},
+    "device/collective": WAIT | {"device/collective"},
     "plan": PLAN,
     "planner/fuse": PLAN | {"planner/fuse"},
     "planner/tile": PLAN | {"planner", "planner/fuse", "planner/tile"},
@@ -104,6 +106,14 @@ def test_inline_assembly_is_in_files_of_its_own():
         if "device" in f.parts and f.parent.name != "ptx" and pattern.search(f.read_text())
     ]
     assert wrong == []
+
+
+def test_device_code_looks_at_deadlines_in_one_room():
+    pattern = re.compile(r"global_time_ns\(\)\s*-|\bnow\s*-\s*start\b")
+    found = {
+        str(f.relative_to(ROOT / "csrc")) for f in sources() if pattern.search(f.read_text()) and "device" in f.parts
+    }
+    assert found == {"device/wait/poll.cuh"}
 
 
 def test_private_modules_of_torch_are_in_one_file():

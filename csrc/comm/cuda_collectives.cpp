@@ -422,35 +422,37 @@ std::string call_text(uint64_t call) {
 }  // namespace
 
 std::string CudaCollectives::describe(const abi::CollectiveError& e) const {
-  const auto wait = static_cast<abi::CollectiveWait>(e.wait);
+  const auto& [waited_for, expected, seen] = e.fault;
+  const auto [wait, peer] = waited_for;
   const bool exchange = abi::unpack_call(e.own_call).kind == CollectiveKind::kExchange;
   const bool about_pair = exchange && (wait == abi::CollectiveWait::kSent || wait == abi::CollectiveWait::kExpected);
   std::string where = cat("group ", group_.name, ", rank ", group_.rank, ", collective number ", e.sequence, ", ",
                           call_text(about_pair ? abi::call_with_count(e.own_call, 0) : e.own_call), ": ");
   switch (wait) {
     case abi::CollectiveWait::kMismatch:
-      return cat(where, "the ranks disagree: rank ", e.peer, " called ", call_text(e.peer_call));
+      return cat(where, "the ranks disagree: rank ", peer, " called ", call_text(e.peer_call));
     case abi::CollectiveWait::kPeerAbort:
-      return cat(where, abort_text(e.peer, abi::rank_of_abort(e.seen), group_.rank));
+      return cat(where, abort_text(peer, abi::rank_of_abort(seen), group_.rank));
     case abi::CollectiveWait::kWindow:
-      return cat(where, "the ranks disagree: rank ", e.peer, " has its tensor in registered memory number ", e.seen,
-                 ", this rank in number ", e.expected, " (all ranks pass tensors of the same empty or register call)");
+      return cat(where, "the ranks disagree: rank ", peer, " has its tensor in registered memory number ", seen,
+                 ", this rank in number ", expected, " (all ranks pass tensors of the same empty or register call)");
     case abi::CollectiveWait::kSent:
-      return cat(where, "the ranks disagree: rank ", e.peer, " sends ", abi::count_of_call(e.peer_call),
+      return cat(where, "the ranks disagree: rank ", peer, " sends ", abi::count_of_call(e.peer_call),
                  " bytes to this rank, which expects ", abi::count_of_call(e.own_call));
     case abi::CollectiveWait::kExpected:
-      return cat(where, "the ranks disagree: rank ", e.peer, " expects ", abi::count_of_call(e.peer_call),
+      return cat(where, "the ranks disagree: rank ", peer, " expects ", abi::count_of_call(e.peer_call),
                  " bytes from this rank, which sends ", abi::count_of_call(e.own_call));
     case abi::CollectiveWait::kEnd:
-      return cat(where, "rank ", e.peer, " did not end the collective within the time-out (CTA ", e.worker, ", epoch ",
+      return cat(where, "rank ", peer, " did not end the collective within the time-out (CTA ", e.worker, ", epoch ",
                  e.epoch, ")");
     default:
       break;
   }
-  const std::string who = e.peer < 0 ? "a rank (it is not known which)" : cat("rank ", e.peer);
+  const std::string who = peer < 0 ? "a rank (it is not known which)" : cat("rank ", peer);
   static constexpr const char* kWaits[] = {"call", "packet", "message", "free slot", "tile", "copy"};
   return cat(where, who, " did not arrive within the time-out (CTA ", e.worker, " waited for a ",
-             e.wait < 6 ? kWaits[e.wait] : "?", ", expected ", e.expected, ", saw ", e.seen, ", epoch ", e.epoch, ")");
+             static_cast<size_t>(wait) < std::size(kWaits) ? kWaits[static_cast<size_t>(wait)] : "?", ", expected ",
+             expected, ", saw ", seen, ", epoch ", e.epoch, ")");
 }
 
 }  // namespace ark::comm

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/backoff.h"
 
 namespace ark::comm {
 
@@ -54,24 +55,24 @@ void SoftwareDmaEngine::submit(SendRequest request) {
                    "send request notifies the receiver of buffer ", destination_of(request),
                    ", which counts no messages");
   if (ring_.push(request)) return;
-  for (const auto deadline = Clock::now() + patience_; !ring_.push(request); std::this_thread::yield())
-    check<DeviceError>(Clock::now() < deadline, "a ring of ", ring_.capacity(), " send requests stays full");
+  const auto deadline = Clock::now() + patience_;
+  wait_until([&] { return ring_.push(request); },
+             [&] {
+               check<DeviceError>(Clock::now() < deadline, "a ring of ", ring_.capacity(), " send requests stays full");
+             });
 }
 
 void SoftwareDmaEngine::run() {
-  int idle = 0;
+  Backoff backoff;
   while (true) {
     const bool last = closing_.load(std::memory_order_acquire);  // before the look into the ring
     SendRequest request;
     if (!ring_.pop(request)) {
       if (last) return;
-      if (++idle > 1000)
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      else
-        std::this_thread::yield();
+      backoff.pause([] {});
       continue;
     }
-    idle = 0;
+    backoff.reset();
     const abi::DmaBuffer& destination = buffers_[destination_of(request)];
     std::memcpy(destination.address + offset_of(request), buffers_[source_of(request)].address + offset_of(request),
                 length_of(request));
@@ -83,11 +84,12 @@ void SoftwareDmaEngine::run() {
 
 void wait_received(const abi::DmaBuffer& buffer, uint32_t count, Clock::time_point deadline) {
   std::atomic_ref<abi::u32> received(*buffer.received);
-  for (int polls = 0; static_cast<int32_t>(received.load(std::memory_order_acquire) - count) < 0; ++polls) {
-    check<DeviceError>(polls % 64 != 0 || Clock::now() < deadline, "a buffer has got ",
-                       received.load(std::memory_order_relaxed), " messages within the time-out, expected ", count);
-    if (polls > 1000) std::this_thread::yield();
-  }
+  wait_until([&] { return static_cast<int32_t>(received.load(std::memory_order_acquire) - count) >= 0; },
+             [&] {
+               check<DeviceError>(Clock::now() < deadline, "a buffer has got ",
+                                  received.load(std::memory_order_relaxed), " messages within the time-out, expected ",
+                                  count);
+             });
 }
 
 }  // namespace ark::comm

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/backoff.h"
 
 namespace ark::comm {
 
@@ -34,23 +35,16 @@ StepChannel::Scope Inbox::scope(const Receive& r) const {
 
 void Inbox::run() {
   constexpr uint64_t kTurnsBetweenChecks = 4096;  // where messages never stop coming
-  int idle = 0;
+  Backoff backoff;
   for (uint64_t turn = 1; take_posted(); ++turn) {
     if (turn % kTurnsBetweenChecks == 0) check_waits();
     bool moved = deliver_kept();
     for (int peer = 0; peer < channel_.world(); ++peer)
       if (peer != channel_.rank()) moved = take_pieces(peer) || moved;
-    if (moved) {
-      idle = 0;
-      continue;
-    }
-    // As StepChannel's waits: ranks may outnumber cores, the slow checks come rarely.
-    if (++idle < 200) continue;
-    if (idle % 64 == 0) check_waits();
-    if (idle < 2000)
-      std::this_thread::yield();
+    if (moved)
+      backoff.reset();
     else
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      backoff.pause([this] { check_waits(); });
   }
   while (!posted_.empty())
     finish(posted_.begin(), kAnyRank,

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <thread>
 
 #include "base/check.h"
+#include "comm/backoff.h"
 
 namespace ark::comm {
 namespace {
@@ -154,10 +154,11 @@ int StepChannel::left_by() const {
 
 uint64_t StepChannel::nonce(Clock::time_point deadline) const {
   uint64_t value = 0;
-  while ((value = control(0).nonce.value.load(std::memory_order_acquire)) == 0) {
-    check<DeviceError>(Clock::now() < deadline, "group ", name(), ": rank 0 did not start within the time-out");
-    std::this_thread::yield();
-  }
+  wait_until([&] { return (value = control(0).nonce.value.load(std::memory_order_acquire)) != 0; },
+             [&] {
+               check<DeviceError>(Clock::now() < deadline, "group ", name(),
+                                  ": rank 0 did not start within the time-out");
+             });
   return value;
 }
 
@@ -202,20 +203,12 @@ void StepChannel::check_message_from_any(const Scope& scope) const {
 
 void StepChannel::wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope) {
   auto reached = [&] { return static_cast<int64_t>(counter.value.load(std::memory_order_acquire) - target) >= 0; };
-  // Spin a little, then give the core away: ranks may outnumber cores. The slow checks (clock, processes) come rarely.
-  for (int polls = 0; !reached(); ++polls) {
-    if (polls < 200) continue;
-    if (polls % 64 == 0) {
-      const std::string why = absence(peer);  // before the last look at what the peer may have done till then
-      if (!why.empty() && reached()) return;
-      check_wait(scope, cat("rank ", peer), what);
-      check<DeviceError>(why.empty(), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
-    }
-    if (polls < 2000)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  wait_until(reached, [&] {
+    const std::string why = absence(peer);  // before the last look at what the peer may have done till then
+    if (!why.empty() && reached()) return;
+    check_wait(scope, cat("rank ", peer), what);
+    check<DeviceError>(why.empty(), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
+  });
 }
 
 std::byte* StepChannel::begin_step(const Scope& scope) {

@@ -20,9 +20,8 @@ extern "C" __global__ void ping(const __grid_constant__ CollectiveParams p, int 
   const u64 begin = global_time_ns();
   for (int i = 1; i <= n; i++) {
     if (p.rank == 0) store_relaxed_system(peer, i);
-    Patience patience;
-    while (load_relaxed_system(own) < static_cast<u32>(i))
-      if (!patience.again(p, {CollectiveWait::kArrival, 1 - p.rank}, i, 0)) return;
+    const auto ready = [&] { return load_relaxed_system(own) >= static_cast<u32>(i); };
+    if (!wait_for_peer(p, {CollectiveWait::kArrival, 1 - p.rank}, i, ready, [] { return 0u; })) return;
     if (p.rank == 1) store_relaxed_system(peer, i);
   }
   *ns = global_time_ns() - begin;
@@ -75,12 +74,11 @@ extern "C" __global__ void arrivals(const __grid_constant__ CollectiveParams p, 
                                     u32 before, u32 bytes, int n, int every, u32 round, u32* wrong) {
   for (int i = 0; i < n; i++) {
     const u32 target = before + i / every + 1;
-    Patience patience;
-    while (!reached(load_acquire_system(received), target))
-      if (!patience.again(p, {CollectiveWait::kArrival, 0}, target, 0)) {
-        atomicAdd(wrong, 1u << 20);
-        return;
-      }
+    const auto ready = [&] { return reached(load_acquire_system(received), target); };
+    if (!wait_for_peer(p, {CollectiveWait::kArrival, 0}, target, ready, [] { return 0u; })) {
+      atomicAdd(wrong, 1u << 20);
+      return;
+    }
     for (u32 k = threadIdx.x; k < bytes / 4; k += blockDim.x) {
       const u32 index = i * (bytes / 4) + k;
       if (load_relaxed(words + index) != word_of(index, round)) atomicAdd(wrong, 1u);

@@ -11,6 +11,12 @@
 // and maps stands at AttentionParams.
 #pragma once
 
+#ifdef __CUDACC__
+#define ARK_HOST_DEVICE __host__ __device__
+#else
+#define ARK_HOST_DEVICE
+#endif
+
 namespace ark::abi {
 
 using i32 = int;
@@ -287,7 +293,7 @@ struct TensorMapPatch {
 struct RunState {
   u32 epoch;
   u32 workers_done;
-  u32 abort;        // set by the first wait that passes its deadline; everyone leaves. Between ranks: 1 + who set it
+  u32 abort;        // set by the first wait that passes its deadline; everyone leaves. abort_about who set it
   u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target: the launch's number
                     // from 1 on, times workers)
   u32 index_error;  // op + 1 of the task that met an index out of range first, and what it met
@@ -297,21 +303,6 @@ struct RunState {
   // u32 counters[num_counters * kCounterStride] follow
 };
 static_assert(sizeof(RunState) == 128);
-
-/// Written once, into pinned host memory, by the wait that fails first.
-inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2, kErrorRank = 3;  // ErrorRecord::set
-/// What ErrorRecord::counter is where the wait was for no counter.
-inline constexpr i32 kWaitPageFull = -1, kWaitPageEmpty = -2, kWaitRecord = -3, kWaitMaps = -4, kWaitLoader = -5,
-                     kWaitFlaggedWords = -6, kWaitConsumers = -7, kWaitBorder = -8;
-struct ErrorRecord {
-  u32 set;  // 0: nothing; kErrorIndex: rank, worker, op, index_value and index_limit are valid; kErrorRank: `seen` is
-            // the rank that gave up first
-  i32 rank, worker, op, tile, counter;
-  u32 expected, seen;
-  i64 index_value, index_limit;
-  i32 iteration;  // of a loop: the one that ran
-  i32 pad;
-};
 
 /// A timestamp record: one per item and role when tracing.
 struct TraceRecord {

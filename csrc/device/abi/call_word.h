@@ -5,12 +5,6 @@
 #pragma once
 #include "device/abi/abi.h"
 
-#ifdef __CUDACC__
-#define ARK_HOST_DEVICE __host__ __device__
-#else
-#define ARK_HOST_DEVICE
-#endif
-
 namespace ark::abi {
 
 enum class CollectiveKind : i32 { kBarrier, kAllReduce, kReduce, kReduceScatter, kExchange, kSend, kReceive };

@@ -1,5 +1,5 @@
-// What the collective kernels and the host agree on: the layout of a group's arena, the launch parameters, the error
-// record. Compiled by the host compiler and by NVRTC: no standard headers here.
+// What the collective kernels and the host agree on: the layout of a group's arena, the launch parameters.
+// Compiled by the host compiler and by NVRTC: no standard headers here.
 //
 // Every rank owns a segment of `ArenaLayout::size_bytes` that all ranks of the group map. A rank writes into its peers'
 // segments and reads its own; nothing is read over the link. Three ways to move data:
@@ -10,6 +10,7 @@
 #pragma once
 #include "device/abi/abi.h"
 #include "device/abi/call_word.h"
+#include "device/abi/wait.h"
 
 namespace ark::abi {
 
@@ -72,35 +73,6 @@ struct CollectiveState {
   u32 received[static_cast<int>(Ring::kCount)][kMaxRingWorkers][kMaxRanks];
 };
 
-/// What a wait was for.
-enum class CollectiveWait : i32 {
-  kCall,
-  kPacket,
-  kArrival,
-  kCredit,
-  kTile,
-  kLoad,
-  kMismatch,
-  kPeerAbort,
-  kWindow,
-  kEnd,
-  kSent,     // a pair disagrees: own_call and peer_call carry its sizes
-  kExpected  // likewise, about what goes the other way
-};
-
-/// In pinned host memory. `set` is written last.
-struct CollectiveError {
-  u32 set;
-  i32 wait;  // CollectiveWait
-  i32 peer;  // rank that did not come, -1: not known
-  i32 worker;
-  u64 own_call, peer_call;  // packed calls (kMismatch, kCall, kSent, kExpected)
-  u32 expected, seen;
-  u32 epoch;
-  u32 pad;
-  u64 sequence;  // of the call, as given at its launch
-};
-
 /// One rank's part of an exchange: bytes to and from every peer. Workers: CTAs of the rings that serve it, the same at
 /// both ends (kExchange).
 struct ExchangePart {
@@ -109,10 +81,6 @@ struct ExchangePart {
   u64 send_bytes, receive_bytes;
   i32 send_workers, receive_workers;
 };
-
-/// What a rank that gives up tells the others: about which rank, itself or the one that it waited for.
-ARK_HOST_DEVICE inline constexpr u32 abort_about(i32 rank) { return static_cast<u32>(rank) + 1; }
-ARK_HOST_DEVICE inline constexpr i32 rank_of_abort(u32 about) { return static_cast<i32>(about) - 1; }
 
 /// A place in registered memory: the number of the window and the offset in it, of the same number on all ranks.
 ARK_HOST_DEVICE inline constexpr u64 pack_place(u64 window, u64 offset) { return window << 48 | offset; }

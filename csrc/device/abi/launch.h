@@ -5,6 +5,7 @@
 // grid: num_workers CTAs of kThreads threads, cooperative launch, Source::smem_bytes of dynamic shared memory.
 #pragma once
 #include "device/abi/abi.h"
+#include "device/abi/wait.h"
 
 namespace ark::abi {
 

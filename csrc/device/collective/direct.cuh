@@ -34,16 +34,10 @@ ARK_DEVICE bool meet_peers(const CollectiveParams& p, u32 epoch, Places& places)
     __syncwarp();
     if (lane < p.world) {
       u64 place[2] = {p.place_in, p.place_out};
-      Patience patience;
       for (int i = 0; peer && i < 2; i++) {
-        const unsigned char* box = place_packet(p, p.rank, lane, epoch, i);
-        u32 w[4] = {};
-        do {
-          load_packet(w, box);
-        } while ((w[1] != epoch || w[3] != epoch) && patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
-        const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
-        const bool same = w[1] == epoch && w[3] == epoch && abi::window_of(theirs) == abi::window_of(place[i]);
-        if (!same) {
+        u64 theirs;
+        const bool came = wait_tagged(p, place_packet(p, p.rank, lane, epoch, i), lane, epoch, epoch, theirs);
+        if (!came || abi::window_of(theirs) != abi::window_of(place[i])) {
           fail_group(p, {CollectiveWait::kWindow, lane}, static_cast<u32>(abi::window_of(place[i])),
                      static_cast<u32>(abi::window_of(theirs)));
           atomicExch(&places.failed, 1u);
@@ -71,10 +65,10 @@ ARK_DEVICE void part_from_peers(const CollectiveParams& p, u32 epoch) {
   };
   fence_system();
   store_relaxed_system(flag(lane, p.rank), epoch);
-  Patience patience;
-  u32 seen;
-  while ((seen = load_acquire_system(flag(p.rank, lane))) != epoch)
-    if (!patience.again(p, {CollectiveWait::kEnd, lane}, epoch, seen)) return;
+  u32 seen = 0;
+  wait_for_peer(
+      p, {CollectiveWait::kEnd, lane}, epoch, [&] { return (seen = load_acquire_system(flag(p.rank, lane))) == epoch; },
+      [&] { return seen; });
 }
 
 /// All-reduce, reduce and reduce-scatter. kDirectThreads threads, any number of CTAs that are resident together.

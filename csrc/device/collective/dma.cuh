@@ -25,6 +25,18 @@ struct DmaShared {
   abi::DmaBuffer buffers[abi::kMaxDmaBuffers];
 };
 
+/// The party of the engine's waits: it has no group.
+struct NobodyToTell {
+  using Name = SignalName;
+  ARK_DEVICE bool aborted() const { return false; }
+  ARK_DEVICE bool hears(const abi::Fault<SignalName>&) const { return false; }
+  ARK_DEVICE void fail(const abi::Fault<SignalName>&) const { __trap(); }
+  ARK_DEVICE u64 look(u64 start, const SignalName& name, u32 expected, u32 seen, int patience) const {
+    return look_up(*this, start, kPatienceNs * patience, {name, expected, seen});
+  }
+  static constexpr u64 kPatienceNs = 10'000'000'000;
+};
+
 /// One thread constructs, submits and flushes. Requests complete in order. What this SM itself wrote into a source
 /// needs a fence_proxy_async before the request.
 ///
@@ -115,10 +127,9 @@ class DmaEngine {
   }
   /// A load that never ends (the peer's memory is gone) ends the kernel: there is nobody to tell.
   ARK_DEVICE void wait_loaded() {
-    const u64 start = global_time_ns();
-#pragma unroll 1
-    for (u32 polls = 1; !mbarrier_try_wait(store_at_ + kLoaded, phase_); ++polls)
-      if ((polls & 1023) == 0 && global_time_ns() - start > kPatienceNs) __trap();
+    poll<1024>(
+        NobodyToTell{}, [&] { return mbarrier_try_wait(store_at_ + kLoaded, phase_); }, [] { return 0u; },
+        {CollectiveWait::kLoad, -1}, 1, 1);
   }
   ARK_DEVICE void end_group() {
     group_ = 0;
@@ -161,7 +172,6 @@ class DmaEngine {
   static constexpr u32 kMessage = kDmaStageBytes, kLoaded = kMessage + 16;  // in a stage
   static constexpr u32 kOwedAt = kDmaStages * sizeof(DmaStage), kBuffersAt = kOwedAt + kDmaOwed * 8;
   static_assert(sizeof(DmaStage) == kDmaStageBytes + 128 && sizeof(DmaShared) == kBuffersAt + 256 * 24);
-  static constexpr u64 kPatienceNs = 10'000'000'000;
   static constexpr u32 kGroup = 4;    // messages between two looks at what has been read and who is to be told
   static constexpr u32 kReading = 4;  // stages that stores may still be reading then
   static constexpr u32 kAhead = kDmaStages - kReading - (kGroup - 1);

@@ -38,6 +38,14 @@ struct Watched {
   u32 seen[abi::kMaxRanks];
 };
 
+/// Until the flag of the peer in `name` has reached `target`; `seen`: what it says then.
+ARK_DEVICE bool wait_watched(const CollectiveParams& p, const SignalName& name, const Watched& flags, u32 target,
+                             u32& seen) {
+  return wait_for_peer(
+      p, name, target, [&] { return reached(seen = shared_load_acquire(&flags.seen[name.peer]), target); },
+      [&] { return seen; });
+}
+
 /// What is left to move to or from a peer.
 struct PeerQueue {
   unsigned char* next;
@@ -130,7 +138,7 @@ struct Mover {
   int step = 0, idle = 0;
   bool has_next = false;
   Message following{};
-  Patience patience;
+  PeerPatience patience;
 
   enum Action : int { kDone, kFailed, kSlowLoad, kSlowStore };
 
@@ -246,13 +254,14 @@ struct Mover {
       idle = progress ? 0 : idle + 1;
       const bool drained = !has_next && num_storing == num_loading;
       if (progress) {
-        patience = Patience();
+        patience = PeerPatience();
       } else if (num_storing != num_written && (drained || idle >= kIdlePolls)) {
         bulk_wait<0>();
         num_read = num_storing;
         arrived(num_storing);
         idle = 0;
-      } else if (!patience.again(p, blocked_on(), blocked().sequence + 1, state.flags.seen[blocked().peer])) {
+      } else if (!patience.again(GroupRank{p}, blocked_on(), blocked().sequence + 1,
+                                 state.flags.seen[blocked().peer])) {
         return kFailed;
       }
     }

@@ -91,8 +91,8 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
   unsigned char* own = boxes.box(boxes.p.rank, 0, 0);
   const int only = 1 - boxes.p.rank;  // of two ranks
   u32 raw[kCount][kWorld][4];
-  Patience patience;
-  while (true) {
+  SignalName name{CollectiveWait::kPacket, -1};
+  const auto arrived = [&] {
 #pragma unroll
     for (int u = 0; u < kCount; u++)
 #pragma unroll
@@ -108,9 +108,10 @@ ARK_DEVICE bool receive_packets(u32 (&w)[kCount][kWorld][P::kWords], const Boxes
     for (int u = 0; u < kCount; u++)
 #pragma unroll
       for (int r = 0; r < kWorld; r++) missing |= P::arrived(raw[u][r], boxes.epoch) ? 0 : wanted[u] & 1u << r;
-    if (missing == 0) break;
-    if (!patience.again(boxes.p, {CollectiveWait::kPacket, __ffs(missing) - 1}, boxes.epoch, 0)) return false;
-  }
+    name.peer = __ffs(missing) - 1;
+    return missing == 0;
+  };
+  if (!wait_for_peer(boxes.p, name, boxes.epoch, arrived, [] { return 0u; })) return false;
   const u32 cleared[4] = {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu};
 #pragma unroll
   for (int u = 0; u < kCount; u++)

@@ -55,16 +55,30 @@ class ResidentAllReduce {
     Raw first, second;
     load(first);
     load(second);
-    Patience patience;
-    while (true) {
+    u32 missing = 0;
+    SignalName name{CollectiveWait::kPacket, -1};
+    const auto arrived = [&] {
       if (all_arrived(first)) return unpack(got, first);
       load(first);
       if (all_arrived(second)) return unpack(got, second);
-      const u32 missing = missing_of(second);
+      missing = missing_of(second);
+      const int i = __ffs(missing) - 1;
+      name.peer = i + (i >= rank_ ? 1 : 0);
       load(second);
-      if ((++patience.polls & 63) == 0 && !wait_on(patience, missing)) return false;
-    }
+      return false;
+    };
+    return poll<64>(Warp{p_, missing}, arrived, [] { return 0u; }, name, epoch_, 1);
   }
+  /// The party of a warp: all lanes go on, or none.
+  struct Warp {
+    using Name = SignalName;
+    const CollectiveParams& p;
+    const u32& missing;  // by peer; 0: this lane has everything
+    ARK_DEVICE u64 look(u64 start, const SignalName& name, u32 expected, u32 seen, int patience) const {
+      if (missing != 0) start = GroupRank{p}.look(start, name, expected, seen, patience);
+      return __all_sync(~0u, start != kGiveUp) ? start : kGiveUp;
+    }
+  };
   ARK_DEVICE void load(Raw& raw) const {
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) load_packet(raw[i], at_[i]);
@@ -80,14 +94,6 @@ class ResidentAllReduce {
 #pragma unroll
     for (int i = 0; i < kWorld - 1; i++) FlaggedPacket::unpack(got[i], raw[i]);
     return true;
-  }
-  ARK_DEVICE bool wait_on(Patience& patience, u32 missing) const {
-    bool ok = true;
-    if (missing) {
-      const int i = __ffs(missing) - 1;
-      ok = patience.look(p_, {CollectiveWait::kPacket, i + (i >= rank_ ? 1 : 0)}, epoch_, 0);
-    }
-    return __all_sync(~0u, ok);
   }
 
   const CollectiveParams& p_;

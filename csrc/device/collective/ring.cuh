@@ -85,7 +85,8 @@ struct Reducer {
       if (thread < 32 && !wait(i, tile, received, thread)) failed = 1;
       named_barrier_sync(kFirstGroupBarrier + tile, kGroupThreads);
       if (failed != 0) return;
-      reduce_message(i, tile, base, thread);
+      // Addresses are made anew: kept over the wait, they would not fit into registers.
+      reduce_message(i, tile, base, static_cast<int>(opaque(static_cast<u32>(thread))));
       fence_proxy_async_shared();
       mbarrier_arrive(&shared.full[tile]);
     }
@@ -94,17 +95,12 @@ struct Reducer {
  private:
   /// Lane r: the message of rank r is here; lane 31: the tile is free.
   ARK_DEVICE bool wait(u32 i, int tile, const u32* received, int lane) const {
-    Patience patience;
-    if (lane < kWorld && lane != p.rank) {
-      const u32 target = received[lane] + i + 1;
-      u32 seen;
-      while (!reached(seen = shared_load_acquire(&shared.arrivals.seen[lane]), target))
-        if (!patience.again(p, {CollectiveWait::kArrival, lane}, target, seen)) return false;
-    }
-    if (lane == 31 && i >= kTiles)
-      while (!mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1))
-        if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) return false;
-    return true;
+    u32 seen;
+    if (lane < kWorld && lane != p.rank)
+      return wait_watched(p, {CollectiveWait::kArrival, lane}, shared.arrivals, received[lane] + i + 1, seen);
+    if (lane != 31 || i < kTiles) return true;
+    const auto ready = [&] { return mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1); };
+    return wait_for_peer(p, {CollectiveWait::kTile, -1}, i, ready, [] { return 0u; });
   }
 
   ARK_DEVICE void reduce_message(u32 i, int tile, const u32 (&base)[kWorld], int thread) const {
@@ -197,7 +193,7 @@ struct ResultSender {
 
  private:
   ARK_DEVICE bool wait_full(int tile, u32 i) {
-    Patience patience;
+    PeerPatience patience;
     u32 idle = 0;
     while (!mbarrier_try_wait(&shared.full[tile], i / kTiles & 1)) {
       if (num_sent != num_read) {
@@ -206,7 +202,7 @@ struct ResultSender {
       } else if (num_sent != num_written && ++idle >= kIdlePolls) {
         bulk_wait<0>();
         arrived(num_sent);
-      } else if (!patience.again(p, {CollectiveWait::kTile, -1}, i, 0)) {
+      } else if (!patience.again(GroupRank{p}, {CollectiveWait::kTile, -1}, i, 0)) {
         return false;
       }
     }
@@ -238,10 +234,8 @@ struct ResultSender {
     for (int r = 0; r < p.world; r++) {
       const u32 target = shared.results_sent[r] + i + 1 - abi::ring_slots(Ring::kGather);
       if (!sends_to(r) || reached(shared.gather_fenced.seen[r], target)) continue;
-      Patience patience;
       u32 seen;
-      while (!reached(seen = shared_load_acquire(&shared.gather_credits.seen[r]), target))
-        if (!patience.again(p, {CollectiveWait::kCredit, r}, target, seen)) return false;
+      if (!wait_watched(p, {CollectiveWait::kCredit, r}, shared.gather_credits, target, seen)) return false;
       shared.gather_fenced.seen[r] = seen;
       fence = true;
     }

@@ -1,8 +1,10 @@
-// Waiting for peers. Every wait has a deadline and looks at the abort flags of its own rank and of the peers; the first
-// one that gives up says why and tells everybody.
+// Waiting for peers, on behalf of a rank of a group (device/wait/poll.cuh): every wait looks at the abort words of its
+// own rank and of the peers; the first one that gives up says why and tells everybody.
 #pragma once
 #include "device/abi/collective.h"
 #include "device/ptx/ptx.cuh"
+#include "device/wait/poll.cuh"
+#include "device/wait/report.cuh"
 
 namespace ark::device {
 
@@ -10,61 +12,59 @@ using abi::CollectiveKind;
 using abi::CollectiveParams;
 using abi::CollectiveWait;
 using abi::Ring;
-
-/// What a wait is for.
-struct SignalName {
-  CollectiveWait wait;
-  int peer;
-};
+using abi::SignalName;
 
 /// Marks the group as failed: the waits of all ranks end, and they hear who it was about. The first caller fills in the
 /// error record.
 ARK_DEVICE void fail_group(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen, u64 peer_call = 0,
                            u64 own_call = 0) {
   if (atomic_exchange_relaxed(&p.state->abort, 1) != 0) return;
-  abi::CollectiveError* e = p.error;
-  e->wait = static_cast<i32>(name.wait);
-  e->peer = name.peer;
-  e->worker = static_cast<i32>(blockIdx.x);
-  e->own_call = own_call ? own_call : p.call;
-  e->peer_call = peer_call;
-  e->expected = expected;
-  e->seen = seen;
-  e->epoch = p.state->epoch;
-  e->sequence = p.sequence;
-  store_release_system(&e->set, 1);
+  publish(p.error, 1, [&](abi::CollectiveError& e) {
+    e.fault = {name, expected, seen};
+    e.own_call = own_call ? own_call : p.call;
+    e.peer_call = peer_call;
+    e.epoch = p.state->epoch;
+    e.sequence = p.sequence;
+  });
   const u32 about =
       name.wait == CollectiveWait::kPeerAbort ? seen : abi::abort_about(name.peer < 0 ? p.rank : name.peer);
+#pragma unroll 1
   for (int r = 0; r < p.world; r++)
     if (r != p.rank && p.base[r])  // a pair that talks alone has mapped nobody else
       store_relaxed_system(reinterpret_cast<u32*>(p.base[r] + p.layout.aborts) + p.rank, about);
 }
 
-/// The slow part of a polling loop.
-struct Patience {
-  u32 polls = 0;
-  u64 start = 0;
+/// A rank of a group, as the party of its waits.
+struct GroupRank {
+  using Name = SignalName;
+  const CollectiveParams& p;
 
-  /// False when the wait has to end unfulfilled. To be called after every poll that said no.
-  ARK_DEVICE bool again(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
-    return (++polls & 127) != 0 || look(p, name, expected, seen);
-  }
-  /// Its slow part: aborts and the time.
-  ARK_DEVICE bool look(const CollectiveParams& p, const SignalName& name, u32 expected, u32 seen) {
-    if (load_relaxed(&p.state->abort) != 0) return false;
+  ARK_DEVICE bool aborted() const { return load_relaxed(&p.state->abort) != 0; }
+  ARK_DEVICE bool hears(abi::Fault<SignalName>& fault) const {
     const u32* aborts = reinterpret_cast<const u32*>(p.base[p.rank] + p.layout.aborts);
+#pragma unroll 1
     for (int r = 0; r < p.world; r++)
       if (const u32 about = load_relaxed_system(aborts + r); about != 0) {
-        fail_group(p, {CollectiveWait::kPeerAbort, r}, 0, about);
-        return false;
+        fault = {{CollectiveWait::kPeerAbort, r}, 0, about};
+        return true;
       }
-    const u64 now = global_time_ns();
-    if (start == 0) start = now;
-    if (now - start < p.deadline_ns) return true;
-    fail_group(p, name, expected, seen);
     return false;
   }
+  ARK_DEVICE void fail(const abi::Fault<SignalName>& fault) const {
+    fail_group(p, fault.name, fault.expected, fault.seen);
+  }
+  ARK_DEVICE u64 look(u64 start, const SignalName& name, u32 expected, u32 seen, int patience) const {
+    return look_up(*this, start, p.deadline_ns * patience, {name, expected, seen});
+  }
 };
+
+inline constexpr u32 kPeerPolls = 128;
+using PeerPatience = Patience<kPeerPolls>;
+/// Polls until `ready()`; false when the wait has to end unfulfilled.
+template <class Ready, class Seen>
+ARK_DEVICE bool wait_for_peer(const CollectiveParams& p, const SignalName& name, u32 expected, Ready ready, Seen seen) {
+  return poll<kPeerPolls>(GroupRank{p}, ready, seen, name, expected, 1);
+}
 
 /// Flags of the rings. They count messages, only grow, and may wrap.
 struct RingFlags {
@@ -92,8 +92,6 @@ struct RingFlags {
   }
 };
 
-ARK_DEVICE bool reached(u32 seen, u32 target) { return static_cast<i32>(seen - target) >= 0; }
-
 /// Epochs skip the values of cleared memory; their parity alternates.
 ARK_DEVICE u32 next_epoch(u32 epoch) { return epoch == 0xfffffffdu ? 2u : epoch + 1; }
 
@@ -103,19 +101,34 @@ ARK_DEVICE u32 next_epoch(u32 epoch) { return epoch == 0xfffffffdu ? 2u : epoch 
 ARK_DEVICE int take_seat(const CollectiveParams& p) {
   constexpr u64 kLaterNs = 2000;  // about what the CTAs of a launch begin apart
   if (gridDim.x == static_cast<u32>(p.workers)) return static_cast<int>(blockIdx.x);
-  const u64 start = global_time_ns();
-  while (sm_index() % 2 == 1 && global_time_ns() - start < kLaterNs) {
-  }
+  if (sm_index() % 2 == 1) let_pass(kLaterNs);
   const u32 seat = atomic_add_acq_rel(&p.state->seats, 1);
   if (seat == gridDim.x - 1) store_relaxed(&p.state->seats, 0);
   return static_cast<int>(seat);
 }
 
+/// A packet of a value and two tags.
+ARK_DEVICE void store_tagged(unsigned char* packet, u64 value, u32 tag, u32 other_tag) {
+  const u32 words[4] = {static_cast<u32>(value), tag, static_cast<u32>(value >> 32), other_tag};
+  store_packet(packet, words);
+}
+/// Until rank `from` has stored one with these tags; false when it does not.
+ARK_DEVICE bool wait_tagged(const CollectiveParams& p, const unsigned char* packet, int from, u32 tag, u32 other_tag,
+                            u64& value) {
+  u32 w[4];
+  const auto ready = [&] {
+    load_packet(w, packet);
+    return w[1] == tag && w[3] == other_tag;
+  };
+  const bool came = wait_for_peer(p, {CollectiveWait::kCall, from}, tag, ready, [&] { return w[1]; });
+  value = static_cast<u64>(w[2]) << 32 | w[0];
+  return came;
+}
+
 /// The call packets: tells every peer what this launch does, before the CTA's barrier...
 ARK_DEVICE void announce_call(const CollectiveParams& p, int worker, u32 epoch, int lane) {
   if (worker != 0 || lane >= p.world || lane == p.rank) return;
-  const u32 words[4] = {static_cast<u32>(p.call), epoch, static_cast<u32>(p.call >> 32), epoch};
-  store_packet(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, words);
+  store_tagged(p.base[lane] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + p.rank) * 16, p.call, epoch, epoch);
 }
 
 /// Whether one rank tells with its call how large all pairs are, and the other one tells of each pair apart.
@@ -129,17 +142,10 @@ template <bool kMixes = false>
 ARK_DEVICE u64 hear_calls(const CollectiveParams& p, u32 epoch, int lane) {
   if (lane >= p.world || lane == p.rank) return 0;
   const unsigned char* slot = p.base[p.rank] + p.layout.calls + ((epoch & 1) * abi::kMaxRanks + lane) * 16;
-  Patience patience;
-  u32 w[4];
-  do {
-    load_packet(w, slot);
-    if (w[1] == epoch && w[3] == epoch) {
-      const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
-      if (theirs == p.call || (kMixes && mixes(p, theirs))) return theirs;
-      fail_group(p, {CollectiveWait::kMismatch, lane}, 0, 0, theirs);
-      return 0;
-    }
-  } while (patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1]));
+  u64 theirs;
+  if (!wait_tagged(p, slot, lane, epoch, epoch, theirs)) return 0;
+  if (theirs == p.call || (kMixes && mixes(p, theirs))) return theirs;
+  fail_group(p, {CollectiveWait::kMismatch, lane}, 0, 0, theirs);
   return 0;
 }
 
@@ -159,10 +165,10 @@ ARK_DEVICE void count_in(const CollectiveParams& p) { red_release_add(&p.state->
 ARK_DEVICE void finish_call_alone(const CollectiveParams& p, u32 epoch, int lane) {
   hear_calls(p, epoch, lane);
   if (lane != 0) return;
-  Patience patience;
-  u32 seen;
-  while ((seen = load_acquire(&p.state->entered)) != gridDim.x - 1)
-    if (!patience.again(p, {CollectiveWait::kCall, p.rank}, gridDim.x - 1, seen)) return;
+  const u32 all = gridDim.x - 1;
+  u32 seen = 0;
+  const auto entered = [&] { return (seen = load_acquire(&p.state->entered)) == all; };
+  if (!wait_for_peer(p, {CollectiveWait::kCall, p.rank}, all, entered, [&] { return seen; })) return;
   store_relaxed(&p.state->entered, 0);
   store_relaxed(&p.state->epoch, next_epoch(epoch));
 }
@@ -170,10 +176,6 @@ ARK_DEVICE void finish_call_alone(const CollectiveParams& p, u32 epoch, int lane
 /// What a rank tells another besides its call: two packets. On registered memory, the places of its tensors.
 ARK_DEVICE unsigned char* place_packet(const CollectiveParams& p, int owner, int from, u32 epoch, int which) {
   return p.base[owner] + p.layout.places + (((epoch & 1) * abi::kMaxRanks + from) * 2 + which) * 16;
-}
-ARK_DEVICE void store_tagged(unsigned char* packet, u64 value, u32 tag, u32 other_tag) {
-  const u32 words[4] = {static_cast<u32>(value), tag, static_cast<u32>(value >> 32), other_tag};
-  store_packet(packet, words);
 }
 
 /// An exchange whose pairs may differ: announces the call, and to every peer what goes to it and what is expected of
@@ -189,17 +191,12 @@ ARK_DEVICE void announce_exchange(const CollectiveParams& p, int worker, u32 epo
 ARK_DEVICE void finish_exchange(const CollectiveParams& p, int worker, u32 epoch, int lane) {
   const u64 call = finish_call<true>(p, worker, epoch, lane);
   if (call == 0 || (!p.compares_pairs && call == p.call)) return;
-  Patience patience;
   for (int i = 0; i < 2; i++) {
     const u64 own = i == 0 ? p.parts[lane].receive_bytes : p.parts[lane].send_bytes;
     u64 theirs = abi::count_of_call(call) / p.world;
-    if (theirs == 0) {  // it tells apart
-      const unsigned char* box = place_packet(p, p.rank, lane, epoch, i);
-      u32 w[4];
-      for (load_packet(w, box); w[1] != epoch || w[3] != epoch; load_packet(w, box))
-        if (!patience.again(p, {CollectiveWait::kCall, lane}, epoch, w[1])) return;
-      theirs = static_cast<u64>(w[2]) << 32 | w[0];
-    }
+    if (theirs == 0 &&  // it tells apart
+        !wait_tagged(p, place_packet(p, p.rank, lane, epoch, i), lane, epoch, epoch, theirs))
+      return;
     if (theirs != own)
       fail_group(p, {i == 0 ? CollectiveWait::kSent : CollectiveWait::kExpected, lane}, 0, 0,
                  abi::call_with_count(p.call, theirs), abi::call_with_count(p.call, own));
@@ -232,12 +229,9 @@ struct PointSize {
   }
   ARK_DEVICE void compare() {
     if (!speaks) return;
-    Patience patience;
-    while (w[1] != number || w[3] != ~number) {
-      if (!patience.again(p, {CollectiveWait::kCall, p.peer}, number, w[1])) return;
-      load_packet(w, box(p.rank, p.peer));
-    }
-    const u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+    u64 theirs = static_cast<u64>(w[2]) << 32 | w[0];
+    if ((w[1] != number || w[3] != ~number) && !wait_tagged(p, box(p.rank, p.peer), p.peer, number, ~number, theirs))
+      return;
     if (theirs != bytes)
       fail_group(p, {CollectiveWait::kSent, p.peer}, 0, 0, abi::call_with_count(p.call, theirs), p.call);
   }

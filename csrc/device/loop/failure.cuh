@@ -1,6 +1,7 @@
 // What a launch that has failed says, and to whom: the host, other workers, other ranks, whoever reads its outputs.
 #pragma once
 #include "device/loop/border.cuh"
+#include "device/wait/report.cuh"
 
 namespace ark::device {
 
@@ -8,29 +9,25 @@ namespace ark::device {
 /// record.
 ARK_DEVICE void report_failure(const Worker& worker, const abi::LoopLaunch& loop) {
   const Failure& f = worker.shared.failure;
-  const u32 who = 1 + static_cast<u32>(worker.launch.rank);
-  if (f.first == 0 || atomic_set_first_system(&worker.launch.state->abort, who) != 0) return;
-  abi::ErrorRecord* e = worker.launch.error;
-  e->rank = worker.launch.rank;
-  e->worker = static_cast<i32>(blockIdx.x);
-  e->op = f.name.op;
-  e->tile = f.name.tile;
-  e->counter = f.name.counter;
-  e->expected = f.expected;
-  e->seen = f.seen;
-  if constexpr (kLoop) e->iteration = static_cast<i32>(load_relaxed(&loop.state->gate) >> 1);
-  store_release_system(&e->set, abi::kErrorDeadline);
-  for (int r = 0; kRanks > 1 && r < worker.launch.world; ++r)
-    if (r != worker.launch.rank) store_relaxed_system(&worker.launch.peers[r]->abort, who);
+  const abi::LaunchHeader& launch = worker.launch;
+  const u32 who = abi::abort_about(launch.rank);
+  if (f.first == 0 || atomic_set_first_system(&launch.state->abort, who) != 0) return;
+  publish(launch.error, abi::kErrorDeadline, [&](abi::ErrorRecord& e) {
+    e.rank = launch.rank;
+    e.fault = f.fault;
+    if constexpr (kLoop) e.iteration = static_cast<i32>(load_relaxed(&loop.state->gate) >> 1);
+  });
+  for (int r = 0; kRanks > 1 && r < launch.world; ++r)
+    if (r != launch.rank) store_relaxed_system(&launch.peers[r]->abort, who);
 }
 
 /// Tells the host that another rank gave up, where this one has nothing of its own to say.
 ARK_DEVICE void tell_rank_error(const abi::LaunchHeader& launch) {
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
-  launch.error->rank = launch.rank;
-  launch.error->worker = static_cast<i32>(blockIdx.x);
-  launch.error->seen = load_relaxed_system(&launch.state->abort) - 1;
-  store_release_system(&launch.error->set, abi::kErrorRank);
+  publish(launch.error, abi::kErrorRank, [&](abi::ErrorRecord& e) {
+    e.rank = launch.rank;
+    e.fault.seen = static_cast<u32>(abi::rank_of_abort(load_relaxed_system(&launch.state->abort)));
+  });
 }
 
 /// One warp, after all other workers have left a failed launch.
@@ -50,13 +47,13 @@ ARK_DEVICE void tell_index_error(const abi::LaunchHeader& launch, i32 op, u32 it
   store_relaxed(&launch.state->index_error, 0);
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
   const volatile abi::RunState* state = launch.state;  // written by other workers
-  launch.error->rank = launch.rank;
-  launch.error->worker = static_cast<i32>(blockIdx.x);
-  launch.error->op = op;
-  launch.error->index_value = state->index_value;
-  launch.error->index_limit = state->index_limit;
-  launch.error->iteration = static_cast<i32>(iteration);
-  store_release_system(&launch.error->set, abi::kErrorIndex);
+  publish(launch.error, abi::kErrorIndex, [&](abi::ErrorRecord& e) {
+    e.rank = launch.rank;
+    e.fault.name.op = op;
+    e.index_value = state->index_value;
+    e.index_limit = state->index_limit;
+    e.iteration = static_cast<i32>(iteration);
+  });
 }
 
 }  // namespace ark::device

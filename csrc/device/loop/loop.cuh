@@ -433,11 +433,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
 /// multiple of their targets. After a failure the host zeroes state and counters before it launches again.
 ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots, const abi::LoopLaunch& loop) {
   const bool failed = worker.waiter.failed();
-  if (failed) {  // copies may still be landing in this CTA's memory
-    const u64 start = global_time_ns();
-    while (global_time_ns() - start < 100000) {
-    }
-  }
+  if (failed) let_pass(100'000);  // copies may still be landing in this CTA's memory
   __syncthreads();
   if (threadIdx.x >= 32) return;
   if (threadIdx.x == 0) report_failure(worker, loop);

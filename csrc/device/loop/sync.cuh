@@ -1,24 +1,21 @@
-// Waiting. Every wait of the kernel goes through Waiter: it has a deadline, looks at the abort flag, and the first one
-// that fails says what it waited for. After a failure every wait returns at once, so that all roles walk out by
-// themselves.
+// Waiting in the loop. Every wait of the kernel goes through Waiter, on behalf of its worker (device/wait/poll.cuh); the
+// first one that fails says what it waited for. After a failure every wait returns at once, so that all roles walk out
+// by themselves.
 #pragma once
 #include "device/abi/launch.h"
 #include "device/ptx/ptx.cuh"
+#include "device/wait/poll.cuh"
 
 namespace ark::device {
 
-/// What a wait is for, for the error record; `counter` is a counter's number or one of abi::kWaitPageFull...
-struct WaitName {
-  i32 op = -1, tile = -1, counter = -1;
-};
+using abi::WaitName;
 
 /// Shared between all roles of a CTA (in shared memory). The first wait of the CTA that fails describes itself here;
 /// the CTA tells the others, and the host, when its roles have left (finish_worker).
 struct Failure {
   u32 set;    // every wait looks at it
   u32 first;  // somebody has filled in the rest
-  WaitName name;
-  u32 expected, seen;
+  abi::Fault<WaitName> fault;
 };
 
 // 1: what a wait does when it has to wait for long is a function of its own. There are dozens of waits, each a third of
@@ -45,41 +42,32 @@ inline constexpr bool kLoop = ARK_LOOP != 0;
 inline constexpr int kBorderPatience = 8, kBarrierPatience = kLoop ? 2 * kBorderPatience : 2;
 
 struct Waiter {
+  using Name = WaitName;
   abi::RunState* state;
   Failure* failure;
   u64 deadline_ns;
 
   ARK_DEVICE bool failed() const { return *static_cast<volatile u32*>(&failure->set) != 0; }
 
-  ARK_DEVICE void fail(const WaitName& name, u32 expected, u32 seen) const {
-    if (atomicExch(&failure->first, 1u) == 0) {
-      failure->name = name;
-      failure->expected = expected;
-      failure->seen = seen;
-    }
+  ARK_DEVICE void fail(const abi::Fault<WaitName>& fault) const {
+    if (atomicExch(&failure->first, 1u) == 0) failure->fault = fault;
     *static_cast<volatile u32*>(&failure->set) = 1;
   }
-
-  static constexpr u64 kGiveUp = ~0ull;
-
-  /// Now and then: whether to go on waiting. `start`: what the last call returned, 0 at first.
-  ARK_DEVICE u64 look_up(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
-    if (failed()) return kGiveUp;
-    if ((kRanks > 1 ? load_relaxed_system(&state->abort) : load_relaxed(&state->abort)) != 0) {
-      *static_cast<volatile u32*>(&failure->set) = 1;
-      return kGiveUp;
-    }
-    const u64 now = global_time_ns();
-    if (start == 0) return now;
-    if (now - start <= deadline_ns * patience) return start;
-    fail(name, expected, seen);
-    return kGiveUp;
+  /// In this worker, or in another of this rank or of any.
+  ARK_DEVICE bool aborted() const {
+    if (failed()) return true;
+    if ((kRanks > 1 ? load_relaxed_system(&state->abort) : load_relaxed(&state->abort)) == 0) return false;
+    *static_cast<volatile u32*>(&failure->set) = 1;
+    return true;
   }
+  /// Not so: their words are its own.
+  ARK_DEVICE bool hears(const abi::Fault<WaitName>&) const { return false; }
 
-  /// Polls `ready()` until it is true; false when the deadline passed or somebody else failed. `seen()` is asked only
-  /// then. `patience`: deadlines it may take.
+  ARK_DEVICE u64 look(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const;
   template <class Ready, class Seen>
-  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const;
+  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
+    return poll<64>(*this, ready, seen, name, expected, patience);
+  }
 
   /// The phase of `parity` of a barrier in shared memory.
   ARK_DEVICE bool wait_barrier(u64* barrier, u32 parity, const WaitName& name) const {
@@ -92,7 +80,7 @@ struct Waiter {
     return spin(
         [&] {
           seen = load_acquire(counter);
-          return static_cast<i32>(seen - target) >= 0;
+          return reached(seen, target);
         },
         [&] { return seen; }, name, target, 1);
   }
@@ -102,31 +90,23 @@ struct Waiter {
     return spin(
         [&] {
           seen = load_acquire_system(counter);
-          return static_cast<i32>(seen - target) >= 0;
+          return reached(seen, target);
         },
         [&] { return seen; }, name, target, 1);
   }
 };
 
-/// Waiter::look_up as a function.
+/// look_up as a function.
 __device__ __noinline__ u64 look_up_called(Waiter waiter, u64 start, WaitName name, u32 expected, u32 seen,
                                            int patience) {
-  return waiter.look_up(start, name, expected, seen, patience);
+  return look_up(waiter, start, waiter.deadline_ns * patience, {name, expected, seen});
 }
 
-template <class Ready, class Seen>
-ARK_DEVICE bool Waiter::spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
-  u64 start = 0;
-#pragma unroll 1
-  for (u32 polls = 0;; ++polls) {
-    if (ready()) return true;
-    if ((polls & 63) != 63) continue;
-    if constexpr (ARK_CALLED_WAITS != 0)
-      start = look_up_called(*this, start, name, expected, seen(), patience);
-    else
-      start = look_up(start, name, expected, seen(), patience);
-    if (start == kGiveUp) return false;
-  }
+ARK_DEVICE u64 Waiter::look(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
+  if constexpr (ARK_CALLED_WAITS != 0)
+    return look_up_called(*this, start, name, expected, seen, patience);
+  else
+    return look_up(*this, start, deadline_ns * patience, {name, expected, seen});
 }
 
 }  // namespace ark::device

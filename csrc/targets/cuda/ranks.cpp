@@ -27,16 +27,18 @@ void add_boxes(unsigned char* slots, const plan::Plan& plan, const RankMemory& m
 std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& e) {
   const std::string launch = cat("launch of '", plan.name, "' on rank ", e.rank);
   if (e.set == abi::kErrorRank)
-    return cat(launch, ": rank ", e.seen, " has given up, in this launch or an earlier one. Outputs are not valid");
-  if (e.op < 0 || static_cast<size_t>(e.op) >= plan.ops.size()) return "";
-  const plan::Op& op = plan.ops[static_cast<size_t>(e.op)];
+    return cat(launch, ": rank ", e.fault.seen,
+               " has given up, in this launch or an earlier one. Outputs are not valid");
+  const abi::WaitName& wanted = e.fault.name;
+  if (wanted.op < 0 || static_cast<size_t>(wanted.op) >= plan.ops.size()) return "";
+  const plan::Op& op = plan.ops[static_cast<size_t>(wanted.op)];
   for (int w = 0; w < op.record.num_waits; ++w) {
     const abi::Wait& wait = op.record.wait[w];
-    const int64_t after = int64_t{e.counter} - int64_t{wait.counter};
+    const int64_t after = int64_t{wanted.counter} - int64_t{wait.counter};
     if (wait.rank_stride == 0 || after < 0 || after >= int64_t{plan.world} * wait.rank_stride) continue;
-    return cat(launch, ": rank ", after / wait.rank_stride, " has not sent in time what op ", e.op, " '", op.name,
-               "', tile ", e.tile, ", worker ", e.worker, " waits for (counter ", e.counter, ": expected ", e.expected,
-               ", seen ", e.seen, "). Outputs are not valid");
+    return cat(launch, ": rank ", after / wait.rank_stride, " has not sent in time what op ", wanted.op, " '", op.name,
+               "', tile ", wanted.tile, ", worker ", e.worker, " waits for (counter ", wanted.counter, ": expected ",
+               e.fault.expected, ", seen ", e.fault.seen, "). Outputs are not valid");
   }
   return "";
 }

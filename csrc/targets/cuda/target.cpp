@@ -254,12 +254,12 @@ class CudaExecutable final : public Executable {
 
   std::string describe_index(const abi::ErrorRecord& e) const {
     return cat("index ", e.index_value, " is out of range for size ", e.index_limit, ": graph ", plan_.name,
-               iteration_text(e), ", op ", e.op, " (", op_name(e.op),
+               iteration_text(e), ", op ", e.fault.name.op, " (", op_name(e.fault.name.op),
                "). Such reads gave NaN or 0, such writes were dropped.");
   }
 
-  /// What a wait that is not for a counter was for: see WaitName in device/loop/sync.cuh.
-  static std::string awaited(const abi::ErrorRecord& e) {
+  /// What a wait that is not for a counter was for: see device/abi/wait.h.
+  static std::string awaited(const abi::WaitName& name) {
     static constexpr const char* kOther[] = {"a loaded page",
                                              "a free page",
                                              "a record",
@@ -268,18 +268,19 @@ class CudaExecutable final : public Executable {
                                              "flagged words",
                                              "the consumers of an item",
                                              "the end of an iteration"};
-    if (e.counter >= 0) return cat("counter ", e.counter);
-    const auto place = static_cast<size_t>(-1 - static_cast<int64_t>(e.counter));
+    if (name.counter >= 0) return cat("counter ", name.counter);
+    const auto place = static_cast<size_t>(-1 - static_cast<int64_t>(name.counter));
     return place < std::size(kOther) ? kOther[place] : "?";
   }
 
   std::string describe(const abi::ErrorRecord& e) const {
     if (plan_.world > 1)
       if (const std::string text = describe_ranks(plan_, e); !text.empty()) return text;
+    const auto& [name, expected, seen] = e.fault;
     double deadline_ms = static_cast<double>(deadline_ns_.load(std::memory_order_relaxed)) / 1e6;
     return cat("a wait of the loop kernel passed its deadline of ", deadline_ms, " ms: graph ", plan_.name,
-               iteration_text(e), ", rank ", e.rank, ", worker ", e.worker, ", op ", e.op, " (", op_name(e.op),
-               "), tile ", e.tile, ", ", awaited(e), ": expected ", e.expected, ", saw ", e.seen, ".",
+               iteration_text(e), ", rank ", e.rank, ", worker ", e.worker, ", op ", name.op, " (", op_name(name.op),
+               "), tile ", name.tile, ", ", awaited(name), ": expected ", expected, ", saw ", seen, ".",
                plan_.world > 1 ? " A rank that has not sent in time may be what held it up." : "",
                " The outputs of that run are not valid.");
   }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "device/abi/wait.h"
 #include "targets/rank_memory.h"
 
 namespace ark::targets::host {
@@ -31,7 +32,7 @@ class Peers {
   int gave_up() const {
     if (!any()) return -1;
     std::byte* own = memory_->segments[static_cast<size_t>(memory_->rank)];
-    return static_cast<int>(std::atomic_ref<abi::u32>(state(own)->abort).load(std::memory_order_acquire)) - 1;
+    return abi::rank_of_abort(std::atomic_ref<abi::u32>(state(own)->abort).load(std::memory_order_acquire));
   }
   /// Why nothing more will come from a rank; empty: it may.
   std::string absence(int rank) const { return any() && memory_->absence ? memory_->absence(rank) : std::string(); }
@@ -41,7 +42,7 @@ class Peers {
     for (std::byte* segment : memory_->segments) {
       abi::u32 nobody = 0;
       std::atomic_ref<abi::u32>(state(segment)->abort)
-          .compare_exchange_strong(nobody, static_cast<abi::u32>(memory_->rank) + 1, std::memory_order_acq_rel);
+          .compare_exchange_strong(nobody, abi::abort_about(memory_->rank), std::memory_order_acq_rel);
     }
   }
 

@@ -465,8 +465,8 @@ int job_status(void* handle) {
   CHECK(cudaDeviceSynchronize());
   const abi::ErrorRecord& e = *static_cast<Job*>(handle)->error;
   if (e.set == 0) return 0;
-  std::fprintf(stderr, "wait failed: worker %d tile %d counter %d expected %u seen %u\n", e.worker, e.tile, e.counter,
-               e.expected, e.seen);
+  std::fprintf(stderr, "wait failed: worker %d tile %d counter %d expected %u seen %u\n", e.worker, e.fault.name.tile,
+               e.fault.name.counter, e.fault.expected, e.fault.seen);
   return 1;
 }
 }
