@@ -39,9 +39,9 @@ def ranks_values(rank: int, sizes: tuple[int, ...], dtype: torch.dtype, seed: in
     return made.to(own_device())
 
 
-def check_equal(function: Callable, *arguments: torch.Tensor, launches: int = 3, **options) -> None:
+def check_equal(function: Callable, *arguments: torch.Tensor, launches: int = 3) -> None:
     """The bits of eager, which are those of the group's own calls; launches take turns with memory."""
-    fast = compiled(function, **options)
+    fast = compiled(function)
     for launch in range(launches):
         given = [a if a.dtype == torch.bool else a + launch for a in arguments]
         want, got = function(*given), fast(*given)

@@ -4,6 +4,8 @@ them, and a step of training whose tensors are shared by rows. Fewer workers let
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ark_torch
-from tests.distributed.test_plan_collectives import check_equal, compiled, exchanges, gathered, ranks_values
+from tests.distributed.test_plan_collectives import compiled, exchanges, gathered, ranks_values
 from tests.support.distributed_worker import own_device
 
 FEW_WORKERS = 4
@@ -23,14 +25,14 @@ def types(world: int) -> list[torch.dtype]:
     return [torch.bfloat16] if few else [torch.bfloat16, torch.float32, torch.float16]
 
 
-def rows_of(world: int) -> int:
-    """Enough for few workers with 128 columns; of each rank a multiple of 128."""
-    return max(512, 128 * world)
+def rows_of(world: int, least: int) -> int:
+    """At least so many; of each rank a multiple of 128."""
+    return 128 * world * math.ceil(least / (128 * world))
 
 
-def whole_numbers(rank: int, *sizes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
+def whole_numbers(rank: int, launch: int, sizes: list[tuple[int, ...]], dtype: torch.dtype) -> list[Tensor]:
     """-1, 0 and 1, whose sums of products are exact: their order does not show."""
-    made = (ranks_values(rank, each, torch.float32, seed) for seed, each in enumerate(sizes))
+    made = (ranks_values(rank, each, torch.float32, 10 * launch + i) for i, each in enumerate(sizes))
     return [x.clamp(-1, 1).round().to(dtype) for x in made]
 
 
@@ -52,23 +54,30 @@ def products_that_send(found: list[dict]) -> int:
 
 
 def check_layers(rank: int, rows: int, columns: int, dtype: torch.dtype, **options) -> None:
+    """The bits of eager; launches take turns with memory."""
     k, n = 64, 32
     sizes = [(rows, k), *3 * [(columns, k)], (columns,), (n, columns)]
-    given = whole_numbers(rank, *sizes, dtype=dtype)
-    found, _ = exchanges(lambda *given: check_equal(layers, *given, **options), *given)
+
+    def launches():
+        fast = compiled(layers, **options)
+        for launch in range(3):
+            given = whole_numbers(rank, launch, sizes, dtype)
+            for i, (got, want) in enumerate(zip(fast(*given), layers(*given), strict=True)):
+                assert torch.equal(got, want), f"{dtype}, launch {launch}, result {i}: {got} instead of {want}"
+
+    found, _ = exchanges(launches)
     assert products_that_send(found) == 3, found
 
 
 def scattered_layers(rank: int, world: int) -> None:
-    """The bits of eager."""
+    """Of few tiles, for few workers."""
     for dtype in types(world):
-        check_layers(rank, rows_of(world), 128, dtype, workers=FEW_WORKERS)
+        check_layers(rank, rows_of(world, 512), 128, dtype, workers=FEW_WORKERS)
 
 
 def scattered_layers_of_all_workers(rank: int, world: int) -> None:
-    """Enough tiles for the workers of a GPU, of one rank or of several for each."""
-    rows = 128 * world
-    check_layers(rank, rows * (2048 // rows), 2048, torch.bfloat16)
+    """Enough tiles for all workers of a GPU."""
+    check_layers(rank, rows_of(world, 1280), 2048, torch.bfloat16)
 
 
 class Scattered(torch.autograd.Function):
@@ -112,7 +121,7 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 def scattered_gradients(rank: int, world: int) -> None:
     """A scattered product in either direction; errors against fp64 no larger than eager's but for a rounding."""
-    width, inner, rows = 128, 96, rows_of(world) // world
+    width, inner, rows = 128, 96, rows_of(world, 512) // world
     for dtype in types(world):
         sizes = [(rows, width), (inner, width), (inner,), (width, inner), (rows, width)]
         *inputs, gradient = (ranks_values(rank, each, dtype, seed) for seed, each in enumerate(sizes))
