@@ -49,7 +49,7 @@ def test_layouts(monkeypatch, tmp_path, mode, rows):
 @pytest.mark.parametrize(
     "attention",
     [
-        Attention(8, 2, 1024, 2048, 64, batch=16),  # 512 tiles
+        Attention(8, 2, 256, 2048, 64, batch=16),  # 512 tiles
         Attention(8, 8, 1000, 1000, 64, "causal"),  # a kv head for each query head
     ],
     ids=["many tiles", "no groups"],
