@@ -14,6 +14,7 @@ from tests.conftest import has_extension
 from tests.distributed.test_plan_collectives import check_equal, compiled, gathered, ranks_values
 from tests.support.distributed_worker import own_backend, own_device, run_each, run_ranks, values
 from tests.support.explained_exchanges import EXPLAINED
+from tests.support.scattered_products import SCATTERED
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
@@ -295,6 +296,7 @@ MODELS = [
     rows_that_do_not_divide,
     other_strides,
     an_index_error,
+    *SCATTERED,
 ]
 
 
