@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import gc
 import os
 import tempfile
 import time
@@ -60,6 +61,8 @@ class Job:
 def _main(rank: int, job: Job, queue) -> None:
     global _tell_begin, _on_gpus
     _on_gpus = job.on_gpus
+    gc.freeze()  # what is imported stays: the collector of cycles need not walk it
+    gc.set_threshold(50000, 20, 20)
     faulthandler.dump_traceback_later(START_SECONDS + 1.5 * job.seconds)  # where a rank that hangs does so
     _tell_begin = lambda name: queue.put((rank, "begin", name))
     try:
