@@ -136,23 +136,6 @@ std::string dispatch_text(const Kernel& kernel) {
   return text;
 }
 
-/// `switch (task.record->params.field)` over numbers, with a statement for each.
-template <class Numbers, class Statement>
-std::string switch_text(const std::string& field, const Numbers& numbers, const Statement& statement) {
-  std::string text = cat("        switch (task.record->params.", field, ") {\n");
-  for (const auto& number : numbers) text += cat("          case ", number, ":\n            ", statement(number));
-  return text + "        }\n        return;\n";
-}
-
-/// Pointwise programs that copy have pages in plans of several ranks (device/program/pointwise_copy.cuh).
-std::vector<int> copies_in_bulk(const Kernel& kernel) {
-  std::vector<int> numbers;
-  if (kernel.features.ranks > 1)
-    for (const int code : kernel.uses[kPointwiseUse])
-      if (!copied_from(kernel.code[static_cast<size_t>(code)].program).empty()) numbers.push_back(code);
-  return numbers;
-}
-
 /// `case TaskKind::kX: return X<Programs>::load_...(loader, task);` for every kind that has pages.
 std::string loader_cases(const Kernel& kernel, const char* role) {
   std::string text;
@@ -160,16 +143,20 @@ std::string loader_cases(const Kernel& kernel, const char* role) {
     if (kernel.features.kinds.contains(kind.kind) && kind.loads)
       text += cat("      case TaskKind::k", kind.type, ":\n        return ", kind.type, "<Programs>::", role,
                   "(loader, task);\n");
-  if (const std::vector<int> copies = copies_in_bulk(kernel); !copies.empty())
-    text += cat("      case TaskKind::kPointwise:\n", switch_text("program.program", copies, [&](int number) {
-                  return cat("return Pointwise<OneProgram<Program", number, ">>::", role, "(loader, task);\n");
-                }));
   return text;
 }
 
 std::string consume_text(const std::string& type, bool called) {
   return called ? cat("return call<", type, ">(consumer, task);\n")
                 : cat("return ", type, "::consume(consumer, task);\n");
+}
+
+/// `switch (task.record->params.field)` over numbers, with a statement for each.
+template <class Numbers, class Statement>
+std::string switch_text(const std::string& field, const Numbers& numbers, const Statement& statement) {
+  std::string text = cat("        switch (task.record->params.", field, ") {\n");
+  for (const auto& number : numbers) text += cat("          case ", number, ":\n            ", statement(number));
+  return text + "        }\n        return;\n";
 }
 
 /// A function has 168 registers: too few beside those of a long activation of several rows.

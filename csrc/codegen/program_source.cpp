@@ -34,7 +34,6 @@ class Printer : public ProgramAnalysis {
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true;" : "false;"));
     if (program_.kind == ProgramKind::kPointwise) print_transposed();
-    if (program_.kind == ProgramKind::kPointwise && !flagged_) print_copied();
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)
@@ -68,15 +67,6 @@ class Printer : public ProgramAnalysis {
   std::string reference(int i) const {
     if (info_[i].run) return first_element_ ? cat("r", i) : cat("(r", i, " + i)");
     return cat("r", i, info_[i].scalar ? "" : "[i]");
-  }
-
-  /// Of a program that only copies (device/program/pointwise_copy.cuh).
-  void print_copied() {
-    const std::vector<int> from = copied_from(program_);
-    if (from.empty()) return;
-    std::string numbers;
-    for (const int number : from) numbers += cat(numbers.empty() ? "" : ", ", number);
-    line(cat("  static constexpr int kFrom[] = {", numbers, "};"));
   }
 
   void print_flat(const FlatForm& form) {

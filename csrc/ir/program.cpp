@@ -101,24 +101,6 @@ int longest_vector(const Program& program) {
   return doubles || narrowest == 8 ? 2 : narrowest <= 2 ? 8 : 4;
 }
 
-std::vector<int> copied_from(const Program& program) {
-  constexpr int kUnknown = -2;
-  std::vector<int> from(static_cast<size_t>(program.num_operands), kUnknown);
-  if (program.kind != ProgramKind::kPointwise || program.num_dims != 1) return {};
-  for (const Instr& in : program.instrs) {
-    if (in.op != Opcode::kLoad && in.op != Opcode::kStore) return {};
-    const bool store = in.op == Opcode::kStore;
-    int& of_operand = from[static_cast<size_t>(in.operand)];
-    const bool plain = (store || in.a < 0) && in.b < 0 && in.c < 0 && in.d < 0 && !in.uniform;
-    if (!plain || of_operand != kUnknown) return {};
-    if (store && program.instrs[static_cast<size_t>(in.a)].dtype != in.dtype) return {};
-    of_operand = store ? program.instrs[static_cast<size_t>(in.a)].operand : -1;
-  }
-  const bool known = std::none_of(from.begin(), from.end(), [](int number) { return number == kUnknown; });
-  const bool stores = std::any_of(from.begin(), from.end(), [](int number) { return number >= 0; });
-  return known && stores ? from : std::vector<int>{};
-}
-
 bool has_free_rows(const Program& program) {
   return program.kind == ProgramKind::kPointwise && program.num_dims > 1 &&
          std::none_of(program.instrs.begin(), program.instrs.end(),

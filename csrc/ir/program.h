@@ -170,9 +170,6 @@ inline constexpr int kNumReduceOps = static_cast<int>(ReduceOp::kArgMin) + 1;
 int longest_vector(const Program& program);
 /// A pointwise program that may begin its vectors anywhere in a row: none of its values counts along the row.
 bool has_free_rows(const Program& program);
-/// A pointwise program over one dimension that stores values as it loads them, each operand once: per operand the number
-/// of the one whose values it gets, -1 of those that are loaded. Empty: the program does something else.
-std::vector<int> copied_from(const Program& program);
 /// Scalar arguments that the opcode takes (registers a, b, c); 0 for const, index and root.
 int arity(Opcode op);
 

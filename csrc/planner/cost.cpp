@@ -112,22 +112,11 @@ double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, co
   return tile_seconds_of(op, static_cast<double>(op.bytes), programs, machine);
 }
 
-namespace {
-
-/// Bytes per second that a worker sends: device/program/pointwise_copy.cuh or 16 bytes at a time.
-double sender_rate(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {
-  const bool copies = op.op.record.kind == TaskKind::kPointwise &&
-                      !copied_from(graph.programs[static_cast<size_t>(op.op.record.params.program.program)]).empty();
-  return copies ? machine.worker_copy_bytes_per_second : machine.worker_link_bytes_per_second;
-}
-
-}  // namespace
-
 double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {
   const double tiles = static_cast<double>(std::max<int64_t>(1, num_tiles(op.op.record)));
   const double sent = sent_bytes(graph, op), local = std::max(0.0, static_cast<double>(op.op.bytes) - sent);
   return std::max(tile_seconds_of(op.op, local, graph.programs, machine),
-                  sent / (tiles * sender_rate(graph, op, machine)));
+                  sent / (tiles * machine.worker_link_bytes_per_second));
 }
 
 /// One of `world` boxes is the rank's own. One op sends all of an exchange (verify/exchanges.cpp).

@@ -13,7 +13,6 @@ struct Machine {
   double simple_flops = 40e12;
   double link_bytes_per_second = 350e9;        // stores to other ranks, all workers together
   double worker_link_bytes_per_second = 18e9;  // of one worker, 16 bytes at a time: 15 to 25 measured
-  double worker_copy_bytes_per_second = 44e9;  // by bulk copies
   /// Ops share workers with sends that take the link longer. A layer with eight of 72 us gained nothing (notes/collectives).
   double long_send_seconds = 100e-6;
 };

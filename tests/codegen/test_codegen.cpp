@@ -356,37 +356,9 @@ void copied_prologues() {
   expect_type(text(program([](ProgramBuilder& b) { return b.constant(1); })), "void");
 }
 
-/// Programs that only copy say which operand each one gets its values from; in plans of several ranks loaders fill pages
-/// for them.
-void test_copies() {
-  ProgramBuilder b(ProgramKind::kPointwise, 1, 0, 5);
-  const int x = b.load(0, DType::kBF16), y = b.load(2, DType::kBF16);
-  b.store(1, DType::kBF16, x), b.store(3, DType::kBF16, y), b.store(4, DType::kBF16, y);
-  EXPECT(copied_from(b.program) == std::vector<int>({-1, 0, -1, 2, 2}));
-  const auto is_copy = [&](auto&& change) {
-    Program changed = b.program;
-    change(changed);
-    return !copied_from(changed).empty();
-  };
-  EXPECT(!is_copy([](Program& p) { p.num_dims = 2; }));
-  EXPECT(!is_copy([](Program& p) { p.num_operands = 6; }));               // one that nothing is done with
-  EXPECT(!is_copy([](Program& p) { p.instrs[2].dtype = DType::kF32; }));  // another type
-  EXPECT(!is_copy([](Program& p) { p.instrs[2].d = 0; }));                // not always
-  EXPECT(!is_copy([](Program& p) { p.instrs[0].a = 0; }));                // by an index
-  EXPECT(!is_copy([](Program& p) { p.instrs[4].operand = 3; }));          // stored twice
-  EXPECT(!is_copy([](Program& p) { p.instrs[1].op = Opcode::kConst; }));
-  plan::Plan plan = pointwise_plan(64);
-  plan.programs = {b.program};
-  plan.ops[0].record.size[1] = 1;
-  EXPECT(!contains(codegen::generate(plan, {}).text, "load_dependent(loader, task)"));
-  plan.world = 2;
-  EXPECT(contains(codegen::generate(plan, {}).text, "Pointwise<OneProgram<Program0>>::load_dependent(loader, task)"));
-}
-
 }  // namespace
 
 int main() {
-  test_copies();
   kernels_are_shared();
   ways_of_epilogues();
   flat_operands_are_in_the_source();

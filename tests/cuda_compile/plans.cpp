@@ -70,12 +70,6 @@ NamedPlan pointwise_plan() {
     b.store(1, DType::kBF16, b.op(Opcode::kMul, half, one));
     p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, b), "gelu"));
   }
-  {  // copies, in bulk where there are ranks
-    ProgramBuilder b(ProgramKind::kPointwise, 1, 0, 5);
-    const int x = b.load(0, DType::kBF16), y = b.load(2, DType::kBF16);
-    b.store(1, DType::kBF16, x), b.store(3, DType::kBF16, y), b.store(4, DType::kBF16, y);
-    p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, b), "copies"));
-  }
   return {"pointwise", p};
 }
 

@@ -103,7 +103,7 @@ void test_sends_beside(bool brief) {
                     }};
     planner::Options options;
     options.machine.num_workers = 32;
-    options.machine.link_bytes_per_second = 60e9, options.machine.worker_copy_bytes_per_second = 10e9;
+    options.machine.link_bytes_per_second = 60e9, options.machine.worker_link_bytes_per_second = 10e9;
     options.machine.long_send_seconds = 10e-6;
     const plan::Plan plan = planner::make_plan(c.graph, options);
     const auto computes = [](const std::vector<abi::WorkItem>& list) { return !list.empty() && list[0].op == 0; };

@@ -29,7 +29,7 @@ std::shared_ptr<c10::Event> ProcessGroupArk::queued_on_gpu() const {
   const c10::Device device = impl.getDevice();
   if (!at::detail::getCUDAHooks().hasPrimaryContext(device.index())) return nullptr;
   const c10::Stream stream = impl.getStream(device);
-  if (is_capturing(raw_stream(stream))) return nullptr;
+  if (is_capturing(stream)) return nullptr;
   auto event = std::make_shared<c10::Event>(kCuda);
   event->record(stream);
   return has_ended(*event) ? nullptr : event;

@@ -100,7 +100,7 @@ struct Reducer {
       return wait_watched(p, {CollectiveWait::kArrival, lane}, shared.arrivals, received[lane] + i + 1, seen);
     if (lane != 31 || i < kTiles) return true;
     const auto ready = [&] { return mbarrier_try_wait(&shared.empty[tile], (i / kTiles - 1) & 1); };
-    return wait_for_peer(p, {CollectiveWait::kTile, -1}, i, ready, [] { return 0u; });
+    return wait_for_peer(p, {CollectiveWait::kTile, -1}, i, ready, [] { return 0u; }, kOwnPatience);
   }
 
   ARK_DEVICE void reduce_message(u32 i, int tile, const u32 (&base)[kWorld], int thread) const {
@@ -202,7 +202,7 @@ struct ResultSender {
       } else if (num_sent != num_written && ++idle >= kIdlePolls) {
         bulk_wait<0>();
         arrived(num_sent);
-      } else if (!patience.again(GroupRank{p}, {CollectiveWait::kTile, -1}, i, 0)) {
+      } else if (!patience.again(GroupRank{p}, {CollectiveWait::kTile, -1}, i, 0, kOwnPatience)) {
         return false;
       }
     }

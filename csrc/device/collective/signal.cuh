@@ -59,11 +59,15 @@ struct GroupRank {
 };
 
 inline constexpr u32 kPeerPolls = 128;
+/// Of waits for warps of the own CTA: those that wait for a peer give up first, and name it. (Where processes shared GPUs,
+/// which stop all of them at once, a rank that was missing was not named.)
+inline constexpr int kOwnPatience = 2;
 using PeerPatience = Patience<kPeerPolls>;
 /// Polls until `ready()`; false when the wait has to end unfulfilled.
 template <class Ready, class Seen>
-ARK_DEVICE bool wait_for_peer(const CollectiveParams& p, const SignalName& name, u32 expected, Ready ready, Seen seen) {
-  return poll<kPeerPolls>(GroupRank{p}, ready, seen, name, expected, 1);
+ARK_DEVICE bool wait_for_peer(const CollectiveParams& p, const SignalName& name, u32 expected, Ready ready, Seen seen,
+                              int patience = 1) {
+  return poll<kPeerPolls>(GroupRank{p}, ready, seen, name, expected, patience);
 }
 
 /// Flags of the rings. They count messages, only grow, and may wrap.

@@ -1,8 +1,7 @@
-// kPointwise: a program over `tile` consecutive elements of the flattened domain. Consumers read and write directly, in
-// vectors wherever they are aligned (pointwise_places.cuh); transposed operands go through shared memory
-// (pointwise_transposed.cuh). Only copies of plans of several ranks have pages (pointwise_copy.cuh).
+// kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
+// directly, in vectors wherever they are aligned (pointwise_places.cuh); transposed operands go through shared memory
+// (pointwise_transposed.cuh).
 #pragma once
-#include "device/program/pointwise_copy.cuh"
 #include "device/program/pointwise_flat.cuh"
 #include "device/program/pointwise_places.cuh"
 #include "device/program/pointwise_transposed.cuh"
@@ -12,29 +11,16 @@ namespace ark::device {
 
 template <class Programs>
 struct Pointwise {
-  static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
-    with_copy(task, [&](const auto& copy) __attribute__((always_inline)) { loader.skip(copy.pages()); });
-  }
-  static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
-    with_copy(task, [&](const auto& copy) __attribute__((always_inline)) { copy.load(loader); });
-  }
+  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
+  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
-      if constexpr (copies_in_bulk<decltype(program)>())
-        if (const BulkCopy<decltype(program)> copy(task); copy.bytes != 0) return copy.store(consumer);
-      consumer.wait_for_item(task);
-      run<decltype(program)>(consumer, task);
-    });
+    consumer.wait_for_item(task);
+    Programs::pointwise(task.record->params.program.program,
+                        [&](auto program) __attribute__((always_inline)) { run<decltype(program)>(consumer, task); });
   }
 
  private:
-  template <class F>
-  static ARK_DEVICE void with_copy(const Task& task, F&& f) {
-    Programs::pointwise(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {
-      if constexpr (copies_in_bulk<decltype(program)>()) f(BulkCopy<decltype(program)>(task));
-    });
-  }
   template <class P>
   static constexpr ARK_DEVICE bool has_row_values() {
     if constexpr (P::kFlat) return P::kRowValues;

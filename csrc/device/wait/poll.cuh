@@ -57,9 +57,10 @@ struct Patience {
 
   /// False when the wait has to end unfulfilled. To be called after every poll that said no.
   template <class Party>
-  ARK_DEVICE bool again(const Party& party, const typename Party::Name& name, u32 expected, u32 seen) {
+  ARK_DEVICE bool again(const Party& party, const typename Party::Name& name, u32 expected, u32 seen,
+                        int patience = 1) {
     if ((++polls & (kPolls - 1)) != 0) return true;
-    start = party.look(start, name, expected, seen, 1);
+    start = party.look(start, name, expected, seen, patience);
     return start != kGiveUp;
   }
 };

@@ -115,9 +115,9 @@ c10::Stream CudaGroup::own_stream(int key) {
 
 /// Collectives of a group run one after the other, whatever their streams; those of a graph by its own edges.
 void CudaGroup::follow(c10::Stream stream) {
-  const bool captured = is_capturing(raw_stream(stream));
+  const bool captured = is_capturing(stream);
   std::optional<c10::Stream>& last = captured ? last_captured_ : last_;
-  if (last && *last != stream && is_capturing(raw_stream(*last)) == captured) {
+  if (last && *last != stream && is_capturing(*last) == captured) {
     c10::Event end(c10::DeviceType::CUDA);
     end.record(*last);
     end.block(stream);
@@ -310,7 +310,7 @@ bool CudaGroup::streams_end(comm::Clock::time_point deadline) {
   for (auto& [key, stream] : streams_) streams.push_back(stream);
   if (last_) streams.push_back(*last_);
   for (const c10::Stream& stream : streams) {
-    if (is_capturing(raw_stream(stream))) continue;
+    if (is_capturing(stream)) continue;
     c10::Event end(c10::DeviceType::CUDA);
     end.record(stream);
     for (; !has_ended(end); std::this_thread::sleep_for(std::chrono::microseconds(100)))

@@ -5,10 +5,12 @@
 #include <pybind11/pybind11.h>
 
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "base/check.h"
 #include "bindings/distributed/support/profiling_title.h"
+#include "cuda/device.h"
 
 namespace ark::bindings {
 
@@ -29,10 +31,25 @@ cuda::Stream raw_stream(const c10::Stream& stream) {
   return found->second;
 }
 
-bool is_capturing(cuda::Stream stream) {
+namespace {
+
+/// Of a thread without one, as autograd's may be before its first work, a default stream cannot be asked.
+cuda::Context context_of(c10::DeviceIndex device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, cuda::Context> known;
+  const std::lock_guard lock(mutex);
+  auto [found, inserted] = known.try_emplace(device, nullptr);
+  if (found->second == nullptr) found->second = cuda::open_gpu(device).context;
+  return found->second;
+}
+
+}  // namespace
+
+bool is_capturing(const c10::Stream& stream) {
+  const cuda::ContextScope scope(context_of(stream.device_index()));
   cuda::CaptureStatus status = cuda::CaptureStatus::kNone;
   unsigned long long id = 0;
-  cuda::check_result(cuda::driver().stream_capture_info(stream, &status, &id, nullptr, nullptr, nullptr),
+  cuda::check_result(cuda::driver().stream_capture_info(raw_stream(stream), &status, &id, nullptr, nullptr, nullptr),
                      "cuStreamGetCaptureInfo");
   return status == cuda::CaptureStatus::kActive;
 }
@@ -67,7 +84,7 @@ CudaWork::CudaWork(int rank, c10d::OpType type, uint64_t sequence, std::vector<a
 c10::Event& CudaWork::end() {
   std::lock_guard lock(mutex_);
   if (!end_) {
-    captured_ = is_capturing(raw_stream(stream_));
+    captured_ = is_capturing(stream_);
     end_.emplace(c10::DeviceType::CUDA);
     end_->record(stream_);
   }

@@ -16,7 +16,7 @@ namespace ark::bindings {
 /// The raw handle of a stream of torch.
 cuda::Stream raw_stream(const c10::Stream& stream);
 /// Whether a graph is being recorded from the stream.
-bool is_capturing(cuda::Stream stream);
+bool is_capturing(const c10::Stream& stream);
 /// Asks without ending the graph that another thread may be recording.
 bool has_ended(const c10::Event& event);
 
