@@ -16,7 +16,7 @@ class Backoff {
   template <class Check>
   void pause(Check&& check) {
     if (++polls_ < kSpins) return;
-    if (polls_ % kPollsBetweenChecks == 0) check();
+    if ((polls_ - kSpins) % kPollsBetweenChecks == 0) check();  // at once where it no longer spins
     if (polls_ < kPollsAwake)
       std::this_thread::yield();
     else

@@ -48,8 +48,16 @@ GpuInfo open_gpu(int ordinal) {
   gpu.arch = "sm_90a";
   gpu.multiprocessors = attribute(DeviceAttribute::kMultiprocessorCount, gpu.device);
   gpu.max_shared_bytes = attribute(DeviceAttribute::kMaxSharedMemoryPerBlockOptin, gpu.device);
-  check_result(api.primary_context_retain(&gpu.context, gpu.device), "cuDevicePrimaryCtxRetain");
+  gpu.context = primary_context(ordinal);
   return gpu;
+}
+
+Context primary_context(int ordinal) {
+  Device device = 0;
+  Context context = nullptr;
+  check_result(driver().device_get(&device, ordinal), "cuDeviceGet");
+  check_result(driver().primary_context_retain(&context, device), "cuDevicePrimaryCtxRetain");
+  return context;
 }
 
 DeviceMemory::DeviceMemory(Context context, size_t size_bytes) : context_(context), size_bytes_(size_bytes) {

@@ -16,6 +16,8 @@ struct GpuInfo {
 /// Throws DeviceError when there is no such device, UnsupportedError when it is no sm_90 or lacks cooperative launches.
 /// Retains the primary context for the life of the process.
 GpuInfo open_gpu(int ordinal);
+/// The primary context of any GPU, retained for the life of the process.
+Context primary_context(int ordinal);
 
 /// Device memory outside torch's allocator, for what outlives calls (records, lists, constants, states of captured
 /// launches). May be allocated and filled while a stream is being captured.

@@ -21,7 +21,8 @@ struct FaultRecord {
   Fault<Name> fault;
 };
 
-/// What an abort word says, 0 being that nobody has failed: which rank it was about. The first to fail stands.
+/// What an abort word between ranks says, 0 being that nobody has failed: which rank it was about, or, of the loop
+/// (RunState::abort), which rank gave up. CollectiveState::abort is 1.
 ARK_HOST_DEVICE inline constexpr u32 abort_about(i32 rank) { return static_cast<u32>(rank) + 1; }
 ARK_HOST_DEVICE inline constexpr i32 rank_of_abort(u32 about) { return static_cast<i32>(about) - 1; }
 

@@ -59,8 +59,8 @@ struct GroupRank {
 };
 
 inline constexpr u32 kPeerPolls = 128;
-/// Of waits for warps of the own CTA: those that wait for a peer give up first, and name it. (Where processes shared GPUs,
-/// which stop all of them at once, a rank that was missing was not named.)
+/// Of waits for the own CTAs and their warps: who waits for a peer gives up first, and names it. (Where processes shared
+/// GPUs, which stop all of them at once, a rank that was missing was not named.)
 inline constexpr int kOwnPatience = 2;
 using PeerPatience = Patience<kPeerPolls>;
 /// Polls until `ready()`; false when the wait has to end unfulfilled.
@@ -172,7 +172,7 @@ ARK_DEVICE void finish_call_alone(const CollectiveParams& p, u32 epoch, int lane
   const u32 all = gridDim.x - 1;
   u32 seen = 0;
   const auto entered = [&] { return (seen = load_acquire(&p.state->entered)) == all; };
-  if (!wait_for_peer(p, {CollectiveWait::kCall, p.rank}, all, entered, [&] { return seen; })) return;
+  if (!wait_for_peer(p, {CollectiveWait::kCall, p.rank}, all, entered, [&] { return seen; }, kOwnPatience)) return;
   store_relaxed(&p.state->entered, 0);
   store_relaxed(&p.state->epoch, next_epoch(epoch));
 }

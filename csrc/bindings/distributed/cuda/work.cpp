@@ -33,13 +33,14 @@ cuda::Stream raw_stream(const c10::Stream& stream) {
 
 namespace {
 
-/// Of a thread without one, as autograd's may be before its first work, a default stream cannot be asked.
+/// In a thread without one, as autograd's may be before its first work, a default stream cannot be asked. Of any GPU:
+/// barriers of the host ask too.
 cuda::Context context_of(c10::DeviceIndex device) {
   static std::mutex mutex;
-  static std::map<c10::DeviceIndex, cuda::Context> known;
+  static auto& known = *new std::map<c10::DeviceIndex, cuda::Context>;  // for groups that outlive it, never destroyed
   const std::lock_guard lock(mutex);
   auto [found, inserted] = known.try_emplace(device, nullptr);
-  if (found->second == nullptr) found->second = cuda::open_gpu(device).context;
+  if (found->second == nullptr) found->second = cuda::primary_context(device);
   return found->second;
 }
 
