@@ -4,12 +4,12 @@
 
 #include "device/abi/roles.h"
 #include "planner/planner.h"
-#include "planner/verify/verify_plan.h"
 #include "support/check.h"
 #include "support/exchange_graphs.h"
 #include "support/plan_brute.h"
 #include "support/rank_evaluator.h"
 #include "support/rank_threads.h"
+#include "support/verify_plans.h"
 
 using namespace ark;
 using namespace ark::test;
@@ -66,15 +66,6 @@ void test_plan(DType dtype) {
       EXPECT(block >= last_block - 3);
       last_block = std::max(last_block, block);
     }
-  }
-}
-
-std::string complaint(const plan::Plan& plan) {
-  try {
-    planner::verify_plan(plan, planner::VerifyLevel::kFull);
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
   }
 }
 

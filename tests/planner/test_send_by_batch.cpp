@@ -6,12 +6,12 @@
 #include "planner/exchange_report.h"
 #include "planner/planner.h"
 #include "planner/verify/ranks.h"
-#include "planner/verify/verify_plan.h"
 #include "support/check.h"
 #include "support/exchange_graphs.h"
 #include "support/plan_brute.h"
 #include "support/rank_evaluator.h"
 #include "support/rank_threads.h"
+#include "support/verify_plans.h"
 
 using namespace ark;
 using namespace ark::test;
@@ -82,15 +82,6 @@ void test_plan(DType dtype) {
       EXPECT(block >= last_block - 3);
       last_block = std::max(last_block, block);
     }
-  }
-}
-
-std::string complaint(const plan::Plan& plan) {
-  try {
-    planner::verify_plan(plan, planner::VerifyLevel::kFull);
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
   }
 }
 

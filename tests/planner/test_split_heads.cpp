@@ -4,10 +4,10 @@
 
 #include "device/abi/roles.h"
 #include "planner/planner.h"
-#include "planner/verify/verify_plan.h"
 #include "support/check.h"
 #include "support/graph_builder.h"
 #include "support/plan_brute.h"
+#include "support/verify_plans.h"
 
 using namespace ark;
 using namespace ark::test;
@@ -68,20 +68,11 @@ void test_choice() {
   }
 }
 
-/// It pays: the same plan on a machine for which nothing is split, the longest tile's time after all others'.
+/// Few kv heads take about as long as many, of which nothing is split.
 void test_time() {
   const double split = plan_of({}).predicted_ms, even = plan_of({.kv_heads = 8}).predicted_ms;
   std::printf("2 kv heads %.3f ms, 8 kv heads %.3f ms\n", split, even);
   EXPECT(split < 1.15 * even);
-}
-
-std::string complaint(const plan::Plan& plan) {
-  try {
-    planner::verify_plan(plan, planner::VerifyLevel::kFull);
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
 }
 
 void test_proof() {

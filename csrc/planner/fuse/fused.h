@@ -2,8 +2,10 @@
 // programs, its operands (strides over the op's iteration domain) and its parameters in sizes; it has no tile grid, no
 // waits, no worker and no addresses yet. Operand::slot holds a StorageId.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -67,6 +69,14 @@ inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {
 inline bool sends_by_batch(const FusedGraph& graph, const FusedOp& op) {
   return plan::kind_of(op.op.record).order == plan::Order::kGroupsOfM &&
          op.op.record.params.matmul.batch == graph.world && is_exchange(graph, op);
+}
+
+/// Of a program among these, to which it is added where no equal one is there.
+inline int number_of(std::vector<Program>& programs, Program program) {
+  const auto known = std::ranges::find(programs, program);
+  const auto number = static_cast<int>(known - programs.begin());
+  if (known == programs.end()) programs.push_back(std::move(program));
+  return number;
 }
 
 /// Contract: takes a verified, bound graph. Afterwards every node is computed by exactly one op or by the ops that read

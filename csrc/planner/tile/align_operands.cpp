@@ -81,9 +81,7 @@ class Aligner {
     program.num_operands = 2;
     program.instrs = {{.op = Opcode::kLoad, .dtype = dtype, .operand = 0},
                       {.op = Opcode::kStore, .dtype = dtype, .a = 0, .operand = 1}};
-    const auto found = std::find(graph_.programs.begin(), graph_.programs.end(), program);
-    const int number = static_cast<int>(found - graph_.programs.begin());
-    if (found == graph_.programs.end()) graph_.programs.push_back(program);
+    const int number = number_of(graph_.programs, std::move(program));
 
     FusedOp op;
     op.op.name = "align " + graph_.storages[x.slot].name;
@@ -185,6 +183,15 @@ void align_operands(Draft& draft, const Options& options) {
     ops.push_back(std::move(op));
   }
   graph.ops = std::move(ops);
+}
+
+signed char attention_vector(const abi::Operand& x) {
+  if (x.slot == abi::kNoSlot || x.stride[3] != 1) return x.vector;
+  const int64_t most = 16 / size_bytes(static_cast<DType>(x.dtype));
+  for (int64_t v = most; v > 1; v /= 2)
+    if (x.offset % v == 0 && x.stride[0] % v == 0 && x.stride[1] % v == 0 && x.stride[2] % v == 0)
+      return static_cast<signed char>(v);
+  return 1;
 }
 
 }  // namespace ark::planner

@@ -17,6 +17,8 @@ bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t bat
 /// Of a product: all batches have one b, and follow each other as rows of a. Maps of both have one batch then. The
 /// kernels of several ranks know it, for large tiles (split_by_boxes.h).
 bool share_b(const FusedGraph& graph, const FusedOp& op);
+/// Elements of the innermost dimension of a tensor of attention that may be moved at once.
+signed char attention_vector(const abi::Operand& x);
 /// Both operands of a product.
 bool are_tma_addressable(const FusedGraph& graph, const FusedOp& op);
 

@@ -229,10 +229,7 @@ void join_sum(const FusedOp& sum, bool keep, std::vector<Program>& programs, Fus
   const int64_t m = sum.op.record.size[1], n = sum.op.record.size[2];
   const int replaced = reading_operand(row, rows, to, m, n);
   check(replaced >= 0, "op '", row.op.name, "' does not read the rows of '", sum.op.name, "'");
-  Program joined = SumJoiner(sum, sums, row, replaced).run(rows, keep);
-  const auto found = std::find(programs.begin(), programs.end(), joined);
-  const int number = static_cast<int>(found - programs.begin());
-  if (found == programs.end()) programs.push_back(std::move(joined));
+  const int number = number_of(programs, SumJoiner(sum, sums, row, replaced).run(rows, keep));
   row.op.record.params.program.program = number;
   row.op.programs = {number};
   row.op.bytes += sum.op.bytes - m * n * size_bytes(static_cast<DType>(to.dtype));

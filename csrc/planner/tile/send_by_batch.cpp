@@ -106,13 +106,6 @@ Program storing_by_batch(Program program, int store, const std::vector<int16_t>&
   return program;
 }
 
-int number_of(FusedGraph& graph, Program program) {
-  const auto known = std::ranges::find(graph.programs, program);
-  const auto number = static_cast<int>(known - graph.programs.begin());
-  if (known == graph.programs.end()) graph.programs.push_back(std::move(program));
-  return number;
-}
-
 /// Rows of each rank; 0: the product stays as it is.
 int64_t rows_of_rank(const FusedGraph& graph, const FusedOp& op, const Send& send, const Options& options) {
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
@@ -149,11 +142,10 @@ void store_in_boxes(FusedGraph& graph, FusedOp& op, const Send& send, int64_t ro
     if (rank > 0) op.op.operands.push_back(out), op.access.push_back(Access::kWrite);
     op.op.operands[static_cast<size_t>(p.first_operand + boxes[rank])] = out;
   }
-  const int number = number_of(graph, std::move(program));
+  const int number = number_of(graph.programs, std::move(program));
   std::ranges::replace(op.op.programs, p.program, number);
   p.program = number;
-  const FusedOp& sender = graph.ops[send.op];
-  op.op.name += "+" + sender.op.name;
+  op.op.name += "+" + graph.ops[send.op].op.name;
 }
 
 void erase_op(FusedGraph& graph, size_t op) {

@@ -6,6 +6,7 @@
 
 #include "planner/cost.h"
 #include "planner/extents.h"
+#include "planner/tile/align_operands.h"
 #include "planner/tile/tile.h"
 
 namespace ark::planner {
@@ -18,6 +19,7 @@ constexpr double kSumSeconds = 5e-6;
 /// Of dk and of dv; the op that adds them reads all.
 constexpr int kMostParts = 8;
 
+/// Of dk and dv together, which have 2 bytes each.
 int64_t elements(const abi::AttentionParams& p) {
   return int64_t{p.batch} * p.kv_heads * p.keys * (int64_t{p.head_dim} + p.value_dim);
 }
@@ -76,7 +78,7 @@ class HeadSplitter {
     abi::ProgramParams& params = sum.op.record.params.program;
     params = {};
     params.num_dims = program.num_dims;
-    params.program = number_of(std::move(program));
+    params.program = number_of(graph_.programs, std::move(program));
     sum.op.programs = {params.program};
     sum.op.bytes = 2 * elements(params_) * (parts_ + 1);
     op_.op.name += ".parts";
@@ -131,13 +133,6 @@ class HeadSplitter {
     whole = parts;
   }
 
-  int number_of(Program program) {
-    const auto known = std::ranges::find(graph_.programs, program);
-    const auto number = static_cast<int>(known - graph_.programs.begin());
-    if (known == graph_.programs.end()) graph_.programs.push_back(std::move(program));
-    return number;
-  }
-
   FusedGraph& graph_;
   FusedOp& op_;
   const abi::AttentionParams params_;
@@ -145,15 +140,6 @@ class HeadSplitter {
 };
 
 }  // namespace
-
-signed char attention_vector(const abi::Operand& x) {
-  if (x.slot == abi::kNoSlot || x.stride[3] != 1) return x.vector;
-  const int64_t most = 16 / size_bytes(static_cast<DType>(x.dtype));
-  for (int64_t v = most; v > 1; v /= 2)
-    if (x.offset % v == 0 && x.stride[0] % v == 0 && x.stride[1] % v == 0 && x.stride[2] % v == 0)
-      return static_cast<signed char>(v);
-  return 1;
-}
 
 void split_heads(FusedGraph& graph, const Options& options) {
   std::vector<FusedOp> ops;

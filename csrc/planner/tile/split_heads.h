@@ -10,7 +10,4 @@ namespace ark::planner {
 /// Where the longest tile takes longer than the machine for all of them. Before grids are set.
 void split_heads(FusedGraph& graph, const Options& options);
 
-/// Elements of the innermost dimension of a tensor of attention that may be moved at once.
-signed char attention_vector(const abi::Operand& x);
-
 }  // namespace ark::planner

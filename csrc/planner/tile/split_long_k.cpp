@@ -110,7 +110,7 @@ class KSplitter {
     program.num_dims = 3;
     program.num_operands = 1;
     program.instrs = {{.op = Opcode::kRoot}, {.op = Opcode::kStore, .a = 0, .operand = 0}};
-    p.program = number_of(std::move(program));
+    p.program = number_of(graph_.programs, std::move(program));
     op.op.programs = {p.program};
     return op;
   }
@@ -155,7 +155,7 @@ class KSplitter {
     abi::ProgramParams& params = op.op.record.params.program;
     params = {};
     params.num_dims = 3;
-    params.program = number_of(std::move(program));
+    params.program = number_of(graph_.programs, std::move(program));
     op.op.programs = {params.program};
     return op;
   }
@@ -189,13 +189,6 @@ class KSplitter {
       total = total < 0 ? loaded : append(program, {.op = Opcode::kAdd, .a = total, .b = loaded});
     }
     return total;
-  }
-
-  int number_of(Program program) {
-    const auto found = std::find(graph_.programs.begin(), graph_.programs.end(), program);
-    if (found != graph_.programs.end()) return static_cast<int>(found - graph_.programs.begin());
-    graph_.programs.push_back(std::move(program));
-    return static_cast<int>(graph_.programs.size()) - 1;
   }
 
   FusedGraph& graph_;

@@ -297,9 +297,7 @@ class Splitter {
     program.num_dims = num_dims;
     program.reduce_dims = reduce_dims;
     program.num_operands = static_cast<int>(op.op.operands.size());
-    auto found = std::find(graph_.programs.begin(), graph_.programs.end(), program);
-    const int number = static_cast<int>(found - graph_.programs.begin());
-    if (found == graph_.programs.end()) graph_.programs.push_back(std::move(program));
+    const int number = planner::number_of(graph_.programs, std::move(program));
     abi::ProgramParams& params = op.op.record.params.program;
     params.program = number;
     params.num_dims = num_dims;
