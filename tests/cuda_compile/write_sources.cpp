@@ -1,5 +1,5 @@
 // write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu. Each also as
-// one of ranks and as a loop.
+// one of ranks and as a loop, but for those whose rows go to ranks.
 #include <fstream>
 #include <iostream>
 
@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     plans.back().name += "_loop";
     plans.back().plan.loop.carried = {0};
   }
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::scattered_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {
       const ark::codegen::Source source = ark::codegen::generate(named.plan, {.trace = trace});
