@@ -53,9 +53,26 @@ FAST = (  # of those nevertheless
 )
 
 
+# What a worker is busy with for long. Workers take the tests in order: begun last it would leave the other cores idle.
+FIRST = (
+    "test_thread_sanitizer.py",
+    "distributed/test_plan_",
+    "benchmarks/test_tables.py",
+    "cuda_compile/",
+    "test_examples.py",
+    "frontend/test_generate",
+)
+
+
+def path_of(item) -> str:
+    return item.nodeid.partition("tests/")[2]
+
+
 def pytest_collection_modifyitems(items):
+    rank = lambda item: next((i for i, start in enumerate(FIRST) if path_of(item).startswith(start)), len(FIRST))
+    items.sort(key=rank)
     for item in items:
-        path = item.nodeid.partition("tests/")[2]
+        path = path_of(item)
         if path.startswith(SLOW) and not path.startswith(FAST):
             item.add_marker(pytest.mark.slow)
 

@@ -53,7 +53,7 @@ def build_tests(targets: list[str]) -> Path:
     assert "-D_GLIBCXX_ASSERTIONS" in (objects / "build.ninja").read_text(), (
         f"ARK_CHECK_BOUNDS=1, but {objects} is of a build without it: run make setup"
     )
-    return build(ROOT / "build/cpp_setup", targets, f"-DARK_CORE_OBJECTS={objects}")
+    return build(ROOT / "build/cpp_setup", targets, "-DARK_UNITS=ON", f"-DARK_CORE_OBJECTS={objects}")
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,9 @@ def sanitized(programs: Path) -> Path:  # noqa: F811
         pytest.skip(f"{compiler} has no ThreadSanitizer")
     targets = ["test_saved_plans", "test_host_exchanges", "test_host_loops", "test_comm", "test_dma"]
     # what one thread runs (planner, codegen, ir), or nobody here (CUDA), comes from the build without the sanitizer
-    return build(BUILD, targets, "-DARK_SANITIZE=thread", f"-DARK_PLAIN_CORE={programs / 'libark_core.a'}")
+    return build(
+        BUILD, targets, "-DARK_SANITIZE=thread", "-DARK_UNITS=ON", f"-DARK_PLAIN_CORE={programs / 'libark_core.a'}"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,8 @@ struct RowOperand {
   std::vector<int64_t> strides;
   int vector = 1;
 };
+/// x / sqrt(mean(x^2)) * w of rows of 2048, as a program of rows or a prologue.
+ProgramBuilder rms_norm(ProgramKind kind);
 /// How rows are walked follows from their length, their number and the strides of the operands.
 plan::Op row_op(int program, const std::string& name, const std::vector<int64_t>& sizes, int reduce_dims,
                 const std::vector<RowOperand>& operands);
@@ -87,6 +89,8 @@ plan::Op row_op(int program, const std::string& name, const std::vector<int64_t>
 /// Every program-shaped kind with every opcode; norms, softmax, column sums, few-row matmuls of each type and size
 /// class, decode attention, attention of any size.
 std::vector<NamedPlan> plans();
+/// Products of few rows: every size, and one, eight and sixteen rows in two layers.
+std::vector<NamedPlan> row_product_plans();
 /// Products, epilogues and attention of a training step, forward and backward; fp32 products beside them.
 std::vector<NamedPlan> training_plans();
 /// Small tiles of products: in every layout, and beside the other tiles and attention.

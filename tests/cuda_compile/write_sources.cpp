@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<ark::cuda_compile::NamedPlan> plans = ark::cuda_compile::plans();
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::row_product_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::training_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::small_tile_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::short_row_plans()) plans.push_back(plan);
