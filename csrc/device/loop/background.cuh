@@ -62,12 +62,21 @@ class BackgroundSender {
   /// Piece by piece until `ready()` or all is sent. (What it waits for has its deadline in the waits of others.)
   template <class Ready>
   ARK_DEVICE void send_until(Ready ready_now) {
-    while (!done() && !__any_sync(~0u, worker_.waiter.failed()) && !__all_sync(~0u, ready_now())) {
+    if (done()) return;
+    Runs runs;
+    bool known = false;
+    while (!__any_sync(~0u, worker_.waiter.failed()) && !__all_sync(~0u, ready_now())) {
       if (state().end == 0) {
         if (!ready()) continue;
         begin_item();
       }
-      copy_piece();
+      if (!known) runs = find_runs();
+      known = true;
+      copy_piece(runs);
+      if (state().at < state().end) continue;
+      end_item();
+      if (done()) return;
+      known = false;
     }
   }
   /// All that is left.
@@ -77,11 +86,20 @@ class BackgroundSender {
         wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, state().index}, item().first, 1, true);
         begin_item();
       }
-      copy_piece();
+      const Runs runs = find_runs();
+      while (state().at < state().end) copy_piece(runs);
+      end_item();
     }
   }
 
  private:
+  /// Where an item's operands begin: lane i has the address of operand i. (The waits of others drop what the L1 holds, so
+  /// that each look at a record goes to the L2: with one for every piece, a piece took 3 us.)
+  struct Runs {
+    unsigned char* address;
+    u32 boxes;  // bit i: operand i is one
+    int count;
+  };
   static constexpr int kPieces = 3;  // vectors of a lane under way; 4 take a register too many
 
   ARK_DEVICE SentInBackground& state() const { return worker_.shared.sent; }
@@ -93,7 +111,8 @@ class BackgroundSender {
 
   ARK_DEVICE bool ready() const;
   ARK_DEVICE void begin_item() const;
-  ARK_DEVICE void copy_piece() const;
+  ARK_DEVICE Runs find_runs() const;
+  ARK_DEVICE void copy_piece(const Runs& runs) const;
   ARK_DEVICE void end_item() const;
 
   const Worker& worker_;
@@ -138,18 +157,22 @@ ARK_DEVICE void BackgroundSender::begin_item() const {
   __syncwarp();
 }
 
-ARK_DEVICE void BackgroundSender::copy_piece() const {
+ARK_DEVICE BackgroundSender::Runs BackgroundSender::find_runs() const {
   const abi::OpRecord& r = record();
-  const abi::Operand* operand = reinterpret_cast<const abi::Operand*>(&r + 1);
-  const abi::Operand* const operands_end = operand + r.num_operands;
+  const abi::Operand& operand = reinterpret_cast<const abi::Operand*>(&r + 1)[min(lane(), r.num_operands - 1)];
+  const i64 begin = slot_address(worker_, slots_, operand.slot) + operand.offset * element_bytes(operand.dtype);
+  return {reinterpret_cast<unsigned char*>(begin), __ballot_sync(~0u, (operand.slot & abi::kBoxSlot) != 0),
+          r.num_operands};
+}
+
+ARK_DEVICE void BackgroundSender::copy_piece(const Runs& runs) const {
   const int first = state().at + lane(), left = state().end - first;
   Raw<16> piece[kPieces];
 #pragma unroll 1
-  for (; operand < operands_end; ++operand) {
-    const u32 slot = operand->slot;
-    unsigned char* const run = reinterpret_cast<unsigned char*>(
-        slot_address(worker_, slots_, slot) + operand->offset * element_bytes(operand->dtype) + i64{first} * 16);
-    const bool box = (slot & abi::kBoxSlot) != 0;
+  for (int x = 0; x < runs.count; ++x) {
+    const u64 begin = __shfl_sync(~0u, reinterpret_cast<u64>(runs.address), x);
+    unsigned char* const run = reinterpret_cast<unsigned char*>(begin) + i64{first} * 16;
+    const bool box = (runs.boxes >> x & 1) != 0;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if (i * 32 < left) {
@@ -162,7 +185,6 @@ ARK_DEVICE void BackgroundSender::copy_piece() const {
   __syncwarp();
   if (lane() == 0) state().at += 32 * kPieces;
   __syncwarp();
-  if (state().at >= state().end) end_item();
 }
 
 ARK_DEVICE void BackgroundSender::end_item() const {
