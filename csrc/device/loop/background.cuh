@@ -59,24 +59,23 @@ class BackgroundSender {
 
   ARK_DEVICE bool done() const { return item().record == abi::kEnd; }
 
-  /// Piece by piece until `ready()` or all is sent. (What it waits for has its deadline in the waits of others.)
-  template <class Ready>
-  ARK_DEVICE void send_until(Ready ready_now) {
-    if (done()) return;
-    Runs runs;
-    bool known = false;
-    while (!__any_sync(~0u, worker_.waiter.failed()) && !__all_sync(~0u, ready_now())) {
+  /// Piece by piece until `enough()` or all is sent. (What it waits for has its deadline in the waits of others.)
+  template <class Enough>
+  ARK_DEVICE void send_until(Enough enough) {
+    const auto leave = [&] { return __any_sync(~0u, worker_.waiter.failed() || enough()); };
+    while (!done()) {
       if (state().end == 0) {
-        if (!ready()) continue;
+        do
+          if (leave()) return;
+        while (!ready());
         begin_item();
       }
-      if (!known) runs = find_runs();
-      known = true;
-      copy_piece(runs);
-      if (state().at < state().end) continue;
+      const Runs runs = find_runs();
+      while (state().at < state().end) {
+        copy_piece(runs);
+        if (leave()) return;
+      }
       end_item();
-      if (done()) return;
-      known = false;
     }
   }
   /// All that is left.
@@ -95,24 +94,21 @@ class BackgroundSender {
  private:
   /// Where an item's operands begin: lane i has the address of operand i. (The waits of others drop what the L1 holds, so
   /// that each look at a record goes to the L2: with one for every piece, a piece took 3 us.)
-  struct Runs {
-    unsigned char* address;
-    u32 boxes;  // bit i: operand i is one
-    int count;
-  };
-  static constexpr int kPieces = 3;  // vectors of a lane under way; 4 take a register too many
+  /// Bit 0: it is a box. 0: there is no such operand.
+  using Runs = u64;
+  static constexpr int kPieces = 4;  // vectors of a lane under way
 
   ARK_DEVICE SentInBackground& state() const { return worker_.shared.sent; }
-  ARK_DEVICE const abi::WorkItem& item() const { return worker_.launch.items[state().index]; }
+  ARK_DEVICE const abi::WorkItem& item() const { return worker_.shared.launch.items[state().index]; }
   ARK_DEVICE const abi::OpRecord& record() const {
-    return *reinterpret_cast<const abi::OpRecord*>(worker_.launch.records + static_cast<i64>(item().record) * 64);
+    return *reinterpret_cast<const abi::OpRecord*>(worker_.shared.launch.records + static_cast<i64>(item().record) * 64);
   }
   static ARK_DEVICE int lane() { return thread_index() & 31; }
 
   ARK_DEVICE bool ready() const;
   ARK_DEVICE void begin_item() const;
   ARK_DEVICE Runs find_runs() const;
-  ARK_DEVICE void copy_piece(const Runs& runs) const;
+  ARK_DEVICE void copy_piece(Runs runs) const;
   ARK_DEVICE void end_item() const;
 
   const Worker& worker_;
@@ -132,7 +128,7 @@ ARK_DEVICE bool BackgroundSender::ready() const {
 #pragma unroll 1
     for (int i = lane(); there && i < blocks * ranks; i += 32) {
       const int block = c.low + i % blocks;
-      const u32* counter = worker_.counter(wait.counter + static_cast<u32>(block + i / blocks * wait.rank_stride));
+      const u32* counter = Worker(worker_.shared, worker_.shared.launch).counter(wait.counter + static_cast<u32>(block + i / blocks * wait.rank_stride));
       const u32 seen = wait.rank_stride != 0 ? load_acquire_system(counter) : load_acquire(counter);
       there = reached(seen, epoch * (block == (wait.limit - 1) / wait.div ? wait.last_target : wait.target));
     }
@@ -148,8 +144,8 @@ ARK_DEVICE void BackgroundSender::begin_item() const {
     state().at = static_cast<i32>(begin * bytes / 16);
     state().end = static_cast<i32>(min(begin + tile, r.size[0]) * bytes / 16);
     if constexpr (kTrace)
-      if (worker_.launch.trace != nullptr) {
-        abi::TraceRecord& t = worker_.launch.trace[state().index];
+      if (worker_.shared.launch.trace != nullptr) {
+        abi::TraceRecord& t = worker_.shared.launch.trace[state().index];
         t = {r.op, item().first, 1, static_cast<i32>(blockIdx.x)};
         t.begin = t.wait_end = t.load_end = global_time_ns();
       }
@@ -159,24 +155,25 @@ ARK_DEVICE void BackgroundSender::begin_item() const {
 
 ARK_DEVICE BackgroundSender::Runs BackgroundSender::find_runs() const {
   const abi::OpRecord& r = record();
-  const abi::Operand& operand = reinterpret_cast<const abi::Operand*>(&r + 1)[min(lane(), r.num_operands - 1)];
-  const i64 begin = slot_address(worker_, slots_, operand.slot) + operand.offset * element_bytes(operand.dtype);
-  return {reinterpret_cast<unsigned char*>(begin), __ballot_sync(~0u, (operand.slot & abi::kBoxSlot) != 0),
-          r.num_operands};
+  if (lane() >= r.num_operands) return 0;
+  const abi::Operand& operand = reinterpret_cast<const abi::Operand*>(&r + 1)[lane()];
+  const Worker worker(worker_.shared, worker_.shared.launch);
+  const i64 begin = slot_address(worker, slots_, operand.slot) + operand.offset * element_bytes(operand.dtype);
+  return static_cast<u64>(begin) | ((operand.slot & abi::kBoxSlot) != 0 ? 1 : 0);
 }
 
-ARK_DEVICE void BackgroundSender::copy_piece(const Runs& runs) const {
+ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
   const int first = state().at + lane(), left = state().end - first;
   Raw<16> piece[kPieces];
 #pragma unroll 1
-  for (int x = 0; x < runs.count; ++x) {
-    const u64 begin = __shfl_sync(~0u, reinterpret_cast<u64>(runs.address), x);
-    unsigned char* const run = reinterpret_cast<unsigned char*>(begin) + i64{first} * 16;
-    const bool box = (runs.boxes >> x & 1) != 0;
+  for (int x = 0; x < 32; ++x) {
+    const u64 begin = __shfl_sync(~0u, runs, x);
+    if (begin == 0) break;
+    unsigned char* const run = reinterpret_cast<unsigned char*>((begin & ~1ull) + static_cast<u64>(first) * 16);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if (i * 32 < left) {
-        if (box)
+        if ((begin & 1) != 0)
           store_global<16>(run + i * 512, piece[i]);
         else
           piece[i] = load_global<16>(run + i * 512);
@@ -187,19 +184,25 @@ ARK_DEVICE void BackgroundSender::copy_piece(const Runs& runs) const {
   __syncwarp();
 }
 
+/// What all lanes have stored is there before the tile counts, on every rank: each lane tells one of them.
 ARK_DEVICE void BackgroundSender::end_item() const {
   const abi::OpRecord& r = record();
+  const abi::LaunchHeader& launch = worker_.shared.launch;
+  fence_system();
 #pragma unroll 1
   for (int a = 0; a < r.num_arrivals; ++a) {
     const Counters c(r.arrive[a], r, item().first);
+    const u32 first = r.arrive[a].counter + static_cast<u32>(launch.rank * r.arrive_rank_stride[a] + c.low);
 #pragma unroll 1
-    for (int i = c.low + lane(); i <= c.high; i += 32)
-      worker_.count(r.arrive[a].counter + static_cast<u32>(i), 1, r.arrive_rank_stride[a]);
+    for (int i = lane(); i < (c.high - c.low + 1) * kRanks; i += 32) {
+      u32* const counters = reinterpret_cast<u32*>(launch.peers[i % kRanks] + 1);
+      red_relaxed_add_system(counters + static_cast<u64>(first + i / kRanks) * abi::kCounterStride, 1);
+    }
   }
   __syncwarp();
   if (lane() == 0) {
     if constexpr (kTrace)
-      if (worker_.launch.trace != nullptr) worker_.launch.trace[state().index].end = global_time_ns();
+      if (worker_.shared.launch.trace != nullptr) worker_.shared.launch.trace[state().index].end = global_time_ns();
     ++state().index;
     state().end = 0;
   }
