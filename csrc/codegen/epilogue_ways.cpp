@@ -14,23 +14,31 @@ class Shape : public ProgramAnalysis {
   using ProgramAnalysis::ProgramAnalysis;
   EpilogueShape get() const {
     const uint32_t stores = plain_operands(Opcode::kStore);
-    return {vector_length(), stores, stores | plain_operands(Opcode::kLoad), program_.num_operands, reads_pairs()};
+    return {vector_length(),       stores,        stores | plain_operands(Opcode::kLoad),
+            program_.num_operands, reads_pairs(), by_batch_};
   }
 };
 
-/// Whether all operands that are walked over can be moved by `vector` elements (WarpTile::moves).
+bool moves(const abi::Operand& o, bool stored, int vector) {
+  const bool spread = !stored && o.stride[2] == 0;
+  if (!spread && o.vector < std::min(vector, 16 / static_cast<int>(size_bytes(static_cast<DType>(o.dtype)))))
+    return false;
+  constexpr int64_t kMostStride = int64_t{1} << 27;  // a row in bytes fits 32 bits
+  return o.stride[1] >= -kMostStride && o.stride[1] < kMostStride;
+}
+
+/// Whether all operands that are walked over can be moved by `vector` elements (WarpTile::moves): of stores by batch
+/// those of all batches.
 bool moves(const EpilogueShape& shape, const plan::Op& op, int vector) {
   const abi::MatmulTileParams& p = op.record.params.matmul;
   if (p.n % vector != 0) return false;
-  for (int i = 0; i < shape.num_operands; ++i) {
-    if ((shape.walked >> i & 1) == 0) continue;
-    const abi::Operand& o = op.operands[static_cast<size_t>(p.first_operand + i)];
-    const bool spread = (shape.stores >> i & 1) == 0 && o.stride[2] == 0;
-    if (!spread && o.vector < std::min(vector, 16 / static_cast<int>(size_bytes(static_cast<DType>(o.dtype)))))
-      return false;
-    constexpr int64_t kMostStride = int64_t{1} << 27;  // a row in bytes fits 32 bits
-    if (o.stride[1] < -kMostStride || o.stride[1] >= kMostStride) return false;
-  }
+  const auto fits = [&](int operand, bool stored) {
+    return moves(op.operands[static_cast<size_t>(p.first_operand + operand)], stored, vector);
+  };
+  for (int i = 0; i < shape.num_operands; ++i)
+    if ((shape.walked >> i & 1) != 0 && !fits(i, (shape.stores >> i & 1) != 0)) return false;
+  for (int batch = 1; batch < shape.by_batch.count; ++batch)
+    if (!fits(shape.by_batch.operand(batch), true)) return false;
   return true;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "codegen/batch_stores.h"
 #include "ir/program.h"
 #include "plan/plan.h"
 
@@ -18,7 +19,8 @@ struct EpilogueShape {
   uint32_t stores = 0;  // operands reached by coordinates alone that are stored,
   uint32_t walked = 0;  // stored or loaded
   int num_operands = 0;
-  bool pairs = false;  // it reads accumulators of other columns
+  bool pairs = false;    // it reads accumulators of other columns
+  BatchStores by_batch;  // its `first` is among `stores` and stands for the others
   /// Whether lanes walk over the operands by addresses; else they reach them by coordinates and strides.
   bool walks() const;
 };

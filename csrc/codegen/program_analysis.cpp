@@ -21,6 +21,7 @@ ProgramAnalysis::ProgramAnalysis(const Program& program, const RowForm* form, ui
   row_ = program.kind == ProgramKind::kRow || program.kind == ProgramKind::kPrologue;
   column_ = program.kind == ProgramKind::kColumn;
   check_program();
+  by_batch_ = join_batch_stores(program_);
   classify();
 }
 

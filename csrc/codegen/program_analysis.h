@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/batch_stores.h"
 #include "codegen/flat_form.h"
 #include "codegen/row_form.h"
 #include "ir/program.h"
@@ -117,7 +118,8 @@ class ProgramAnalysis {
   /// registers stay the same along the vector or, one of them, count up.
   bool is_run(int a, int b, int predicate) const;
 
-  const Program& program_;
+  Program program_;
+  BatchStores by_batch_;  // those of program_ that one store stands for
   const RowForm* form_;
   int count_;
   uint32_t broadcast_;  // operands whose address is the same for all elements of a vector

@@ -39,10 +39,11 @@ class Printer : public ProgramAnalysis {
     if (program_.kind == ProgramKind::kPrologue)
       line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void", ";"));
     if (program_.kind == ProgramKind::kEpilogue)
-      line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false", ";"));
-    if (program_.kind == ProgramKind::kEpilogue)
-      line(cat("  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
+      line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false",
+               ";\n  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
                "u, kStores = ", plain_operands(Opcode::kStore), "u;"));
+    if (by_batch_.count > 0)
+      line(cat("  using ByBatch = BatchStores<", by_batch_.count, ", ", by_batch_.first, ", ", by_batch_.rest, ">;"));
     if (epilogue_ways != 0) line(cat("  static constexpr u32 kEpilogueWays = ", epilogue_ways, ";"));
     print_inputs();
     if (flagged_) print_ready();
@@ -328,6 +329,7 @@ class Printer : public ProgramAnalysis {
   void print_store(int i) {
     const Instr& in = instr(i);
     print_narrowed(i);
+    if (in.operand == by_batch_.first) return line(cat("    store_by_batch<ByBatch, V>(c, x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0 && may_be_flagged(in))
       return line(cat("    store_flagged<V, ", flag_of(in), ">(c, ", in.operand, ", x, s", i, ");"));
     if (in.b < 0 && in.c < 0 && in.d < 0) return line(cat("    store_operand<V>(c, ", in.operand, ", x, s", i, ");"));

@@ -8,18 +8,6 @@
 namespace ark::plan {
 namespace {
 
-/// The first coordinate of the domain for which a store is done and for no other; -1: it does not ask for it.
-int64_t batch_of(const Program& program, const Instr& store) {
-  if (store.d < 0 || program.kind != ProgramKind::kEpilogue) return -1;
-  const Instr& asked = program.instrs[static_cast<size_t>(store.d)];
-  if (asked.op != Opcode::kEq) return -1;
-  const Instr &left = program.instrs[static_cast<size_t>(asked.a)],
-              &right = program.instrs[static_cast<size_t>(asked.b)];
-  const bool asks = left.op == Opcode::kIndex && left.aux == 0 && right.op == Opcode::kConst && right.imm_int >= 0 &&
-                    right.dtype == DType::kI64;
-  return asks ? right.imm_int : -1;
-}
-
 /// Marks what one program does with the operands from `first` on.
 void uses_of(const Op& op, const Program& program, int first, std::vector<OperandUse>& uses) {
   std::vector<bool> reduced(program.instrs.size(), false);  // depends on a Reduce
@@ -44,7 +32,7 @@ void uses_of(const Op& op, const Program& program, int first, std::vector<Operan
     OperandUse& use = uses[at];
     bool store = instr.op == Opcode::kStore;
     (store ? use.write : use.read) = true;
-    const int64_t batch = store && of_batches ? batch_of(program, instr) : -1;
+    const int64_t batch = store && of_batches ? stored_batch(program, instr) : -1;
     use.batch = touched[at] && use.batch != batch ? -1 : batch;
     touched[at] = true;
     use.predicated |= (store ? instr.d : instr.c) >= 0;
@@ -58,6 +46,17 @@ void uses_of(const Op& op, const Program& program, int first, std::vector<Operan
 }
 
 }  // namespace
+
+int64_t stored_batch(const Program& program, const Instr& store) {
+  if (store.d < 0 || program.kind != ProgramKind::kEpilogue) return -1;
+  const Instr& asked = program.instrs[static_cast<size_t>(store.d)];
+  if (asked.op != Opcode::kEq || asked.a < 0 || asked.b < 0) return -1;
+  const Instr &left = program.instrs[static_cast<size_t>(asked.a)],
+              &right = program.instrs[static_cast<size_t>(asked.b)];
+  const bool asks = left.op == Opcode::kIndex && left.aux == 0 && right.op == Opcode::kConst && right.imm_int >= 0 &&
+                    right.dtype == DType::kI64;
+  return asks ? right.imm_int : -1;
+}
 
 void program_uses(const Op& op, const std::vector<Program>& programs, int number, int first,
                   std::vector<OperandUse>& uses) {

@@ -15,6 +15,9 @@ struct OperandUse {
   bool used() const { return read || write; }
 };
 
+/// The first coordinate of an epilogue for which the store is done and for no other; -1: it does not ask for it.
+int64_t stored_batch(const Program& program, const Instr& store);
+
 /// Marks what program `number` (none: -1) does with the operands from `first` on, `uses` parallel to op.operands.
 void program_uses(const Op& op, const std::vector<Program>& programs, int number, int first,
                   std::vector<OperandUse>& uses);

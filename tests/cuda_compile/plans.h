@@ -93,5 +93,7 @@ std::vector<NamedPlan> training_plans();
 std::vector<NamedPlan> small_tile_plans();
 /// Rows that fewer threads than a warp share.
 std::vector<NamedPlan> short_row_plans();
+/// Products whose rows go to the ranks of groups of several sizes; stores by batch of every number of ranks.
+std::vector<NamedPlan> scattered_plans();
 
 }  // namespace ark::cuda_compile

@@ -73,6 +73,11 @@ def compile_source(path: Path) -> str:
         "rows_one_loop",  # of every size only by itself, which takes over a minute
         "decode_loop",
         "small_tiles_backward_loop",
+        "batch_stores",
+        "scattered_two",
+        "scattered_four",
+        "scattered_eight",
+        "scattered_float",
     ],
 )
 def test_compiles_without_spills(sources, name):
@@ -83,11 +88,12 @@ def test_compiles_without_spills(sources, name):
     assert max(spills) == 0, report
 
 
-def test_flat_values(sources, tmp_path):
-    """Generated programs on the host, by vectors that end in the next row and by elements."""
-    structs = re.findall(r"^struct Program\d+ {.*?^};", sources["pointwise_flat"].read_text(), re.M | re.S)
+@pytest.mark.parametrize(("plan", "tool"), [("pointwise_flat", "flat_values"), ("batch_stores", "batch_stores")])
+def test_values(sources, tmp_path, plan, tool):
+    """Generated programs on the host: by vectors that end in the next row and by elements; stores of every batch."""
+    structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
-    host, tool = Path(__file__).parent / "host", tmp_path / "flat_values"
+    host, tool = Path(__file__).parent / "host", tmp_path / tool
     command = [
         "g++",
         "-std=c++20",
@@ -99,6 +105,6 @@ def test_flat_values(sources, tmp_path):
         "-o",
         tool,
     ]
-    subprocess.run([*command, host / "flat_values.cpp"], check=True)
+    subprocess.run([*command, host / f"{tool.name}.cpp"], check=True)
     done = subprocess.run([tool], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -43,6 +43,11 @@ template <int V, class S, int kDims, int kOperands>
 ARK_DEVICE void store_operand(const WalkContext<kOperands>& c, int number, const i32 (&)[kDims], const Vec<S, V>& in) {
   store_vector(c.template address<S>(number), in);
 }
+/// The walk is over the operand of the tile's batch.
+template <class ByBatch, int V, class S, int kDims, int kOperands>
+ARK_DEVICE void store_by_batch(const WalkContext<kOperands>& c, const i32 (&x)[kDims], const Vec<S, V>& in) {
+  if (ByBatch::stores(x[0])) store_operand<V>(c, ByBatch::kOperand, x, in);
+}
 
 consteval int count_bits(u32 bits) { return bits == 0 ? 0 : static_cast<int>(bits & 1) + count_bits(bits >> 1); }
 
@@ -64,6 +69,13 @@ struct WarpTile {
   int chunks;
 
   ARK_DEVICE const abi::MatmulTileParams& params() const { return context.task.record->params.matmul; }
+  /// Where operand number `i` lies for this tile.
+  template <int i>
+  ARK_DEVICE const abi::Operand& operand() const {
+    if constexpr (requires { typename Program::ByBatch; })
+      if constexpr (i == Program::ByBatch::kOperand) return context.operand(Program::ByBatch::operand(place.batch));
+    return context.operand(i);
+  }
   /// 64 x 64 elements, of which both warpgroups have sums (epilogue_join.cuh).
   ARK_DEVICE bool small() const {
     return kForms == kSmallTiles || (kForms != kLargeTiles && params().tile_m == abi::kSmallTile);
@@ -91,7 +103,7 @@ struct WarpTile {
     bool fits = params().n % V == 0;
     unrolled<Program::kNumOperands>([&](auto i) __attribute__((always_inline)) {
       if constexpr ((kPlain >> i.value & 1) != 0) {
-        const abi::Operand& o = context.operand(i.value);
+        const abi::Operand& o = operand<i.value>();
         const bool spread = (Program::kStores >> i.value & 1) == 0 && o.stride[2] == 0;
         fits = fits && (spread || o.vector >= min(V, 16 / element_bytes(o.dtype))) &&
                (o.stride[1] + (1 << 27)) >> 28 == 0;  // a row in bytes fits 32 bits
@@ -163,7 +175,7 @@ struct VectorWalk {
   template <class F>
   ARK_DEVICE void each(F&& f) {
     unrolled<Program::kNumOperands>([&](auto i) __attribute__((always_inline)) {
-      if constexpr ((Tile::kPlain >> i.value & 1) != 0) f(i, context.operand(i.value));
+      if constexpr ((Tile::kPlain >> i.value & 1) != 0) f(i, tile.template operand<i.value>());
     });
   }
 };

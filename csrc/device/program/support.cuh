@@ -1,5 +1,5 @@
-// What generated programs are made of: elements and vectors (element.cuh), operands (operand.cuh, indexed_operand.cuh,
-// attention_parts.cuh), reductions (reduction.cuh) and what is below.
+// What generated programs are made of: elements and vectors (element.cuh), operands (operand.cuh, batch_stores.cuh,
+// indexed_operand.cuh, attention_parts.cuh), reductions (reduction.cuh) and what is below.
 //
 // A generated program is a struct (see codegen/program_source.h for the exact text):
 //   kDims, kReduceDims, kVector (elements per vector), kPasses (row programs: walks over the row before the last values
@@ -10,6 +10,8 @@
 //     load_row(c, x, in), row_values(c, x, in), load_flat_vectors<V>(c, place, in), run_flat<V>(c, e, cut, in, first,
 //     second)
 //   pointwise, epilogue: run<V>(c, x, roots) and run_loaded<V>(c, x, in, roots)
+//   epilogue: kPairs; kLoads, kStores: the operands that are reached by coordinates alone; ByBatch (batch_stores.cuh)
+//     where one of its stores goes through an operand that the batch says
 //   row, prologue: Uniform (reduction results), Accumulator<p>, element<p, V>(c, x, r, in, u, acc, sink),
 //     finish<p>(acc, u), uniform_stores(c, x, u)
 //   row: its form (codegen/row_form.h) as constants; Scalars, the values that are the same along a row (load_scalars);
@@ -21,6 +23,7 @@
 #pragma once
 #include "device/loop/pipeline.cuh"
 #include "device/program/attention_parts.cuh"
+#include "device/program/batch_stores.cuh"
 #include "device/program/domain.cuh"
 #include "device/program/element.cuh"
 #include "device/program/indexed_operand.cuh"

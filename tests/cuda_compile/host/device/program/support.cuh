@@ -97,6 +97,10 @@ template <class T>
 T mul(T a, T b) {
   return a * b;
 }
+template <class T>
+bool eq(T a, T b) {
+  return a == b;
+}
 inline float sqrt(float a) { return std::sqrt(a); }
 inline float reciprocal(float a) { return 1 / a; }
 inline float relu(float a) { return a > 0 ? a : 0; }
@@ -106,17 +110,28 @@ struct Task {
   const abi::OpRecord* record;
   const abi::Operand* operands;
 };
+struct Worker {
+  struct {
+    int scratch = 0;
+  } shared;
+};
 struct ProgramContext {
+  inline static Worker worker;
   const Task& task;
   i32 further = 0;
   const abi::Operand& operand(int i) const { return task.operands[i]; }
 };
+inline i64 multiply_add_wide(i32 a, i32 b, i64 c) { return static_cast<i64>(a) * b + c; }
+template <int kDims>
+i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
+  i64 at = 0;
+  for (int d = 0; d < kDims; ++d) at += x[d] * o.stride[d];
+  return at;
+}
 template <class S, int kDims>
 S* element_at(const ProgramContext& c, int number, const i32 (&x)[kDims]) {
   const abi::Operand& o = c.operand(number);
-  i64 at = 0;
-  for (int d = 0; d < kDims; ++d) at += x[d] * o.stride[d];
-  return reinterpret_cast<S*>(o.offset) + at;
+  return reinterpret_cast<S*>(o.offset) + element_offset(o, x);
 }
 template <int V, class S, int kDims>
 void load_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
@@ -127,6 +142,12 @@ template <int V, class S, int kDims>
 void store_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
   static_assert(V == 1);
   store_vector(element_at<S>(c, number, x), in);
+}
+template <int V, int kIndices, int kRun, class S, int kDims>
+void store_run(const ProgramContext& c, int number, const i32 (&x)[kDims], i64, i64, bool predicate,
+               const Vec<S, V>& in) {
+  static_assert(kIndices == 0 && kRun < 0);
+  if (predicate) store_operand<V>(c, number, x, in);
 }
 struct NoRoots {};
 

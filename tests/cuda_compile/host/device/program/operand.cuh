@@ -1,0 +1,3 @@
+// Operands are with all else that programs need of the device.
+#pragma once
+#include "device/program/support.cuh"
