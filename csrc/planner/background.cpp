@@ -7,6 +7,7 @@ namespace ark::planner {
 namespace {
 
 constexpr int64_t kVectorBytes = 16;
+constexpr size_t kMostOperands = 32;  // a lane of the warp that copies knows where one begins
 
 const abi::Operand& operand_of(const FusedOp& op, const Instr& instr) {
   return op.op.operands[static_cast<size_t>(op.op.record.params.program.first_operand + instr.operand)];
@@ -40,7 +41,8 @@ bool is_run(const FusedGraph& graph, const FusedOp& op, const abi::Operand& x) {
 bool copies_to_boxes(const FusedGraph& graph, const FusedOp& op) {
   const abi::OpRecord& r = op.op.record;
   const abi::ProgramParams& p = r.params.program;
-  if (r.kind != abi::TaskKind::kPointwise || !is_exchange(graph, op) || p.num_dims != 1 || p.first_operand != 0)
+  if (r.kind != abi::TaskKind::kPointwise || !is_exchange(graph, op) || p.num_dims != 1 || p.first_operand != 0 ||
+      op.op.operands.size() > kMostOperands)
     return false;
   const Program& program = graph.programs[static_cast<size_t>(p.program)];
   if (!only_copies(program) || static_cast<size_t>(program.num_operands) != op.op.operands.size()) return false;
