@@ -17,6 +17,7 @@ class Exchange:
     op: str  # the op that sends, named by the nodes that it computes
     bytes: int  # that a rank sends to each other one
     parts: bool  # each rank gets another part; else all get the same
+    background: bool  # on a GPU it is copied beside what the workers compute, by none of them
     from_ranks: tuple[int, ...]  # whose values are read
     readers: tuple[str, ...]  # ops, in the order of the plan
     meanwhile: tuple[str, ...]  # ops between the one that sends and the first reader that do not depend on it
@@ -25,6 +26,7 @@ class Exchange:
     def __str__(self) -> str:
         what = "another part" if self.parts else "the same"
         sent = f"{self.graph}: '{self.op}' sends {self.bytes} bytes, {what} to each of {self.ranks} ranks"
+        sent += ", in the background" if self.background else ""
         if not self.readers:
             return f"{sent}; nothing reads it"
         all_read = len(self.from_ranks) == self.ranks

@@ -258,6 +258,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"trace", options.trace ? "1" : "0"},
           {"called_waits", kernel.features.maps ? "0" : "1"},  // wgmma reads by tensor maps
           {"ranks", kernel.features.ranks > 1 ? cat("#define ARK_RANKS ", kernel.features.ranks, "\n") : ""},
+          {"background", kernel.features.background ? "#define ARK_BACKGROUND 1\n" : ""},
           {"loop", kernel.features.loop ? "#define ARK_LOOP 1\n" : ""},
           {"includes", includes_text(kernel)},
           {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},

@@ -145,6 +145,7 @@ class Analysis {
   Needs run() {
     for (const plan::Op& op : plan_.ops) {
       needs_.features.kinds.insert(op.record.kind);
+      needs_.features.background |= op.record.background != 0;
       note(op);
     }
     needs_.forms = plan::rows_forms(plan_);

@@ -21,6 +21,7 @@ struct KernelFeatures {
   bool maps = false;
   bool loop = false;  // a launch may have several iterations
   int ranks = 1;      // of plans with exchanges
+  bool background = false;  // some are sent in the background
   int slot_capacity = 0;
 
   /// Adds what the other has.

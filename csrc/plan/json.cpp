@@ -19,6 +19,7 @@ struct OpText {
   abi::TaskKind kind{};
   std::vector<int32_t> grid;
   std::vector<int64_t> size;
+  int32_t background = 0;
   abi::ProgramParams program{};
   abi::MatmulRowsParams rows{};
   abi::MatmulTileParams matmul{};
@@ -47,6 +48,7 @@ OpText to_text(const Op& op) {
   OpText t{.kind = r.kind,
            .grid = {std::begin(r.grid), std::end(r.grid)},
            .size = {std::begin(r.size), std::end(r.size)},
+           .background = r.background,
            .waits = {r.wait, r.wait + r.num_waits},
            .arrivals = {r.arrive, r.arrive + r.num_arrivals},
            .operands = op.operands,
@@ -76,6 +78,7 @@ Op from_text(OpText&& t, const json::Path& path) {
   r.kind = t.kind;
   copy_limited(t.grid, r.grid, path, "grid");
   copy_limited<abi::i64>({t.size.begin(), t.size.end()}, r.size, path, "size");
+  r.background = t.background;
   copy_limited(t.waits, r.wait, path, "waits");
   copy_limited(t.arrivals, r.arrive, path, "arrivals");
   copy_limited(t.arrive_rank_stride, r.arrive_rank_stride, path, "arrive_rank_stride");
@@ -252,6 +255,7 @@ struct Fields<OpText> {
                                           field("grid", &T::grid),
                                           field("size", &T::size),
                                           field("program", &T::program),
+                                          field("background", &T::background),
                                           field("rows", &T::rows),
                                           field("matmul", &T::matmul),
                                           field("attention", &T::attention),

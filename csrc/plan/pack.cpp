@@ -35,26 +35,36 @@ void append(const RunOp& op, std::vector<std::byte>& records) {
     std::memcpy(&records[begin + sizeof(op.record)], op.operands.data(), op.operands.size() * sizeof(abi::Operand));
 }
 
+/// A list for each worker: of the ops in the background, or of the others.
+void append_lists(const Plan& plan, const std::vector<int32_t>& position, bool background, Packed& packed) {
+  for (size_t w = 0; w < static_cast<size_t>(plan.num_workers); ++w) {
+    packed.list_begin.push_back(static_cast<int32_t>(packed.items.size()));
+    for (size_t i = 0; w < plan.lists.size() && i < plan.lists[w].size(); ++i) {
+      abi::WorkItem item = plan.lists[w][i];
+      check_item(plan, item, w);
+      if ((plan.ops[static_cast<size_t>(item.op)].record.background != 0) != background) continue;
+      item.record = position[static_cast<size_t>(item.op)];
+      packed.items.push_back(item);
+    }
+    packed.items.push_back({abi::kEnd, 0, 0, -1});
+  }
+}
+
 }  // namespace
 
 Packed pack(const Plan& plan, const KernelNumbers& numbers) {
   check<UnsupportedError>(plan.world <= abi::kMostPlanRanks, "plan ", plan.name, ": exchanges between ", plan.world,
                           " ranks, expected at most ", abi::kMostPlanRanks);
+  check(plan.lists.size() <= static_cast<size_t>(plan.num_workers), "plan ", plan.name, ": ", plan.lists.size(),
+        " lists for ", plan.num_workers, " workers");
   Packed packed;
   std::vector<int32_t> position;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     position.push_back(static_cast<int32_t>(packed.records.size() / kRecordAlignment));
     append(run_op(plan, i, numbers), packed.records);
   }
-  for (size_t w = 0; w < plan.lists.size(); ++w) {
-    packed.list_begin.push_back(static_cast<int32_t>(packed.items.size()));
-    for (abi::WorkItem item : plan.lists[w]) {
-      check_item(plan, item, w);
-      item.record = position[static_cast<size_t>(item.op)];
-      packed.items.push_back(item);
-    }
-    packed.items.push_back({abi::kEnd, 0, 0, -1});
-  }
+  append_lists(plan, position, false, packed);
+  if (plan.world > 1) append_lists(plan, position, true, packed);
   return packed;
 }
 

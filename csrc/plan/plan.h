@@ -129,7 +129,7 @@ struct Plan {
 };
 
 /// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at
-/// list_begin[w]).
+/// list_begin[w]). Of exchanges: what is sent in the background has lists of its own, at list_begin[num_workers + w].
 struct Packed {
   std::vector<std::byte> records;
   std::vector<abi::WorkItem> items;

@@ -55,6 +55,7 @@ std::map<ExchangeKey, ExchangeReport> exchanges_of(const Plan& plan) {
     if (b.kind == BufferKind::kBox) {
       ExchangeReport& exchange = found[exchange_of(b)];
       exchange.op = b.first_op, exchange.bytes = b.size_bytes;
+      exchange.background = plan.ops[static_cast<size_t>(b.first_op)].record.background != 0;
       exchange.box_bytes = 2 * plan.world * plan::box_stride(b.size_bytes);
     }
   return found;

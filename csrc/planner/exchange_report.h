@@ -12,6 +12,7 @@ struct ExchangeReport {
   int64_t bytes = 0;             // to each rank, its own one too
   int64_t box_bytes = 0;         // of the boxes that it writes at this rank, for even and for odd launches
   bool parts = false;            // each rank gets another value
+  bool background = false;       // it goes on beside the workers' tiles
   std::vector<int32_t> from;     // ranks whose boxes some op reads
   std::vector<int32_t> readers;  // ops that read its boxes, in their order
   /// Ops between the one that sends and its first reader (the end, if none reads) that depend on no tile of it: they

@@ -1,11 +1,18 @@
 // write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu. Each also as
-// one of ranks and as a loop, but for those whose rows go to ranks.
+// one of ranks and as a loop, but for those whose rows go to ranks; those with most registers in use also as one of ranks
+// that sends in the background.
 #include <fstream>
 #include <iostream>
+#include <set>
+#include <string>
 
 #include "base/check.h"
 #include "codegen/codegen.h"
 #include "plans.h"
+
+namespace {
+const std::set<std::string> kCrowded = {"training_backward", "small_tiles_backward"};
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -21,6 +28,11 @@ int main(int argc, char** argv) {
     plans.push_back(plans[i]);
     plans.back().name += "_ranks";
     plans.back().plan.world = 4;
+    if (kCrowded.contains(plans[i].name)) {
+      plans.push_back(plans.back());
+      plans.back().name = plans[i].name + "_background";
+      plans.back().plan.ops[0].record.background = 1;
+    }
     plans.push_back(plans[i]);
     plans.back().name += "_loop";
     plans.back().plan.loop.carried = {0};

@@ -15,6 +15,7 @@ from tests.distributed import test_plan_collectives as collectives
 from tests.distributed import test_plan_models as models
 from tests.distributed.test_plan_collectives import compiled, ranks_values
 from tests.support.distributed_worker import run_each, run_gpus, values
+from tests.support.background_sends import BACKGROUND
 from tests.support.scattered_products import SCATTERED, scattered_layers_of_all_workers
 
 GPUS = torch.cuda.device_count()
@@ -126,6 +127,7 @@ GROUPS = {
     + ([collectives.in_two_steps] if GPUS >= collectives.lower_collective.TWO_STEP_RANKS else []),
     "models": MODELS,
     "scattered": [*SCATTERED, scattered_layers_of_all_workers],
+    "background": BACKGROUND,
 }
 
 

@@ -121,6 +121,13 @@ void test_copies() {
   ExchangeBuilder returned(2);
   x = returned.input(DType::kF32, {8, 64});
   EXPECT_EQ(boxes_of(returned.finish({returned.all_gather(x)}, "returned")), 0);
+  ExchangeBuilder saved(2);  // for a backward: who reads it here reads the boxes
+  x = saved.input(DType::kF32, {8, 64});
+  ValueId gathered = saved.all_gather(x);
+  const plan::Plan both = plan_of(saved.finish({saved.norm(gathered), gathered}, "saved"));
+  EXPECT_EQ(count(both, plan::BufferKind::kBoxes), 1);
+  EXPECT_EQ(both.ops.size(), size_t{3});  // it sends, it norms, it copies
+  EXPECT_EQ(complaint(both), std::string());
   ExchangeBuilder turned(2);
   x = turned.input(DType::kF32, {8, 64});
   boxes = turned.exchange({x});
@@ -148,6 +155,20 @@ void test_results() {
   expect_evaluated(layers, plan, run, layers.name);
 }
 
+/// What is read and returned; as a view too, which is one of a tensor that is written.
+void test_returned() {
+  const RankRun run{.launches = 4, .seed = 11, .stragglers = true};
+  for (const bool view : {false, true}) {
+    ExchangeBuilder b(3);
+    ValueId y = b.all_gather(b.input(DType::kF32, {64, 64}));
+    const Graph graph = b.finish({b.unary(Opcode::kNeg, y), view ? b.parts(y)[1] : y, y}, "returned");
+    const plan::Plan plan = plan_of(graph);
+    EXPECT_EQ(count(plan, plan::BufferKind::kBoxes), view ? 0 : 1);
+    EXPECT_EQ(complaint(plan), std::string());
+    if (!view) expect_evaluated(graph, plan, run, graph.name);
+  }
+}
+
 /// Planned again from text.
 void test_saved() {
   const plan::Plan plan = plan_of(gathered_product(2, DType::kBF16, 256, 64, 256));
@@ -163,6 +184,7 @@ int main() {
   test_damages();
   test_copies();
   test_results();
+  test_returned();
   test_saved();
   return test::result("joined_boxes");
 }

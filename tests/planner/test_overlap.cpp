@@ -53,13 +53,15 @@ struct Scheduled {
   }
 };
 
-Scheduled scheduled(const Graph& graph, const planner::Options& options = {}) {
+/// What only copies would be sent in the background, by no worker (test_background).
+Scheduled scheduled(const Graph& graph, planner::Options options = {}) {
+  options.background = false;
   Scheduled s{.options = options};
   s.draft.graph = planner::fuse(graph, true, options.machine.num_workers);
   planner::tile(s.draft, options);
   planner::order_ops(s.draft, options);
   planner::synchronize(s.draft, options);
-  s.shares = planner::share_workers(s.draft, options.machine);
+  s.shares = planner::share_workers(s.draft, options);
   s.time = planner::schedule(s.draft, options);
   return s;
 }

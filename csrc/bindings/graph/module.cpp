@@ -129,7 +129,7 @@ class PyGraph {
     py::list result;
     for (const planner::ExchangeReport& e : planner::report_exchanges(plan))
       result.append(py::dict(py::arg("op") = name(e.op), py::arg("bytes") = e.bytes, py::arg("parts") = e.parts,
-                             py::arg("from_ranks") = e.from, py::arg("readers") = names(e.readers),
+                             py::arg("background") = e.background, py::arg("from_ranks") = e.from, py::arg("readers") = names(e.readers),
                              py::arg("meanwhile") = names(e.meanwhile), py::arg("box_bytes") = e.box_bytes));
     return result;
   }

@@ -259,7 +259,8 @@ struct OpRecord {
   i32 num_operands;
   i32 grid[3];  // tiles, slowest first; tile t = (c0 * grid[1] + c1) * grid[2] + c2
   i32 num_waits, num_arrivals;
-  i32 pad[3];
+  i32 background;  // 1: copies to other ranks that go on beside the workers' tiles (device/loop/background.cuh)
+  i32 pad[2];
   i64 size[kMaxDims];  // the iteration domain
   Params params;
   Wait wait[kMaxWaits];

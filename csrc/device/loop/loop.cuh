@@ -64,6 +64,7 @@
 // The addresses of operands are in the records by then (Task::address); the slot table itself is seen by the fetch warp
 // only.
 #pragma once
+#include "device/loop/background.cuh"
 #include "device/loop/border.cuh"
 #include "device/loop/cache_position.cuh"
 #include "device/loop/failure.cuh"
@@ -195,27 +196,6 @@ struct Fetcher {
     head = offset + bytes;
     return offset;
   }
-  /// First and last counter that rows [row, row + extent) fall on, or an empty range.
-  struct Counters {
-    int low = 0, high = -1;
-    template <class Map>
-    ARK_DEVICE Counters(const Map& map, const abi::OpRecord& r, int tile) {
-      int row = map.base;
-      if (!fixed(map)) {
-        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-        row += rest / r.grid[1] * map.coef[0] + rest % r.grid[1] * map.coef[1] + c2 * map.coef[2];
-      }
-      const int begin = max(row, 0), end = min(row + map.extent, map.limit);
-      if (begin >= end) return;
-      low = begin / map.div;
-      high = (end - 1) / map.div;
-    }
-    ARK_DEVICE bool single() const { return low == high; }
-  };
-  template <class Map>
-  static ARK_DEVICE bool fixed(const Map& map) {  // the same rows for every tile
-    return (map.coef[0] | map.coef[1] | map.coef[2]) == 0;
-  }
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
@@ -223,14 +203,14 @@ struct Fetcher {
     if (lane < r.num_waits) {
       const abi::Wait& w = r.wait[lane];
       const Counters c(w, r, item.first);
-      alike = fixed(w);
+      alike = Counters::fixed(w);
       simple_wait = c.single() && (alike || item.count == 1);
       t.wait_counter[lane] = w.counter + c.low;
       t.wait_target[lane] = (epoch() + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
     } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
       const abi::Arrive& a = r.arrive[lane - 16];
       const Counters c(a, r, item.first);
-      simple_arrival = c.single() && (fixed(a) || item.count == 1);
+      simple_arrival = c.single() && (Counters::fixed(a) || item.count == 1);
       t.arrive_counter[lane - 16] = a.counter + c.low;
     }
     alike = __all_sync(~0u, alike);
@@ -248,12 +228,6 @@ struct Fetcher {
     const abi::Operand* operands = reinterpret_cast<const abi::Operand*>(&r + 1);
     return cache_position(operands[r.params.attention.fresh_operand], r.params.attention.keys);
   }
-  ARK_DEVICE i64 slot_address(const u64* table, u32 slot) const {
-    if constexpr (kRanks > 1)
-      if ((slot & abi::kBoxSlot) != 0)
-        return static_cast<i64>(table[slot & ~abi::kBoxSlot]) + (worker.epoch & 1) * worker.launch.box_bytes;
-    return static_cast<i64>(table[slot]);
-  }
   ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int next_index, int lane) {
     Shared& s = worker.shared;
     const int slot = pushed % kTaskSlots;
@@ -265,7 +239,7 @@ struct Fetcher {
           operands[i].offset = reinterpret_cast<i64>(worker.launch.counters + operands[i].offset);
         else if (operands[i].slot != abi::kNoSlot)
           operands[i].offset =
-              slot_address(slots, operands[i].slot) + operands[i].offset * element_bytes(operands[i].dtype);
+              slot_address(worker, slots, operands[i].slot) + operands[i].offset * element_bytes(operands[i].dtype);
     }
     if (item.record != abi::kEnd) {
       __syncwarp();
@@ -325,7 +299,7 @@ ARK_DEVICE void write_trace(const Consumer& consumer, const Task& task, u64 begi
   t.wait_end = waited < begin ? begin : waited;
   t.load_end = consumer.load_end < t.wait_end ? t.wait_end : consumer.load_end;
   t.end = global_time_ns();
-  for (int i = 0; i < 14; ++i) {  // number 14 is the reporter's
+  for (int i = 0; i < kStamps; ++i) {  // the next is the reporter's
     t.stamp[i] = consumer.worker.shared.stamp[i];
     consumer.worker.shared.stamp[i] = 0;
   }
@@ -371,14 +345,25 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   }
 }
 
-/// Warp 3: reports finished items, so that the fence before a report holds up nobody who computes.
-ARK_DEVICE void run_reporter(Worker& worker, const abi::LoopLaunch& loop) {
+/// Entry n of the list is done, or the list's end.
+ARK_DEVICE bool to_report(Shared& s, u32 n) {
+  const int slot = n % kTaskSlots;
+  const u32 parity = n / kTaskSlots & 1;
+  if (mbarrier_test_wait(shared_address(&s.task_done[slot]), parity)) return true;
+  return mbarrier_test_wait(shared_address(&s.task_full[slot]), parity) && s.task[slot].record == abi::kEnd;
+}
+
+/// Warp 3: reports finished items, so that the fence before a report holds up nobody who computes. Sends in the
+/// background while there are none.
+ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLaunch& loop) {
   Shared& s = worker.shared;
+  BackgroundSender background(worker, slots);
   const int lane = thread_index() & 31;
   i64 iteration = 0;
   for (u32 n = 0;; ++n) {
+    if constexpr (kBackground) background.send_until([&] { return to_report(s, n); });
     Task task;
-    if (!open_task(worker, n, task)) return;
+    if (!open_task(worker, n, task)) break;
     // The waits of the item itself come first with their deadlines.
     const bool done = worker.waiter.spin(
         [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
@@ -394,11 +379,12 @@ ARK_DEVICE void run_reporter(Worker& worker, const abi::LoopLaunch& loop) {
       }
     }
     if constexpr (kTrace)
-      if (lane == 0 && worker.launch.trace != nullptr) worker.launch.trace[task.item].stamp[14] = clock_cycles();
+      if (lane == 0 && worker.launch.trace != nullptr) worker.launch.trace[task.item].stamp[kStamps] = clock_cycles();
     if constexpr (kLoop)
       if ((task.slot->border & kEnds) != 0) arrive_at_border(worker, loop, iteration++);
     close_task(worker, n);
   }
+  if constexpr (kBackground) background.finish();
 }
 
 // ---------------------------------------------------------------------------------------------- start and end of a
@@ -474,7 +460,7 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
       Tasks::patch_maps(params.header, params.slots);
       Fetcher(worker, params.slots, params.loop).run();
     } else {
-      run_reporter(worker, params.loop);
+      run_reporter(worker, params.slots, params.loop);
     }
   } else {
     registers_increase<Tasks::kConsumerRegisters>();

@@ -30,6 +30,7 @@ inline constexpr int kTaskSlots = 4;               // as many records as the rin
 inline constexpr int kPagesInFlight = 4;
 inline constexpr int kThrottlePolls = 4;  // each sleeps up to some 15 us
 
+inline constexpr int kStamps = 14;  // of an item, by the consumers (trace only)
 inline constexpr short kBegins = 1, kEnds = 2;  // TaskSlot::border
 
 /// An item as the roles see it: decoded by the fetch warp ahead of time.
@@ -53,10 +54,17 @@ struct TaskSlot {
   u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 
+/// How far a worker's sends in the background are (background.cuh).
+struct SentInBackground {
+  i32 index;    // of the item, in the launch's `items`
+  i32 at, end;  // vectors of the runs that it copies; end 0: it has not begun
+};
+
 struct Shared {
   unsigned char ring[kPages][kPageBytes];   // 1024-aligned
   unsigned char scratch[kScratchBytes];     // 1024-aligned; belongs to the consumers of the current item
   unsigned char records[kRecordRingBytes];  // 64-aligned records, filled by the fetch warp
+  alignas(16) unsigned char zeros[16];
   u64 full[kPages];                         // 1 arrival (the loader) and the bytes
   u64 empty[kPages];                        // one arrival per consumer warp
   u64 task_full[kTaskSlots], task_empty[kTaskSlots];
@@ -65,11 +73,11 @@ struct Shared {
   u32 progress[2];  // per loader: pages below it are issued or not its own
   u32 leave[2];     // by parity of the item: consumers leave after it
   Failure failure;
+  SentInBackground sent;
   u32 epoch;
   u32 iteration;             // of a loop: of the next item that the fetch warp hands out
   abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
-  alignas(16) unsigned char zeros[16];
-  u32 stamp[16];  // trace only
+  u32 stamp[kTrace ? kStamps : 1];
 };
 inline constexpr int kSharedBytes = 232448;  // what one CTA may have on sm_90
 static_assert(sizeof(Shared) <= kSharedBytes);

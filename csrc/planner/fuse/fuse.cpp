@@ -7,6 +7,7 @@
 #include "base/unsupported.h"
 #include "planner/fuse/empty.h"
 #include "planner/fuse/joined_boxes.h"
+#include "planner/fuse/sends_apart.h"
 #include "planner/fuse/late_sums.h"
 #include "planner/fuse/pieces.h"
 #include "planner/fuse/simplify.h"
@@ -169,6 +170,7 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
     place_pieces(state, pieces);
   }
   place_pieces(state, boxes);
+  send_apart(state, boxes);
   constexpr int kMaxRestarts = 200;
   for (;; ++state.restarts) {
     check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");

@@ -359,6 +359,46 @@ void split_reductions(Graph& graph, int num_workers) {
   graph.nodes = std::move(nodes);
 }
 
+/// All boxes of an exchange, joined in their order.
+bool joins_boxes(const Node& node, const std::vector<const Node*>& maker) {
+  if (node.op != OpKind::kCat) return false;
+  const Node* exchange = maker[static_cast<size_t>(node.inputs[0])];
+  return exchange != nullptr && exchange->op == OpKind::kExchange && exchange->outputs == node.inputs;
+}
+
+/// What is joined of boxes and returned is read from the boxes by everybody else: nobody waits for the copy.
+void copy_returned_joins(Graph& graph) {
+  std::vector<const Node*> maker(graph.values.size(), nullptr);
+  std::map<ValueId, int> readers;  // of owners
+  auto owner = [&](ValueId x) {
+    const ValueId base = graph.values[static_cast<size_t>(x)].base;
+    return base < 0 ? x : base;
+  };
+  for (const Node& node : graph.nodes) {
+    for (ValueId out : node.outputs) maker[static_cast<size_t>(out)] = &node;
+    for (ValueId in : node.inputs) readers[owner(in)] += node.op != OpKind::kView;
+  }
+  std::map<ValueId, ValueId> boxes;  // of returned joins
+  for (ValueId out : graph.outputs)
+    if (const Node* node = maker[static_cast<size_t>(out)]; node && joins_boxes(*node, maker) && readers[out] > 0)
+      boxes.emplace(out, -1);
+  for (ValueId out : graph.outputs)  // a view that is returned is one of the copy: left as it is
+    if (owner(out) != out) boxes.erase(owner(out));
+  for (auto& [out, join] : boxes) {
+    join = static_cast<ValueId>(graph.values.size());
+    graph.values.push_back(graph.values[static_cast<size_t>(out)]);
+    for (Value& value : graph.values)
+      if (value.base == out) value.base = join;
+    Node copy;
+    for (Node& node : graph.nodes) {
+      for (std::vector<ValueId>* ids : {&node.inputs, &node.outputs}) std::ranges::replace(*ids, out, join);
+      if (!node.outputs.empty() && node.outputs[0] == join) copy.name = node.name, copy.module = node.module;
+    }
+    copy.op = OpKind::kPointwise, copy.attrs.opcode = Opcode::kCast, copy.inputs = {join}, copy.outputs = {out};
+    graph.nodes.push_back(std::move(copy));
+  }
+}
+
 }  // namespace
 
 bool is_copy(const Graph& graph, const Node& node) {
@@ -370,6 +410,7 @@ bool is_copy(const Graph& graph, const Node& node) {
 Graph simplify(Graph bound_graph, int num_workers) {
   Simplifier(bound_graph).run();
   copy_returned_boxes(bound_graph);
+  copy_returned_joins(bound_graph);
   split_reductions(bound_graph, num_workers);
   return bound_graph;
 }

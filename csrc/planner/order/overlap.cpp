@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "plan/kinds.h"
+#include "planner/background.h"
 #include "planner/cost.h"
 #include "planner/order/counters.h"
 #include "planner/order/visiting_order.h"
@@ -24,9 +25,10 @@ bool awaits_last(const abi::Wait& wait) {
 
 class Sharing {
  public:
-  Sharing(const Draft& draft, const Machine& machine)
+  Sharing(const Draft& draft, const Options& options)
       : graph_(draft.graph),
-        machine_(machine),
+        machine_(options.machine),
+        background_(options.background),
         shares_(graph_.ops.size()),
         owner_(static_cast<size_t>(draft.num_counters), -1) {
     for (int i = 0; i < num_ops(); ++i)
@@ -36,11 +38,18 @@ class Sharing {
   std::vector<Share> run() {
     if (graph_.world == 1) return std::move(shares_);
     for (int i = 0; i < num_ops(); ++i) {
-      if (!sends_long(i)) continue;
+      if (num_tiles(record(i)) == 0 || !is_exchange(graph_, op(i))) continue;
+      const bool copies = background_ && may_send_in_background(graph_, op(i));
+      const double link = link_seconds(graph_, op(i), machine_);
+      const double least = copies ? machine_.background_send_seconds : machine_.long_send_seconds;
+      if (link <= least || plan::kind_of(record(i)).family != plan::Family::kProgram) continue;
       const double beside = seconds_beside(i);
-      if (beside > machine_.long_send_seconds) shares_[static_cast<size_t>(i)].most = workers_for(i, beside);
-      if (beside > link_seconds(graph_, op(i), machine_)) continue;
-      if (const std::optional<int> product = product_before(i)) share(*product, i);
+      const std::optional<int> product = beside <= link ? product_before(i) : std::nullopt;
+      if (!product && beside <= least) continue;
+      Share& own = shares_[static_cast<size_t>(i)];
+      own.background = copies;
+      if (!copies && beside > least) own.most = workers_for(i, beside);
+      if (product) share(*product, i);
     }
     return std::move(shares_);
   }
@@ -55,7 +64,6 @@ class Sharing {
            machine_.num_workers;
   }
 
-  bool sends_long(int i) const;
   std::optional<int> product_before(int sender) const;
   std::vector<int> order_of_sends(int product, int sender) const;
   double end_with(int spare, int product, int sender) const;
@@ -66,16 +74,10 @@ class Sharing {
 
   const FusedGraph& graph_;
   const Machine& machine_;
+  const bool background_;
   std::vector<Share> shares_;
   std::vector<int> owner_;  // per counter that is the first of a group: the op
 };
-
-/// It sends for long and computes little.
-bool Sharing::sends_long(int i) const {
-  const plan::Kind& kind = plan::kind_of(record(i));
-  return num_tiles(record(i)) > 0 && kind.family == plan::Family::kProgram && is_exchange(graph_, op(i)) &&
-         link_seconds(graph_, op(i), machine_) > machine_.long_send_seconds;
-}
 
 /// The last op that the sender waits for, if it is a product of several waves and the sender's first tiles wait for
 /// parts of it.
@@ -156,8 +158,9 @@ int Sharing::spare_for(int product, int sender) const {
 void Sharing::share(int product, int sender) {
   Share& share = shares_[static_cast<size_t>(product)];
   if (share.until >= 0) return;  // the first one that sends it
-  const int spare = spare_for(product, sender);
-  if (spare == 0) return;
+  const bool background = shares_[static_cast<size_t>(sender)].background;
+  const int spare = background ? 0 : spare_for(product, sender);
+  if (spare == 0 && !background) return;
   share.spare = spare;
   share.until = sender;
   share.m_order = order_of_sends(product, sender);
@@ -192,6 +195,6 @@ int Sharing::workers_for(int sender, double beside) const {
 
 }  // namespace
 
-std::vector<Share> share_workers(const Draft& draft, const Machine& machine) { return Sharing(draft, machine).run(); }
+std::vector<Share> share_workers(const Draft& draft, const Options& options) { return Sharing(draft, options).run(); }
 
 }  // namespace ark::planner

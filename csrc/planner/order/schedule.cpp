@@ -94,7 +94,7 @@ class Scheduler {
         workers_(machine_.num_workers),
         queue_(workers_.size()),
         reached_(draft.num_counters, 0.0),
-        shares_(share_workers(draft, options.machine)) {
+        shares_(share_workers(draft, options)) {
     int64_t tiles = 0;  // at most as many items
     for (const FusedOp& fused : draft_.graph.ops) tiles += num_tiles(fused.op.record);
     draft_.lists.assign(machine_.num_workers, {});
@@ -111,7 +111,11 @@ class Scheduler {
       if (num_tiles(record()) == 0) continue;
       timeline_.start[i] = 1e30;
       look_up_maps();
-      plan::kind_of(record()).items == plan::Items::kByBytes ? place_rows() : place_tiles();
+      if (shares_[i].background) {
+        place_in_background();
+      } else {
+        plan::kind_of(record()).items == plan::Items::kByBytes ? place_rows() : place_tiles();
+      }
       timeline_.end = std::max(timeline_.end, timeline_.finish[i]);
     }
     return std::move(timeline_);
@@ -127,11 +131,13 @@ class Scheduler {
   double reached(int wait, int64_t tile);
   double ready(int64_t first, int64_t count);
   void arrive(int64_t first, int64_t count, double when);
+  void list(int worker, int64_t first, int64_t count, double start, double finish);
   void put(int worker, int64_t first, int64_t count, double start, double finish);
   void find_workers();
   double sent(double start, double bytes);
   void place_tiles();
   void place_rows();
+  void place_in_background();
 
   Draft& draft_;
   const Machine& machine_;
@@ -195,12 +201,16 @@ void Scheduler::arrive(int64_t first, int64_t count, double when) {
   }
 }
 
-void Scheduler::put(int worker, int64_t first, int64_t count, double start, double finish) {
+void Scheduler::list(int worker, int64_t first, int64_t count, double start, double finish) {
   draft_.lists[worker].push_back({0, static_cast<int>(first), static_cast<int>(count), op_});
   arrive(first, count, finish);
-  workers_[worker].free = finish;
   timeline_.start[op_] = std::min(timeline_.start[op_], start);
   timeline_.finish[op_] = std::max(timeline_.finish[op_], finish);
+}
+
+void Scheduler::put(int worker, int64_t first, int64_t count, double start, double finish) {
+  list(worker, first, count, start, finish);
+  workers_[worker].free = finish;
 }
 
 /// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item.
@@ -258,6 +268,17 @@ void Scheduler::place_tiles() {
     queue_.keep_busy(finish);
   }
   for (Worker& worker : workers_) worker.loaded = std::max(worker.loaded, worker.free);
+}
+
+/// Tiles in line over all workers, whose consumers have no part in it: what takes time is the link.
+void Scheduler::place_in_background() {
+  draft_.graph.ops[static_cast<size_t>(op_)].op.record.background = 1;
+  const int64_t tiles = num_tiles(record());
+  const double bytes = sent_bytes(draft_.graph, draft_.graph.ops[op_]) / static_cast<double>(tiles);
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const double start = ready(tile, 1);
+    list(static_cast<int>(tile % machine_.num_workers), tile, 1, start, sent(start, bytes));
+  }
 }
 
 /// Where an item that starts at `unit` must end at the latest.

@@ -18,6 +18,8 @@ void verify_boxes(const plan::Plan& plan);
 void verify_exchanges(const plan::Plan& plan);
 /// Targets, the order of waits, the end of the lists.
 void verify_counters(const plan::Plan& plan);
+/// Ops in the background do what their programs say; structure must be right.
+void verify_background(const plan::Plan& plan);
 /// Loops: what is carried, the stop flag, the border.
 void verify_loop(const plan::Plan& plan);
 /// Bounds and races; structure and counters must be right.

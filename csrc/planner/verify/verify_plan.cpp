@@ -19,6 +19,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
   VerifyReport report;
   if (level != VerifyLevel::kRaces) {
     verify_structure(plan);
+    verify_background(plan);
     verify_exchanges(plan);
     verify_counters(plan);
     verify_loop(plan);

@@ -1,0 +1,212 @@
+// Sends that go on beside a worker's tiles. An op that does nothing but copy to other ranks (OpRecord::background) takes
+// no turn of the consumers: its items stand in a list of their own, and the reporter copies a piece of one whenever it has
+// nothing to report. All workers together fill the link that way (a piece takes a microsecond or two, mostly the way to
+// memory), and none of them stops to compute.
+//
+// An item is one tile. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it is copied to.
+#pragma once
+#include "device/loop/pipeline.cuh"
+
+namespace ark::device {
+
+// 1: the kernel of plans with ops in the background.
+#ifndef ARK_BACKGROUND
+#define ARK_BACKGROUND 0
+#endif
+inline constexpr bool kBackground = ARK_BACKGROUND != 0;
+static_assert(!kBackground || !kLoop);
+
+/// First and last counter that rows [row, row + extent) of a tile fall on, or an empty range.
+struct Counters {
+  int low = 0, high = -1;
+  template <class Map>
+  ARK_DEVICE Counters(const Map& map, const abi::OpRecord& r, int tile) {
+    int row = map.base;
+    if (!fixed(map)) {
+      const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
+      row += rest / r.grid[1] * map.coef[0] + rest % r.grid[1] * map.coef[1] + c2 * map.coef[2];
+    }
+    const int begin = max(row, 0), end = min(row + map.extent, map.limit);
+    if (begin >= end) return;
+    low = begin / map.div;
+    high = (end - 1) / map.div;
+  }
+  ARK_DEVICE bool single() const { return low == high; }
+  /// The same rows for every tile.
+  template <class Map>
+  static ARK_DEVICE bool fixed(const Map& map) {
+    return (map.coef[0] | map.coef[1] | map.coef[2]) == 0;
+  }
+};
+
+/// The address in a slot of the launch; boxes lie twice in memory, for even and for odd launches.
+ARK_DEVICE i64 slot_address(const Worker& worker, const u64* slots, u32 slot) {
+  if constexpr (kRanks > 1)
+    if ((slot & abi::kBoxSlot) != 0)
+      return static_cast<i64>(slots[slot & ~abi::kBoxSlot]) + (worker.epoch & 1) * worker.launch.box_bytes;
+  return static_cast<i64>(slots[slot]);
+}
+
+/// All lanes of the reporter call everything together. Records are read where they lie, in global memory, and the state
+/// is in shared memory: the warp has 56 registers.
+class BackgroundSender {
+ public:
+  ARK_DEVICE BackgroundSender(const Worker& worker, const u64* slots) : worker_(worker), slots_(slots) {
+    if (kBackground && lane() == 0)
+      worker.shared.sent = {worker.launch.list_begin[worker.launch.num_workers + blockIdx.x], 0, 0};
+    __syncwarp();
+  }
+
+  ARK_DEVICE bool done() const { return item().record == abi::kEnd; }
+
+  /// Piece by piece until `enough()` or all is sent. (What it waits for has its deadline in the waits of others.)
+  template <class Enough>
+  ARK_DEVICE void send_until(Enough enough) {
+    const auto leave = [&] { return __any_sync(~0u, worker_.waiter.failed() || enough()); };
+    while (!done()) {
+      if (state().end == 0) {
+        do
+          if (leave()) return;
+        while (!ready());
+        begin_item();
+      }
+      const Runs runs = find_runs();
+      while (state().at < state().end) {
+        copy_piece(runs);
+        if (leave()) return;
+      }
+      end_item();
+    }
+  }
+  /// All that is left.
+  ARK_DEVICE void finish() {
+    while (!done() && !__any_sync(~0u, worker_.waiter.failed())) {
+      if (state().end == 0) {
+        wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, state().index}, item().first, 1, true);
+        begin_item();
+      }
+      const Runs runs = find_runs();
+      while (state().at < state().end) copy_piece(runs);
+      end_item();
+    }
+  }
+
+ private:
+  /// Where an item's operands begin: lane i has the address of operand i. (The waits of others drop what the L1 holds, so
+  /// that each look at a record goes to the L2: with one for every piece, a piece took 3 us.)
+  /// Bit 0: it is a box. 0: there is no such operand.
+  using Runs = u64;
+  static constexpr int kPieces = 4;  // vectors of a lane under way
+
+  ARK_DEVICE SentInBackground& state() const { return worker_.shared.sent; }
+  ARK_DEVICE const abi::WorkItem& item() const { return worker_.shared.launch.items[state().index]; }
+  ARK_DEVICE const abi::OpRecord& record() const {
+    return *reinterpret_cast<const abi::OpRecord*>(worker_.shared.launch.records + static_cast<i64>(item().record) * 64);
+  }
+  static ARK_DEVICE int lane() { return thread_index() & 31; }
+
+  ARK_DEVICE bool ready() const;
+  ARK_DEVICE void begin_item() const;
+  ARK_DEVICE Runs find_runs() const;
+  ARK_DEVICE void copy_piece(Runs runs) const;
+  ARK_DEVICE void end_item() const;
+
+  const Worker& worker_;
+  const u64* slots_;
+};
+
+/// What the item waits for is there.
+ARK_DEVICE bool BackgroundSender::ready() const {
+  const abi::OpRecord& r = record();
+  const u32 epoch = worker_.epoch + 1;
+  bool there = true;
+#pragma unroll 1
+  for (int w = 0; w < r.num_waits; ++w) {
+    const abi::Wait& wait = r.wait[w];
+    const Counters c(wait, r, item().first);
+    const int blocks = c.high - c.low + 1, ranks = wait.rank_stride != 0 ? kRanks : 1;
+#pragma unroll 1
+    for (int i = lane(); there && i < blocks * ranks; i += 32) {
+      const int block = c.low + i % blocks;
+      const u32* counter = Worker(worker_.shared, worker_.shared.launch).counter(wait.counter + static_cast<u32>(block + i / blocks * wait.rank_stride));
+      const u32 seen = wait.rank_stride != 0 ? load_acquire_system(counter) : load_acquire(counter);
+      there = reached(seen, epoch * (block == (wait.limit - 1) / wait.div ? wait.last_target : wait.target));
+    }
+  }
+  return __all_sync(~0u, there);
+}
+
+ARK_DEVICE void BackgroundSender::begin_item() const {
+  if (lane() == 0) {
+    const abi::OpRecord& r = record();
+    const int bytes = element_bytes(reinterpret_cast<const abi::Operand*>(&r + 1)->dtype);
+    const i64 tile = r.params.program.tile, begin = item().first * tile;
+    state().at = static_cast<i32>(begin * bytes / 16);
+    state().end = static_cast<i32>(min(begin + tile, r.size[0]) * bytes / 16);
+    if constexpr (kTrace)
+      if (worker_.shared.launch.trace != nullptr) {
+        abi::TraceRecord& t = worker_.shared.launch.trace[state().index];
+        t = {r.op, item().first, 1, static_cast<i32>(blockIdx.x)};
+        t.begin = t.wait_end = t.load_end = global_time_ns();
+      }
+  }
+  __syncwarp();
+}
+
+ARK_DEVICE BackgroundSender::Runs BackgroundSender::find_runs() const {
+  const abi::OpRecord& r = record();
+  if (lane() >= r.num_operands) return 0;
+  const abi::Operand& operand = reinterpret_cast<const abi::Operand*>(&r + 1)[lane()];
+  const Worker worker(worker_.shared, worker_.shared.launch);
+  const i64 begin = slot_address(worker, slots_, operand.slot) + operand.offset * element_bytes(operand.dtype);
+  return static_cast<u64>(begin) | ((operand.slot & abi::kBoxSlot) != 0 ? 1 : 0);
+}
+
+ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
+  const int first = state().at + lane(), left = state().end - first;
+  Raw<16> piece[kPieces];
+#pragma unroll 1
+  for (int x = 0; x < 32; ++x) {
+    const u64 begin = __shfl_sync(~0u, runs, x);
+    if (begin == 0) break;
+    unsigned char* const run = reinterpret_cast<unsigned char*>((begin & ~1ull) + static_cast<u64>(first) * 16);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (i * 32 < left) {
+        if ((begin & 1) != 0)
+          store_global<16>(run + i * 512, piece[i]);
+        else
+          piece[i] = load_global<16>(run + i * 512);
+      }
+  }
+  __syncwarp();
+  if (lane() == 0) state().at += 32 * kPieces;
+  __syncwarp();
+}
+
+/// What all lanes have stored is there before the tile counts, on every rank: each lane tells one of them.
+ARK_DEVICE void BackgroundSender::end_item() const {
+  const abi::OpRecord& r = record();
+  const abi::LaunchHeader& launch = worker_.shared.launch;
+  fence_system();
+#pragma unroll 1
+  for (int a = 0; a < r.num_arrivals; ++a) {
+    const Counters c(r.arrive[a], r, item().first);
+    const u32 first = r.arrive[a].counter + static_cast<u32>(launch.rank * r.arrive_rank_stride[a] + c.low);
+#pragma unroll 1
+    for (int i = lane(); i < (c.high - c.low + 1) * kRanks; i += 32) {
+      u32* const counters = reinterpret_cast<u32*>(launch.peers[i % kRanks] + 1);
+      red_relaxed_add_system(counters + static_cast<u64>(first + i / kRanks) * abi::kCounterStride, 1);
+    }
+  }
+  __syncwarp();
+  if (lane() == 0) {
+    if constexpr (kTrace)
+      if (worker_.shared.launch.trace != nullptr) worker_.shared.launch.trace[state().index].end = global_time_ns();
+    ++state().index;
+    state().end = 0;
+  }
+  __syncwarp();
+}
+
+}  // namespace ark::device

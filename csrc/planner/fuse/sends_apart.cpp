@@ -1,0 +1,38 @@
+#include "planner/fuse/sends_apart.h"
+
+#include <algorithm>
+
+namespace ark::planner {
+namespace {
+
+/// To other ranks, of one exchange: 24 us of the link. Less is there before a product has begun.
+constexpr int64_t kLeastBytes = int64_t{8} << 20;
+/// Of a product: several m blocks of each rank, several n blocks.
+constexpr int64_t kLeastRows = 256, kLeastColumns = 512;
+
+bool is_read_by_product(const State& state, int value, int64_t world) {
+  return std::ranges::any_of(state.users[static_cast<size_t>(value)], [&](int user) {
+    const ir::Node& node = state.node(user);
+    if (node.op != ir::OpKind::kMatmul) return false;
+    const Tensor& out = state.tensor(node.outputs[0]);
+    const size_t dims = out.sizes.size();
+    return out.sizes[dims - 2] >= kLeastRows * world && out.sizes[dims - 1] >= kLeastColumns &&
+           state.owner(node.inputs[0]) == value;
+  });
+}
+
+}  // namespace
+
+void send_apart(State& state, const std::vector<Pieces>& boxes) {
+  for (const Pieces& joined : boxes) {
+    const ir::Node& exchange = state.node(state.tensor(joined.pieces[0]).node);
+    const auto world = static_cast<int64_t>(exchange.outputs.size());
+    const int sent = state.owner(exchange.inputs[0]);
+    if (exchange.inputs.size() != 1 || state.tensor(joined.pieces[0]).bytes() * (world - 1) < kLeastBytes) continue;
+    if (!is_read_by_product(state, joined.value, world)) continue;
+    if (!state.is_input(sent)) state.forced[static_cast<size_t>(sent)] = true;
+    for (const int box : joined.pieces) state.no_claim[static_cast<size_t>(box)] = true;
+  }
+}
+
+}  // namespace ark::planner
