@@ -19,8 +19,8 @@ struct KernelFeatures {
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
   std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait
   bool maps = false;
-  bool loop = false;  // a launch may have several iterations
-  int ranks = 1;      // of plans with exchanges
+  bool loop = false;        // a launch may have several iterations
+  int ranks = 1;            // of plans with exchanges
   bool background = false;  // some are sent in the background
   int slot_capacity = 0;
 

@@ -30,8 +30,9 @@ struct Options {
   bool few_rows = true;      // false: products of few rows are done in tiles where types and shapes permit
   bool sizes_vary = false;   // the graph has symbols: numbers in programs that may be sizes go into the records
   bool reuse_memory = true;
-  bool background = true;    // long copies to other ranks go on beside the workers' tiles; false: they are tiles of workers
-  int max_slots = 3840;      // addresses that a launch can carry (device/abi/launch.h)
+  bool background =
+      true;              // long copies to other ranks go on beside the workers' tiles; false: they are tiles of workers
+  int max_slots = 3840;  // addresses that a launch can carry (device/abi/launch.h)
   bool verify_races = true;  // verify_plan in full (0.03-0.3 s for whole models); false: structure and counters only
   bool verify = true;        // false: the plan as the passes made it, to look at
 };

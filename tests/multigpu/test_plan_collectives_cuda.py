@@ -14,8 +14,8 @@ import ark_torch
 from tests.distributed import test_plan_collectives as collectives
 from tests.distributed import test_plan_models as models
 from tests.distributed.test_plan_collectives import compiled, ranks_values
-from tests.support.distributed_worker import run_each, run_gpus, values
 from tests.support.background_sends import BACKGROUND
+from tests.support.distributed_worker import run_each, run_gpus, values
 from tests.support.scattered_products import SCATTERED, scattered_layers_of_all_workers
 
 GPUS = torch.cuda.device_count()

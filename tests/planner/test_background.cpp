@@ -47,8 +47,8 @@ Graph scattered_product(int world, DType dtype, int64_t m, int64_t k, int64_t n)
 
 /// All workers send, in line, and no product leaves one out; a third of the sends is no longer in the way.
 void test_plans() {
-  for (const Graph& graph : {gathered_product(4, DType::kBF16, 2048, 8192, 2048),
-                             scattered_product(4, DType::kBF16, 8192, 2048, 8192)}) {
+  for (const Graph& graph :
+       {gathered_product(4, DType::kBF16, 2048, 8192, 2048), scattered_product(4, DType::kBF16, 8192, 2048, 8192)}) {
     planner::Options without;
     without.background = false;
     const plan::Plan plan = plan_of(graph), before = plan_of(graph, without);
@@ -162,7 +162,8 @@ void test_damages() {
   });
   must_fail("items of two tiles", [&](plan::Plan& p, plan::Op&) {
     for (std::vector<abi::WorkItem>& list : p.lists)
-      std::erase_if(list, [&](const abi::WorkItem& i) { return static_cast<size_t>(i.op) == sender && i.first % 2 == 1; });
+      std::erase_if(list,
+                    [&](const abi::WorkItem& i) { return static_cast<size_t>(i.op) == sender && i.first % 2 == 1; });
     for (std::vector<abi::WorkItem>& list : p.lists)
       for (abi::WorkItem& i : list)
         if (static_cast<size_t>(i.op) == sender && i.first + 1 < plan::num_tiles(p.ops[sender].record)) i.count = 2;

@@ -129,8 +129,9 @@ class PyGraph {
     py::list result;
     for (const planner::ExchangeReport& e : planner::report_exchanges(plan))
       result.append(py::dict(py::arg("op") = name(e.op), py::arg("bytes") = e.bytes, py::arg("parts") = e.parts,
-                             py::arg("background") = e.background, py::arg("from_ranks") = e.from, py::arg("readers") = names(e.readers),
-                             py::arg("meanwhile") = names(e.meanwhile), py::arg("box_bytes") = e.box_bytes));
+                             py::arg("background") = e.background, py::arg("from_ranks") = e.from,
+                             py::arg("readers") = names(e.readers), py::arg("meanwhile") = names(e.meanwhile),
+                             py::arg("box_bytes") = e.box_bytes));
     return result;
   }
   static void describe(const runtime::Instance& instance, py::dict& result) {

@@ -30,7 +30,7 @@ inline constexpr int kTaskSlots = 4;               // as many records as the rin
 inline constexpr int kPagesInFlight = 4;
 inline constexpr int kThrottlePolls = 4;  // each sleeps up to some 15 us
 
-inline constexpr int kStamps = 14;  // of an item, by the consumers (trace only)
+inline constexpr int kStamps = 14;              // of an item, by the consumers (trace only)
 inline constexpr short kBegins = 1, kEnds = 2;  // TaskSlot::border
 
 /// An item as the roles see it: decoded by the fetch warp ahead of time.
@@ -65,8 +65,8 @@ struct Shared {
   unsigned char scratch[kScratchBytes];     // 1024-aligned; belongs to the consumers of the current item
   unsigned char records[kRecordRingBytes];  // 64-aligned records, filled by the fetch warp
   alignas(16) unsigned char zeros[16];
-  u64 full[kPages];                         // 1 arrival (the loader) and the bytes
-  u64 empty[kPages];                        // one arrival per consumer warp
+  u64 full[kPages];   // 1 arrival (the loader) and the bytes
+  u64 empty[kPages];  // one arrival per consumer warp
   u64 task_full[kTaskSlots], task_empty[kTaskSlots];
   u64 task_done[kTaskSlots];  // one arrival per consumer warp: its writes of the item have been issued
   TaskSlot task[kTaskSlots];

@@ -7,9 +7,9 @@
 #include "base/unsupported.h"
 #include "planner/fuse/empty.h"
 #include "planner/fuse/joined_boxes.h"
-#include "planner/fuse/sends_apart.h"
 #include "planner/fuse/late_sums.h"
 #include "planner/fuse/pieces.h"
+#include "planner/fuse/sends_apart.h"
 #include "planner/fuse/simplify.h"
 #include "planner/fuse/state.h"
 
