@@ -1,5 +1,5 @@
-"""Sends that go on beside the workers' tiles (csrc/device/loop/background.cuh), as cases of the form f(rank, world): what
-is gathered for large products, in types of 2 and 4 bytes, again and again, late ranks among them, captured; parts."""
+"""Sends beside the workers' tiles (csrc/device/loop/background.cuh), as cases of the form f(rank, world): what is
+gathered for large products, in types of 2 and 4 bytes, again and again, late ranks among them, captured; parts."""
 
 from __future__ import annotations
 
