@@ -95,7 +95,8 @@ plan::Plan make_plan(ir::Graph bound_graph, const Options& options, Stages* stag
   std::string name = bound_graph.name;
   const int num_workers = options.machine.num_workers;
   ir::Loop loop = bound_graph.loop;
-  FusedGraph fused = fuse(std::move(bound_graph), options.tensor_cores, num_workers, options.few_rows);
+  FusedGraph fused =
+      fuse(std::move(bound_graph), options.tensor_cores, num_workers, options.few_rows, options.background);
   fused.loop = std::move(loop);
   if (stages) stages->fused(fused);
   plan::Plan plan = run_passes(std::move(fused), options);

@@ -6,6 +6,7 @@
 
 #include "codegen/kernel.h"
 #include "planner/planner.h"
+#include "planner/verify/rank_interface.h"
 #include "support/check.h"
 #include "support/exchange_graphs.h"
 #include "support/rank_evaluator.h"
@@ -101,6 +102,22 @@ void test_apart() {
   EXPECT_EQ(plan.ops.size(), size_t{4});  // and the product, and the copy that is returned
 }
 
+/// Ranks whose code differs send by the same tiles: what one computes another has as it is.
+void test_ranks_differ() {
+  auto graph_of = [](bool computed) {
+    ExchangeBuilder b(4);
+    ValueId x = b.input(DType::kF32, {8192, 1000});
+    return b.finish({b.all_gather(computed ? b.unary(Opcode::kNeg, x) : x)}, "ranks differ");
+  };
+  const auto terms_of = [&](bool computed) {
+    std::vector<std::string> terms;
+    for (const planner::RankTerm& term : planner::rank_interface(plan_of(graph_of(computed))))
+      terms.push_back(term.value);
+    return terms;
+  };
+  EXPECT(terms_of(false) == terms_of(true) && !terms_of(true).empty());
+}
+
 /// What pack gives to the kernel: the items of the workers' lists, the others in lists behind them.
 void test_packed() {
   const plan::Plan plan = plan_of(gathered_product(2, DType::kF32, 256, 512, 512), eager(6));
@@ -160,6 +177,12 @@ void test_damages() {
     op.record.wait[op.record.num_waits++] = {.extent = 0, .div = 1, .limit = 1};
     op.flags.dropped_waits = 1;
   });
+  must_fail("an operand that the program has not", [&](plan::Plan&, plan::Op& op) {
+    abi::Operand far = op.operands[0];
+    far.offset = int64_t{1} << 40;
+    op.operands.push_back(far);
+    ++op.record.num_operands;
+  });
   must_fail("items of two tiles", [&](plan::Plan& p, plan::Op&) {
     for (std::vector<abi::WorkItem>& list : p.lists)
       std::erase_if(list,
@@ -178,7 +201,7 @@ void test_damages() {
 void test_results() {
   const RankRun run{.launches = 4, .seed = 5, .stragglers = true};
   for (int world : {2, 3, 4}) {
-    const Graph graph = gathered_product(world, DType::kF32, 384, 32, 256);
+    const Graph graph = gathered_product(world, DType::kF32, 1024, 32, 256);
     const plan::Plan plan = plan_of(graph, eager(5));
     EXPECT_EQ(in_background(plan).size(), size_t{1});
     expect_evaluated(graph, plan, run, cat(graph.name, " of ", world));
@@ -197,6 +220,7 @@ int main() {
   test_plans();
   test_left_to_workers();
   test_apart();
+  test_ranks_differ();
   test_packed();
   test_damages();
   test_results();

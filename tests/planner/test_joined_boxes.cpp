@@ -123,10 +123,10 @@ void test_copies() {
   EXPECT_EQ(boxes_of(returned.finish({returned.all_gather(x)}, "returned")), 0);
   ExchangeBuilder saved(2);  // for a backward: who reads it here reads the boxes
   x = saved.input(DType::kF32, {8, 64});
-  ValueId gathered = saved.all_gather(x);
-  const plan::Plan both = plan_of(saved.finish({saved.norm(gathered), gathered}, "saved"));
+  ValueId gathered = saved.all_gather(x), weight = saved.input(DType::kF32, {64, 64});
+  const plan::Plan both = plan_of(saved.finish({saved.matmul(gathered, weight), gathered}, "saved"));
   EXPECT_EQ(count(both, plan::BufferKind::kBoxes), 1);
-  EXPECT_EQ(both.ops.size(), size_t{3});  // it sends, it norms, it copies
+  EXPECT_EQ(both.ops.size(), size_t{3});  // it sends, it multiplies, it copies
   EXPECT_EQ(complaint(both), std::string());
   ExchangeBuilder turned(2);
   x = turned.input(DType::kF32, {8, 64});
@@ -161,7 +161,8 @@ void test_returned() {
   for (const bool view : {false, true}) {
     ExchangeBuilder b(3);
     ValueId y = b.all_gather(b.input(DType::kF32, {64, 64}));
-    const Graph graph = b.finish({b.unary(Opcode::kNeg, y), view ? b.parts(y)[1] : y, y}, "returned");
+    const ValueId product = b.matmul(y, b.input(DType::kF32, {64, 32}));
+    const Graph graph = b.finish({b.unary(Opcode::kNeg, y), product, view ? b.parts(y)[1] : y, y}, "returned");
     const plan::Plan plan = plan_of(graph);
     EXPECT_EQ(count(plan, plan::BufferKind::kBoxes), view ? 0 : 1);
     EXPECT_EQ(complaint(plan), std::string());

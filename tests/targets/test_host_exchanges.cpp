@@ -105,6 +105,7 @@ void test_sends_beside(bool brief) {
     options.machine.num_workers = 32;
     options.machine.link_bytes_per_second = 60e9, options.machine.worker_link_bytes_per_second = 10e9;
     options.machine.long_send_seconds = 10e-6;
+    options.background = false;
     const plan::Plan plan = planner::make_plan(c.graph, options);
     const auto computes = [](const std::vector<abi::WorkItem>& list) { return !list.empty() && list[0].op == 0; };
     EXPECT_EQ(std::ranges::count_if(plan.lists, computes), 24);  // a quarter is left to the sends

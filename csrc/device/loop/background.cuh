@@ -83,6 +83,7 @@ class BackgroundSender {
     while (!done() && !__any_sync(~0u, worker_.waiter.failed())) {
       if (state().end == 0) {
         wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, state().index}, item().first, 1, true);
+        if (__any_sync(~0u, worker_.waiter.failed())) return;
         begin_item();
       }
       const Runs runs = find_runs();
@@ -148,7 +149,7 @@ ARK_DEVICE void BackgroundSender::begin_item() const {
     if constexpr (kTrace)
       if (worker_.shared.launch.trace != nullptr) {
         abi::TraceRecord& t = worker_.shared.launch.trace[state().index];
-        t = {r.op, item().first, 1, static_cast<i32>(blockIdx.x)};
+        t = {r.op, item().first, 1, worker_.shared.launch.num_workers + static_cast<i32>(blockIdx.x)};
         t.begin = t.wait_end = t.load_end = global_time_ns();
       }
   }

@@ -156,7 +156,7 @@ void read(State& state) {
   force(state);
 }
 
-FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows) {
+FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows, bool background) {
   State state;
   state.graph = simplify(std::move(bound_graph), num_workers);
   check_empty(state.graph);
@@ -170,7 +170,7 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
     place_pieces(state, pieces);
   }
   place_pieces(state, boxes);
-  send_apart(state, boxes);
+  if (background) send_apart(state, boxes);
   constexpr int kMaxRestarts = 200;
   for (;; ++state.restarts) {
     check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");

@@ -28,7 +28,10 @@ void send_apart(State& state, const std::vector<Pieces>& boxes) {
     const ir::Node& exchange = state.node(state.tensor(joined.pieces[0]).node);
     const auto world = static_cast<int64_t>(exchange.outputs.size());
     const int sent = state.owner(exchange.inputs[0]);
-    if (exchange.inputs.size() != 1 || state.tensor(joined.pieces[0]).bytes() * (world - 1) < kLeastBytes) continue;
+    const Tensor& value = state.tensor(exchange.inputs[0]);
+    const bool run = value.strides == contiguous_strides(value.sizes) && size_bytes(value.dtype) >= 2;
+    if (!run || exchange.inputs.size() != 1 || state.tensor(joined.pieces[0]).bytes() * (world - 1) < kLeastBytes)
+      continue;
     if (!is_read_by_product(state, joined.value, world)) continue;
     if (!state.is_input(sent)) state.forced[static_cast<size_t>(sent)] = true;
     for (const int box : joined.pieces) state.no_claim[static_cast<size_t>(box)] = true;

@@ -6,9 +6,11 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "plan/plan.h"
 
 namespace ark::planner {
 namespace {
@@ -359,17 +361,36 @@ void split_reductions(Graph& graph, int num_workers) {
   graph.nodes = std::move(nodes);
 }
 
-/// All boxes of an exchange, joined in their order.
-bool joins_boxes(const Node& node, const std::vector<const Node*>& maker) {
-  if (node.op != OpKind::kCat) return false;
-  const Node* exchange = maker[static_cast<size_t>(node.inputs[0])];
-  return exchange != nullptr && exchange->op == OpKind::kExchange && exchange->outputs == node.inputs;
+bool is_contiguous(const Value& value) {
+  int64_t step = 1;
+  for (size_t d = value.sizes.size(); d-- > 0; step *= std::max<int64_t>(1, value.sizes[d].value))
+    if (value.strides[d].value != step) return false;
+  return true;
 }
 
-/// What is joined of boxes and returned is read from the boxes by everybody else: nobody waits for the copy.
+/// All boxes of an exchange, joined in their order as they lie in memory (joined_boxes.h), and read by nobody else.
+bool joins_boxes(const Graph& graph, const Node& node, const std::vector<const Node*>& maker,
+                 const std::map<ValueId, int>& readers) {
+  if (node.op != OpKind::kCat) return false;
+  const Node* exchange = maker[static_cast<size_t>(node.inputs[0])];
+  if (exchange == nullptr || exchange->op != OpKind::kExchange || exchange->outputs != node.inputs) return false;
+  const Value &whole = graph.values[static_cast<size_t>(node.outputs[0])],
+              &box = graph.values[static_cast<size_t>(node.inputs[0])];
+  int64_t bytes = size_bytes(box.dtype);
+  for (const Size& size : box.sizes) bytes *= size.value;
+  const bool outermost = std::all_of(whole.sizes.begin(), whole.sizes.begin() + node.attrs.dim,
+                                     [](const Size& n) { return n.value == 1; });
+  return outermost && bytes > 0 && plan::box_stride(bytes) == bytes && whole.dtype == box.dtype &&
+         is_contiguous(whole) && is_contiguous(box) &&
+         std::ranges::all_of(node.inputs, [&](ValueId x) { return readers.at(x) == 1; });
+}
+
+/// What is joined of boxes, returned, and multiplied is read from the boxes by everybody else: no product waits for the
+/// copy. (Elsewhere one copy for all readers is less to move.)
 void copy_returned_joins(Graph& graph) {
   std::vector<const Node*> maker(graph.values.size(), nullptr);
   std::map<ValueId, int> readers;  // of owners
+  std::set<ValueId> multiplied;
   auto owner = [&](ValueId x) {
     const ValueId base = graph.values[static_cast<size_t>(x)].base;
     return base < 0 ? x : base;
@@ -377,10 +398,12 @@ void copy_returned_joins(Graph& graph) {
   for (const Node& node : graph.nodes) {
     for (ValueId out : node.outputs) maker[static_cast<size_t>(out)] = &node;
     for (ValueId in : node.inputs) readers[owner(in)] += node.op != OpKind::kView;
+    if (node.op == OpKind::kMatmul) multiplied.insert(owner(node.inputs[0]));
   }
   std::map<ValueId, ValueId> boxes;  // of returned joins
   for (ValueId out : graph.outputs)
-    if (const Node* node = maker[static_cast<size_t>(out)]; node && joins_boxes(*node, maker) && readers[out] > 0)
+    if (const Node* node = maker[static_cast<size_t>(out)];
+        node != nullptr && multiplied.contains(out) && joins_boxes(graph, *node, maker, readers))
       boxes.emplace(out, -1);
   for (ValueId out : graph.outputs)  // a view that is returned is one of the copy: left as it is
     if (owner(out) != out) boxes.erase(owner(out));

@@ -189,10 +189,11 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   // As many tiles for every worker as keep a tile within kMaxElements, and no more.
   const int64_t workers = options.machine.num_workers,
                 rounds = std::max<int64_t>(1, ceil_div(total, workers * kMaxElements));
-  const bool background = options.background && copies_to_boxes(graph, op) &&
-                          link_seconds(graph, op, options.machine) > options.machine.background_send_seconds;
-  const int64_t target = background ? background_tile(size_bytes(static_cast<DType>(op.op.operands.front().dtype)))
-                                    : std::max(kMinElements, ceil_div(total, rounds * workers));
+  // Ranks compare tiles of what they send (verify/rank_interface), and whether it is a mere copy may depend on the rank.
+  const bool sends = params.num_dims == 1 && is_exchange(graph, op) &&
+                     link_seconds(graph, op, options.machine) > options.machine.background_send_seconds;
+  const int64_t target = sends ? background_tile(size_bytes(static_cast<DType>(op.op.operands.front().dtype)))
+                               : std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   if (const int bytes = transposed_bytes(op, graph.programs[static_cast<size_t>(params.program)]); bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1], rows = abi::transposed_rows(bytes);

@@ -1,4 +1,4 @@
-// Ops in the background. The fetch warp does not run their programs: it copies runs of 16-byte vectors from each source
+// Ops in the background. The reporter does not run their programs: it copies runs of 16-byte vectors from each source
 // to the boxes that stand behind it (device/loop/background.cuh). So the program has to say just that.
 #include "planner/verify/checks.h"
 
@@ -44,7 +44,9 @@ class BackgroundCheck {
 
   /// Each box holds, as it was loaded, the element of the source before it.
   void check_program(const Program& program) const {
-    std::vector<int> stored(op_.operands.size(), 0);
+    need(static_cast<size_t>(program.num_operands) == op_.operands.size(), "operands of the program alone, ",
+         program.num_operands, " of ", op_.operands.size());
+    std::vector<int> stored(op_.operands.size(), 0), loaded = stored;
     for (const Instr& i : program.instrs) {
       const bool store = i.op == Opcode::kStore;
       need(store || i.op == Opcode::kLoad, "loads and stores alone");
@@ -52,6 +54,7 @@ class BackgroundCheck {
       const auto x = static_cast<size_t>(i.operand);
       need(is_box(x) == store && static_cast<int>(i.dtype) == op_.operands[x].dtype, "operand ", x,
            " moved as it is, from a source or to a box");
+      if (!store) ++loaded[x];
       if (!store) continue;
       ++stored[x];
       size_t source = x;
@@ -61,7 +64,7 @@ class BackgroundCheck {
            " to be what operand ", source, " holds");
     }
     for (size_t x = 0; x < stored.size(); ++x)
-      need(stored[x] == (is_box(x) ? 1 : 0), "operand ", x, " to be stored once, if it is a box");
+      need(is_box(x) ? stored[x] == 1 : loaded[x] > 0, "operand ", x, " to be stored once, or to be read");
   }
 
   const Plan& plan_;
