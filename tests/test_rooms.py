@@ -120,3 +120,15 @@ def test_private_modules_of_torch_are_in_one_file():
     pattern = re.compile(r"^\s*(from|import)\s+(torch\._|torch\.\w+\._|functorch)", re.M)
     files = [f for f in (ROOT / "ark_torch").glob("*.py") if f.name != "_compat.py"]
     assert files and [f.name for f in files if pattern.search(f.read_text())] == []
+
+
+def test_a_type_has_one_definition():
+    """Of a name and a namespace, in headers: units that see one each would break the one-definition rule silently."""
+    found: dict[str, set[str]] = {}
+    for file in (ROOT / "csrc").rglob("*.h"):
+        text = file.read_text()
+        spaces = re.findall(r"^namespace (ark[\w:]*) {", text, re.M)
+        for name in re.findall(r"^(?:struct|class|enum class|union) (\w+)(?: final)?(?: : [^;{]*)? {$", text, re.M):
+            found.setdefault(f"{spaces[0] if spaces else ''}::{name}", set()).add(str(file.relative_to(ROOT)))
+    assert len(found) > 100
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}

@@ -4,6 +4,7 @@ coalesced calls, tensors without elements, calls that one rank refuses, barriers
 from __future__ import annotations
 
 import gc
+import itertools
 import re
 import time
 from datetime import timedelta
@@ -37,7 +38,8 @@ def raised(call, *arguments) -> tuple[str, float]:
 
 
 def leaks(rank: int, world: int) -> int:
-    """Bytes of device memory that four groups keep, which used rings, messages and windows, and four that used NCCL."""
+    """Bytes of device memory that a group keeps, which used rings, messages and windows, and one that used NCCL: what
+    most of five such pairs have not given back (other processes on the GPU may allocate and free meanwhile)."""
     import ark_torch.distributed as ark
 
     def use_a_group() -> None:
@@ -73,12 +75,12 @@ def leaks(rank: int, world: int) -> int:
 
     calls = ark.delegated_calls().get("all_reduce", 0)
     use_a_group()
-    before = free_bytes()
-    for _ in range(4):
+    free = [free_bytes()]
+    for _ in range(5):
         use_a_group()
-    after = free_bytes()
-    assert ark.delegated_calls()["all_reduce"] == calls + 5  # of groups that have gone
-    return before - after
+        free.append(free_bytes())
+    assert ark.delegated_calls()["all_reduce"] == calls + 6  # of groups that have gone
+    return sorted(before - after for before, after in itertools.pairwise(free))[2]
 
 
 def pending_receive(rank: int, world: int) -> float:
@@ -413,7 +415,7 @@ def test_function(ranks, function):
 
 def test_destroyed_groups_leave_no_memory(ranks):
     for lost in of(ranks, leaks):
-        assert lost < 32 << 20
+        assert lost < 8 << 20
 
 
 def test_a_group_that_others_have_left(ranks):

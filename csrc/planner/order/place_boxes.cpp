@@ -24,7 +24,7 @@ int64_t box_bytes(const FusedGraph& graph, const Storage& storage) {
 
 /// In the order in which they are sent.
 std::vector<Exchange> exchanges_of(const FusedGraph& graph) {
-  const std::vector<Use> uses = uses_of(graph);
+  const std::vector<StorageUse> uses = uses_of(graph);
   std::map<std::pair<int, int32_t>, Exchange> found;  // by sender and number
   for (StorageId s = 0; s < static_cast<StorageId>(graph.storages.size()); ++s) {
     const Storage& storage = graph.storages[s];

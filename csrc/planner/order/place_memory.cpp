@@ -36,7 +36,7 @@ class Arena {
   /// Before the storages that op uses first: takes in the waits added for earlier ones.
   void enter(int op) { finished_.derive(op, sync_.sources[op]); }
   int64_t size() const { return size_; }
-  const Use& use(StorageId storage) const { return uses_[storage]; }
+  const StorageUse& use(StorageId storage) const { return uses_[storage]; }
 
  private:
   /// How a tenant stands to a new storage: gone for certain, gone once waits are added that cost nothing, or in the
@@ -59,7 +59,7 @@ class Arena {
   const Options& options_;
   const Timeline& timeline_;
   Sync& sync_;
-  std::vector<Use> uses_;
+  std::vector<StorageUse> uses_;
   Finished finished_;
   std::vector<Tenant> tenants_;  // by begin; each byte's latest
   int64_t size_ = 0;

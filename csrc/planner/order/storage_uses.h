@@ -6,11 +6,11 @@
 
 namespace ark::planner {
 
-struct Use {
+struct StorageUse {
   std::vector<int> ops, writers;  // in plan order
 };
 
 /// Per storage; slots of operands must still be storages.
-std::vector<Use> uses_of(const FusedGraph& graph);
+std::vector<StorageUse> uses_of(const FusedGraph& graph);
 
 }  // namespace ark::planner

@@ -62,7 +62,7 @@ std::optional<Extremes> with_extremes(const Program& program) {
   return result;
 }
 
-Cut cut_for_places(const FusedOp& op, const Program& program, int64_t workers) {
+RowCut cut_for_places(const FusedOp& op, const Program& program, int64_t workers) {
   const abi::OpRecord& record = op.op.record;
   const abi::ProgramParams& p = record.params.program;
   const int outermost = p.num_dims - p.reduce_dims;
@@ -73,7 +73,7 @@ Cut cut_for_places(const FusedOp& op, const Program& program, int64_t workers) {
   const bool exact = std::ranges::any_of(
       program.instrs, [](const Instr& instr) { return instr.op == Opcode::kStore && !instr.uniform; });
   const int64_t size = record.size[outermost], inner = reduced / size;
-  Cut best;
+  RowCut best;
   int64_t best_cost = INT64_MAX;
   for (int64_t parts = 2; parts <= std::min(size, 4 * workers); ++parts) {
     int64_t step = size / parts;
@@ -87,7 +87,7 @@ Cut cut_for_places(const FusedOp& op, const Program& program, int64_t workers) {
   return best;
 }
 
-int16_t append_owned(Program& out, const Cut& cut, int part_dim) {
+int16_t append_owned(Program& out, const RowCut& cut, int part_dim) {
   const int16_t index = append_index(out, part_dim + 1), step = append_number(out, cut.step);
   const int16_t before = append(out, {.op = Opcode::kLt, .dtype = DType::kBool, .a = index, .b = step});
   const int16_t part = append_index(out, part_dim), last = append_number(out, cut.parts - 1);

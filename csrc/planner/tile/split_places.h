@@ -14,7 +14,7 @@
 namespace ark::planner {
 
 /// Part p of a dimension: indices [p * step, p * step + length). Parts overlap where length > step.
-struct Cut {
+struct RowCut {
   int64_t parts = 1, step = 1, length = 1;
   bool overlaps() const { return length > step; }
 };
@@ -34,11 +34,11 @@ struct Extremes {
 std::optional<Extremes> with_extremes(const Program& program);
 
 /// How a row task that yields places is cut along its outermost reduced dimension; one part: not at all.
-Cut cut_for_places(const FusedOp& op, const Program& program, int64_t workers);
+RowCut cut_for_places(const FusedOp& op, const Program& program, int64_t workers);
 
 /// True where elements of the part are its own, not the next part's as well; a register of a program whose domain has
 /// the parts as dimension `part_dim` and the part's indices behind it.
-int16_t append_owned(Program& out, const Cut& cut, int part_dim);
+int16_t append_owned(Program& out, const RowCut& cut, int part_dim);
 /// What the Reduce takes where an element is not owned: itself for extremes, else its neutral element.
 int16_t append_owned_value(Program& out, const Instr& reduce, int16_t owned);
 

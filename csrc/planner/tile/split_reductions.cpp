@@ -59,7 +59,7 @@ std::optional<Flow> flow_of(const Program& program) {
 constexpr double kPatientBytes = 384 * 1024;
 
 /// Of the outermost reduced dimension; one part: the op stays as it is.
-Cut cut_of(const FusedOp& op, bool awaited, const Options& options) {
+RowCut cut_of(const FusedOp& op, bool awaited, const Options& options) {
   const abi::ProgramParams& p = op.op.record.params.program;
   const abi::OpRecord& record = op.op.record;
   const bool column = record.kind == TaskKind::kColumn;
@@ -95,14 +95,14 @@ Cut cut_of(const FusedOp& op, bool awaited, const Options& options) {
 
 /// How an op is split: its program, perhaps with extremes behind, and what depends on what there.
 struct Split {
-  Cut cut;
+  RowCut cut;
   Program program;
   Flow flow;
 };
 
 std::optional<Split> split_of_places(const FusedOp& op, const Program& program, const Options& options) {
   if (program.kind != ProgramKind::kRow) return std::nullopt;
-  const Cut cut = cut_for_places(op, program, options.machine.num_workers);
+  const RowCut cut = cut_for_places(op, program, options.machine.num_workers);
   if (cut.parts == 1) return std::nullopt;
   std::optional<Extremes> extremes = with_extremes(program);
   if (!extremes) return std::nullopt;
@@ -118,7 +118,7 @@ std::optional<Split> split_of(const FusedOp& op, bool awaited, const FusedGraph&
   if (kind != TaskKind::kColumn && kind != TaskKind::kRow) return std::nullopt;
   const Program& program = graph.programs[op.op.record.params.program.program];
   if (yields_places(program)) return split_of_places(op, program, options);
-  const Cut cut = cut_of(op, awaited, options);
+  const RowCut cut = cut_of(op, awaited, options);
   if (cut.parts == 1) return std::nullopt;
   std::optional<Flow> flow = flow_of(program);
   if (!flow) return std::nullopt;
@@ -401,7 +401,7 @@ class Splitter {
   const FusedOp& whole_;
   const abi::ProgramParams params_;
   const Program program_;
-  const Cut cut_;
+  const RowCut cut_;
   const Flow flow_;
   const bool column_;
   int64_t kept_total_ = 1;

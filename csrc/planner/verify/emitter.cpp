@@ -29,7 +29,7 @@ void normalise(Box& box) {
 
 }  // namespace
 
-void Emitter::box(std::span<const Range> ranges) {
+void BoxEmitter::box(std::span<const Range> ranges) {
   int64_t bytes = size_bytes(static_cast<DType>(x_.dtype));
   Box box;
   box.begin = x_.offset * bytes;
@@ -43,7 +43,7 @@ void Emitter::box(std::span<const Range> ranges) {
   boxes_.push_back(box);
 }
 
-void Emitter::flat_range(std::span<const Range> flat, int64_t begin, int64_t end, const Ranges& rest) {
+void BoxEmitter::flat_range(std::span<const Range> flat, int64_t begin, int64_t end, const Ranges& rest) {
   if (begin >= end) return;
   if (flat.empty()) return box(rest);
   int64_t inner = 1;

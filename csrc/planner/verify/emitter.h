@@ -23,9 +23,9 @@ struct Ranges {
   operator std::span<const Range>() const { return {at, static_cast<size_t>(count)}; }
 };
 
-class Emitter {
+class BoxEmitter {
  public:
-  Emitter(const abi::Operand& x, std::vector<Box>& boxes) : x_(x), boxes_(boxes) {}
+  BoxEmitter(const abi::Operand& x, std::vector<Box>& boxes) : x_(x), boxes_(boxes) {}
 
   void box(std::span<const Range> ranges);
   /// Flattened indices [begin, end) of the dimensions `flat`, times the ranges `rest`.

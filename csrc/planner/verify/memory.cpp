@@ -265,7 +265,7 @@ class MemoryVerifier {
     for (size_t w = 0; w < waits_.size(); ++w) {
       const WaitOrder& wait = waits_[w];
       if ((wait.fresh && !now.fresh) || wait.done.empty() || !meets_any(wait.done.back(), arrive.ranges)) continue;
-      Pieces& waiting = now.by_wait[w];
+      BoxPieces& waiting = now.by_wait[w];
       if (waiting.at.empty()) waiting = pieces_of(plan_, now, wait.blocks.blocks);
       const bool all = meeting(then.arriving, waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
         ++report_.block_pairs;

@@ -40,7 +40,7 @@ void block_region(const plan::Op& op, const std::vector<Program>& programs, int 
     return;
   }
   const size_t first = boxes.size();
-  Emitter emitter(op.operands[static_cast<size_t>(operand)], boxes);
+  BoxEmitter emitter(op.operands[static_cast<size_t>(operand)], boxes);
   reading_of(op.record.kind).region({op, programs, operand, use, block}, emitter);
   // a predicate on the batch alone says nothing of rows and columns
   const bool by_batch = use.batch >= 0 && op.operands[static_cast<size_t>(operand)].stride[0] == 0;

@@ -53,9 +53,9 @@ Hull hull_of(const plan::Plan& plan, const Use& use, int64_t bytes) {
 }
 
 template <class Region>
-Pieces pieces(size_t count, const Region& region) {
+BoxPieces pieces(size_t count, const Region& region) {
   std::vector<Box> whole, boxes;
-  Pieces out;
+  BoxPieces out;
   out.at.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     whole.clear();
@@ -97,7 +97,7 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
   return uses;
 }
 
-Pieces pieces_of(const plan::Plan& plan, const Use& use, std::span<const TileBlock> blocks) {
+BoxPieces pieces_of(const plan::Plan& plan, const Use& use, std::span<const TileBlock> blocks) {
   const plan::Op& op = plan.ops[static_cast<size_t>(use.op)];
   const int64_t bytes = plan.buffers[use.slot].size_bytes;
   return pieces(blocks.size(), [&](size_t i, std::vector<Box>& boxes) {
@@ -105,7 +105,7 @@ Pieces pieces_of(const plan::Plan& plan, const Use& use, std::span<const TileBlo
   });
 }
 
-Pieces tiles_of(const plan::Plan& plan, const Use& use) {
+BoxPieces tiles_of(const plan::Plan& plan, const Use& use) {
   const plan::Op& op = plan.ops[static_cast<size_t>(use.op)];
   const int64_t bytes = plan.buffers[use.slot].size_bytes;
   return pieces(static_cast<size_t>(tiles_of(op.record)), [&](size_t i, std::vector<Box>& boxes) {

@@ -16,7 +16,7 @@ struct Piece {
   int64_t end;
   int32_t number;
 };
-struct Pieces {
+struct BoxPieces {
   std::vector<Piece> at;  // by begin
   int64_t longest = 0;    // largest hull of one piece
 };
@@ -26,24 +26,24 @@ struct Use {
   int32_t op = 0, operand = 0;
   uint32_t slot = 0;
   OperandUse how;
-  bool fresh = false;           // of rows of a cache that this launch appended
-  int64_t place = 0;            // of the buffer in its memory: the arena, the boxes, or itself
-  int64_t low = 0, high = 0;    // hull, in the memory
-  bool dense = false;           // all bytes of the hull, for certain
-  Pieces arriving;              // per block of tiles that arrive alike; made when asked for, as are the next
-  std::vector<Pieces> by_wait;  // per wait: blocks of tiles that wait alike
-  Pieces waiting;               // blocks of tiles that wait alike in all waits
+  bool fresh = false;              // of rows of a cache that this launch appended
+  int64_t place = 0;               // of the buffer in its memory: the arena, the boxes, or itself
+  int64_t low = 0, high = 0;       // hull, in the memory
+  bool dense = false;              // all bytes of the hull, for certain
+  BoxPieces arriving;              // per block of tiles that arrive alike; made when asked for, as are the next
+  std::vector<BoxPieces> by_wait;  // per wait: blocks of tiles that wait alike
+  BoxPieces waiting;               // blocks of tiles that wait alike in all waits
 };
 
 /// The uses of op `index`, with their hulls. An empty hull is left out.
 std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector<OperandUse>& operands);
-Pieces pieces_of(const plan::Plan& plan, const Use& use, std::span<const TileBlock> blocks);
-Pieces tiles_of(const plan::Plan& plan, const Use& use);
+BoxPieces pieces_of(const plan::Plan& plan, const Use& use, std::span<const TileBlock> blocks);
+BoxPieces tiles_of(const plan::Plan& plan, const Use& use);
 
 /// Calls visit(piece of a, piece of b) for all pairs whose hulls meet, while it returns true; returns whether all did.
 /// Places count: `b_shift` is how far b's buffer lies behind a's.
 template <class Visit>
-bool meeting(const Pieces& a, const Pieces& b, int64_t b_shift, const Visit& visit) {
+bool meeting(const BoxPieces& a, const BoxPieces& b, int64_t b_shift, const Visit& visit) {
   for (const Piece& y : b.at) {
     const int64_t begin = y.box.begin + b_shift, end = y.end + b_shift;
     auto x = std::lower_bound(a.at.begin(), a.at.end(), begin - a.longest,

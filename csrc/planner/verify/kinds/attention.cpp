@@ -115,7 +115,7 @@ class Touched {
   const bool by_keys_;
 };
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   const abi::AttentionParams& p = r.op.record.params.attention;
   const abi::Operand& x = r.x();
   const Touched at(r);

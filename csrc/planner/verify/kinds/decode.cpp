@@ -16,7 +16,7 @@ void uses(const plan::Op&, const std::vector<Program>&, std::vector<OperandUse>&
   }
 }
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   const abi::AttentionParams& p = r.op.record.params.attention;
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;

@@ -38,7 +38,7 @@ void pair_columns(int64_t own, int64_t end, int64_t distance, const Emit& emit) 
 
 /// Units [first, last] of a few-row product.
 void rows_region(const plan::Op& op, const std::vector<Program>& programs, const abi::Operand& x, int operand,
-                 int64_t first, int64_t last, Emitter& emitter) {
+                 int64_t first, int64_t last, BoxEmitter& emitter) {
   const abi::MatmulRowsParams& p = op.record.params.rows;
   for (int s = 0; s < p.num_segments; ++s) {
     const abi::Segment& segment = p.segment[s];
@@ -66,7 +66,7 @@ void rows_region(const plan::Op& op, const std::vector<Program>& programs, const
   emitter.box(std::array{Range{0, p.m, x.stride[rank - 2]}, Range{0, p.k, x.stride[rank - 1]}});
 }
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   tile_runs(r.op.record, r.tiles, [&](int64_t first, int64_t last) {
     rows_region(r.op, r.programs, r.x(), r.operand, first, last, emitter);
   });

@@ -31,7 +31,7 @@ struct Reading {
   /// Marks the operands that are read and written.
   void (*uses)(const plan::Op& op, const std::vector<Program>& programs, std::vector<OperandUse>& uses);
   /// The boxes of a region.
-  void (*region)(const Region& region, Emitter& emitter);
+  void (*region)(const Region& region, BoxEmitter& emitter);
   /// The coordinates that an operand's elements belong to, cut by the tiles into parts that do not meet; none: they
   /// may meet, or it is not known. No region, as no tile is asked for: `tiles` is the whole grid.
   std::optional<Dims> (*coordinates)(const Region& region);

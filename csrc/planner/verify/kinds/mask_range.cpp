@@ -14,7 +14,7 @@ void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUs
   uses[X::kMask].read = uses[X::kRange].write = true;
 }
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   const abi::MaskRangeParams& p = r.op.record.params.mask_range;
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;

@@ -18,7 +18,7 @@ void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<
   plan::program_uses(op, programs, p.program, p.first_operand, uses);
 }
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   const abi::MatmulTileParams& p = r.op.record.params.matmul;
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;

@@ -15,7 +15,7 @@ void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<
 /// Blocks [first, last] of the kept elements of a column task, in splits [split, split + splits) of the reduced range.
 /// A partial result of split s lies at x[0] = s.
 void column_region(const plan::Op& op, const abi::Operand& x, const OperandUse& use, std::span<const Range> all,
-                   int64_t split, int64_t splits, int64_t first, int64_t last, Emitter& emitter) {
+                   int64_t split, int64_t splits, int64_t first, int64_t last, BoxEmitter& emitter) {
   const abi::ProgramParams& p = op.record.params.program;
   const std::span<const Range> reduced = all.first(static_cast<size_t>(p.reduce_dims)),
                                kept = all.subspan(static_cast<size_t>(p.reduce_dims));
@@ -38,7 +38,7 @@ void column_region(const plan::Op& op, const abi::Operand& x, const OperandUse& 
 
 /// Tiles [first, last] of a program task.
 void program_region(const plan::Op& op, const abi::Operand& x, const OperandUse& use, int64_t first, int64_t last,
-                    Emitter& emitter) {
+                    BoxEmitter& emitter) {
   const abi::ProgramParams& p = op.record.params.program;
   Ranges dims;
   for (int d = 0; d < p.num_dims; ++d) dims.push_back({0, op.record.size[d], x.stride[d]});
@@ -67,7 +67,7 @@ void program_region(const plan::Op& op, const abi::Operand& x, const OperandUse&
                      std::min((last + 1) * int64_t{p.tile}, total(all.first(outer))), row);
 }
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   tile_runs(r.op.record, r.tiles,
             [&](int64_t first, int64_t last) { program_region(r.op, r.x(), r.use, first, last, emitter); });
 }

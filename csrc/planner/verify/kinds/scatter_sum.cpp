@@ -17,7 +17,7 @@ void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUs
   uses[X::kIndex].read = uses[X::kSource].read = uses[X::kOut].write = true;
 }
 
-void region(const Region& r, Emitter& emitter) {
+void region(const Region& r, BoxEmitter& emitter) {
   const abi::ScatterSumParams& p = params(r.op);
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;
