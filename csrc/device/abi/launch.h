@@ -27,11 +27,10 @@ struct PoisonRange {
 struct LaunchHeader {
   const unsigned char* records;  // op records and their operands (plan::Packed::records)
   const WorkItem* items;         // all lists, each ended by record == kEnd
-  const i32*
-      list_begin;       // [num_workers] index into items; of a plan with ops in the background as many again, of those
-  RunState* state;      // of this run: zeroed once, never again by the host unless a launch was aborted
-  u32* counters;        // right behind the state: (u32*)(state + 1); counter c is counters[c * kCounterStride]
-  unsigned char* maps;  // num_maps tensor maps of this run (not of the plan: addresses differ), or null
+  const i32* list_begin;         // [num_workers] index into items; of several ranks as many again (background.cuh)
+  RunState* state;               // of this run: zeroed once, never again by the host unless a launch was aborted
+  u32* counters;                 // right behind the state: (u32*)(state + 1); counter c is counters[c * kCounterStride]
+  unsigned char* maps;           // num_maps tensor maps of this run (not of the plan: addresses differ), or null
   const TensorMapPatch* patches;  // num_patches; applied by the workers at the start of every launch
   ErrorRecord* error;             // pinned host memory, mapped; `set` zeroed by the host before the first launch
   TraceRecord* trace;             // one per entry of `items` (same index, end markers unused), or null

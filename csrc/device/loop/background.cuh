@@ -3,7 +3,8 @@
 // nothing to report. All workers together fill the link that way (a piece takes a microsecond or two, mostly the way to
 // memory), and none of them stops to compute.
 //
-// An item is one tile. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it is copied to.
+// An item is one tile. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it
+// is copied to.
 #pragma once
 #include "device/loop/pipeline.cuh"
 
