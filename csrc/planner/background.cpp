@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace ark::planner {
 namespace {
 
@@ -54,6 +56,15 @@ bool copies_to_boxes(const FusedGraph& graph, const FusedOp& op) {
     if (i.op == Opcode::kLoad) return !box;
     return box && source_of(graph, op, i.operand) == program.instrs[static_cast<size_t>(i.a)].operand;
   });
+}
+
+int64_t sent_element_bytes(const FusedGraph& graph, const FusedOp& op) {
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] == Access::kWrite && slot != abi::kNoSlot && graph.storages[slot].exchange >= 0)
+      return size_bytes(graph.storages[slot].dtype);
+  }
+  throw InternalError(cat("op '", op.op.name, "' sends nothing"));
 }
 
 bool may_send_in_background(const FusedGraph& graph, const FusedOp& op) {

@@ -15,7 +15,8 @@ struct Machine {
   double worker_link_bytes_per_second = 18e9;  // of one worker, 16 bytes at a time: 15 to 25 measured
   /// Ops share workers with sends that take the link longer. A layer with eight of 72 us gained nothing (notes/collectives).
   double long_send_seconds = 100e-6;
-  double background_send_seconds = 20e-6;  // copies that take the link longer go on in the background
+  /// Copies that take the link longer go on in the background (not measured: a layer's 72 us gain by it).
+  double background_send_seconds = 20e-6;
 };
 
 enum class Schedule : uint8_t {
@@ -30,9 +31,8 @@ struct Options {
   bool few_rows = true;      // false: products of few rows are done in tiles where types and shapes permit
   bool sizes_vary = false;   // the graph has symbols: numbers in programs that may be sizes go into the records
   bool reuse_memory = true;
-  bool background =
-      true;              // long copies to other ranks go on beside the workers' tiles; false: they are tiles of workers
-  int max_slots = 3840;  // addresses that a launch can carry (device/abi/launch.h)
+  bool background = true;    // long copies to other ranks go on beside the workers' tiles; false: workers make them
+  int max_slots = 3840;      // addresses that a launch can carry (device/abi/launch.h)
   bool verify_races = true;  // verify_plan in full (0.03-0.3 s for whole models); false: structure and counters only
   bool verify = true;        // false: the plan as the passes made it, to look at
 };

@@ -1,12 +1,11 @@
 // Sends that go on beside a worker's tiles. An op that does nothing but copy to other ranks (OpRecord::background) takes
 // no turn of the consumers: its items stand in a list of their own, and the reporter copies a piece of one whenever it has
-// nothing to report. All workers together fill the link that way (a piece takes a microsecond or two, mostly the way to
-// memory), and none of them stops to compute.
+// nothing to report. No worker stops to compute. (A piece of 2 KB takes some 2.6 us, notes/collectives.md.)
 //
 // An item is one tile. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it
 // is copied to.
 #pragma once
-#include "device/loop/pipeline.cuh"
+#include "device/loop/record.cuh"
 
 namespace ark::device {
 
@@ -17,39 +16,8 @@ namespace ark::device {
 inline constexpr bool kBackground = ARK_BACKGROUND != 0;
 static_assert(!kBackground || !kLoop);
 
-/// First and last counter that rows [row, row + extent) of a tile fall on, or an empty range.
-struct Counters {
-  int low = 0, high = -1;
-  template <class Map>
-  ARK_DEVICE Counters(const Map& map, const abi::OpRecord& r, int tile) {
-    int row = map.base;
-    if (!fixed(map)) {
-      const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-      row += rest / r.grid[1] * map.coef[0] + rest % r.grid[1] * map.coef[1] + c2 * map.coef[2];
-    }
-    const int begin = max(row, 0), end = min(row + map.extent, map.limit);
-    if (begin >= end) return;
-    low = begin / map.div;
-    high = (end - 1) / map.div;
-  }
-  ARK_DEVICE bool single() const { return low == high; }
-  /// The same rows for every tile.
-  template <class Map>
-  static ARK_DEVICE bool fixed(const Map& map) {
-    return (map.coef[0] | map.coef[1] | map.coef[2]) == 0;
-  }
-};
-
-/// The address in a slot of the launch; boxes lie twice in memory, for even and for odd launches.
-ARK_DEVICE i64 slot_address(const Worker& worker, const u64* slots, u32 slot) {
-  if constexpr (kRanks > 1)
-    if ((slot & abi::kBoxSlot) != 0)
-      return static_cast<i64>(slots[slot & ~abi::kBoxSlot]) + (worker.epoch & 1) * worker.launch.box_bytes;
-  return static_cast<i64>(slots[slot]);
-}
-
 /// All lanes of the reporter call everything together. Records are read where they lie, in global memory, and the state
-/// is in shared memory: the warp has 56 registers.
+/// is in shared memory: the warp may have no more than 56 registers.
 class BackgroundSender {
  public:
   ARK_DEVICE BackgroundSender(const Worker& worker, const u64* slots) : worker_(worker), slots_(slots) {
@@ -94,9 +62,8 @@ class BackgroundSender {
   }
 
  private:
-  /// Where an item's operands begin: lane i has the address of operand i. (The waits of others drop what the L1 holds, so
-  /// that each look at a record goes to the L2: with one for every piece, a piece took 3 us.)
-  /// Bit 0: it is a box. 0: there is no such operand.
+  /// Where an item's operands begin: lane i has the address of operand i. Bit 0: it is a box; 0: there is no such
+  /// operand. Looked up once an item: a look at the record for every piece cost much (notes/collectives.md).
   using Runs = u64;
   static constexpr int kPieces = 4;  // vectors of a lane under way
 

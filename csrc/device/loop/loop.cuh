@@ -69,6 +69,7 @@
 #include "device/loop/cache_position.cuh"
 #include "device/loop/failure.cuh"
 #include "device/loop/pipeline.cuh"
+#include "device/loop/record.cuh"
 
 namespace ark::device {
 

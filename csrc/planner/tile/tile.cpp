@@ -192,7 +192,7 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   // Ranks compare tiles of what they send (verify/rank_interface), and whether it is a mere copy may depend on the rank.
   const bool sends = params.num_dims == 1 && is_exchange(graph, op) &&
                      link_seconds(graph, op, options.machine) > options.machine.background_send_seconds;
-  const int64_t target = sends ? background_tile(size_bytes(static_cast<DType>(op.op.operands.front().dtype)))
+  const int64_t target = sends ? background_tile(sent_element_bytes(graph, op))
                                : std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   if (const int bytes = transposed_bytes(op, graph.programs[static_cast<size_t>(params.program)]); bytes > 0) {
