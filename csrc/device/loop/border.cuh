@@ -4,6 +4,8 @@
 // The reporter arrives, with the release that its reports have; the fetch warp waits before it hands out the first item
 // of an iteration, with an acquire that goes on to the other roles with the item. So nobody reads anything of an
 // iteration before the border is open. Its first record is copied before.
+//
+// A worker that is alone with a list has its gate in its own shared memory: what it has stored, only it reads.
 #pragma once
 #include "device/loop/pipeline.cuh"
 
@@ -20,7 +22,7 @@ ARK_DEVICE bool wants(const abi::LoopLaunch& loop, i64 number) {
 ARK_DEVICE void arrive_at_border(const Worker& worker, const abi::LoopLaunch& loop, i64 number) {
   if ((thread_index() & 31) != 0) return;
   abi::LoopState* s = loop.state;
-  if (loop.arrivals > 1) {  // a worker that is alone has its own stores behind it
+  if (loop.arrivals > 1) {
     if (atomic_add_acq_rel(&s->arrived, 1) + 1 != static_cast<u32>(loop.arrivals)) return;
     store_relaxed(&s->arrived, 0);
   }
@@ -28,7 +30,10 @@ ARK_DEVICE void arrive_at_border(const Worker& worker, const abi::LoopLaunch& lo
   const u32 error = load_relaxed(&worker.launch.state->index_error);
   const bool wanted = wants(loop, number + 1), more = wanted && error == 0;
   if (!more) store_relaxed(&s->done, static_cast<u32>(number + 1));
-  red_release_add(&s->gate, more ? 2 : 3);
+  if (loop.arrivals > 1)
+    red_release_add(&s->gate, more ? 2 : 3);
+  else
+    shared_store_release(&worker.shared.gate, 2 * static_cast<u32>(number + 1) + (more ? 0 : 1));
 }
 
 /// The fetch warp, before the first item of iteration Shared::iteration: whether it runs. `ok`: false after a failed
@@ -39,7 +44,7 @@ ARK_DEVICE bool goes_on(const Worker& worker, const abi::LoopLaunch& loop, bool&
   u32 seen = 0;
   const bool open = worker.waiter.spin(
       [&] {
-        seen = load_acquire(&loop.state->gate);
+        seen = loop.arrivals > 1 ? load_acquire(&loop.state->gate) : shared_load_acquire(&worker.shared.gate);
         return ((seen >> 1) - number) << 1 == 0;
       },
       [&] { return seen; }, WaitName{-1, -1, abi::kWaitBorder}, 2 * number, kBorderPatience);

@@ -404,7 +404,7 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     }
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
-    s.iteration = 0;
+    s.iteration = s.gate = 0;
     s.failure.set = load_relaxed_system(&launch.state->abort);  // an earlier launch failed: leave at once
     s.failure.first = 0;
     s.launch = launch;

@@ -73,7 +73,10 @@ struct Shared {
   u32 progress[2];  // per loader: pages below it are issued or not its own
   u32 leave[2];     // by parity of the item: consumers leave after it
   Failure failure;
-  SentInBackground sent;
+  union {  // no plan has both
+    SentInBackground sent;
+    u32 gate;  // of a loop whose only worker this is: abi::LoopState::gate
+  };
   u32 epoch;
   u32 iteration;             // of a loop: of the next item that the fetch warp hands out
   abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
