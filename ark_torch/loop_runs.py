@@ -93,14 +93,16 @@ class OneLaunch:
     def __init__(self, lowered: LoopGraph, executable, written: list[int]):
         self.lowered, self.executable, self.written = lowered, executable, written
         self.nodes = lowered.nodes
+        self.strides = [tuple(map(size_expr, node.meta["val"].stride())) for node in lowered.inputs]
 
     def __call__(self, carried: tuple, additional: tuple, first: torch.Tensor, writable: frozenset) -> tuple:
         given, stored = [*carried, *additional], set(self.lowered.stored)
         over = {place for place, x in enumerate(carried) if isinstance(x, torch.Tensor) and x.data_ptr() in writable}
         numbers = {name: _number(given, *source) for name, source in self.lowered.sources.items()}
+        copied = stored - over
         tensors = {
-            place: _laid_out(given[place], node.meta["val"], numbers, place in stored - over)
-            for place, node in zip(self.lowered.places, self.lowered.inputs)
+            place: _laid_out(given[place], strides, numbers, place in copied)
+            for place, strides in zip(self.lowered.places, self.strides)
         }
         go = first.reshape(1).expand(2).contiguous()
         count = [torch.zeros(1, dtype=torch.int64, device=go.device)] if self.lowered.has_count else []
@@ -117,18 +119,15 @@ def _number(given: list, place: int, dim: int | None) -> int:
     return given[place] if dim is None else given[place].size(dim)
 
 
-def _laid_out(tensor: torch.Tensor, val: torch.Tensor, numbers: dict[str, int], copied: bool) -> torch.Tensor:
-    """The tensor in the traced layout; `copied`: in memory of its own."""
-    strides = tuple(_value(s, numbers) for s in val.stride())
+def _laid_out(tensor: torch.Tensor, strides: tuple, numbers: dict[str, int], copied: bool) -> torch.Tensor:
+    """The tensor in the traced layout; `copied`: in memory of its own. A model's loop has hundreds of them."""
+    if not copied and tensor.stride() == strides:
+        return tensor
+    strides = tuple(s if isinstance(s, int) else _evaluated(s, numbers) for s in strides)
     fits = all(a == w or size == 1 for a, w, size in zip(tensor.stride(), strides, tensor.shape))
     if fits and not copied:
         return tensor
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
-def _value(size, numbers: dict[str, int]) -> int:
-    expr = size_expr(size)
-    return expr if isinstance(expr, int) else _evaluated(expr, numbers)
 
 
 def _evaluated(expr, numbers: dict[str, int]) -> int:
