@@ -16,9 +16,11 @@ import torch
 
 import ark_torch.segment
 from ark_torch.records import REGISTRY
+from tests.support import dynamo_costs
 from tests.support.reference_eval import ReferenceGraph
 
 os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of each structure
+dynamo_costs.leave_out()
 
 
 # What make test-fast leaves out: builds, subprocesses that start torch, sweeps. Paths below tests.
