@@ -87,6 +87,7 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(50000, 20, 20)
+    dynamo_costs.leave_out_collection()
 
 
 def has_extension() -> bool:
@@ -120,7 +121,7 @@ def use_reference(monkeypatch) -> list[ReferenceGraph]:
 def fresh():
     torch._dynamo.reset()
     REGISTRY.clear()
-    torch.manual_seed(0)
+    dynamo_costs.seed(0)
     yield
     torch._dynamo.reset()
 

@@ -66,6 +66,8 @@ def _main(rank: int, job: Job, queue) -> None:
     dynamo_costs.leave_out()
     gc.freeze()  # what is imported stays: the collector of cycles need not walk it
     gc.set_threshold(50000, 20, 20)
+    if not job.on_gpus:
+        dynamo_costs.leave_out_collection()
     faulthandler.dump_traceback_later(START_SECONDS + 1.5 * job.seconds)  # where a rank that hangs does so
     _tell_begin = lambda name: queue.put((rank, "begin", name))
     try:

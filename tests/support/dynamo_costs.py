@@ -1,20 +1,50 @@
-"""What Dynamo does at every compilation that no test reads: half of the time of a small one."""
+"""What torch does at every compilation that no test reads: more than half of the time of a small one."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-import torch._dynamo.guards as guards
+import torch
+import torch._dynamo.guards
+import torch._dynamo.utils
+
+# They write out every setting of torch, for a record of the compilation.
+CONFIGURATIONS = (
+    "_compiler_config_for_logging",
+    "_functorch_config_for_logging",
+    "_get_dynamo_config_for_logging",
+    "_scrubbed_inductor_config_for_logging",
+)
+
+
+def _replace(module, name: str, value) -> None:
+    if hasattr(module, name):  # some versions lack some of the functions
+        setattr(module, name, lambda *arguments: value)
 
 
 def leave_out() -> None:
-    """Dynamo flushes the caches of the CPU to time its guards, for a line of its log and a metric. And it formats its
-    structured trace (graphs, stacks) where that has a handler: pytest gives one to every logger that does not
-    propagate, unless TORCH_TRACE names a folder for it."""
-    if hasattr(guards, "profile_guard_manager"):
-        guards.profile_guard_manager = lambda *arguments: 0.0
+    """Dynamo flushes the caches of the CPU to time its guards, for a line of its log. It formats its structured trace
+    (graphs, stacks) where that has a handler: pytest gives one to every logger that does not propagate."""
+    _replace(torch._dynamo.guards, "profile_guard_manager", 0.0)
+    for name in CONFIGURATIONS:
+        _replace(torch._dynamo.utils, name, None)
     if "TORCH_TRACE" not in os.environ:
         trace = logging.getLogger("torch.__trace")
         trace.handlers.clear()
         trace.addHandler = lambda handler: None
+
+
+def leave_out_collection() -> None:
+    """The collector of cycles runs when it would without a compilation."""
+    if hasattr(torch._dynamo.config, "run_gc_after_compile"):
+        torch._dynamo.config.run_gc_after_compile = False
+
+
+def seed(number: int) -> None:
+    """torch.manual_seed also tells every kind of device that is not there: with the stack of the caller each, for when
+    it starts."""
+    if torch.cuda.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
