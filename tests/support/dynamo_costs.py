@@ -6,9 +6,11 @@ import logging
 import os
 
 import torch
+import torch._decomp.decompositions_for_rng as rng
 import torch._dynamo.guards
 import torch._dynamo.utils
 
+_EMPTY = torch.tensor(())
 # They write out every setting of torch, for a record of the compilation.
 CONFIGURATIONS = (
     "_compiler_config_for_logging",
@@ -23,12 +25,19 @@ def _replace(module, name: str, value) -> None:
         setattr(module, name, lambda *arguments: value)
 
 
+def _no_seed(state) -> None:
+    """PhiloxState.reset without tensors of its own. They are looked at where random ops are made functional."""
+    state.seed = state.base_offset = _EMPTY
+    state.relative_offset, state.offset_advanced_at_least_once = 0, False
+
+
 def leave_out() -> None:
     """Dynamo flushes the caches of the CPU to time its guards, for a line of its log. It formats its structured trace
     (graphs, stacks) where that has a handler: pytest gives one to every logger that does not propagate."""
     _replace(torch._dynamo.guards, "profile_guard_manager", 0.0)
     for name in CONFIGURATIONS:
         _replace(torch._dynamo.utils, name, None)
+    rng.PhiloxState.reset = _no_seed  # twelve tensors each time
     if "TORCH_TRACE" not in os.environ:
         trace = logging.getLogger("torch.__trace")
         trace.handlers.clear()
