@@ -16,9 +16,11 @@ import torch
 
 import ark_torch.segment
 from ark_torch.records import REGISTRY
+from tests.support import dynamo_costs
 from tests.support.reference_eval import ReferenceGraph
 
 os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of each structure
+dynamo_costs.leave_out()
 
 
 # What make test-fast leaves out: builds, subprocesses that start torch, sweeps. Paths below tests.
@@ -85,6 +87,7 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(50000, 20, 20)
+    dynamo_costs.leave_out_collection()
 
 
 def has_extension() -> bool:
@@ -118,7 +121,7 @@ def use_reference(monkeypatch) -> list[ReferenceGraph]:
 def fresh():
     torch._dynamo.reset()
     REGISTRY.clear()
-    torch.manual_seed(0)
+    dynamo_costs.seed(0)
     yield
     torch._dynamo.reset()
 

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from tests.support import dynamo_costs
+
 # Multicast objects are never made; torch and NCCL are told so too.
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
@@ -61,8 +63,11 @@ class Job:
 def _main(rank: int, job: Job, queue) -> None:
     global _tell_begin, _on_gpus
     _on_gpus = job.on_gpus
+    dynamo_costs.leave_out()
     gc.freeze()  # what is imported stays: the collector of cycles need not walk it
     gc.set_threshold(50000, 20, 20)
+    if not job.on_gpus:
+        dynamo_costs.leave_out_collection()
     faulthandler.dump_traceback_later(START_SECONDS + 1.5 * job.seconds)  # where a rank that hangs does so
     _tell_begin = lambda name: queue.put((rank, "begin", name))
     try:
