@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+import ark_torch.row_select  # noqa: F401 - defines ops that have a rule here
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
 from ark_torch.lowering import Lowering, canonical_dim, rule
@@ -207,3 +208,8 @@ def lower_cumsum(ctx: Lowering, node, x, dim, dtype=None):
     visible = ctx.pointwise("le", [source, target], torch.bool)
     chosen = ctx.pointwise("where", [visible, ctx.view(x, shape, strides), ctx.scalar(0, wide)], wide, shape)
     return _reduce(ctx, "sum", chosen, rank, False, **ctx.like(out))
+
+
+@rule(torch.ops.ark.select_by_count.default, torch.ops.ark.select_by_mass.default)
+def lower_row_select(ctx: Lowering, node, distances, bound):
+    return ctx.finish_as(ctx.graph.add_node("row_select", [distances, bound], torch.int64, bound.shape), ctx.out(node))

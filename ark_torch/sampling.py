@@ -2,9 +2,8 @@
 their classes, and a draw by Gumbel noise.
 
 Top-k and top-p keep the tokens that are nearest to the best one. How far the last kept one is away is found without
-sorting, four bits of the answer a pass: each pass asks 15 distances how many tokens, or how much probability, lie
-before or behind. Distances are float32, counted in whole steps of 2**-22 below 64: tokens of the same step are kept
-together, and so are those that are farther away than that, whose probability is below 2e-28.
+sorting (`row_select`). Distances are float32, counted in whole steps of 2**-22 below 64: tokens of the same step are
+kept together, and so are those that are farther away than that, whose probability is below 2e-28.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-_STEPS = 2.0**22  # to a distance of 1
-_BITS, _BITS_A_PASS = 28, 4
-_FAR = 2.0**_BITS - 16  # the largest float32 below 2**_BITS
+from ark_torch.row_select import steps
 
 
 class Processor(NamedTuple):
@@ -50,24 +47,14 @@ class _Scores:
         self.values, self.top = values, None
 
 
-def _in_steps(distances: torch.Tensor) -> torch.Tensor:
-    return (distances * _STEPS).clamp(max=_FAR).to(torch.int64)
+def _per_row(value: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+    """[batch], of a tensor of rank 0 or 1."""
+    return value.expand(distances.size(0))
 
 
-def _farthest(steps: torch.Tensor, fits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """[batch, 1]: the farthest of whole distances that fits. `fits` tells it of distances [batch, 15, 1]; 0 fits, and
-    what is nearer than one that does."""
-    found = torch.zeros_like(steps[:, :1])
-    ways = torch.arange(1, 1 << _BITS_A_PASS, device=steps.device)
-    for shift in reversed(range(0, _BITS, _BITS_A_PASS)):
-        asked = found + (ways << shift)
-        found = found + (fits(asked[:, :, None]).sum(-1, keepdim=True) << shift)
-    return found
-
-
-def _near_enough(steps: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def _near_enough(distances: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Fewer than k tokens are nearer."""
-    return steps <= _farthest(steps, lambda asked: (steps[:, None] < asked).sum(-1) < k)
+    return steps(distances) <= torch.ops.ark.select_by_count(distances, _per_row(k, distances))[:, None]
 
 
 def _temperature(scores: _Scores, temperature: torch.Tensor) -> None:
@@ -75,23 +62,22 @@ def _temperature(scores: _Scores, temperature: torch.Tensor) -> None:
 
 
 def _top_k(scores: _Scores, k: torch.Tensor) -> None:
-    scores.keep(_near_enough(_in_steps(scores.distances()), k))
+    scores.keep(_near_enough(scores.distances(), k))
 
 
 def _top_p(scores: _Scores, rest: torch.Tensor, least: torch.Tensor | None = None) -> None:
     """`rest` is 1 - p: a token stays if it and all that are not nearer have more than that. `least` are how many stay
     in any case; the nearest does."""
     distances = scores.distances()
-    steps, weights = _in_steps(distances), torch.exp(-distances)
-    bound = rest * weights.sum(-1, keepdim=True)
-    last = _farthest(steps, lambda asked: weights[:, None].where(steps[:, None] >= asked, 0.0).sum(-1) > bound)
-    scores.keep(steps <= last if least is None else (steps <= last) | _near_enough(steps, least))
+    last = torch.ops.ark.select_by_mass(distances, _per_row(rest, distances))[:, None]
+    kept = steps(distances) <= last
+    scores.keep(kept if least is None else kept | _near_enough(distances, least))
 
 
 def _min_p(scores: _Scores, p: torch.Tensor, least: torch.Tensor | None = None) -> None:
     distances = scores.distances()
     likely = torch.exp(-distances) >= p
-    scores.keep(likely if least is None else likely | _near_enough(_in_steps(distances), least))
+    scores.keep(likely if least is None else likely | _near_enough(distances, least))
 
 
 def _repetition_penalty(scores: _Scores, penalty: torch.Tensor, unread: torch.Tensor) -> None:

@@ -24,6 +24,7 @@ PALETTE = {
     "attention_backward_query": "#9a6bb0",
     "mask_range": "#888888",
     "scatter_sum": "#6b5b95",
+    "row_select": "#8c7853",
 }
 WAIT = "#e4e4e4"
 PALE = 0.55

@@ -116,6 +116,7 @@ Use use_of(TaskKind kind) {
     case TaskKind::kAttentionSimple:
     case TaskKind::kMaskRange:
     case TaskKind::kScatterSum:
+    case TaskKind::kRowSelect:
     case TaskKind::kCount:
       break;
   }
@@ -248,6 +249,7 @@ class Analysis {
       case TaskKind::kAttentionSimple:
         needs_.features.simple_attention |= simple_attention_form(p.attention);
         break;
+      case TaskKind::kRowSelect:
       case TaskKind::kCount:
         break;
     }

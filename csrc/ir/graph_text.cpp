@@ -6,8 +6,9 @@ namespace ark::ir {
 
 const char* name(OpKind op) {
   constexpr const char* kNames[] = {
-      "view",       "pointwise",   "full",        "iota", "reduce", "matmul", "attention", "attention_backward",
-      "index_load", "index_store", "scatter_sum", "cat",  "pad",    "rand",   "copy_to",   "exchange"};
+      "view",       "pointwise",   "full",        "iota",       "reduce", "matmul", "attention", "attention_backward",
+      "index_load", "index_store", "scatter_sum", "row_select", "cat",    "pad",    "rand",      "copy_to",
+      "exchange"};
   static_assert(std::size(kNames) == kNumOpKinds);
   return kNames[static_cast<int>(op)];
 }

@@ -179,6 +179,8 @@ class Verifier {
         return counts(2, kMany, 1), index_store();
       case OpKind::kScatterSum:
         return counts(2, 2, 1), scatter_sum();
+      case OpKind::kRowSelect:
+        return counts(2, 2, 1), row_select();
       case OpKind::kCat:
         return counts(1, kMany, 1), concatenate();
       case OpKind::kPad:
@@ -351,6 +353,16 @@ class Verifier {
     same_shape({src.sizes[0]}, index.sizes, "index");
     same_shape({out(0).sizes[0], src.sizes[1]}, out(0).sizes, "output");
     same_dtype(src.dtype, out(0).dtype, "output");
+  }
+
+  void row_select() const {
+    const Value &distance = in(0), &bound = in(1);
+    require(distance.sizes.size() == 2, "rank ", distance.sizes.size(), ", expected 2");
+    require(distance.dtype == DType::kF32, "distances of type ", name(distance.dtype));
+    require(bound.dtype == DType::kI64 || bound.dtype == DType::kF32, "bound of type ", name(bound.dtype));
+    require(out(0).dtype == DType::kI64, "output of type ", name(out(0).dtype));
+    same_shape({distance.sizes[0]}, bound.sizes, "bound");
+    same_shape({distance.sizes[0]}, out(0).sizes, "output");
   }
 
   void index_store() const {

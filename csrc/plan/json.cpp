@@ -26,6 +26,7 @@ struct OpText {
   abi::AttentionParams attention{};
   abi::MaskRangeParams mask_range{};
   abi::ScatterSumParams scatter_sum{};
+  abi::RowSelectParams row_select{};
   std::vector<abi::Wait> waits;
   std::vector<abi::Arrive> arrivals;
   std::vector<int32_t> arrive_rank_stride;  // none: all 0
@@ -40,7 +41,8 @@ struct OpText {
 /// The member of that type.
 template <class Params>
 Params& params_of(OpText& t) {
-  return std::get<Params&>(std::tie(t.program, t.rows, t.matmul, t.attention, t.mask_range, t.scatter_sum));
+  return std::get<Params&>(
+      std::tie(t.program, t.rows, t.matmul, t.attention, t.mask_range, t.scatter_sum, t.row_select));
 }
 
 OpText to_text(const Op& op) {
@@ -240,6 +242,12 @@ struct Fields<abi::ScatterSumParams> {
                                           field("without", &T::without)};
 };
 template <>
+struct Fields<abi::RowSelectParams> {
+  using T = abi::RowSelectParams;
+  static constexpr auto list = std::tuple{field("rows", &T::rows), field("size", &T::size), field("vector", &T::vector),
+                                          field("by_mass", &T::by_mass)};
+};
+template <>
 struct Fields<Flags> {
   using T = Flags;
   static constexpr auto list =
@@ -261,6 +269,7 @@ struct Fields<OpText> {
                                           field("attention", &T::attention),
                                           field("mask_range", &T::mask_range),
                                           field("scatter_sum", &T::scatter_sum),
+                                          field("row_select", &T::row_select),
                                           field("waits", &T::waits),
                                           field("arrivals", &T::arrivals),
                                           field("arrive_rank_stride", &T::arrive_rank_stride),

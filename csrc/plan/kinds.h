@@ -11,7 +11,7 @@
 namespace ark::plan {
 
 /// Kinds whose records hold the same parameters: the member of abi::Params.
-enum class Family : uint8_t { kProgram, kRows, kMatmul, kAttention, kMaskRange, kScatterSum };
+enum class Family : uint8_t { kProgram, kRows, kMatmul, kAttention, kMaskRange, kScatterSum, kRowSelect };
 
 /// How the kernel's body reaches a kind's consumers.
 enum class Reach : uint8_t {
@@ -163,6 +163,11 @@ inline constexpr Role kScatterSum[] = {
     {abi::ScatterSumOperand::kSource, "source", kRead, {kK, kN}},
     {abi::ScatterSumOperand::kOut, "out", kWrite, {kM, kN}},
 };
+inline constexpr Role kRowSelect[] = {
+    {abi::RowSelectOperand::kDistance, "distance", kRead, {kM, kN}},
+    {abi::RowSelectOperand::kBound, "bound", kRead, {kM}},
+    {abi::RowSelectOperand::kOut, "out", kWrite, {kM}},
+};
 }  // namespace roles
 
 inline constexpr Kind kKinds[] = {
@@ -212,6 +217,9 @@ inline constexpr Kind kKinds[] = {
     {.kind = abi::TaskKind::kScatterSum, .type = "ScatterSum", .header = "program/scatter_sum",
      .family = Family::kScatterSum, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kN, Axis::kOne},
      .roles = roles::kScatterSum, .rates = {3e-6, 0.9, 0.5}},
+    {.kind = abi::TaskKind::kRowSelect, .type = "RowSelect", .header = "program/row_select",
+     .family = Family::kRowSelect, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kOne, Axis::kOne},
+     .roles = roles::kRowSelect, .items = Items::kOne, .rates = {3e-6, 0.9, 0.5}},
 };
 // clang-format on
 

@@ -21,6 +21,8 @@ constexpr const char* member(Family family) {
       return "mask_range";
     case Family::kScatterSum:
       return "scatter_sum";
+    case Family::kRowSelect:
+      return "row_select";
   }
   return "";
 }
@@ -41,6 +43,8 @@ decltype(auto) visit_params(Record& record, Visit&& visit) {
       return visit(record.params.mask_range);
     case Family::kScatterSum:
       return visit(record.params.scatter_sum);
+    case Family::kRowSelect:
+      return visit(record.params.row_select);
   }
   throw InternalError("a family of tasks without parameters");
 }
@@ -57,7 +61,7 @@ void visit_programs(const Kind& kind, auto& params, Visit&& visit) {
       visit(params.segment[s].program, params.segment[s].first_operand, ProgramKind::kEpilogue);
   } else {
     static_assert(std::is_same_v<Params, abi::AttentionParams> || std::is_same_v<Params, abi::MaskRangeParams> ||
-                  std::is_same_v<Params, abi::ScatterSumParams>);
+                  std::is_same_v<Params, abi::ScatterSumParams> || std::is_same_v<Params, abi::RowSelectParams>);
   }
 }
 template <class Record, class Visit>

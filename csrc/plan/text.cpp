@@ -92,6 +92,10 @@ std::string params_text(const abi::ScatterSumParams& p) {
              p.lanes * p.vector, " by ", p.vector, ", without ", p.without);
 }
 
+std::string params_text(const abi::RowSelectParams& p) {
+  return cat("rows ", p.rows, " of ", p.size, " by ", p.vector, p.by_mass ? ", by mass" : ", by count");
+}
+
 template <class Map>
 std::string map_text(const Map& m) {
   return cat("rows [", m.base, " + ", m.coef[0], " c0 + ", m.coef[1], " c1 + ", m.coef[2], " c2, + ", m.extent, ") of ",

@@ -110,6 +110,17 @@ Extent extent(const abi::ScatterSumParams& p, Axis axis) {
   }
 }
 
+Extent extent(const abi::RowSelectParams& p, Axis axis) {
+  switch (axis) {
+    case Axis::kM:
+      return {p.rows, 1};
+    case Axis::kN:
+      return {p.size};
+    default:
+      return common(axis);
+  }
+}
+
 int coordinate_of(const plan::Kind& kind, Axis axis) {
   for (int i = 0; i < 3; ++i)
     if (kind.grid[i] == axis && axis != Axis::kNone && axis != Axis::kOne) return i;

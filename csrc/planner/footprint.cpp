@@ -127,6 +127,7 @@ Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int o
     case plan::Family::kAttention:
     case plan::Family::kMaskRange:
     case plan::Family::kScatterSum:
+    case plan::Family::kRowSelect:
       add_role_dims(op, x, operand, layout);
       break;
   }

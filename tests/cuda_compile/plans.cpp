@@ -372,6 +372,18 @@ NamedPlan scatter_plan() {
   return {"scatter_sum", p};
 }
 
+NamedPlan select_plan() {
+  plan::Plan p;
+  for (const int by_mass : {0, 1}) {
+    plan::Op op;
+    op.name = "row select";
+    op.record.kind = TaskKind::kRowSelect;
+    op.record.params.row_select.by_mass = by_mass;
+    p.ops.push_back(op);
+  }
+  return {"row_select", p};
+}
+
 }  // namespace
 
 std::vector<NamedPlan> plans() {
@@ -383,6 +395,7 @@ std::vector<NamedPlan> plans() {
           places_plan(),
           column_plan(),
           scatter_plan(),
+          select_plan(),
           decode_plan(),
           simple_attention_plan(false),
           simple_attention_plan(true)};

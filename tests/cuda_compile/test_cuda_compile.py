@@ -57,6 +57,7 @@ def compile_source(path: Path) -> str:
         "rows_5000",
         "rows_14336",
         "scatter_sum",
+        "row_select_loop",
         "decode",
         "attention_tiled",
         "attention_mma",

@@ -10,6 +10,7 @@ import torch
 import ark_torch
 from ark_torch.records import recording
 from ark_torch.sampling import draw
+from tests.frontend import test_row_select as selects
 from tests.frontend import test_sampling as host
 from tests.frontend.test_generate_function import make, plainly, prompts
 
@@ -17,6 +18,17 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 VOCABULARY = 128256
 PROCESSORS = ("temperature", "top-k 50", "top-p", "min-p", "repetition", "least length", "all")
+
+
+@pytest.mark.parametrize("kind", selects.KINDS)
+def test_selects(kind):
+    for rows, size in (*selects.SIZES, (2, VOCABULARY), (2, 151937)):
+        selects.check(kind, rows, size, "cuda", "ark")
+
+
+@pytest.mark.parametrize("kind", ["computed", "columns", "every second", "rows apart", "one row for all"])
+def test_selects_of_other_layouts(kind):
+    selects.check_layouts(kind, "cuda")
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -51,6 +51,9 @@ abi::OpRecord sample(const Kind& kind) {
     case plan::Family::kScatterSum:
       record.params.scatter_sum = {.rows = 300, .columns = 130, .terms = 70, .tile_rows = 64, .lanes = 8, .vector = 4};
       break;
+    case plan::Family::kRowSelect:
+      record.params.row_select = {.rows = 7, .size = 130, .vector = 1};
+      break;
   }
   return record;
 }
@@ -76,6 +79,9 @@ void test_extents() {
         break;
       case abi::TaskKind::kScatterSum:
         EXPECT_EQ(tiles, 5 * 5);
+        break;
+      case abi::TaskKind::kRowSelect:
+        EXPECT_EQ(tiles, 7);
         break;
       default:
         EXPECT_EQ(tiles, kind.family == plan::Family::kMatmul ? 2 * 3 * 2 : 2 * 8 * 3);

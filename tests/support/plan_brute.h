@@ -118,6 +118,8 @@ class BrutePlan {
         return touch_mask_range(op, c, visit);
       case kScatterSum:
         return touch_scatter_sum(op, c, visit);
+      case kRowSelect:
+        return touch_row_select(op, c, visit);
       default:
         return touch_backward(op, c, visit);
     }
@@ -296,6 +298,11 @@ class BrutePlan {
     each({p.terms}, [&](const Index& x) { element(op, 0, {x[0]}, false, visit); });
     each({p.terms, columns}, [&](const Index& x) { element(op, 1, {x[0], column + x[1]}, false, visit); });
     each({rows, columns}, [&](const Index& x) { element(op, 2, {row + x[0], column + x[1]}, true, visit); });
+  }
+
+  void touch_row_select(const plan::Op& op, const int64_t* c, const Visit& visit) const {
+    each({op.record.params.row_select.size}, [&](const Index& x) { element(op, 0, {c[0], x[0]}, false, visit); });
+    for (const int operand : {1, 2}) element(op, operand, {c[0]}, operand == 2, visit);
   }
 
   void touch_backward(const plan::Op& op, const int64_t* c, const Visit& visit) const {

@@ -271,6 +271,18 @@ class ReferenceGraph:
         wide = source.to(compute_type(source.dtype))
         return torch.zeros(rows, columns, dtype=wide.dtype, device=self.device).index_add(0, index[kept], wide[kept])
 
+    def _row_select(self, attrs, inputs, outputs):
+        distances, bound = inputs
+        steps = (distances * 2.0**22).nan_to_num(nan=2.0**28).clamp(0, 2.0**28 - 16).to(torch.int64)
+        ordered, places = steps.sort(-1)
+        if bound.dtype == torch.int64:  # where the bound-th smallest is
+            last = ordered.gather(-1, (bound[:, None] - 1).clamp(0, steps.size(-1) - 1))[:, 0]
+            return last.where(bound > 0, 0).where(bound <= steps.size(-1), 2**28 - 1)
+        weights = torch.exp(-distances.double()).gather(-1, places)
+        behind = weights.flip(-1).cumsum(-1).flip(-1)  # of an element and all behind it
+        fits = behind > bound[:, None].double() * weights.sum(-1, keepdim=True)
+        return ordered.where(fits, 0).amax(-1)
+
     def _cat(self, attrs, inputs, outputs):
         assert len({x.dtype for x in inputs}) == 1
         return torch.cat(inputs, attrs["dim"])

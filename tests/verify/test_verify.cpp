@@ -108,11 +108,30 @@ plan::Plan sums_by_index() {
   return plan;
 }
 
+/// Thresholds of rows, and what keeps to them.
+plan::Plan selected_rows() {
+  GraphBuilder b;
+  const ir::ValueId x = b.input(DType::kF32, {5, 300}), count = b.input(DType::kI64, {5}),
+                    rest = b.input(DType::kF32, {5});
+  ir::ValueId distance = b.pointwise(Opcode::kExp, {x}, DType::kF32, {5, 300});
+  std::vector<ir::ValueId> last;
+  for (const ir::ValueId bound : {count, rest}) {
+    last.push_back(b.value(DType::kI64, {5}));
+    b.node(ir::OpKind::kRowSelect, {distance, bound}, {last.back()});
+    distance = b.pointwise(Opcode::kNeg, {distance}, DType::kF32, {5, 300});
+  }
+  b.graph.outputs = {b.pointwise(Opcode::kAdd, last, DType::kI64, {5})};
+  plan::Plan plan = plan_of(b.graph, true, true);
+  plan.name = "selected rows";
+  return plan;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   all_pairs = argc > 1 && std::string(argv[1]) == "--all";
   for (const plan::Plan& plan : sample_plans()) test_plan(plan);
   test_plan(sums_by_index());
+  test_plan(selected_rows());
   return test::result("verify");
 }

@@ -87,6 +87,7 @@ enum class TaskKind : i32 {
   kAttentionSimple,         // any type, size and stride, forward; tile = (batch, head, query block)
   kMaskRange,               // first and one past last visible key per (batch, head, query block); tile = a query block
   kScatterSum,              // rows summed by index; tile = (block of rows, block of columns)
+  kRowSelect,               // how far the nearest of a row go; tile = a row
   kCount,
 };
 
@@ -231,6 +232,15 @@ struct ScatterSumParams {
 inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows = 256,
                      kScatterMostTerms = 2048;  // of a list
 
+/// kRowSelect: out[r] as ir::OpKind::kRowSelect says. Operands distance f32 (dims r, n), bound (r), out i64 (r). `vector`:
+/// elements that a thread moves at once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
+struct RowSelectParams {
+  i32 rows, size;
+  i32 vector, by_mass;
+};
+inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
+inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1
+
 /// kPointwise, kRow, kColumn.
 struct ProgramParams {
   i32 program, first_operand;
@@ -248,6 +258,7 @@ union Params {
   AttentionParams attention;
   MaskRangeParams mask_range;
   ScatterSumParams scatter_sum;
+  RowSelectParams row_select;
   i32 words[64];
 };
 

@@ -37,6 +37,11 @@ struct ScatterSumOperand {
   enum : i32 { kIndex, kSource, kOut, kCount };
 };
 
+/// kRowSelect.
+struct RowSelectOperand {
+  enum : i32 { kDistance, kBound, kOut, kCount };
+};
+
 /// Of Opcode::kLoadParts, counted from the instruction's operand. kSizes has no slot: its strides are the numbers.
 struct PartsOperand {
   enum : i32 { kValues, kMaxSum, kRange, kSizes, kPosition, kCount };

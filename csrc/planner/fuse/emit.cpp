@@ -324,7 +324,7 @@ void Emitter::emit_group(int g) {
   for (int v : group.values) {
     const auto o = static_cast<size_t>(v);
     const bool elementwise = group.kind != GroupKind::kAttention && group.kind != GroupKind::kAttentionBackward &&
-                             group.kind != GroupKind::kScatterSum &&
+                             group.kind != GroupKind::kScatterSum && group.kind != GroupKind::kRowSelect &&
                              state_.node(state_.tensor(v).node).op != OpKind::kIndexStore;
     if (elementwise && state_.stored[o] && !state_.place[o]) missing_.push_back(v);
   }
@@ -344,6 +344,8 @@ void Emitter::emit_group(int g) {
         return index_store_group(g);
       case GroupKind::kScatterSum:
         return scatter_sum_group(g);
+      case GroupKind::kRowSelect:
+        return row_select_group(g);
       case GroupKind::kPieces:
         return;
     }

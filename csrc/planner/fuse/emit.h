@@ -64,6 +64,8 @@ class Emitter {
   int fresh_scalar(int value) const;
   // scatter_sum.cpp
   void scatter_sum_group(int g);
+  // row_select.cpp
+  void row_select_group(int g);
 
   // Shared.
   int add_program(const Program& program);

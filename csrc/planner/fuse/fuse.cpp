@@ -79,7 +79,7 @@ void force(State& state) {
       if (shape.way != MatmulWay::kRows) force_value(shape.a.owner);
       force_value(shape.b.owner);
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
-               node.op == OpKind::kScatterSum) {
+               node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect) {
       for (ir::ValueId input : node.inputs) force_source(input);
     } else if (node.op == OpKind::kExchange) {
       for (ir::ValueId box : node.outputs) force_value(box);

@@ -47,6 +47,7 @@ void print_params(std::ostream&, const abi::MaskRangeParams&) {}
 void print_params(std::ostream& out, const abi::ScatterSumParams& p) {
   out << " terms=" << p.terms << " without=" << p.without;
 }
+void print_params(std::ostream& out, const abi::RowSelectParams& p) { out << " by_mass=" << p.by_mass; }
 
 }  // namespace
 

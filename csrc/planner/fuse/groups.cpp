@@ -43,6 +43,8 @@ void Grouper::visit(int i) {
     }
     case OpKind::kScatterSum:
       return own(node.outputs[0], add_group(GroupKind::kScatterSum, i));
+    case OpKind::kRowSelect:
+      return own(node.outputs[0], add_group(GroupKind::kRowSelect, i));
     case OpKind::kExchange:
       return exchange(i);
     case OpKind::kCat:

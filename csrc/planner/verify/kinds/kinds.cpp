@@ -29,6 +29,8 @@ const Reading& reading_of(abi::TaskKind kind) {
       return kReadMaskRange;
     case kScatterSum:
       return kReadScatterSum;
+    case kRowSelect:
+      return kReadRowSelect;
     case kCount:
       break;
   }

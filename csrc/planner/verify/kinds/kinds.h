@@ -45,7 +45,7 @@ struct Reading {
 const Reading& reading_of(abi::TaskKind kind);
 
 extern const Reading kReadProgram, kReadFewRows, kReadMatmul, kReadAttention, kReadDecode, kReadMaskRange,
-    kReadScatterSum;
+    kReadScatterSum, kReadRowSelect;
 
 /// Calls emit(first, last) for the runs of consecutive tiles that make up a block.
 template <class Emit>

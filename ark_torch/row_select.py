@@ -1,0 +1,63 @@
+"""How far the nearest elements of a row go: `ark::select_by_count` and `ark::select_by_mass`.
+
+select_by_count(distances f32 [R, N], count int64 [R]) -> int64 [R]
+  the largest number of steps below 2**28 that fewer than `count` elements of the row are below
+select_by_mass(distances f32 [R, N], share f32 [R]) -> int64 [R]
+  the largest one such that the elements that are not below it have more than `share` of the row's sum of
+  exp(-distance). A plan on a GPU rounds each to a 2**31st of the sum
+0 where there is none. `steps` counts distances; tokens within a step of each other are alike.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_STEPS = 2.0**22  # to a distance of 1
+_BITS, _BITS_A_PASS = 28, 4
+_FAR = 2.0**_BITS - 16  # the largest float32 below 2**_BITS
+
+_library = torch.library.Library("ark", "FRAGMENT")
+_library.define("select_by_count(Tensor distances, Tensor count) -> Tensor")
+_library.define("select_by_mass(Tensor distances, Tensor share) -> Tensor")
+
+
+def steps(distances: Tensor) -> Tensor:
+    """int64, as many: float32 distances in whole steps of 2**-22, what is 64 or farther as the last one."""
+    return (distances * _STEPS).clamp(max=_FAR).to(torch.int64)
+
+
+def _farthest(found: Tensor, fits) -> Tensor:
+    """[R]: the largest number that fits, four bits a pass. `fits` tells it of numbers [R, 15, 1]; 0 fits, and what is
+    below one that does."""
+    ways = torch.arange(1, 1 << _BITS_A_PASS, device=found.device)
+    for shift in reversed(range(0, _BITS, _BITS_A_PASS)):
+        asked = found[:, None] + (ways << shift)
+        found = found + (fits(asked[:, :, None]).sum(-1) << shift)
+    return found
+
+
+def _by_count(distances: Tensor, count: Tensor) -> Tensor:
+    of_elements = steps(distances)[:, None]
+    return _farthest(torch.zeros_like(count), lambda asked: (of_elements < asked).sum(-1) < count[:, None])
+
+
+def _by_mass(distances: Tensor, share: Tensor) -> Tensor:
+    of_elements, weights = steps(distances)[:, None], torch.exp(-distances)[:, None]
+    bound = share[:, None] * weights.sum(-1)
+    found = torch.zeros_like(share, dtype=torch.int64)
+    return _farthest(found, lambda asked: weights.where(of_elements >= asked, 0.0).sum(-1) > bound)
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("select_by_count", _by_count, _device)
+    _library.impl("select_by_mass", _by_mass, _device)
+
+
+@torch.library.register_fake("ark::select_by_count", lib=_library)
+@torch.library.register_fake("ark::select_by_mass", lib=_library)
+def _fake(distances: Tensor, bound: Tensor) -> Tensor:
+    return bound.new_empty(bound.shape, dtype=torch.int64)
+
+
+__all__ = ["steps"]

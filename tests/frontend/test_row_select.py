@@ -1,0 +1,121 @@
+"""`ark::select_by_count` and `ark::select_by_mass`: a plan's op, and what eager makes of them, against sorted rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ark_torch.row_select
+from tests.conftest import has_extension
+
+STRICT = {"strict": True}
+MOST = 2**28 - 1
+
+
+def rows_of(kind: str, rows: int, size: int) -> torch.Tensor:
+    torch.manual_seed(size)
+    x = torch.randn(rows, size).mul(3).abs()
+    if kind == "equal":
+        return torch.full_like(x, 2.5)
+    if kind == "few values":
+        return (x * 2).round() / 2
+    if kind == "close":  # all in one bin of the first digit, and of the second
+        return 3 + x * 2.0**-21
+    if kind == "taken away":
+        return torch.where(torch.rand(rows, size) < 0.9, torch.inf, x)
+    if kind == "far":  # but for the nearest, which is at 0 where distances are those to the best
+        return torch.cat([x[:, :1] * 0, x[:, 1:] * 40], 1)
+    return x
+
+
+KINDS = ("random", "equal", "few values", "close", "taken away", "far")
+# One vector, lists that are full and that overflow, rows that vectors do not divide.
+SIZES = ((1, 1), (3, 7), (2, 256), (5, 3001), (2, 20000))
+
+
+def steps_of(distances: torch.Tensor) -> torch.Tensor:
+    return (distances.double() * 2**22).clamp(max=2**28 - 16).long()
+
+
+def check_counts(select, distances: torch.Tensor) -> None:
+    size = distances.size(1)
+    ordered = steps_of(distances.cpu()).sort(-1).values
+    for count in (-1, 0, 1, 2, 50, size - 1, size, size + 1, 2**40):
+        wanted = torch.full((distances.size(0),), 0 if count <= 0 else MOST)
+        if 0 < count <= size:
+            wanted = ordered[:, count - 1]
+        given = torch.full((distances.size(0),), count, device=distances.device)
+        assert torch.equal(select(distances, given).cpu(), wanted), count
+
+
+def check_masses(select, distances: torch.Tensor) -> None:
+    steps, masses = steps_of(distances.cpu()), torch.exp(-distances.double().cpu())
+    for share in (0.0, 0.1, 0.5, 0.999, 1.0):
+        bound = share * masses.sum(-1)
+        found = select(distances, torch.full((distances.size(0),), share, device=distances.device)).cpu()[:, None]
+        not_below, behind = (masses.where(side, 0.0).sum(-1) for side in (steps >= found, steps > found))
+        error = 1e-5 * masses.sum(-1)  # of sums in float32
+        assert ((not_below > bound - error) | (found[:, 0] == 0)).all(), share
+        assert (behind <= bound + error).all(), share
+        if share == 1:
+            assert (found <= steps.amin(-1, keepdim=True)).all()
+
+
+def check(kind: str, rows: int, size: int, device: str, how: str) -> None:
+    compiled = (lambda f: torch.compile(f, backend="ark", options=STRICT)) if how == "ark" else lambda f: f
+    distances = rows_of(kind, rows, size).to(device)
+    with torch.no_grad():
+        check_counts(compiled(lambda x, n: torch.ops.ark.select_by_count(x, n)), distances)
+        check_masses(compiled(lambda x, n: torch.ops.ark.select_by_mass(x, n)), distances)
+
+
+@pytest.mark.parametrize(
+    "how", ["eager", pytest.param("ark", marks=pytest.mark.skipif(not has_extension(), reason=""))]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_selects(kind, how):
+    for rows, size in SIZES:
+        check(kind, rows, size, "cpu", how)
+
+
+@pytest.mark.parametrize("kind", ["computed", "columns", "every second", "rows apart", "one row for all"])
+def test_layouts(kind, executor, device="cpu"):
+    """Distances that are computed on the way, or lie in memory in other ways; bounds that are one for all rows."""
+    check_layouts(kind, device)
+
+
+def check_layouts(kind: str, device: str) -> None:
+    torch.manual_seed(1)
+    x = torch.rand(40, 24, device=device) * 9
+    ways = {
+        "computed": lambda x: x * 0.5 + 1,
+        "columns": lambda x: x.t(),
+        "every second": lambda x: x[:, ::2],
+        "rows apart": lambda x: x[3:, 4:21],
+        "one row for all": lambda x: x[:1].expand(7, -1),
+    }
+
+    def function(x, count, share):
+        distances = ways[kind](x)
+        rows = distances.size(0)
+        by_count = torch.ops.ark.select_by_count(distances, count.expand(rows))
+        return by_count, torch.ops.ark.select_by_mass(distances, share.expand(rows)), distances
+
+    bounds = torch.tensor(5, device=device), torch.tensor(0.3, device=device)
+    with torch.no_grad():
+        counted, weighed, distances = torch.compile(function, backend="ark", options=STRICT)(x, *bounds)
+        wanted = function(x, *bounds)
+    assert torch.equal(distances, wanted[2])
+    assert torch.equal(counted, wanted[0]) and torch.equal(weighed, wanted[1])
+
+
+def test_no_rows_and_no_elements():
+    run = torch.compile(lambda x, n: torch.ops.ark.select_by_count(x, n), backend="ark")
+    assert run(torch.zeros(0, 5), torch.ones(0, dtype=torch.int64)).shape == (0,)
+    assert run(torch.zeros(2, 0), torch.tensor([1, 0])).tolist() == [MOST, 0]
+
+
+def test_steps():
+    given = torch.tensor([0.0, 2.0**-22, 1.0, 63.99999, 64.0, torch.inf])
+    assert ark_torch.row_select.steps(given).tolist()[:3] == [0, 1, 2**22]
+    assert ark_torch.row_select.steps(given).tolist()[4:] == [2**28 - 16] * 2
