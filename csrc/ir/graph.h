@@ -52,18 +52,18 @@ enum class OpKind : uint8_t {
                        // (broadcast to the output)
   kIndexStore,         // inputs dst, src, idx...; out = dst with dst[...] = src; attrs.map per dst dim: >= 0: that src
                        // dimension; < 0: index input ~map
-  kScatterSum,  // inputs src [T, C], index [T]: out [R, C] with out[r] the sum of the src[t] with index[t] == r (in f32,
-                // of f64 in f64; a target's order is its own). An index out of [0, R), or attrs.imm_int, adds nothing
-  kRowSelect,  // inputs distance f32 [R, N], bound [R]: out i64 [R], in whole steps, steps(x) = min(x * 2^22, 2^28 - 16)
-  // cut to an integer (NaN: the most; below 0: 0). Bound i64: the largest number below 2^28 that fewer than
-  // `bound` elements are below. Bound f32: the largest one such that the elements that are not below it
-  // have more than `bound` of the row's sum of exp(-distance). None: 0
-  kCat,       // inputs..., attrs.dim
-  kPad,       // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
-  kRand,      // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
-  kCopyTo,    // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
-  kExchange,  // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
-              // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
+  kScatterSum,  // inputs src [T, C], index [T]: out [R, C] with out[r] the sum of the src[t] with index[t] == r (in
+  // f32, of f64 in f64; a target's order is its own). An index out of [0, R), or attrs.imm_int, adds nothing
+  kRowSelect,  // inputs distance f32 [R, N], bound [R]: out i64 [R], in whole steps: min(x * 2^22, 2^28 - 16) cut to an
+               // integer (NaN: the most; below 0: 0). Bound i64: the largest number below 2^28 that fewer than `bound`
+               // elements are below. Bound f32: the largest one such that the elements that are not below it have more
+               // than `bound` of the row's sum of exp(-distance). None: 0
+  kCat,        // inputs..., attrs.dim
+  kPad,        // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
+  kRand,       // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
+  kCopyTo,     // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
+  kExchange,   // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
+               // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
 };
 
 inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kExchange) + 1;

@@ -1,8 +1,8 @@
-// kRowSelect: how far the nearest elements of a row go, told without sorting. The steps of an element are a number of 28
-// bits; a round finds the next seven bits of the answer in a histogram of the elements that those so far leave, in
-// shared memory. Each lane has a column of its own there, so that no two of a warp meet in a bank. Sums are of integers:
-// any order gives the same bits. Masses are in units of which the row has 2^31. From the second round on, what is
-// counted is listed too; the next round looks at the list, unless there was too much.
+// kRowSelect: how far the nearest elements of a row go, told without sorting. The steps of an element are a number of
+// 28 bits; a round finds the next seven bits of the answer in a histogram of the elements that those so far leave, in
+// shared memory. Each lane has a column of its own there, so that no two of a warp meet in a bank. Sums are of
+// integers: any order gives the same bits. Masses are in units of which the row has 2^31. From the second round on,
+// what is counted is listed too; the next round looks at the list, unless there was too much.
 #pragma once
 #include "device/program/support.cuh"
 
