@@ -4,8 +4,10 @@ select_by_count(distances f32 [R, N], count int64 [R]) -> int64 [R]
   the largest number of steps below 2**28 that fewer than `count` elements of the row are below
 select_by_mass(distances f32 [R, N], share f32 [R]) -> int64 [R]
   the largest one such that the elements that are not below it have more than `share` of the row's sum of
-  exp(-distance). A plan on a GPU rounds each to a 2**31st of the sum
-0 where there is none. `steps` counts distances; tokens within a step of each other are alike.
+  exp(-distance). A plan on a GPU takes each in 2**-31ths of the sum, at least one:
+  an error of at most N * 2**-31
+0 where there is none. NaN is as far as can be, and has no mass. `steps` counts distances; tokens within a step of each
+other are alike.
 """
 
 from __future__ import annotations
@@ -37,13 +39,27 @@ def _farthest(found: Tensor, fits) -> Tensor:
     return found
 
 
+def _check(distances: Tensor, bound: Tensor, dtype: torch.dtype) -> None:
+    if distances.dtype != torch.float32 or distances.dim() != 2:
+        raise TypeError(f"distances: {distances.dtype} of {distances.dim()} dimensions, expected torch.float32 of 2")
+    if bound.dtype != dtype or bound.shape != distances.shape[:1]:
+        wanted = f"{dtype} {list(distances.shape[:1])}"
+        raise TypeError(f"a bound for each row: {bound.dtype} {list(bound.shape)}, expected {wanted}")
+
+
+def _steps_of_all(distances: Tensor) -> Tensor:
+    return steps(distances.nan_to_num(nan=torch.inf, posinf=torch.inf))
+
+
 def _by_count(distances: Tensor, count: Tensor) -> Tensor:
-    of_elements = steps(distances)[:, None]
+    _check(distances, count, torch.int64)
+    of_elements = _steps_of_all(distances)[:, None]
     return _farthest(torch.zeros_like(count), lambda asked: (of_elements < asked).sum(-1) < count[:, None])
 
 
 def _by_mass(distances: Tensor, share: Tensor) -> Tensor:
-    of_elements, weights = steps(distances)[:, None], torch.exp(-distances)[:, None]
+    _check(distances, share, torch.float32)
+    of_elements, weights = _steps_of_all(distances)[:, None], torch.exp(-distances).nan_to_num(0.0)[:, None]
     bound = share[:, None] * weights.sum(-1)
     found = torch.zeros_like(share, dtype=torch.int64)
     return _farthest(found, lambda asked: weights.where(of_elements >= asked, 0.0).sum(-1) > bound)
@@ -55,9 +71,15 @@ for _device in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("ark::select_by_count", lib=_library)
+def _count_fake(distances: Tensor, count: Tensor) -> Tensor:
+    _check(distances, count, torch.int64)
+    return count.new_empty(count.shape)
+
+
 @torch.library.register_fake("ark::select_by_mass", lib=_library)
-def _fake(distances: Tensor, bound: Tensor) -> Tensor:
-    return bound.new_empty(bound.shape, dtype=torch.int64)
+def _mass_fake(distances: Tensor, share: Tensor) -> Tensor:
+    _check(distances, share, torch.float32)
+    return share.new_empty(share.shape, dtype=torch.int64)
 
 
 __all__ = ["steps"]

@@ -50,13 +50,16 @@ def check_counts(select, distances: torch.Tensor) -> None:
 
 def check_masses(select, distances: torch.Tensor) -> None:
     steps, masses = steps_of(distances.cpu()), torch.exp(-distances.double().cpu())
-    for share in (0.0, 0.1, 0.5, 0.999, 1.0):
+    for share in (0.0, 1e-4, 0.1, 0.5, 0.999, 1.0):
         bound = share * masses.sum(-1)
         found = select(distances, torch.full((distances.size(0),), share, device=distances.device)).cpu()[:, None]
         not_below, behind = (masses.where(side, 0.0).sum(-1) for side in (steps >= found, steps > found))
-        error = 1e-5 * masses.sum(-1)  # of sums in float32
+        error = (1e-5 + steps.size(1) * 2.0**-31) * masses.sum(-1)  # of sums in float32; of masses that are rounded
         assert ((not_below > bound - error) | (found[:, 0] == 0)).all(), share
         assert (behind <= bound + error).all(), share
+        if share == 0:  # not below it is whatever has a mass
+            farthest = steps.where(masses.float() > 0, 0).amax(-1, keepdim=True)
+            assert torch.equal(found, farthest)
         if share == 1:
             assert (found <= steps.amin(-1, keepdim=True)).all()
 
@@ -110,6 +113,7 @@ def check_layouts(kind: str, device: str) -> None:
 
 
 def test_no_rows_and_no_elements():
+    """Through ATen, as all that is empty."""
     run = torch.compile(lambda x, n: torch.ops.ark.select_by_count(x, n), backend="ark")
     assert run(torch.zeros(0, 5), torch.ones(0, dtype=torch.int64)).shape == (0,)
     assert run(torch.zeros(2, 0), torch.tensor([1, 0])).tolist() == [MOST, 0]
@@ -117,5 +121,27 @@ def test_no_rows_and_no_elements():
 
 def test_steps():
     given = torch.tensor([0.0, 2.0**-22, 1.0, 63.99999, 64.0, torch.inf])
-    assert ark_torch.row_select.steps(given).tolist()[:3] == [0, 1, 2**22]
-    assert ark_torch.row_select.steps(given).tolist()[4:] == [2**28 - 16] * 2
+    assert ark_torch.row_select.steps(given).tolist() == [0, 1, 2**22, 2**28 - 48, 2**28 - 16, 2**28 - 16]
+
+
+@pytest.mark.parametrize(
+    "how", ["eager", pytest.param("ark", marks=pytest.mark.skipif(not has_extension(), reason=""))]
+)
+def test_nan_is_as_far_as_can_be(how):
+    compiled = (lambda f: torch.compile(f, backend="ark", options=STRICT)) if how == "ark" else lambda f: f
+    x = torch.tensor([[0.0, 1.0, 2.0, torch.nan], [torch.nan] * 4])
+    count = compiled(lambda x, n: torch.ops.ark.select_by_count(x, n))
+    assert count(x, torch.tensor([4, 2])).tolist() == [2**28 - 16] * 2
+    assert count(x, torch.tensor([3, 0])).tolist() == [2 * 2**22, 0]
+    mass = compiled(lambda x, p: torch.ops.ark.select_by_mass(x, p))
+    assert mass(x, torch.tensor([0.0, 0.0])).tolist() == [2 * 2**22, 0]
+
+
+def test_other_types_are_refused():
+    x, count, share = torch.rand(3, 5), torch.ones(3, dtype=torch.int64), torch.ones(3)
+    with pytest.raises(TypeError, match=r"distances: torch.float64 of 2 dimensions, expected torch.float32 of 2"):
+        torch.ops.ark.select_by_count(x.double(), count)
+    with pytest.raises(TypeError, match=r"torch.float32 \[3\], expected torch.int64 \[3\]"):
+        torch.ops.ark.select_by_count(x, share)
+    with pytest.raises(TypeError, match=r"torch.float32 \[1\], expected torch.float32 \[3\]"):
+        torch.ops.ark.select_by_mass(x, share[:1])

@@ -51,7 +51,8 @@ struct LaunchHeader {
 /// last worker of a launch leaves it zeroed.
 struct LoopState {
   u32 arrived;  // workers that have ended their list in the iteration that runs
-  u32 gate;     // 2 * borders that all have passed, + 1 where the launch ends at the last of them; may wrap
+  u32 gate;     // 2 * borders that all have passed, + 1 where the launch ends at the last of them; may wrap. 0 where
+                // one worker alone has a list (device/loop/border.cuh)
   u32 done;     // iterations that ran, said with the gate's last bit
   u32 pad[29];
 };

@@ -5,7 +5,8 @@
 // of an iteration, with an acquire that goes on to the other roles with the item. So nobody reads anything of an
 // iteration before the border is open. Its first record is copied before.
 //
-// A worker that is alone with a list has its gate in its own shared memory: what it has stored, only it reads.
+// A worker that is alone with a list has its gate in its own shared memory. Who watches the loop from outside (a
+// streamer's copies) still finds the stores of iterations in their order: a fence stands between them.
 #pragma once
 #include "device/loop/pipeline.cuh"
 
@@ -28,12 +29,19 @@ ARK_DEVICE void arrive_at_border(const Worker& worker, const abi::LoopLaunch& lo
   }
   // Both are read before either is looked at: one way to L2 and back instead of two.
   const u32 error = load_relaxed(&worker.launch.state->index_error);
-  const bool wanted = wants(loop, number + 1), more = wanted && error == 0;
+  const bool wanted = wants(loop, number + 1);
+  if (loop.arrivals <= 1) fence_gpu();  // while they are on their way
+  const bool more = wanted && error == 0;
   if (!more) store_relaxed(&s->done, static_cast<u32>(number + 1));
   if (loop.arrivals > 1)
     red_release_add(&s->gate, more ? 2 : 3);
   else
     shared_store_release(&worker.shared.gate, 2 * static_cast<u32>(number + 1) + (more ? 0 : 1));
+}
+
+/// By the launch so far; of use to a worker with a list.
+ARK_DEVICE u32 borders_passed(const Worker& worker, const abi::LoopLaunch& loop) {
+  return (loop.arrivals > 1 ? load_relaxed(&loop.state->gate) : worker.shared.gate) >> 1;
 }
 
 /// The fetch warp, before the first item of iteration Shared::iteration: whether it runs. `ok`: false after a failed

@@ -15,7 +15,7 @@ ARK_DEVICE void report_failure(const Worker& worker, const abi::LoopLaunch& loop
   publish(launch.error, abi::kErrorDeadline, [&](abi::ErrorRecord& e) {
     e.rank = launch.rank;
     e.fault = f.fault;
-    if constexpr (kLoop) e.iteration = static_cast<i32>(load_relaxed(&loop.state->gate) >> 1);
+    if constexpr (kLoop) e.iteration = static_cast<i32>(borders_passed(worker, loop));
   });
   for (int r = 0; kRanks > 1 && r < launch.world; ++r)
     if (r != launch.rank) store_relaxed_system(&launch.peers[r]->abort, who);

@@ -1,8 +1,8 @@
 // kRowSelect: how far the nearest elements of a row go, told without sorting. The steps of an element are a number of
 // 28 bits; a round finds the next seven bits of the answer in a histogram of the elements that those so far leave, in
 // shared memory. Each lane has a column of its own there, so that no two of a warp meet in a bank. Sums are of
-// integers: any order gives the same bits. Masses are in units of which the row has 2^31. From the second round on,
-// what is counted is listed too; the next round looks at the list, unless there was too much.
+// integers: any order gives the same bits. Masses are in units of which the row has 2^31, at least one. From the second
+// round on, what is counted is listed too; the next round looks at the list, unless there was too much.
 #pragma once
 #include "device/program/support.cuh"
 
@@ -72,7 +72,7 @@ struct RowSelect {
     }
 
     ARK_DEVICE void run() {
-      if constexpr (kMass) unit = 2147483648.0f / fmaxf(whole_mass(), 1e-30f);
+      if constexpr (kMass) unit = 2147483648.0f / fmaxf(whole_mass(), 1e-20f);
 #pragma unroll 1
       for (int shift = abi::kSelectBits - kDigit; shift >= 0; shift -= kDigit) {
         count(shift);
@@ -82,6 +82,9 @@ struct RowSelect {
     }
 
    private:
+    /// At least one unit, so that a tail of next to nothings is not lost.
+    ARK_DEVICE u32 weight_of(float mass) const { return max(__float2uint_rn(mass * unit), mass > 0.0f ? 1u : 0u); }
+
     /// The histogram of the digit at `shift`.
     ARK_DEVICE void count(int shift) {
       const bool first = shift == abi::kSelectBits - kDigit;
@@ -99,7 +102,7 @@ struct RowSelect {
         const u32 n = steps(distance);
         if (((n ^ found) >> shift & ~kMask) != 0) return;
         u32 weight = 1;
-        if constexpr (kMass) weight = __float2uint_rn(mass_of(distance) * unit);
+        if constexpr (kMass) weight = weight_of(mass_of(distance));
         atomicAdd(&s.sums[n >> shift & kMask][consumer.lane()], weight);
         if (!first && listed > kListed)
           if (const u32 at = atomicAdd(&s.count, 1u); at < kListed) s.listed[at] = distance;

@@ -14,7 +14,7 @@ void Emitter::row_select_group(int g) {
   const int distance = node.inputs[0], bound = node.inputs[1], out = node.outputs[0];
   const Tensor& rows = state_.tensor(distance);
   if (rows.sizes[0] == 0) return;
-  constexpr int64_t kMost = int64_t{1} << 22;  // what masses are rounded by adds up to a thousandth of the row's
+  constexpr int64_t kMost = abi::kSelectMost;
   check_node(rows.sizes[0] <= INT32_MAX && rows.sizes[1] <= kMost, node.name, "row select '", node.name, "' of ",
              rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
   FusedOp op;
@@ -24,7 +24,7 @@ void Emitter::row_select_group(int g) {
   record.size[0] = rows.sizes[0];
   abi::RowSelectParams& p = record.params.row_select;
   p.rows = static_cast<int>(rows.sizes[0]), p.size = static_cast<int>(rows.sizes[1]);
-  p.by_mass = state_.tensor(bound).dtype == DType::kF32 ? 1 : 0;
+  p.by_mass = state_.tensor(bound).dtype == DType::kF32;
   using X = abi::RowSelectOperand;
   op.op.operands.assign(X::kCount, absent_operand());
   if (p.size > 0) op.op.operands[X::kDistance] = strided_operand(distance, DType::kF32);

@@ -29,6 +29,11 @@ void record(const RecordCheck& check) {
   const bool whole = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
   check.need(p.vector == 1 || (p.vector == 4 && whole), "vectors of ", p.vector, " in rows ", x.stride[0], " apart");
   check.need(p.by_mass == 0 || p.by_mass == 1, "by mass ", p.by_mass);
+  check.need(p.size >= 0 && p.size <= abi::kSelectMost, "rows of ", p.size, ", at most ", abi::kSelectMost);
+  check.need((p.size == 0) == (x.slot == abi::kNoSlot), "rows of ", p.size, " in slot ", x.slot);
+  check.need(p.size == 0 || x.dtype == static_cast<short>(DType::kF32), "distances of type ", x.dtype);
+  const short out = check.op().operands[X::kOut].dtype;
+  check.need(out == static_cast<short>(DType::kI64), "an output of type ", out);
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
   check.need(check.op().operands[X::kBound].dtype == static_cast<short>(bound), "a bound of type ",
              check.op().operands[X::kBound].dtype);
