@@ -16,8 +16,7 @@ CORE_SOURCES = "build/core_sources.txt"  # the sources but the bindings, one a l
 # Units of many files each: a file by itself costs the compiler mostly what its headers and their templates take (those
 # of torch ten seconds). The build under ThreadSanitizer takes whole units: no unit mixes what it needs with the rest.
 UNITS = {
-    "build/bindings_python.cpp": ["csrc/bindings/graph/*.cpp", "csrc/bindings/distributed/module.cpp"],
-    "build/bindings_distributed.cpp": ["csrc/bindings/distributed/**/*.cpp"],
+    "build/bindings.cpp": ["csrc/bindings/**/*.cpp"],
     "build/planner_fuse.cpp": ["csrc/planner/fuse/*.cpp"],
     "build/planner_verify.cpp": ["csrc/planner/verify/*.cpp"],
     "build/planner_order.cpp": ["csrc/planner/order/*.cpp", "csrc/planner/*.cpp"],
@@ -99,7 +98,7 @@ def write_units() -> None:
     for unit, files in units().items():
         included = "".join(f'#include "{file.relative_to(ROOT / "csrc").as_posix()}"\n' for file in files)
         write_if_changed(ROOT / unit, UNIT_HEAD + included)
-    core = [source for source in sources() if not source.startswith("build/bindings_")]
+    core = [source for source in sources() if not source.startswith("build/bindings")]
     write_if_changed(ROOT / CORE_SOURCES, "".join(source + "\n" for source in core))
 
 

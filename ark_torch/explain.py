@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import torch
 
 from ark_torch import exchanges
-from ark_torch._compat import calculate_time_spent
-from ark_torch.breaks import breaks_since, now
 from ark_torch.errors import Unsupported
 from ark_torch.records import REGISTRY, GraphRecord, recording
 
@@ -138,7 +136,8 @@ def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explan
     Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`. Dynamo is
     reset before, so that the model is traced anew: what was compiled earlier is compiled again at its next call.
     """
-    from ark_torch.backend import ark
+    from ark_torch.backend import ark  # brings Dynamo with it, as breaks does
+    from ark_torch.breaks import breaks_since, now
 
     torch._dynamo.reset()
     begin = now()
@@ -172,6 +171,8 @@ def _run_backward(result, model, inputs, kwargs) -> None:
 def report() -> Explanation:
     """The same over every graph compiled in this process since the last `torch.compiler.reset()`; includes what graphs
     that are gone let fall back at run time, and the graph breaks, of other backends too: Dynamo does not say whose."""
+    from ark_torch.breaks import breaks_since
+
     graphs = REGISTRY.graphs
     result = summarize(graphs)
     alive = sum((record.runtime_fallbacks for record in graphs), Counter())
@@ -184,6 +185,8 @@ def compile_times() -> dict[str, float]:
     """Seconds of compilation. Since the last reset: `ark` in all, and the extension's stages (parse, bind, plan,
     source, compile, load). Since the process began: `dynamo`, and `backend`, which is AOTAutograd and ark's part inside
     of it (backward graphs that are compiled at the first backward pass are not)."""
+    from ark_torch._compat import calculate_time_spent
+
     times: Counter = Counter()
     for record in REGISTRY.graphs:
         times["ark"] += record.seconds

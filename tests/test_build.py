@@ -46,6 +46,13 @@ def test_backend_is_listed_without_importing_ark():
     assert result.returncode == 0, result.stderr
 
 
+def test_importing_ark_brings_no_dynamo():
+    """It takes about as long to import as torch itself."""
+    code = "import sys, torch; old = {*sys.modules}; import ark_torch; print('torch._dynamo' in {*sys.modules} - old)"
+    result = python(code)
+    assert result.stdout == "False\n", result.stdout + result.stderr
+
+
 def test_entry_point_names_the_backend():
     points = importlib.metadata.entry_points(group="torch_dynamo_backends")
     assert [p.value for p in points if p.name == "ark"][:1] == ["ark_torch.registration:nothing"]

@@ -54,14 +54,14 @@ def kept_by_transformers(model, inputs: dict, tokens: torch.Tensor, **options) -
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_among_what_transformers_keeps(name):
-    model, inputs = make("qwen2" if name == "warm" else "llama"), prompts(3, padded=True)
+    model, inputs = make("qwen2" if name == "warm" else "one layer"), prompts(3, padded=True)
     torch.manual_seed(3)
     with recording() as records:
         tokens = natively(model, inputs, max_new_tokens=10, do_sample=True, **DRAWS[name])
     assert sum(len(record.loops) for record in records) == 1 and tokens.shape == (3, LENGTH + 10)
     assert not any(row.cause for record in records for row in record.loops)
     assert kept_by_transformers(model, inputs, tokens, **DRAWS[name]).all()
-    assert not torch.equal(tokens, natively(model, inputs, max_new_tokens=10, do_sample=True, top_k=1))
+    assert not torch.equal(tokens, plainly(model, inputs, max_new_tokens=10)), "drawn, not the most likely ones"
 
 
 def test_draws_follow_the_seed_and_rows_differ():

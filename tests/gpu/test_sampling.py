@@ -62,7 +62,7 @@ def test_noise_reaches_into_its_tail():
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_generate_draws_in_one_launch(rows):
-    model = make().cuda()
+    model = make("llama").cuda()
     try:
         inputs = {name: x.cuda() for name, x in prompts(rows, padded=True).items()}
         options = dict(max_new_tokens=12, do_sample=True)
@@ -94,7 +94,7 @@ def test_a_streamer_gets_tokens_while_the_launch_runs():
         def end(self):
             pass
 
-    model = make().cuda()
+    model = make("llama").cuda()
     try:
         inputs, streamer = {name: x.cuda() for name, x in prompts(2).items()}, Streamer()
         options = dict(max_new_tokens=1500, max_cache_len=1507)
