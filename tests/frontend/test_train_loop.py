@@ -366,7 +366,7 @@ def language_model(device: str = "cpu") -> nn.Module:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=97, n_positions=32, n_embd=32, n_layer=1, n_head=4, bos_token_id=0, eos_token_id=0
+        vocab_size=97, n_positions=32, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
     )
     return transformers.GPT2LMHeadModel(config).eval().to(device)  # without dropout
 
