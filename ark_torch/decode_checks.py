@@ -20,10 +20,11 @@ _REFUSED = (  # of a GenerationConfig
     "compile_config",
     "disable_compile",
 )
+CACHES = ("cache", "past_key_values")  # transformers has the second name to 5.23, and takes it later
 _TAKEN = (
     "attention_mask",
     "position_ids",
-    "past_key_values",
+    *CACHES,
     "use_cache",
     "logits_to_keep",
 )  # of the model's arguments
@@ -62,7 +63,7 @@ def check_request(model, ids: torch.Tensor, processors, criteria, config, argume
     for name, value in (("attention_mask", mask), ("position_ids", positions)):
         if value is not None and value.size(-1) != ids.size(1):
             raise ValueError(f"generate: {name} is {list(value.shape)}, expected {list(ids.shape)}, as input_ids are")
-    cache = arguments.get("past_key_values")
+    cache = given_cache(arguments)
     _check_cache(cache, max_length)
     pad = getattr(config, "_pad_token_tensor", None)
     return Request(
@@ -77,6 +78,10 @@ def check_request(model, ids: torch.Tensor, processors, criteria, config, argume
         bool(config.do_sample),
         processors,
     )
+
+
+def given_cache(arguments: dict):
+    return next((arguments[name] for name in CACHES if arguments.get(name) is not None), None)
 
 
 def refused(what: str) -> Unsupported:
@@ -131,4 +136,4 @@ def _check_cache(cache, max_length: int) -> None:
         raise refused("cache that is offloaded")
 
 
-__all__ = ["Request", "check_request", "refused"]
+__all__ = ["Request", "check_request", "given_cache", "refused"]

@@ -65,11 +65,11 @@ def generate(
 
 def _prepare(model, ids, streamer, strict: bool, arguments: dict) -> torch.Tensor:
     """By way of `model.generate`, which makes cache, mask and limits, and calls back."""
-    from ark_torch.decode_checks import refused
+    from ark_torch.decode_checks import given_cache, refused
 
     if arguments.get("assistant_model") is not None:
         raise refused("assistant_model")
-    if arguments.get("past_key_values") is None:
+    if given_cache(arguments) is None:
         arguments.setdefault("cache_implementation", "static")
     back = functools.partial(generate, streamer=streamer, strict=strict)
     return model.generate(ids, streamer=streamer, custom_generate=back, **arguments)
