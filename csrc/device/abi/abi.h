@@ -240,7 +240,7 @@ struct RowSelectParams {
 };
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1
-inline constexpr i32 kSelectMost = 1 << 22;  // elements of a row: what masses are rounded by is a thousandth of them
+inline constexpr i32 kSelectMost = 1 << 22;  // elements of a row: so many units of mass are 1/512 of the row's
 
 /// kPointwise, kRow, kColumn.
 struct ProgramParams {
