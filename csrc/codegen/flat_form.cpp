@@ -11,7 +11,8 @@ namespace {
 
 bool in_mask(uint32_t mask, int operand) { return operand >= 0 && operand < 32 && (mask >> operand & 1) != 0; }
 
-/// A program of plain accesses and of values that need nothing but their arguments.
+}  // namespace
+
 bool is_plain(const Program& program) {
   return std::all_of(program.instrs.begin(), program.instrs.end(), [](const Instr& in) {
     if (in.op == Opcode::kLoad) return in.a < 0 && in.b < 0 && in.c < 0;
@@ -20,8 +21,6 @@ bool is_plain(const Program& program) {
            (call_arity(in.op) > 0 && in.op != Opcode::kCheckIndex);
   });
 }
-
-}  // namespace
 
 FlatForm ProgramAnalysis::flat_form(uint32_t flat) const {
   FlatForm form;

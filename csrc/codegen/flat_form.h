@@ -22,6 +22,9 @@ struct FlatForm {
   std::vector<bool> body;    // instructions that are computed per element
 };
 
+/// Loads and stores by coordinates alone, arithmetic, nothing that only elements of the domain may do.
+bool is_plain(const Program& program);
+
 /// The declarations of the form inside the program's struct. `instruction(i, of_row)`: the text of instruction i, where
 /// values of the border are one per element unless `of_row`. `type(i)`: of its value; `stored(i)`: of an operand's
 /// element in memory.

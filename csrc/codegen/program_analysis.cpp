@@ -414,4 +414,36 @@ bool ProgramAnalysis::loaded_before(int i, int pass) const {
   return false;
 }
 
+std::string ProgramAnalysis::accumulators() const {
+  std::string out;
+  const auto line = [&](const std::string& text) { out += text + "\n"; };
+  line("  struct Uniform {");
+  if (form_ != nullptr) line("    Scalars scalars;");
+  for (int i = 0; i < count_; ++i)
+    if (instr(i).op == Opcode::kReduce) line(cat("    ", register_type(info_[i].type), " r", i, ";"));
+  line("  };");
+  for (int pass = 0; pass < num_passes_; ++pass) {
+    std::string fields, start, merge, finish;
+    for (int i = 0; i < count_; ++i) {
+      if (instr(i).op != Opcode::kReduce || reduce_pass(i) != pass) continue;
+      fields +=
+          cat("    ", accumulator_type(static_cast<ReduceOp>(instr(i).aux), info_[instr(i).a].type, info_[i].type),
+              " r", i, ";\n");
+      start += cat(" r", i, ".start();");
+      merge += cat(" r", i, ".merge(o.r", i, ");");
+      finish += cat(" u.r", i, " = static_cast<", register_type(info_[i].type), ">(acc.r", i, ".result());");
+    }
+    const std::string type = cat("Accumulator", pass);
+    line(cat("  struct ", type, " {"));
+    out += fields;
+    line(cat("    static constexpr bool kEmpty = ", fields.empty() ? "true" : "false", ";"));
+    line(cat("    ARK_DEVICE void start() {", start, " }"));
+    line(cat("    ARK_DEVICE void merge(const ", type, "& o) {", merge, " }"));
+    line("  };");
+    line(cat("  static ARK_DEVICE ", type, " accumulator(Pass<", pass, ">) { return {}; }"));
+    line(cat("  static ARK_DEVICE void finish(const ", type, "& acc, Uniform& u) {", finish, " }"));
+  }
+  return out;
+}
+
 }  // namespace ark::codegen

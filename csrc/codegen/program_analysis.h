@@ -113,6 +113,9 @@ class ProgramAnalysis {
   bool loaded_ahead(int i) const;
   bool loaded_before(int i, int pass) const;
 
+  /// Declares Uniform and, for each pass, its Accumulator with what starts, merges and finishes it.
+  std::string accumulators() const;
+
   bool once_per_vector(int i) const { return info_[i].scalar || info_[i].run; }
   /// Whether an access with these index registers and this predicate is one run of elements a constant step apart: the
   /// registers stay the same along the vector or, one of them, count up.

@@ -32,7 +32,8 @@ class Printer : public ProgramAnalysis {
              ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
     if (program_.kind == ProgramKind::kPointwise)
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
-               "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true;" : "false;"));
+               "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
+               ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
     if (program_.kind == ProgramKind::kPointwise) print_transposed();
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
@@ -49,7 +50,7 @@ class Printer : public ProgramAnalysis {
     if (flagged_) print_ready();
     if (row_ || column_) {
       if (form_ != nullptr) print_scalars();
-      print_accumulators();
+      out_ += accumulators();
       if (form_ != nullptr) print_row_loads();
       for (int pass = 0; pass < num_passes_; ++pass) print_element(pass);
       print_uniform_stores();
@@ -102,9 +103,11 @@ class Printer : public ProgramAnalysis {
   }
 
   // Epilogues of tiles reach their operands through contexts of their own (device/matmul/epilogue.cuh), and so do
-  // pointwise programs with transposed operands (device/program/pointwise_transposed.cuh) and rows that are kept
+  // pointwise programs (device/program/pointwise_walk.cuh, pointwise_transposed.cuh) and rows that are kept
   // (device/program/row_context.cuh).
-  bool own_context() const { return program_.kind == ProgramKind::kEpilogue || transposed_ != 0 || form_ != nullptr; }
+  bool own_context() const {
+    return program_.kind == ProgramKind::kEpilogue || program_.kind == ProgramKind::kPointwise || form_ != nullptr;
+  }
   const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
   const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
 
@@ -319,7 +322,10 @@ class Printer : public ProgramAnalysis {
     const Instr& in = instr(i);
     const char* type = storage_type(in.dtype);
     const int value = stored_value(in);
-    if (by_pairs(value, in.dtype))
+    if (instr(value).op == Opcode::kLoad && instr(value).dtype == in.dtype && info_[value].preloaded &&
+        !info_[value].scalar && !flagged_)
+      line(cat("    const Vec<", type, ", V>& s", i, " = in.r", value, ";"));
+    else if (by_pairs(value, in.dtype))
       line(cat("    Vec<", type, ", V> s", i, "; narrow_vector(r", value, ", s", i, ");"));
     else
       line(cat("    Vec<", type, ", V> s", i, "; ARK_EACH s", i, ".v[i] = narrow<", type, ">(",
@@ -365,6 +371,9 @@ class Printer : public ProgramAnalysis {
         return;
       case Opcode::kReduce:
         return declare(i, cat("u.r", i));
+      case Opcode::kRand:
+        if (rand_of_vector(i)) return print_rand_of_vector(i);
+        [[fallthrough]];
       default:
         if (in.op == Opcode::kCast && !info_[i].scalar && by_pairs(in.a, in.dtype))
           return line(cat("    float r", i, "[V]; cast_vector<", storage_type(in.dtype), ">(r", in.a, ", r", i, ");"));
@@ -375,6 +384,17 @@ class Printer : public ProgramAnalysis {
         first_element_ = false;
         return;
     }
+  }
+
+  bool rand_of_vector(int i) const {
+    const Instr& in = instr(i);
+    return !once_per_vector(i) && info_[in.a].scalar && info_[in.b].scalar;
+  }
+  void print_rand_of_vector(int i) {
+    const Instr& in = instr(i);
+    const std::string run = info_[in.c].run ? "run" : "vector";
+    line(cat("    float r", i, "[V]; op::rand_", run, "<V>(", converted(in.a, DType::kI64), ", ",
+             converted(in.b, DType::kI64), ", r", in.c, ", r", i, ");"));
   }
 
   void print_run() {
@@ -399,35 +419,6 @@ class Printer : public ProgramAnalysis {
   }
 
   // ---- reductions ----
-
-  void print_accumulators() {
-    line("  struct Uniform {");
-    if (form_ != nullptr) line("    Scalars scalars;");
-    for (int i = 0; i < count_; ++i)
-      if (instr(i).op == Opcode::kReduce) line(cat("    ", register_type(info_[i].type), " r", i, ";"));
-    line("  };");
-    for (int pass = 0; pass < num_passes_; ++pass) {
-      std::string fields, start, merge, finish;
-      for (int i = 0; i < count_; ++i) {
-        if (instr(i).op != Opcode::kReduce || reduce_pass(i) != pass) continue;
-        fields +=
-            cat("    ", accumulator_type(static_cast<ReduceOp>(instr(i).aux), info_[instr(i).a].type, info_[i].type),
-                " r", i, ";\n");
-        start += cat(" r", i, ".start();");
-        merge += cat(" r", i, ".merge(o.r", i, ");");
-        finish += cat(" u.r", i, " = static_cast<", register_type(info_[i].type), ">(acc.r", i, ".result());");
-      }
-      const std::string type = cat("Accumulator", pass);
-      line(cat("  struct ", type, " {"));
-      out_ += fields;
-      line(cat("    static constexpr bool kEmpty = ", fields.empty() ? "true" : "false", ";"));
-      line(cat("    ARK_DEVICE void start() {", start, " }"));
-      line(cat("    ARK_DEVICE void merge(const ", type, "& o) {", merge, " }"));
-      line("  };");
-      line(cat("  static ARK_DEVICE ", type, " accumulator(Pass<", pass, ">) { return {}; }"));
-      line(cat("  static ARK_DEVICE void finish(const ", type, "& acc, Uniform& u) {", finish, " }"));
-    }
-  }
 
   /// The work of one pass over the elements.
   void print_element(int pass) {

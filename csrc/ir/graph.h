@@ -76,6 +76,7 @@ struct Attrs {
   std::vector<int64_t> ints;  // Pad
   std::vector<int32_t> map;   // IndexLoad, IndexStore
   bool keepdim = false, causal = false, has_mask = false;
+  bool of_part = false;       // Reduce: of parts of longer rows, made by the planner (not in JSON)
   bool rounds = false;        // Cast: a float is rounded to its own type first, as if it had been in memory
   int64_t dim = 0;            // Cat
   double imm = 0, scale = 1;  // Full, Pad; attention

@@ -6,10 +6,11 @@ using namespace ark::test;
 
 namespace {
 
-int64_t rows_of_tile(int64_t rows, int64_t width, int workers) {
+int64_t rows_of_tile(int64_t rows, int64_t width, int workers, bool spread = false) {
   Builder b;
   auto x = b.input("x", {rows, width}), y = b.storage("y", {rows, width});
   b.program_op(TaskKind::kRow, "rows", {rows, width}, 1, {b.dense_ref(x)}, {b.dense_ref(y)});
+  b.graph.ops.back().spread_rows = spread;
   planner::Options options;
   options.machine.num_workers = workers;
   return find(tiled(b, options), "rows").record.params.program.tile;
@@ -22,6 +23,26 @@ void test_long_rows() {
   expect_equal(rows_of_tile(8, 4095, 132), 8, "few shorter rows");
   expect_equal(rows_of_tile(17, 4097, 132), 1, "longer rows");
   expect_equal(rows_of_tile(8, 4096, 4), 8, "not few for so many workers");
+}
+
+/// Parts of longer rows: a worker each, while there are no more of them than workers.
+void test_spread_rows() {
+  expect_equal(rows_of_tile(48, 2672, 132, true), 1, "parts of a row");
+  expect_equal(rows_of_tile(132, 2672, 132, true), 1, "a part for each worker");
+  expect_equal(rows_of_tile(133, 2672, 132, true), 8, "more parts than workers");
+}
+
+/// Tiles of rows do not count them as a vector's elements: 8 rows in 16 parts, of which each row has a number.
+void test_rows_of_two_dims() {
+  Builder b;
+  auto x = b.input("x", {8, 16, 8016}), bound = b.input("bound", {8}), y = b.storage("y", {8, 16, 8016});
+  Ref same = b.dense_ref(bound);
+  same.strides = {1, 0, 0};
+  b.program_op(TaskKind::kRow, "rows", {8, 16, 8016}, 1, {b.dense_ref(x), same}, {b.dense_ref(y)});
+  b.graph.ops.back().spread_rows = true;
+  const plan::Op op = find(tiled(b), "rows");
+  expect_equal(op.record.params.program.tile, 1, "rows of two dimensions");
+  expect_equal(op.record.grid[0] * op.record.grid[1] * op.record.grid[2], 128, "tiles of them");
 }
 
 /// A tile of short rows has so many that it is worth its own cost; rows of a warp stay as few as balance asks for.
@@ -37,6 +58,8 @@ void test_short_rows() {
 
 int main() {
   test_long_rows();
+  test_spread_rows();
+  test_rows_of_two_dims();
   test_short_rows();
   return finish("long rows");
 }

@@ -10,11 +10,15 @@ template <int kDims>
 struct FlatWalk {
   i32 size[kDims], step[kDims], x[kDims];
 
-  ARK_DEVICE FlatWalk(const abi::OpRecord& r, i32 first, i32 distance) {
+  ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance)
+      : FlatWalk(r, first, distance, static_cast<i32>(r.size[kDims - 1])) {}
+  /// The last dimension has `last` places instead.
+  ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance, i32 last) {
 #pragma unroll
-    for (int d = 0; d < kDims; ++d) size[d] = static_cast<i32>(r.size[d]);
-    unflatten<0, kDims>(r, first, x);
-    unflatten<0, kDims>(r, distance, step);
+    for (int d = 0; d + 1 < kDims; ++d) size[d] = static_cast<i32>(r.size[d]);
+    size[kDims - 1] = last;
+    start(r, first, x);
+    start(r, distance, step);
   }
   ARK_DEVICE void advance() {
     i32 carry = 0;
@@ -25,6 +29,12 @@ struct FlatWalk {
       if (carry != 0) x[d] -= size[d];
     }
     x[0] += step[0] + carry;
+  }
+  ARK_DEVICE void start(const abi::OpRecord& r, i64 place, i32 (&at)[kDims]) const {
+    const u32 last = static_cast<u32>(size[kDims - 1]);
+    const i64 rows = place >> 31 == 0 ? static_cast<u32>(place) / last : place / last;
+    at[kDims - 1] = static_cast<i32>(place - rows * last);
+    unflatten<0, kDims - 1>(r, rows, at);
   }
   /// The first element of the next row.
   ARK_DEVICE void next_row(i32 (&next)[kDims]) const {

@@ -217,25 +217,4 @@ ARK_DEVICE T where(bool condition, T a, T b) {
   return condition ? a : b;
 }
 
-/// Philox4x32-10 (Salmon et al., SC 2011): key = seed, counter = (index / 4, offset); word index % 4 as 24 bits in [0,
-/// 1).
-ARK_DEVICE float rand(i64 seed, i64 offset, i64 index) {
-  u32 key0 = static_cast<u32>(seed), key1 = static_cast<u32>(static_cast<u64>(seed) >> 32);
-  const u64 block = static_cast<u64>(index) / 4;
-  u32 c0 = static_cast<u32>(block), c1 = static_cast<u32>(block >> 32), c2 = static_cast<u32>(offset),
-      c3 = static_cast<u32>(static_cast<u64>(offset) >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const u32 n0 = __umulhi(0xCD9E8D57u, c2) ^ c1 ^ key0, n2 = __umulhi(0xD2511F53u, c0) ^ c3 ^ key1;
-    c1 = 0xCD9E8D57u * c2;
-    c3 = 0xD2511F53u * c0;
-    c0 = n0;
-    c2 = n2;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  const u32 word = index & 2 ? (index & 1 ? c3 : c2) : (index & 1 ? c1 : c0);
-  return static_cast<float>(word >> 8) * 5.9604644775390625e-8f;
-}
-
 }  // namespace ark::device::op

@@ -1,10 +1,13 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
-// directly, in vectors wherever they are aligned (pointwise_places.cuh); transposed operands go through shared memory
+// directly, in vectors wherever they are aligned (pointwise_places.cuh): those of whole rows (pointwise_walk.cuh), of rows
+// off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh). Transposed operands go through shared memory
 // (pointwise_transposed.cuh).
 #pragma once
 #include "device/program/pointwise_flat.cuh"
 #include "device/program/pointwise_places.cuh"
+#include "device/program/pointwise_row_walk.cuh"
 #include "device/program/pointwise_transposed.cuh"
+#include "device/program/pointwise_walk.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -43,6 +46,33 @@ struct Pointwise {
     return false;
   }
 
+  /// Vectors by coordinates that are worked out anew for each.
+  template <class P>
+  static ARK_DEVICE void ask_vectors(Consumer& consumer, const ProgramContext& c,
+                                     const PointwisePlaces<P, P::kVector, ProgramContext>& places) {
+    constexpr int V = P::kVector;
+    // worth a copy that asks no operand, unless there are operands that never move by vectors
+    constexpr bool kShort = P::kUnroll > 2 && !has_row_values<P>();
+    if (kShort && all_vectors<V>(c.task, c.first_operand, P::kNumOperands))
+      run_places<P, V>(consumer, ProgramContext(c.task, c.first_operand, consumer.worker, kShort ? ~0u : 0),
+                       VectorPlaces<P, V, ProgramContext>{places});
+    else
+      run_places<P, V>(consumer, c, VectorPlaces<P, V, ProgramContext>{places});
+  }
+  /// Vectors by coordinates that walk.
+  template <class P>
+  static ARK_DEVICE void walk_vectors(Consumer& consumer, const ProgramContext& c,
+                                      const PointwisePlaces<P, P::kVector, ProgramContext>& places) {
+    constexpr int V = P::kVector;
+    if (!places.by_rows) {
+      PointwiseWalk<P>(consumer, c).run(places.low, places.whole);
+    } else if constexpr (kWalksRows<P>) {
+      PointwiseRowWalk<P>(consumer, c, places.rows.head, places.rows.begin, places.rows.end).run();
+    } else {
+      run_places<P, V>(consumer, c, VectorPlaces<P, V, ProgramContext>{places});
+    }
+  }
+
   template <class P>
   static ARK_DEVICE void run(Consumer& consumer, const Task& task) {
     constexpr int V = P::kVector;
@@ -58,14 +88,13 @@ struct Pointwise {
         return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
     }
     PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
-    // worth a copy that asks no operand, unless there are operands that never move by vectors
-    constexpr bool kShort = P::kUnroll > 2 && !has_row_values<P>();
-    if (walk_flat<P>(consumer, c, places, total)) {
-    } else if (kShort && all_vectors<V>(task, p.first_operand, P::kNumOperands))
-      run_places<P, V>(consumer, ProgramContext(task, p.first_operand, consumer.worker, kShort ? ~0u : 0),
-                       VectorPlaces<P, V, ProgramContext>{places});
-    else
-      run_places<P, V>(consumer, c, VectorPlaces<P, V, ProgramContext>{places});
+    if (!walk_flat<P>(consumer, c, places, total)) {
+      if constexpr (kWalks<P>)
+        walk_vectors<P>(consumer, c, places);
+      else
+        ask_vectors<P>(consumer, c, places);
+      if (kWalksRows<P> && places.by_rows) return;
+    }
     run_places<P, 1>(consumer, c, ElementPlaces<P, V, ProgramContext>{places});
   }
 

@@ -29,6 +29,7 @@
 #include "device/program/indexed_operand.cuh"
 #include "device/program/math.cuh"
 #include "device/program/operand.cuh"
+#include "device/program/random.cuh"
 #include "device/program/reduction.cuh"
 
 namespace ark::device {

@@ -295,6 +295,7 @@ void Emitter::finish(FusedOp op, std::vector<int> nodes, int main_node) {
   if (!told.empty()) op.op.node = told.front();
   if (representative >= 0) op.op.module = state_.node(representative).module;
   op.op.bytes = touched_bytes(op);
+  op.spread_rows = std::any_of(nodes.begin(), nodes.end(), [&](int n) { return state_.node(n).attrs.of_part; });
   op.op.record.op = static_cast<int>(result_.ops.size());
   op.op.record.num_operands = static_cast<int>(op.op.operands.size());
   op.op.record.record_bytes = static_cast<int>(sizeof(abi::OpRecord) + op.op.operands.size() * sizeof(abi::Operand));

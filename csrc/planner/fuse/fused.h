@@ -40,7 +40,9 @@ struct FusedOp {
   std::vector<Access> access;  // parallel to op.operands; kParameters: index strides of the operand that names it
   /// Anti-dependences that the data flow alone does not give: this op overwrites storages that these earlier ops read.
   std::vector<int32_t> after;
-  bool adds_parts = false;  // a row op that sums the parts of a product (planner/tile/join_sums.h)
+  /// A row op whose few rows are much work each, so that every worker takes one: parts of longer rows, and rows that sum
+  /// the parts of a product (planner/tile/join_sums.h).
+  bool spread_rows = false;
 };
 
 struct FusedGraph {

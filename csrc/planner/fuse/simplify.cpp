@@ -239,7 +239,8 @@ void copy_returned_boxes(Graph& graph) {
 
 // ---- long reductions ----
 
-constexpr int64_t kLongRow = 16384;  // elements of a row above which a few rows leave the machine idle
+constexpr int64_t kLongRow = 16384;      // elements of a row above which a few rows leave the machine idle
+constexpr int64_t kShortestPart = 2048;  // of them: one vector of every thread of a worker
 
 int64_t largest_divisor(int64_t n, int64_t limit) {
   for (int64_t d = std::min(n, limit); d > 1; --d) {
@@ -272,7 +273,8 @@ int64_t wanted_parts(const Value& x, const Node& node, int num_workers) {
   }
   // Sums over columns are split by `tile`, which knows the row blocks of what they read (tile/split_reductions.h).
   if (!inner_reduced || reduced < kLongRow || kept * 2 > num_workers) return 1;
-  return std::min(std::max<int64_t>(1, 2 * num_workers / std::max<int64_t>(1, kept)), reduced / 2048);
+  const int64_t each = std::max<int64_t>(1, num_workers / std::max<int64_t>(1, kept));
+  return std::min(reduced / each < kLongRow ? each : 2 * each, reduced / kShortestPart);
 }
 
 /// Rewrites node as two reductions; the first keeps a divisor of the outer reduced dimensions.
@@ -294,6 +296,7 @@ bool split_reduction(Graph& graph, const Node& node, int num_workers, std::vecto
   Node first = node;
   first.attrs.dims.clear();
   first.attrs.keepdim = false;
+  first.attrs.of_part = true;
   bool cut_any = false;
   for (size_t d = 0; d < x.sizes.size(); ++d) {
     const int64_t size = x.sizes[d].value, stride = x.strides[d].value;

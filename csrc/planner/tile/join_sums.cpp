@@ -233,7 +233,7 @@ void join_sum(const FusedOp& sum, bool keep, std::vector<Program>& programs, Fus
   row.op.record.params.program.program = number;
   row.op.programs = {number};
   row.op.bytes += sum.op.bytes - m * n * size_bytes(static_cast<DType>(to.dtype));
-  row.adds_parts = true;
+  row.spread_rows = true;
   row.op.name = cat(sum.op.name, "+", row.op.name);
 }
 

@@ -28,8 +28,13 @@ DType value_type(const Instr& instr) {
   return yields_bool(instr.op) ? DType::kBool : compute_type(instr.dtype);
 }
 
-/// Elements of a part, at least: more than a warp's row (tile.cpp), so that a CTA has a part.
-constexpr int64_t kLeastPart = 4104;
+/// Rows that are split, parts that they are split in, and what a part costs by itself, in elements.
+constexpr int64_t kLeastRow = 16416, kLeastPart = 1024, kPartCost = 1024;
+/// Elements that all threads of a worker take at once. Fewer take less time only down to half of it.
+constexpr int64_t kAtOnce = 2048;
+int64_t work_of(int64_t elements) {
+  return elements > kAtOnce ? (elements + kAtOnce - 1) / kAtOnce * kAtOnce : std::max(elements, kAtOnce / 2);
+}
 /// Parts begin at multiples of the longest vector.
 constexpr int64_t kVector = 8;
 
@@ -68,7 +73,7 @@ RowCut cut_for_places(const FusedOp& op, const Program& program, int64_t workers
   const int outermost = p.num_dims - p.reduce_dims;
   int64_t kept = 1, reduced = 1;
   for (int d = 0; d < p.num_dims; ++d) (d < outermost ? kept : reduced) *= record.size[d];
-  if (kept == 0 || p.num_dims == abi::kMaxDims || kept * 2 > workers || reduced < 4 * kLeastPart) return {};
+  if (kept == 0 || p.num_dims == abi::kMaxDims || kept * 2 > workers || reduced < kLeastRow) return {};
   // What stores elements may not see them twice.
   const bool exact = std::ranges::any_of(
       program.instrs, [](const Instr& instr) { return instr.op == Opcode::kStore && !instr.uniform; });
@@ -81,7 +86,8 @@ RowCut cut_for_places(const FusedOp& op, const Program& program, int64_t workers
     if (!exact && inner == 1) step -= step % kVector;
     const int64_t length = size - (parts - 1) * step;
     if (step * inner < kLeastPart) break;
-    const int64_t rounds = (kept * parts + workers - 1) / workers, cost = rounds * (length * inner + kLeastPart / 4);
+    const int64_t rounds = (kept * parts + workers - 1) / workers,
+                  cost = rounds * (work_of(length * inner) + kPartCost);
     if (cost < best_cost) best = {parts, step, length}, best_cost = cost;
   }
   return best;

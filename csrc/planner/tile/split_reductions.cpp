@@ -307,6 +307,7 @@ class Splitter {
 
   FusedOp first_op() {
     FusedOp op = base(".parts");
+    op.spread_rows = true;
     op.after = whole_.after;
     op.op.bytes = whole_.op.bytes;
     op.op.flops = whole_.op.flops;

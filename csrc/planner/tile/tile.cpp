@@ -13,6 +13,7 @@
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
 #include "planner/tile/columns.h"
+#include "planner/tile/flat_tiles.h"
 #include "planner/tile/send_by_batch.h"
 #include "planner/tile/small_tiles.h"
 #include "planner/tile/split_by_boxes.h"
@@ -24,8 +25,6 @@ namespace ark::planner {
 namespace {
 
 using abi::TaskKind;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Of an op: more have results of terabytes, and take seconds and gigabytes to plan (2^29 tiles: 5.5 s).
 constexpr int64_t kMostTiles = int64_t{1} << 26;
@@ -44,64 +43,6 @@ void set_grid(FusedOp& op) {
 }
 
 // ---- pointwise, row, column ----
-
-struct Joint {
-  int64_t size;
-  int first_dim;  // outermost domain dimension in it
-};
-
-/// Domain dimensions [begin, end) with neighbours merged where every operand walks them as one.
-std::vector<Joint> joint_dims(const FusedOp& op, int begin, int end) {
-  std::vector<Joint> joint;
-  for (int d = begin; d < end; ++d) {
-    const int64_t size = op.op.record.size[d];
-    if (size == 1) continue;
-    bool merges = !joint.empty();
-    for (size_t x = 0; merges && x < op.op.operands.size(); ++x) {
-      if (op.access[x] == Access::kParameters) continue;
-      const abi::Operand& operand = op.op.operands[x];
-      // the previous dimension that is not of size 1
-      int previous = d - 1;
-      while (op.op.record.size[previous] == 1) --previous;
-      merges = operand.stride[previous] == operand.stride[d] * size;
-    }
-    if (merges) {
-      joint.back().size *= size;
-    } else {
-      joint.push_back({size, d});
-    }
-  }
-  return joint;
-}
-
-/// Largest tile at most `target` (and at least target / 4 if possible) that does not straddle the joint dimensions.
-int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t multiple) {
-  int64_t total = 1;
-  for (const Joint& j : joint) total *= j.size;
-  if (total <= target) return std::max<int64_t>(1, total);
-  int64_t inner = 1;
-  for (int j = static_cast<int>(joint.size()) - 1; j >= 0; --j) {
-    if (inner * joint[j].size > target) {
-      // q of dimension j per tile; q divides it unless it is the outermost (which may end in a partial tile)
-      int64_t q = std::max<int64_t>(1, target / inner);
-      if (j > 0) {
-        const int64_t step = inner == 1 && joint[j].size % 8 == 0 ? 8 : 1;  // tiles of whole vectors if possible
-        int64_t best = std::max(step, q - q % step);
-        while (best > step && joint[j].size % best != 0) best -= step;
-        if (best * 4 >= q) q = best;
-      } else if (inner == 1) {
-        q = std::max<int64_t>(1, (q + multiple / 2) / multiple) * multiple;
-      } else {  // a power of two of rows, so that tiles line up with the row blocks of matmuls
-        int64_t power = 1;
-        while (power * 3 <= q * 2) power *= 2;
-        q = power;
-      }
-      return q * inner;
-    }
-    inner *= joint[j].size;
-  }
-  return inner;
-}
 
 /// Factors `tiles` of `tile` flattened elements along the joint dimensions: (outer dims, next dim, rest).
 void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
@@ -130,7 +71,7 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
 }
 
 // Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
-constexpr int64_t kMinElements = 2048, kMaxElements = 32768;
+constexpr int64_t kMinElements = kLeastFlatElements, kMaxElements = kMostFlatElements;
 constexpr int64_t kRowElements = 32768;  // of a tile of rows
 // Rows that fewer threads than a warp share (codegen/row_form): the worker reads and writes some 8192 elements in the 1.5
 // us of a tile's own cost.
@@ -195,6 +136,7 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   const int64_t target = sends ? background_tile(sent_element_bytes(graph, op))
                                : std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
+  if (!sends) params.tile = cheapest_tile(joint, params.tile, workers);
   if (const int bytes = transposed_bytes(op, graph.programs[static_cast<size_t>(params.program)]); bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1], rows = abi::transposed_rows(bytes);
     if (params.tile < total && (params.tile % row != 0 || params.tile / row < rows))
@@ -207,7 +149,7 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
 /// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
 int64_t rows_per_tile(const FusedOp& op, int64_t workers) {
   const abi::ProgramParams& params = op.op.record.params.program;
-  if (op.adds_parts && params.num_rows <= workers) return 1;  // many bytes an element: all workers read
+  if (op.spread_rows && params.num_rows <= workers) return 1;
   const bool is_long = params.row_size > (params.num_rows <= std::min(kFewRows, workers) ? kLongFewRow : kLongRow);
   const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
   const bool is_short = row <= kShortRow;

@@ -1,0 +1,80 @@
+// Random numbers of programs: Philox4x32-10 (Salmon et al., SC 2011), key = seed, counter = (index / 4, offset). The
+// element at `index` has word index % 4, as 24 bits in [0, 1). Neighbours share a counter: a vector of them asks once.
+#pragma once
+#include "device/ptx/ptx.cuh"
+
+namespace ark::device::op {
+
+struct PhiloxWords {
+  u32 word[4];
+
+  ARK_DEVICE float uniform(int at) const { return static_cast<float>(word[at] >> 8) * 5.9604644775390625e-8f; }
+};
+
+ARK_DEVICE PhiloxWords philox(i64 seed, i64 offset, u64 block) {
+  u32 key0 = static_cast<u32>(seed), key1 = static_cast<u32>(static_cast<u64>(seed) >> 32);
+  u32 c0 = static_cast<u32>(block), c1 = static_cast<u32>(block >> 32), c2 = static_cast<u32>(offset),
+      c3 = static_cast<u32>(static_cast<u64>(offset) >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const u32 n0 = __umulhi(0xCD9E8D57u, c2) ^ c1 ^ key0, n2 = __umulhi(0xD2511F53u, c0) ^ c3 ^ key1;
+    c1 = 0xCD9E8D57u * c2;
+    c3 = 0xD2511F53u * c0;
+    c0 = n0;
+    c2 = n2;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+ARK_DEVICE float rand(i64 seed, i64 offset, i64 index) {
+  const PhiloxWords words = philox(seed, offset, static_cast<u64>(index) / 4);
+  const float pair[2] = {index & 1 ? words.uniform(1) : words.uniform(0),
+                         index & 1 ? words.uniform(3) : words.uniform(2)};
+  return index & 2 ? pair[1] : pair[0];
+}
+
+/// Elements `first` to first + V - 1. Where they are whole blocks of four (or half a one, of two elements) that is V / 4
+/// times the work; others go one by one.
+template <int V>
+ARK_DEVICE void rand_run(i64 seed, i64 offset, i64 first, float (&out)[V]) {
+  constexpr int kStep = V < 4 ? V : 4;
+  static_assert(V % kStep == 0);
+  if (V > 1 && first % kStep == 0) {
+#pragma unroll
+    for (int i = 0; i < V; i += kStep) {
+      const PhiloxWords words = philox(seed, offset, static_cast<u64>(first + i) / 4);
+#pragma unroll
+      for (int k = 0; k < kStep; ++k)
+        out[i + k] = kStep == 4 || (first & 2) == 0 ? words.uniform(k) : words.uniform(k + 4 - kStep);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int n = 0; n < V; ++n) {
+    const float value = rand(seed, offset, first + n);
+#pragma unroll
+    for (int i = 0; i < V; ++i) out[i] = i == n ? value : out[i];
+  }
+}
+
+/// Elements of any indices.
+template <int V>
+ARK_DEVICE void rand_vector(i64 seed, i64 offset, const i64 (&index)[V], float (&out)[V]) {
+  bool run = true;
+#pragma unroll
+  for (int i = 1; i < V; ++i) run = run && index[i] == index[0] + i;
+  if (run) return rand_run<V>(seed, offset, index[0], out);
+#pragma unroll 1
+  for (int n = 0; n < V; ++n) {
+    i64 at = index[0];
+#pragma unroll
+    for (int i = 1; i < V; ++i) at = i == n ? index[i] : at;
+    const float value = rand(seed, offset, at);
+#pragma unroll
+    for (int i = 0; i < V; ++i) out[i] = i == n ? value : out[i];
+  }
+}
+
+}  // namespace ark::device::op

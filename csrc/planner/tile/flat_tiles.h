@@ -1,0 +1,31 @@
+// Part of tile: tiles of consecutive elements, or rows, of a domain. None straddles a dimension that some operand does
+// not walk as one with the next, so that what a tile touches is a box of every tensor.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "planner/fuse/fused.h"
+
+namespace ark::planner {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct Joint {
+  int64_t size;
+  int first_dim;  // outermost domain dimension in it
+};
+
+/// Domain dimensions [begin, end) with neighbours merged where every operand walks them as one.
+std::vector<Joint> joint_dims(const FusedOp& op, int begin, int end);
+
+/// Largest tile at most `target` (and at least target / 4 if possible) that does not straddle the joint dimensions.
+/// `multiple` 1: of rows; else of elements, which go by vectors.
+int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t multiple);
+
+/// Elements of a pointwise tile; twice as many at most where every worker has one.
+inline constexpr int64_t kLeastFlatElements = 2048, kMostFlatElements = 32768;
+/// Of a pointwise op with several joint dimensions: `tile`, or one that costs the worker with most of them less, by a
+/// twentieth and more.
+int64_t cheapest_tile(const std::vector<Joint>& joint, int64_t tile, int64_t workers);
+
+}  // namespace ark::planner
