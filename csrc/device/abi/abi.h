@@ -238,8 +238,8 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 /// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread moves at
 /// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
 /// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
-/// groups of 32 bins, then of the bins; state f64 (r, part, kSelectState): the bits found, what is outside of them
-/// (elements before, or mass behind), and the limit.
+/// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64 what
+/// is outside of them (elements before, or mass behind), and the limit.
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
 /// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
 struct RowSelectParams {

@@ -1,8 +1,9 @@
 // kRowSelect: how far the nearest elements of a row go, told without sorting (device/abi/abi.h at RowSelectParams). A
-// tile adds up its part of the row in a histogram in shared memory, which lies there four times, for every fourth lane:
-// lanes of a warp that have the same bin meet in four banks. Sums are of integers: any order gives the same bits.
+// tile chooses the digit of the round before, then counts its part of the row. Its elements are under way while it
+// chooses.
 #pragma once
 #include "device/program/row_select_digit.cuh"
+#include "device/program/row_select_histogram.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -13,24 +14,24 @@ struct RowSelect {
   static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    Scratch& s = *reinterpret_cast<Scratch*>(consumer.scratch());
+    SelectHistogram{consumer, s.bins}.clear();
     consumer.wait_for_item(task);
 #pragma unroll 1
-    for (int tile = task.first; tile < task.first + task.count; ++tile) Tile(consumer, task, tile).run();
+    for (int tile = task.first; tile < task.first + task.count; ++tile) {
+      if (tile != task.first) SelectHistogram{consumer, s.bins}.clear();
+      Tile(consumer, task, s, tile).run();
+    }
   }
 
  private:
-  static constexpr int kCopies = 4, kAhead = 8;  // vectors of a thread under way
-  static constexpr int kOwnGroups = abi::kSelectGroups / kConsumerWarps;
+  static constexpr int kAhead = 8;  // vectors of a thread under way
 
   struct Scratch {
-    Vec<u32, kCopies> bins[abi::kSelectBins];
+    SelectHistogram::Bins bins;
     SelectDigit::Scratch digit;
   };
   static_assert(sizeof(Scratch) <= kScratchBytes);
-
-  static ARK_DEVICE u32 steps(float distance) {  // NaN: fminf takes the other
-    return __float2uint_rz(fminf(distance * abi::kSelectSteps, static_cast<float>(abi::kSelectFarthest)));
-  }
 
   struct Tile {
     using X = abi::RowSelectOperand;
@@ -46,9 +47,10 @@ struct RowSelect {
     const float* data;
     i64 stride;
     SelectState state;
+    SelectBound bound;
 
-    ARK_DEVICE Tile(const Consumer& c, const Task& of, int tile)
-        : consumer(c), task(of), p(of.record->params.row_select), s(*reinterpret_cast<Scratch*>(c.scratch())) {
+    ARK_DEVICE Tile(const Consumer& c, const Task& of, Scratch& scratch, int tile)
+        : consumer(c), task(of), p(of.record->params.row_select), s(scratch) {
       row = tile / of.record->grid[1];
       part = tile - row * of.record->grid[1];
       const abi::Operand& x = of.operand(X::kDistance);
@@ -61,26 +63,26 @@ struct RowSelect {
 
     ARK_DEVICE void run() {
       const bool whole = p.parts == 1;
-      const SelectDigit digit{consumer, task, p, s.digit, row};
-      if (task.has(X::kStateBefore)) load_state();
+      const SelectHistogram histogram{consumer, s.bins};
+      const SelectDigit digit{consumer, task, p, s.digit, row, bound};
+      load_ahead();
 #pragma unroll 1
       for (int round = p.round;; ++round) {
         Vectors x = {};
         if (round < abi::kSelectRounds) load(begin, x);
-        if (round > 0) {
-          if (whole) consumer.sync();  // the sums are there
-          digit.choose(round - 1, state, [&] { clear(); });
-        } else {
-          clear();
+        if (whole && round > 0) {
+          histogram.clear();
+          consumer.sync();  // the sums are there
         }
+        if (round > 0) digit.choose(round - 1, state);
         if (round == abi::kSelectRounds) break;
-        consumer.sync();
+        if (whole || round == 0) consumer.sync();  // the bins are clear; sums have been read
         if (p.by_mass != 0)
-          count<true>(round, x);
+          count<true>(histogram, round, x);
         else
-          count<false>(round, x);
+          count<false>(histogram, round, x);
         consumer.sync();
-        store_sums(round, whole);
+        histogram.store(whole ? &s.digit.own : sums(), p.by_mass != 0 && round == 0);
         if (!whole) return store_state();
       }
       if (consumer.thread() == 0)
@@ -88,13 +90,6 @@ struct RowSelect {
     }
 
    private:
-    /// A warp clears the bins that it has added up, and reads no others.
-    ARK_DEVICE int own_bin(int i) const { return (consumer.warp() * kOwnGroups + i) * 32 + consumer.lane(); }
-    ARK_DEVICE void clear() const {
-#pragma unroll
-      for (int i = 0; i < kOwnGroups; ++i) s.bins[own_bin(i)] = {};
-    }
-
     /// The thread's vectors from `first` on. A row's last one may end behind it: that one goes element by element.
     ARK_DEVICE void load(int first, Vectors& x) const {
       const int own = first + consumer.thread() * 4;
@@ -115,16 +110,15 @@ struct RowSelect {
 
     /// The histogram of the round's digit; `x` are the first vectors.
     template <bool kMass>
-    ARK_DEVICE void count(int round, Vectors& x) const {
+    ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
       const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
 #pragma unroll 1
       for (int first = begin;;) {
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
-          const int at = first + k * kStep + consumer.thread() * 4;
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (at + i < end) add<kMass>(x[k].v[i], shift, above);
+          if (first + k * kStep >= end) break;
+          const int left = end - (first + k * kStep + consumer.thread() * 4);
+          histogram.template add<kMass>(x[k], left, state.found, shift, above);
         }
         first += kAhead * kStep;
         if (first >= end) return;
@@ -132,58 +126,35 @@ struct RowSelect {
       }
     }
 
-    template <bool kMass>
-    ARK_DEVICE void add(float distance, int shift, int above) const {
-      const u32 n = steps(distance);
-      if (above < abi::kSelectBits && (n ^ state.found) >> above != 0) return;
-      const u32 bin = n >> shift & (abi::kSelectBins - 1) & ((1u << (above - shift)) - 1);
-      u32 weight = 1;
-      if constexpr (kMass) {
-        if (!(distance < abi::kSelectMassless)) return;  // nor a NaN
-        weight = weight_of(distance, above == abi::kSelectBits ? bin << shift : state.found);
-      }
-      atomicAdd(&s.bins[bin].v[consumer.lane() % kCopies], weight);
-    }
-
-    /// Relative to what is `low` steps away; at least one unit, so that a tail of next to nothings is not lost.
-    static ARK_DEVICE u32 weight_of(float distance, u32 low) {
-      constexpr float kUnits = 1 << abi::kSelectMassBits;
-      const float behind = fmaxf(distance - static_cast<float>(low) * (1 / abi::kSelectSteps), 0.0f);
-      return max(__float2uint_rn(op::exp_fast(-behind) * kUnits), 1u);
-    }
-
-    /// The sums of the bins, and of groups of 32 of them.
-    ARK_DEVICE void store_sums(int round, bool whole) const {
-      const bool falls = p.by_mass != 0 && round == 0;  // a bin's units are those of its own low end
-      const float in_group = op::exp_fast(-static_cast<float>(consumer.lane()) / 16);
+    ARK_DEVICE SelectSums* sums() const {
       const abi::Operand& x = task.operand(X::kSums);
-      u32* to = whole ? s.digit.own.groups : task.address<u32>(X::kSums) + row * x.stride[0] + part * x.stride[1];
-#pragma unroll
-      for (int i = 0; i < kOwnGroups; ++i) {
-        const Vec<u32, kCopies> copies = s.bins[own_bin(i)];
-        const u32 bin = copies.v[0] + copies.v[1] + copies.v[2] + copies.v[3];
-        u32 share = bin;
-        if (falls) share = max(__float2uint_rn(static_cast<float>(bin) * in_group), min(bin, 1u));
-        const u32 group = __reduce_add_sync(~0u, share);
-        to[abi::kSelectGroups + own_bin(i)] = bin;
-        if (consumer.lane() == 0) to[consumer.warp() * kOwnGroups + i] = group;
-      }
+      return reinterpret_cast<SelectSums*>(task.address<u32>(X::kSums) + row * x.stride[0] + part * x.stride[1]);
     }
-
-    ARK_DEVICE double* state_at(int operand) const {
+    ARK_DEVICE i64* state_at(int operand) const {
       const abi::Operand& x = task.operand(operand);
-      return task.address<double>(operand) + row * x.stride[0] + part * x.stride[1];
+      return task.address<i64>(operand) + row * x.stride[0] + part * x.stride[1];
     }
-    ARK_DEVICE void load_state() {
-      const double* from = state_at(X::kStateBefore);
-      state = {static_cast<u32>(load_element(from)), load_element(from + 1), load_element(from + 2)};
+    /// State and bound. Nothing here uses what comes, so that the loads behind are under way at the same time.
+    ARK_DEVICE void load_ahead() {
+      if (task.has(X::kStateBefore)) {
+        const i64* from = state_at(X::kStateBefore);
+        state.found = load_element(reinterpret_cast<const u32*>(from));
+        state.outside = load_element(reinterpret_cast<const double*>(from + 1));
+        state.limit = load_element(reinterpret_cast<const double*>(from + 2));
+      }
+      if (!task.has(X::kBound)) return;
+      const i64 at = row * task.operand(X::kBound).stride[0];
+      if (p.by_mass != 0)
+        bound.share = load_element(task.address<const float>(X::kBound) + at);
+      else
+        bound.count = load_element(task.address<const i64>(X::kBound) + at);
     }
     ARK_DEVICE void store_state() const {
       if (!task.has(X::kState) || consumer.thread() != 0) return;
-      double* to = state_at(X::kState);
-      store_element(to, static_cast<double>(state.found));
-      store_element(to + 1, state.outside);
-      store_element(to + 2, state.limit);
+      i64* to = state_at(X::kState);
+      store_element(to, i64{state.found});
+      store_element(to + 1, __double_as_longlong(state.outside));
+      store_element(to + 2, __double_as_longlong(state.limit));
     }
   };
 };

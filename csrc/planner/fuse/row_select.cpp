@@ -56,7 +56,7 @@ FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
 abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
   const abi::RowSelectParams& p = op.op.record.params.row_select;
   const bool sums = operand == X::kSums;
-  const DType dtype = sums ? DType::kI32 : DType::kF64;
+  const DType dtype = sums ? DType::kI32 : DType::kI64;
   const int64_t inner = sums ? abi::kSelectWords : abi::kSelectState;
   const std::vector<int64_t> strides = {p.parts * inner, inner, 1};
   abi::Operand x = absent_operand();

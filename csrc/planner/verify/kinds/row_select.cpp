@@ -70,9 +70,9 @@ void record(const RecordCheck& check) {
   operand(check, X::kBound, whole || p.round == 1, bound);
   operand(check, X::kOut, last, DType::kI64);
   operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
-  operand(check, X::kStateBefore, p.round > 1, DType::kF64);
+  operand(check, X::kStateBefore, p.round > 1, DType::kI64);
   operand(check, X::kSums, !last, DType::kI32);
-  operand(check, X::kState, !last && p.round > 0, DType::kF64);
+  operand(check, X::kState, !last && p.round > 0, DType::kI64);
   sums(check, X::kSumsBefore);
   sums(check, X::kSums);
   const abi::Operand& x = check.op().operands[X::kDistance];

@@ -1,5 +1,6 @@
 // kRowSelect: the GPU's rounds. Sums of groups of bins are not needed here, and stay 0.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -62,8 +63,8 @@ class RowSelectTask : public Task {
   void run_tile(const TileEnvironment& env, int64_t row, int64_t part) const {
     State state;
     if (has(X::kStateBefore)) {
-      const double* from = address<double>(env, X::kStateBefore, row, part);
-      state = {static_cast<uint32_t>(from[0]), from[1], from[2]};
+      const int64_t* from = address<int64_t>(env, X::kStateBefore, row, part);
+      state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
     }
     std::vector<uint64_t> bins(abi::kSelectBins);
     for (int round = params().round;; ++round) {
@@ -141,8 +142,10 @@ class RowSelectTask : public Task {
   void store(const TileEnvironment& env, int64_t row, int64_t part, const Sums& sums, const State& state) const {
     std::ranges::copy(sums, address<uint32_t>(env, X::kSums, row, part));
     if (!has(X::kState)) return;
-    double* to = address<double>(env, X::kState, row, part);
-    to[0] = state.found, to[1] = state.outside, to[2] = state.limit;
+    int64_t* to = address<int64_t>(env, X::kState, row, part);
+    to[0] = state.found;
+    to[1] = std::bit_cast<int64_t>(state.outside);
+    to[2] = std::bit_cast<int64_t>(state.limit);
   }
 
   plan::Op op_;
