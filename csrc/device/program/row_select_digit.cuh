@@ -52,9 +52,10 @@ struct SelectDigit {
   /// The digit of `round`.
   ARK_DEVICE void choose(int round, SelectState& state) const {
     const int shift = abi::select_shift(round), bins = 1 << (abi::select_shift(round - 1) - shift);
+    const u32 low = state.found;
     double scale = 1;  // of the lane's sum
     const auto scale_for = [&](int at) {
-      if (p.by_mass != 0) scale = mass_at(state.found | (round == 0 ? static_cast<u32>(lane_bin()) << at : 0u));
+      if (p.by_mass != 0) scale = mass_at(round == 0 ? state.found | static_cast<u32>(lane_bin()) << at : low);
     };
     const double of_group = sum<float>(0, s.groups, [&] { scale_for(shift + 5); });
     const u32 group = pick(of_group * scale, bins / 32, round == 0, state);
