@@ -4,8 +4,8 @@ select_by_count(distances f32 [R, N], count int64 [R]) -> int64 [R]
   the largest number of steps below 2**28 that fewer than `count` elements of the row are below
 select_by_mass(distances f32 [R, N], share f32 [R]) -> int64 [R]
   the largest one such that the elements that are not below it have more than `share` of the row's sum of
-  exp(-distance). A plan on a GPU takes each in 2**-31ths of the sum, at least one:
-  an error of at most N * 2**-31
+  exp(-distance). A plan finds it with sums that are off by at most 2**-15 of the row's: it takes each element in units
+  of 2**-16 of one that is as near as its 1/16 of distance begins, at least one unit, and nothing of what is 88 away
 0 where there is none. NaN is as far as can be, and has no mass. `steps` counts distances; tokens within a step of each
 other are alike.
 """

@@ -42,6 +42,9 @@ enum class Axis : uint8_t {
   kPart,
   kPartRow,
   kMaxSum,
+  kAllParts,
+  kSelectWord,
+  kSelectState,
   kOne,
 };
 
@@ -167,6 +170,10 @@ inline constexpr Role kRowSelect[] = {
     {abi::RowSelectOperand::kDistance, "distance", kRead, {kM, kN}},
     {abi::RowSelectOperand::kBound, "bound", kRead, {kM}},
     {abi::RowSelectOperand::kOut, "out", kWrite, {kM}},
+    {abi::RowSelectOperand::kSumsBefore, "sums_before", kRead, {kM, kAllParts, kSelectWord}},
+    {abi::RowSelectOperand::kStateBefore, "state_before", kRead, {kM, kPart, kSelectState}},
+    {abi::RowSelectOperand::kSums, "sums", kWrite, {kM, kPart, kSelectWord}},
+    {abi::RowSelectOperand::kState, "state", kWrite, {kM, kPart, kSelectState}},
 };
 }  // namespace roles
 
@@ -218,8 +225,8 @@ inline constexpr Kind kKinds[] = {
      .family = Family::kScatterSum, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kN, Axis::kOne},
      .roles = roles::kScatterSum, .rates = {3e-6, 0.9, 0.5}},
     {.kind = abi::TaskKind::kRowSelect, .type = "RowSelect", .header = "program/row_select",
-     .family = Family::kRowSelect, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kOne, Axis::kOne},
-     .roles = roles::kRowSelect, .items = Items::kOne, .rates = {3e-6, 0.9, 0.5}},
+     .family = Family::kRowSelect, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kPart, Axis::kOne},
+     .roles = roles::kRowSelect, .items = Items::kOne, .rates = {1.5e-6, 0.9, 0.03}},
 };
 // clang-format on
 

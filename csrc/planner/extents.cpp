@@ -23,6 +23,10 @@ Extent common(Axis axis) {
       return {abi::kVisibleValues};
     case Axis::kMaxSum:
       return {2};
+    case Axis::kSelectWord:
+      return {abi::kSelectWords};
+    case Axis::kSelectState:
+      return {abi::kSelectState};
     default:
       throw InternalError(cat("an op has no axis ", static_cast<int>(axis), " of a task kind's table"));
   }
@@ -115,7 +119,11 @@ Extent extent(const abi::RowSelectParams& p, Axis axis) {
     case Axis::kM:
       return {p.rows, 1};
     case Axis::kN:
-      return {p.size};
+      return {p.size, 1, Axis::kPart, p.part};
+    case Axis::kPart:
+      return {p.round < abi::kSelectRounds ? p.parts : 1};
+    case Axis::kAllParts:
+      return {p.parts};
     default:
       return common(axis);
   }

@@ -9,6 +9,7 @@ import ark_torch.row_select
 from tests.conftest import has_extension
 
 STRICT = {"strict": True}
+extension = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 MOST = 2**28 - 1
 
 
@@ -29,8 +30,8 @@ def rows_of(kind: str, rows: int, size: int) -> torch.Tensor:
 
 
 KINDS = ("random", "equal", "few values", "close", "taken away", "far")
-# One vector, lists that are full and that overflow, rows that vectors do not divide.
-SIZES = ((1, 1), (3, 7), (2, 256), (5, 3001), (2, 20000))
+# A row is one worker's below 8192 elements, or where there are many rows; vectors and parts divide few of them.
+SIZES = ((1, 1), (3, 7), (2, 256), (5, 3001), (2, 20000), (1, 8193), (40, 9001), (3, 32771))
 
 
 def steps_of(distances: torch.Tensor) -> torch.Tensor:
@@ -50,11 +51,11 @@ def check_counts(select, distances: torch.Tensor) -> None:
 
 def check_masses(select, distances: torch.Tensor) -> None:
     steps, masses = steps_of(distances.cpu()), torch.exp(-distances.double().cpu())
-    for share in (0.0, 1e-4, 0.1, 0.5, 0.999, 1.0):
+    for share in (0.0, 1e-4, 0.1, 0.5, 0.999, 0.99999, 1.0):
         bound = share * masses.sum(-1)
         found = select(distances, torch.full((distances.size(0),), share, device=distances.device)).cpu()[:, None]
         not_below, behind = (masses.where(side, 0.0).sum(-1) for side in (steps >= found, steps > found))
-        error = (1e-5 + steps.size(1) * 2.0**-31) * masses.sum(-1)  # of sums in float32; of masses that are rounded
+        error = 2.0**-15 * masses.sum(-1)
         assert ((not_below > bound - error) | (found[:, 0] == 0)).all(), share
         assert (behind <= bound + error).all(), share
         if share == 0:  # not below it is whatever has a mass; a GPU has none below the normal numbers
@@ -78,7 +79,7 @@ def check(kind: str, rows: int, size: int, device: str, how: str) -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_selects(kind, how):
-    for rows, size in SIZES:
+    for rows, size in SIZES if how == "ark" else SIZES[:5]:
         check(kind, rows, size, "cpu", how)
 
 
@@ -111,6 +112,86 @@ def check_layouts(kind: str, device: str) -> None:
         wanted = function(x, *bounds)
     assert torch.equal(distances, wanted[2])
     assert torch.equal(counted, wanted[0]) and torch.equal(weighed, wanted[1])
+
+
+def selects_of(distances, workers: int, count: int, share: float):
+    options = {**STRICT, "workers": workers}
+    bounds = (
+        torch.full(distances.shape[:1], count, device=distances.device),
+        torch.full(distances.shape[:1], share, device=distances.device),
+    )
+
+    def both(x, n, p):
+        return torch.ops.ark.select_by_count(x, n), torch.ops.ark.select_by_mass(x, p)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        return torch.compile(both, backend="ark", options=options)(distances, *bounds)
+
+
+@extension
+@pytest.mark.parametrize("rows,size", [(1, 128256), (8, 16385), (200, 5003), (70, 33001)])
+def test_any_number_of_workers_finds_the_same(rows, size):
+    distances = rows_of("random", rows, size)
+    first = selects_of(distances, 1, 50, 0.1)
+    for workers in (7, 132, 700):
+        found = selects_of(distances, workers, 50, 0.1)
+        assert torch.equal(found[0], first[0]) and torch.equal(found[1], first[1]), workers
+
+
+def parts_of_views(size: int) -> dict:
+    """Rows of several parts that vectors do not reach, or only in part."""
+    return {
+        "offset": lambda x: x[:, 1 : size + 1],
+        "offset by a vector": lambda x: x[:, 4 : size + 4],
+        "every second": lambda x: x[:, : 2 * size : 2],
+        "columns": lambda x: x[:, : 3 * size].reshape(-1, 3)[:, :2].t()[:, :size],
+        "one row for all": lambda x: x[:1, :size].expand(5, -1),
+    }
+
+
+def check_views(device: str) -> None:
+    torch.manual_seed(5)
+    size = 20002
+    x = torch.randn(2, 3 * size + 3, device=device).mul(3).abs()
+
+    def functions(view):
+        return (
+            lambda x, n: torch.ops.ark.select_by_count(view(x), n),
+            lambda x, p: torch.ops.ark.select_by_mass(view(x), p),
+        )
+
+    for view in parts_of_views(size).values():
+        by_count, by_mass = (torch.compile(f, backend="ark", options=STRICT) for f in functions(view))
+        with torch.no_grad():
+            check_counts(lambda _, n, run=by_count: run(x, n), view(x))
+            check_masses(lambda _, p, run=by_mass: run(x, p), view(x))
+
+
+@extension
+def test_views_in_parts():
+    check_views("cpu")
+
+
+def check_tail(device: str) -> None:
+    """Elements that have next to nothing each count together, and none of them is lost."""
+    size, far = 128256, 20.0
+    distances = torch.full((2, size), far, device=device)
+    distances[0, 77], distances[1, 100000] = 0, 0
+    tail = (size - 1) * float(torch.exp(torch.tensor(-far, dtype=torch.float64)))
+    share = tail / (1 + tail)
+    near, all_of_it = int(0 * 2**22), int(far * 2**22)
+    for asked, wanted in ((0.9 * share, all_of_it), (0.0, all_of_it)):
+        assert selects_of(distances, 132, 1, asked)[1].tolist() == [wanted] * 2
+    assert (selects_of(distances, 132, 1, share + 1e-4)[1] <= near).all()
+    assert selects_of(distances, 132, 2, 0.5)[0].tolist() == [all_of_it] * 2
+    distances[0, 5] = 70.0  # behind the last bin's low end, one element of a mass of 4e-31
+    assert selects_of(distances, 132, 1, 0.0)[1].tolist() == [2**28 - 16, all_of_it]
+
+
+@extension
+def test_long_tails():
+    check_tail("cpu")
 
 
 def test_no_rows_and_no_elements():

@@ -22,13 +22,28 @@ PROCESSORS = ("temperature", "top-k 50", "top-p", "min-p", "repetition", "least 
 
 @pytest.mark.parametrize("kind", selects.KINDS)
 def test_selects(kind):
-    for rows, size in (*selects.SIZES, (2, VOCABULARY), (2, 151937)):
+    for rows, size in (*selects.SIZES, (2, VOCABULARY), (2, 151937), (150, 12345)):
         selects.check(kind, rows, size, "cuda", "ark")
 
 
 @pytest.mark.parametrize("kind", ["computed", "columns", "every second", "rows apart", "one row for all"])
 def test_selects_of_other_layouts(kind):
     selects.check_layouts(kind, "cuda")
+
+
+def test_selects_of_parts():
+    selects.check_views("cuda")
+    selects.check_tail("cuda")
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (200, VOCABULARY), (70, 33001)])
+def test_any_number_of_workers_finds_the_same(rows, size):
+    distances = selects.rows_of("few values", rows, size).cuda() + selects.rows_of("random", rows, size).cuda() / 64
+    first = selects.selects_of(distances, 1, 50, 0.1)
+    for workers in (7, 60, 132):
+        found = selects.selects_of(distances, workers, 50, 0.1)
+        assert torch.equal(found[0], first[0]), workers
+        assert torch.equal(found[1], first[1]), workers
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -52,7 +52,7 @@ abi::OpRecord sample(const Kind& kind) {
       record.params.scatter_sum = {.rows = 300, .columns = 130, .terms = 70, .tile_rows = 64, .lanes = 8, .vector = 4};
       break;
     case plan::Family::kRowSelect:
-      record.params.row_select = {.rows = 7, .size = 130, .vector = 1};
+      record.params.row_select = {.rows = 7, .size = 130, .vector = 1, .parts = 3, .part = 44};
       break;
   }
   return record;
@@ -81,7 +81,7 @@ void test_extents() {
         EXPECT_EQ(tiles, 5 * 5);
         break;
       case abi::TaskKind::kRowSelect:
-        EXPECT_EQ(tiles, 7);
+        EXPECT_EQ(tiles, 7 * 3);
         break;
       default:
         EXPECT_EQ(tiles, kind.family == plan::Family::kMatmul ? 2 * 3 * 2 : 2 * 8 * 3);

@@ -109,20 +109,20 @@ plan::Plan sums_by_index() {
 }
 
 /// Thresholds of rows, and what keeps to them.
-plan::Plan selected_rows() {
+plan::Plan selected_rows(int64_t rows, int64_t size) {
   GraphBuilder b;
-  const ir::ValueId x = b.input(DType::kF32, {5, 300}), count = b.input(DType::kI64, {5}),
-                    rest = b.input(DType::kF32, {5});
-  ir::ValueId distance = b.pointwise(Opcode::kExp, {x}, DType::kF32, {5, 300});
+  const ir::ValueId x = b.input(DType::kF32, {rows, size}), count = b.input(DType::kI64, {rows}),
+                    rest = b.input(DType::kF32, {rows});
+  ir::ValueId distance = b.pointwise(Opcode::kExp, {x}, DType::kF32, {rows, size});
   std::vector<ir::ValueId> last;
   for (const ir::ValueId bound : {count, rest}) {
-    last.push_back(b.value(DType::kI64, {5}));
+    last.push_back(b.value(DType::kI64, {rows}));
     b.node(ir::OpKind::kRowSelect, {distance, bound}, {last.back()});
-    distance = b.pointwise(Opcode::kNeg, {distance}, DType::kF32, {5, 300});
+    distance = b.pointwise(Opcode::kNeg, {distance}, DType::kF32, {rows, size});
   }
-  b.graph.outputs = {b.pointwise(Opcode::kAdd, last, DType::kI64, {5})};
+  b.graph.outputs = {b.pointwise(Opcode::kAdd, last, DType::kI64, {rows})};
   plan::Plan plan = plan_of(b.graph, true, true);
-  plan.name = "selected rows";
+  plan.name = cat("selected rows of ", size);
   return plan;
 }
 
@@ -132,6 +132,7 @@ int main(int argc, char** argv) {
   all_pairs = argc > 1 && std::string(argv[1]) == "--all";
   for (const plan::Plan& plan : sample_plans()) test_plan(plan);
   test_plan(sums_by_index());
-  test_plan(selected_rows());
+  test_plan(selected_rows(5, 300));
+  test_plan(selected_rows(2, 8200));  // in four parts
   return test::result("verify");
 }

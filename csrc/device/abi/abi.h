@@ -87,7 +87,7 @@ enum class TaskKind : i32 {
   kAttentionSimple,         // any type, size and stride, forward; tile = (batch, head, query block)
   kMaskRange,               // first and one past last visible key per (batch, head, query block); tile = a query block
   kScatterSum,              // rows summed by index; tile = (block of rows, block of columns)
-  kRowSelect,               // how far the nearest of a row go; tile = a row
+  kRowSelect,               // how far the nearest of a row go; tile = (row, part of it)
   kCount,
 };
 
@@ -232,15 +232,32 @@ struct ScatterSumParams {
 inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows = 256,
                      kScatterMostTerms = 2048;  // of a list
 
-/// kRowSelect: out[r] as ir::OpKind::kRowSelect says. Operands distance f32 (dims r, n), bound (r), out i64 (r). `vector`:
-/// elements that a thread moves at once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
+/// kRowSelect: out[r] as ir::OpKind::kRowSelect says, found a digit a round. An element's digit is its bin; only those
+/// count whose higher bits have been found. Op `round` chooses the digit of the round before and counts its own; op
+/// kSelectRounds chooses the last one and has one tile a row. With `parts` 1 a single op does it all, a tile is a row.
+/// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread moves at
+/// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
+/// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
+/// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64 what
+/// is outside of them (elements before, or mass behind), and the limit.
+/// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
+/// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
 struct RowSelectParams {
   i32 rows, size;
   i32 vector, by_mass;
+  i32 round, parts, part;
 };
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1
-inline constexpr i32 kSelectMost = 1 << 22;  // elements of a row: so many units of mass are 1/512 of the row's
+inline constexpr i32 kSelectMost = 1 << 22;                                        // elements of a row
+inline constexpr i32 kSelectRounds = 3, kSelectGroups = 32, kSelectBins = 1024, kSelectState = 3,
+                     kSelectWords = kSelectGroups + kSelectBins;
+inline constexpr i32 kSelectMassBits = 16, kSelectMostPart = 1 << 15;  // a part's mass: at most 2^31 units
+inline constexpr float kSelectMassless = 88.0f;
+/// The lowest bit of a round's digit: 10, 10 and 8 bits. Of round -1: kSelectBits.
+ARK_ABI_BOTH constexpr int select_shift(int round) {
+  return round + 1 < kSelectRounds ? kSelectBits - 10 * (round + 1) : 0;
+}
 
 /// kPointwise, kRow, kColumn.
 struct ProgramParams {

@@ -66,6 +66,8 @@ class Emitter {
   void scatter_sum_group(int g);
   // row_select.cpp
   void row_select_group(int g);
+  FusedOp row_select_op(const ir::Node& node, int round) const;
+  abi::Operand select_storage(const FusedOp& op, int operand);
 
   // Shared.
   int add_program(const Program& program);

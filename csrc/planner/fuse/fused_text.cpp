@@ -47,7 +47,9 @@ void print_params(std::ostream&, const abi::MaskRangeParams&) {}
 void print_params(std::ostream& out, const abi::ScatterSumParams& p) {
   out << " terms=" << p.terms << " without=" << p.without;
 }
-void print_params(std::ostream& out, const abi::RowSelectParams& p) { out << " by_mass=" << p.by_mass; }
+void print_params(std::ostream& out, const abi::RowSelectParams& p) {
+  out << " by_mass=" << p.by_mass << " round=" << p.round << " parts=" << p.parts << " part=" << p.part;
+}
 
 }  // namespace
 

@@ -1,5 +1,7 @@
-// The op of a row select.
+// The ops of a row select: one a round of digits, and one that chooses the last digit; a single one where a row is one
+// worker's.
 #include <algorithm>
+#include <utility>
 
 #include "base/unsupported.h"
 #include "device/abi/roles.h"
@@ -7,16 +9,33 @@
 #include "planner/fuse/emit.h"
 
 namespace ark::planner {
+namespace {
 
-void Emitter::row_select_group(int g) {
-  const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
-  const ir::Node& node = state_.node(number);
-  const int distance = node.inputs[0], bound = node.inputs[1], out = node.outputs[0];
-  const Tensor& rows = state_.tensor(distance);
-  if (rows.sizes[0] == 0) return;
-  constexpr int64_t kMost = abi::kSelectMost;
-  check_node(rows.sizes[0] <= INT32_MAX && rows.sizes[1] <= kMost, node.name, "row select '", node.name, "' of ",
-             rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
+using X = abi::RowSelectOperand;
+
+struct Parts {
+  int count, size;
+};
+
+int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
+
+/// As many as give every worker one, each long enough to be worth its sums, which others read, and short enough for
+/// masses. Two or three parts save less time than their ops take.
+Parts parts_of(int64_t rows, int64_t size, int num_workers) {
+  constexpr int64_t kLeast = 2048, kFewest = 4, kVector = 4;
+  const int64_t least = blocks(size, abi::kSelectMostPart);
+  int64_t parts = std::min<int64_t>(num_workers / rows, size / kLeast);
+  if (parts < kFewest) parts = 1;
+  parts = std::max({parts, least, int64_t{1}});
+  const int64_t part = std::max(blocks(blocks(size, parts), kVector) * kVector, kVector);
+  return {static_cast<int>(std::max<int64_t>(blocks(size, part), 1)), static_cast<int>(part)};
+}
+
+}  // namespace
+
+/// What all ops of the select share; operands that are not there.
+FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
+  const Tensor& rows = state_.tensor(node.inputs[0]);
   FusedOp op;
   abi::OpRecord& record = op.op.record;
   record.kind = abi::TaskKind::kRowSelect;
@@ -24,15 +43,55 @@ void Emitter::row_select_group(int g) {
   record.size[0] = rows.sizes[0];
   abi::RowSelectParams& p = record.params.row_select;
   p.rows = static_cast<int>(rows.sizes[0]), p.size = static_cast<int>(rows.sizes[1]);
-  p.by_mass = state_.tensor(bound).dtype == DType::kF32;
-  using X = abi::RowSelectOperand;
+  p.by_mass = state_.tensor(node.inputs[1]).dtype == DType::kF32;
+  p.round = round;
+  const Parts parts = parts_of(p.rows, p.size, state_.num_workers);
+  p.parts = parts.count, p.part = parts.size;
   op.op.operands.assign(X::kCount, absent_operand());
-  if (p.size > 0) op.op.operands[X::kDistance] = strided_operand(distance, DType::kF32);
-  op.op.operands[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
-  op.op.operands[X::kOut] = strided_operand(out, DType::kI64);
   for (const plan::Role& role : plan::kind_of(record).roles) op.access.push_back(role.access);
-  op.op.flops = rows.numel;
-  finish(std::move(op), {number}, number);
+  return op;
+}
+
+/// Memory for what the op hands to the next one.
+abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
+  const abi::RowSelectParams& p = op.op.record.params.row_select;
+  const bool sums = operand == X::kSums;
+  const DType dtype = sums ? DType::kI32 : DType::kI64;
+  const int64_t inner = sums ? abi::kSelectWords : abi::kSelectState;
+  const std::vector<int64_t> strides = {p.parts * inner, inner, 1};
+  abi::Operand x = absent_operand();
+  x.slot = static_cast<uint32_t>(add_storage(dtype, {p.rows, p.parts, inner}, strides, sums ? "sums" : "state"));
+  x.dtype = static_cast<short>(dtype);
+  std::ranges::copy(strides, x.stride);
+  return x;
+}
+
+void Emitter::row_select_group(int g) {
+  const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
+  const ir::Node& node = state_.node(number);
+  const int distance = node.inputs[0], bound = node.inputs[1];
+  const Tensor& rows = state_.tensor(distance);
+  if (rows.sizes[0] == 0) return;
+  constexpr int64_t kMost = abi::kSelectMost;
+  check_node(rows.sizes[0] <= INT32_MAX && rows.sizes[1] <= kMost, node.name, "row select '", node.name, "' of ",
+             rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
+  const bool whole = row_select_op(node, 0).op.record.params.row_select.parts == 1;
+  abi::Operand sums = absent_operand(), state = absent_operand();  // of the op before
+  for (int round = 0; round <= (whole ? 0 : abi::kSelectRounds); ++round) {
+    FusedOp op = row_select_op(node, round);
+    std::vector<abi::Operand>& x = op.op.operands;
+    const bool counts = round < abi::kSelectRounds, last = whole || !counts;
+    x[X::kSumsBefore] = std::exchange(sums, absent_operand());
+    x[X::kStateBefore] = std::exchange(state, absent_operand());
+    if (counts && rows.sizes[1] > 0) x[X::kDistance] = strided_operand(distance, DType::kF32);
+    if (whole || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
+    if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
+    if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);
+    if (!last && round > 0) x[X::kState] = state = select_storage(op, X::kState);
+    op.op.flops = whole ? abi::kSelectRounds * rows.numel : counts ? rows.numel : 0;
+    finish(std::move(op), {number}, number);
+    if (!last) result_.ops.back().op.name += cat(".round", round);
+  }
 }
 
 }  // namespace ark::planner

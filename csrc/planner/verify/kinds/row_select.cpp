@@ -9,35 +9,76 @@ namespace {
 
 using X = abi::RowSelectOperand;
 
+const abi::RowSelectParams& params(const plan::Op& op) { return op.record.params.row_select; }
+
 void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUse>& uses) {
   check(uses.size() == X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
-  uses[X::kDistance].read = uses[X::kBound].read = uses[X::kOut].write = true;
+  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore})
+    uses[static_cast<size_t>(read)].read = true;
+  for (const int written : {X::kOut, X::kSums, X::kState}) uses[static_cast<size_t>(written)].write = true;
 }
 
 void region(const Region& r, BoxEmitter& emitter) {
+  const abi::RowSelectParams& p = params(r.op);
   const abi::Operand& x = r.x();
-  const Range rows{r.tiles.first[0], r.tiles.count[0], x.stride[0]};
-  if (r.operand != X::kDistance) return emitter.box(std::array{rows});
-  emitter.box(std::array{rows, Range{0, r.op.record.params.row_select.size, x.stride[1]}});
+  const TileBlock& c = r.tiles;
+  const Range rows{c.first[0], c.count[0], x.stride[0]}, parts{c.first[1], c.count[1], x.stride[1]};
+  switch (r.operand) {
+    case X::kDistance:
+      return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
+    case X::kSumsBefore:
+      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
+    case X::kSums:
+      return emitter.box(std::array{rows, parts, Range{0, abi::kSelectWords, x.stride[2]}});
+    case X::kStateBefore:
+    case X::kState:
+      return emitter.box(std::array{rows, parts, Range{0, abi::kSelectState, x.stride[2]}});
+    default:
+      return emitter.box(std::array{rows});
+  }
 }
 
 std::optional<Dims> coordinates(const Region&) { return std::nullopt; }
 
+/// The operand is there where it should be, and of that type.
+void operand(const RecordCheck& check, int number, bool wanted, DType dtype) {
+  const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
+  check.need((x.slot != abi::kNoSlot) == wanted, "operand ", number, " in slot ", x.slot, " of round ",
+             params(check.op()).round);
+  check.need(!wanted || x.dtype == static_cast<short>(dtype), "operand ", number, " of type ", x.dtype);
+}
+
+/// Sums move by vectors of 16 bytes.
+void sums(const RecordCheck& check, int number) {
+  const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
+  if (x.slot == abi::kNoSlot) return;
+  check.need(x.stride[2] == 1 && x.stride[1] % 4 == 0 && x.stride[0] % 4 == 0 && x.offset % 4 == 0, "sums ",
+             x.stride[1], " words apart");
+}
+
 void record(const RecordCheck& check) {
-  const abi::RowSelectParams& p = check.record().params.row_select;
-  const abi::Operand& x = check.op().operands[X::kDistance];
-  const bool whole = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
-  check.need(p.vector == 1 || (p.vector == 4 && whole), "vectors of ", p.vector, " in rows ", x.stride[0], " apart");
+  const abi::RowSelectParams& p = params(check.op());
   check.need(p.by_mass == 0 || p.by_mass == 1, "by mass ", p.by_mass);
   check.need(p.size >= 0 && p.size <= abi::kSelectMost, "rows of ", p.size, ", at most ", abi::kSelectMost);
-  check.need((p.size == 0) == (x.slot == abi::kNoSlot), "rows of ", p.size, " in slot ", x.slot);
-  check.need(p.size == 0 || x.dtype == static_cast<short>(DType::kF32), "distances of type ", x.dtype);
-  const short out = check.op().operands[X::kOut].dtype;
-  check.need(out == static_cast<short>(DType::kI64), "an output of type ", out);
+  check.need(p.part > 0 && p.part % 4 == 0 && p.part <= abi::kSelectMostPart, "parts of ", p.part);
+  check.need(p.parts == std::max<int64_t>(1, ceil_div(p.size, p.part)), p.parts, " parts of ", p.part, " in rows of ",
+             p.size);
+  const bool whole = p.parts == 1, counts = p.round < abi::kSelectRounds, last = whole || !counts;
+  check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectRounds), "round ", p.round, " of ", p.parts, " parts");
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
-  check.need(check.op().operands[X::kBound].dtype == static_cast<short>(bound), "a bound of type ",
-             check.op().operands[X::kBound].dtype);
-  check.grid({p.rows, 1, 1});
+  operand(check, X::kDistance, counts && p.size > 0, DType::kF32);
+  operand(check, X::kBound, whole || p.round == 1, bound);
+  operand(check, X::kOut, last, DType::kI64);
+  operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
+  operand(check, X::kStateBefore, p.round > 1, DType::kI64);
+  operand(check, X::kSums, !last, DType::kI32);
+  operand(check, X::kState, !last && p.round > 0, DType::kI64);
+  sums(check, X::kSumsBefore);
+  sums(check, X::kSums);
+  const abi::Operand& x = check.op().operands[X::kDistance];
+  const bool aligned = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
+  check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0], " apart");
+  check.grid({p.rows, counts ? p.parts : 1, 1});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// kRowSelect: the elements of a row, sorted by their steps.
+// kRowSelect: the GPU's rounds. Sums of groups of bins are not needed here, and stay 0.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -11,64 +12,140 @@ namespace ark::targets::host {
 namespace {
 
 using X = abi::RowSelectOperand;
+using Sums = std::vector<uint32_t>;  // as in memory
+
+struct State {
+  uint32_t found = 0;             // bits
+  double outside = 0, limit = 0;  // elements before what they leave, or the mass behind it
+};
+
+double distance_of(uint32_t steps) { return double(steps) / abi::kSelectSteps; }
+
+uint32_t steps_of(float distance) {
+  const float steps = distance * abi::kSelectSteps, most = abi::kSelectFarthest;
+  return static_cast<uint32_t>(steps < most ? std::max(steps, 0.0f) : most);  // a NaN is not below
+}
+
+/// Relative to what is `low` steps away.
+uint32_t mass_of(float distance, uint32_t low) {
+  if (!(distance < abi::kSelectMassless)) return 0;
+  const double units = std::exp(std::min(0.0, distance_of(low) - distance)) * (1 << abi::kSelectMassBits);
+  return std::max(static_cast<uint32_t>(std::lround(units)), 1u);
+}
 
 class RowSelectTask : public Task {
  public:
   explicit RowSelectTask(const plan::Op& op) : op_(op) {}
 
   bool run(const TileEnvironment& env, int64_t first, int64_t count) const override {
-    for (int64_t row = first; row < first + count; ++row)
-      *address<int64_t>(env, X::kOut, row, 0) = params().by_mass != 0 ? by_mass(env, row) : by_count(env, row);
+    for (int64_t tile = first; tile < first + count; ++tile) {
+      const TileCoordinates at = tile_coordinates(op_.record, tile);
+      run_tile(env, at.c[0], at.c[1]);
+    }
     return true;
   }
-  double cost_ns() const override { return 20.0 * double(params().rows) * params().size; }
+  double cost_ns() const override {
+    const double rounds = params().parts == 1 ? abi::kSelectRounds : 1;
+    return 2000.0 * double(num_tiles(op_.record)) + 4.0 * rounds * double(params().rows) * params().size;
+  }
 
  private:
-  struct Element {
-    int64_t steps;
-    double mass;
-  };
-
   const abi::RowSelectParams& params() const { return op_.record.params.row_select; }
+  const abi::Operand& operand(int number) const { return op_.operands[static_cast<size_t>(number)]; }
+  bool has(int number) const { return operand(number).slot != abi::kNoSlot; }
 
   template <class T>
-  T* address(const TileEnvironment& env, int operand, int64_t row, int64_t column) const {
-    const abi::Operand& x = op_.operands[static_cast<size_t>(operand)];
-    return static_cast<T*>(env.slots[x.slot]) + x.offset + row * x.stride[0] + column * x.stride[1];
+  T* address(const TileEnvironment& env, int number, int64_t row, int64_t second = 0) const {
+    const abi::Operand& x = operand(number);
+    return static_cast<T*>(env.slots[x.slot]) + x.offset + row * x.stride[0] + second * x.stride[1];
   }
 
-  /// Nearest first.
-  std::vector<Element> sorted(const TileEnvironment& env, int64_t row) const {
-    std::vector<Element> elements(static_cast<size_t>(params().size));
-    for (int64_t i = 0; i < params().size; ++i) {
+  void run_tile(const TileEnvironment& env, int64_t row, int64_t part) const {
+    State state;
+    if (has(X::kStateBefore)) {
+      const int64_t* from = address<int64_t>(env, X::kStateBefore, row, part);
+      state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
+    }
+    std::vector<uint64_t> bins(abi::kSelectBins);
+    for (int round = params().round;; ++round) {
+      if (round > 0) {
+        if (has(X::kSumsBefore)) bins = sums_before(env, row);
+        choose(env, row, round - 1, bins, state);
+      }
+      if (round == abi::kSelectRounds) break;
+      const Sums sums = count(env, row, part, round, state.found);
+      bins.assign(sums.begin() + abi::kSelectGroups, sums.end());
+      if (params().parts > 1) return store(env, row, part, sums, state);
+    }
+    *address<int64_t>(env, X::kOut, row) = state.found;
+  }
+
+  /// The part's histogram of the round's digit, of the elements whose higher bits have been found.
+  Sums count(const TileEnvironment& env, int64_t row, int64_t part, int round, uint32_t found) const {
+    const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
+    Sums sums(abi::kSelectWords);
+    const int64_t begin = part * params().part, end = std::min<int64_t>(begin + params().part, params().size);
+    for (int64_t i = begin; i < end; ++i) {
       const float distance = *address<const float>(env, X::kDistance, row, i);
-      const float steps = distance * abi::kSelectSteps, most = abi::kSelectFarthest;
-      const bool near = steps < most;  // a NaN is not
-      elements[static_cast<size_t>(i)] = {near ? static_cast<int64_t>(std::max(steps, 0.0f)) : abi::kSelectFarthest,
-                                          std::isnan(distance) ? 0.0 : std::exp(-double(distance))};
+      const uint32_t steps = steps_of(distance);
+      if ((steps ^ found) >> above != 0) continue;
+      const uint32_t bin = (steps & ((1u << above) - 1)) >> shift, low = round == 0 ? bin << shift : found;
+      sums[abi::kSelectGroups + bin] += params().by_mass != 0 ? mass_of(distance, low) : 1;
     }
-    std::sort(elements.begin(), elements.end(), [](const Element& a, const Element& b) { return a.steps < b.steps; });
-    return elements;
+    return sums;
   }
 
-  int64_t by_count(const TileEnvironment& env, int64_t row) const {
-    const int64_t bound = *address<const int64_t>(env, X::kBound, row, 0);
-    if (bound <= 0) return 0;
-    if (bound > params().size) return (int64_t{1} << abi::kSelectBits) - 1;
-    return sorted(env, row)[static_cast<size_t>(bound - 1)].steps;
+  std::vector<uint64_t> sums_before(const TileEnvironment& env, int64_t row) const {
+    std::vector<uint64_t> bins(abi::kSelectBins);
+    for (int64_t part = 0; part < params().parts; ++part) {
+      const uint32_t* sums = address<uint32_t>(env, X::kSumsBefore, row, part) + abi::kSelectGroups;
+      for (size_t bin = 0; bin < bins.size(); ++bin) bins[bin] += sums[bin];
+    }
+    return bins;
   }
 
-  int64_t by_mass(const TileEnvironment& env, int64_t row) const {
-    const std::vector<Element> elements = sorted(env, row);
-    double all = 0, behind = 0;
-    for (size_t i = elements.size(); i-- > 0;) all += elements[i].mass;
-    const double limit = std::max(0.0, double{*address<const float>(env, X::kBound, row, 0)}) * all;
-    for (size_t i = elements.size(); i-- > 0;) {
-      behind += elements[i].mass;
-      const bool whole = i == 0 || elements[i - 1].steps != elements[i].steps;  // all elements as far
-      if (whole && behind > limit) return elements[i].steps;
+  /// The digit is the last bin that fits.
+  void choose(const TileEnvironment& env, int64_t row, int round, const std::vector<uint64_t>& bins,
+              State& state) const {
+    const int shift = abi::select_shift(round), count = 1 << (abi::select_shift(round - 1) - shift);
+    const bool by_mass = params().by_mass != 0;
+    std::vector<double> sums(bins.begin(), bins.begin() + count);
+    for (int bin = 0; by_mass && bin < count; ++bin)
+      sums[static_cast<size_t>(bin)] *=
+          std::exp(-distance_of(round == 0 ? static_cast<uint32_t>(bin) << shift : state.found));
+    if (round == 0) state.limit = limit(env, row, sums);
+    int chosen = 0;
+    if (by_mass) {
+      for (chosen = count - 1; chosen > 0; --chosen) {
+        const double with = state.outside + sums[static_cast<size_t>(chosen)];
+        if (with > state.limit) break;
+        state.outside = with;
+      }
+    } else {
+      for (; chosen < count - 1; ++chosen) {
+        const double before = state.outside + sums[static_cast<size_t>(chosen)];
+        if (before >= state.limit) break;
+        state.outside = before;
+      }
     }
-    return 0;
+    state.found |= static_cast<uint32_t>(chosen) << shift;
+  }
+
+  /// Fewer elements than that; more mass than that, all of it being `sums`.
+  double limit(const TileEnvironment& env, int64_t row, const std::vector<double>& sums) const {
+    if (params().by_mass == 0) return double(std::max<int64_t>(*address<const int64_t>(env, X::kBound, row), 0));
+    double all = 0;
+    for (size_t bin = sums.size(); bin-- > 0;) all += sums[bin];
+    return std::max(0.0, double{*address<const float>(env, X::kBound, row)}) * all;
+  }
+
+  void store(const TileEnvironment& env, int64_t row, int64_t part, const Sums& sums, const State& state) const {
+    std::ranges::copy(sums, address<uint32_t>(env, X::kSums, row, part));
+    if (!has(X::kState)) return;
+    int64_t* to = address<int64_t>(env, X::kState, row, part);
+    to[0] = state.found;
+    to[1] = std::bit_cast<int64_t>(state.outside);
+    to[2] = std::bit_cast<int64_t>(state.limit);
   }
 
   plan::Op op_;

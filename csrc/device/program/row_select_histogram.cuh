@@ -1,0 +1,79 @@
+// kRowSelect: the histogram of a part of a row, in shared memory. It lies there four times, for every fourth lane: lanes
+// of a warp that have the same bin meet in four banks. Sums are of integers: any order gives the same bits.
+#pragma once
+#include "device/program/row_select_digit.cuh"
+#include "device/program/support.cuh"
+
+namespace ark::device {
+
+struct SelectHistogram {
+  static constexpr int kCopies = 4, kOwnGroups = abi::kSelectGroups / kConsumerWarps;
+  using Bins = Vec<u32, kCopies>[abi::kSelectBins];
+
+  const Consumer& consumer;
+  Bins& bins;
+
+  /// A warp clears the bins that it will sum up, and reads no others there.
+  ARK_DEVICE void clear() const {
+#pragma unroll
+    for (int i = 0; i < kOwnGroups; ++i) bins[own_bin(i)] = {};
+  }
+
+  /// Neighbours of which the first `left` are there. A round's digit is bits [shift, above). All weights come before the
+  /// first addition, which is behind a branch.
+  template <bool kMass>
+  ARK_DEVICE void add(const Vec<float, 4>& x, int left, u32 found, int shift, int above) const {
+    u32 weight[4], bin[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float distance = x.v[i];
+      const u32 n = steps(distance), rest = n & ((1u << above) - 1);
+      bin[i] = rest >> shift;
+      bool counts = i < left && (n ^ rest) == found;
+      weight[i] = 1;
+      if constexpr (kMass) {
+        counts = counts && distance < abi::kSelectMassless;  // no NaN is
+        weight[i] = weight_of(distance, above == abi::kSelectBits ? n & ~0u << shift : found);
+      }
+      if (!counts) weight[i] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (weight[i] != 0) atomicAdd(&bins[bin[i]].v[consumer.lane() % kCopies], kMass ? weight[i] : 1u);
+  }
+
+  /// The sums of the bins, and of groups of 32 of them. `falls`: a bin's units are those of its own low end, a group's
+  /// those of its first bin.
+  ARK_DEVICE void store(SelectSums* to, bool falls) const {
+    constexpr int kOne = 24, kLow = 26;
+    const u64 in_group = __float2uint_rn((falls ? op::exp_fast(consumer.lane() * -0.0625f) : 1.0f) * (1 << kOne));
+#pragma unroll
+    for (int i = 0; i < kOwnGroups; ++i) {
+      const Vec<u32, kCopies> copies = bins[own_bin(i)];
+      const u32 bin = copies.v[0] + copies.v[1] + copies.v[2] + copies.v[3];
+      const u64 share = bin * in_group;  // all of a group: below 2^56
+      const u32 low = __reduce_add_sync(~0u, static_cast<u32>(share) & ((1u << kLow) - 1));
+      const u32 high = __reduce_add_sync(~0u, static_cast<u32>(share >> kLow));
+      const u64 group = (static_cast<u64>(high) << kLow) + low;
+      to->bins[own_bin(i)] = bin;
+      if (consumer.lane() == 0)
+        to->groups[consumer.warp() * kOwnGroups + i] = static_cast<float>(group) * (1.0f / (1 << kOne));
+    }
+  }
+
+ private:
+  ARK_DEVICE int own_bin(int i) const { return (consumer.warp() * kOwnGroups + i) * 32 + consumer.lane(); }
+
+  static ARK_DEVICE u32 steps(float distance) {  // NaN: fminf takes the other
+    return __float2uint_rz(fminf(distance * abi::kSelectSteps, static_cast<float>(abi::kSelectFarthest)));
+  }
+
+  /// Relative to what is `low` steps away; at least one unit, so that a tail of next to nothings is not lost.
+  static ARK_DEVICE u32 weight_of(float distance, u32 low) {
+    constexpr float kUnits = 1 << abi::kSelectMassBits;
+    const float behind = fmaxf(distance - static_cast<float>(low) * (1 / abi::kSelectSteps), 0.0f);
+    return max(__float2uint_rn(op::exp_fast(-behind) * kUnits), 1u);
+  }
+};
+
+}  // namespace ark::device

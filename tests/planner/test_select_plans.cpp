@@ -1,0 +1,100 @@
+// Row selects: which ops they become, and which damage of their records is refused.
+#include "device/abi/roles.h"
+#include "support/check.h"
+#include "support/verify_plans.h"
+
+using namespace ark;
+using namespace ark::test;
+
+namespace {
+
+plan::Plan select_plan(int64_t rows, int64_t size, DType bound, int workers = 132) {
+  GraphBuilder b;
+  const ir::ValueId distance = b.input(DType::kF32, {rows, size}), limit = b.input(bound, {rows}),
+                    out = b.value(DType::kI64, {rows});
+  b.node(ir::OpKind::kRowSelect, {distance, limit}, {out});
+  b.graph.outputs = {out};
+  return plan_of(b.graph, true, true, workers);
+}
+
+/// Tiles of each op.
+std::string ops_of(const plan::Plan& plan) {
+  std::string text;
+  for (const plan::Op& op : plan.ops) {
+    EXPECT(op.record.kind == abi::TaskKind::kRowSelect);
+    text += cat(text.empty() ? "" : " ", op.record.grid[0], "x", op.record.grid[1]);
+  }
+  return text;
+}
+
+void test_ops() {
+  EXPECT_EQ(ops_of(select_plan(1, 128256, DType::kI64)), "1x62 1x62 1x62 1x1");
+  EXPECT_EQ(ops_of(select_plan(8, 128256, DType::kF32)), "8x16 8x16 8x16 8x1");
+  EXPECT_EQ(ops_of(select_plan(200, 128256, DType::kF32)), "200x4 200x4 200x4 200x1");  // of 32 064: masses fit no more
+  EXPECT_EQ(ops_of(select_plan(50, 30000, DType::kI64)), "50x1");                       // two parts would not pay
+  EXPECT_EQ(ops_of(select_plan(1, 8191, DType::kI64)), "1x1");
+  EXPECT_EQ(ops_of(select_plan(1, 8192, DType::kI64)), "1x4 1x4 1x4 1x1");
+  EXPECT_EQ(ops_of(select_plan(1, 8192, DType::kI64, 3)), "1x1");
+  EXPECT_EQ(ops_of(select_plan(1, 1, DType::kF32)), "1x1");
+  EXPECT_EQ(ops_of(select_plan(1, abi::kSelectMost, DType::kF32, 1)), "1x128 1x128 1x128 1x1");
+}
+
+void test_parts_cover_rows() {
+  for (const int64_t size : {8192, 8193, 20002, 33001, 128256, 151937})
+    for (const int workers : {1, 7, 60, 132, 1000}) {
+      const abi::RowSelectParams p = select_plan(1, size, DType::kI64, workers).ops[0].record.params.row_select;
+      EXPECT(p.part % 4 == 0 && p.part <= abi::kSelectMostPart);
+      EXPECT(int64_t{p.part} * p.parts >= size && int64_t{p.part} * (p.parts - 1) < size);
+      EXPECT(p.parts <= std::max(workers, 5));
+    }
+}
+
+template <class Damage>
+void refused(const plan::Plan& plan, size_t op, const char* what, const Damage& damage) {
+  plan::Plan damaged = plan;
+  damage(damaged.ops[op], damaged.ops[op].record.params.row_select);
+  const std::string message = complaint(damaged);
+  EXPECT(!message.empty());
+  if (message.find(what) == std::string::npos)
+    test::fail(cat("op ", op, ": '", message, "' does not say '", what, "'"), __FILE__, __LINE__);
+}
+
+void test_damage() {
+  using X = abi::RowSelectOperand;
+  using P = abi::RowSelectParams;
+  const plan::Plan plan = select_plan(2, 20002, DType::kF32);
+  EXPECT_EQ(complaint(plan), "");
+  for (const size_t op : {0, 1, 2}) {
+    refused(plan, op, "parts of", [](plan::Op&, P& p) { p.part /= 2; });
+    refused(plan, op, "parts of", [](plan::Op&, P& p) { p.part = 2 * p.part; });
+    refused(plan, op, "parts of", [](plan::Op&, P& p) { p.part += 2; });
+    refused(plan, op, "parts of", [](plan::Op&, P& p) { p.part = 0; });
+    refused(plan, op, "parts of", [](plan::Op&, P& p) { --p.parts; });
+    refused(plan, op, "", [](plan::Op&, P& p) { ++p.round; });
+    refused(plan, op, "operand 5", [](plan::Op& o, P&) { o.operands[X::kSums].slot = abi::kNoSlot; });
+    refused(plan, op, "operand 0", [](plan::Op& o, P&) { o.operands[X::kDistance].slot = abi::kNoSlot; });
+    refused(plan, op, "sums", [](plan::Op& o, P&) { o.operands[X::kSums].stride[1] -= 1; });
+    refused(plan, op, "vectors of", [](plan::Op&, P& p) { p.vector = 2; });
+    refused(plan, op, "vectors of", [](plan::Op& o, P& p) { p.vector = 4, o.operands[X::kDistance].offset = 1; });
+  }
+  refused(plan, 1, "operand 1", [](plan::Op& o, P&) { o.operands[X::kBound].slot = abi::kNoSlot; });
+  refused(plan, 1, "operand 1", [](plan::Op&, P& p) { p.by_mass = 0; });
+  refused(plan, 2, "operand 4", [](plan::Op& o, P&) { o.operands[X::kStateBefore].slot = abi::kNoSlot; });
+  refused(plan, 3, "round", [](plan::Op&, P& p) { p.round = 4; });
+  for (const size_t op : {1, 2, 3}) {
+    EXPECT(plan.ops[op].record.num_waits > 0);
+    refused(plan, op, "", [](plan::Op& o, P&) { o.record.num_waits = 0; });
+  }
+  const plan::Plan whole = select_plan(2, 300, DType::kI64);
+  refused(whole, 0, "round", [](plan::Op&, P& p) { p.round = 1; });
+  refused(whole, 0, "operand 2", [](plan::Op& o, P&) { o.operands[X::kOut].slot = abi::kNoSlot; });
+}
+
+}  // namespace
+
+int main() {
+  test_ops();
+  test_parts_cover_rows();
+  test_damage();
+  return test::result("select plans");
+}
