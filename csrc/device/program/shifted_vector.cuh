@@ -4,6 +4,19 @@
 
 namespace ark::device {
 
+/// Words from byte `shift` on, which is below 4 * kMost.
+template <int kMost, int kIn, int kOut>
+ARK_DEVICE void shift_words(u32 (&words)[kIn], u32 shift, u32 (&out)[kOut]) {
+  static_assert(kIn >= kOut + kMost);
+#pragma unroll
+  for (int step = kMost / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i + step < kIn; ++i) words[i] = (shift & (4 * step)) != 0 ? words[i + step] : words[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kOut; ++i) out[i] = __funnelshift_r(words[i], words[i + 1], 8 * (shift & 3));
+}
+
 /// Elements p[low], ..., p[high - 1] of V (low < high); the others hold anything. No aligned vector is read that has
 /// none of these elements.
 template <class S, int V>
@@ -19,17 +32,9 @@ ARK_DEVICE void load_shifted(const S* p, int low, int high, Vec<S, V>& out) {
     Vec<S, V> parts[2];
     load_vector(reinterpret_cast<const S*>(max(begin, lowest)), parts[0]);
     load_vector(reinterpret_cast<const S*>(min(begin + kBytes, highest)), parts[1]);
-    u32 words[2 * kWords];
+    u32 words[2 * kWords], result[kWords];
     __builtin_memcpy(words, parts, sizeof(words));
-    const u32 shift = static_cast<u32>(first) & (kBytes - 1);
-#pragma unroll
-    for (int step = kWords / 2; step > 0; step /= 2) {
-#pragma unroll
-      for (int i = 0; i + step < 2 * kWords; ++i) words[i] = (shift & (4 * step)) != 0 ? words[i + step] : words[i];
-    }
-    u32 result[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) result[i] = __funnelshift_r(words[i], words[i + 1], 8 * (shift & 3));
+    shift_words<kWords>(words, static_cast<u32>(first) & (kBytes - 1), result);
     __builtin_memcpy(&out, result, sizeof(result));
   }
 }
