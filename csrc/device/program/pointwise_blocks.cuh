@@ -55,7 +55,11 @@ ARK_DEVICE void load_operand(const OfBlock<P, R>& b, int number, const i32 (&)[k
 /// Programs whose blocks leave room in the registers, and whose rows are few enough copies of code.
 template <class P>
 constexpr ARK_DEVICE bool has_blocks() {
-  if constexpr (kWalksRows<P> && P::kTransposedBytes != 0) return P::kUnroll > 2 && block_rows<P>() != 0;
+  if constexpr (kWalksRows<P> && P::kTransposedBytes != 0) {
+    int count = 0;
+    for (int i = 0; i < P::kNumOperands; ++i) count += P::transposed_size(i) != 0;
+    return count <= 2 && P::kUnroll > 2 && block_rows<P>() != 0;
+  }
   return false;
 }
 
@@ -64,8 +68,8 @@ template <class P>
 class PointwiseBlocks {
  public:
   static constexpr int V = P::kVector, kLast = P::kDims - 1, R = block_rows<P>();
-  /// Rows whose other operands are in flight at once.
-  static constexpr int kAtOnce = P::kUnroll >= R ? R : P::kUnroll >= 4 ? 4 : 2;
+  /// Rows whose other operands are in flight at once: all where there are none but the block's and the result.
+  static constexpr int kAtOnce = P::kNumOperands <= 2 ? R : P::kUnroll >= 4 ? 4 : 2;
   using Block = TurnedBlock<P, R>;
 
   ARK_DEVICE PointwiseBlocks(Consumer& consumer, const ProgramContext& c, u32 active, i64 begin, i64 end)
