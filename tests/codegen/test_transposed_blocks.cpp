@@ -101,9 +101,8 @@ class Item {
       unflatten<0, kLast - 1>(record_, strip.outer, x);
       const i32 count = std::min(strip.count() - places.row(lane), R);
       x[kLast - 1] = strip.row + (count > 0 ? places.row(lane) : 0);
-      const Columns columns{static_cast<u64>(place(context_.operand(0), x)),
-                            static_cast<i32>(c_.strides[kLast]), places.column(unit, lane), places.size,
-                            std::max(count, 1)};
+      const Columns columns{static_cast<u64>(place(context_.operand(0), x)), static_cast<i32>(c_.strides[kLast]),
+                            places.column(unit, lane), places.size, std::max(count, 1)};
       columns.load([&](u64 at, u32(&words)[Columns::kPieceWords]) { fetch(at, words); }, blocks[lane].words);
     }
     for (int lane = 0; fine_ && lane < kLanes; ++lane)

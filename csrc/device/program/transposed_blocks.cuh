@@ -43,7 +43,7 @@ struct BlockPlaces {
   static constexpr int V = P::kVector, kLast = P::kDims - 1;
 
   i32 size;                     // of a row
-  i32 across = 3;               // 2^across lanes along the columns
+  i32 across = 3;               // 2^across lanes along the columns, fewer of few columns, more of few rows
   i32 units = 0;                // of a strip: what a warp takes at once
   bool slots;                   // rows begin anywhere
   i32 place, stride[P::kDims];  // of the head, in elements, modulo 2^32
@@ -51,11 +51,13 @@ struct BlockPlaces {
   ARK_DEVICE BlockPlaces(const Context& c, i64 begin, i64 end) {
     const abi::OpRecord& r = *c.task.record;
     size = static_cast<i32>(r.size[kLast]);
-    const i64 rows = min(end - begin, static_cast<i64>(r.size[kLast - 1]));
-    while (across < 5 && rows <= (R * 16 >> across)) ++across;
     const int head = head_operand<P, V>(c);
     slots = size % V != 0 || (head >= 0 && !aligned_rows<P, V>(c, head));
-    const i32 vectors = (size + V - 1) / V + slots, each = (1 << across) - slots;
+    const i32 vectors = (size + V - 1) / V + slots;
+    const i64 rows = min(end - begin, static_cast<i64>(r.size[kLast - 1]));
+    while (across > 1 && vectors <= (1 << across) / 2 - slots) --across;
+    while (across < 5 && rows <= (R * 16 >> across)) ++across;
+    const i32 each = (1 << across) - slots;
     units = (vectors + each - 1) / each;
     place = head < 0 ? 0 : static_cast<i32>(c.operand(head).offset / element_bytes(c.operand(head).dtype));
 #pragma unroll
@@ -78,9 +80,7 @@ struct BlockPlaces {
     return static_cast<i32>((0u - at) & (V - 1));
   }
   /// Elements of the vector that begins at a column.
-  ARK_DEVICE SlotPart part(i32 at, bool is_there) const {
-    return {max(0, -at), is_there ? min(V, size - at) : -V};
-  }
+  ARK_DEVICE SlotPart part(i32 at, bool is_there) const { return {max(0, -at), is_there ? min(V, size - at) : -V}; }
 };
 
 }  // namespace ark::device
