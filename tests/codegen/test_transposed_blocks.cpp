@@ -88,6 +88,11 @@ class Item {
     fine_ &= from >= 0 && from + Columns::kPiece <= static_cast<i64>(memory_.size()) && from % Columns::kPiece == 0;
     if (fine_) std::memcpy(words, &memory_[static_cast<size_t>(from)], Columns::kPiece);
   }
+  struct Fetch {
+    Item& item;
+    void operator()(u64 address, u32 (&words)[Columns::kPieceWords]) const { item.fetch(address, words); }
+    void all_asked() const {}
+  };
   i64 place(const abi::Operand& o, const i32 (&x)[P::kDims]) const {
     i64 at = o.offset;
     for (int d = 0; d < P::kDims; ++d) at += x[d] * o.stride[d] * kSize;
@@ -103,7 +108,7 @@ class Item {
       x[kLast - 1] = strip.row + (count > 0 ? places.row(lane) : 0);
       const Columns columns{static_cast<u64>(place(context_.operand(0), x)), static_cast<i32>(c_.strides[kLast]),
                             places.column(unit, lane), places.size, std::max(count, 1)};
-      columns.load([&](u64 at, u32(&words)[Columns::kPieceWords]) { fetch(at, words); }, blocks[lane].words);
+      columns.load(Fetch{*this}, blocks[lane].words);
     }
     for (int lane = 0; fine_ && lane < kLanes; ++lane)
       for (int row = 0; row < R; ++row) meet(places, strip, unit, lane, row, blocks);

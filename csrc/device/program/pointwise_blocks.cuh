@@ -52,6 +52,17 @@ ARK_DEVICE void load_operand(const OfBlock<P, R>& b, int number, const i32 (&)[k
   }
 }
 
+/// Loads of pieces. The compiler would otherwise use one before it asks for the next, to save registers.
+struct FetchPieces {
+  template <int kWords>
+  ARK_DEVICE void operator()(u64 address, u32 (&words)[kWords]) const {
+    const auto raw = load_global<4 * kWords>(reinterpret_cast<const void*>(address));
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) words[w] = raw.w[w];
+  }
+  ARK_DEVICE void all_asked() const { __syncwarp(); }
+};
+
 /// Programs whose blocks leave room in the registers, and whose rows are few enough copies of code.
 template <class P>
 constexpr ARK_DEVICE bool has_blocks() {
@@ -150,12 +161,7 @@ class PointwiseBlocks {
         using Columns = BlockColumns<kSize, V, R>;
         const Columns columns{reinterpret_cast<u64>(context_.template at<const S>(kNumber, x)),
                               context_.stride[kNumber][kLast], rows.x[kLast], places_.size, max(rows.count, 1)};
-        const auto fetch = [](u64 address, u32(&words)[Columns::kPieceWords]) __attribute__((always_inline)) {
-          const auto raw = load_global<Columns::kPiece>(reinterpret_cast<const void*>(address));
-#pragma unroll
-          for (int w = 0; w < Columns::kPieceWords; ++w) words[w] = raw.w[w];
-        };
-        columns.load(fetch, block.words + Block::place(kNumber));
+        columns.load(FetchPieces{}, block.words + Block::place(kNumber));
       }
     });
   }

@@ -68,7 +68,7 @@ struct BlockColumns {
     const u64 last = (column_address + (rows - 1) * kSize) & kMask;
     return min((column_address & kMask) + number * kPiece, last);
   }
-  /// `fetch(address, words)`: kPieceWords words from there. All are asked for before one is used.
+  /// `fetch(address, words)`: kPieceWords words from there; `fetch.all_asked()` comes before one of them is used.
   template <int kCount, class Fetch>
   ARK_DEVICE void fetch_pieces(const Fetch& fetch, u32 (&words)[V][kCount][kPieceWords]) const {
 #pragma unroll
@@ -89,6 +89,7 @@ struct BlockColumns {
     }
     u32 words[V][kPieces + 1][kPieceWords];
     fetch_pieces<kPieces + 1>(fetch, words);
+    fetch.all_asked();
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       u32 column_words[kWords + kPieceWords], shifted[kWords];
