@@ -106,7 +106,17 @@ NamedPlan transposed_plan() {
           {{DType::kBF16, {4096, 30000, 1, 129}}, {DType::kBF16, {4096, 30000, 65, 1}}, {DType::kBF16, {0, 0, 65, 1}}});
   add_sum(p, {64, 64},
           {{DType::kU8, {1, 64}}, {DType::kBF16, {1, 65}}, {DType::kF32, {1, 66}}, {DType::kF32, {64, 1}}});
+  for (const DType type : {DType::kU8, DType::kF16, DType::kF32, DType::kI64, DType::kF64})
+    add_sum(p, {3, 65, 33}, {{type, {8192, 1, 65}}, {type, {65 * 33, 33, 1}}});
+  add_sum(p, {3, 65, 33}, {{DType::kBF16, {8192, 1, 65}}, {DType::kU8, {8192, 1, 65}}, {DType::kF64, {2145, 33, 1}}});
   return {"pointwise_transposed", p};
+}
+
+/// A mere copy, the shortest loop over blocks.
+NamedPlan transposed_copy_plan() {
+  plan::Plan p;
+  add_sum(p, {8, 1024, 256}, {{DType::kBF16, {262144, 1, 1024}}, {DType::kBF16, {256, 2048, 1}}});
+  return {"pointwise_transposed_copy", p};
 }
 
 /// Vectors that end in the next row: values of a row, of columns, of a middle dimension, every size of element; many
@@ -389,6 +399,7 @@ NamedPlan select_plan() {
 std::vector<NamedPlan> plans() {
   return {pointwise_plan(),
           transposed_plan(),
+          transposed_copy_plan(),
           flat_plan(),
           pieces_plan(),
           row_plan(),

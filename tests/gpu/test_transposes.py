@@ -78,6 +78,61 @@ def test_several_operands(shape):
     check(lambda x, y, z, w: (x.t() + y.t() + z.t() + w.t()).contiguous(), a, c, a.float(), c.double())
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(769, 3001), (3001, 769), (33, 20), (24, 1031), (130, 8)], ids=str)
+def test_odd_sums(shape, dtype):
+    """Rows and columns that begin anywhere, few rows, few columns: what is written and one operand lie along rows."""
+    a, b = values(shape, dtype), values(shape[::-1], dtype)
+    check(lambda a, b: a + b.t(), a, b)
+    check(lambda a, b: (a.t() + b, b.t() * 2), a, b)
+
+
+@pytest.mark.parametrize("begin", [1, 3, 7])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_offsets(dtype, begin):
+    """Both operands and the result begin off alignment, at strides of their own."""
+    a, b, out = (values(size, dtype) for size in ((301, 523), (530, 311), (310, 541)))
+
+    def body(a, b, out):
+        part = out[begin : begin + 300, begin + 1 : begin + 520]
+        part.copy_(a[:300, :519] + b[begin : begin + 519, :300].t())
+        return out + 0
+
+    mine, theirs = out.clone(), out.clone()
+    torch._dynamo.reset()
+    compiled = torch.compile(body, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(a, b, mine), body(a, b, theirs), rtol=0, atol=0)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_in_place(dtype):
+    """The result lies where an operand does."""
+    a, b = values((515, 387), dtype), values((387, 515), dtype)
+    mine, theirs = a.clone(), a.clone()
+
+    def body(a, b):
+        a.add_(b.t())
+        return a * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(body, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(mine, b), body(theirs, b), rtol=0, atol=0)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def test_broadcast_beside_transposed():
+    """Dimensions of stride 0 in operands, beside transposed ones and in these themselves."""
+    x, y = values((5, 67, 45), torch.bfloat16), values((45, 67), torch.bfloat16)
+    row, plane = values((67,), torch.bfloat16), values((5, 1, 1), torch.float32)
+    check(lambda x, y, row: x.transpose(1, 2) + y + row, x, y, row)
+    check(lambda x, y, plane: (x.transpose(1, 2) * plane + y).contiguous(), x, y, plane)
+    check(lambda x, y: x + y.t(), x, y)  # the transposed operand stands still along the first dimension
+    check(lambda x, row: (x.permute(2, 0, 1) + row).contiguous(), x, row)
+
+
 def test_images():
     """Channels last to channels first, and back."""
     x = values((8, 57, 55, 72), torch.bfloat16)

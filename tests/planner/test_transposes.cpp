@@ -94,6 +94,18 @@ void long_rows_are_cut() {
     for (const abi::i64 stride : x.stride) expect(stride <= INT32_MAX, cat("a stride of ", stride));
 }
 
+void rows_come_in_blocks() {
+  const auto rows = [](const Sizes& sizes, const Sizes& strides, DType dtype = DType::kBF16) {
+    return Sum(sizes, {strides, {sizes.back(), 1}}, dtype).rows_of_tile();
+  };
+  expect(rows({3001, 769}, {1, 3001}) == 24, "126 tiles of 24 rows: one for each worker");
+  expect(rows({769, 3001}, {1, 769}) == 8, "few rows: 97 tiles, though half of a sector is read for others");
+  expect(rows({4000, 1021}, {1, 4000}, DType::kF32) == 32, "whole sectors in two turns rather than 8 rows in four");
+  const Sum outer({3, 1021, 1019}, {{1021 * 1019, 1, 1021}});
+  const int64_t each = outer.rows_of_tile();
+  expect(each > 0 && (each & (each - 1)) == 0, "where a tile may have rows of two places: a power of two");
+}
+
 void what_is_none() {
   expect(Sum({128, 96}, {{96, 1}}).transposed() == 0, "contiguous");
   expect(Sum({128, 96}, {{1, 0}, {96, 1}}).transposed() == 0, "a column");
@@ -113,6 +125,7 @@ void tiles_have_room_for_some() {
 int main() {
   the_dimension_read_along_goes_before_the_last();
   long_rows_are_cut();
+  rows_come_in_blocks();
   what_is_none();
   tiles_have_room_for_some();
   return finish("transposes");

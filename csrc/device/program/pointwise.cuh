@@ -1,8 +1,9 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
 // directly, in vectors wherever they are aligned (pointwise_places.cuh): those of whole rows (pointwise_walk.cuh), of rows
-// off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh). Transposed operands go through shared memory
-// (pointwise_transposed.cuh).
+// off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh). Transposed operands are turned in registers
+// (pointwise_blocks.cuh) or, in long programs, go through shared memory (pointwise_transposed.cuh).
 #pragma once
+#include "device/program/pointwise_blocks.cuh"
 #include "device/program/pointwise_flat.cuh"
 #include "device/program/pointwise_places.cuh"
 #include "device/program/pointwise_row_walk.cuh"
@@ -84,8 +85,12 @@ struct Pointwise {
     const i64 begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
     const ProgramContext c(task, p.first_operand, consumer.worker);
     if constexpr (P::kTransposedBytes != 0) {
-      if (const u32 active = transposed_operands<P>(c, total); active != 0)
-        return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
+      if (const u32 active = transposed_operands<P>(c, total); active != 0) {
+        if constexpr (has_blocks<P>())
+          return PointwiseBlocks<P>(consumer, c, active, begin, end).run();
+        else
+          return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
+      }
     }
     PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
     if (!walk_flat<P>(consumer, c, places, total)) {

@@ -1,6 +1,7 @@
 // A vector that lies across two aligned ones.
 #pragma once
 #include "device/program/element.cuh"
+#include "device/program/shifted_words.cuh"
 
 namespace ark::device {
 
@@ -19,17 +20,9 @@ ARK_DEVICE void load_shifted(const S* p, int low, int high, Vec<S, V>& out) {
     Vec<S, V> parts[2];
     load_vector(reinterpret_cast<const S*>(max(begin, lowest)), parts[0]);
     load_vector(reinterpret_cast<const S*>(min(begin + kBytes, highest)), parts[1]);
-    u32 words[2 * kWords];
+    u32 words[2 * kWords], result[kWords];
     __builtin_memcpy(words, parts, sizeof(words));
-    const u32 shift = static_cast<u32>(first) & (kBytes - 1);
-#pragma unroll
-    for (int step = kWords / 2; step > 0; step /= 2) {
-#pragma unroll
-      for (int i = 0; i + step < 2 * kWords; ++i) words[i] = (shift & (4 * step)) != 0 ? words[i + step] : words[i];
-    }
-    u32 result[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) result[i] = __funnelshift_r(words[i], words[i + 1], 8 * (shift & 3));
+    shift_words<kWords>(words, static_cast<u32>(first) & (kBytes - 1), result);
     __builtin_memcpy(&out, result, sizeof(result));
   }
 }

@@ -99,14 +99,18 @@ int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, i
   return 1024;
 }
 
-/// Rows of a tile of transposed operands that are too long for many of them in a tile of the usual size: a power of two,
-/// the fewest turns of the worker that has most of them. Fewer bytes along the operands than a sector waste the rest.
+/// Rows of a tile of transposed operands that are too long for many of them in a tile of the usual size: what costs the
+/// worker that has most of them least. They are read by whole sectors. Blocks of rows (device/program/transposed_blocks.cuh)
+/// in any case; if the tile could straddle an outer dimension, a power of two or a divisor.
 int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, int64_t workers) {
-  constexpr int64_t kSectorBytes = 32;
-  const int64_t rows = total / record.size[record.params.program.num_dims - 1];
+  constexpr int64_t kSectorBytes = 32, kBlockRows = 8;
+  const int last = record.params.program.num_dims - 1;
+  const int64_t rows = total / record.size[last], tile_cost = kTileCostElements / record.size[last];
   int64_t best = 1, best_cost = INT64_MAX;
-  for (int64_t count = 8; count <= abi::transposed_rows(bytes); count *= 2) {
-    const int64_t cost = ceil_div(ceil_div(rows, count), workers) * std::max(count * bytes, kSectorBytes);
+  for (int64_t count = kBlockRows; count <= abi::transposed_rows(bytes); count += kBlockRows) {
+    if ((count & (count - 1)) != 0 && last > 1 && record.size[last - 1] % count != 0) continue;
+    const int64_t read = ceil_div(count * bytes, kSectorBytes) * kSectorBytes / bytes;
+    const int64_t cost = ceil_div(ceil_div(rows, count), workers) * (read + count + tile_cost);
     if (cost <= best_cost) best = count, best_cost = cost;
   }
   return best;
