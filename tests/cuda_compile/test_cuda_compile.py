@@ -41,6 +41,7 @@ def compile_source(path: Path) -> str:
     [
         "pointwise",
         "pointwise_transposed",
+        "pointwise_transposed_copy",
         "pointwise_flat",
         "pieces",
         "row",
