@@ -311,6 +311,19 @@ int ProgramAnalysis::unroll() const {
   return column_ ? static_cast<int>(std::bit_floor(static_cast<unsigned>(vectors))) : vectors;  // rows come in 2^n
 }
 
+int ProgramAnalysis::held_registers(int i) const {
+  const int bytes = size_bytes(instr(i).dtype) * (info_[i].scalar ? 1 : vector_length());
+  return info_[i].scalar ? (bytes + 3) / 4 : (bytes + std::min(bytes, 16)) / 4 + 1;
+}
+
+int ProgramAnalysis::held_unroll() const {
+  constexpr int kRegisters = 96;
+  int registers = program_.num_dims + 2;  // where the vector lies
+  for (int i = 0; i < count_; ++i)
+    if (info_[i].plain_load) registers += held_registers(i);
+  return is_long() || count_ > 60 ? 1 : std::clamp(kRegisters / registers, 1, count_ > 25 ? 2 : 8);
+}
+
 int ProgramAnalysis::in_flight(int pass) const {
   int registers = 0, instructions = 0;
   const std::vector<bool> needed = needed_in(pass);

@@ -89,6 +89,9 @@ class ProgramAnalysis {
   /// Vectors that a thread has in flight, each a copy of the program, in about 64 registers. A column keeps nothing
   /// else between them, and narrow loads need many: a worker's share of the bandwidth wants about 40 KB in flight.
   int unroll() const;
+  /// Registers of a load whose vector may begin anywhere, and such vectors that a thread has in flight.
+  int held_registers(int i) const;
+  int held_unroll() const;
   int vector_registers(int i) const { return std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4); }
   /// Vectors of a streamed row that a thread has in flight in a pass.
   int in_flight(int pass) const;

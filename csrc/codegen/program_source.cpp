@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "codegen/expressions.h"
+#include "codegen/held_loads.h"
 #include "codegen/program_analysis.h"
 #include "plan/transposed_operands.h"
 
@@ -56,6 +57,8 @@ class Printer : public ProgramAnalysis {
       print_uniform_stores();
     } else {
       print_run();
+      if (program_.kind == ProgramKind::kPointwise && has_free_rows(program_) && is_plain(program_) && !flagged_)
+        print_held();
       if (program_.kind == ProgramKind::kPointwise) print_flat(transposed_ != 0 ? FlatForm{} : flat_form(flat));
     }
     line("};");
@@ -167,6 +170,13 @@ class Printer : public ProgramAnalysis {
         print_instruction(i, true);
     }
     line("  }");
+  }
+
+  void print_held() {
+    std::vector<HeldLoad> loads;
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load) loads.push_back({i, instr(i).operand, info_[i].scalar, input_type(instr(i))});
+    out_ += held_source(loads, held_unroll());
   }
 
   void print_form() {
