@@ -42,7 +42,34 @@ int ProgramAnalysis::row_vector_length() const {
   }
   if (is_long() || widest == 16 || narrowest == 8) return 2;
   // where types differ, a warp's accesses of either are without gaps
-  return narrowest <= 2 && widest <= 2 ? 8 : 4;
+  return narrowest <= 2 && widest <= 2 && 8 * element_code() <= kMostRowCode ? 8 : 4;
+}
+
+int ProgramAnalysis::element_code() const {
+  const auto code_of = [](const Instr& in) {
+    switch (in.op) {
+      case Opcode::kRand:
+        return 30;
+      case Opcode::kLog:
+      case Opcode::kLog2:
+        return 25;
+      case Opcode::kLog1p:
+      case Opcode::kExpm1:
+      case Opcode::kErf:
+        return 35;
+      case Opcode::kExp:
+      case Opcode::kTanh:
+        return 15;
+      case Opcode::kDiv:
+        return 10;
+      default:
+        return in.dtype == DType::kI64 ? 2 : 1;
+    }
+  };
+  int code = 0;
+  for (int i = 0; i < count_; ++i)
+    if (!info_[i].scalar) code += code_of(instr(i));
+  return code;
 }
 
 int ProgramAnalysis::row_kept_registers(bool full) const {

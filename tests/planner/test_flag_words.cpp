@@ -22,7 +22,7 @@ plan::Plan decode_plan() {
 /// Behind the step, words of which the nearest are selected: a part of the row waits for the tiles that it reads.
 plan::Plan select_plan() {
   auto [m, x] = decode_step();
-  constexpr int64_t kWords = 40000;
+  constexpr int64_t kWords = 17000;
   const ValueId scores = m.matmul(x, m.transposed(m.input(kBF16, {kWords, kHidden})), kBF16);
   const ValueId far = m.cast(scores, kF32), best = m.reduce(ReduceOp::kMax, far, {1}, true, kF32);
   const ValueId distance = m.pointwise(Opcode::kSub, {best, far}, kF32, {1, kWords});
