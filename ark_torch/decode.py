@@ -184,6 +184,8 @@ def _initialize(model, cache, batch: int) -> None:
     shape = model._get_static_cache_init_shape()
     if shape is None:
         raise Unsupported(f"ark_torch.generate: transformers knows no shape for the cache of {type(model).__name__}")
+    for layer in cache.layers:  # made there: transformers copies one after the other, and waits for each
+        layer.cumulative_length = torch.zeros_like(layer.cumulative_length, device=model.device)
     cache.early_initialization(batch, *shape, dtype=model.dtype, device=model.device)
 
 
