@@ -9,8 +9,8 @@
 
 namespace ark::codegen {
 
-/// Machine instructions for the vectors of a thread. The instruction cache next to the execution units has room for
-/// about 800; much longer code comes at an instruction a cycle for all warps of a worker together.
+/// Machine instructions for the vectors of a thread: as many as the first instruction cache is taken to hold. Reckoned;
+/// other limits were not tried.
 inline constexpr int kMostRowCode = 800;
 
 struct RowForm {
