@@ -93,9 +93,11 @@ def test_compiles_without_spills(sources, name):
     assert max(spills) == 0, report
 
 
-@pytest.mark.parametrize(("plan", "tool"), [("pointwise_flat", "flat_values"), ("batch_stores", "batch_stores")])
+@pytest.mark.parametrize(
+    ("plan", "tool"), [("pointwise_flat", "flat_values"), ("batch_stores", "batch_stores"), ("column", "columns")]
+)
 def test_values(sources, tmp_path, plan, tool):
-    """Generated programs on the host: by vectors that end in the next row and by elements; stores of every batch."""
+    """Generated programs on the host: vectors that end in the next row, stores of every batch, odd columns."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
     host, tool = Path(__file__).parent / "host", tmp_path / tool
@@ -107,6 +109,7 @@ def test_values(sources, tmp_path, plan, tool):
         f"-I{CSRC}",
         f"-I{tmp_path}",
         "-Wno-unknown-pragmas",
+        "-pthread",
         "-o",
         tool,
     ]

@@ -78,6 +78,8 @@ constexpr int64_t kRowElements = 32768;  // of a tile of rows
 constexpr int64_t kShortRow = 640, kMostShortRows = 256, kShortRowElements = 65536, kTileCostElements = 8192;
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongestVector = 8;
+// Columns of a tile that reads few lines twice; beyond so many tiles a worker, what the last one leaves idle is little.
+constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
 // Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096 on
 // (not shorter ones: larger sizes of the same graph would need another kernel, or run in that of few rows).
 constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
@@ -195,8 +197,13 @@ void tile_column(FusedOp& op, const Options& options) {
   auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
   while (target < 256 && (columns / (target * 2) >= workers / 2 || elements() <= kColumnElements)) target *= 2;
   while (columns / (target * 2) >= workers && elements() <= 4 * kColumnElements) target *= 2;
+  // As many tiles for every worker, where narrower ones give each one more.
+  const int64_t rounds = ceil_div(ceil_div(columns, target), workers);
+  const int64_t share = ceil_div(columns, std::max<int64_t>(1, rounds * workers));
+  const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
+  if (rounds <= kEvenRounds && even * params.row_size >= kColumnElements) target = std::min(target, even);
   const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
-  params.tile = aligned_tile(joint, target, 8);
+  params.tile = aligned_tile(joint, target, kLongestVector);
   set_flat_grid(op, joint, params.tile);
 }
 
