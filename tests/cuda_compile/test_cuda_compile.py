@@ -94,10 +94,16 @@ def test_compiles_without_spills(sources, name):
 
 
 @pytest.mark.parametrize(
-    ("plan", "tool"), [("pointwise_flat", "flat_values"), ("batch_stores", "batch_stores"), ("column", "columns")]
+    ("plan", "tool"),
+    [
+        ("pointwise_flat", "flat_values"),
+        ("batch_stores", "batch_stores"),
+        ("column", "columns"),
+        ("scatter_sum", "scatter_sums"),
+    ],
 )
 def test_values(sources, tmp_path, plan, tool):
-    """Generated programs on the host: vectors that end in the next row, stores of every batch, odd columns."""
+    """On the host: vectors that end in the next row, stores of every batch, odd columns, sums by index."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
     host, tool = Path(__file__).parent / "host", tmp_path / tool

@@ -31,6 +31,9 @@ struct Memory {
 };
 inline Memory memory;
 
+struct f16 {
+  unsigned short bits;
+};
 struct bf16 {
   unsigned short bits;
 };
@@ -74,6 +77,10 @@ void cast_vector(const T (&from)[V], R (&to)[V]) {
 }
 
 template <class S>
+void store_element(S* p, S value) {
+  if (memory.may_touch(p, sizeof(S), sizeof(S))) *p = value;
+}
+template <class S>
 S load_element(const S* p) {
   return memory.may_touch(p, sizeof(S), sizeof(S)) ? *p : S{};
 }
@@ -113,6 +120,10 @@ struct Task {
   const abi::Operand* operands;
   int first = 0, count = 1;
   const abi::Operand& operand(int i) const { return operands[i]; }
+  template <class S>
+  S* address(int i) const {
+    return reinterpret_cast<S*>(operands[i].offset);
+  }
 };
 struct Worker {
   struct {
@@ -166,13 +177,16 @@ struct NoRoots {};
 #ifndef ARK_HOST_THREADS
 #define ARK_HOST_THREADS 5
 #endif
-inline constexpr int kConsumerThreads = ARK_HOST_THREADS, kScratchBytes = kConsumerThreads * 256;
+inline constexpr int kConsumerThreads = ARK_HOST_THREADS, kConsumerWarps = kConsumerThreads / 32,
+                     kScratchBytes = kConsumerThreads * 112;  // as on the device
 struct Consumer {
   int number;
   std::barrier<>* barrier = nullptr;  // of the worker's threads
   unsigned char* memory = nullptr;
   Worker worker{};
   int thread() const { return number; }
+  int lane() const { return number % 32; }
+  int warp() const { return number / 32; }
   unsigned char* scratch() const { return memory; }
   void sync() const { barrier->arrive_and_wait(); }
   void wait_for_item(const Task&) const {}
