@@ -17,7 +17,7 @@ bool is_plain(const Program& program) {
   return std::all_of(program.instrs.begin(), program.instrs.end(), [](const Instr& in) {
     if (in.op == Opcode::kLoad) return in.a < 0 && in.b < 0 && in.c < 0;
     if (in.op == Opcode::kStore) return in.b < 0 && in.c < 0 && in.d < 0;
-    return in.op == Opcode::kConst || in.op == Opcode::kIndex ||
+    return in.op == Opcode::kConst || in.op == Opcode::kIndex || in.op == Opcode::kReduce ||
            (call_arity(in.op) > 0 && in.op != Opcode::kCheckIndex);
   });
 }

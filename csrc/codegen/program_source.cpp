@@ -34,6 +34,7 @@ class Printer : public ProgramAnalysis {
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
+    if (column_) print_column_loads();
     if (program_.kind == ProgramKind::kPointwise) print_transposed();
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
@@ -105,13 +106,23 @@ class Printer : public ProgramAnalysis {
   }
 
   // Epilogues of tiles reach their operands through contexts of their own (device/matmul/epilogue.cuh), and so do
-  // pointwise programs (device/program/pointwise_walk.cuh, pointwise_transposed.cuh) and rows that are kept
-  // (device/program/row_context.cuh).
+  // pointwise programs (device/program/pointwise_walk.cuh, pointwise_transposed.cuh), columns off alignment
+  // (device/program/column_slots.cuh) and rows that are kept (device/program/row_context.cuh).
   bool own_context() const {
-    return program_.kind == ProgramKind::kEpilogue || program_.kind == ProgramKind::kPointwise || form_ != nullptr;
+    return program_.kind == ProgramKind::kEpilogue || program_.kind == ProgramKind::kPointwise || column_ ||
+           form_ != nullptr;
   }
   const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
   const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
+
+  /// What a column program loads by vectors.
+  void print_column_loads() {
+    uint32_t loads = 0;
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load && !info_[i].scalar) loads |= 1u << (instr(i).operand & 31);
+    line(cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
+             "; static constexpr u32 kVectorLoads = ", loads, "u;"));
+  }
 
   /// Bytes of an element of each operand that goes through tiles of shared memory.
   void print_transposed() {

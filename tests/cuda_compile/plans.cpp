@@ -332,6 +332,17 @@ NamedPlan column_plan() {
     b.store(2, DType::kF64, b.reduce(ReduceOp::kProd, x, DType::kF64), true);
     p.ops.push_back(program_op(TaskKind::kColumn, add_program(p, b), "product"));
   }
+  for (const DType type : {DType::kBF16, DType::kF32, DType::kU8}) {
+    ProgramBuilder b(ProgramKind::kColumn, 2, 1, 2);
+    b.store(1, DType::kF32, b.reduce(ReduceOp::kSum, b.load(0, type)), true);
+    p.ops.push_back(program_op(TaskKind::kColumn, add_program(p, b), "sum"));
+  }
+  {  // types of several widths, columns of several rows
+    ProgramBuilder b(ProgramKind::kColumn, 3, 1, 4);
+    const int x = b.op(Opcode::kMul, b.load(0, DType::kBF16), b.load(1, DType::kF32));
+    b.store(3, DType::kF32, b.reduce(ReduceOp::kMax, b.op(Opcode::kAdd, x, b.load(2, DType::kBF16))), true);
+    p.ops.push_back(program_op(TaskKind::kColumn, add_program(p, b), "maximum"));
+  }
   return {"column", p};
 }
 

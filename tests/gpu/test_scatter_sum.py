@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 # rows of the table, terms, columns: both ways to share a tile among threads, whole and part vectors
 SIZES = [(2, 3840, 1024), (512, 3840, 1024), (50257, 1024, 768), (30522, 3840, 256), (1000, 77, 9), (5, 100000, 33)]
+SIZES += [(512, 3840, 1000), (4096, 20000, 136), (300, 50000, 72)]  # long lists of many rows
 
 
 def inputs(rows: int, terms: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -425,6 +425,18 @@ void test_split_grid() {
   expect_equal(f.step[0], int64_t{128 * 1024}, "bias gradient: a tile reads its row block");
 }
 
+/// Columns that make a few tiles more than there are workers: as many for each of them.
+void test_even_columns() {
+  Builder b = reduction(true, 50257, {512});
+  const planner::Draft draft = tiled(b);
+  expect_equal(draft.graph.ops.size(), size_t{1}, "wide table: one op");
+  const abi::OpRecord& record = draft.graph.ops[0].op.record;
+  const int64_t workers = planner::Options{}.machine.num_workers, tiles = planner::num_tiles(record);
+  const int64_t rounds = (tiles + workers - 1) / workers;
+  expect(tiles * 20 > rounds * workers * 19, cat("wide table: ", tiles, " tiles"));
+  expect_equal(record.params.program.tile % 8, abi::i64{0}, "wide table: whole vectors");
+}
+
 /// A long k for few tiles: parts of k side by side, then their sum and the epilogue (here with the columns 64 to the
 /// left and right).
 void test_split_k(int64_t k, bool pairs, bool splits) {
@@ -479,6 +491,7 @@ int main() {
   test_split(false, 2, {64, 1500}, true);
   test_split(false, 500, {1024}, false);  // rows enough
   test_split_grid();
+  test_even_columns();
   test_split_k(2048, false, true);
   test_split_k(2048, true, true);
   test_split_k(512, false, false);

@@ -1,8 +1,10 @@
 // kColumn: the first dimensions of the domain are reduced, the others kept. Tile = (split of the reduced range, block
 // of `tile` kept columns). Threads form lanes of V columns and groups that take the reduced elements in turn; the
-// groups' sums meet in shared memory in a fixed order. With several splits, the stores get coordinate x[0] = split (the
-// other reduced coordinates 0), so that stride[0] of a stored operand is the distance of partial results.
+// groups' sums meet in shared memory in a fixed order. Rows off alignment have slots (column_slots.cuh). With several
+// splits, the stores get coordinate x[0] = split (the other reduced coordinates 0), so that stride[0] of a stored operand
+// is the distance of partial results.
 #pragma once
+#include "device/program/column_slots.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -32,7 +34,7 @@ struct Column {
     i64 begin, end;
   };
 
-  /// Whole vectors, then the columns that are left of a row whose length is no multiple of V.
+  /// Whole vectors, then the columns that are left of a row whose length is no multiple of V; or slots of each row.
   template <class P, int V>
   static ARK_DEVICE void run_tile(Consumer& consumer, const Task& task, int tile) {
     const abi::OpRecord& r = *task.record;
@@ -43,7 +45,13 @@ struct Column {
     i64 whole = columns.begin;
     if constexpr (V > 1) {
       const i64 row = r.size[P::kDims - 1];
-      if (p.tile % V == 0 && (row % V == 0 || row == p.num_rows)) {
+      const bool divides = p.tile % V == 0 && (row % V == 0 || row == p.num_rows);
+      if constexpr (P::kPlain && P::kVectorLoads != 0) {
+        const ColumnHead<P, V> head(ProgramContext(task, p.first_operand, consumer.worker));
+        if (head.operand >= 0 && row >= 4 * V && !(divides && head.aligned))
+          return run_rows<P, V>(consumer, task, split, columns, head);
+      }
+      if (divides) {
         whole = columns.end - columns.end % V;
         run_columns<P, V>(consumer, task, split, {columns.begin, whole});
       }
@@ -54,7 +62,6 @@ struct Column {
   template <class P, int V>
   static ARK_DEVICE void run_columns(Consumer& consumer, const Task& task, i64 split, const Range& range) {
     using A = decltype(P::accumulator(Pass<0>{}));
-    constexpr int kReduce = P::kReduceDims;
     const abi::OpRecord& r = *task.record;
     const int operands = r.params.program.first_operand;
     const ProgramContext c(task, operands, consumer.worker), known(task, operands, consumer.worker, ~0u);
@@ -70,42 +77,99 @@ struct Column {
       const i64 column = start + lane * V;
       if (group < groups && column < columns) {
         A acc[V];
+        i32 x[P::kDims] = {};
+        unflatten<P::kReduceDims, P::kDims>(r, range.begin + column, x);
         // single elements: more of them; loads that ask how to be done: fewer copies of more code
         constexpr int kWanted = V == 1 ? P::kUnroll * P::kVector : P::kUnroll, kMost = V == 1 ? 8 : 4;
         constexpr int kAsking = kWanted < kMost ? kWanted : kMost;
         if (vectors)
-          sum_rows<P, V, P::kUnroll>(known, r, split, range.begin + column, group, groups, acc);
+          sum_rows<P, V, P::kUnroll>(known, r, split, x, group, groups, acc);
         else
-          sum_rows<P, V, kAsking>(c, r, split, range.begin + column, group, groups, acc);
+          sum_rows<P, V, kAsking>(c, r, split, x, group, groups, acc);
         ARK_EACH sums[group * lanes * V + lane * V + i] = acc[i];
       }
-      consumer.sync();
-#pragma unroll 1
-      for (int k = consumer.thread(); k < lanes * V; k += kConsumerThreads) {
-        if (start + k >= columns) continue;
-        A total = sums[k];
-#pragma unroll 4
-        for (int g = 1; g < groups; ++g) total.merge(sums[g * lanes * V + k]);
-        typename P::Uniform u{};
-        P::finish(total, u);
-        i32 x[P::kDims] = {};
-        unflatten<kReduce, P::kDims>(r, range.begin + start + k, x);
-        x[0] = split;
-        if constexpr (P::kUniformStores) P::uniform_stores(c, x, u);
-      }
-      consumer.sync();  // before the sums are overwritten
+      const i64 count = min(columns - start, static_cast<i64>(lanes) * V);
+      merge_groups<P>(consumer, c, split, {range.begin + start, range.begin + start + count}, sums, lanes * V, groups);
     }
   }
 
-  /// The reduced elements `group`, group + groups, ... of the split, for V columns; kDepth vectors in flight.
-  template <class P, int V, int kDepth, class A>
-  static ARK_DEVICE void sum_rows(const ProgramContext& c, const abi::OpRecord& r, i64 split, i64 column, int group,
+  /// Columns of several rows, row by row.
+  template <class P, int V>
+  static ARK_DEVICE void run_rows(Consumer& consumer, const Task& task, i64 split, const Range& range,
+                                  const ColumnHead<P, V>& head) {
+    const i64 row = task.record->size[P::kDims - 1];
+#pragma unroll 1
+    for (i64 begin = range.begin; begin < range.end;) {
+      const i64 end = min(range.end, (begin / row + 1) * row);
+      run_slots<P, V>(consumer, task, split, {begin, end}, head);
+      begin = end;
+    }
+  }
+
+  /// Columns of one row.
+  template <class P, int V>
+  static ARK_DEVICE void run_slots(Consumer& consumer, const Task& task, i64 split, const Range& range,
+                                   const ColumnHead<P, V>& head) {
+    using A = decltype(P::accumulator(Pass<0>{}));
+    constexpr int kAsking = P::kUnroll < 4 ? P::kUnroll : 4;
+    const abi::OpRecord& r = *task.record;
+    const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
+    const int columns = static_cast<int>(range.end - range.begin);
+    const abi::ColumnSlots s = abi::column_slots(columns, V, head.period, kConsumerThreads);
+    const int lane = consumer.thread() % s.lanes, group = consumer.thread() / s.lanes;
+    A* sums = reinterpret_cast<A*>(consumer.scratch());  // [group][s.columns]
+#pragma unroll 1
+    for (int start = 0; start < columns; start += s.columns) {
+      const int count = min(columns - start, s.columns);
+      i32 x[P::kDims] = {};
+      unflatten<P::kReduceDims, P::kDims>(r, range.begin + start, x);
+      unflatten<0, P::kReduceDims>(r, split * r.params.program.split + group, x);
+      const int at = lane * V - head.phase(c, x), low = max(0, -at), high = min(V, count - at);
+      if (group < s.groups && low < high) {
+        A acc[V];
+        x[P::kDims - 1] += at;
+        if (head.all_together())
+          sum_rows<P, V, P::kUnroll>(ColumnSlotContext<true>(c, head.together, low, high), r, split, x, group, s.groups,
+                                     acc);
+        else
+          sum_rows<P, V, kAsking>(ColumnSlotContext<false>(c, head.together, low, high), r, split, x, group, s.groups,
+                                  acc);
+        ARK_EACH if (i >= low && i < high) sums[group * s.columns + at + i] = acc[i];
+      }
+      merge_groups<P>(consumer, c, split, {range.begin + start, range.begin + start + count}, sums, s.columns,
+                      s.groups);
+    }
+  }
+
+  /// Adds the groups' sums (`width` of each) in order, and stores those of the columns.
+  template <class P, class A>
+  static ARK_DEVICE void merge_groups(Consumer& consumer, const ProgramContext& c, i64 split, const Range& columns,
+                                      const A* sums, int width, int groups) {
+    const int count = static_cast<int>(columns.end - columns.begin);
+    consumer.sync();
+#pragma unroll 1
+    for (int k = consumer.thread(); k < count; k += kConsumerThreads) {
+      A total = sums[k];
+#pragma unroll 4
+      for (int g = 1; g < groups; ++g) total.merge(sums[g * width + k]);
+      typename P::Uniform u{};
+      P::finish(total, u);
+      i32 x[P::kDims] = {};
+      unflatten<P::kReduceDims, P::kDims>(*c.task.record, columns.begin + k, x);
+      x[0] = split;
+      if constexpr (P::kUniformStores) P::uniform_stores(c, x, u);
+    }
+    consumer.sync();  // before the sums are overwritten
+  }
+
+  /// The reduced elements `group`, group + groups, ... of the split, for the V columns at the kept coordinates of x;
+  /// kDepth vectors in flight.
+  template <class P, int V, int kDepth, class Context, class A>
+  static ARK_DEVICE void sum_rows(const Context& c, const abi::OpRecord& r, i64 split, i32 (&x)[P::kDims], int group,
                                   int groups, A (&acc)[V]) {
     constexpr int kReduce = P::kReduceDims;
     const abi::ProgramParams& p = r.params.program;
     const i64 first = split * p.split, last = min(p.row_size, first + p.split);
-    i32 x[P::kDims] = {};
-    unflatten<kReduce, P::kDims>(r, column, x);
     ARK_EACH acc[i].start();
     const typename P::Uniform u{};
 #pragma unroll 1

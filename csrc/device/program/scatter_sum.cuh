@@ -1,10 +1,11 @@
 // kScatterSum: a tile's rows, each the sum of the source's rows whose index names it. The threads look through all
-// indices, 1024 at a time, and list the terms of the tile's rows in their order in shared memory. `lanes` threads add a
-// row, a vector of its columns each; where the tile has fewer rows than there are such groups, several groups share a
-// row's terms (every so many places of the list) and are added in order. Which groups add what depends on the indices
-// and the tiles alone, so that results have the same bits in every run of a plan.
+// indices, 1024 at a time, list the terms of the tile's rows in shared memory, and sort the list by row, in its order
+// (scatter_list.cuh). `lanes` threads add a row's terms, a vector of its columns each; where the tile has fewer rows than
+// there are such groups, several groups share a row's terms (every so many of them) and are added in order. Which groups
+// add what depends on the indices and the tiles alone, so that results have the same bits in every run of a plan.
 #pragma once
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
+#include "device/program/scatter_list.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -52,15 +53,8 @@ struct ScatterSum {
   struct Tile {
     using X = abi::ScatterSumOperand;
     using T = decltype(widen(S{}));
-    static constexpr int kAhead = 4;  // indices of a thread under way
-    static constexpr int kMostTerms = 2 * kAhead * kConsumerThreads, kUnroll = 8;
-    static_assert(kMostTerms == abi::kScatterMostTerms);
-    struct Term {
-      i32 number, row;  // of the source, and in the tile
-    };
-    static constexpr int kCountBytes = 2 * kAhead * kConsumerWarps * 4,
-                         kTermBytes = kMostTerms * static_cast<int>(sizeof(Term));
-    static_assert(kCountBytes + kTermBytes + kConsumerThreads * V * static_cast<int>(sizeof(T)) <= kScratchBytes);
+    static constexpr int kUnroll = 8;
+    static_assert(kConsumerThreads * V * static_cast<int>(sizeof(T)) <= ScatterList::kPartBytes);
 
     const Consumer& consumer;
     const Task& task;
@@ -73,9 +67,14 @@ struct ScatterSum {
     int groups, lane, group;
     int column;  // the thread's first one
     bool has_columns;
+    ScatterList terms;
 
     ARK_DEVICE Tile(const Consumer& c, const Task& of, int tile)
-        : consumer(c), task(of), p(of.record->params.scatter_sum), source(of.operand(X::kSource)) {
+        : consumer(c),
+          task(of),
+          p(of.record->params.scatter_sum),
+          source(of.operand(X::kSource)),
+          terms(c, of, tile / of.record->grid[1] * of.record->params.scatter_sum.tile_rows) {
       const int c1 = tile % of.record->grid[1], c0 = tile / of.record->grid[1];
       first_row = c0 * p.tile_rows;
       rows = min(p.tile_rows, p.rows - first_row);
@@ -97,7 +96,8 @@ struct ScatterSum {
       int span = p.tile_rows;
 #pragma unroll 1
       for (int row = 0; row < rows;) {
-        int from = 0, count = list(row, row + span, from);
+        int from = 0;
+        terms.list(row, row + span, from);
         if (from < p.terms && span > turn) {
           span /= 2;
           consumer.sync();
@@ -106,11 +106,11 @@ struct ScatterSum {
 #pragma unroll 1
         for (const int end = min(row + span, rows); row < end; row += turn) {
           T sum[V] = {};
-          add(count, row, turn, sum);
+          add(row, turn, sum);
           while (from < p.terms) {
             consumer.sync();
-            count = list(row, row + turn, from);
-            add(count, row, turn, sum);
+            terms.list(row, row + turn, from);
+            add(row, turn, sum);
           }
           finish(row, turn, sum);
         }
@@ -120,74 +120,24 @@ struct ScatterSum {
     }
 
    private:
-    ARK_DEVICE Term* terms() const { return reinterpret_cast<Term*>(consumer.scratch() + kCountBytes); }
-    ARK_DEVICE T* parts() const { return reinterpret_cast<T*>(consumer.scratch() + kCountBytes + kTermBytes); }
-
-    ARK_DEVICE i64 index(int t) const {
-      const i64 stride = task.operand(X::kIndex).stride[0];
-      return p.index_dtype == kTypeI64 ? load_element(task.template address<i64>(X::kIndex) + t * stride)
-                                       : load_element(task.template address<i32>(X::kIndex) + t * stride);
-    }
-
-    /// Lists the terms of the tile's rows [begin, end) from number `from` on, in their order, as long as there is room
-    /// for those of another turn, and moves `from` behind what was looked at.
-    ARK_DEVICE int list(int begin, int end, int& from) const {
-      constexpr int kStep = kAhead * kConsumerThreads;
-      int count = 0;
-#pragma unroll 1
-      for (; from < p.terms && count + kStep <= kMostTerms; from += kStep) {
-        i64 named[kAhead];
-        u32 ballot[kAhead];
-#pragma unroll
-        for (int u = 0; u < kAhead; ++u) {
-          const int t = from + u * kConsumerThreads + consumer.thread();
-          named[u] = t < p.terms ? index(t) : -1;
-        }
-        // the last turn's counts may still be read
-        int* counts = reinterpret_cast<int*>(consumer.scratch()) + from / kStep % 2 * kAhead * kConsumerWarps;
-#pragma unroll
-        for (int u = 0; u < kAhead; ++u) {
-          const i64 row = named[u] - first_row;
-          ballot[u] = __ballot_sync(~0u, named[u] >= 0 && row >= begin && row < end && named[u] != p.without);
-          if (consumer.lane() == 0) counts[u * kConsumerWarps + consumer.warp()] = __popc(ballot[u]);
-        }
-        consumer.sync();
-#pragma unroll
-        for (int u = 0; u < kAhead; ++u) {
-          int before = count;
-#pragma unroll
-          for (int w = 0; w < kConsumerWarps; ++w) {
-            const int n = counts[u * kConsumerWarps + w];
-            before += w < consumer.warp() ? n : 0;
-            count += n;
-          }
-          if ((ballot[u] >> consumer.lane() & 1) != 0)
-            terms()[before + __popc(ballot[u] & ((1u << consumer.lane()) - 1))] = {
-                from + u * kConsumerThreads + consumer.thread(), static_cast<i32>(named[u] - first_row)};
-        }
-      }
-      consumer.sync();
-      return count;
-    }
+    ARK_DEVICE T* parts() const { return reinterpret_cast<T*>(terms.parts()); }
 
     /// Adds the listed terms of the thread's row, `turn` rows from `row` on being worked on.
-    ARK_DEVICE void add(int count, int row, int turn, T (&sum)[V]) const {
+    ARK_DEVICE void add(int row, int turn, T (&sum)[V]) const {
       const int shares = groups / turn, own = row + group / shares;
-      if (!has_columns) return;
+      if (!has_columns || terms.count == 0 || own >= rows) return;
+      const int end = terms.end(own);
 #pragma unroll 1
-      for (int first = group % shares; first < count; first += shares * kUnroll) {
+      for (int first = terms.begin(own) + group % shares; first < end; first += shares * kUnroll) {
         Vec<S, V> x[kUnroll];
-        bool mine[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const int at = first + u * shares;
-          const Term term = terms()[min(at, count - 1)];
-          mine[u] = at < count && term.row == own;
-          if (mine[u]) load(origin + term.number * source.stride[0], x[u]);
+          if (at < end) load(origin + terms.number(at) * source.stride[0], x[u]);
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-          if (mine[u]) {
+          if (first + u * shares < end) {
             ARK_EACH sum[i] = sum[i] + widen(x[u].v[i]);
           }
         }

@@ -20,6 +20,7 @@
 #include "planner/tile/split_heads.h"
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
+#include "planner/tile/tile_scatter_sum.h"
 
 namespace ark::planner {
 namespace {
@@ -78,6 +79,8 @@ constexpr int64_t kRowElements = 32768;  // of a tile of rows
 constexpr int64_t kShortRow = 640, kMostShortRows = 256, kShortRowElements = 65536, kTileCostElements = 8192;
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kLongestVector = 8;
+// Columns of a tile that reads few lines twice; beyond so many tiles a worker, what the last one leaves idle is little.
+constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
 // Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096 on
 // (not shorter ones: larger sizes of the same graph would need another kernel, or run in that of few rows).
 constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
@@ -195,8 +198,13 @@ void tile_column(FusedOp& op, const Options& options) {
   auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
   while (target < 256 && (columns / (target * 2) >= workers / 2 || elements() <= kColumnElements)) target *= 2;
   while (columns / (target * 2) >= workers && elements() <= 4 * kColumnElements) target *= 2;
+  // As many tiles for every worker, where narrower ones give each one more.
+  const int64_t rounds = ceil_div(ceil_div(columns, target), workers);
+  const int64_t share = ceil_div(columns, std::max<int64_t>(1, rounds * workers));
+  const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
+  if (rounds <= kEvenRounds && even * params.row_size >= kColumnElements) target = std::min(target, even);
   const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
-  params.tile = aligned_tile(joint, target, 8);
+  params.tile = aligned_tile(joint, target, kLongestVector);
   set_flat_grid(op, joint, params.tile);
 }
 
@@ -361,39 +369,6 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) 
   if (kind == TaskKind::kRow) return tile_row(op, options);
   if (kind == TaskKind::kColumn) return tile_column(op, options);
   tile_pointwise(op, graph, options);
-}
-
-/// Tiles that give every worker a few where there are so many rows, by as few threads along a row as that takes. A row's
-/// terms are shared by the threads that have no row of their own. A tile's list should hold its terms, if these are
-/// spread evenly. Every tile looks at all indices, which is no way to add many to many: sorting is.
-void tile_scatter_sum(FusedOp& op, const Options& options) {
-  using X = abi::ScatterSumOperand;
-  constexpr int64_t kTilesPerWorker = 2, kThreads = 256, kStep = 1024;
-  constexpr int64_t kMostListed = 700, kMostSteps = 4000;  // of a tile on average; of a worker (reckoned)
-  abi::ScatterSumParams& p = op.op.record.params.scatter_sum;
-  const int64_t most = 16 / size_bytes(static_cast<DType>(p.dtype));
-  const auto whole = [&](int operand) {
-    const abi::Operand& x = op.op.operands[static_cast<size_t>(operand)];
-    const auto even = [&](int64_t n) { return n % most == 0; };
-    return x.slot == abi::kNoSlot || (x.stride[1] == 1 && even(x.offset) && even(x.stride[0]));
-  };
-  p.vector = static_cast<int>(whole(X::kSource) && whole(X::kOut) && p.columns % most == 0 ? most : 1);
-  const int64_t wanted = kTilesPerWorker * options.machine.num_workers;
-  const auto blocks = [&](int lanes) { return ceil_div(p.columns, int64_t{lanes} * p.vector); };
-  const int64_t rows_at_once = kThreads / abi::kScatterLanes;
-  const bool few = ceil_div(p.rows, rows_at_once) * blocks(abi::kScatterLanes) < wanted;
-  p.lanes = few ? abi::kScatterFewLanes : abi::kScatterLanes;
-  const auto fits = [&](int64_t rows) {
-    const bool listed = rows * p.lanes <= kThreads || rows * p.terms <= kMostListed * p.rows;
-    return rows <= abi::kScatterMostRows && listed && ceil_div(p.rows, rows) * blocks(p.lanes) >= wanted;
-  };
-  p.tile_rows = 1;
-  while (fits(2 * int64_t{p.tile_rows})) p.tile_rows *= 2;
-  const int64_t tiles = ceil_div(p.rows, p.tile_rows) * blocks(p.lanes);
-  const int64_t steps = ceil_div(tiles, options.machine.num_workers) * ceil_div(p.terms, kStep);
-  check_node(steps <= kMostSteps, op.op.node, "sum by index '", op.op.name, "' of ", p.terms, " rows into ", p.rows,
-             " (native where workers look at few of the indices: ", steps, " steps of ", kStep, ", at most ",
-             kMostSteps, ")");
 }
 
 /// Rows whose vectors of 16 bytes are aligned are read by them.

@@ -2,6 +2,7 @@
 // Accesses outside the operands and off alignment are noted.
 #pragma once
 #include <algorithm>
+#include <barrier>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -24,8 +25,9 @@ struct Memory {
     const u64 at = reinterpret_cast<u64>(p);
     const bool inside = std::any_of(ranges.begin(), ranges.end(),
                                     [&](const auto& r) { return at >= r.first && at + bytes <= r.second; });
-    fine = fine && inside && at % alignment == 0;
-    return fine;
+    const bool allowed = inside && at % alignment == 0;
+    if (!allowed) fine = false;
+    return allowed;
   }
   /// Aligned words that have something of an operand.
   bool may_load(const void* p, size_t bytes) {
@@ -38,6 +40,9 @@ struct Memory {
 };
 inline Memory memory;
 
+struct f16 {
+  unsigned short bits;
+};
 struct bf16 {
   unsigned short bits;
 };
@@ -80,6 +85,10 @@ void cast_vector(const T (&from)[V], R (&to)[V]) {
   ARK_EACH to[i] = widen(narrow<S>(from[i]));
 }
 
+template <class S>
+void store_element(S* p, S value) {
+  if (memory.may_touch(p, sizeof(S), sizeof(S))) *p = value;
+}
 template <class S>
 S load_element(const S* p) {
   return memory.may_touch(p, sizeof(S), sizeof(S)) ? *p : S{};
@@ -128,6 +137,12 @@ inline float relu(float a) { return a > 0 ? a : 0; }
 struct Task {
   const abi::OpRecord* record;
   const abi::Operand* operands;
+  int first = 0, count = 1;
+  const abi::Operand& operand(int i) const { return operands[i]; }
+  template <class S>
+  S* address(int i) const {
+    return reinterpret_cast<S*>(operands[i].offset);
+  }
 };
 struct Worker {
   struct {
@@ -138,6 +153,8 @@ struct ProgramContext {
   inline static Worker worker;
   const Task& task;
   i32 further = 0;
+  ProgramContext(const Task& of) : task(of) {}
+  ProgramContext(const Task& of, int, const Worker&, u32 = 0) : task(of) {}
   const abi::Operand& operand(int i) const { return task.operands[i]; }
 };
 template <int kDims>
@@ -146,6 +163,12 @@ i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
   for (int d = 0; d < kDims; ++d) at += x[d] * o.stride[d];
   return at;
 }
+template <int kDims>
+i64 vector_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
+  return element_offset(o, x) + (1 - o.stride[kDims - 1]) * x[kDims - 1];
+}
+template <class S, int kElements>
+inline constexpr int kTogether = kElements * sizeof(S) > 16 ? 16 / sizeof(S) : kElements;
 template <class S, int kDims>
 S* element_at(const ProgramContext& c, int number, const i32 (&x)[kDims]) {
   const abi::Operand& o = c.operand(number);
@@ -169,11 +192,33 @@ void store_run(const ProgramContext& c, int number, const i32 (&x)[kDims], i64, 
 }
 struct NoRoots {};
 
-inline constexpr int kConsumerThreads = 5;
+#ifndef ARK_HOST_THREADS
+#define ARK_HOST_THREADS 5
+#endif
+inline constexpr int kConsumerThreads = ARK_HOST_THREADS, kConsumerWarps = kConsumerThreads / 32,
+                     kScratchBytes = kConsumerThreads * 112;  // as on the device
 struct Consumer {
   int number;
+  std::barrier<>* barrier = nullptr;  // of the worker's threads
+  unsigned char* memory = nullptr;
+  Worker worker{};
   int thread() const { return number; }
+  int lane() const { return number % 32; }
+  int warp() const { return number / 32; }
+  unsigned char* scratch() const { return memory; }
+  void sync() const { barrier->arrive_and_wait(); }
+  void wait_for_item(const Task&) const {}
 };
+struct Loader {};
+template <int kPass>
+struct Pass {};
+struct NoSink {};
+template <int V>
+bool all_vectors(const Task& task, int first, int count) {
+  bool all = true;
+  for (int i = first; i < first + count; ++i) all = all && task.operand(i).vector >= V;
+  return all;
+}
 template <int kValue>
 struct Number {
   static constexpr int value = kValue;

@@ -1,0 +1,45 @@
+// Slots of columns whose rows begin anywhere between aligned addresses (device/program/column_slots.cuh): the index
+// arithmetic that device code shares with this test. Every element has one thread, whose slot is aligned in all its rows.
+#include <algorithm>
+#include <vector>
+
+#include "device/abi/column_slots.h"
+#include "support/check.h"
+
+using namespace ark;
+
+namespace {
+
+constexpr int kThreads = 256;
+
+void every_element_once(int rows, int columns, int length, int stride, int offset) {
+  const int period = abi::alignment_period(stride & (length - 1), length);
+  const abi::ColumnSlots s = abi::column_slots(columns, length, period, kThreads);
+  EXPECT(period <= length && s.groups > 0 && s.groups % period == 0 && s.lanes * s.groups <= kThreads);
+  EXPECT(s.columns % length == 0 && s.columns * s.groups <= kThreads * length);  // sums have room
+  std::vector<int> met(static_cast<size_t>(rows) * static_cast<size_t>(columns));
+  for (int start = 0; start < columns; start += s.columns) {
+    const int count = std::min(s.columns, columns - start);
+    for (int thread = 0; thread < s.lanes * s.groups; ++thread) {
+      const int lane = thread % s.lanes, group = thread / s.lanes;
+      const int at = lane * length - ((offset + group * stride + start) & (length - 1));
+      const int low = std::max(0, -at), high = std::min(length, count - at);
+      for (int row = group; row < rows && low < high; row += s.groups) {
+        EXPECT((offset + row * stride + start + at) % length == 0);
+        for (int i = low; i < high; ++i) ++met[static_cast<size_t>(row * columns + start + at + i)];
+      }
+    }
+  }
+  EXPECT(std::all_of(met.begin(), met.end(), [](int times) { return times == 1; }));
+}
+
+}  // namespace
+
+int main() {
+  for (const int length : {2, 4, 8})
+    for (int stride = 600; stride < 600 + length; ++stride)
+      for (int offset = 0; offset < length; ++offset)
+        for (const int columns : {1, 7, 31, 32, 192, 247, 248, 249, 256, 600})
+          every_element_once(33, columns, length, stride, offset);
+  return test::result("column slots");
+}

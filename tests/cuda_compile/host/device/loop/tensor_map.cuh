@@ -1,0 +1,3 @@
+#pragma once
+#include "device/abi/roles.h"
+#include "device/program/support.cuh"
