@@ -37,9 +37,9 @@ struct Case {
   bool moves_together = true;                                // what is written
 };
 
-template <class P>
+template <class P, int R>
 class Item {
-  static constexpr int kSize = P::kTransposedBytes, kLast = P::kDims - 1, V = P::kVector, R = block_rows<P>();
+  static constexpr int kSize = P::kTransposedBytes, kLast = P::kDims - 1, V = P::kVector;
   static constexpr i64 kBase = 4096;  // address of memory_[0]
   static constexpr int kRowWords = (V * kSize + 3) / 4;
   using Columns = BlockColumns<kSize, V, R>;
@@ -69,12 +69,9 @@ class Item {
     seen_.assign(static_cast<size_t>(total_), 0);
     const BlockPlaces<P, R, FakeContext> places(context_, c_.begin, c_.end);
     for (i32 warp = 0; warp < kWarps; ++warp) {
-      i32 unit = warp;
-      const i32 rows = static_cast<i32>(c_.sizes[kLast - 1]);
-      for (StripWalk strip(c_.begin, c_.end, rows, places.strip_rows()); !strip.done(); strip.next()) {
-        for (; unit < places.units; unit += kWarps) take(places, strip, unit);
-        unit -= places.units;
-      }
+      const StripWalk strip(c_.begin, c_.end, static_cast<i32>(c_.sizes[kLast - 1]), places.strip_rows());
+      for (UnitWalk walk(strip, warp, places.units, kWarps); !walk.done(); walk.next())
+        take(places, walk.strip, walk.unit);
     }
     const i64 size = c_.sizes[kLast];
     for (i64 e = 0; e < total_; ++e)
@@ -157,9 +154,11 @@ class Item {
   bool fine_ = true;
 };
 
+/// By blocks as they are, and by the larger ones that device/program/whole_blocks.cuh takes.
 template <class P>
 i64 check(const Case& c) {
-  const i64 result = Item<P>(c).run();
+  constexpr int R = block_rows<P>();
+  const i64 result = std::min(Item<P, R>(c).run(), Item<P, 2 * R>(c).run());
   std::string text = cat(P::kTransposedBytes, " bytes, vectors of ", P::kVector, ", rows ", c.begin, " to ", c.end,
                          ", offset ", c.offset, ", pitch ", c.pitch, ", phase ", c.phase, ", sizes");
   for (size_t d = 0; d < c.sizes.size(); ++d) text += cat(" ", c.sizes[d], " / ", c.strides[d]);

@@ -105,7 +105,7 @@ struct WarpTile {
       if constexpr ((kPlain >> i.value & 1) != 0) {
         const abi::Operand& o = operand<i.value>();
         const bool spread = (Program::kStores >> i.value & 1) == 0 && o.stride[2] == 0;
-        fits = fits && (spread || o.vector >= min(V, 16 / element_bytes(o.dtype))) &&
+        fits = fits && (spread || o.vector >= moved_at_once<V>(o.dtype)) &&
                (o.stride[1] + (1 << 27)) >> 28 == 0;  // a row in bytes fits 32 bits
       }
     });

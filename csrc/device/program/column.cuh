@@ -47,9 +47,11 @@ struct Column {
       const i64 row = r.size[P::kDims - 1];
       const bool divides = p.tile % V == 0 && (row % V == 0 || row == p.num_rows);
       if constexpr (P::kPlain && P::kVectorLoads != 0) {
-        const ColumnHead<P, V> head(ProgramContext(task, p.first_operand, consumer.worker));
-        if (head.operand >= 0 && row >= 4 * V && !(divides && head.aligned))
-          return run_rows<P, V>(consumer, task, split, columns, head);
+        if (row >= 4 * V && !(divides && all_vectors<V>(task, p.first_operand, P::kNumOperands))) {
+          const ColumnHead<P, V> head(ProgramContext(task, p.first_operand, consumer.worker));
+          if (head.operand >= 0 && !(divides && head.aligned))
+            return run_rows<P, V>(consumer, task, split, columns, head);
+        }
       }
       if (divides) {
         whole = columns.end - columns.end % V;

@@ -99,7 +99,7 @@ struct ColumnHead {
   }
 
  private:
-  static ARK_DEVICE i64 place(const abi::Operand& o) { return o.offset / element_bytes(o.dtype); }
+  static ARK_DEVICE i64 place(const abi::Operand& o) { return o.offset >> element_shift(o.dtype); }
   static ARK_DEVICE bool is_like(const abi::OpRecord& r, const abi::Operand& o, const abi::Operand& head) {
     i64 apart = place(o) - place(head);
 #pragma unroll 1

@@ -71,7 +71,7 @@ struct FlatRange {
     if (total > kMost) return;
     const i32 row = static_cast<i32>(c.task.record->size[P::kDims - 1]);
     const abi::Operand& head = c.operand(P::kFlatHead);
-    const i64 place = head.offset / element_bytes(head.dtype);
+    const i64 place = head.offset >> element_shift(head.dtype);
     low = static_cast<i32>(begin + (-(place + begin) & (V - 1)));
     bool aligned = row >= V;
 #pragma unroll

@@ -33,7 +33,7 @@ ARK_DEVICE bool all_vectors(const Task& task, int first, int count) {
   bool all = true;
   for (int i = first; i < first + count; ++i) {
     const abi::Operand& o = task.operand(i);
-    if (o.slot != abi::kNoSlot) all = all && o.vector >= min(V, 16 / element_bytes(o.dtype));
+    if (o.slot != abi::kNoSlot) all = all && o.vector >= moved_at_once<V>(o.dtype);
   }
   return all;
 }

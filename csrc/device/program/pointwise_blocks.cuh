@@ -4,18 +4,9 @@
 // with the help of the next lane's block (transposed_blocks.cuh).
 #pragma once
 #include "device/program/pointwise_row_walk.cuh"
-#include "device/program/transposed_blocks.cuh"
-#include "device/program/turned_block.cuh"
+#include "device/program/whole_blocks.cuh"
 
 namespace ark::device {
-
-/// A type of so many bytes.
-template <int kSize>
-struct ElementOf {
-  struct type {
-    unsigned char bytes[kSize];
-  };
-};
 
 /// Loads what lies in no block.
 template <class P, int R>
@@ -52,17 +43,6 @@ ARK_DEVICE void load_operand(const OfBlock<P, R>& b, int number, const i32 (&)[k
   }
 }
 
-/// Loads of pieces. The compiler would otherwise use one before it asks for the next, to save registers.
-struct FetchPieces {
-  template <int kWords>
-  ARK_DEVICE void operator()(u64 address, u32 (&words)[kWords]) const {
-    const auto raw = load_global<4 * kWords>(reinterpret_cast<const void*>(address));
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) words[w] = raw.w[w];
-  }
-  ARK_DEVICE void all_asked() const { __syncwarp(); }
-};
-
 /// Programs whose blocks leave room in the registers, and whose rows are few enough copies of code.
 template <class P>
 constexpr ARK_DEVICE bool has_blocks() {
@@ -92,13 +72,15 @@ class PointwiseBlocks {
         places_(c, first_, last_) {}
 
   ARK_DEVICE void run() const {
-    i32 unit = consumer_.warp();
-    const i32 rows = static_cast<i32>(context_.task.record->size[kLast - 1]);
-    for (StripWalk strip(first_, last_, rows, places_.strip_rows()); !strip.done(); strip.next()) {
-#pragma unroll 1
-      for (; unit < places_.units; unit += kConsumerWarps) take(strip, places_.column(unit, consumer_.lane()));
-      unit -= places_.units;
+    if constexpr (WholeBlocks<P>::kServes) {
+      const WholeBlocks<P> whole(consumer_, context_, first_, last_);
+      if (whole.serve(active_)) return whole.run();
     }
+    const i32 rows = static_cast<i32>(context_.task.record->size[kLast - 1]);
+    UnitWalk walk(StripWalk(first_, last_, rows, places_.strip_rows()), consumer_.warp(), places_.units,
+                  kConsumerWarps);
+#pragma unroll 1
+    for (; !walk.done(); walk.next()) take(walk.strip, places_.column(walk.unit, consumer_.lane()));
   }
 
  private:

@@ -35,7 +35,7 @@ struct PointwiseRows {
     p.low = static_cast<i32>(max(begin - start, static_cast<i64>(0)));
     p.high = static_cast<i32>(min(end - start, static_cast<i64>(row)));
     const abi::Operand& o = c.operand(head);
-    i64 place = o.offset / element_bytes(o.dtype) + p.low;
+    i64 place = (o.offset >> element_shift(o.dtype)) + p.low;
 #pragma unroll
     for (int d = 0; d + 1 < P::kDims; ++d) place += static_cast<i64>(x[d]) * static_cast<i32>(o.stride[d]);
     p.vectors = min(p.low + (static_cast<i32>(-place) & (V - 1)), p.high);
@@ -44,15 +44,19 @@ struct PointwiseRows {
   }
 };
 
+/// Operands are asked side by side, many of them one after another.
+template <class P>
+inline constexpr int kAskedAtOnce = P::kNumOperands > 0 && P::kNumOperands <= 8 ? P::kNumOperands : 1;
+
 /// The narrowest operand that moves by vectors of V: where it is aligned all of them are; -1: none.
 template <class P, int V, class Context>
 ARK_DEVICE int head_operand(const Context& c) {
   int head = -1, narrowest = 16;
-#pragma unroll 1
+#pragma unroll(kAskedAtOnce<P>)
   for (int i = 0; i < P::kNumOperands; ++i) {
     const abi::Operand& o = c.operand(i);
     const int bytes = element_bytes(o.dtype);
-    if (o.slot == abi::kNoSlot || o.stride[P::kDims - 1] != 1 || o.vector < min(V, 16 / bytes)) continue;
+    if (o.slot == abi::kNoSlot || o.stride[P::kDims - 1] != 1 || o.vector < moved_at_once<V>(o.dtype)) continue;
     if (bytes < narrowest) head = i, narrowest = bytes;
   }
   return head;
@@ -62,7 +66,7 @@ ARK_DEVICE int head_operand(const Context& c) {
 template <class P, int V, class Context>
 ARK_DEVICE bool aligned_rows(const Context& c, int operand) {
   const abi::Operand& o = c.operand(operand);
-  i64 steps = o.offset / element_bytes(o.dtype);
+  i64 steps = o.offset >> element_shift(o.dtype);
 #pragma unroll
   for (int d = 0; d + 1 < P::kDims; ++d)
     if (c.task.record->size[d] > 1) steps |= o.stride[d];
@@ -73,11 +77,11 @@ ARK_DEVICE bool aligned_rows(const Context& c, int operand) {
 template <class P, int V, class Context>
 ARK_DEVICE bool has_shifted(const Context& c) {
   bool shifted = false;
-#pragma unroll 1
+#pragma unroll(kAskedAtOnce<P>)
   for (int i = 0; i < P::kNumOperands; ++i) {
     const abi::Operand& o = c.operand(i);
-    shifted = shifted ||
-              (o.slot != abi::kNoSlot && o.stride[P::kDims - 1] == 1 && o.vector < min(V, 16 / element_bytes(o.dtype)));
+    shifted =
+        shifted || (o.slot != abi::kNoSlot && o.stride[P::kDims - 1] == 1 && o.vector < moved_at_once<V>(o.dtype));
   }
   return shifted;
 }
@@ -106,7 +110,8 @@ struct PointwisePlaces {
       whole = end - (end - begin) % V;
     } else if constexpr (P::kFreeRows) {
       by_rows = row >= 4 * V && head >= 0;
-      if (by_rows) rows.start(head);
+      if (by_rows && shifts) rows.head = head;
+      if (by_rows && !shifts) rows.start(head);
     }
   }
   /// Vectors are somewhere else's matter (pointwise_flat.cuh), and so are the elements [from, to) in them.

@@ -24,18 +24,21 @@ struct VectorContext : ProgramContext {
     for (int i = 0; i < P::kNumOperands; ++i) {
       const abi::Operand& o = operand(i);
       base[i] = o.offset;
-      if (o.vector >= min(P::kVector, 16 / element_bytes(o.dtype))) together |= 1u << i;
+      if (o.vector >= moved_at_once<P::kVector>(o.dtype)) together |= 1u << i;
 #pragma unroll
       for (int d = 0; d < P::kDims; ++d) stride[i][d] = static_cast<i32>(o.stride[d]);
     }
   }
-  /// Element at x of operand i.
+  /// Elements from operand i's first to the one at x.
+  ARK_DEVICE i64 place(int i, const i32 (&x)[P::kDims]) const {
+    i64 elements = 0;
+#pragma unroll
+    for (int d = 0; d < P::kDims; ++d) elements = multiply_add_wide(x[d], stride[i][d], elements);
+    return elements;
+  }
   template <class S>
   ARK_DEVICE S* at(int i, const i32 (&x)[P::kDims]) const {
-    i64 place = 0;
-#pragma unroll
-    for (int d = 0; d < P::kDims; ++d) place = multiply_add_wide(x[d], stride[i][d], place);
-    return reinterpret_cast<S*>(base[i]) + place;
+    return reinterpret_cast<S*>(base[i]) + place(i, x);
   }
   ARK_DEVICE bool moves_together(int i) const { return (together >> i & 1) != 0; }
 };

@@ -26,7 +26,7 @@ struct RowSlots {
       : origin(static_cast<u32>(begin)), length(static_cast<i32>(end - begin)) {
     const abi::OpRecord& r = *c.task.record;
     const abi::Operand& o = c.operand(head);
-    place = static_cast<i32>(o.offset / element_bytes(o.dtype));
+    place = static_cast<i32>(o.offset >> element_shift(o.dtype));
     i32 off = place;
 #pragma unroll
     for (int d = 0; d < P::kDims; ++d) {

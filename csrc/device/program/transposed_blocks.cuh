@@ -35,6 +35,27 @@ struct StripWalk {
   }
 };
 
+/// What a warp takes of an item, one unit of `units` of a strip after the other, with `step` warps.
+struct UnitWalk {
+  StripWalk strip;
+  i32 unit, units, step;
+
+  ARK_DEVICE UnitWalk(const StripWalk& first, i32 warp, i32 of_strip, i32 warps)
+      : strip(first), unit(warp), units(of_strip), step(warps) {
+    settle();
+  }
+  ARK_DEVICE bool done() const { return strip.done(); }
+  ARK_DEVICE void next() {
+    unit += step;
+    settle();
+  }
+
+ private:
+  ARK_DEVICE void settle() {
+    for (; !strip.done() && unit >= units; strip.next()) unit -= units;
+  }
+};
+
 /// The item's rows [begin, end) of the flattened dimensions before the last. Lanes lie along the columns first. Where
 /// the head's rows begin off alignment, a row has slots as in row_slots.cuh: each begins some columns behind the lane's
 /// block and ends in that of the next lane, so that the last lane only has a block to lend.
@@ -59,7 +80,7 @@ struct BlockPlaces {
     while (across < 5 && rows <= (R * 16 >> across)) ++across;
     const i32 each = (1 << across) - slots;
     units = (vectors + each - 1) / each;
-    place = head < 0 ? 0 : static_cast<i32>(c.operand(head).offset / element_bytes(c.operand(head).dtype));
+    place = head < 0 ? 0 : static_cast<i32>(c.operand(head).offset >> element_shift(c.operand(head).dtype));
 #pragma unroll
     for (int d = 0; d < P::kDims; ++d) stride[d] = head < 0 ? 0 : static_cast<i32>(c.operand(head).stride[d]);
   }

@@ -79,14 +79,15 @@ struct BlockColumns {
     }
   }
   template <class Fetch>
-  ARK_DEVICE void load(const Fetch& fetch, u32* out) const {
-    if (is_aligned()) {
-      u32 words[V][kPieces][kPieceWords];
-      fetch_pieces<kPieces>(fetch, words);
+  ARK_DEVICE void load_aligned(const Fetch& fetch, u32* out) const {
+    u32 words[V][kPieces][kPieceWords];
+    fetch_pieces<kPieces>(fetch, words);
 #pragma unroll
-      for (int i = 0; i < V * kWords; ++i) out[i] = words[i / kWords][i % kWords / kPieceWords][i % kPieceWords];
-      return;
-    }
+    for (int i = 0; i < V * kWords; ++i) out[i] = words[i / kWords][i % kWords / kPieceWords][i % kPieceWords];
+  }
+  template <class Fetch>
+  ARK_DEVICE void load(const Fetch& fetch, u32* out) const {
+    if (is_aligned()) return load_aligned(fetch, out);
     u32 words[V][kPieces + 1][kPieceWords];
     fetch_pieces<kPieces + 1>(fetch, words);
     fetch.all_asked();

@@ -102,15 +102,17 @@ int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, i
   return 1024;
 }
 
-/// Rows of a tile of transposed operands that are too long for many of them in a tile of the usual size: what costs the
-/// worker that has most of them least. They are read by whole sectors. Blocks of rows (device/program/transposed_blocks.cuh)
-/// in any case; if the tile could straddle an outer dimension, a power of two or a divisor.
-int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, int64_t workers) {
+/// Rows of a tile of transposed operands, `most` of them if these are more than a line's: what costs the worker that has
+/// most of them least. They are read by whole sectors, from a line's on by whole lines. Blocks of rows
+/// (device/program/transposed_blocks.cuh) in any case; if the tile could straddle an outer dimension, a power of two or
+/// a divisor.
+int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, int64_t most, int64_t workers) {
   constexpr int64_t kSectorBytes = 32, kBlockRows = 8;
   const int last = record.params.program.num_dims - 1;
+  const int64_t whole = abi::transposed_rows(bytes);  // 128 bytes of a column
   const int64_t rows = total / record.size[last], tile_cost = kTileCostElements / record.size[last];
   int64_t best = 1, best_cost = INT64_MAX;
-  for (int64_t count = kBlockRows; count <= abi::transposed_rows(bytes); count += kBlockRows) {
+  for (int64_t count = kBlockRows; count <= std::max(whole, most); count += count < whole ? kBlockRows : whole) {
     if ((count & (count - 1)) != 0 && last > 1 && record.size[last - 1] % count != 0) continue;
     const int64_t read = ceil_div(count * bytes, kSectorBytes) * kSectorBytes / bytes;
     const int64_t cost = ceil_div(ceil_div(rows, count), workers) * (read + count + tile_cost);
@@ -145,9 +147,9 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   if (!sends) params.tile = cheapest_tile(joint, params.tile, workers);
   if (const int bytes = transposed_bytes(op, graph.programs[static_cast<size_t>(params.program)]); bytes > 0) {
-    const int64_t row = op.op.record.size[params.num_dims - 1], rows = abi::transposed_rows(bytes);
-    if (params.tile < total && (params.tile % row != 0 || params.tile / row < rows))
-      params.tile = std::min(total, row * transposed_rows(op.op.record, total, bytes, workers));
+    const int64_t row = op.op.record.size[params.num_dims - 1];
+    if (params.tile < total)
+      params.tile = std::min(total, row * transposed_rows(op.op.record, total, bytes, kMaxElements / row, workers));
   }
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);
