@@ -184,11 +184,15 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
       if (begin >= end) continue;
       const int low = begin / wait.div, high = (end - 1) / wait.div, last = last_row / wait.div;
       if constexpr (kRanks > 1) {
-        const int blocks = high - low + 1;
-        for (int i = lane; wait.rank_stride != 0 && i < blocks * kRanks; i += 32) {
+        // Of role kSource: those of the tile's batch, unless that is this rank's.
+        const bool alone = wait.role == static_cast<i32>(abi::WaitRole::kSource);
+        const int source = alone ? tile / (r.grid[1] * r.grid[2]) : 0;
+        if (alone && source == worker.launch.rank) continue;
+        const int blocks = high - low + 1, ranks = alone ? 1 : kRanks;
+        for (int i = lane; wait.rank_stride != 0 && i < blocks * ranks; i += 32) {
           const int c = low + i % blocks;
           const u32 target = c == last ? wait.last_target : wait.target;
-          worker.wait(wait.counter + c, (epoch + 1) * target, wait.rank_stride, i / blocks, r.op, tile);
+          worker.wait(wait.counter + c, (epoch + 1) * target, wait.rank_stride, source + i / blocks, r.op, tile);
         }
         if (wait.rank_stride != 0) continue;
       }

@@ -13,10 +13,13 @@ struct TileCoordinates {
     batch = rest / r.grid[1];
   }
   /// For loads. Where all batches share b, which plans of several ranks have (planner/tile/split_by_boxes.h), they are
-  /// further rows of a: tensor maps have one batch then.
-  ARK_DEVICE void join_batches(const Task& task) {
+  /// further rows of a: tensor maps have one batch then. `own`: the rows are read by themselves.
+  ARK_DEVICE void join_batches(const Task& task, bool own = false) {
     if constexpr (kRanks > 1)
-      if (task.operand(abi::MatmulOperand::kB).stride[0] == 0) row += batch * task.record->params.matmul.m, batch = 0;
+      if (task.operand(abi::MatmulOperand::kB).stride[0] == 0) {
+        row += own ? 0 : batch * task.record->params.matmul.m;
+        batch = 0;
+      }
   }
 };
 

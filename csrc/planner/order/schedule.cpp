@@ -170,6 +170,8 @@ void Scheduler::look_up_maps() {
 }
 
 double Scheduler::reached(int w, int64_t tile) {
+  const bool own = tile < int64_t{record().grid[1]} * record().grid[2];  // of a list's first batch
+  if (own && record().wait[w].role == static_cast<int>(abi::WaitRole::kSource)) return 0;
   const Interval blocks = waits_[w].of(tile);
   if (blocks.empty()) return 0;
   Known& known = known_[w][static_cast<size_t>(blocks.begin)];

@@ -39,7 +39,21 @@ Candidate Synchronizer::full_candidate(int op, int before) {
   return c;
 }
 
+/// A tile of the own rank's batch waits for nothing, others for one rank alone: so none of them has behind it what the
+/// op on this rank has, and its waits prove nothing to others.
+Candidate Synchronizer::source_candidate(int op, const Need& need) {
+  Candidate c = candidate_of_all(op, need);
+  check(c.wait.coef[0] == 0, "rows of a box differ over ranks");
+  c.wait.role = static_cast<int>(WaitRole::kSource);
+  c.full = c.some = c.together = false;
+  return c;
+}
+
 Candidate Synchronizer::candidate(int op, const Need& need) {
+  return need.role == WaitRole::kSource ? source_candidate(op, need) : candidate_of_all(op, need);
+}
+
+Candidate Synchronizer::candidate_of_all(int op, const Need& need) {
   const int before = need.dep.before;
   const std::optional<CounterGroup>& fine = groups_[before].fine;
   if (!fine || need.anywhere || !small(op) || need.reads_most()) return full_candidate(op, before);
