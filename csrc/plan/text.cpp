@@ -146,8 +146,11 @@ std::string slot_text(uint32_t slot) {
 std::string op_text(const Op& op, size_t index) {
   const abi::OpRecord& r = op.record;
   std::string out = cat("op ", index, ' ', name(r.kind), " grid ", list(r.grid), " size ", list(r.size),
-                        r.background != 0 ? " in the background" : "", "  # ", op.name, op.module.empty() ? "" : " in ",
-                        op.module, "\n  ", visit_params(r, [](const auto& p) { return params_text(p); }), "\n");
+                        r.background == abi::kToOthers ? " in the background, to others"
+                        : r.background != 0            ? " in the background"
+                                                       : "",
+                        "  # ", op.name, op.module.empty() ? "" : " in ", op.module, "\n  ",
+                        visit_params(r, [](const auto& p) { return params_text(p); }), "\n");
   for (size_t i = 0; i < op.operands.size(); ++i) {
     const abi::Operand& o = op.operands[i];
     if (o.slot == abi::kNoSlot) {

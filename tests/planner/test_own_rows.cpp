@@ -49,6 +49,12 @@ plan::Plan through_boxes(plan::Plan plan) {
   p.first_operand = X::kCount;
   op.record.num_operands = static_cast<int>(op.operands.size());
   for (int w = 0; w < op.record.num_waits; ++w) op.record.wait[w].role = 0;
+  return plan;
+}
+
+plan::Plan with_own_boxes(plan::Plan plan) {
+  for (plan::Op& op : plan.ops)
+    if (op.record.background != 0) op.record.background = abi::kToAll;
   EXPECT_EQ(complaint(plan), std::string());
   return plan;
 }
@@ -111,13 +117,13 @@ uint16_t rounded(float x) {
 
 /// Bit for bit as through the boxes, and as three loops say. (Inputs are f32 whose halves are read as two bf16.)
 void test_results(int world) {
-  constexpr int64_t kRows = 256, kK = 64, kN = 512;
+  constexpr int64_t kRows = 256, kK = 192, kN = 512;
   const Graph graph = gathered_product(world, kRows, kK, kN);
   const RankRun run{.launches = 3, .seed = 5, .stragglers = true, .same = {1}};
   plan::Plan plan = plan_of(graph);
   EXPECT_EQ(record(plan).params.matmul.own_rows, 1);
   EXPECT_EQ(complaint(plan), std::string());
-  const auto results = run_ranks(graph, plan, run), before = run_ranks(graph, through_boxes(plan), run);
+  const auto results = run_ranks(graph, plan, run), before = run_ranks(graph, with_own_boxes(through_boxes(plan)), run);
   EXPECT(results == before);
   const int launch = run.launches - 1;
   std::vector<Tensors> inputs;
@@ -140,6 +146,7 @@ void test_results(int world) {
 void test_races() {
   plan::Plan plan = plan_of(gathered_product(2, 128, 16, 256), 1);
   EXPECT_EQ(record(plan).params.matmul.own_rows, 1);
+  EXPECT_EQ(record(plan).num_waits, 1);
   RankDamages damages(plan);
   damages.check_whole();
   const auto product = static_cast<size_t>(product_of(plan));
@@ -152,7 +159,7 @@ void test_races() {
 
 /// The proof of one rank, which takes own rows for what it sends.
 void test_damages() {
-  const plan::Plan whole = plan_of(gathered_product(2, 256, 64, 512));
+  const plan::Plan whole = plan_of(gathered_product(2, 256, 512, 512));
   EXPECT_EQ(complaint(whole), std::string());
   auto refused = [&](const char* what, auto&& change, planner::VerifyLevel level = planner::VerifyLevel::kFull) {
     plan::Plan damaged = whole;
@@ -181,9 +188,29 @@ void test_damages() {
       if (p.buffers[x.slot].kind == plan::BufferKind::kInput) x.offset += 8;
   });
   refused("who has no own rows waits for one rank", [](plan::Plan& p) {
-    p = through_boxes(p);
+    p = with_own_boxes(through_boxes(p));
     record(p).wait[0].role = static_cast<int>(abi::WaitRole::kSource);
   });
+}
+
+/// Nothing goes to the own box where no rank reads it.
+void test_own_box() {
+  plan::Plan plan = plan_of(gathered_product(4, 256, 512, 512));
+  EXPECT_EQ(plan.ops[0].record.background, abi::kToOthers);
+  EXPECT(plan::to_string(plan).find(" in the background, to others") != std::string::npos);
+  plan::Plan damaged = through_boxes(plan);
+  EXPECT(complaint(damaged).find("nobody to read the own rank's box") != std::string::npos);
+  damaged = plan;
+  std::swap(damaged.ops[0].operands[1], damaged.ops[0].operands[2]);
+  EXPECT(complaint(damaged).find("the boxes of all ranks behind each source") != std::string::npos);
+  ExchangeBuilder b(4);
+  ValueId gathered = b.all_gather(b.input(DType::kBF16, {256, 512}));
+  const ValueId w = b.input(DType::kBF16, {512, 512});
+  plan::Plan returned = plan_of(b.finish({b.matmul(gathered, w), gathered}, "returned"));
+  EXPECT_EQ(record(returned).params.matmul.own_rows, 1);
+  EXPECT_EQ(returned.ops[0].record.background, abi::kToAll);
+  returned.ops[0].record.background = abi::kToOthers;
+  EXPECT(complaint(returned).find("nobody to read the own rank's box") != std::string::npos);
 }
 
 /// What a later op overwrites is not over for this rank's sender when the product has seen the other ranks.
@@ -213,6 +240,7 @@ int main() {
   for (const int world : {2, 3, 4}) test_results(world);
   test_races();
   test_damages();
+  test_own_box();
   test_reuse();
   return test::result("own_rows");
 }

@@ -286,6 +286,9 @@ union Params {
   i32 words[64];
 };
 
+/// OpRecord::background: to the boxes of all ranks; of all but the own rank, whose box nothing reads there.
+inline constexpr i32 kToAll = 1, kToOthers = 2;
+
 /// Header of an op record; `num_operands` Operands follow it. Records start at multiples of 64 bytes.
 struct OpRecord {
   TaskKind kind;
@@ -294,7 +297,7 @@ struct OpRecord {
   i32 num_operands;
   i32 grid[3];  // tiles, slowest first; tile t = (c0 * grid[1] + c1) * grid[2] + c2
   i32 num_waits, num_arrivals;
-  i32 background;  // 1: copies to other ranks that go on beside the workers' tiles (device/loop/background.cuh)
+  i32 background;  // not 0: copies that go on beside the workers' tiles (device/loop/background.cuh), kToAll, kToOthers
   i32 pad[2];
   i64 size[kMaxDims];  // the iteration domain
   Params params;

@@ -83,7 +83,7 @@ void Synchronizer::add_candidate(std::vector<Candidate>& candidates, Candidate a
   auto covered = [](const Candidate& small, const Candidate& big) {
     if (small.before != big.before) return false;
     if (small.wait.role == 0 && big.wait.role != 0) return false;  // kFresh does not hold everyone back
-    if (big.full) return true;
+    if (big.full || (!small.fine && !big.fine && small.wait.role == big.wait.role)) return true;
     if (small.full || !small.fine || !big.fine) return false;
     if (small.blocks == big.blocks || !small.blocks) return true;
     for (size_t t = 0; t < small.blocks->size(); ++t) {
