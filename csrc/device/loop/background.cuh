@@ -62,8 +62,9 @@ class BackgroundSender {
   }
 
  private:
-  /// Where an item's operands begin: lane i has the address of operand i. Bit 0: it is a box, of address 0 where nothing
-  /// goes there; 0: there is no such operand. Looked up once an item: a look at the record for every piece cost much (notes/collectives.md).
+  /// Where an item's operands begin: lane i has the address of operand i. Bit 0: it is a box, of address 0 where
+  /// nothing goes there; 0: there is no such operand. Looked up once an item: a look at the record for every piece cost
+  /// much (notes/collectives.md).
   using Runs = u64;
   static constexpr int kPieces = 4;  // vectors of a lane under way
 
