@@ -174,7 +174,7 @@ struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
   i32 map_a, map_b;            // tensor maps (not kMatmulSimple)
-  i32 map_own;                 // right behind them (tile.cuh)
+  i32 map_own;                 // right behind them: all three are made ready at once (tile.cuh)
   i32 a_k_major, b_k_major;    // 1: k is the contiguous dimension
   i32 b_immutable;             // B may be loaded ahead of every wait
   i32 program, first_operand;  // epilogue
@@ -314,6 +314,9 @@ static_assert(sizeof(OpRecord) == 768);
 ARK_ABI_BOTH inline bool has_own_rows(const OpRecord& r) {
   return r.kind == TaskKind::kMatmulTile && r.params.matmul.own_rows != 0;
 }
+/// MatmulTileParams::own_rows of an item of the own batch, as the fetch warp hands it out: map_a and map_own have changed
+/// places.
+inline constexpr i32 kTheseOwnRows = 2;
 /// The tile that rank `rank` runs for tile `tile` of a list: where the op has own rows, lists count batches from that
 /// rank on. So all ranks have the same lists, and each begins with what it has.
 ARK_ABI_BOTH inline i32 turned_tile(const OpRecord& r, i32 tile, i32 rank) {

@@ -112,21 +112,19 @@ struct MatmulTile {
       return;
     }
     wait_tensor_maps(loader);
-    const bool has_own = kRanks > 1 && p.own_rows != 0;
-    acquire_tensor_maps(loader, &p.map_a, has_own ? 3 : 2);
+    acquire_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
-      const bool own = has_own && at.batch == loader.worker.launch.rank;
-      if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task, own);  // small tiles have none to join
+      if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();
       if (one.chosen) {
         bool once = false;
         if constexpr (kStreams) once = !dependent && reads_once(task);
         if (once)
-          load_any<0, kStreams>(loader, p, loader_variant_of(p), at, own ? p.map_own : p.map_a, load_a, load_b);
+          load_any<0, kStreams>(loader, p, loader_variant_of(p), at, load_a, load_b);
         else
-          load_any<0, false>(loader, p, loader_variant_of(p), at, own ? p.map_own : p.map_a, load_a, load_b);
+          load_any<0, false>(loader, p, loader_variant_of(p), at, load_a, load_b);
       }
       PageWalk::rejoin(loader, one.lane);
     }
@@ -144,24 +142,24 @@ struct MatmulTile {
 
   template <int kVariant, bool kOnce>
   static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
-                                  const TileCoordinates& at, i32 rows_map, bool load_a, bool load_b) {
+                                  const TileCoordinates& at, bool load_a, bool load_b) {
     if constexpr (kVariant < kVariantEnd) {
       if constexpr (loads(kVariant))
         if (variant == kVariant) {
-          load_tile<variant_columns(kVariant), (kVariant & 2) != 0, (kVariant & 1) != 0, kOnce>(loader, p, at, rows_map,
-                                                                                                load_a, load_b);
+          load_tile<variant_columns(kVariant), (kVariant & 2) != 0, (kVariant & 1) != 0, kOnce>(loader, p, at, load_a,
+                                                                                                load_b);
           return;
         }
-      load_any<kVariant + 1, kOnce>(loader, p, variant, at, rows_map, load_a, load_b);
+      load_any<kVariant + 1, kOnce>(loader, p, variant, at, load_a, load_b);
     }
   }
 
-  /// One lane: the pages of a tile that this loader fills, of a through `rows_map`.
+  /// One lane: the pages of a tile that this loader fills.
   template <int kN, bool kTransA, bool kTransB, bool kOnce>
   static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
-                                   i32 rows_map, bool load_a, bool load_b) {
+                                   bool load_a, bool load_b) {
     constexpr int kStepPages = step_pages(kN);
-    const void* map_a = tensor_map(loader.worker, rows_map);
+    const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
     const int size_k = p.k;
     PageWalk walk(loader);
