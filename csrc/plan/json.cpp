@@ -191,6 +191,7 @@ struct Fields<abi::MatmulTileParams> {
                                           field("tile_k", &T::tile_k),
                                           field("map_a", &T::map_a),
                                           field("map_b", &T::map_b),
+                                          field("map_own", &T::map_own),
                                           field("a_k_major", &T::a_k_major),
                                           field("b_k_major", &T::b_k_major),
                                           field("b_immutable", &T::b_immutable),
@@ -198,7 +199,8 @@ struct Fields<abi::MatmulTileParams> {
                                           field("first_operand", &T::first_operand),
                                           field("pair_distance", &T::pair_distance),
                                           field("dtype", &T::dtype),
-                                          field("a_immutable", &T::a_immutable)};
+                                          field("a_immutable", &T::a_immutable),
+                                          field("own_rows", &T::own_rows)};
   static constexpr std::array retired{std::string_view("group_m")};
 };
 template <>

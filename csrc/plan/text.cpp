@@ -72,7 +72,7 @@ std::string params_text(const abi::MatmulTileParams& p) {
   return cat("batch ", p.batch, ", m ", p.m, ", n ", p.n, ", k ", p.k, ", tile ", p.tile_m, " x ", p.tile_n, " x ",
              p.tile_k, ", maps ", p.map_a, ' ', p.map_b, ", k major ", p.a_k_major, ' ', p.b_k_major, ", program ",
              p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance, ", immutable ",
-             p.a_immutable, ' ', p.b_immutable);
+             p.a_immutable, ' ', p.b_immutable, p.own_rows ? cat(", own rows through map ", p.map_own) : "");
 }
 
 std::string params_text(const abi::AttentionParams& p) {
@@ -107,7 +107,9 @@ std::string ranks_text(int stride) { return stride == 0 ? "" : cat(", all ranks,
 
 std::string wait_text(const abi::Wait& wait) {
   return cat(map_text(wait), " target ", wait.target, ", last ", wait.last_target,
-             wait.role == static_cast<int>(abi::WaitRole::kFresh) ? ", fresh" : "", ranks_text(wait.rank_stride), "\n");
+             wait.role == static_cast<int>(abi::WaitRole::kFresh) ? ", fresh" : "",
+             wait.role == static_cast<int>(abi::WaitRole::kSource) ? ", the batch's rank of" : "",
+             ranks_text(wait.rank_stride), "\n");
 }
 
 std::vector<int> places(uint32_t mask) {
@@ -144,8 +146,11 @@ std::string slot_text(uint32_t slot) {
 std::string op_text(const Op& op, size_t index) {
   const abi::OpRecord& r = op.record;
   std::string out = cat("op ", index, ' ', name(r.kind), " grid ", list(r.grid), " size ", list(r.size),
-                        r.background != 0 ? " in the background" : "", "  # ", op.name, op.module.empty() ? "" : " in ",
-                        op.module, "\n  ", visit_params(r, [](const auto& p) { return params_text(p); }), "\n");
+                        r.background == abi::kToOthers ? " in the background, to others"
+                        : r.background != 0            ? " in the background"
+                                                       : "",
+                        "  # ", op.name, op.module.empty() ? "" : " in ", op.module, "\n  ",
+                        visit_params(r, [](const auto& p) { return params_text(p); }), "\n");
   for (size_t i = 0; i < op.operands.size(); ++i) {
     const abi::Operand& o = op.operands[i];
     if (o.slot == abi::kNoSlot) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "device/abi/roles.h"
 
 namespace ark::planner {
 namespace {
@@ -72,6 +73,26 @@ bool may_send_in_background(const FusedGraph& graph, const FusedOp& op) {
          std::ranges::all_of(op.op.operands, [](const abi::Operand& x) {
            return x.vector * size_bytes(static_cast<DType>(x.dtype)) >= kVectorBytes;
          });
+}
+
+bool own_box_is_read(const FusedGraph& graph, const FusedOp& sender) {
+  const std::vector<abi::Operand>& sent = sender.op.operands;
+  int64_t next = 0;  // rank whose box stands behind the ones before
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const Storage& boxes = graph.storages[sent[i].slot];
+    if (boxes.exchange < 0) {
+      if (i > 0 && next != graph.world) return true;
+      next = 0;
+      continue;
+    }
+    if (!boxes.joined_boxes() || sent[i].offset != next++ * (boxes.num_elements / graph.world)) return true;
+    for (const FusedOp& op : graph.ops)
+      for (size_t x = 0; x < op.op.operands.size(); ++x)
+        if (op.op.operands[x].slot == sent[i].slot && op.access[x] == Access::kRead &&
+            !(abi::has_own_rows(op.op.record) && x == abi::MatmulOperand::kA))
+          return true;
+  }
+  return next != graph.world;
 }
 
 }  // namespace ark::planner

@@ -18,4 +18,7 @@ int64_t sent_element_bytes(const FusedGraph& graph, const FusedOp& op);
 /// its record and its waits; a row block is there sooner the more workers send parts of it (notes/collectives.md).
 inline int64_t background_tile(int64_t element_bytes) { return 32768 / element_bytes; }
 
+/// Of such an op: whether some rank reads what it has sent to itself. Products with own rows (tile/own_rows.h) do not.
+bool own_box_is_read(const FusedGraph& graph, const FusedOp& sender);
+
 }  // namespace ark::planner

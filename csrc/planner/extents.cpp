@@ -156,6 +156,7 @@ const Axis* axes_of(const abi::OpRecord& record, int operand) {
   const plan::Kind& kind = plan::kind_of(record);
   const auto number = static_cast<size_t>(operand);
   if (number < kind.roles.size()) return kind.roles[number].axes;
+  if (abi::has_own_rows(record) && operand == abi::MatmulOperand::kOwn) return kind.roles[abi::MatmulOperand::kA].axes;
   static constexpr Axis kOfEpilogue[] = {Axis::kBatch, Axis::kM, Axis::kN, Axis::kNone};
   check(kind.family == plan::Family::kMatmul, "a ", kind.type, " has no operand ", operand);
   return kOfEpilogue;

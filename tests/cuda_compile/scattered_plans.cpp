@@ -1,5 +1,5 @@
 // Products that store the rows of each rank in its box (planner/tile/send_by_batch.h): as they are planned, and with
-// programs of every number of ranks.
+// programs of every number of ranks. Products that read what ranks have gathered.
 #include <algorithm>
 
 #include "base/check.h"
@@ -68,12 +68,28 @@ NamedPlan scattered_plan(const char* name, int world, DType type) {
   return {name, planner::make_plan(b.finish({plain, b.reduce_scatter(b.unary(Opcode::kRelu, sum))}, name), {})};
 }
 
+/// Products of what ranks gather: own rows, sends in the background.
+NamedPlan gathered_plan(const char* name, int world, DType type) {
+  test::ExchangeBuilder b(world);
+  const ir::ValueId x = b.input(type, {8192 / world, 8192}), w = b.input(type, {2048, 8192});
+  NamedPlan named{name, planner::make_plan(b.finish({b.unary(Opcode::kRelu, b.linear(b.all_gather(x), w))}, name), {})};
+  const auto has = [&](auto&& is) { return std::ranges::any_of(named.plan.ops, is); };
+  check(has([](const plan::Op& op) { return abi::has_own_rows(op.record); }) &&
+            has([](const plan::Op& op) { return op.record.background == abi::kToOthers; }),
+        name, ": no own rows");
+  return named;
+}
+
 }  // namespace
 
 std::vector<NamedPlan> scattered_plans() {
-  return {batch_stores_plan(), scattered_plan("scattered_two", 2, DType::kBF16),
-          scattered_plan("scattered_four", 4, DType::kBF16), scattered_plan("scattered_eight", 8, DType::kF16),
-          scattered_plan("scattered_float", 4, DType::kF32)};
+  return {batch_stores_plan(),
+          scattered_plan("scattered_two", 2, DType::kBF16),
+          scattered_plan("scattered_four", 4, DType::kBF16),
+          scattered_plan("scattered_eight", 8, DType::kF16),
+          scattered_plan("scattered_float", 4, DType::kF32),
+          gathered_plan("gathered_two", 2, DType::kF16),
+          gathered_plan("gathered_four", 4, DType::kBF16)};
 }
 
 }  // namespace ark::cuda_compile

@@ -84,6 +84,8 @@ def compile_source(path: Path) -> str:
         "scattered_four",
         "scattered_eight",
         "scattered_float",
+        "gathered_two",
+        "gathered_four",
     ],
 )
 def test_compiles_without_spills(sources, name):

@@ -34,7 +34,7 @@ class BruteRanks {
       std::optional<uint32_t> last;  // the slot of the marks
       brute.touch(t.op, t.tile, [&](uint32_t slot, int64_t byte, int64_t bytes, bool write) {
         const plan::Buffer& b = plan_.buffers[slot];
-        if (b.kind == plan::BufferKind::kConstant) return;
+        if (b.kind == plan::BufferKind::kConstant || !reads(t, slot, write)) return;
         if (last != slot) marks = &memory[place_of(t, slot, box_sets)], last = slot;
         const int64_t at = byte + begin_of(b, t.rank), end = (at + bytes + 1) / 2;
         if (static_cast<int64_t>(marks->size()) < end) marks->resize(static_cast<size_t>(end));
@@ -99,6 +99,15 @@ class BruteRanks {
     return b.kind == plan::BufferKind::kArena || plan::is_read_box(b.kind) ? b.arena_offset : 0;
   }
 
+  /// A product with own rows reads the boxes of others, and in the own batch the own rows instead.
+  bool reads(const Tile& t, uint32_t slot, bool write) const {
+    const plan::Op& op = plan_.ops[t.op];
+    const abi::OpRecord& r = op.record;
+    if (write || r.kind != abi::TaskKind::kMatmulTile || r.params.matmul.own_rows == 0) return true;
+    const bool own = t.tile / (r.grid[1] * r.grid[2]) == t.rank;
+    return slot == op.operands[0].slot ? !own : slot != op.operands[2].slot || own;
+  }
+
   bool same_op(int64_t a, int64_t b) const {
     const Tile &x = tiles_[static_cast<size_t>(a)], &y = tiles_[static_cast<size_t>(b)];
     return x.launch == y.launch && x.rank == y.rank && x.op == y.op;
@@ -147,6 +156,8 @@ class BruteRanks {
       for (int64_t k : BrutePlan::counters(r.wait[w], r, t.tile))
         for (int rank = 0; rank < (r.wait[w].rank_stride == 0 ? 1 : plan_.world); ++rank) {
           const abi::Wait& wait = r.wait[w];
+          const int64_t batch = t.tile / (r.grid[1] * r.grid[2]);
+          if (wait.role == static_cast<int>(abi::WaitRole::kSource) && (rank != batch || rank == t.rank)) continue;
           const bool last = k == wait.counter + (wait.limit - 1) / wait.div;
           const int64_t target = int64_t{t.launch + 1} * (last ? wait.last_target : wait.target);
           for (int64_t earlier : ended({t.rank, k + rank * wait.rank_stride}, target))

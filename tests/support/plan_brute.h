@@ -217,6 +217,8 @@ class BrutePlan {
     int64_t m0 = c[1] * p.tile_m, n0 = c[2] * p.tile_n;
     int64_t rows = std::min<int64_t>(p.tile_m, p.m - m0), columns = std::min<int64_t>(p.tile_n, p.n - n0);
     each({rows, p.k}, [&](const Index& x) { element(op, 0, {c[0], m0 + x[0], x[1]}, false, visit); });
+    if (op.record.kind == abi::TaskKind::kMatmulTile && p.own_rows != 0)  // of any batch: it knows no rank
+      each({rows, p.k}, [&](const Index& x) { element(op, 2, {c[0], m0 + x[0], x[1]}, false, visit); });
     each({p.k, columns}, [&](const Index& x) { element(op, 1, {c[0], x[0], n0 + x[1]}, false, visit); });
     each({rows, columns}, [&](const Index& x) {
       program(op, p.program, p.first_operand, {c[0], m0 + x[0], n0 + x[1]}, true, true, visit);

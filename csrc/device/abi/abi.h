@@ -123,8 +123,9 @@ struct Wait {
 static_assert(sizeof(Wait) == 48);
 
 /// kAll: everything but immutable operands; kFresh: only what the task reads of rows appended in this launch (KV
-/// cache).
-enum class WaitRole : i32 { kAll, kFresh };
+/// cache). kSource: a wait for an exchange of a product with own rows (MatmulTileParams::own_rows): a tile of batch b
+/// waits for the counters of rank b alone, and one of the own rank's batch not at all.
+enum class WaitRole : i32 { kAll, kFresh, kSource };
 
 /// After the tile: add 1 to each counter that its rows fall on (same map as Wait).
 struct Arrive {
@@ -166,16 +167,21 @@ inline constexpr int kSmallTile = 64, kSmallTileK = 128, kSmallTileBlock = 64;
 /// in one block of 128 columns), of small tiles 32. kMatmulFloat: f32, tile_m and tile_n 64 or 128, tile_k 32, boxes
 /// (32, 64, 1) and (64, 32, 1). kMatmulSimple: tile_m 64, tile_n 64, no maps. Of both, pair_distance divides 32.
 /// Grid: (batch, m blocks, n blocks).
+/// With own_rows (kMatmulTile of several ranks) batch b of a is what rank b has sent. The own rank's batch is read where
+/// that rank has it: operand 2 (dims b, m, k; its stride along b is 0), through map_own. Lists give batches as distances
+/// from the own rank (turned_tile).
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
   i32 map_a, map_b;            // tensor maps (not kMatmulSimple)
+  i32 map_own;                 // right behind them: all three are made ready at once (tile.cuh)
   i32 a_k_major, b_k_major;    // 1: k is the contiguous dimension
   i32 b_immutable;             // B may be loaded ahead of every wait
   i32 program, first_operand;  // epilogue
   i32 pair_distance;
   i32 dtype;
   i32 a_immutable;
+  i32 own_rows;
 };
 
 /// tile_q of kAttentionSimple. kMmaQueries: bf16 or f16 on the tensor cores, head_dim and value_dim multiples of 8 up
@@ -280,6 +286,9 @@ union Params {
   i32 words[64];
 };
 
+/// OpRecord::background: to the boxes of all ranks; of all but the own rank, whose box nothing reads there.
+inline constexpr i32 kToAll = 1, kToOthers = 2;
+
 /// Header of an op record; `num_operands` Operands follow it. Records start at multiples of 64 bytes.
 struct OpRecord {
   TaskKind kind;
@@ -288,7 +297,7 @@ struct OpRecord {
   i32 num_operands;
   i32 grid[3];  // tiles, slowest first; tile t = (c0 * grid[1] + c1) * grid[2] + c2
   i32 num_waits, num_arrivals;
-  i32 background;  // 1: copies to other ranks that go on beside the workers' tiles (device/loop/background.cuh)
+  i32 background;  // not 0: copies that go on beside the workers' tiles (device/loop/background.cuh), kToAll, kToOthers
   i32 pad[2];
   i64 size[kMaxDims];  // the iteration domain
   Params params;
@@ -300,6 +309,21 @@ struct OpRecord {
   i32 tail[16 - kMaxArrivals];
 };
 static_assert(sizeof(OpRecord) == 768);
+
+/// Of a product, whether its record says that the own rank's rows are read elsewhere.
+ARK_ABI_BOTH inline bool has_own_rows(const OpRecord& r) {
+  return r.kind == TaskKind::kMatmulTile && r.params.matmul.own_rows != 0;
+}
+/// MatmulTileParams::own_rows of an item of the own batch, as the fetch warp hands it out: map_a and map_own have changed
+/// places.
+inline constexpr i32 kTheseOwnRows = 2;
+/// The tile that rank `rank` runs for tile `tile` of a list: where the op has own rows, lists count batches from that
+/// rank on. So all ranks have the same lists, and each begins with what it has.
+ARK_ABI_BOTH inline i32 turned_tile(const OpRecord& r, i32 tile, i32 rank) {
+  if (!has_own_rows(r)) return tile;
+  const i32 of_batch = r.grid[1] * r.grid[2], all = r.grid[0] * of_batch, turned = tile + rank * of_batch;
+  return turned < all ? turned : turned - all;
+}
 
 /// `count` consecutive tiles of one op. The list of a worker ends with record == kEnd.
 struct WorkItem {

@@ -6,9 +6,9 @@
 
 namespace ark::abi {
 
-/// kMatmulTile, kMatmulFloat, kMatmulSimple.
+/// kMatmulTile, kMatmulFloat, kMatmulSimple. kOwn only where MatmulTileParams::own_rows says so.
 struct MatmulOperand {
-  enum : i32 { kA, kB, kCount };
+  enum : i32 { kA, kB, kCount, kOwn = kCount };
 };
 
 /// kAttentionForward and kAttentionSimple have those up to kRange, kAttentionDecode all; kPosition only where its keys

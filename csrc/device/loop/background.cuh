@@ -62,8 +62,9 @@ class BackgroundSender {
   }
 
  private:
-  /// Where an item's operands begin: lane i has the address of operand i. Bit 0: it is a box; 0: there is no such
-  /// operand. Looked up once an item: a look at the record for every piece cost much (notes/collectives.md).
+  /// Where an item's operands begin: lane i has the address of operand i. Bit 0: it is a box, of address 0 where
+  /// nothing goes there; 0: there is no such operand. Looked up once an item: a look at the record for every piece cost
+  /// much (notes/collectives.md).
   using Runs = u64;
   static constexpr int kPieces = 4;  // vectors of a lane under way
 
@@ -126,11 +127,17 @@ ARK_DEVICE void BackgroundSender::begin_item() const {
 
 ARK_DEVICE BackgroundSender::Runs BackgroundSender::find_runs() const {
   const abi::OpRecord& r = record();
-  if (lane() >= r.num_operands) return 0;
-  const abi::Operand& operand = reinterpret_cast<const abi::Operand*>(&r + 1)[lane()];
+  const abi::Operand* const operands = reinterpret_cast<const abi::Operand*>(&r + 1);
+  const bool there = lane() < r.num_operands, box = there && (operands[lane()].slot & abi::kBoxSlot) != 0;
+  // Boxes stand behind their source in the order of ranks where one is left out (verify/background.cpp).
+  const u32 sources = __ballot_sync(~0u, there && !box) & ((1u << lane()) - 1);
+  const bool own = box && lane() - (32 - __clz(static_cast<i32>(sources))) == worker_.shared.launch.rank;
+  if (own && r.background == abi::kToOthers) return 1;
+  if (!there) return 0;
   const Worker worker(worker_.shared, worker_.shared.launch);
-  const i64 begin = slot_address(worker, slots_, operand.slot) + operand.offset * element_bytes(operand.dtype);
-  return static_cast<u64>(begin) | ((operand.slot & abi::kBoxSlot) != 0 ? 1 : 0);
+  const i64 begin = slot_address(worker, slots_, operands[lane()].slot) +
+                    operands[lane()].offset * element_bytes(operands[lane()].dtype);
+  return static_cast<u64>(begin) | (box ? 1 : 0);
 }
 
 ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
@@ -140,6 +147,7 @@ ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
   for (int x = 0; x < 32; ++x) {
     const u64 begin = __shfl_sync(~0u, runs, x);
     if (begin == 0) break;
+    if (begin == 1) continue;
     unsigned char* const run = reinterpret_cast<unsigned char*>((begin & ~1ull) + static_cast<u64>(first) * 16);
     // Of a source, what comes two pieces later: lines of 128 bytes, by every eighth lane.
     constexpr int kAhead = 2 * 32 * kPieces;

@@ -204,8 +204,9 @@ struct Fetcher {
     if (lane < r.num_waits) {
       const abi::Wait& w = r.wait[lane];
       const Counters c(w, r, item.first);
-      alike = Counters::fixed(w);
-      simple_wait = c.single() && (alike || item.count == 1);
+      const bool of_source = kRanks > 1 && w.role == static_cast<i32>(abi::WaitRole::kSource);  // differs over batches
+      alike = Counters::fixed(w) && !of_source;
+      simple_wait = c.single() && (alike || item.count == 1) && !of_source;
       t.wait_counter[lane] = w.counter + c.low;
       t.wait_target[lane] = (epoch() + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
     } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
@@ -229,7 +230,20 @@ struct Fetcher {
     const abi::Operand* operands = reinterpret_cast<const abi::Operand*>(&r + 1);
     return cache_position(operands[r.params.attention.fresh_operand], r.params.attention.keys);
   }
-  ARK_DEVICE void publish(const abi::WorkItem& item, int offset, int bytes, int index, int next_index, int lane) {
+  /// Batches of lists count from the own rank, whose rows have a map of their own.
+  ARK_DEVICE void turn(abi::WorkItem& item, abi::OpRecord& r, int lane) const {
+    if (!abi::has_own_rows(r)) return;
+    abi::MatmulTileParams& p = r.params.matmul;
+    const bool own = item.first < r.grid[1] * r.grid[2];
+    item.first = abi::turned_tile(r, item.first, worker.launch.rank);
+    __syncwarp();
+    if (!own || lane != 0) return;
+    const i32 map_a = p.map_a;
+    p.map_a = p.map_own;
+    p.map_own = map_a;
+    p.own_rows = abi::kTheseOwnRows;
+  }
+  ARK_DEVICE void publish(abi::WorkItem item, int offset, int bytes, int index, int next_index, int lane) {
     Shared& s = worker.shared;
     const int slot = pushed % kTaskSlots;
     if (item.record != abi::kEnd) {
@@ -244,7 +258,8 @@ struct Fetcher {
     }
     if (item.record != abi::kEnd) {
       __syncwarp();
-      const abi::OpRecord& r = *reinterpret_cast<abi::OpRecord*>(s.records + offset);
+      abi::OpRecord& r = *reinterpret_cast<abi::OpRecord*>(s.records + offset);
+      if constexpr (kRanks > 1) turn(item, r, lane);
       resolve(item, r, s.task[slot]);
       s.task[slot].position = position(r);
     }

@@ -160,6 +160,12 @@ struct Worker {
   }
 };
 
+/// Whether a wait for an exchange is for that rank. Of role kSource for the tile's batch alone, if that is another rank's.
+ARK_DEVICE bool is_awaited(const Worker& worker, const abi::OpRecord& r, const abi::Wait& wait, int tile, int rank) {
+  if (wait.role != static_cast<i32>(abi::WaitRole::kSource)) return true;
+  return rank != worker.launch.rank && rank == tile / (r.grid[1] * r.grid[2]);
+}
+
 /// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
 /// `fresh`: whether waits of role kFresh are included. Acquire.gpu by each lane, then the warp is converged.
 ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count, bool fresh) {
@@ -186,6 +192,7 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
       if constexpr (kRanks > 1) {
         const int blocks = high - low + 1;
         for (int i = lane; wait.rank_stride != 0 && i < blocks * kRanks; i += 32) {
+          if (!is_awaited(worker, r, wait, tile, i / blocks)) continue;
           const int c = low + i % blocks;
           const u32 target = c == last ? wait.last_target : wait.target;
           worker.wait(wait.counter + c, (epoch + 1) * target, wait.rank_stride, i / blocks, r.op, tile);

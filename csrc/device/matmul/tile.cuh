@@ -112,7 +112,7 @@ struct MatmulTile {
       return;
     }
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, &p.map_a, 2);
+    acquire_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join

@@ -13,10 +13,14 @@ struct TileCoordinates {
     batch = rest / r.grid[1];
   }
   /// For loads. Where all batches share b, which plans of several ranks have (planner/tile/split_by_boxes.h), they are
-  /// further rows of a: tensor maps have one batch then.
+  /// further rows of a: tensor maps have one batch then. Own rows are read by themselves.
   ARK_DEVICE void join_batches(const Task& task) {
     if constexpr (kRanks > 1)
-      if (task.operand(abi::MatmulOperand::kB).stride[0] == 0) row += batch * task.record->params.matmul.m, batch = 0;
+      if (task.operand(abi::MatmulOperand::kB).stride[0] == 0) {
+        const abi::MatmulTileParams& p = task.record->params.matmul;
+        if (task.record->kind != abi::TaskKind::kMatmulTile || p.own_rows != abi::kTheseOwnRows) row += batch * p.m;
+        batch = 0;
+      }
   }
 };
 

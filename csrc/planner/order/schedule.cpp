@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "plan/kinds.h"
+#include "planner/background.h"
 #include "planner/cost.h"
 #include "planner/order/counters.h"
 #include "planner/order/overlap.h"
@@ -170,6 +171,8 @@ void Scheduler::look_up_maps() {
 }
 
 double Scheduler::reached(int w, int64_t tile) {
+  const bool own = tile < int64_t{record().grid[1]} * record().grid[2];  // of a list's first batch
+  if (own && record().wait[w].role == static_cast<int>(abi::WaitRole::kSource)) return 0;
   const Interval blocks = waits_[w].of(tile);
   if (blocks.empty()) return 0;
   Known& known = known_[w][static_cast<size_t>(blocks.begin)];
@@ -272,7 +275,8 @@ void Scheduler::place_tiles() {
 
 /// Tiles in line over all workers, whose consumers have no part in it: what takes time is the link.
 void Scheduler::place_in_background() {
-  draft_.graph.ops[static_cast<size_t>(op_)].op.record.background = 1;
+  FusedOp& sender = draft_.graph.ops[static_cast<size_t>(op_)];
+  sender.op.record.background = own_box_is_read(draft_.graph, sender) ? abi::kToAll : abi::kToOthers;
   const int64_t tiles = num_tiles(record());
   const double bytes = sent_bytes(draft_.graph, draft_.graph.ops[op_]) / static_cast<double>(tiles);
   for (int64_t tile = 0; tile < tiles; ++tile) {

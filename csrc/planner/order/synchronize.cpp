@@ -46,6 +46,8 @@ Need Synchronizer::need_of(const Dependence& dep) const {
     need.own = within_box(need.own, box, record(dep.before));
     need.reads = within_box(need.reads, box, op.op.record);
   }
+  const bool sent = storage.joined_boxes() && dep.hazard == Hazard::kReadAfterWrite && need.reads.step[0] == 0;
+  if (sent && abi::has_own_rows(op.op.record) && dep.operand == abi::MatmulOperand::kA) need.role = WaitRole::kSource;
   const bool cache = dep.operand == 1 || dep.operand == 2;
   if (record(dep.op).kind == TaskKind::kAttentionDecode && cache && dep.hazard == Hazard::kReadAfterWrite &&
       record(dep.op).params.attention.fresh_operand >= 0) {

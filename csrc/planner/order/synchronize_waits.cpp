@@ -39,7 +39,21 @@ Candidate Synchronizer::full_candidate(int op, int before) {
   return c;
 }
 
+/// A tile of the own rank's batch waits for nothing, others for one rank alone: so none of them has behind it what the
+/// op on this rank has, and its waits prove nothing to others.
+Candidate Synchronizer::source_candidate(int op, const Need& need) {
+  Candidate c = candidate_of_all(op, need);
+  check(c.wait.coef[0] == 0, "rows of a box differ over ranks");
+  c.wait.role = static_cast<int>(WaitRole::kSource);
+  c.full = c.some = c.together = false;
+  return c;
+}
+
 Candidate Synchronizer::candidate(int op, const Need& need) {
+  return need.role == WaitRole::kSource ? source_candidate(op, need) : candidate_of_all(op, need);
+}
+
+Candidate Synchronizer::candidate_of_all(int op, const Need& need) {
   const int before = need.dep.before;
   const std::optional<CounterGroup>& fine = groups_[before].fine;
   if (!fine || need.anywhere || !small(op) || need.reads_most()) return full_candidate(op, before);
@@ -69,7 +83,7 @@ void Synchronizer::add_candidate(std::vector<Candidate>& candidates, Candidate a
   auto covered = [](const Candidate& small, const Candidate& big) {
     if (small.before != big.before) return false;
     if (small.wait.role == 0 && big.wait.role != 0) return false;  // kFresh does not hold everyone back
-    if (big.full) return true;
+    if (big.full || (!small.fine && !big.fine && small.wait.role == big.wait.role)) return true;
     if (small.full || !small.fine || !big.fine) return false;
     if (small.blocks == big.blocks || !small.blocks) return true;
     for (size_t t = 0; t < small.blocks->size(); ++t) {

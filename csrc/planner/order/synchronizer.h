@@ -63,6 +63,8 @@ class Synchronizer {
   Axis axis_of(int op, const Footprint& own) const;
   double score_of(int op, const CounterGroup& group);
   Candidate candidate(int op, const Need& need);
+  Candidate candidate_of_all(int op, const Need& need);
+  Candidate source_candidate(int op, const Need& need);
   Candidate full_candidate(int op, int before);
   void add_candidate(std::vector<Candidate>& candidates, Candidate candidate) const;
   void choose_waits(int op);

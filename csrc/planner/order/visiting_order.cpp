@@ -31,18 +31,25 @@ bool comes_by_rows(const abi::OpRecord& record) {
            return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;
          });
 }
-/// `sent`: the last rows are few at a time, so that little is left to do with them when the product ends.
-std::vector<int64_t> by_rows(const abi::OpRecord& record, int group, bool sent) {
-  const int most = std::max(1, group / record.grid[0]);
-  std::vector<int64_t> order;
-  order.reserve(static_cast<size_t>(num_tiles(record)));
+/// Batches [first, end), row blocks of all of them together. `sent`: the last rows are few at a time, so that little is
+/// left to do with them when the product ends.
+void add_by_rows(const abi::OpRecord& record, int first, int end, int group, bool sent, std::vector<int64_t>& order) {
+  const int most = std::max(1, group / std::max(1, end - first));
   for (int m = 0, rows = 0; m < record.grid[1]; m += rows) {
     const int left = record.grid[1] - m;
     rows = std::min(most, sent ? (left + 1) / 2 : left);
     for (int n = 0; n < record.grid[2]; ++n)
-      for (int b = 0; b < record.grid[0]; ++b)
+      for (int b = first; b < end; ++b)
         for (int i = m; i < m + rows; ++i) order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
   }
+}
+/// Own rows (batch 0 of a list, abi::turned_tile) are there already: what others send has the time that they take.
+std::vector<int64_t> by_rows(const abi::OpRecord& record, int group, bool sent) {
+  const int own = abi::has_own_rows(record) ? 1 : 0;
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(num_tiles(record)));
+  add_by_rows(record, 0, own, group, sent, order);
+  add_by_rows(record, own, record.grid[0], group, sent, order);
   return order;
 }
 

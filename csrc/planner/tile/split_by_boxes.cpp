@@ -1,5 +1,6 @@
 #include "planner/tile/split_by_boxes.h"
 
+#include "planner/tile/own_rows.h"
 #include "planner/tile/row_batches.h"
 
 namespace ark::planner {
@@ -22,9 +23,12 @@ int64_t rows_of_box(const FusedGraph& graph, const FusedOp& op) {
 }  // namespace
 
 void split_by_boxes(FusedGraph& graph, const Options& options) {
-  for (FusedOp& op : graph.ops) {
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    FusedOp& op = graph.ops[i];
     const int64_t rows = rows_of_box(graph, op);
-    if (rows > 0 && can_batch_rows(graph, op, rows, options)) batch_rows(graph, op, rows);
+    if (rows <= 0 || !can_batch_rows(graph, op, rows, options)) continue;
+    batch_rows(graph, op, rows);
+    read_own_rows(graph, i);
   }
 }
 

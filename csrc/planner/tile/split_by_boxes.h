@@ -1,5 +1,6 @@
 // Products of what ranks have gathered: the rows that a rank has sent become a batch of their own, so that a tile waits
-// for its row block of each rank instead of for everything, and products run while the rest still comes.
+// for its row block of its rank instead of for everything, and products run while the rest still comes. The own rank's
+// rows come from where they are (own_rows.h).
 #pragma once
 #include "planner/draft.h"
 #include "planner/options.h"

@@ -276,6 +276,9 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     const int64_t batch = share_b(draft.graph, op) ? 1 : p.batch, rows = int64_t{p.m} * p.batch / batch;
     p.map_a = add_matmul_map(draft, record.kind, small, a, 1, 2, batch, rows, p.k);
     p.map_b = add_matmul_map(draft, record.kind, small, b, 2, 1, batch, p.n, p.k);
+    if (p.own_rows)
+      p.map_own =
+          add_matmul_map(draft, record.kind, small, op.op.operands[abi::MatmulOperand::kOwn], 1, 2, 1, p.m, p.k);
   }
   set_grid(op);
 }

@@ -1,5 +1,6 @@
 // Ops in the background. The reporter does not run their programs: it copies runs of 16-byte vectors from each source
 // to the boxes that stand behind it (device/loop/background.cuh). So the program has to say just that.
+#include "device/abi/roles.h"
 #include "planner/verify/checks.h"
 
 namespace ark::planner {
@@ -23,6 +24,7 @@ class BackgroundCheck {
     need(op_.record.size[0] * bytes() % 16 == 0 && p.tile * bytes() % 16 == 0, "of whole vectors of 16 bytes");
     for (size_t i = 0; i < op_.operands.size(); ++i) check_run(i);
     check_program(plan_.programs[static_cast<size_t>(p.program)]);
+    if (op_.record.background == abi::kToOthers) check_own_boxes();
   }
 
  private:
@@ -67,6 +69,30 @@ class BackgroundCheck {
       need(is_box(x) ? stored[x] == 1 : loaded[x] > 0, "operand ", x, " to be stored once, or to be read");
   }
 
+  /// No rank reads its own box, and behind each source stand the boxes of all ranks in their order.
+  void check_own_boxes() const {
+    int next = plan_.world;
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      const plan::Buffer& b = plan_.buffers[op_.operands[i].slot];
+      need(is_box(i) ? b.index == next : next == plan_.world, "the boxes of all ranks behind each source, operand ", i);
+      next = is_box(i) ? next + 1 : 0;
+      if (is_box(i)) check_readers(exchange_of(b));
+    }
+    need(next == plan_.world, "the boxes of all ranks behind each source");
+  }
+  void check_readers(const ExchangeKey& exchange) const {
+    for (size_t reader = 0; reader < plan_.ops.size(); ++reader) {
+      const plan::Op& op = plan_.ops[reader];
+      for (size_t x = 0; x < op.operands.size(); ++x) {
+        if (op.operands[x].slot == abi::kNoSlot) continue;
+        const plan::Buffer& b = plan_.buffers[op.operands[x].slot];
+        if (!plan::is_read_box(b.kind) || exchange_of(b) != exchange) continue;
+        need(abi::has_own_rows(op.record) && x == abi::MatmulOperand::kA, "nobody to read the own rank's box, ",
+             describe(plan_, static_cast<int64_t>(reader)), " does");
+      }
+    }
+  }
+
   const Plan& plan_;
   int64_t index_;
   const plan::Op& op_;
@@ -76,9 +102,9 @@ class BackgroundCheck {
 
 void verify_background(const Plan& plan) {
   for (size_t i = 0; i < plan.ops.size(); ++i) {
-    require(plan, plan.ops[i].record.background == 0 || plan.ops[i].record.background == 1,
-            describe(plan, static_cast<int64_t>(i)), ": background ", plan.ops[i].record.background,
-            ", expected 0 or 1");
+    require(plan, plan.ops[i].record.background >= 0 && plan.ops[i].record.background <= abi::kToOthers,
+            describe(plan, static_cast<int64_t>(i)), ": background ", plan.ops[i].record.background, ", expected 0 to ",
+            abi::kToOthers);
     if (plan.ops[i].record.background != 0) BackgroundCheck(plan, i).run();
   }
   for (const std::vector<abi::WorkItem>& list : plan.lists)

@@ -16,6 +16,8 @@ void verify_records(const plan::Plan& plan);
 void verify_boxes(const plan::Plan& plan);
 /// Who sends what, and who waits for whom; structure must be right.
 void verify_exchanges(const plan::Plan& plan);
+/// Products that read the own rank's rows elsewhere, and waits for one rank; structure must be right.
+void verify_own_rows(const plan::Plan& plan);
 /// Targets, the order of waits, the end of the lists.
 void verify_counters(const plan::Plan& plan);
 /// Ops in the background do what their programs say; structure must be right.

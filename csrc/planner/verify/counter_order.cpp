@@ -194,6 +194,7 @@ void CounterOrder::count_as_run(const abi::OpRecord& record, const std::vector<W
                      group);
     }
     for (size_t w = 0; w < waits.size(); ++w) {
+      if (waits[w].source) continue;
       RowMap maps[2] = {map, row_map(record.wait[w])};
       if (depend_on_different(maps[0], maps[1], record)) {  // every counter has behind it what all the blocks have
         const CounterSet set = waits[w].done.size() == 1 ? waits[w].done[0] : union_of(waits[w].done);
@@ -218,7 +219,9 @@ std::vector<WaitOrder> CounterOrder::next() {
   for (size_t w = 0; w < waits.size(); ++w) {
     const RowMap map = row_map(r.wait[w]);
     waits[w].fresh = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
+    waits[w].source = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kSource);
     waits[w].blocks = counter_blocks(r, {&map, 1});
+    if (waits[w].source) continue;
     for (const CounterRange& range : waits[w].blocks.ranges) waits[w].done.push_back(complete(range));
   }
   count_as_run(r, waits);

@@ -43,8 +43,9 @@ class CounterUnion {
 /// One wait of an op: blocks of tiles that wait for the same counters, and what is complete behind them.
 struct WaitOrder {
   bool fresh = false;    // holds back only what is read of appended cache rows, and the end
+  bool source = false;   // of a product with own rows: says that what a rank has sent is there, and nothing else
   CounterBlocks blocks;  // of one map
-  std::vector<CounterSet> done;
+  std::vector<CounterSet> done;  // of `source` none: it is not known whether the rank is this one
 };
 
 /// Walks the ops of a plan in order. Waits must be for counters that earlier ops complete (verify_counters).

@@ -117,7 +117,8 @@ class MemoryVerifier {
     for (int w = 0; w < r.num_waits; ++w) {
       const RowMap map = row_map(r.wait[w]);
       const bool fresh = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kFresh);
-      waits_.push_back({fresh, counter_blocks(r, {&map, 1}), {}});
+      const bool source = r.wait[w].role == static_cast<int32_t>(abi::WaitRole::kSource);
+      waits_.push_back({fresh, source, counter_blocks(r, {&map, 1}), {}});
     }
     OpArrivals& out = arrivals_.emplace_back();
     out.blocks = counter_blocks(r, arrive_maps(r));
@@ -138,7 +139,8 @@ class MemoryVerifier {
     OpSet& own = finished_.emplace_back((plan_.ops.size() + 63) / 64, 0);
     for (const WaitOrder& wait : waits_) {
       const std::vector<CounterRange>& ranges = wait.blocks.ranges;
-      if (wait.fresh || std::any_of(ranges.begin(), ranges.end(), [](const CounterRange& r) { return r.empty(); }))
+      if (wait.fresh || wait.source ||
+          std::any_of(ranges.begin(), ranges.end(), [](const CounterRange& r) { return r.empty(); }))
         continue;
       const int32_t op = ranges.empty() ? -1 : arrives_[static_cast<size_t>(ranges.front().first)];
       if (op < 0 || !all_wait_for(ranges, op)) continue;
@@ -160,6 +162,9 @@ class MemoryVerifier {
     });
   }
 
+  static bool holds_back(const WaitOrder& wait, const Use& now) {
+    return (!wait.fresh || now.fresh) && (!wait.source || now.of_source);
+  }
   static bool meet(CounterRange a, CounterRange b) { return a.first <= b.last && b.first <= a.last; }
 
   /// The earlier op is over, or a wait of the current op is for counters that its tiles arrive on: for all of them, or
@@ -171,7 +176,7 @@ class MemoryVerifier {
     for (size_t w = 0; w < waits_.size(); ++w) {
       const CounterBlocks& blocks = waits_[w].blocks;
       auto meets = [&](const CounterRange& range) { return meet(range, blocks.ranges.front()); };
-      if ((waits_[w].fresh && !now.fresh) || blocks.size() == 0) continue;
+      if (!holds_back(waits_[w], now) || blocks.size() == 0) continue;
       auto held = [&](const CounterRange& all) { return held_by_all(all, blocks.ranges); };
       if (std::any_of(std::begin(earlier.all), std::end(earlier.all), held)) return true;
       if (std::none_of(earlier.blocks.ranges.begin(), earlier.blocks.ranges.end(), meets)) continue;
@@ -278,9 +283,13 @@ class MemoryVerifier {
   }
 
   /// Some wait of the block that holds a tile has one of the counters behind it.
-  bool behind(const TileBlock& tile, bool fresh, std::span<const CounterRange> ranges) const {
+  bool behind(const TileBlock& tile, const Use& now, std::span<const CounterRange> ranges) const {
     return std::any_of(waits_.begin(), waits_.end(), [&](const WaitOrder& wait) {
-      return !(wait.fresh && !fresh) && meets_any(wait.done[find_block(wait.blocks, tile)], ranges);
+      if (!holds_back(wait, now)) return false;
+      const size_t block = find_block(wait.blocks, tile);
+      if (!wait.source) return meets_any(wait.done[block], ranges);
+      return std::any_of(ranges.begin(), ranges.end(),
+                         [&](const CounterRange& range) { return meet(range, wait.blocks.ranges[block]); });
     });
   }
 
@@ -293,8 +302,7 @@ class MemoryVerifier {
     if (now.waiting.at.empty()) now.waiting = pieces_of(plan_, now, joint_->blocks);
     return meeting(then.arriving, now.waiting, now.place - then.place, [&](const Piece& x, const Piece& y) {
       ++report_.block_pairs;
-      return behind(joint_->blocks[static_cast<size_t>(y.number)], now.fresh,
-                    arrive.of(static_cast<size_t>(x.number))) ||
+      return behind(joint_->blocks[static_cast<size_t>(y.number)], now, arrive.of(static_cast<size_t>(x.number))) ||
              !overlapping(then, x, now, y);
     });
   }
@@ -306,7 +314,7 @@ class MemoryVerifier {
       ++report_.tile_pairs;
       for (int a = 0; a < earlier.num_arrivals; ++a) {
         const CounterRange range = counters_of(earlier.arrive[a], earlier, x.number);
-        if (behind(block_of_tile(later, y.number), now.fresh, {&range, 1})) return true;
+        if (behind(block_of_tile(later, y.number), now, {&range, 1})) return true;
       }
       if (!overlapping(then, x, now, y)) return true;
       throw InternalError(cat("plan ", plan_.name, ": race: ", describe(plan_, now.op), ", tile ", y.number,

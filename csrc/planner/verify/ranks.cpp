@@ -1,9 +1,11 @@
 #include "planner/verify/ranks.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <vector>
 
+#include "device/abi/roles.h"
 #include "planner/verify/checks.h"
 #include "planner/verify/counter_blocks.h"
 #include "planner/verify/joins.h"
@@ -59,6 +61,31 @@ class Merger {
 
   void add_op(size_t index, Run run) {
     const plan::Op& op = plan_.ops[index];
+    if (!abi::has_own_rows(op.record)) return add_part(index, run, op);
+    for (int batch = 0; batch < op.record.grid[0]; ++batch)
+      add_part(index, run, batch_of(op, batch, batch == run.rank), batch);
+  }
+
+  /// A batch of a product with own rows as an op of its own, which reads what it reads on a rank.
+  static plan::Op batch_of(const plan::Op& op, int batch, bool own_rank) {
+    using X = abi::MatmulOperand;
+    plan::Op part = op;
+    abi::OpRecord& r = part.record;
+    abi::Operand& own = part.operands[X::kOwn];
+    if (own_rank) part.operands[X::kA] = own;
+    own.slot = abi::kNoSlot;
+    r.grid[0] = 1;
+    r.size[0] = 1;
+    r.params.matmul.batch = 1;
+    r.params.matmul.own_rows = 0;
+    for (abi::Operand& x : part.operands) x.offset += batch * x.stride[0];
+    for (int w = 0; w < r.num_waits; ++w) r.wait[w].base += batch * r.wait[w].coef[0];
+    for (int a = 0; a < r.num_arrivals; ++a) r.arrive[a].base += batch * r.arrive[a].coef[0];
+    return part;
+  }
+
+  /// `batch`: the op is that part of one; -1: it is all of it.
+  void add_part(size_t index, Run run, const plan::Op& op, int batch = -1) {
     plan::Op own;
     own.record = op.record;
     own.operands = op.operands;
@@ -67,12 +94,21 @@ class Merger {
     for (abi::Operand& x : own.operands)
       if (x.slot != abi::kNoSlot) x.slot = slots_[number_of(run, rules_)][x.slot];
     abi::OpRecord& r = own.record;
-    for (int w = 0; w < r.num_waits; ++w) {
-      abi::Wait& wait = r.wait[w];
+    r.num_waits = 0;
+    for (int w = 0; w < op.record.num_waits; ++w) {
+      abi::Wait wait = op.record.wait[w];
+      const bool source = wait.role == static_cast<int32_t>(abi::WaitRole::kSource);
+      if (source && batch == run.rank) continue;
       const std::vector<CounterBlock>& awaited = looks_[index].awaited[static_cast<size_t>(w)];
-      wait.counter = wait.rank_stride == 0 ? counter_of(awaited[0], run) : all_of(awaited, run.launch, wait);
-      if (wait.rank_stride != 0) wait.target = wait.last_target = 1;
+      if (source) {
+        wait.counter = counter_of(awaited.at(static_cast<size_t>(std::max(batch, 0))), run);
+        wait.role = static_cast<int32_t>(abi::WaitRole::kAll);
+      } else {
+        wait.counter = wait.rank_stride == 0 ? counter_of(awaited[0], run) : all_of(awaited, run.launch, wait);
+        if (wait.rank_stride != 0) wait.target = wait.last_target = 1;
+      }
       wait.rank_stride = 0;
+      r.wait[r.num_waits++] = wait;
     }
     for (int a = 0; a < r.num_arrivals; ++a) {
       const bool everywhere = r.arrive_rank_stride[a] != 0;
@@ -83,7 +119,7 @@ class Merger {
     // where no wait is left, what the op waits for has this one behind it
     const int64_t border = border_[static_cast<size_t>(run.rank)];
     if (border >= 0 && r.num_waits < abi::kMaxWaits) r.wait[r.num_waits++] = wait_for_counters(border, 1, 1);
-    if (tiles_of(r) > 0) ends_[static_cast<size_t>(run.rank)].push_back(wait_for_all_tiles(own, looks_[index].whole));
+    if (tiles_of(r) > 0) end_part(own, index, run.rank, batch);
     out_.ops.push_back(std::move(own));
   }
 
@@ -95,10 +131,19 @@ class Merger {
     if (block.source != kOwnRank) run.rank = block.source;
     return first_counter(run) + static_cast<uint32_t>(block.first);
   }
+  /// The rank's launch ends when all tiles have: the parts of an op arrive on one counter.
+  void end_part(plan::Op& op, size_t index, int rank, int batch) {
+    std::vector<abi::Wait>& ends = ends_[static_cast<size_t>(rank)];
+    const int whole = looks_[index].whole;
+    if (batch <= 0) return ends.push_back(wait_for_all_tiles(op, whole, tiles_of(plan_.ops[index].record)));
+    if (whole >= 0) return;
+    op.record.arrive_rank_stride[op.record.num_arrivals] = 0;
+    op.record.arrive[op.record.num_arrivals++] = row_map(ends.back());
+  }
   /// On the counter of arrival `whole`, or of one more.
-  abi::Wait wait_for_all_tiles(plan::Op& op, int whole) {
+  abi::Wait wait_for_all_tiles(plan::Op& op, int whole, int64_t count) {
     abi::OpRecord& r = op.record;
-    const auto tiles = static_cast<uint32_t>(tiles_of(r));
+    const auto tiles = static_cast<uint32_t>(count);
     if (whole >= 0) {
       const RowMap map = row_map(r.arrive[whole]);
       return wait_for_counters(counters_at(map, {}).first, 1, tiles);

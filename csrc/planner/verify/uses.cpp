@@ -84,6 +84,7 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
     use.how = operands[i];
     use.fresh = op.record.kind == abi::TaskKind::kAttentionDecode &&
                 (i == abi::AttentionOperand::kK || i == abi::AttentionOperand::kV);
+    use.of_source = abi::has_own_rows(op.record) && i == abi::MatmulOperand::kA;
     const plan::Buffer& buffer = plan.buffers[use.slot];
     const plan::Buffer& memory = plan.buffers[memory_slot(plan, use.slot)];
     const bool placed = memory.kind == plan::BufferKind::kArena || plan::is_read_box(memory.kind);

@@ -26,11 +26,12 @@ struct Use {
   int32_t op = 0, operand = 0;
   uint32_t slot = 0;
   OperandUse how;
-  bool fresh = false;              // of rows of a cache that this launch appended
-  int64_t place = 0;               // of the buffer in its memory: the arena, the boxes, or itself
-  int64_t low = 0, high = 0;       // hull, in the memory
-  bool dense = false;              // all bytes of the hull, for certain
-  BoxPieces arriving;              // per block of tiles that arrive alike; made when asked for, as are the next
+  bool fresh = false;         // of rows of a cache that this launch appended
+  bool of_source = false;     // by batch b of what rank b has sent, but for the own rank's (abi::WaitRole::kSource)
+  int64_t place = 0;          // of the buffer in its memory: the arena, the boxes, or itself
+  int64_t low = 0, high = 0;  // hull, in the memory
+  bool dense = false;         // all bytes of the hull, for certain
+  BoxPieces arriving;         // per block of tiles that arrive alike; made when asked for, as are the next
   std::vector<BoxPieces> by_wait;  // per wait: blocks of tiles that wait alike
   BoxPieces waiting;               // blocks of tiles that wait alike in all waits
 };

@@ -21,6 +21,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
     verify_structure(plan);
     verify_background(plan);
     verify_exchanges(plan);
+    verify_own_rows(plan);
     verify_counters(plan);
     verify_loop(plan);
   }

@@ -48,7 +48,8 @@ class Random {
 struct Blocked {
   int64_t tile = -1;
   u32 counter = 0, expected = 0;
-  int source = 0, rank_stride = 0;  // of a wait for all ranks: whose counter it is
+  int source = 0, rank_stride = 0;  // of a wait for other ranks: whose counter it is
+  bool alone = false;               // it waits for that rank, for no others
 };
 
 struct alignas(64) Worker {  // a cache line of its own: threads look at workers that others run
@@ -126,6 +127,8 @@ class Launch {
     memory_.launch += static_cast<uint64_t>(done);
   }
 
+  int rank() const { return peers_.any() ? peers_.rank() : 0; }
+
   std::atomic_ref<u32> counter(u32 index) const { return counter_of(options_.state, index); }
 
   /// Counters only grow and may wrap: the difference is what counts.
@@ -153,11 +156,13 @@ class Launch {
       for (int64_t r = rows.first; r <= rows.last; ++r) {
         const u32 target = r == last_counter ? wait.last_target : wait.target;
         const u32 expected = (epoch + 1) * target;
+        const bool by_batch = wait.role == static_cast<int>(abi::WaitRole::kSource);
         const int sources = wait.rank_stride == 0 ? 1 : plan_.world;
         for (int source = 0; source < sources; ++source) {
+          if (by_batch && (source != coordinates.c[0] || source == rank())) continue;
           const u32 index = wait.counter + static_cast<u32>(r) + static_cast<u32>(source * wait.rank_stride);
           if (reached(counter(index).load(std::memory_order_acquire), expected)) continue;
-          why = {tile, index, expected, source, wait.rank_stride};
+          why = {tile, index, expected, source, wait.rank_stride, by_batch};
           return false;
         }
       }
@@ -191,7 +196,8 @@ class Launch {
     const abi::WorkItem& item = plan_.lists[index][worker.item];
     const abi::OpRecord& record = plan_.ops[item.op].record;
     const int64_t iteration = worker.iteration.load(std::memory_order_relaxed);
-    const int64_t first = item.first + worker.done, limit = burst(random, item.count - worker.done);
+    const int64_t first = abi::turned_tile(record, item.first, rank()) + worker.done,
+                  limit = burst(random, item.count - worker.done);
     int64_t count = 0;
     worker.blocked = false;
     while (count < limit && !worker.blocked) {
@@ -261,6 +267,7 @@ class Launch {
     IndexError index_error;
     TileEnvironment env;
     env.index_error = &index_error;
+    env.rank = rank();
     env.kernels = &kernels_;
     env.slots = options_.slots.data();
     env.scratch = &memory_.scratch[thread];
@@ -399,6 +406,7 @@ class Launch {
 
   /// Which ranks have not sent what the tile waits for.
   std::vector<int> missing_ranks(const Blocked& why) const {
+    if (why.alone) return {why.source};
     std::vector<int> missing;
     for (int rank = 0; rank < plan_.world; ++rank) {
       const u32 index = why.counter + static_cast<u32>((rank - why.source) * why.rank_stride);

@@ -14,9 +14,12 @@ using X = abi::MatmulOperand;
 void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<OperandUse>& uses) {
   check(uses.size() >= X::kCount, "op ", op.name, ": a matmul with ", uses.size(), " operands");
   uses[X::kA].read = uses[X::kB].read = true;
+  if (abi::has_own_rows(op.record)) uses.at(X::kOwn).read = true;
   const abi::MatmulTileParams& p = op.record.params.matmul;
   plan::program_uses(op, programs, p.program, p.first_operand, uses);
 }
+
+bool is_own(const Region& r) { return r.operand == X::kOwn && abi::has_own_rows(r.op.record); }
 
 void region(const Region& r, BoxEmitter& emitter) {
   const abi::MatmulTileParams& p = r.op.record.params.matmul;
@@ -26,7 +29,7 @@ void region(const Region& r, BoxEmitter& emitter) {
   const Range m = blocks_of(c.first[1], c.count[1], p.tile_m, p.m, x.stride[1]);
   const Range n = blocks_of(c.first[2], c.count[2], p.tile_n, p.n, x.stride[2]);
   if (m.count <= 0 || n.count <= 0) return;
-  if (r.operand == X::kA) return emitter.box(std::array{batch, m, Range{0, p.k, x.stride[2]}});
+  if (r.operand == X::kA || is_own(r)) return emitter.box(std::array{batch, m, Range{0, p.k, x.stride[2]}});
   if (r.operand == X::kB) return emitter.box(std::array{batch, Range{0, p.k, x.stride[1]}, n});
   emitter.box(std::array{batch, m, n});
 }
@@ -34,7 +37,7 @@ void region(const Region& r, BoxEmitter& emitter) {
 std::optional<Dims> coordinates(const Region& r) {
   const abi::MatmulTileParams& p = r.op.record.params.matmul;
   const abi::Operand& x = r.x();
-  if (r.operand < X::kCount) return std::nullopt;
+  if (r.operand < X::kCount || is_own(r)) return std::nullopt;
   const int64_t batches = r.use.batch >= 0 ? 1 : p.batch;  // that touch it
   return Dims{{batches, x.stride[0]}, {p.m, x.stride[1]}, {p.n, x.stride[2]}};
 }
@@ -43,6 +46,10 @@ void record(const RecordCheck& check) {
   const abi::MatmulTileParams& p = check.record().params.matmul;
   check.program(p.program, p.first_operand, ProgramKind::kEpilogue);
   check.need(check.op().operands.size() >= 2 && p.tile_m > 0 && p.tile_n > 0, "tiles of ", p.tile_m, " x ", p.tile_n);
+  const bool tensor_cores = check.record().kind == TaskKind::kMatmulTile;
+  check.need(p.own_rows == 0 || (p.own_rows == 1 && tensor_cores && p.first_operand == X::kOwn + 1), "own rows ",
+             p.own_rows, " and an epilogue's operands from ", p.first_operand,
+             ", expected 0 or, on tensor cores, 1 and ", X::kOwn + 1);
   check.grid({p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n)});
   if (check.record().kind == TaskKind::kMatmulSimple) return;
   const auto whole = [](int tile) { return tile == 64 || tile == 128; };
@@ -76,6 +83,7 @@ void record(const RecordCheck& check) {
   };
   check.map(p.map_a, X::kA, sizes(p.a_k_major, rows_a, batches), box(p.a_k_major));
   check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
+  if (p.own_rows != 0) check.map(p.map_own, X::kOwn, sizes(p.a_k_major, p.m, 1), box(p.a_k_major));
 }
 
 std::vector<int> early(const plan::Op& op) {

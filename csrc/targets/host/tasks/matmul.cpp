@@ -24,6 +24,7 @@ class MatmulTask : public Task {
  public:
   MatmulTask(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels)
       : record_(op.record), params_(op.record.params.matmul), a_(op.operands.at(0)), b_(op.operands.at(1)) {
+    if (abi::has_own_rows(record_)) own_ = op.operands.at(abi::MatmulOperand::kOwn);
     const int64_t size[3] = {params_.batch, params_.m, params_.n};
     epilogue_ = bind_task_program(plan, op, kernels, params_.program, params_.first_operand, size);
     check(epilogue_.code.kind == ProgramKind::kEpilogue, "op '", op.name, "': its program is no epilogue");
@@ -56,7 +57,8 @@ class MatmulTask : public Task {
     const int64_t row_length = gemm_row_length<T>(*env.kernels, columns);
     T* sums = env.scratch->get<T>(Scratch::kTile, gemm_rows<T>(*env.kernels, rows) * row_length);
     const auto product = params_.m <= kFewRows ? gemm_few_rows<T> : gemm<T>;
-    product(*env.kernels, *env.scratch, view(env, a_, c[0], row, 0), view(env, b_, c[0], 0, column), rows, columns,
+    const abi::Operand& a = abi::has_own_rows(record_) && c[0] == env.rank ? own_ : a_;
+    product(*env.kernels, *env.scratch, view(env, a, c[0], row, 0), view(env, b_, c[0], 0, column), rows, columns,
             params_.k, sums);
     const int64_t first_row = c[0] * params_.m + row;
     const Roots roots{.data = {sums, nullptr},
@@ -71,7 +73,7 @@ class MatmulTask : public Task {
 
   abi::OpRecord record_;
   abi::MatmulTileParams params_;
-  abi::Operand a_, b_;
+  abi::Operand a_, b_, own_{};
   BoundProgram epilogue_;
 };
 

@@ -10,6 +10,7 @@ namespace ark::targets::host {
 /// What a thread hands to the tiles that it runs.
 struct TileEnvironment : Environment {
   uint64_t launch = 0;  // differs between the launches that share a Scratch
+  int rank = 0;         // own, of a plan with exchanges
 };
 
 class Task {
