@@ -157,6 +157,8 @@ const Axis* axes_of(const abi::OpRecord& record, int operand) {
   const auto number = static_cast<size_t>(operand);
   if (number < kind.roles.size()) return kind.roles[number].axes;
   static constexpr Axis kOfEpilogue[] = {Axis::kBatch, Axis::kM, Axis::kN, Axis::kNone};
+  static constexpr Axis kOfDistances[] = {Axis::kM, Axis::kN, Axis::kNone};
+  if (kind.family == plan::Family::kRowSelect) return kOfDistances;
   check(kind.family == plan::Family::kMatmul, "a ", kind.type, " has no operand ", operand);
   return kOfEpilogue;
 }
