@@ -33,6 +33,7 @@ class _Scores:
     length: torch.Tensor  # int64 []: tokens of a row so far, padding included
     seen: torch.Tensor | None  # bool [batch, vocabulary]: tokens of the row so far
     top: torch.Tensor | None = None
+    some: bool = False  # most may have been taken away
 
     def distances(self) -> torch.Tensor:
         """How far below the largest, at least 0; the top stays what it is when others are taken away."""
@@ -41,7 +42,7 @@ class _Scores:
         return self.top - self.values
 
     def keep(self, kept: torch.Tensor) -> None:
-        self.values = self.values.where(kept, -torch.inf)
+        self.values, self.some = self.values.where(kept, -torch.inf), True
 
     def change(self, values: torch.Tensor) -> None:
         self.values, self.top = values, None
@@ -146,7 +147,10 @@ def draw(scores: torch.Tensor, processors, length: torch.Tensor, seen: torch.Ten
     has a NaN or nothing to draw from."""
     state = _process(scores, processors, length, seen)
     top = state.values.amax(-1) if state.top is None else state.top
-    return (state.values + gumbel_like(scores)).argmax(-1), top.isfinite().all()
+    noisy = state.values + gumbel_like(scores)
+    if state.some:  # noise changes nothing of the others: where a vector has none but those, the kernel draws none
+        noisy = noisy.where(state.values > -torch.inf, state.values)
+    return noisy.argmax(-1), top.isfinite().all()
 
 
 __all__ = ["Processor", "draw", "most_likely", "process", "seen_tokens", "unread_tokens"]

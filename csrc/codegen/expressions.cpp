@@ -112,6 +112,27 @@ int call_arity(Opcode op) {
   return 0;
 }
 
+int code_of(const Instr& in) {
+  switch (in.op) {
+    case Opcode::kRand:
+      return 30;
+    case Opcode::kLog:
+    case Opcode::kLog2:
+      return 25;
+    case Opcode::kLog1p:
+    case Opcode::kExpm1:
+    case Opcode::kErf:
+      return 35;
+    case Opcode::kExp:
+    case Opcode::kTanh:
+      return 15;
+    case Opcode::kDiv:
+      return 10;
+    default:
+      return in.dtype == DType::kI64 ? 2 : 1;
+  }
+}
+
 std::string accumulator_type(ReduceOp reduce, DType source, DType result) {
   const bool wide = source == DType::kF64 || result == DType::kF64;
   const bool floating = source == DType::kF32 || result == DType::kF32;

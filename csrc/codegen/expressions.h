@@ -22,6 +22,8 @@ std::string constant(const Instr& instr);
 std::string function(Opcode op, bool fast);
 /// Whether the opcode is a call of function() on one, two or three arguments.
 int call_arity(Opcode op);
+/// Machine instructions that it is, about.
+int code_of(const Instr& instr);
 
 /// The accumulator (device/program/reduction.cuh) of values of compute type `source` to one of `result`.
 std::string accumulator_type(ReduceOp reduce, DType source, DType result);

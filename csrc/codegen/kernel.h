@@ -27,6 +27,7 @@ enum Use {
   kEpilogueTile,
   kEpilogueFloat,
   kEpilogueSimple,
+  kSelectUse,
   kNumUses
 };
 /// Of the programs that end a task of this kind (of kMatmulRows: its epilogues); kNumUses: it has none.

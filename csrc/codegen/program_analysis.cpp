@@ -46,26 +46,6 @@ int ProgramAnalysis::row_vector_length() const {
 }
 
 int ProgramAnalysis::element_code() const {
-  const auto code_of = [](const Instr& in) {
-    switch (in.op) {
-      case Opcode::kRand:
-        return 30;
-      case Opcode::kLog:
-      case Opcode::kLog2:
-        return 25;
-      case Opcode::kLog1p:
-      case Opcode::kExpm1:
-      case Opcode::kErf:
-        return 35;
-      case Opcode::kExp:
-      case Opcode::kTanh:
-        return 15;
-      case Opcode::kDiv:
-        return 10;
-      default:
-        return in.dtype == DType::kI64 ? 2 : 1;
-    }
-  };
   int code = 0;
   for (int i = 0; i < count_; ++i)
     if (!info_[i].scalar) code += code_of(instr(i));
@@ -437,6 +417,14 @@ std::vector<bool> ProgramAnalysis::needed_in(int pass) const {
     if (is_sink(in.op) && !uniform_store(i) && pass == num_passes_ - 1) wanted[i] = true;
   }
   return needed_by(wanted, true);
+}
+
+std::vector<LazyArm> ProgramAnalysis::lazy_arms_in(int pass) const {
+  std::vector<bool> needed = needed_in(pass);
+  for (int i = 0; i < count_; ++i) needed[i] = needed[i] || (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass);
+  return lazy_arms(program_, needed, [&](int i) {
+    return !once_per_vector(i) && call_arity(instr(i).op) > 0 && instr(i).op != Opcode::kCheckIndex;
+  });
 }
 
 bool ProgramAnalysis::loaded_in(int i, int pass) const {

@@ -6,6 +6,7 @@
 
 #include "codegen/batch_stores.h"
 #include "codegen/flat_form.h"
+#include "codegen/lazy_arms.h"
 #include "codegen/row_form.h"
 #include "ir/program.h"
 
@@ -118,6 +119,7 @@ class ProgramAnalysis {
   DType accumulated_type(int i) const;
   /// What pass `pass` over the elements computes: for reductions of that pass and, in the last one, stores and yields.
   std::vector<bool> needed_in(int pass) const;
+  std::vector<LazyArm> lazy_arms_in(int pass) const;
   bool loaded_in(int i, int pass) const;
   bool loaded_ahead(int i) const;
   bool loaded_before(int i, int pass) const;

@@ -449,13 +449,27 @@ class Printer : public ProgramAnalysis {
              "& c, const i32 (&x)[kDims], i64 row_index, const Inputs<V>& in,"));
     line(cat("                                 const Uniform& u, Accumulator", pass, column_ ? " (&acc)[V]" : "& acc",
              ", const Sink& sink) {"));
+    const std::vector<LazyArm> arms = lazy_arms_in(pass);
+    std::vector<bool> later(count_);
+    for (const LazyArm& arm : arms)
+      for (const int i : arm.instrs) later[i] = true;
     for (int i = 0; i < count_; ++i) {
-      if (needed[i]) print_instruction(i, true);
+      for (const LazyArm& arm : arms)
+        if (arm.selection == i) print_lazy(arm);
+      if (needed[i] && !later[i]) print_instruction(i, true);
       if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
         line(cat("    ARK_EACH ", is_masked() ? "if (c.exists(i)) " : "", "acc", column_ ? "[i]" : "", ".r", i, ".add(",
                  converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
     }
     line("  }");
+  }
+
+  void print_lazy(const LazyArm& arm) {
+    const std::string before = std::exchange(out_, "");
+    for (const int i : arm.instrs) print_instruction(i, true);
+    const std::string body = std::exchange(out_, before);
+    out_ +=
+        lazy_source(arm, register_type(info_[arm.value].type), converted(instr(arm.selection).a, DType::kBool), body);
   }
 
   void print_uniform_stores() {

@@ -401,6 +401,27 @@ NamedPlan scatter_plan() {
   return {"scatter_sum", p};
 }
 
+/// Where x is near enough, x with noise: the place of the largest.
+plan::Op draw_op(plan::Plan& p) {
+  ProgramBuilder b(ProgramKind::kRow, 2, 1, 4);
+  const int x = b.load(0, DType::kBF16), near = b.op(Opcode::kLe, x, b.load(1, DType::kF32), -1, DType::kBool);
+  const int random = b.op(Opcode::kRand, b.load(2, DType::kI64), b.constant(0, DType::kI64), b.index(1));
+  const int noise = b.op(Opcode::kLog, b.op(Opcode::kNeg, b.op(Opcode::kLog1p, b.op(Opcode::kNeg, random))));
+  const int drawn = b.op(Opcode::kWhere, near, b.op(Opcode::kSub, x, noise), b.constant(-1e30));
+  b.store(3, DType::kI64, b.reduce(ReduceOp::kArgMax, drawn, DType::kI64), true);
+  const RowOperand one = {DType::kI64, {0, 0}};
+  return row_op(add_program(p, b), "draw", {16, 8016}, 1,
+                {{DType::kBF16, {8016, 1}, 8}, {DType::kF32, {1, 0}}, one, {DType::kI64, {1, 0}}});
+}
+
+/// Read, or by how much a row's largest exceeds what is read.
+int distances(plan::Plan& p, bool computed) {
+  ProgramBuilder b(ProgramKind::kPrologue, 2, 1, computed ? 2 : 1);
+  const int x = computed ? b.op(Opcode::kSub, b.load(1, DType::kF32), b.load(0, DType::kBF16)) : b.load(0, DType::kF32);
+  b.op(Opcode::kYield, x);
+  return add_program(p, b);
+}
+
 NamedPlan select_plan() {
   plan::Plan p;
   for (const int by_mass : {0, 1}) {
@@ -408,8 +429,11 @@ NamedPlan select_plan() {
     op.name = "row select";
     op.record.kind = TaskKind::kRowSelect;
     op.record.params.row_select.by_mass = by_mass;
+    op.record.params.row_select.program = by_mass == 0 ? distances(p, false) : distances(p, true);
+    op.operands.resize(2);
     p.ops.push_back(op);
   }
+  p.ops.push_back(draw_op(p));
   return {"row_select", p};
 }
 

@@ -63,3 +63,27 @@ def test_drawn_rows_do_not_depend_on_their_chunks():
             found.append(run(x))
         torch.compiler.reset()
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.0005, 0.02, 1.0])
+def test_noise_of_elements_that_are_taken_away(kept):
+    """What a vector does not compute changes nothing: the same as where all of it is computed."""
+    torch.manual_seed(5)
+    x = torch.randn(3, 40000, device="cuda")
+    near = torch.rand(3, 40000, device="cuda") < kept
+
+    def draw(x, near):
+        noisy = x - torch.log(-torch.log1p(-torch.rand_like(x).clamp(1e-6, 0.999)))
+        return noisy.where(near, x - 100).argmax(-1), noisy  # stored, so all of it is computed
+
+    def drawn(x, near):
+        return draw(x, near)[0]
+
+    def seeded(run):
+        torch.manual_seed(3)
+        with torch.no_grad():
+            return torch.compile(run, backend="ark", options={"strict": True})(x, near)
+
+    places, noisy = seeded(draw)
+    assert torch.equal(places, noisy.where(near, x - 100).argmax(-1))
+    assert torch.equal(seeded(drawn), places)

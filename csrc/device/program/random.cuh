@@ -17,11 +17,12 @@ ARK_DEVICE PhiloxWords philox(i64 seed, i64 offset, u64 block) {
       c3 = static_cast<u32>(static_cast<u64>(offset) >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const u32 n0 = __umulhi(0xCD9E8D57u, c2) ^ c1 ^ key0, n2 = __umulhi(0xD2511F53u, c0) ^ c3 ^ key1;
-    c1 = 0xCD9E8D57u * c2;
-    c3 = 0xD2511F53u * c0;
-    c0 = n0;
-    c2 = n2;
+    // one instruction each, which both halves are of
+    const u64 left = static_cast<u64>(0xCD9E8D57u) * c2, right = static_cast<u64>(0xD2511F53u) * c0;
+    c0 = static_cast<u32>(left >> 32) ^ c1 ^ key0;
+    c2 = static_cast<u32>(right >> 32) ^ c3 ^ key1;
+    c1 = static_cast<u32>(left);
+    c3 = static_cast<u32>(right);
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
