@@ -93,10 +93,6 @@ template <class S>
 S load_element(const S* p) {
   return memory.may_touch(p, sizeof(S), sizeof(S)) ? *p : S{};
 }
-template <class S>
-void store_element(S* p, S value) {
-  if (memory.may_touch(p, sizeof(S), sizeof(S))) *p = value;
-}
 template <class S, int V>
 void load_vector(const S* p, Vec<S, V>& out) {
   constexpr size_t kPiece = min<size_t>(16, sizeof(S) * V);
