@@ -19,7 +19,7 @@ using abi::TaskKind;
 
 constexpr std::array<const char*, kNumUses> kUseNames = {
     "pointwise",     "row",           "column",         "epilogue_rows",
-    "prologue_rows", "epilogue_tile", "epilogue_float", "epilogue_simple", "select"};
+    "prologue_rows", "epilogue_tile", "epilogue_float", "epilogue_simple"};
 
 std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
   std::set<int> all;

@@ -250,8 +250,6 @@ class Analysis {
         needs_.features.simple_attention |= simple_attention_form(p.attention);
         break;
       case TaskKind::kRowSelect:
-        if (p.row_select.program >= 0) note_program(op, kSelectUse, p.row_select.program, p.row_select.first_operand);
-        break;
       case TaskKind::kCount:
         break;
     }

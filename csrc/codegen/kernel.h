@@ -27,7 +27,6 @@ enum Use {
   kEpilogueTile,
   kEpilogueFloat,
   kEpilogueSimple,
-  kSelectUse,
   kNumUses
 };
 /// Of the programs that end a task of this kind (of kMatmulRows: its epilogues); kNumUses: it has none.

@@ -247,9 +247,8 @@ template <>
 struct Fields<abi::RowSelectParams> {
   using T = abi::RowSelectParams;
   static constexpr auto list = std::tuple{
-      field("rows", &T::rows),       field("size", &T::size),       field("vector", &T::vector),
-      field("by_mass", &T::by_mass), field("round", &T::round),     field("parts", &T::parts),
-      field("part", &T::part),       field("program", &T::program), field("first_operand", &T::first_operand)};
+      field("rows", &T::rows),   field("size", &T::size),   field("vector", &T::vector), field("by_mass", &T::by_mass),
+      field("round", &T::round), field("parts", &T::parts), field("part", &T::part)};
 };
 template <>
 struct Fields<Flags> {

@@ -167,6 +167,7 @@ inline constexpr Role kScatterSum[] = {
     {abi::ScatterSumOperand::kOut, "out", kWrite, {kM, kN}},
 };
 inline constexpr Role kRowSelect[] = {
+    {abi::RowSelectOperand::kDistance, "distance", kRead, {kM, kN}},
     {abi::RowSelectOperand::kBound, "bound", kRead, {kM}},
     {abi::RowSelectOperand::kOut, "out", kWrite, {kM}},
     {abi::RowSelectOperand::kSumsBefore, "sums_before", kRead, {kM, kAllParts, kSelectWord}},

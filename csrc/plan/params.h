@@ -59,11 +59,9 @@ void visit_programs(const Kind& kind, auto& params, Visit&& visit) {
     visit(params.prologue, params.prologue_operand, ProgramKind::kPrologue);
     for (int s = 0; s < params.num_segments; ++s)
       visit(params.segment[s].program, params.segment[s].first_operand, ProgramKind::kEpilogue);
-  } else if constexpr (std::is_same_v<Params, abi::RowSelectParams>) {
-    if (params.program >= 0) visit(params.program, params.first_operand, ProgramKind::kPrologue);
   } else {
     static_assert(std::is_same_v<Params, abi::AttentionParams> || std::is_same_v<Params, abi::MaskRangeParams> ||
-                  std::is_same_v<Params, abi::ScatterSumParams>);
+                  std::is_same_v<Params, abi::ScatterSumParams> || std::is_same_v<Params, abi::RowSelectParams>);
   }
 }
 template <class Record, class Visit>

@@ -94,7 +94,7 @@ std::string params_text(const abi::ScatterSumParams& p) {
 
 std::string params_text(const abi::RowSelectParams& p) {
   return cat("rows ", p.rows, " of ", p.size, " by ", p.vector, p.by_mass ? ", by mass" : ", by count", ", round ",
-             p.round, ", parts ", p.parts, " of ", p.part, ", program ", p.program);
+             p.round, ", parts ", p.parts, " of ", p.part);
 }
 
 template <class Map>

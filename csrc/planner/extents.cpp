@@ -158,8 +158,6 @@ const Axis* axes_of(const abi::OpRecord& record, int operand) {
   if (number < kind.roles.size()) return kind.roles[number].axes;
   if (abi::has_own_rows(record) && operand == abi::MatmulOperand::kOwn) return kind.roles[abi::MatmulOperand::kA].axes;
   static constexpr Axis kOfEpilogue[] = {Axis::kBatch, Axis::kM, Axis::kN, Axis::kNone};
-  static constexpr Axis kOfDistances[] = {Axis::kM, Axis::kN, Axis::kNone};
-  if (kind.family == plan::Family::kRowSelect) return kOfDistances;
   check(kind.family == plan::Family::kMatmul, "a ", kind.type, " has no operand ", operand);
   return kOfEpilogue;
 }

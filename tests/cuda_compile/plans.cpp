@@ -414,14 +414,6 @@ plan::Op draw_op(plan::Plan& p) {
                 {{DType::kBF16, {8016, 1}, 8}, {DType::kF32, {1, 0}}, one, {DType::kI64, {1, 0}}});
 }
 
-/// Read, or by how much a row's largest exceeds what is read.
-int distances(plan::Plan& p, bool computed) {
-  ProgramBuilder b(ProgramKind::kPrologue, 2, 1, computed ? 2 : 1);
-  const int x = computed ? b.op(Opcode::kSub, b.load(1, DType::kF32), b.load(0, DType::kBF16)) : b.load(0, DType::kF32);
-  b.op(Opcode::kYield, x);
-  return add_program(p, b);
-}
-
 NamedPlan select_plan() {
   plan::Plan p;
   for (const int by_mass : {0, 1}) {
@@ -429,8 +421,6 @@ NamedPlan select_plan() {
     op.name = "row select";
     op.record.kind = TaskKind::kRowSelect;
     op.record.params.row_select.by_mass = by_mass;
-    op.record.params.row_select.program = by_mass == 0 ? distances(p, false) : distances(p, true);
-    op.operands.resize(2);
     p.ops.push_back(op);
   }
   p.ops.push_back(draw_op(p));

@@ -39,34 +39,6 @@ void test_ops() {
   EXPECT_EQ(ops_of(select_plan(1, abi::kSelectMost, DType::kF32, 1)), "1x128 1x128 1x128 1x1");
 }
 
-/// What selects read besides their own operands: rows of 16 bits, divided or multiplied, and their largest.
-std::string ops_of_distances(bool product) {
-  GraphBuilder b;
-  const std::vector<int64_t> sizes = {2, 20000};
-  const ir::ValueId x = b.input(DType::kBF16, sizes), top = b.input(DType::kF32, {2, 1}),
-                    warm = b.input(DType::kF32, {2, 1}), limit = b.input(DType::kI64, {2}),
-                    out = b.value(DType::kI64, {2});
-  const ir::ValueId scores =
-      b.pointwise(product ? Opcode::kMul : Opcode::kDiv, {b.pointwise(Opcode::kCast, {x}, DType::kF32, sizes), warm},
-                  DType::kF32, sizes);
-  b.node(ir::OpKind::kRowSelect, {b.pointwise(Opcode::kSub, {top, scores}, DType::kF32, sizes), limit}, {out});
-  b.graph.outputs = {out};
-  const plan::Plan plan = plan_of(b.graph, true, true);
-  std::string text;
-  for (const plan::Op& op : plan.ops) {
-    const bool selects = op.record.kind == abi::TaskKind::kRowSelect;
-    text +=
-        cat(text.empty() ? "" : " ", selects ? cat(op.operands.size() - abi::RowSelectOperand::kCount) : "distances");
-  }
-  return text;
-}
-
-/// A select computes its distances, unless two programs might round them differently.
-void test_distances() {
-  EXPECT_EQ(ops_of_distances(false), "3 3 3 0");
-  EXPECT_EQ(ops_of_distances(true), "distances 1 1 1 0");
-}
-
 void test_parts_cover_rows() {
   for (const int64_t size : {8192, 8193, 20002, 33001, 128256, 151937})
     for (const int workers : {1, 7, 60, 132, 1000}) {
@@ -99,17 +71,15 @@ void test_damage() {
     refused(plan, op, "parts of", [](plan::Op&, P& p) { p.part = 0; });
     refused(plan, op, "parts of", [](plan::Op&, P& p) { --p.parts; });
     refused(plan, op, "", [](plan::Op&, P& p) { ++p.round; });
-    refused(plan, op, "operand 4", [](plan::Op& o, P&) { o.operands[X::kSums].slot = abi::kNoSlot; });
-    refused(plan, op, "", [](plan::Op& o, P&) { o.operands[X::kCount].stride[1] = 2; });
-    refused(plan, op, "program", [](plan::Op&, P& p) { p.program = -1; });
-    refused(plan, op, "distances", [](plan::Op&, P& p) { --p.first_operand; });
+    refused(plan, op, "operand 5", [](plan::Op& o, P&) { o.operands[X::kSums].slot = abi::kNoSlot; });
+    refused(plan, op, "operand 0", [](plan::Op& o, P&) { o.operands[X::kDistance].slot = abi::kNoSlot; });
     refused(plan, op, "sums", [](plan::Op& o, P&) { o.operands[X::kSums].stride[1] -= 1; });
     refused(plan, op, "vectors of", [](plan::Op&, P& p) { p.vector = 2; });
-    refused(plan, op, "vectors of", [](plan::Op&, P& p) { p.vector = 4; });
+    refused(plan, op, "vectors of", [](plan::Op& o, P& p) { p.vector = 4, o.operands[X::kDistance].offset = 1; });
   }
-  refused(plan, 1, "operand 0", [](plan::Op& o, P&) { o.operands[X::kBound].slot = abi::kNoSlot; });
-  refused(plan, 1, "operand 0", [](plan::Op&, P& p) { p.by_mass = 0; });
-  refused(plan, 2, "operand 3", [](plan::Op& o, P&) { o.operands[X::kStateBefore].slot = abi::kNoSlot; });
+  refused(plan, 1, "operand 1", [](plan::Op& o, P&) { o.operands[X::kBound].slot = abi::kNoSlot; });
+  refused(plan, 1, "operand 1", [](plan::Op&, P& p) { p.by_mass = 0; });
+  refused(plan, 2, "operand 4", [](plan::Op& o, P&) { o.operands[X::kStateBefore].slot = abi::kNoSlot; });
   refused(plan, 3, "round", [](plan::Op&, P& p) { p.round = 4; });
   for (const size_t op : {1, 2, 3}) {
     EXPECT(plan.ops[op].record.num_waits > 0);
@@ -117,14 +87,13 @@ void test_damage() {
   }
   const plan::Plan whole = select_plan(2, 300, DType::kI64);
   refused(whole, 0, "round", [](plan::Op&, P& p) { p.round = 1; });
-  refused(whole, 0, "operand 1", [](plan::Op& o, P&) { o.operands[X::kOut].slot = abi::kNoSlot; });
+  refused(whole, 0, "operand 2", [](plan::Op& o, P&) { o.operands[X::kOut].slot = abi::kNoSlot; });
 }
 
 }  // namespace
 
 int main() {
   test_ops();
-  test_distances();
   test_parts_cover_rows();
   test_damage();
   return test::result("select plans");

@@ -306,16 +306,14 @@ class BrutePlan {
     const abi::RowSelectParams& p = op.record.params.row_select;
     const auto has = [&](int operand) { return op.operands[static_cast<size_t>(operand)].slot != abi::kNoSlot; };
     const int64_t first = c[1] * p.part, count = std::min<int64_t>(p.part, p.size - first);
-    for (int operand = p.first_operand; p.program >= 0 && operand < static_cast<int>(op.operands.size()); ++operand)
-      if (has(operand))
-        each({count}, [&](const Index& x) { element(op, operand, {c[0], first + x[0]}, false, visit); });
-    for (const int operand : {0, 1})
-      if (has(operand)) element(op, operand, {c[0]}, operand == 1, visit);
+    if (has(0)) each({count}, [&](const Index& x) { element(op, 0, {c[0], first + x[0]}, false, visit); });
+    for (const int operand : {1, 2})
+      if (has(operand)) element(op, operand, {c[0]}, operand == 2, visit);
     constexpr int64_t kWords = 1056, kState = 3;
-    if (has(2)) each({p.parts, kWords}, [&](const Index& x) { element(op, 2, {c[0], x[0], x[1]}, false, visit); });
-    if (has(3)) each({kState}, [&](const Index& x) { element(op, 3, {c[0], c[1], x[0]}, false, visit); });
-    if (has(4)) each({kWords}, [&](const Index& x) { element(op, 4, {c[0], c[1], x[0]}, true, visit); });
-    if (has(5)) each({kState}, [&](const Index& x) { element(op, 5, {c[0], c[1], x[0]}, true, visit); });
+    if (has(3)) each({p.parts, kWords}, [&](const Index& x) { element(op, 3, {c[0], x[0], x[1]}, false, visit); });
+    if (has(4)) each({kState}, [&](const Index& x) { element(op, 4, {c[0], c[1], x[0]}, false, visit); });
+    if (has(5)) each({kWords}, [&](const Index& x) { element(op, 5, {c[0], c[1], x[0]}, true, visit); });
+    if (has(6)) each({kState}, [&](const Index& x) { element(op, 6, {c[0], c[1], x[0]}, true, visit); });
   }
 
   void touch_backward(const plan::Op& op, const int64_t* c, const Visit& visit) const {

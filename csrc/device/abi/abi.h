@@ -241,10 +241,9 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 /// kRowSelect: out[r] as ir::OpKind::kRowSelect says, found a digit a round. An element's digit is its bin; only those
 /// count whose higher bits have been found. Op `round` chooses the digit of the round before and counts its own; op
 /// kSelectRounds chooses the last one and has one tile a row. With `parts` 1 a single op does it all, a tile is a row.
-/// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread computes at
-/// once, 1, or 4 where they divide `size`. by_mass 1: the bound is f32, a share; 0: i64, a number of elements. `program`
-/// yields distances f32 over (r, n), by plain accesses alone; its operands come behind the others. -1: nothing is counted.
-/// Operands bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
+/// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread moves at
+/// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
+/// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
 /// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64 what
 /// is outside of them (elements before, or mass behind), and the limit.
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
@@ -253,7 +252,6 @@ struct RowSelectParams {
   i32 rows, size;
   i32 vector, by_mass;
   i32 round, parts, part;
-  i32 program, first_operand;
 };
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1

@@ -37,9 +37,9 @@ struct ScatterSumOperand {
   enum : i32 { kIndex, kSource, kOut, kCount };
 };
 
-/// kRowSelect, before those of its program. Sums and states of the op before, and those for the op behind.
+/// kRowSelect. Sums and states of the op before, and those for the op behind.
 struct RowSelectOperand {
-  enum : i32 { kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kCount };
+  enum : i32 { kDistance, kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kCount };
 };
 
 /// Of Opcode::kLoadParts, counted from the instruction's operand. kSizes has no slot: its strides are the numbers.

@@ -1,6 +1,6 @@
 // kRowSelect: how far the nearest elements of a row go, told without sorting (device/abi/abi.h at RowSelectParams). A
-// tile chooses the digit of the round before, then counts its part of the row. What its distances are made of is under
-// way while it chooses.
+// tile chooses the digit of the round before, then counts its part of the row. Its elements are under way while it
+// chooses.
 #pragma once
 #include "device/program/row_select_digit.cuh"
 #include "device/program/row_select_histogram.cuh"
@@ -17,28 +17,15 @@ struct RowSelect {
     Scratch& s = *reinterpret_cast<Scratch*>(consumer.scratch());
     SelectHistogram{consumer, s.bins}.clear();
     consumer.wait_for_item(task);
-    const abi::RowSelectParams& p = task.record->params.row_select;
-    if (p.program < 0) return run_tiles<Nothing, 1, false>(consumer, task, s);
-    Programs::select(p.program, [&](auto program) {
-      using P = decltype(program);
-      if (p.vector == 4)
-        run_tiles<P, 4, true>(consumer, task, s);
-      else
-        run_tiles<P, 1, true>(consumer, task, s);
-    });
+#pragma unroll 1
+    for (int tile = task.first; tile < task.first + task.count; ++tile) {
+      if (tile != task.first) SelectHistogram{consumer, s.bins}.clear();
+      Tile(consumer, task, s, tile).run();
+    }
   }
 
  private:
   static constexpr int kAhead = 8;  // vectors of a thread under way
-
-  /// The program of tiles that count nothing.
-  struct Nothing {
-    static constexpr int kDims = 2;
-    template <int V>
-    struct Inputs {};
-    template <int V>
-    static ARK_DEVICE void load(const ProgramContext&, const i32 (&)[2], Inputs<V>&) {}
-  };
 
   struct Scratch {
     SelectHistogram::Bins bins;
@@ -46,30 +33,10 @@ struct RowSelect {
   };
   static_assert(sizeof(Scratch) <= kScratchBytes);
 
-  template <class P, int V, bool kCounts>
-  static ARK_DEVICE void run_tiles(const Consumer& consumer, const Task& task, Scratch& s) {
-#pragma unroll 1
-    for (int tile = task.first; tile < task.first + task.count; ++tile) {
-      if (tile != task.first) SelectHistogram{consumer, s.bins}.clear();
-      Tile<P, V, kCounts>(consumer, task, s, tile).run();
-    }
-  }
-
-  /// What a program yields.
-  template <int V>
-  struct Distances {
-    float (&x)[V];
-    template <int>
-    ARK_DEVICE void yield(const float (&y)[V]) const {
-      ARK_EACH x[i] = y[i];
-    }
-  };
-
-  template <class P, int V, bool kCounts>
   struct Tile {
     using X = abi::RowSelectOperand;
-    using Vectors = typename P::template Inputs<V>[kAhead];
-    static constexpr int kStep = kConsumerThreads * V;
+    using Vectors = Vec<float, 4>[kAhead];
+    static constexpr int kStep = kConsumerThreads * 4;
 
     const Consumer& consumer;
     const Task& task;
@@ -77,20 +44,21 @@ struct RowSelect {
     Scratch& s;
     int row, part;
     int begin, end;  // elements
-    ProgramContext context;
+    const float* data;
+    i64 stride;
     SelectState state;
     SelectBound bound;
 
     ARK_DEVICE Tile(const Consumer& c, const Task& of, Scratch& scratch, int tile)
-        : consumer(c),
-          task(of),
-          p(of.record->params.row_select),
-          s(scratch),
-          context(of, of.record->params.row_select.first_operand, c.worker) {
+        : consumer(c), task(of), p(of.record->params.row_select), s(scratch) {
       row = tile / of.record->grid[1];
       part = tile - row * of.record->grid[1];
+      const abi::Operand& x = of.operand(X::kDistance);
+      const bool counts = of.has(X::kDistance);
       begin = part * p.part;
-      end = kCounts ? min(begin + p.part, p.size) : begin;
+      end = counts ? min(begin + p.part, p.size) : begin;
+      data = counts ? of.template address<const float>(X::kDistance) + row * x.stride[0] : nullptr;
+      stride = x.stride[1];
     }
 
     ARK_DEVICE void run() {
@@ -122,33 +90,39 @@ struct RowSelect {
     }
 
    private:
-    /// Of the thread's vectors from `first` on.
-    ARK_DEVICE void load(int first, Vectors& in) const {
-      unrolled<kAhead>([&](auto k) __attribute__((always_inline)) {
-        const i32 at[P::kDims] = {row, first + k.value * kStep + consumer.thread() * V};
-        if (at[1] < end) P::template load<V>(context, at, in[k.value]);
-      });
+    /// The thread's vectors from `first` on. A row's last one may end behind it: that one goes element by element.
+    ARK_DEVICE void load(int first, Vectors& x) const {
+      const int own = first + consumer.thread() * 4;
+      const bool vectors = p.vector == 4;
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        if (vectors && own + k * kStep + 4 <= end) load_vector(data + own + k * kStep, x[k]);
+      if (vectors && end % 4 == 0) return;
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int at = own + k * kStep;
+        if (vectors && at + 4 <= end) continue;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (at + i < end) x[k].v[i] = load_element(data + (at + i) * stride);
+      }
     }
 
-    /// The histogram of the round's digit; `in` are the first vectors.
+    /// The histogram of the round's digit; `x` are the first vectors.
     template <bool kMass>
-    ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& in) const {
+    ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
       const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
 #pragma unroll 1
-      for (int first = begin; first < end;) {
-        unrolled<kAhead>([&](auto k) __attribute__((always_inline)) {
-          const i32 at[P::kDims] = {row, first + k.value * kStep + consumer.thread() * V};
-          if (at[1] >= end) return;
-          if constexpr (kCounts) {
-            float x[V];
-            const typename P::Uniform uniform = {};
-            auto none = P::accumulator(Pass<0>{});
-            P::template element<V>(Pass<0>{}, context, at, at[1], in[k.value], uniform, none, Distances<V>{x});
-            histogram.template add<kMass, V>(x, state.found, shift, above);
-          }
-        });
+      for (int first = begin;;) {
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          if (first + k * kStep >= end) break;
+          const int left = end - (first + k * kStep + consumer.thread() * 4);
+          histogram.template add<kMass>(x[k], left, state.found, shift, above);
+        }
         first += kAhead * kStep;
-        if (first < end) load(first, in);
+        if (first >= end) return;
+        load(first, x);
       }
     }
 

@@ -19,16 +19,17 @@ struct SelectHistogram {
     for (int i = 0; i < kOwnGroups; ++i) bins[own_bin(i)] = {};
   }
 
-  /// A round's digit is bits [shift, above). All weights come before the first addition, which is behind a branch.
-  template <bool kMass, int V>
-  ARK_DEVICE void add(const float (&x)[V], u32 found, int shift, int above) const {
-    u32 weight[V], bin[V];
+  /// Neighbours of which the first `left` are there. A round's digit is bits [shift, above). All weights come before the
+  /// first addition, which is behind a branch.
+  template <bool kMass>
+  ARK_DEVICE void add(const Vec<float, 4>& x, int left, u32 found, int shift, int above) const {
+    u32 weight[4], bin[4];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const float distance = x[i];
+    for (int i = 0; i < 4; ++i) {
+      const float distance = x.v[i];
       const u32 n = steps(distance), rest = n & ((1u << above) - 1);
       bin[i] = rest >> shift;
-      bool counts = (n ^ rest) == found;
+      bool counts = i < left && (n ^ rest) == found;
       weight[i] = 1;
       if constexpr (kMass) {
         counts = counts && distance < abi::kSelectMassless;  // no NaN is
@@ -37,7 +38,7 @@ struct SelectHistogram {
       if (!counts) weight[i] = 0;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i)
+    for (int i = 0; i < 4; ++i)
       if (weight[i] != 0) atomicAdd(&bins[bin[i]].v[consumer.lane() % kCopies], kMass ? weight[i] : 1u);
   }
 

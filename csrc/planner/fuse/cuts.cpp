@@ -362,15 +362,9 @@ class Cutter {
       return;
     }
     if (x.kind == GroupKind::kAttention || x.kind == GroupKind::kAttentionBackward ||
-        x.kind == GroupKind::kScatterSum) {
+        x.kind == GroupKind::kScatterSum || x.kind == GroupKind::kRowSelect) {
       for (ir::ValueId input : state_.node(x.anchors[0]).inputs) demand(strided_source(state_, input).owner, g);
       return;
-    }
-    if (x.kind == GroupKind::kRowSelect) {
-      const Node& node = state_.node(x.anchors[0]);
-      const bool computes = !sources_of_distances(state_, node.inputs[0]).empty();
-      demand(computes ? node.inputs[0] : strided_source(state_, node.inputs[0]).owner, g);
-      return demand(strided_source(state_, node.inputs[1]).owner, g);
     }
     std::erase_if(start, [&](int v) { return is_index_store(v); });
     for (int v : walk(start, g, {}, true).leaves) demand(v, g);

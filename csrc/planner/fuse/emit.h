@@ -68,7 +68,6 @@ class Emitter {
   // row_select.cpp
   void row_select_group(int g);
   FusedOp row_select_op(const ir::Node& node, int round) const;
-  BuiltProgram distances(int g, int value) const;
   abi::Operand select_storage(const FusedOp& op, int operand);
 
   // Shared.

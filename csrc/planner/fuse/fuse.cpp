@@ -79,13 +79,8 @@ void force(State& state) {
       if (shape.way != MatmulWay::kRows) force_value(shape.a.owner);
       force_value(shape.b.owner);
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
-               node.op == OpKind::kScatterSum) {
+               node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect) {
       for (ir::ValueId input : node.inputs) force_source(input);
-    } else if (node.op == OpKind::kRowSelect) {
-      const std::vector<int> sources = sources_of_distances(state, node.inputs[0]);
-      for (const int source : sources) force_value(source);
-      if (sources.empty()) force_source(node.inputs[0]);
-      force_source(node.inputs[1]);
     } else if (node.op == OpKind::kExchange) {
       for (ir::ValueId box : node.outputs) force_value(box);
     } else if (node.op == OpKind::kCopyTo) {

@@ -167,10 +167,6 @@ inline bool is_box(const State& state, int value) {
   return t.node >= 0 && state.node(t.node).op == ir::OpKind::kExchange;
 }
 
-/// row_select.cpp: what the ops of a row select read where they compute `distances` themselves: it is little work.
-/// Empty: they read them from memory.
-std::vector<int> sources_of_distances(const State& state, int distances);
-
 /// Index store whose every element has at most one candidate: a select instead of a scatter.
 bool is_select_store(const State& state, const ir::Node& node);
 

@@ -376,10 +376,13 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) 
   tile_pointwise(op, graph, options);
 }
 
-/// No vector ends behind a row.
+/// Rows whose vectors of 16 bytes are aligned are read by them.
 void tile_row_select(FusedOp& op) {
+  constexpr int kVector = 4;
   abi::RowSelectParams& p = op.op.record.params.row_select;
-  p.vector = p.program >= 0 && p.size % 4 == 0 ? 4 : 1;
+  const abi::Operand& x = op.op.operands[abi::RowSelectOperand::kDistance];
+  const auto even = [](int64_t n) { return n % kVector == 0; };
+  p.vector = x.slot != abi::kNoSlot && x.stride[1] == 1 && even(x.offset) && even(x.stride[0]) ? kVector : 1;
 }
 
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {

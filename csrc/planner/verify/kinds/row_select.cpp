@@ -11,10 +11,10 @@ using X = abi::RowSelectOperand;
 
 const abi::RowSelectParams& params(const plan::Op& op) { return op.record.params.row_select; }
 
-void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<OperandUse>& uses) {
-  check(uses.size() >= X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
-  if (params(op).program >= 0) plan::program_uses(op, programs, params(op).program, params(op).first_operand, uses);
-  for (const int read : {X::kBound, X::kSumsBefore, X::kStateBefore}) uses[static_cast<size_t>(read)].read = true;
+void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUse>& uses) {
+  check(uses.size() == X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
+  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore})
+    uses[static_cast<size_t>(read)].read = true;
   for (const int written : {X::kOut, X::kSums, X::kState}) uses[static_cast<size_t>(written)].write = true;
 }
 
@@ -23,9 +23,9 @@ void region(const Region& r, BoxEmitter& emitter) {
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;
   const Range rows{c.first[0], c.count[0], x.stride[0]}, parts{c.first[1], c.count[1], x.stride[1]};
-  if (r.operand >= X::kCount)  // the program's
-    return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
   switch (r.operand) {
+    case X::kDistance:
+      return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
     case X::kSumsBefore:
       return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
     case X::kSums:
@@ -56,19 +56,6 @@ void sums(const RecordCheck& check, int number) {
              x.stride[1], " words apart");
 }
 
-/// A yield of what plain loads give.
-void distances(const RecordCheck& check) {
-  const abi::RowSelectParams& p = params(check.op());
-  const Program& program = check.program(p.program, p.first_operand, ProgramKind::kPrologue);
-  check.need(p.first_operand == X::kCount && program.num_dims == 2, "distances of ", program.num_dims,
-             " dimensions from operand ", p.first_operand);
-  for (const Instr& in : program.instrs) {
-    const bool plain = in.op != Opcode::kLoad || (in.a < 0 && in.b < 0 && in.c < 0);
-    check.need(plain && in.op != Opcode::kReduce && in.op != Opcode::kStore && in.op != Opcode::kLoadParts,
-               "distances by ", name(in.op));
-  }
-}
-
 void record(const RecordCheck& check) {
   const abi::RowSelectParams& p = params(check.op());
   check.need(p.by_mass == 0 || p.by_mass == 1, "by mass ", p.by_mass);
@@ -79,8 +66,7 @@ void record(const RecordCheck& check) {
   const bool whole = p.parts == 1, counts = p.round < abi::kSelectRounds, last = whole || !counts;
   check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectRounds), "round ", p.round, " of ", p.parts, " parts");
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
-  check.need((p.program >= 0) == counts, "program ", p.program, " of round ", p.round);
-  if (counts) distances(check);
+  operand(check, X::kDistance, counts && p.size > 0, DType::kF32);
   operand(check, X::kBound, whole || p.round == 1, bound);
   operand(check, X::kOut, last, DType::kI64);
   operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
@@ -89,7 +75,9 @@ void record(const RecordCheck& check) {
   operand(check, X::kState, !last && p.round > 0, DType::kI64);
   sums(check, X::kSumsBefore);
   sums(check, X::kSums);
-  check.need(p.vector == 1 || (p.vector == 4 && p.size % 4 == 0), "vectors of ", p.vector, " in rows of ", p.size);
+  const abi::Operand& x = check.op().operands[X::kDistance];
+  const bool aligned = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
+  check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0], " apart");
   check.grid({p.rows, counts ? p.parts : 1, 1});
 }
 

@@ -186,9 +186,8 @@ class Interpreter {
   void run_yield(const Step& step, const Block& block) {
     const RegType type = code_.registers[step.a].type;
     for_each_run(step, block, [&](Run run, int64_t lane) {
-      kernels_.convert(type, yield.type)(
-          static_cast<std::byte*>(yield.data) + (run.start - yield.first) * reg_bytes(yield.type),
-          at(step.a) + lane * reg_bytes(type), run.n);
+      kernels_.convert(type, yield.type)(static_cast<std::byte*>(yield.data) + run.start * reg_bytes(yield.type),
+                                         at(step.a) + lane * reg_bytes(type), run.n);
     });
   }
 
@@ -339,16 +338,6 @@ bool run_rows(const Environment& env, const BoundProgram& program, int64_t begin
       interpreter.run(pass.uniform, rows);
     }
   }
-  return interpreter.in_range;
-}
-
-bool run_row_part(const Environment& env, const BoundProgram& program, int64_t row, int64_t begin, int64_t end,
-                  const YieldTarget& yield) {
-  Interpreter interpreter(env, program, program.element_lanes);
-  interpreter.yield = yield;
-  interpreter.run(program.code.before.uniform, {row, 1, begin, end - begin});
-  for (int64_t c = begin; c < end; c += program.element_lanes)
-    interpreter.run(program.code.passes[0].element, {row, 1, c, std::min(program.element_lanes, end - c)});
   return interpreter.in_range;
 }
 

@@ -35,7 +35,6 @@ struct Roots {
 struct YieldTarget {
   void* data = nullptr;
   RegType type = RegType::kF32;
-  int64_t first = 0;  // element that lies first
 };
 
 struct Environment {
@@ -49,9 +48,6 @@ struct Environment {
 bool run_elements(const Environment& env, const BoundProgram& program, int64_t begin, int64_t end);
 bool run_rows(const Environment& env, const BoundProgram& program, int64_t begin, int64_t end,
               const YieldTarget& yield);
-/// Elements [begin, end) of a row that is not reduced.
-bool run_row_part(const Environment& env, const BoundProgram& program, int64_t row, int64_t begin, int64_t end,
-                  const YieldTarget& yield);
 bool run_columns(const Environment& env, const BoundProgram& program, int64_t begin, int64_t end);
 /// Epilogue (domain (batch * m) x n) over a block of rows and columns.
 struct Region {

@@ -35,12 +35,7 @@ uint32_t mass_of(float distance, uint32_t low) {
 
 class RowSelectTask : public Task {
  public:
-  RowSelectTask(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) : op_(op) {
-    if (params().program < 0) return;
-    const int64_t size[2] = {params().rows, params().size};
-    distances_ = bind_task_program(plan, op, kernels, params().program, params().first_operand, size);
-    check(distances_.code.kind == ProgramKind::kPrologue, "op '", op.name, "': distances by no prologue");
-  }
+  explicit RowSelectTask(const plan::Op& op) : op_(op) {}
 
   bool run(const TileEnvironment& env, int64_t first, int64_t count) const override {
     for (int64_t tile = first; tile < first + count; ++tile) {
@@ -72,37 +67,26 @@ class RowSelectTask : public Task {
       state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
     }
     std::vector<uint64_t> bins(abi::kSelectBins);
-    const float* distances = params().program < 0 ? nullptr : distances_of(env, row, part);
     for (int round = params().round;; ++round) {
       if (round > 0) {
         if (has(X::kSumsBefore)) bins = sums_before(env, row);
         choose(env, row, round - 1, bins, state);
       }
       if (round == abi::kSelectRounds) break;
-      const Sums sums = count(distances, part, round, state.found);
+      const Sums sums = count(env, row, part, round, state.found);
       bins.assign(sums.begin() + abi::kSelectGroups, sums.end());
       if (params().parts > 1) return store(env, row, part, sums, state);
     }
     *address<int64_t>(env, X::kOut, row) = state.found;
   }
 
-  int64_t begin(int64_t part) const { return part * params().part; }
-  int64_t end(int64_t part) const { return std::min<int64_t>(begin(part) + params().part, params().size); }
-
-  /// Those of the part.
-  const float* distances_of(const TileEnvironment& env, int64_t row, int64_t part) const {
-    auto* data = env.scratch->get<float>(Scratch::kTile, params().part);
-    run_row_part(env, distances_, row, begin(part), end(part),
-                 {data, RegType::kF32, row * params().size + begin(part)});
-    return data;
-  }
-
   /// The part's histogram of the round's digit, of the elements whose higher bits have been found.
-  Sums count(const float* distances, int64_t part, int round, uint32_t found) const {
+  Sums count(const TileEnvironment& env, int64_t row, int64_t part, int round, uint32_t found) const {
     const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
     Sums sums(abi::kSelectWords);
-    for (int64_t i = 0; i < end(part) - begin(part); ++i) {
-      const float distance = distances[i];
+    const int64_t begin = part * params().part, end = std::min<int64_t>(begin + params().part, params().size);
+    for (int64_t i = begin; i < end; ++i) {
+      const float distance = *address<const float>(env, X::kDistance, row, i);
       const uint32_t steps = steps_of(distance);
       if ((steps ^ found) >> above != 0) continue;
       const uint32_t bin = (steps & ((1u << above) - 1)) >> shift, low = round == 0 ? bin << shift : found;
@@ -165,14 +149,13 @@ class RowSelectTask : public Task {
   }
 
   plan::Op op_;
-  BoundProgram distances_;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> make_row_select_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) {
-  check(op.operands.size() >= X::kCount, "op '", op.name, "': a row select with ", op.operands.size(), " operands");
-  return std::make_unique<RowSelectTask>(plan, op, kernels);
+std::unique_ptr<Task> make_row_select_task(const plan::Op& op) {
+  check(op.operands.size() == X::kCount, "op '", op.name, "': a row select with ", op.operands.size(), " operands");
+  return std::make_unique<RowSelectTask>(op);
 }
 
 }  // namespace ark::targets::host

@@ -54,7 +54,7 @@ std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, cons
     case plan::Family::kScatterSum:
       return make_scatter_sum_task(op, kernels);
     case plan::Family::kRowSelect:
-      return make_row_select_task(plan, op, kernels);
+      return make_row_select_task(op);
   }
   throw InternalError(cat("op '", op.name, "': task kind ", int(op.record.kind)));
 }

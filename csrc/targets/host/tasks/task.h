@@ -34,7 +34,7 @@ std::unique_ptr<Task> make_attention_task(const plan::Op& op, const Kernels& ker
 std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Kernels& kernels);
 std::unique_ptr<Task> make_mask_range_task(const plan::Op& op, const Kernels& kernels);
 std::unique_ptr<Task> make_scatter_sum_task(const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_row_select_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
+std::unique_ptr<Task> make_row_select_task(const plan::Op& op);
 
 /// Programs named by a record, with the operands from `first_operand` on, over `size` (right-aligned to the program's
 /// rank).
