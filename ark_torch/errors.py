@@ -51,4 +51,16 @@ class RanksDisagree(ValueError):
     """The ranks of a group have plans that do not fit together; all of them raise it."""
 
 
-__all__ = ["DeviceError", "IndexOutOfRange", "NodeUnsupported", "RanksDisagree", "TooLong", "Unsupported"]
+class SplitsDiffer(RanksDisagree):
+    """An all-to-all has even splits on some ranks only, which plan it anew (segment.py); all ranks raise it."""
+
+
+__all__ = [
+    "DeviceError",
+    "IndexOutOfRange",
+    "NodeUnsupported",
+    "RanksDisagree",
+    "SplitsDiffer",
+    "TooLong",
+    "Unsupported",
+]

@@ -86,3 +86,8 @@ def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.No
 def has_exchange(nodes: list[fx.Node]) -> bool:
     """Whether other ranks take part in the step of these (native) nodes."""
     return any(n.target in COLLECTIVES for n in nodes)
+
+
+def may_be_empty(nodes: list[fx.Node]) -> bool:
+    """Whether a tensor without elements may stand where other ranks have some: all of them make the same plans."""
+    return any("all_to_all_single" in getattr(getattr(n.target, "_schema", None), "name", "") for n in nodes)

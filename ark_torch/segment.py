@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import FakeTensor, size_expr
-from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksDisagree, Unsupported
+from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksDisagree, SplitsDiffer, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
@@ -47,9 +47,11 @@ def lower_constant(ctx: Lowering, node: fx.Node) -> None:
     ctx.device = device
 
 
-def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device) -> SegmentGraph:
+def lower_segment(
+    name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device, uneven=False, empty=False
+) -> SegmentGraph:
     """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
-    ctx = Lowering(name, device)
+    ctx = Lowering(name, device, uneven, empty)
     inputs: list[fx.Node] = []
     inside = set(nodes)
 
@@ -73,9 +75,9 @@ def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], devic
     return SegmentGraph(graph, inputs, list(outputs), list(sizes.symbols), extras, dict(sizes.derived))
 
 
-def probe(node: fx.Node, device: torch.device) -> str | None:
+def probe(node: fx.Node, device: torch.device, empty: bool = False) -> str | None:
     """Why the node cannot be lowered, or None."""
-    ctx = Lowering("probe", device)
+    ctx = Lowering("probe", device, empty=empty)
     try:
         for source in node.all_input_nodes:
             if is_constant(source):
@@ -108,6 +110,7 @@ class NativeSegment:
     counts: Counter = field(default_factory=Counter)  # run-time fallbacks of the graph, cause -> number
     strict: bool = False  # a run-time fallback is an error
     nodes: list[fx.Node] = field(default_factory=list)
+    make_uneven: Callable[[], tuple] | None = None  # (lowered, executable) where no all-to-all is taken for even
     _fallback: Callable | None = None
     _declined: set = field(default_factory=set)  # values of the symbols
     _refused: set = field(default_factory=set)  # layouts of the arguments
@@ -141,7 +144,7 @@ class NativeSegment:
         """Other ranks take part: ATen cannot stand in on this one alone. They hear of what keeps it from running."""
         try:
             try:
-                return self.executable(inputs)
+                return self._run_alike(inputs)
             except (IndexOutOfRange, RanksDisagree):
                 raise
             except ValueError:
@@ -155,6 +158,16 @@ class NativeSegment:
             if not _has_fake(inputs):  # else nobody runs this, on any rank
                 self.executable.fail_ranks(f"{self.where}: {error}")
             raise
+
+    def _run_alike(self, inputs: list) -> list:
+        """All-to-alls that are even on some ranks only become uneven ones on all, once all ranks have heard of it."""
+        try:
+            return self.executable(inputs)
+        except SplitsDiffer:
+            if self.make_uneven is None:
+                raise
+            self.lowered, self.executable = self.make_uneven()
+        return self.executable(inputs)
 
     def _after_refusal(self, inputs: list, error: ValueError) -> list:
         """The executable does not take these arguments: copies in the traced layout, else ATen."""

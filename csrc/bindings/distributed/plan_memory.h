@@ -18,6 +18,8 @@ struct PlanMemory {
   std::vector<std::byte*> segments;               // by rank
   std::unique_ptr<comm::HostArena> arena;         // host
   std::unique_ptr<comm::SymmetricMemory> on_gpu;  // cuda
+  int64_t part_bytes = 0;                         // of uneven exchanges, as their places are
+  std::map<int64_t, targets::PartPlaces> parts;   // by the exchange's number
   int device = -1;                                // as RankPlan's
   cuda::GpuInfo gpu;                              // cuda
   std::vector<cuda::DevicePtr> states;            // cuda: run states, by rank

@@ -43,6 +43,7 @@ targets::RankMemory ProcessGroupArk::view_of(const PlanMemory& memory) {
   view.segments = memory.segments;
   view.fresh = memory.fresh;
   view.rank = getRank();
+  view.part_bytes = memory.part_bytes, view.parts = memory.parts;
   view.deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(timeout_.load()).count());
   view.absence = [this](int rank) -> std::string {
     if (const std::string failure = channel_->failure(rank); !failure.empty()) return cat("failed: ", failure);

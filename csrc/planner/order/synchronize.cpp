@@ -227,7 +227,8 @@ void await_exchange(FusedGraph& graph) {
     if (is_exchange(graph, op)) last = i;
     for (size_t x = 0; x < op.access.size(); ++x) {
       const uint32_t slot = op.op.operands[x].slot;
-      if (slot != abi::kNoSlot && op.access[x] == Access::kRead && graph.storages[slot].exchange >= 0) return;
+      if (slot == abi::kNoSlot || op.access[x] != Access::kRead) continue;
+      if (graph.storages[slot].exchange >= 0 || graph.storages[slot].part >= 0) return;
     }
   }
   if (last >= 0) graph.ops.push_back(join_of(graph, {last}));

@@ -1,0 +1,210 @@
+"""all_to_all_single with uneven splits inside plans, against gloo's: random splits, zeros among them, types and groups;
+ranks that disagree."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+
+from tests.conftest import has_extension
+from tests.distributed.test_plan_collectives import DTYPES, check_equal, compiled, ranks_values
+from tests.support.distributed_worker import run_each, run_ranks, values
+
+pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+
+
+def random_rows(choice: random.Random, world: int, most: int = 9) -> list[list[int]]:
+    """rows[a][b] go from rank a to rank b: some none, some many, sometimes a rank without any."""
+    rows = [[choice.choice([0, 1, choice.randint(0, most)]) for _ in range(world)] for _ in range(world)]
+    if choice.random() < 0.3:
+        rows[choice.randrange(world)] = [0] * world
+    rows[choice.randrange(world)][choice.randrange(world)] += choice.randint(1, 2 * most)
+    return rows
+
+
+def splits_of(rows: list[list[int]], rank: int) -> tuple[list[int], list[int]]:
+    """Those of the output, those of the input."""
+    return [row[rank] for row in rows], rows[rank]
+
+
+def exchanged(x: torch.Tensor, rows: list[list[int]], group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    group = group or dist.group.WORLD
+    return funcol.all_to_all_single(x, *splits_of(rows, dist.get_rank(group)), group)
+
+
+def check_against(function, gloo, *given: torch.Tensor, launches: int = 3) -> None:
+    """`function(group, *tensors)`: the plan's results are those of gloo, bit by bit."""
+    fast = compiled(lambda *tensors: function(None, *tensors))
+    for launch in range(launches):
+        tensors = [t if t.dtype == torch.bool else t + launch for t in given]
+        want, got = function(gloo, *tensors), fast(*tensors)
+        for w, g in zip(want, got) if isinstance(want, tuple) else [(want, got)]:
+            assert g.dtype == w.dtype and g.shape == w.shape and torch.equal(g, w), f"launch {launch}: {g} not {w}"
+
+
+def alone(rank: int, world: int) -> None:
+    choice, gloo = random.Random(11), dist.new_group(backend="gloo")
+    for dtype in DTYPES if world < 4 else DTYPES[::3]:
+        rows = random_rows(choice, world)
+        sizes = (sum(rows[rank]), *[choice.randint(1, 70) for _ in range(choice.randint(0, 2))])
+        x = ranks_values(rank, sizes, dtype, choice.randint(0, 99))
+        check_against(lambda group, x, rows=rows: exchanged(x, rows, group), gloo, x)
+
+
+def fused(rank: int, world: int) -> None:
+    """What is sent is computed here, what has come is computed with, there and back again; even exchanges between."""
+    choice, gloo = random.Random(12), dist.new_group(backend="gloo")
+    for _ in range(3):
+        rows = random_rows(choice, world)
+        back = [list(column) for column in zip(*rows)]
+
+        def function(group, x, w, rows=rows, back=back):
+            come = exchanged(x * 2 + 1, rows, group)
+            total = funcol.all_reduce(come.sum(0), "sum", group or dist.group.WORLD)
+            there = exchanged(torch.relu(come @ w) + total, back, group)
+            return there + x.sum(-1, keepdim=True), come
+
+        x = ranks_values(rank, (sum(rows[rank]), 16), torch.float32, 5).round()
+        w = ranks_values(0, (16, 16), torch.float32, 6).round()
+        check_against(function, gloo, x, w)
+
+
+def many(rank: int, world: int) -> None:
+    """The same value twice in other splits, a view, and large parts."""
+    choice, gloo = random.Random(13), dist.new_group(backend="gloo")
+    rows = random_rows(choice, world, 200)
+    turned = rows[1:] + rows[:1]
+
+    def function(group, x, y):
+        first = exchanged(x, rows, group)
+        return first, exchanged(x, rows, group) * 2, exchanged(y.t().contiguous(), turned, group)
+
+    x = ranks_values(rank, (sum(rows[rank]), 130), torch.float32, 1)
+    y = ranks_values(rank, (33, sum(turned[rank])), torch.float32, 2)
+    check_against(function, gloo, x, y)
+
+
+def in_place(rank: int, world: int) -> None:
+    """dist.all_to_all_single, which Dynamo writes as a functional collective and a copy."""
+    rows = random_rows(random.Random(14), world)
+    to_here, from_here = splits_of(rows, rank)
+
+    def function(x):
+        got = torch.empty(sum(to_here), 3, device=x.device)
+        dist.all_to_all_single(got, x * 3, to_here, from_here)
+        return got - 1
+
+    check_equal(function, ranks_values(rank, (sum(from_here), 3), torch.float32, 4))
+
+
+def backward(rank: int, world: int) -> None:
+    rows = random_rows(random.Random(15), world)
+    out, sent = splits_of(rows, rank)
+
+    def function(x, w):
+        return (funcol.all_to_all_single_autograd(x * w, out, sent, dist.group.WORLD) ** 2).sum()
+
+    results = []
+    for run in (function, compiled(function)):
+        x = ranks_values(rank, (sum(sent), 4), torch.float32, 7).round().requires_grad_()
+        w = torch.full((4,), 3.0, requires_grad=True)
+        run(x, w).backward()
+        results.append((x.grad, w.grad))
+    for want, got in zip(*results):
+        assert torch.equal(want, got), f"{got} instead of {want}"
+
+
+def even_on_some(rank: int, world: int) -> None:
+    """Rank 0 alone cannot know that others have uneven splits; another even all-to-all stands beside it."""
+    gloo = dist.new_group(backend="gloo")
+    rows = [[2 if 0 in (a, b) else 2 + a + b for b in range(world)] for a in range(world)]
+    twos = [[2] * world for _ in range(world)]
+
+    def function(group, x, y):
+        return exchanged(x + 1, rows, group), exchanged(y, twos, group)
+
+    x, y = (ranks_values(rank, (sum(r[rank]), 5), torch.float32, 8) for r in (rows, twos))
+    check_against(function, gloo, x, y)
+    check_against(function, gloo, x, y)  # compiled again
+
+
+def in_a_group(rank: int, world: int) -> None:
+    """Of some ranks, in another order of numbers than those of the world."""
+    members = list(range(world))[1:] if world > 2 else [0, 1]
+    group, gloo = dist.new_group(members), dist.new_group(members, backend="gloo")
+    if rank not in members:
+        return
+    rows = random_rows(random.Random(16), len(members))
+    x = ranks_values(rank, (sum(rows[dist.get_rank(group)]), 6), torch.float32, 9)
+    check_against(lambda other, x: exchanged(x, rows, other or group), gloo, x)
+
+
+def raised(function, *arguments) -> str:
+    try:
+        function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def disagreeing(rank: int, world: int) -> dict[str, str]:
+    """Rank 1 sends rank 0 more than it expects, or nothing where something is expected. The group goes on."""
+    group, texts = dist.new_group(timeout=timedelta(seconds=20)), {}
+    for name, sent, expected in (("more", 3, 2), ("none", 0, 4)):
+        to, from_ = [[1, 2, 3, 4][(rank + r) % 4] for r in range(world)], []
+        from_ = [[1, 2, 3, 4][(rank + r) % 4] for r in range(world)]
+        if rank == 1:
+            to[0] = sent
+        if rank == 0:
+            from_[1] = expected
+        x = torch.ones(sum(to), 5)
+        texts[name] = raised(compiled(lambda x, a=from_, b=to: funcol.all_to_all_single(x, a, b, group)), x)
+    rows = random_rows(random.Random(17), world)
+    check_against(lambda other, x: exchanged(x, rows, group), None, torch.ones(sum(rows[rank]), 2))
+    return texts
+
+
+def not_a_sum(rank: int, world: int) -> str:
+    """Rank 0's splits are of another number of rows than it has: all ranks raise, none waits for ever."""
+    group = dist.new_group(timeout=timedelta(seconds=6))
+    to = [1 + (rank + r) % 3 for r in range(world)]
+    x = torch.ones(sum(to) + (rank == 0), 2)
+    function = lambda x: funcol.all_to_all_single(x, to, to, group) + 1
+    torch._dynamo.reset()
+    return raised(torch.compile(function, backend="ark"), x)
+
+
+CASES = [alone, fused, many, in_place, backward, even_on_some, in_a_group]
+
+
+def cases(rank: int, world: int) -> dict:
+    return run_each(CASES, rank, world)
+
+
+def bad_cases(rank: int, world: int) -> dict:
+    return run_each([disagreeing, not_a_sum], rank, world)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_splits_that_do_not_fit(world):
+    ranks = values(run_ranks(bad_cases, world, seconds=30))
+    for of_rank in ranks:
+        for name, (status, value) in of_rank.items():
+            assert status == "ok", f"{name}: {value}"
+        texts = of_rank["disagreeing"][1]
+        for name, sent, expected in (("more", 3, 2), ("none", 0, 4)):
+            want = f"rank 1 sends {5 * sent} elements to rank 0, rank 0 expects {5 * expected} from rank 1"
+            assert texts[name].startswith("RanksDisagree") and want in texts[name], texts[name]
+        assert of_rank["not_a_sum"][1] != "nothing"
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_uneven(world):
+    for of_rank in values(run_ranks(cases, world, seconds=30)):
+        for name, (status, value) in of_rank.items():
+            assert status == "ok", f"{name}: {value}"
