@@ -59,8 +59,8 @@ def alone(rank: int, world: int) -> None:
 def fused(rank: int, world: int) -> None:
     """What is sent is computed here, what has come is computed with, there and back again; even exchanges between."""
     choice, gloo = random.Random(12), dist.new_group(backend="gloo")
-    for _ in range(3):
-        rows = random_rows(choice, world)
+    for most in (9, 9, 9, 300):
+        rows = random_rows(choice, world, most)
         back = [list(column) for column in zip(*rows)]
 
         def function(group, x, w, rows=rows, back=back):

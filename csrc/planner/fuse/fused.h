@@ -59,6 +59,10 @@ struct FusedGraph {
   ir::Loop loop;
 };
 
+/// Ranks then have values of other sizes, so that nothing that they have to do alike may follow from these: exchanges are
+/// ops of their own, over a box, which arrive on one counter whoever reads; boxes are not taken over.
+inline bool has_uneven(const FusedGraph& graph) { return graph.splits.find('u') != std::string::npos; }
+
 /// Does the op send something to other ranks?
 inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {
   if (graph.world == 1) return false;

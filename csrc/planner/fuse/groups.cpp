@@ -16,6 +16,7 @@ Grouper::Grouper(State& state) : state_(state) {
   state.group_of.assign(state.tensors.size(), -1);
   state.place.assign(state.tensors.size(), std::nullopt);
   state.groups.clear();
+  uneven_ = std::ranges::any_of(state.graph.nodes, [](const Node& node) { return node.attrs.splits == "uneven"; });
 }
 
 void Grouper::run() {
@@ -235,7 +236,7 @@ void Grouper::exchange(int i) {
 bool Grouper::push_along(int i) {
   const Node& node = state_.node(i);
   const int x = node.inputs[0], g = state_.group(x);
-  if (node.inputs.size() > 1 || !node.attrs.map.empty() || g < 0 || is_opaque(group(g).kind)) return false;
+  if (node.inputs.size() > 1 || uneven_ || g < 0 || is_opaque(group(g).kind)) return false;
   const std::optional<Coords> place = place_of(x);
   const bool alone = std::any_of(node.outputs.begin(), node.outputs.end(),
                                  [&](ir::ValueId box) { return state_.no_claim[static_cast<size_t>(box)]; });
