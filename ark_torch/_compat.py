@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 
@@ -14,6 +15,7 @@ from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
+from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as auto_functionalized
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
@@ -42,6 +44,7 @@ __all__ = [
     "TorchDispatchMode",
     "TorchDynamoException",
     "WHILE_LOOPS",
+    "alias_offsets_are_relative",
     "aot_autograd",
     "as_if_compiling",
     "auto_functionalized",
@@ -168,3 +171,11 @@ def resumed_at() -> tuple[str, int] | None:
         return None
     match = re.fullmatch(r"torch_dynamo_resume_in_.*_at_(\d+)", code.co_name)
     return (code.co_filename, int(match[1])) if match else None
+
+
+@functools.cache
+def alias_offsets_are_relative() -> bool:
+    """Whether AOTAutograd, where it makes an output that is a view of a written input anew, adds the input's storage
+    offset to that of what the graph returned (torch 2.14). Earlier ones take the latter for the offset."""
+    base, returned = torch.empty(2)[1:], torch.empty(1)
+    return gen_alias_from_base(base, returned, False, replay_views=False).storage_offset() == 1

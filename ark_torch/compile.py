@@ -21,6 +21,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
     lower_select,
     lower_view,
 )
+from ark_torch._compat import alias_offsets_are_relative
 from ark_torch.assertions import Assertion
 from ark_torch.causes import count_fallbacks, decline, probe_nodes, unknown_size
 from ark_torch.dump import dump_call, dump_folder, dump_fx
@@ -110,16 +111,23 @@ class _GraphCompiler:
         return emitter.emit(self.record.name, self.placeholders, steps, segments, self.result)
 
     def _leave_offsets(self) -> None:
-        """With symbols, AOTAutograd makes an output that is a view of a written input anew, at the storage offset of
-        what the graph returned: a copy that keeps its input's offset is ATen's."""
+        """With symbols, AOTAutograd makes an output that is a view of a written input anew, by the storage offset of
+        what the graph returned: a copy that keeps its input's offset is ATen's. Where that counts from the input's own
+        one (`alias_offsets_are_relative`), ark's copy, which begins at 0, is right, and views of ATen's are ATen's, by
+        which AOTAutograd finds its way without the offset."""
         if not self.symbols.sources:
             return
         for root in {self.owner[node] for node in self.returned if node.op != "placeholder"}:
             val = root.meta.get("val")
             if root.op != "call_function" or not isinstance(val, torch.Tensor) or val.layout != torch.strided:
                 continue
-            if not isinstance(val.storage_offset(), int) or val.storage_offset() != 0:
+            if isinstance(val.storage_offset(), int) and val.storage_offset() == 0:
+                continue
+            if not alias_offsets_are_relative():
                 self.causes.setdefault(root, "a copy with its input's storage offset")
+            elif root in self.causes:
+                for view in (node for node in self.nodes if self.owner.get(node) is root):
+                    self.causes.setdefault(view, "a view of ATen's copy with its input's storage offset")
 
     def _plan(self) -> tuple[list[Step], dict[int, NativeSegment]]:
         """Partition, lower, compile; a node that the planner declines becomes an ATen step and the cut starts again."""

@@ -124,12 +124,12 @@ class Decoder:
         ids, named = request.ids, {} if request.positions is None else {"position_ids": request.positions}
         arguments = {"attention_mask": _whole_mask(request), **named, **self.to_keep}
         length = ids.size(1)
-        given = request.processors, request.sample, torch.tensor(length, device=ids.device)
+        given = request.processors, request.sample, _number(length, ids.device)
         token, memory = self._prefilled(model, ids, request.cache, arguments, *given, _start_of_memory(model, request))
         table = ids.new_zeros(ids.size(0), request.cache.layers[0].max_cache_len + 1)
         table[:, :length], table[:, length] = ids, token
         positions = {name: value[..., -1:] + 1 for name, value in named.items()}
-        slot = torch.tensor(length + 1, device=ids.device)
+        slot = _number(length + 1, ids.device)
         return slot, token, positions, torch.isin(token, self.step.eos), table, carried(request.cache), memory
 
     def _prefilled(self, *arguments) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -157,6 +157,11 @@ class Decoder:
         return carry[4][:, : int(carry[0])].contiguous()
 
 
+def _number(value: int, device: torch.device) -> torch.Tensor:
+    """int64 []. Filled there: a copy of a tensor on the CPU would wait for what the device does."""
+    return torch.full((), value, dtype=torch.int64, device=device)
+
+
 def _check_drawn(carry: tuple) -> None:
     if not carry[6].get("drawn", True):
         raise RuntimeError("generate: scores of a row are inf or NaN, or all -inf: no token can be drawn from them")
@@ -179,6 +184,8 @@ def _initialize(model, cache, batch: int) -> None:
     shape = model._get_static_cache_init_shape()
     if shape is None:
         raise Unsupported(f"ark_torch.generate: transformers knows no shape for the cache of {type(model).__name__}")
+    for layer in cache.layers:  # made there: transformers copies one after the other, and waits for each
+        layer.cumulative_length = torch.zeros_like(layer.cumulative_length, device=model.device)
     cache.early_initialization(batch, *shape, dtype=model.dtype, device=model.device)
 
 

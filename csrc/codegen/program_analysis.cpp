@@ -42,7 +42,34 @@ int ProgramAnalysis::row_vector_length() const {
   }
   if (is_long() || widest == 16 || narrowest == 8) return 2;
   // where types differ, a warp's accesses of either are without gaps
-  return narrowest <= 2 && widest <= 2 ? 8 : 4;
+  return narrowest <= 2 && widest <= 2 && 8 * element_code() <= kMostRowCode ? 8 : 4;
+}
+
+int ProgramAnalysis::element_code() const {
+  const auto code_of = [](const Instr& in) {
+    switch (in.op) {
+      case Opcode::kRand:
+        return 30;
+      case Opcode::kLog:
+      case Opcode::kLog2:
+        return 25;
+      case Opcode::kLog1p:
+      case Opcode::kExpm1:
+      case Opcode::kErf:
+        return 35;
+      case Opcode::kExp:
+      case Opcode::kTanh:
+        return 15;
+      case Opcode::kDiv:
+        return 10;
+      default:
+        return in.dtype == DType::kI64 ? 2 : 1;
+    }
+  };
+  int code = 0;
+  for (int i = 0; i < count_; ++i)
+    if (!info_[i].scalar) code += code_of(instr(i));
+  return code;
 }
 
 int ProgramAnalysis::row_kept_registers(bool full) const {
@@ -309,6 +336,19 @@ int ProgramAnalysis::unroll() const {
   const int most = count_ > 60 ? 1 : count_ > 25 ? 2 : column_ ? 16 : row_ ? 4 : 8;
   const int vectors = std::clamp((column_ ? 80 : 64) / registers, 1, most);
   return column_ ? static_cast<int>(std::bit_floor(static_cast<unsigned>(vectors))) : vectors;  // rows come in 2^n
+}
+
+int ProgramAnalysis::held_registers(int i) const {
+  const int bytes = size_bytes(instr(i).dtype) * (info_[i].scalar ? 1 : vector_length());
+  return info_[i].scalar ? (bytes + 3) / 4 : (bytes + std::min(bytes, 16)) / 4 + 1;
+}
+
+int ProgramAnalysis::held_unroll() const {
+  constexpr int kRegisters = 96;
+  int registers = program_.num_dims + 2;  // where the vector lies
+  for (int i = 0; i < count_; ++i)
+    if (info_[i].plain_load) registers += held_registers(i);
+  return is_long() || count_ > 60 ? 1 : std::clamp(kRegisters / registers, 1, count_ > 25 ? 2 : 8);
 }
 
 int ProgramAnalysis::in_flight(int pass) const {

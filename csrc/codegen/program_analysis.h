@@ -21,12 +21,18 @@ class ProgramAnalysis {
   /// Throws InternalError for a malformed program.
   explicit ProgramAnalysis(const Program& program, const RowForm* form = nullptr, uint32_t broadcast = 0);
 
+  /// Operands that are gathered by indices that are the same for a whole row.
   uint32_t gathers() const;
+  /// Elements per vector of a row program whose `same_operands` are known.
   int row_vector_length() const;
   /// Registers of one vector of a kept row, at most: what comes in, or what is kept beside what comes in last. `full`:
   /// the compiler keeps what later passes have in common with the first instead of what it was made of.
   int row_kept_registers(bool full) const;
+  /// The same where what the first pass reads of the next row comes in beside what is kept of this one.
   int row_ahead_registers() const;
+  /// Machine instructions of an element of a row, about.
+  int element_code() const;
+  /// Whether elements are read where other elements say: in every pass, so that no row is kept.
   bool reads_irregularly() const;
   /// `flat`: operands that are contiguous over the whole domain wherever the program is used.
   FlatForm flat_form(uint32_t flat) const;
@@ -89,6 +95,9 @@ class ProgramAnalysis {
   /// Vectors that a thread has in flight, each a copy of the program, in about 64 registers. A column keeps nothing
   /// else between them, and narrow loads need many: a worker's share of the bandwidth wants about 40 KB in flight.
   int unroll() const;
+  /// Registers of a load whose vector may begin anywhere, and such vectors that a thread has in flight.
+  int held_registers(int i) const;
+  int held_unroll() const;
   int vector_registers(int i) const { return std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4); }
   /// Vectors of a streamed row that a thread has in flight in a pass.
   int in_flight(int pass) const;

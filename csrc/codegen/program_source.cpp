@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <climits>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "codegen/expressions.h"
+#include "codegen/held_loads.h"
 #include "codegen/program_analysis.h"
 #include "plan/transposed_operands.h"
 
@@ -56,6 +56,8 @@ class Printer : public ProgramAnalysis {
       print_uniform_stores();
     } else {
       print_run();
+      if (program_.kind == ProgramKind::kPointwise && has_free_rows(program_) && is_plain(program_) && !flagged_)
+        print_held();
       if (program_.kind == ProgramKind::kPointwise) print_flat(transposed_ != 0 ? FlatForm{} : flat_form(flat));
     }
     line("};");
@@ -169,9 +171,17 @@ class Printer : public ProgramAnalysis {
     line("  }");
   }
 
+  void print_held() {
+    std::vector<HeldLoad> loads;
+    for (int i = 0; i < count_; ++i)
+      if (info_[i].plain_load) loads.push_back({i, instr(i).operand, info_[i].scalar, input_type(instr(i))});
+    out_ += held_source(loads, held_unroll());
+  }
+
   void print_form() {
     line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks,
-             ", kRows = ", form_->rows, "; static constexpr bool kMasked = ", is_masked() ? "true;" : "false;"));
+             ", kRows = ", form_->rows, "; static constexpr bool kMasked = ", is_masked() ? "true" : "false",
+             ", kInTurn = ", form_->in_turn ? "true;" : "false;"));
     line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
              form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false", ";"));
     line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands, "u;"));
@@ -470,20 +480,5 @@ std::string flagged_program_source(const Program& program, int number) {
 std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment) {
   return Printer(program, &form).text(number, comment);
 }
-
-int row_vector_length(const Program& program, const RowForm& form) {
-  return Printer(program, &form).row_vector_length();
-}
-
-int row_kept_registers(const Program& program, const RowForm& form, bool full) {
-  const Printer printer(program, &form);
-  return printer.reads_irregularly() ? INT_MAX : printer.row_kept_registers(full);
-}
-
-int row_ahead_registers(const Program& program, const RowForm& form) {
-  return Printer(program, &form).row_ahead_registers();
-}
-
-uint32_t row_gathers(const Program& program, const RowForm& form) { return Printer(program, &form).gathers(); }
 
 }  // namespace ark::codegen

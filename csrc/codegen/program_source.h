@@ -30,17 +30,4 @@ std::string flagged_program_source(const Program& program, int number);
 /// The same for a row task: the struct also says how rows are walked, and loads by pass.
 std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment);
 
-/// Elements per vector of a row program whose `same_operands` are known.
-int row_vector_length(const Program& program, const RowForm& form);
-
-/// The same where what the first pass reads of the next row comes in beside what is kept of this one.
-int row_ahead_registers(const Program& program, const RowForm& form);
-
-/// Operands that are gathered by indices that are the same for a whole row.
-uint32_t row_gathers(const Program& program, const RowForm& form);
-
-/// Registers that a vector takes while its row is kept in registers; INT_MAX: elements are read where other elements
-/// say, in every pass. `full`: RowForm::full.
-int row_kept_registers(const Program& program, const RowForm& form, bool full);
-
 }  // namespace ark::codegen

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "codegen/program_source.h"
+#include "codegen/program_analysis.h"
 
 namespace ark::codegen {
 namespace {
@@ -12,6 +12,7 @@ constexpr int kWarp = 32, kWarpgroup = 128, kConsumers = 256;  // device/loop/pi
 constexpr int kKeptRegisters = 144;  // of the 224 that a consumer has and its caller leaves 180 of
 constexpr int kMostChunks = 16;      // of a row that a warp or more threads share
 constexpr int kLaneChunks = 5;       // of a row that fewer share, or that is off alignment
+constexpr int kLongElement = 60;     // instructions of functions, whose latency the code of one vector hides
 constexpr int kLaneVectors = 4;      // that a thread should have in flight, of several rows if need be
 
 const abi::ProgramParams& params_of(const plan::Op& op) { return op.record.params.program; }
@@ -170,7 +171,7 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
     for (int i = 0; i < 32; ++i)
       if ((form.same_operands >> i & 1) != 0 && !same_along_row(*op, i)) form.same_operands &= ~(1u << i);
   const uint32_t moved = (accesses.loads | accesses.stores) & ~form.same_operands;
-  form.vector = row_vector_length(program, form);
+  form.vector = ProgramAnalysis(program, &form).row_vector_length();
   if (program.num_operands > 32) {  // masks do not name them all
     form.vector = 1;
     return;
@@ -178,7 +179,7 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   const auto all = [&](auto&& holds) {
     return std::all_of(ops.begin(), ops.end(), [&](const plan::Op* op) { return holds(*op, moved, form.vector); });
   };
-  const uint32_t gathers = row_gathers(program, form);
+  const uint32_t gathers = ProgramAnalysis(program, &form).gathers();
   const auto fits = [&](const plan::Op* op) { return aligned(*op, moved | gathers, form.vector); };
   if (std::all_of(ops.begin(), ops.end(), fits)) {
     form.vector_operands = moved | gathers;
@@ -202,6 +203,14 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   }
 }
 
+/// Rows that have no more elements than threads: one each is less code, and there is as much in flight.
+void use_elements(RowForm& form) {
+  form.vector = 1;
+  form.vector_operands = form.shifted_operands = 0;
+  form.head_operand = -1;
+  form.edges = false;
+}
+
 /// Vectors that a row of so many elements may touch.
 int64_t most_vectors(const RowForm& form, int64_t length) {
   return (length + (form.edges ? 2 : 1) * int64_t{form.vector - 1}) / form.vector;
@@ -220,15 +229,18 @@ void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, 
   const int threads = form.threads == kWarp ? lanes_of(vectors) : form.threads;
   const int64_t step = int64_t{threads} * form.vector, chunks = (vectors + threads - 1) / threads;
   const bool full = !form.edges && lengths.longest == lengths.shortest && lengths.longest % step == 0;
-  const int64_t registers = chunks * row_kept_registers(program, form, full);
-  if (chunks > kMostChunks || registers > kKeptRegisters) return;
+  const ProgramAnalysis analysis(program, &form);
+  const int64_t registers = chunks * analysis.row_kept_registers(full);
+  if (analysis.reads_irregularly() || chunks > kMostChunks || registers > kKeptRegisters) return;
   form.threads = threads;
   form.full = full;
   form.chunks = static_cast<int>(chunks);
   if (threads < kWarp) form.rows = rows_at_once(chunks, registers);
+  const int code = analysis.element_code();
+  form.in_turn = code >= kLongElement && chunks > 1 && form.rows * chunks * form.vector * code > kMostRowCode;
   form.ahead_operands = differing_operands(program, ops);
   const bool unconditional = full || form.edges;
-  if (!unconditional || form.rows * chunks * row_ahead_registers(program, form) > kKeptRegisters)
+  if (!unconditional || form.rows * chunks * ProgramAnalysis(program, &form).row_ahead_registers() > kKeptRegisters)
     form.ahead_operands = 0;
 }
 
@@ -247,6 +259,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
     form = {};
     choose_vectors(program, ops, some_alike, form);
     form.threads = threads;
+    if (threads == kConsumers && lengths.longest <= kConsumers) use_elements(form);
     keep_rows(program, ops, lengths, form);
     if (form.chunks > 0 || !form.edges) break;
   }

@@ -9,6 +9,10 @@
 
 namespace ark::codegen {
 
+/// Machine instructions for the vectors of a thread: as many as the first instruction cache is taken to hold. Reckoned;
+/// other limits were not tried.
+inline constexpr int kMostRowCode = 800;
+
 struct RowForm {
   uint32_t same_operands = 0;     // bit i: the same for a whole row in every op, loaded once a row
   uint32_t vector_operands = 0;   // bit i: contiguous along the row, moved by vectors
@@ -19,6 +23,7 @@ struct RowForm {
   int threads = 256;      // that share a row: 4, 8, 16, 32, 128 or 256
   int rows = 1;           // that threads keep at once
   int chunks = 0;         // vectors of the row that a thread keeps; 0: streamed
+  bool in_turn = false;   // a loop over the chunks, instead of code for each
   bool full = false;      // every thread has all of its chunks, in every op
   uint32_t ahead_operands = 0;  // bit i: what the first pass reads of it is loaded while the row before is worked on
 };

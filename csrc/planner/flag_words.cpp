@@ -253,16 +253,28 @@ class Finder {
     learn(op, ended);
     return true;
   }
-  /// As some op of the plan waits for the end of `producer`.
+  /// As some op of the plan waits for the end of `producer`, or for the tiles of it that one of its own needs: then for
+  /// all of them.
   std::optional<abi::Wait> wait_for(size_t producer) const {
+    std::optional<abi::Wait> widened;
     for (const plan::Op& op : plan_.ops)
       for (int w = 0; w < op.record.num_waits; ++w) {
-        const abi::Wait& wait = op.record.wait[w];
+        abi::Wait wait = op.record.wait[w];
         if (wait.role != static_cast<int>(abi::WaitRole::kAll)) continue;
+        const bool same = same_for_all(wait).has_value();
+        if (!same) wait = for_all_rows(wait);
         const std::vector<size_t> ended = ended_by(wait);
-        if (std::count(ended.begin(), ended.end(), producer) != 0) return wait;
+        if (std::count(ended.begin(), ended.end(), producer) == 0) continue;
+        if (same) return wait;
+        if (!widened) widened = wait;
       }
-    return {};
+    return widened;
+  }
+  static abi::Wait for_all_rows(abi::Wait wait) {
+    std::fill(std::begin(wait.coef), std::end(wait.coef), 0);
+    wait.base = 0;
+    wait.extent = wait.limit;
+    return wait;
   }
 
   /// Arrivals that nobody waits for any more.

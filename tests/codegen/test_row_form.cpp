@@ -113,6 +113,45 @@ void test_few_rows() {
   EXPECT_EQ(form_of(DType::kBF16, 64, 1).rows, 1);
 }
 
+/// Rows of no more elements than threads have one each, whatever their alignment.
+void test_elements() {
+  for (const int64_t length : {117, 256}) {
+    const RowForm form = form_of(DType::kF32, length, 1);
+    EXPECT_EQ(cat(form.threads, " ", form.vector, " ", form.chunks, " ", form.edges), "256 1 1 0");
+  }
+  EXPECT_EQ(form_of(DType::kF32, 260, 1).vector, 4);
+  EXPECT_EQ(form_of(DType::kF32, 116).vector, 4);  // a warp's
+}
+
+/// log1p(log1p(..x)) less its sum along the row.
+Program of_long_functions(int functions) {
+  Program p = normalized(DType::kBF16);
+  Instr log1p{.op = Opcode::kLog1p, .dtype = DType::kF32}, load = p.instrs[0], sum = p.instrs[1], store = p.instrs[3];
+  const int16_t last = static_cast<int16_t>(functions);
+  p.instrs = {load};
+  for (int16_t i = 0; i < last; ++i) log1p.a = i, p.instrs.push_back(log1p);
+  Instr less{.op = Opcode::kSub, .dtype = DType::kF32};
+  sum.a = less.a = last, less.b = last + 1, store.a = last + 2;
+  p.instrs.insert(p.instrs.end(), {sum, less, store});
+  return p;
+}
+
+/// Code of long functions is short vectors, in a loop if a thread has several.
+void test_long_functions() {
+  const auto form = [](int functions, int64_t length, int64_t tile) {
+    const plan::Op op = rows_of(DType::kBF16, 10000, length, tile);
+    const RowForm f = codegen::row_form(of_long_functions(functions), {&op});
+    return cat(f.threads, " threads, ", f.chunks, " x ", f.vector, f.in_turn ? " in turn" : "");
+  };
+  EXPECT_EQ(form(1, 8016, 1), "256 threads, 4 x 8");
+  EXPECT_EQ(form(2, 8016, 1), "256 threads, 4 x 8 in turn");
+  EXPECT_EQ(form(2, 1096, 1), "256 threads, 1 x 8");
+  EXPECT_EQ(form(2, 640, 64), "16 threads, 5 x 8 in turn");
+  EXPECT_EQ(form(3, 8016, 1), "256 threads, 8 x 4 in turn");
+  EXPECT_EQ(form(3, 1096, 1), "256 threads, 2 x 4 in turn");
+  EXPECT_EQ(form(3, 1024, 1), "256 threads, 1 x 4");
+}
+
 /// Code for rows of several lengths serves shorter ones, not longer ones.
 void test_other_lengths() {
   const plan::Op first = rows_of(DType::kBF16, 10000, 64), second = rows_of(DType::kBF16, 500, 104);
@@ -134,6 +173,8 @@ int main() {
   test_lanes();
   test_off_alignment();
   test_few_rows();
+  test_elements();
+  test_long_functions();
   test_other_lengths();
   return result("row form");
 }

@@ -85,6 +85,24 @@ void random_cases() {
   }
 }
 
+/// An item within a long row has about as many slots as vectors.
+void parts_of_rows() {
+  abi::OpRecord record{};
+  record.size[0] = 3, record.size[1] = 50257;
+  abi::Operand head{};
+  head.stride[0] = 50258, head.stride[1] = 1, head.dtype = 7, head.offset = 1606;
+  const FakeContext context{{&record}, {head}};
+  for (const i64 begin : {0, 1000, 50000, 50257, 80000}) {
+    const RowSlots<FakeProgram<2>, V, FakeContext> slots(context, 0, begin, begin + 32490);
+    expect(slots.count <= 32490 / V + 4, cat(slots.count, " slots of an item from ", begin));
+  }
+  head.stride[0] = 50264, head.offset = 1600;
+  record.size[1] = 50256;
+  const FakeContext aligned{{&record}, {head}};
+  const RowSlots<FakeProgram<2>, V, FakeContext> slots(aligned, 0, 0, 2 * 50256);
+  expect(slots.count == 2 * 50256 / V, cat(slots.count, " slots of aligned rows"));
+}
+
 void whole_rows() {
   check_case<2>({2048, 769}, 1537, 768, {16 * 769, 32 * 769});
   check_case<2>({4, 64}, 64, 0, {0, 256});  // aligned: no slot is partly empty
@@ -95,6 +113,7 @@ void whole_rows() {
 
 int main() {
   whole_rows();
+  parts_of_rows();
   random_cases();
   return finish("row slots");
 }

@@ -253,6 +253,14 @@ NamedPlan row_plan() {
   range.name = "mask range";
   range.record.kind = TaskKind::kMaskRange;
   p.ops.push_back(range);
+  {  // long functions: the chunks of a row in turn
+    ProgramBuilder b(ProgramKind::kRow, 2, 1, 2);
+    const int x = b.op(Opcode::kAbs, b.load(0, DType::kBF16));
+    const int y = b.op(Opcode::kLog1p, b.op(Opcode::kLog, b.op(Opcode::kErf, x)));
+    b.store(1, DType::kBF16, b.op(Opcode::kSub, y, b.reduce(ReduceOp::kMax, y)));
+    p.ops.push_back(row_op(add_program(p, b), "in turn", {100, 4096}, 1,
+                           {{DType::kBF16, {4096, 1}, 8}, {DType::kBF16, {4096, 1}, 8}}));
+  }
   return {"row", p};
 }
 

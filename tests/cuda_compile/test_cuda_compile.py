@@ -41,6 +41,7 @@ def compile_source(path: Path) -> str:
     [
         "pointwise",
         "pointwise_transposed",
+        "pointwise_transposed_copy",
         "pointwise_flat",
         "pieces",
         "row",
@@ -93,9 +94,13 @@ def test_compiles_without_spills(sources, name):
     assert max(spills) == 0, report
 
 
-@pytest.mark.parametrize(("plan", "tool"), [("pointwise_flat", "flat_values"), ("batch_stores", "batch_stores")])
+@pytest.mark.parametrize(
+    ("plan", "tool"),
+    [("pointwise_flat", "flat_values"), ("pointwise_flat", "slot_values"), ("batch_stores", "batch_stores")],
+)
 def test_values(sources, tmp_path, plan, tool):
-    """Generated programs on the host: by vectors that end in the next row and by elements; stores of every batch."""
+    """Generated programs on the host: by vectors that end in the next row, by slots of rows, and by elements; stores of
+    every batch."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
     host, tool = Path(__file__).parent / "host", tmp_path / tool

@@ -76,6 +76,17 @@ def test_types(dtype, executor):
     check(lambda a, b: torch.cat([a, b.t()], 0), values((701, 300), dtype), values((300, 700), dtype))
 
 
+@pytest.mark.parametrize("width", [256, 257, 264], ids=str)
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_pieces_of_one_size(width, count, executor):
+    """They share an op where they are aligned alike: copied, computed, transposed, read by others too."""
+    parts = [values((300, width)) for _ in range(count)]
+    check(lambda *xs: torch.cat(xs, 1), *parts)
+    check(lambda *xs: torch.cat([x * i for i, x in enumerate(xs)], 0), *parts)
+    check(lambda *xs: (torch.cat([xs[0].t(), *(x.t() for x in xs[1:])], 0), xs[0] + 1), *parts)
+    check(lambda *xs: (y := torch.cat([x.relu() for x in xs], 1), torch.cat([y[:, :width], xs[1]], 1)), *parts)
+
+
 def test_same_input(executor):
     """Pieces that are one tensor, overlap, or are broadcast."""
     x = values((400, 400))

@@ -47,6 +47,34 @@ def test_slices(begin):
     check(body, x, y)
 
 
+@pytest.mark.parametrize("shape", [(4096, 4097), (2011, 257), (301, 9), (64, 1024)], ids=str)
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float32, torch.bool], ids=str)
+def test_rows_and_columns(shape, other):
+    """A value per row and one per column, which begins anywhere, of types that may be wider or narrower."""
+    x, rows = values(shape, torch.bfloat16), values((shape[0], 1), torch.bfloat16)
+    for begin in (0, 1, 5):
+        columns = values((shape[1] + 8,), other)[begin : begin + shape[1]]
+        check(lambda x, rows, columns: x.relu() * columns + rows, x, rows, columns)
+
+
+@pytest.mark.parametrize("begin", [0, 1, 6])
+@pytest.mark.parametrize("length", [1001, 1000, 33], ids=str)
+def test_copies_of_slices(begin, length):
+    """Rows that are read off alignment, into rows of any length; long ones, of which an item has a part."""
+    x = values((771, length + 8), torch.bfloat16)
+    check(lambda x: x[:, begin : begin + length].contiguous(), x)
+    check(lambda x: x[:, begin : begin + length].float() + x[:, :length], x)
+    long = values((5, 60 * length + 8), torch.bfloat16)
+    check(lambda x: torch.cat([x[:, begin : begin + 60 * length], x[:, :1]], 1), long)
+
+
+@pytest.mark.parametrize(
+    "widths", [(768, 769), (1024, 1024), (769, 769), (512, 512, 512, 512, 512), (40001, 1)], ids=str
+)
+def test_pieces(widths):
+    check(lambda *x: torch.cat(x, 1), *[values((517, width), torch.bfloat16) for width in widths])
+
+
 def test_types_of_other_widths():
     x, y, z = values((301, 1001), torch.bfloat16), values((301, 1001), torch.float32), values((1001,), torch.bool)
     check(lambda x, y, z: (x.float() + y, torch.where(z, x, 1), (y * 2).bfloat16()), x, y, z)

@@ -19,6 +19,19 @@ plan::Plan decode_plan() {
   return planner::make_plan(m.graph, options);
 }
 
+/// Behind the step, words of which the nearest are selected: a part of the row waits for the tiles that it reads.
+plan::Plan select_plan() {
+  auto [m, x] = decode_step();
+  constexpr int64_t kWords = 17000;
+  const ValueId scores = m.matmul(x, m.transposed(m.input(kBF16, {kWords, kHidden})), kBF16);
+  const ValueId far = m.cast(scores, kF32), best = m.reduce(ReduceOp::kMax, far, {1}, true, kF32);
+  const ValueId distance = m.pointwise(Opcode::kSub, {best, far}, kF32, {1, kWords});
+  const ValueId found = m.value(kI64, {1});
+  m.node(ir::OpKind::kRowSelect, {distance, m.input(kI64, {1})}, {found});
+  m.graph.outputs = {found};
+  return planner::make_plan(m.graph, planner::Options());
+}
+
 /// The plan without its flagged accesses, waiting as the loop kernel does: as the records say that it is given.
 plan::Plan unflagged_part(plan::Plan plan) {
   const plan::Packed packed = plan::pack(plan);
@@ -56,6 +69,20 @@ void test_decode() {
   BrutePlan brute(rest);
   EXPECT(brute.all_ordered(brute.conflicts()));
   EXPECT_EQ(plan::counter_lines(plan), plan.num_counters + plan.num_flag_words / abi::kCounterStride);
+}
+
+/// Who waits for some tiles of an op only, and is not known to wait for the others, waits for all of them instead of
+/// costing the plan its words.
+void test_waits_for_some_tiles() {
+  const plan::Plan plan = select_plan(), rest = unflagged_part(plan);
+  const auto selects = [](const plan::Op& op) { return op.record.kind == abi::TaskKind::kRowSelect; };
+  const auto first = std::find_if(plan.ops.begin(), plan.ops.end(), selects);
+  EXPECT(first != plan.ops.end() && first->record.grid[1] > 1);
+  EXPECT(first->record.wait[0].coef[1] > 0);
+  EXPECT_EQ(first->flags.added_waits.size(), size_t{1});
+  EXPECT(plan.num_flag_words > 0);
+  BrutePlan brute(rest);
+  EXPECT(brute.all_ordered(brute.conflicts()));
 }
 
 /// Every buffer of words has one writer and lies alone.
@@ -137,6 +164,7 @@ void test_strides_follow_arrivals() {
 
 int main() {
   test_decode();
+  test_waits_for_some_tiles();
   test_words();
   test_left_waits_matter();
   test_saved();

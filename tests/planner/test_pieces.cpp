@@ -78,6 +78,28 @@ void one_op_for_what_reads_the_same() {
   expect_text(writes_of(m, joined(m, {m.unary(Opcode::kNeg, high), low}, 1)), "Pointwise +0 +64", "rotated halves");
 }
 
+void one_op_for_pieces_of_one_size() {
+  Model m;
+  std::vector<ValueId> parts;
+  for (int i = 0; i < 5; ++i) parts.push_back(m.input(kBF16, {256, 512}));
+  expect_text(writes_of(m, joined(m, parts, 1)), "Pointwise +0 +512 +1024 +1536, Pointwise +2048", "five inputs");
+  Model odd;  // vectors of the two would begin at different columns
+  const ValueId a = odd.input(kBF16, {256, 769}), b = odd.input(kBF16, {256, 769});
+  expect_text(writes_of(odd, joined(odd, {a, b}, 1)), "Pointwise +0, Pointwise +769", "odd pieces of one size");
+}
+
+/// Pieces that are ops of their own share the workers.
+void pieces_are_one_round() {
+  Model m;
+  const ValueId a = m.input(kBF16, {2048, 768}), b = m.input(kBF16, {2048, 769});
+  m.graph.outputs.push_back(joined(m, {a, b}, 1));
+  planner::Options options;
+  const plan::Plan plan = planner::make_plan(m.graph, options);
+  int tiles = 0;
+  for (const plan::Op& op : plan.ops) tiles += op.record.grid[0] * op.record.grid[1] * op.record.grid[2];
+  expect(plan.ops.size() == 2 && tiles <= options.machine.num_workers, cat(tiles, " tiles of ", plan.ops.size()));
+}
+
 void pointwise_nodes_go_along() {
   Model m;
   const ValueId a = m.input(kBF16, {256, 768}), b = m.input(kBF16, {256, 769}), bias = m.input(kBF16, {1537});
@@ -93,7 +115,7 @@ void pointwise_nodes_go_along() {
 
 void readers_wait_for_all() {
   Model m;
-  const ValueId a = m.input(kBF16, {256, 256}), b = m.input(kBF16, {256, 256}), w = m.input(kBF16, {512, 256});
+  const ValueId a = m.input(kBF16, {256, 256}), b = m.input(kBF16, {256, 320}), w = m.input(kBF16, {576, 256});
   m.graph.outputs.push_back(m.matmul(joined(m, {a, b}, 1), w, kBF16));
   const plan::Plan plan = planner::make_plan(m.graph, planner::Options{});
   expect(plan.ops.size() == 3, cat(plan.ops.size(), " ops"));
@@ -120,6 +142,8 @@ int main() {
   inputs_are_copied();
   who_computes_a_piece_stores_it();
   one_op_for_what_reads_the_same();
+  one_op_for_pieces_of_one_size();
+  pieces_are_one_round();
   pointwise_nodes_go_along();
   readers_wait_for_all();
   what_stays_a_selection();

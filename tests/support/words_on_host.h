@@ -13,6 +13,10 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
 }
+inline uint32_t __funnelshift_lc(uint32_t low, uint32_t high, uint32_t shift) {
+  const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
+  return static_cast<uint32_t>(both << (shift < 32 ? shift : 32) >> 32);
+}
 
 namespace ark::device {
 inline int64_t multiply_add_wide(int32_t a, int32_t b, int64_t c) { return static_cast<int64_t>(a) * b + c; }

@@ -92,7 +92,7 @@ struct Pointwise {
           return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
       }
     }
-    PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total);
+    PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total, kWalksRows<P>);
     if (!walk_flat<P>(consumer, c, places, total)) {
       if constexpr (kWalks<P>)
         walk_vectors<P>(consumer, c, places);

@@ -69,6 +69,19 @@ ARK_DEVICE bool aligned_rows(const Context& c, int operand) {
   return (steps & (V - 1)) == 0;
 }
 
+/// Is there an operand that lies along the rows and moves by no vectors of V?
+template <class P, int V, class Context>
+ARK_DEVICE bool has_shifted(const Context& c) {
+  bool shifted = false;
+#pragma unroll 1
+  for (int i = 0; i < P::kNumOperands; ++i) {
+    const abi::Operand& o = c.operand(i);
+    shifted = shifted ||
+              (o.slot != abi::kNoSlot && o.stride[P::kDims - 1] == 1 && o.vector < min(V, 16 / element_bytes(o.dtype)));
+  }
+  return shifted;
+}
+
 /// How an item's elements are divided.
 template <class P, int V, class Context>
 struct PointwisePlaces {
@@ -76,7 +89,9 @@ struct PointwisePlaces {
   i64 low, whole;  // elements [low, whole) lie in vectors, those before and behind do not; by rows: neither
   bool by_rows = false;
 
-  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : rows{c, begin, end}, low(begin) {
+  /// `shifts`: what is by rows may have operands that are off alignment in their own way (pointwise_row_walk.cuh).
+  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total, bool shifts = false)
+      : rows{c, begin, end}, low(begin) {
     const abi::OpRecord& r = *c.task.record;
     const i64 row = r.size[P::kDims - 1], tile = r.params.program.tile;
     bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
@@ -84,6 +99,7 @@ struct PointwisePlaces {
     if constexpr (P::kFreeRows) {
       head = head_operand<P, V>(c);
       divides = divides && (head < 0 || aligned_rows<P, V>(c, head));
+      if (shifts) divides = divides && !(row >= 4 * V && head >= 0 && has_shifted<P, V>(c));
     }
     whole = begin;
     if (divides && (tile % V == 0 || tile >= total)) {

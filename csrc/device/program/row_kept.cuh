@@ -39,11 +39,15 @@ struct KeptRows {
   ARK_DEVICE void run(Uniforms& u, unsigned char* buffer, const Sink& sink, const FirstDone& first_done) {
     RowAccumulators<decltype(P::accumulator(Pass<kPass>{})), kRows> acc;
     acc.start();
-    each_vector(places, [&](auto r, auto k, const RowContext<P>& place, int at, const i32(&x)[P::kDims])
-                            __attribute__((always_inline)) {
-                              P::template element<V>(Pass<kPass>{}, place, x, at, kept[r.value][k.value], u[r.value],
-                                                     acc.row[r.value], sink.at(at));
-                            });
+    const auto use = [&](auto r, auto k, const RowContext<P>& place, int at, const i32(&x)[P::kDims])
+                         __attribute__((always_inline)) {
+                           P::template element<V>(Pass<kPass>{}, place, x, at, kept[r.value][k.value], u[r.value],
+                                                  acc.row[r.value], sink.at(at));
+                         };
+    if constexpr (P::kInTurn)
+      each_in_turn(use);
+    else
+      each_vector(places, use);
     if constexpr (kPass == 0) first_done();
     if constexpr (kPass + 1 < P::kPasses) load<kPass + 1>(u);
     group.reduce(acc, buffer);
@@ -83,6 +87,34 @@ struct KeptRows {
         }
       });
     });
+  }
+
+  /// each_vector over these rows, but one chunk after the other in a loop, each as number 0 of what is kept: code that
+  /// is long is then fetched once. Chunks are in their order again in the end.
+  template <class F>
+  ARK_DEVICE void each_in_turn(F&& f) {
+    unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+      RowContext<P> of_row(c);
+      of_row.writes = places.exists(r.value);
+#pragma unroll 1
+      for (int k = 0; k < P::kChunks; ++k) {
+        const auto use = [&](const RowContext<P>& place, int at, const i32(&x)[P::kDims])
+                             __attribute__((always_inline)) { f(r, Number<0>{}, place, at, x); };
+        const int first = (group.thread() + k * P::kThreads) * V;
+        if constexpr (P::kMasked)
+          masked_vector(of_row, places, r.value, k, use);
+        else if (P::kFull || first < row_size)
+          at_element<P, 0>(of_row, places.row[r.value], first,
+                           [&](const RowContext<P>& place, const i32(&x)[P::kDims])
+                               __attribute__((always_inline)) { use(place, first, x); });
+        rotate(kept[r.value]);
+      }
+    });
+  }
+  static ARK_DEVICE void rotate(typename P::template Inputs<V> (&chunks)[P::kChunks]) {
+    const typename P::template Inputs<V> first = chunks[0];
+    unrolled<P::kChunks - 1>([&](auto k) __attribute__((always_inline)) { chunks[k.value] = chunks[k.value + 1]; });
+    chunks[P::kChunks - 1] = first;
   }
 
   template <class F>

@@ -15,6 +15,9 @@ ARK_DEVICE void move_words(u32 (&words)[kIn], u32 shift) {
   }
 }
 
+/// A mask of the lowest `count` bytes of a word: none below 1, all from 4 on.
+ARK_DEVICE u32 low_bytes(int count) { return __funnelshift_lc(~0u, 0, 8 * max(count, 0)); }
+
 /// Words from byte `shift` on, which is below 4 * kMost.
 template <int kMost, int kIn, int kOut>
 ARK_DEVICE void shift_words(u32 (&words)[kIn], u32 shift, u32 (&out)[kOut]) {

@@ -6,8 +6,11 @@
 //     are known)
 //   Inputs<V>: raw values of the loads that need nothing but coordinates; load<V>(c, x, in) issues these loads, so that
 //     several vectors can be in flight
-//   pointwise: the flat way (codegen/flat_form.h, pointwise_flat.cuh) if kFlat: RowInputs, RowValues, FlatInputs<V>,
-//     load_row(c, x, in), row_values(c, x, in), load_flat_vectors<V>(c, place, in), run_flat<V>(c, e, cut, in, first,
+//   pointwise of plain accesses: HeldInputs<V>, the loads as they come (shifted_vector.cuh), by hold<V>(c, x, held),
+//     and take<V>(c, held, in), which moves them into place
+//   pointwise: the flat way (codegen/flat_form.h, pointwise_flat.cuh) if kFlat: RowInputs, RowValues,
+//     load_row(c, x, in), row_values(c, x, in); FlatInputs<V, kCross> and FlatVectors<V>, held and in place:
+//     load_flat_vectors(c, place, held), take_flat_vectors(c, place, held, in); run_flat<V>(c, e, cut, in, first,
 //     second)
 //   pointwise, epilogue: run<V>(c, x, roots) and run_loaded<V>(c, x, in, roots)
 //   epilogue: kPairs; kLoads, kStores: the operands that are reached by coordinates alone; ByBatch (batch_stores.cuh)

@@ -322,6 +322,8 @@ ARK_DEVICE Raw<kBytes> load_global(const void* p) {
                  : "l"(p));
   return r;
 }
+/// The register is a whole word from here on: the compiler does not know what is in it.
+ARK_DEVICE void keep_word(u32& word) { asm("" : "+r"(word)); }
 template <int kBytes>
 ARK_DEVICE void store_global(void* p, const Raw<kBytes>& r) {
   if constexpr (kBytes == 1)

@@ -31,6 +31,7 @@ class Emitter {
   void free_value_ops(int position);
   bool depends_on(int value, const std::vector<int>& others) const;
   bool share_leaf(int a, int b) const;
+  bool share_concatenation(int a, int b) const;
   void free_op(const std::vector<int>& values);
   void copies();
   bool copy_op(const std::vector<int>& nodes);

@@ -62,7 +62,8 @@ void Emitter::free_value_ops(int position) {
     for (int v : pending) {
       const Tensor& t = state_.tensor(v);
       constexpr size_t kMostStores = 4;
-      const bool related = first.numel <= kSmallValue || share_leaf(pending[0], v);
+      const bool related =
+          first.numel <= kSmallValue || share_leaf(pending[0], v) || share_concatenation(pending[0], v);
       const bool together = batch.empty() || (batch.size() < kMostStores && related && !depends_on(v, rest) &&
                                               domain_of(t.sizes, t.strides) == domain);
       (together ? batch : rest).push_back(v);
@@ -114,6 +115,17 @@ bool Emitter::share_leaf(int a, int b) const {
     if (mine.count(v) > 0) return true;
   }
   return false;
+}
+
+/// Do two values write the same concatenation, so far apart that vectors of both begin at the same coordinates? What is
+/// sent keeps an op a piece: ranks compare these.
+bool Emitter::share_concatenation(int a, int b) const {
+  constexpr int64_t kVectorBytes = 16;
+  const Slice &mine = state_.slices[static_cast<size_t>(a)], &other = state_.slices[static_cast<size_t>(b)];
+  if (mine.of < 0 || mine.of != other.of) return false;
+  const std::vector<Node>& nodes = state_.graph.nodes;
+  return (mine.offset - other.offset) * size_bytes(state_.tensor(a).dtype) % kVectorBytes == 0 &&
+         std::none_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op == OpKind::kExchange; });
 }
 
 void Emitter::free_op(const std::vector<int>& values) {

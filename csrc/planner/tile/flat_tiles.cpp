@@ -74,7 +74,35 @@ void each_divisor(int64_t n, int64_t most, const F& f) {
   }
 }
 
+/// The storage of which a pointwise op writes slices and reads nothing; none: abi::kNoSlot.
+uint32_t joined_storage(const FusedGraph& graph, const FusedOp& op) {
+  if (op.op.record.kind != abi::TaskKind::kPointwise || is_exchange(graph, op)) return abi::kNoSlot;
+  uint32_t found = abi::kNoSlot;
+  for (size_t x = 0; x < op.access.size(); ++x)
+    if (op.access[x] == Access::kWrite) found = op.op.operands[x].slot;
+  for (size_t x = 0; x < op.access.size(); ++x)
+    if ((op.access[x] == Access::kWrite) != (op.op.operands[x].slot == found)) return abi::kNoSlot;
+  return found;
+}
+
+int64_t num_elements(const FusedOp& op) {
+  int64_t total = 1;
+  for (int d = 0; d < op.op.record.params.program.num_dims; ++d) total *= op.op.record.size[d];
+  return total;
+}
+
 }  // namespace
+
+int64_t workers_for(const FusedGraph& graph, const FusedOp& op, int64_t workers) {
+  const uint32_t storage = joined_storage(graph, op);
+  if (storage == abi::kNoSlot) return workers;
+  const FusedOp *begin = graph.ops.data(), *end = begin + graph.ops.size();
+  const auto writes_it = [&](const FusedOp* one) { return joined_storage(graph, *one) == storage; };
+  int64_t elements = num_elements(op);
+  for (const FusedOp* one = &op + 1; one != end && writes_it(one); ++one) elements += num_elements(*one);
+  for (const FusedOp* one = &op; one != begin && writes_it(one - 1); --one) elements += num_elements(one[-1]);
+  return std::max<int64_t>(1, num_elements(op) * workers / std::max<int64_t>(1, elements));
+}
 
 int64_t cheapest_tile(const std::vector<Joint>& joint, int64_t tile, int64_t workers) {
   int64_t total = 1;

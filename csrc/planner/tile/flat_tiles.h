@@ -22,6 +22,10 @@ std::vector<Joint> joint_dims(const FusedOp& op, int begin, int end);
 /// `multiple` 1: of rows; else of elements, which go by vectors.
 int64_t aligned_tile(const std::vector<Joint>& joint, int64_t target, int64_t multiple);
 
+/// The workers that a pointwise op of the graph has for itself: all, or, where its neighbours write other slices of
+/// what it writes (pieces of a concatenation), its share of them, so that together they are one round of tiles.
+int64_t workers_for(const FusedGraph& graph, const FusedOp& op, int64_t workers);
+
 /// Elements of a pointwise tile; twice as many at most where every worker has one.
 inline constexpr int64_t kLeastFlatElements = 2048, kMostFlatElements = 32768;
 /// Of a pointwise op with several joint dimensions: `tile`, or one that costs the worker with most of them less, by a

@@ -132,7 +132,7 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   int64_t total = 1;
   for (const Joint& j : joint) total *= j.size;
   // As many tiles for every worker as keep a tile within kMaxElements, and no more.
-  const int64_t workers = options.machine.num_workers,
+  const int64_t workers = workers_for(graph, op, options.machine.num_workers),
                 rounds = std::max<int64_t>(1, ceil_div(total, workers * kMaxElements));
   // Ranks compare tiles of what they send (verify/rank_interface), and whether it is a mere copy may depend on the rank.
   const bool sends = params.num_dims == 1 && is_exchange(graph, op) &&

@@ -1,7 +1,6 @@
 // The generated programs of plan "pointwise_flat" (programs.inc), run on the host by vectors that end in the next row
 // (device/program/pointwise_flat.cuh) and by elements: the same values, nothing outside the operands is touched.
 #include <cstdio>
-#include <random>
 #include <string>
 
 #define __device__
@@ -10,6 +9,7 @@
 // of this folder, before what is written for the device
 #include "device/program/pointwise_flat.cuh"
 #include "device/program/pointwise_places.cuh"
+#include "operand_values.h"
 
 namespace ark::device {
 #include "programs.inc"
@@ -26,20 +26,6 @@ struct Access {
   i32 dtype;
   int dims;
 };
-
-std::mt19937 engine(3);
-i64 up_to(i64 n) { return static_cast<i64>(engine() % static_cast<u64>(n)); }
-
-void write_number(void* at, i32 dtype, i64 value) {
-  const float as_float = static_cast<float>(value);
-  const double as_double = static_cast<double>(value);
-  const bf16 as_bf16 = narrow<bf16>(as_float);
-  const void* from = &value;
-  if (dtype == kTypeBF16) from = &as_bf16;
-  if (dtype == kTypeF32) from = &as_float;
-  if (dtype == kTypeF64) from = &as_double;
-  std::memcpy(at, from, static_cast<size_t>(element_bytes(dtype)));
-}
 
 /// Operands of random values at random offsets; those that are flat are as far from alignment.
 class Operands {
@@ -64,23 +50,11 @@ class Operands {
       count *= sizes[d];
     }
     o.vector = o.stride[sizes.size() - 1] == 1 && up_to(2) == 0 ? 8 : 1;  // whether it is aligned is found out
-    const i64 size = element_bytes(access.dtype);
-    std::vector<unsigned char> bytes(static_cast<size_t>((count + 8) * size + 32));
-    o.offset = (reinterpret_cast<i64>(bytes.data()) + 15) / 16 * 16 + offset * size;
-    for (i64 i = 0; i < count; ++i) write_number(reinterpret_cast<void*>(o.offset + i * size), access.dtype, up_to(7));
-    memory.ranges.push_back({static_cast<u64>(o.offset), static_cast<u64>(o.offset + count * size)});
-    bytes_.push_back(std::move(bytes));
+    bytes_.push_back(random_memory(o, count, offset));
     operands.push_back(o);
   }
   std::vector<std::vector<unsigned char>> bytes_;
 };
-
-template <class P>
-void run_element(const ProgramContext& c, const i32 (&x)[P::kDims]) {
-  typename P::template Inputs<1> in;
-  P::template load<1>(c, x, in);
-  P::template run_loaded<1>(c, x, in, NoRoots{});
-}
 
 template <class P>
 void run_flat(const ProgramContext& c, const FlatRange<P, ProgramContext>& range, i64 begin, i64 end, i64 total) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../../../support/words_on_host.h"
 #include "device/program/domain.cuh"
 
 namespace ark::device {
@@ -24,6 +25,14 @@ struct Memory {
     const bool inside = std::any_of(ranges.begin(), ranges.end(),
                                     [&](const auto& r) { return at >= r.first && at + bytes <= r.second; });
     fine = fine && inside && at % alignment == 0;
+    return fine;
+  }
+  /// Aligned words that have something of an operand.
+  bool may_load(const void* p, size_t bytes) {
+    const u64 at = reinterpret_cast<u64>(p);
+    fine = fine && at % bytes == 0 && std::any_of(ranges.begin(), ranges.end(), [&](const auto& r) {
+             return at < r.second && at + bytes > r.first;
+           });
     return fine;
   }
 };
@@ -75,14 +84,24 @@ template <class S>
 S load_element(const S* p) {
   return memory.may_touch(p, sizeof(S), sizeof(S)) ? *p : S{};
 }
+template <class S>
+void store_element(S* p, S value) {
+  if (memory.may_touch(p, sizeof(S), sizeof(S))) *p = value;
+}
 template <class S, int V>
 void load_vector(const S* p, Vec<S, V>& out) {
-  if (memory.may_touch(p, sizeof(S) * V, min<size_t>(16, sizeof(S) * V))) std::memcpy(&out, p, sizeof(S) * V);
+  constexpr size_t kPiece = min<size_t>(16, sizeof(S) * V);
+  for (size_t i = 0; i < sizeof(S) * V; i += kPiece) {
+    const auto* from = reinterpret_cast<const unsigned char*>(p) + i;
+    if (memory.may_load(from, kPiece)) std::memcpy(reinterpret_cast<unsigned char*>(&out) + i, from, kPiece);
+  }
 }
 template <class S, int V>
 void store_vector(S* p, const Vec<S, V>& in) {
   if (memory.may_touch(p, sizeof(S) * V, min<size_t>(16, sizeof(S) * V))) std::memcpy(p, &in, sizeof(S) * V);
 }
+
+inline void keep_word(u32&) {}
 
 namespace op {
 template <class T>
@@ -121,7 +140,6 @@ struct ProgramContext {
   i32 further = 0;
   const abi::Operand& operand(int i) const { return task.operands[i]; }
 };
-inline i64 multiply_add_wide(i32 a, i32 b, i64 c) { return static_cast<i64>(a) * b + c; }
 template <int kDims>
 i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
   i64 at = 0;
