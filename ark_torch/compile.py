@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import fx
@@ -28,7 +27,7 @@ from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import TooLong, Unsupported
-from ark_torch.groups import has_exchange, may_be_empty, split_waits
+from ark_torch.groups import has_exchange, is_uneven, may_be_empty, split_waits
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.loops import Loop, replace_loops
 from ark_torch.lowering import SEED
@@ -36,7 +35,7 @@ from ark_torch.ordering import order_edges, roots
 from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
-from ark_torch.segment import NativeSegment, SegmentGraph, blamed_node, compile_segment, lower_segment
+from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment
 from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
@@ -102,6 +101,7 @@ class _GraphCompiler:
         self.causes.update({n: n.target.row.cause for n in loops})
         probe_nodes(self.nodes, self.device, self.target, self.causes)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
+        self.uneven = any(is_uneven(n) for n in self.nodes if n not in self.causes)
         self._leave_offsets()
         steps, segments = self._plan()
         launches = [n.target.launch for n in loops if n.target.launch is not None]
@@ -185,29 +185,23 @@ class _GraphCompiler:
         self._decline(step, f"internal error: {error}", None)
 
     def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
-        def make(uneven: bool) -> tuple:
-            lowered = lower_segment(name, step.nodes, outputs, self.device, uneven, may_be_empty(self.nodes))
-            self._check_sizes(lowered)
-            native = {**self.options.native, "dump": dump_folder()}
-            hints = {**self.symbols.hints, **{s: self.symbols.hint_of(e) for s, e in lowered.derived.items()}}
-            return lowered, compile_segment(name, lowered, self.target, self.device, native, hints)
+        lowered = lower_segment(name, step.nodes, outputs, self.device, self.uneven, may_be_empty(self.nodes))
+        data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
+        for symbol in [*lowered.symbols, *data]:
+            if symbol not in self.symbols.sources and symbol not in lowered.derived:
+                raise SizeOfValues(unknown_size(self.gm.graph, symbol))
+        native = {**self.options.native, "dump": dump_folder()}
+        hints = {**self.symbols.hints, **{s: self.symbols.hint_of(e) for s, e in lowered.derived.items()}}
+        executable = compile_segment(name, lowered, self.target, self.device, native, hints)
 
         def make_fallback():
             emitter = Emitter(self.gm, self.symbols, self.device)
             return emitter.emit_segment(f"{name}_aten", lowered, step.nodes)
 
-        lowered, executable = make(uneven=False)
-        strict, counts = self.options.strict, self.record.runtime_fallbacks
-        where, make_uneven = self.record.name, partial(make, uneven=True)
+        counts = self.record.runtime_fallbacks
         return NativeSegment(
-            name, lowered, executable, make_fallback, where, counts, strict, list(step.nodes), make_uneven
+            name, lowered, executable, make_fallback, self.record.name, counts, self.options.strict, list(step.nodes)
         )
-
-    def _check_sizes(self, lowered: SegmentGraph) -> None:
-        data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
-        for symbol in [*lowered.symbols, *data]:
-            if symbol not in self.symbols.sources and symbol not in lowered.derived:
-                raise SizeOfValues(unknown_size(self.gm.graph, symbol))
 
 
 __all__ = ["CompileOptions", "compile_graph", "order_edges"]

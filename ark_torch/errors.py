@@ -51,16 +51,16 @@ class RanksDisagree(ValueError):
     """The ranks of a group have plans that do not fit together; all of them raise it."""
 
 
-class SplitsDiffer(RanksDisagree):
-    """An all-to-all has even splits on some ranks only, which plan it anew (segment.py); all ranks raise it."""
+class RanksApart(ValueError):
+    """Nothing has run: other ranks call the collectives of this plan, and so has this one (segment.py)."""
 
 
 __all__ = [
     "DeviceError",
     "IndexOutOfRange",
     "NodeUnsupported",
+    "RanksApart",
     "RanksDisagree",
-    "SplitsDiffer",
     "TooLong",
     "Unsupported",
 ]

@@ -214,7 +214,7 @@ def lower_all_to_all(ctx: Lowering, node, x, output_splits, input_splits, group_
     if len(output_splits) != group.size or len(input_splits) != group.size:
         raise Unsupported(f"all_to_all_single of {len(input_splits)} and {len(output_splits)} splits")
     even = all(sympy.simplify(s - splits[0]) == 0 for s in splits)
-    if not even or (ctx.uneven and all(isinstance(s, int) for s in splits)):
+    if not even or splits[0] == 0 or (ctx.uneven and all(isinstance(s, int) for s in splits)):
         return _uneven(ctx, x, input_splits, output_splits, group, out)
     boxes = exchange(ctx, parts(ctx, x, group.size, (splits[0], *x.shape[1:])), group, splits="even")
     return ctx.graph.add_node("cat", boxes, out.dtype, **_place(ctx, out), dim=0)

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import FakeTensor, size_expr
-from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksDisagree, SplitsDiffer, Unsupported
+from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksApart, RanksDisagree, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
@@ -110,7 +110,6 @@ class NativeSegment:
     counts: Counter = field(default_factory=Counter)  # run-time fallbacks of the graph, cause -> number
     strict: bool = False  # a run-time fallback is an error
     nodes: list[fx.Node] = field(default_factory=list)
-    make_uneven: Callable[[], tuple] | None = None  # (lowered, executable) where no all-to-all is taken for even
     _fallback: Callable | None = None
     _declined: set = field(default_factory=set)  # values of the symbols
     _refused: set = field(default_factory=set)  # layouts of the arguments
@@ -141,11 +140,12 @@ class NativeSegment:
         return self._run_fallback(inputs)
 
     def _run_with_ranks(self, inputs: list) -> list:
-        """Other ranks take part: ATen cannot stand in on this one alone. They hear of what keeps it from running."""
+        """Other ranks take part: ATen stands in where they call the collectives too, not on this one alone. They hear
+        of what keeps it from running."""
         try:
             try:
-                return self._run_alike(inputs)
-            except (IndexOutOfRange, RanksDisagree):
+                return self.executable(inputs)
+            except (IndexOutOfRange, RanksApart, RanksDisagree):
                 raise
             except ValueError:
                 restrided = self._restride(inputs)
@@ -154,20 +154,24 @@ class NativeSegment:
                 return self.executable(restrided)
         except (IndexOutOfRange, RanksDisagree):
             raise
+        except RanksApart as error:
+            self._follow_ranks(error)
         except Exception as error:
-            if not _has_fake(inputs):  # else nobody runs this, on any rank
-                self.executable.fail_ranks(f"{self.where}: {error}")
+            self._fail_ranks(error, inputs)
             raise
+        return self._run_fallback(inputs)
 
-    def _run_alike(self, inputs: list) -> list:
-        """All-to-alls that are even on some ranks only become uneven ones on all, once all ranks have heard of it."""
+    def _fail_ranks(self, error: Exception, inputs: list) -> None:
+        if not _has_fake(inputs):  # else nobody runs this, on any rank
+            self.executable.fail_ranks(f"{self.where}: {error}")
+
+    def _follow_ranks(self, error: RanksApart) -> None:
+        """Of calls that other ranks make, one after the other as the program has them."""
         try:
-            return self.executable(inputs)
-        except SplitsDiffer:
-            if self.make_uneven is None:
-                raise
-            self.lowered, self.executable = self.make_uneven()
-        return self.executable(inputs)
+            self._fall_back("other ranks launch another plan, or none", error)
+        except Unsupported as refusal:
+            self._fail_ranks(refusal, [])
+            raise
 
     def _after_refusal(self, inputs: list, error: ValueError) -> list:
         """The executable does not take these arguments: copies in the traced layout, else ATen."""

@@ -24,10 +24,10 @@ struct IndexOutOfRange : UserError {
 struct RanksDisagree : UserError {
   using UserError::UserError;
 };
-/// An all-to-all has even splits on some ranks only: these plan it anew, as an uneven one (mapped to
-/// ark_torch.errors.SplitsDiffer, which no user sees). All ranks throw it.
-struct SplitsDiffer : RanksDisagree {
-  using RanksDisagree::RanksDisagree;
+/// A launch that needs all ranks, some of which call its collectives instead: nothing has run, and this rank has to do
+/// so too (mapped to ark_torch.errors.RanksApart, which no user sees).
+struct RanksApart : UserError {
+  using UserError::UserError;
 };
 
 }  // namespace ark

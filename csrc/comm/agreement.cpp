@@ -47,8 +47,7 @@ void compare(const std::vector<Term>& first, const std::vector<Term>& other, int
 }  // namespace
 
 std::vector<std::string> agree(Store& store, const GroupInfo& group, const std::string& tag, const std::string& what,
-                               const std::vector<Term>& terms, const std::string& besides, Clock::time_point deadline,
-                               const std::function<void(const std::vector<std::string>&)>& look) {
+                               const std::vector<Term>& terms, const std::string& besides, Clock::time_point deadline) {
   std::vector<Term> own = terms;
   own.push_back({besides, ""});
   store.set(key_of(group, tag, group.rank), encode(own));
@@ -66,7 +65,6 @@ std::vector<std::string> agree(Store& store, const GroupInfo& group, const std::
     said.push_back(of_rank.back().name);
     of_rank.pop_back();
   }
-  if (look) look(said);
   for (int rank = 1; rank < group.world; ++rank) compare(of_ranks[0], of_ranks[rank], rank, what);
   return said;
 }

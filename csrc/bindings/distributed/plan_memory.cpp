@@ -61,11 +61,9 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
   for (planner::RankTerm& term : planner::rank_interface(plan.plan)) terms.push_back({term.name, term.value});
   const std::string what = cat("plan '", plan.plan.name, "' of group ", group.name);
   size_t bytes = 0;  // of the largest segment: what ranks do among themselves takes counters too
-  const RankSays own{targets::rank_segment_bytes(plan.plan, plan.state_bytes), plan.plan.splits,
-                     planner::rank_parts(plan.plan)};
+  const RankSays own{targets::rank_segment_bytes(plan.plan, plan.state_bytes), planner::rank_parts(plan.plan)};
   std::vector<std::vector<planner::RankParts>> parts;  // by rank
-  const auto look = [&](const std::vector<std::string>& said) { check_splits(said, what); };
-  for (const std::string& of_rank : comm::agree(store, group, tag, what, terms, encode(own), deadline, look)) {
+  for (const std::string& of_rank : comm::agree(store, group, tag, what, terms, encode(own), deadline)) {
     RankSays said = decode(of_rank);
     bytes = std::max(bytes, said.segment_bytes);
     parts.push_back(std::move(said.parts));
@@ -81,6 +79,13 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
     map_gpu(*memory, plan, store, of_plan, bytes, deadline);
   comm::forget_terms(store, group, tag);  // who has mapped the memory has read them
   return memory;
+}
+
+comm::LaunchNote PlanMemories::note_of(const RankPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  const auto [found, first] = notes_.try_emplace(plan.key);
+  if (first) found->second = launch_note(plan.plan, plan.key);
+  return found->second;
 }
 
 void PlanMemories::close() {

@@ -9,6 +9,7 @@
 
 #include "bindings/distributed/plan_ranks.h"
 #include "comm/host_arena.h"
+#include "comm/step_channel.h"
 #include "comm/symmetric_memory.h"
 
 namespace ark::bindings {
@@ -35,6 +36,8 @@ class PlanMemories {
   /// differ.
   std::shared_ptr<PlanMemory> at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                  comm::Clock::time_point deadline);
+  /// What this rank says before launches of a plan with uneven exchanges.
+  comm::LaunchNote note_of(const RankPlan& plan);
   /// Held by who uses the group for a plan: close() waits for it.
   std::shared_lock<std::shared_mutex> use() { return std::shared_lock(uses_); }
   /// True from close() on: who waits gives up.
@@ -52,8 +55,9 @@ class PlanMemories {
 
   std::shared_mutex uses_;
   std::mutex making_;  // held while memory is made
-  std::mutex mutex_;   // of `of_key_`
+  std::mutex mutex_;   // of what follows
   std::map<std::string, std::shared_ptr<PlanMemory>> of_key_;
+  std::map<std::string, comm::LaunchNote> notes_;
   int made_ = 0;
   std::atomic<bool> closing_{false};
 };

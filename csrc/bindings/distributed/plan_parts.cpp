@@ -1,6 +1,8 @@
 #include "bindings/distributed/plan_parts.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <sstream>
 
 #include "base/check.h"
@@ -25,17 +27,18 @@ void check_pair(const RankParts* of_sender, const RankParts* of_reader, size_t s
   if (sent == expected) return;
   const RankParts& known = of_sender != nullptr ? *of_sender : *of_reader;
   throw RanksDisagree(cat(what, ": split sizes of '", known.name, "' disagree: rank ", sender, " sends ",
-                          sent / known.element_bytes, " elements to rank ", reader, ", rank ", reader, " expects ",
-                          expected / known.element_bytes, " from rank ", sender));
+                          sent / size_bytes(known.dtype), " elements to rank ", reader, ", rank ", reader, " expects ",
+                          expected / size_bytes(known.dtype), " from rank ", sender));
 }
 
 }  // namespace
 
 std::string encode(const RankSays& says) {
   std::ostringstream out;
-  out << says.segment_bytes << " ." << says.splits;  // which may be empty
+  out << says.segment_bytes;
   for (const RankParts& parts : says.parts) {
-    out << ' ' << parts.exchange << ' ' << parts.name << ' ' << parts.element_bytes << ' ' << parts.out.size();
+    out << ' ' << parts.exchange << ' ' << parts.name << ' ' << static_cast<int>(parts.dtype) << ' '
+        << parts.out.size();
     for (const std::vector<int64_t>* bytes : {&parts.out, &parts.in})
       for (const int64_t one : *bytes) out << ' ' << one;
   }
@@ -45,11 +48,12 @@ std::string encode(const RankSays& says) {
 RankSays decode(const std::string& text) {
   std::istringstream in(text);
   RankSays says;
-  in >> says.segment_bytes >> says.splits;
-  says.splits.erase(0, 1);
+  in >> says.segment_bytes;
   for (RankParts parts; in >> parts.exchange;) {
     size_t world = 0;
-    in >> parts.name >> parts.element_bytes >> world;
+    int dtype = 0;
+    in >> parts.name >> dtype >> world;
+    parts.dtype = static_cast<DType>(dtype);
     for (std::vector<int64_t>* bytes : {&parts.out, &parts.in}) {
       bytes->assign(world, 0);
       for (int64_t& one : *bytes) in >> one;
@@ -60,19 +64,22 @@ RankSays decode(const std::string& text) {
   return says;
 }
 
-void check_splits(const std::vector<std::string>& of_ranks, const std::string& what) {
-  const std::string first = decode(of_ranks[0]).splits;
-  size_t differs = 0;
-  for (size_t rank = 1; rank < of_ranks.size(); ++rank) {
-    const std::string other = decode(of_ranks[rank]).splits;
-    if (other.size() != first.size()) return;
-    for (size_t i = 0; i < first.size(); ++i) {
-      if ((first[i] == '-') != (other[i] == '-')) return;
-      if (first[i] != other[i] && differs == 0) differs = rank;
-    }
+comm::LaunchNote launch_note(const plan::Plan& plan, const std::string& key) {
+  const auto digest = [](const std::string& text) -> uint64_t { return std::hash<std::string>()(text); };
+  std::string interface;
+  for (const planner::RankTerm& term : planner::rank_interface(plan)) interface += term.value + '\n';
+  comm::LaunchNote note{.plan = digest(key), .interface = digest(interface)};
+  std::array<std::string, comm::kMaxHostRanks> to, from;
+  for (const RankParts& parts : planner::rank_parts(plan)) {
+    const auto add = [&](auto& texts, const std::vector<int64_t>& bytes) {
+      for (size_t rank = 0; rank < bytes.size(); ++rank)
+        if (bytes[rank] > 0) texts[rank] += cat(parts.exchange, ' ', name(parts.dtype), ' ', bytes[rank], '\n');
+    };
+    add(to, parts.out), add(from, parts.in);
   }
-  if (differs == 0) return;
-  throw SplitsDiffer(cat(what, ": ranks 0 and ", differs, " differ in whether the splits of an all-to-all are even"));
+  for (size_t rank = 0; rank < static_cast<size_t>(plan.world); ++rank)
+    note.to[rank] = digest(to[rank]), note.from[rank] = digest(from[rank]);
+  return note;
 }
 
 PartLayout place_parts(const std::vector<std::vector<RankParts>>& of_ranks, int rank, int64_t box_bytes,

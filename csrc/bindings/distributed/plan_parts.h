@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/step_channel.h"
 #include "planner/verify/rank_interface.h"
 #include "targets/rank_memory.h"
 
@@ -12,14 +13,13 @@ namespace ark::bindings {
 /// What a rank says besides the terms that are compared word for word.
 struct RankSays {
   size_t segment_bytes = 0;  // without parts
-  std::string splits;        // Plan::splits
   std::vector<planner::RankParts> parts;
 };
 std::string encode(const RankSays& says);
 RankSays decode(const std::string& text);
 
-/// Throws SplitsDiffer where ranks differ in nothing but which all-to-alls are even.
-void check_splits(const std::vector<std::string>& of_ranks, const std::string& what);
+/// What a rank says of such a plan before each launch. `key` is the plan's own (RankPlan).
+comm::LaunchNote launch_note(const plan::Plan& plan, const std::string& key);
 
 /// Behind the boxes: regions of one exchange after the other, each as large as the rank that gets most needs it, and in
 /// it the parts by the rank that stores them. Only so much of it has to be the same on all ranks.

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/user_errors.h"
 #include "bindings/distributed/process_group.h"
 #include "bindings/distributed/support/c10d_store.h"
 
@@ -71,13 +72,36 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
+/// What finds the memory of a launch: all that ranks run in it. Where sizes are a rank's own, a peer may come with another
+/// plan than last time, or call the collectives, while this rank comes with the same one: then ranks meet first.
+std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
+  if (plan.plan.splits.find('u') == std::string::npos) return plan.key;
+  const auto turn_of_calls = turn("plan");
+  const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_),
+                                       comm::Clock::now() + timeout_.load()};
+  try {
+    const comm::StepChannel::Meeting meeting =
+        channel_->meet(plans_.note_of(plan), scope, [this] { return plans_.closing(); });
+    if (!meeting.apart.empty()) throw RanksApart(cat(scope.what, ": ", meeting.apart));
+    std::string key = cat("met ", plan.key);
+    for (const comm::LaunchNote& note : meeting.of_ranks) key += cat(' ', note.plan);
+    return key;
+  } catch (const comm::CancelledError&) {
+    throw;
+  } catch (const DeviceError& error) {
+    channel_->fail(error.what());
+    throw;
+  }
+}
+
 void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
   const auto use = plans_.use();
   check_open("plan");
   check<UserError>(plan.plan.world == getSize(), "plan '", plan.plan.name, "' is of ", plan.plan.world,
                    " ranks, group ", name_, " has ", getSize());
   channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
-  const std::shared_ptr<PlanMemory> memory = plan_memory(plan);
+  const std::string key = meet_for(plan);
+  const std::shared_ptr<PlanMemory> memory = plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream});
   check<UserError>(plan.device == memory->device, "plan '", plan.plan.name, "' of group ", name_,
                    ": its memory is on cuda:", memory->device,
                    " (where the first launch was), got a launch on cuda:", plan.device);

@@ -129,15 +129,15 @@ std::vector<RankParts> rank_parts(const Plan& plan) {
     const plan::Op& sender = plan.ops[static_cast<size_t>(sender_of_part(plan, b))];
     const auto world = static_cast<size_t>(plan.world);
     RankParts& parts = found
-                           .try_emplace(b.arena_offset, b.arena_offset, sender.name, 1, std::vector<int64_t>(world),
-                                        std::vector<int64_t>(world))
+                           .try_emplace(b.arena_offset, b.arena_offset, sender.name, DType::kU8,
+                                        std::vector<int64_t>(world), std::vector<int64_t>(world))
                            .first->second;
     (b.kind == BufferKind::kPart ? parts.in : parts.out)[static_cast<size_t>(b.index)] = b.size_bytes;
   }
   for (const plan::Op& op : plan.ops)
     for (const abi::Operand& x : op.operands)
       if (x.slot < plan.buffers.size() && is_part(buffer_of(plan, x).kind))
-        found.at(buffer_of(plan, x).arena_offset).element_bytes = size_bytes(static_cast<DType>(x.dtype));
+        found.at(buffer_of(plan, x).arena_offset).dtype = static_cast<DType>(x.dtype);
   std::vector<RankParts> all;
   for (auto& [number, parts] : found) all.push_back(std::move(parts));
   return all;

@@ -21,7 +21,7 @@ std::vector<RankTerm> rank_interface(const plan::Plan& plan);
 struct RankParts {
   int64_t exchange = 0;  // its number in the plan
   std::string name;      // of the op that sends
-  int64_t element_bytes = 1;
+  DType dtype = DType::kU8;
   std::vector<int64_t> out, in;  // bytes, by rank
 };
 std::vector<RankParts> rank_parts(const plan::Plan& plan);
