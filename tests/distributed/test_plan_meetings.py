@@ -84,16 +84,22 @@ def one_changes_first(rank: int, world: int) -> None:
         check_round(ways.of_splits, gloo, [[2, 3, 0], [1, 4, more], [0, more, 0]], rank, number)
 
 
-def uneven_for_all(rows: list[list[int]]) -> bool:
-    """A rank for which splits are even launches an ordinary exchange."""
-    return all(len({*out, *sent}) > 1 or out[0] == 0 for out, sent in (splits_of(rows, r) for r in range(len(rows))))
+def even_on_some(rank: int, world: int) -> None:
+    """Rank 0 cannot know that others have uneven splits: its plan is another one."""
+    gloo, ways = dist.new_group(backend="gloo"), Ways()
+    rows = [[2 if 0 in (a, b) else 2 + a + b for b in range(world)] for a in range(world)]
+    twos = [[2] * world for _ in range(world)]
+    for number in range(3):
+        check_round(ways.of_splits, gloo, rows, rank, number)
+    assert run_time_fallbacks() == 3
+    check_round(Ways().of_splits, gloo, twos, rank, 3)
 
 
 def random_ways(rank: int, world: int) -> None:
     """Every rank chooses its way anew for every launch, and often the splits are those of an earlier one."""
     gloo, ways = dist.new_group(backend="gloo"), Ways()
     choice, own = random.Random(21), random.Random(100 + rank)
-    pool = [rows for rows in (random_rows(choice, world) for _ in range(12)) if uneven_for_all(rows)]
+    pool = [random_rows(choice, world) for _ in range(12)]
     pool.append([[2 + r, 0, 1] if r != 1 else [0] * 3 for r in range(world)])  # rank 1 sends nothing
     launched = 0
     for number in range(50):
@@ -109,10 +115,7 @@ def random_splits(rank: int, world: int) -> None:
     """50 rounds of splits that none had before, in one function: Dynamo gives up to compile it at some point."""
     gloo, ways, choice = dist.new_group(backend="gloo"), Ways(), random.Random(22)
     for number in range(50):
-        rows = random_rows(choice, world)
-        while not uneven_for_all(rows):
-            rows = random_rows(choice, world)
-        check_round(ways.any_splits, gloo, rows, rank, number)
+        check_round(ways.any_splits, gloo, random_rows(choice, world), rank, number)
 
 
 def beside_others(rank: int, world: int) -> None:
@@ -173,8 +176,8 @@ def absent(rank: int, world: int) -> str:
 
 
 def cases(rank: int, world: int) -> dict:
-    functions = [others_change, others_compile, one_changes_first, random_ways, random_splits, beside_others]
-    return run_each(functions, rank, world)
+    changes = [others_change, others_compile, one_changes_first, even_on_some, random_ways, random_splits]
+    return run_each([*changes, beside_others], rank, world)
 
 
 def bad_cases(rank: int, world: int) -> dict:

@@ -22,7 +22,12 @@ def random_rows(choice: random.Random, world: int, most: int = 9) -> list[list[i
     if choice.random() < 0.3:
         rows[choice.randrange(world)] = [0] * world
     rows[choice.randrange(world)][choice.randrange(world)] += choice.randint(1, 2 * most)
-    return rows
+    return rows if uneven_for_all(rows) else random_rows(choice, world, most)
+
+
+def uneven_for_all(rows: list[list[int]]) -> bool:
+    """A rank for which splits are even has another plan."""
+    return all(len({*out, *sent}) > 1 or out[0] == 0 for out, sent in (splits_of(rows, r) for r in range(len(rows))))
 
 
 def splits_of(rows: list[list[int]], rank: int) -> tuple[list[int], list[int]]:

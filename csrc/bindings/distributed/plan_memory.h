@@ -36,6 +36,8 @@ class PlanMemories {
   /// differ.
   std::shared_ptr<PlanMemory> at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                  comm::Clock::time_point deadline);
+  /// Whether the key has memory.
+  bool has(const std::string& key);
   /// What this rank says before launches of a plan with uneven exchanges.
   comm::LaunchNote note_of(const RankPlan& plan);
   /// Held by who uses the group for a plan: close() waits for it.

@@ -73,9 +73,11 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
 }
 
 /// What finds the memory of a launch: all that ranks run in it. Where sizes are a rank's own, a peer may come with another
-/// plan than last time, or call the collectives, while this rank comes with the same one: then ranks meet first.
+/// plan than last time, or call the collectives, while this rank comes with the same one: then ranks meet first. Splits
+/// that are even here may not be so elsewhere, which ranks hear of when they meet for the first launch.
 std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
-  if (plan.plan.splits.find('u') == std::string::npos) return plan.key;
+  const bool uneven = plan.plan.splits.find('u') != std::string::npos;
+  if (!uneven && (plan.plan.splits.find('e') == std::string::npos || plans_.has(plan.key))) return plan.key;
   const auto turn_of_calls = turn("plan");
   const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_),
                                        comm::Clock::now() + timeout_.load()};
@@ -83,6 +85,7 @@ std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
     const comm::StepChannel::Meeting meeting =
         channel_->meet(plans_.note_of(plan), scope, [this] { return plans_.closing(); });
     if (!meeting.apart.empty()) throw RanksApart(cat(scope.what, ": ", meeting.apart));
+    if (!uneven) return plan.key;
     std::string key = cat("met ", plan.key);
     for (const comm::LaunchNote& note : meeting.of_ranks) key += cat(' ', note.plan);
     return key;
