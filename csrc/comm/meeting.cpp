@@ -1,5 +1,5 @@
 // Launches that peers may replace by calls. A place is the number of collectives that a rank has called and of launches
-// that it has made after meetings: equal on all ranks at one place of their programs, whichever of the two they do there.
+// that it has made after meetings: equal on all ranks at one place of their programs, whichever they do there.
 // A rank leaves a meeting when every peer has announced that place or has gone on past it, which needs a call. So all
 // ranks see the same announcements of a place, and decide alike; and two slots are enough, since who announces a third
 // place has seen every peer at the second.

@@ -133,8 +133,8 @@ class StepChannel {
   CallCounts calls() const;
 
   /// What all ranks announce for the place that comes next in the order of this rank's calls and such launches; all of
-  /// them then launch, or none does. `apart` says why none does, and is empty otherwise: a peer calls a collective there,
-  /// or has refused to, or what ranks announce does not fit. They then call what the plan would have done, in its order:
+  /// them then launch, or none does. `apart` says why none does, and is empty else: a peer calls a collective there,
+  /// or has refused to, or what ranks announce does not fit. They then call what the plan would have done, in order:
   /// so a rank that has made no new plan follows those that have. One thread at a time, no call meanwhile.
   struct Meeting {
     std::vector<LaunchNote> of_ranks;
