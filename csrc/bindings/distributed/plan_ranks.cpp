@@ -72,7 +72,7 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
-/// What finds the memory of a launch: all that ranks run in it. Where sizes are a rank's own, a peer may come with a new
+/// What finds the memory of a launch: all that ranks run in it. If sizes are a rank's own, a peer may come with a new
 /// plan, or call the collectives, while this rank comes with the same one: then ranks meet first. Splits
 /// that are even here may not be so elsewhere, which ranks hear of when they meet for the first launch.
 std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
