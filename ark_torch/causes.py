@@ -11,7 +11,7 @@ from torch import fx
 from ark_torch import eager_random
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
-from ark_torch.groups import COLLECTIVES, is_wait, other_groups, waited_for
+from ark_torch.groups import COLLECTIVES, is_wait, may_be_empty, other_groups, uneven_beside_others, waited_for
 from ark_torch.host_scalars import on_device
 from ark_torch.loops import Loop, log_one_by_one
 from ark_torch.ordering import is_view
@@ -32,14 +32,17 @@ HOST_OPS = {
 
 def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, causes: dict[fx.Node, str]) -> None:
     """Adds the nodes that cannot be lowered, and why."""
+    empty = may_be_empty(nodes)
     for node in nodes:
         if node in causes:
             continue
-        reason = _probe(node, device, causes) if target else f"tensors on {device} (native: CUDA and CPU)"
+        reason = _probe(node, device, causes, empty) if target else f"tensors on {device} (native: CUDA and CPU)"
         if reason is not None:
             causes[node] = reason
     for node in other_groups(nodes, causes):
         causes[node] = "collective of a second process group in a graph"
+    for node in uneven_beside_others(nodes, causes):
+        causes[node] = "all_to_all_single with uneven splits beside other collectives"
     _follow(causes, nodes)
 
 
@@ -52,7 +55,7 @@ def _follow(causes: dict[fx.Node, str], nodes: list[fx.Node], message: str = "")
             causes.setdefault(n, causes[waited_for(n)])
 
 
-def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
+def _probe(node: fx.Node, device: torch.device, causes: dict, empty: bool) -> str | None:
     """A getitem goes where its source goes."""
     if node.op == "get_attr":
         return "attribute"
@@ -63,7 +66,7 @@ def _probe(node: fx.Node, device: torch.device, causes: dict) -> str | None:
         return causes.get(source, None if source.op == "call_function" else "getitem of an argument")
     if is_wait(node) and waited_for(node).target not in COLLECTIVES:
         return "wait for what no collective of the graph has made"
-    return probe(node, device)
+    return probe(node, device, empty)
 
 
 def decline(causes: dict[fx.Node, str], nodes: list[fx.Node], step: Step, message: str, node: fx.Node | None) -> None:

@@ -51,4 +51,16 @@ class RanksDisagree(ValueError):
     """The ranks of a group have plans that do not fit together; all of them raise it."""
 
 
-__all__ = ["DeviceError", "IndexOutOfRange", "NodeUnsupported", "RanksDisagree", "TooLong", "Unsupported"]
+class RanksApart(ValueError):
+    """Nothing has run: other ranks call the collectives of this plan, and so has this one (segment.py)."""
+
+
+__all__ = [
+    "DeviceError",
+    "IndexOutOfRange",
+    "NodeUnsupported",
+    "RanksApart",
+    "RanksDisagree",
+    "TooLong",
+    "Unsupported",
+]

@@ -6,10 +6,11 @@ import operator
 from collections import Counter
 from dataclasses import dataclass
 
+import sympy
 import torch
 from torch import fx
 
-from ark_torch._compat import resolve_group
+from ark_torch._compat import resolve_group, size_expr
 from ark_torch.errors import Unsupported
 
 MOST_RANKS = 8  # an op that sends has an operand for each
@@ -86,3 +87,29 @@ def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.No
 def has_exchange(nodes: list[fx.Node]) -> bool:
     """Whether other ranks take part in the step of these (native) nodes."""
     return any(n.target in COLLECTIVES for n in nodes)
+
+
+def is_all_to_all(node: fx.Node) -> bool:
+    return "all_to_all_single" in getattr(getattr(node.target, "_schema", None), "name", "")
+
+
+def is_uneven(node: fx.Node) -> bool:
+    """Whether an all-to-all has splits that differ, as far as this rank knows, or sends nothing here."""
+    if not is_all_to_all(node):
+        return False
+    names = ("output_split_sizes", "input_split_sizes")
+    given = [node.kwargs.get(name, node.args[i + 1] if i + 1 < len(node.args) else ()) for i, name in enumerate(names)]
+    splits = [size_expr(s.meta["val"] if isinstance(s, fx.Node) else s) for part in given for s in part or ()]
+    return any(s == 0 or sympy.simplify(s - splits[0]) != 0 for s in splits)
+
+
+def uneven_beside_others(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.Node]:
+    """Uneven all-to-alls of a graph whose plans hold other collectives as well. Ranks that make a new plan for new
+    splits may leave the all-to-all to ATen, and these collectives not: no rank could follow them (segment.py)."""
+    native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
+    return [n for n in native if is_uneven(n)] if not all(is_all_to_all(n) for n in native) else []
+
+
+def may_be_empty(nodes: list[fx.Node]) -> bool:
+    """Whether a tensor without elements may stand where other ranks have some: all of them make the same plans."""
+    return any(is_uneven(n) for n in nodes)

@@ -41,13 +41,13 @@ def collective(name: str):
     return register
 
 
-def exchange(ctx: Lowering, sent: list[Value], group: Group) -> list[Value]:
+def exchange(ctx: Lowering, sent: list[Value], group: Group, **attrs) -> list[Value]:
     """What each rank has sent to this one; `sent`: one value, or one for each rank. Contiguous."""
     first = sent[0]
     if group.size == 1:
         return [ctx.pointwise("cast", [first], first.dtype)]
     boxes = [ctx.graph.add_value(first.dtype, first.shape, contiguous_strides(first.shape)) for _ in range(group.size)]
-    ctx.graph.emit("exchange", sent, boxes, {"group": group.name})
+    ctx.graph.emit("exchange", sent, boxes, {"group": group.name, **attrs})
     return boxes
 
 
@@ -208,13 +208,45 @@ def lower_reduce_scatter_coalesced(ctx: Lowering, node, xs, op, size, group_name
 
 @collective("all_to_all_single")
 def lower_all_to_all(ctx: Lowering, node, x, output_splits, input_splits, group_name):
-    """Even splits; others differ from rank to rank, and so would the plans."""
+    """Splits that differ also differ from rank to rank (`_uneven`)."""
     group, out = group_of(node, ctx.device), ctx.out(node)
     splits = [*output_splits, *input_splits]
-    if len(splits) != 2 * group.size or any(sympy.simplify(s - splits[0]) != 0 for s in splits):
-        raise Unsupported("all_to_all_single with uneven splits")
-    boxes = exchange(ctx, parts(ctx, x, group.size, (splits[0], *x.shape[1:])), group)
+    if len(output_splits) != group.size or len(input_splits) != group.size:
+        raise Unsupported(f"all_to_all_single of {len(input_splits)} and {len(output_splits)} splits")
+    even = all(sympy.simplify(s - splits[0]) == 0 for s in splits)
+    if not even or splits[0] == 0 or (ctx.uneven and all(isinstance(s, int) for s in splits)):
+        return _uneven(ctx, x, input_splits, output_splits, group, out)
+    boxes = exchange(ctx, parts(ctx, x, group.size, (splits[0], *x.shape[1:])), group, splits="even")
     return ctx.graph.add_node("cat", boxes, out.dtype, **_place(ctx, out), dim=0)
+
+
+def _uneven(ctx: Lowering, x: Value, sent: list, received: list, group: Group, out: torch.Tensor) -> Value:
+    """A part for each rank, none where a split is 0. Places follow from what ranks say before the first launch."""
+    if group.size == 1:
+        return ctx.pointwise("cast", [x], **ctx.like(out))
+    if not all(isinstance(s, int) for s in (*sent, *received, *x.shape)):
+        raise Unsupported("all_to_all_single with uneven splits of sizes that are symbols")
+    if sum(sent) != x.shape[0] or sum(received) != out.shape[0] or min(*sent, *received) < 0:
+        raise Unsupported(f"all_to_all_single of {x.shape[0]} rows in splits {sent}")  # ATen says what is wrong
+    row = tuple(x.shape[1:])
+    graph, posted, to, begin = ctx.graph, [], [], 0
+    for rank, rows in enumerate(sent):
+        if rows * math.prod(row):
+            part = ctx.view(x, (rows, *row), x.strides, begin * x.strides[0])
+            posted.append(graph.add_node("post", [part], x.dtype, part.shape))
+            to.append(rank)
+        begin += rows
+    come = [rank for rank, rows in enumerate(received) if rows * math.prod(row)]
+    parts = [graph.add_value(out.dtype, (received[r], *row), contiguous_strides((received[r], *row))) for r in come]
+    marks = [graph.add_value(torch.int32, (1,), (1,)) for _ in range(group.size)]
+    attrs = {"group": group.name, "splits": "uneven", "ints": to, "map": come}
+    mark = ctx.full(1, torch.int32, (1,))
+    graph.emit("exchange", [mark, *posted], [*marks, *parts], attrs)
+    if not parts:
+        return ctx.finish_as(ctx.full(0, out.dtype, tuple(out.shape)), out)
+    if len(parts) == 1:
+        return ctx.pointwise("cast", parts, **ctx.like(out))
+    return graph.add_node("cat", parts, out.dtype, **_place(ctx, out), dim=0)
 
 
 @collective("broadcast")

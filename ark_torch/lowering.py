@@ -48,8 +48,8 @@ def meta_strides(val: torch.Tensor) -> tuple:
     return tuple(size_expr(s) for s in val.stride())
 
 
-def check_meta(val: Any, device: torch.device | None) -> None:
-    """Raises Unsupported for a tensor that no plan can hold."""
+def check_meta(val: Any, device: torch.device | None, empty: bool) -> None:
+    """Raises Unsupported for a tensor that no plan can hold. `empty`: one without elements may be there."""
     if not isinstance(val, torch.Tensor):
         return
     if val.layout != torch.strided:
@@ -58,7 +58,7 @@ def check_meta(val: Any, device: torch.device | None) -> None:
         raise Unsupported(f"dtype {str(val.dtype).removeprefix('torch.')}")
     if device is not None and val.device != device:
         raise Unsupported(f"tensor on {val.device} in a graph on {device}")
-    if any(isinstance(s, int) and s == 0 for s in meta_shape(val)):
+    if not empty and any(isinstance(s, int) and s == 0 for s in meta_shape(val)):
         raise Unsupported("empty tensor (a size of 0)")
     if val.is_conj() or val.is_neg():
         raise Unsupported("lazy conjugate or negative (resolve_conj, resolve_neg make it a tensor of its own)")
@@ -82,9 +82,11 @@ def is_sym(val: Any) -> bool:
 class Lowering:
     """The context of one native segment: FX node -> Value, and helpers to emit ir nodes."""
 
-    def __init__(self, name: str, device: torch.device | None = None):
+    def __init__(self, name: str, device: torch.device | None = None, uneven=False, empty=False):
         self.graph = GraphBuilder(name)
         self.device = device
+        self.uneven = uneven  # all-to-alls whose splits are even on this rank are not so on others
+        self.empty = empty  # tensors without elements are native, as they may be on this rank alone
         self.env: dict[fx.Node, Any] = {}
         # inputs made anew for each call: SEED, or the expression of a size that is data
         self.extras: dict[Any, Value] = {}
@@ -97,7 +99,7 @@ class Lowering:
         val = node.meta.get("val")
         if not isinstance(val, torch.Tensor):
             raise Unsupported(f"result of {node.target}, of which no type is known")
-        check_meta(val, self.device)
+        check_meta(val, self.device, self.empty)
         value = self.graph.add_input(val.dtype, meta_shape(val), meta_strides(val), node.name)
         self.env[node] = value
         return value
@@ -127,7 +129,7 @@ class Lowering:
         if function is None:
             raise Unsupported(str(node.target))
         for val in _flat_vals(node.meta.get("val")):
-            check_meta(val, self.device)
+            check_meta(val, self.device, self.empty)
         args = _map(node.args, self._argument)
         kwargs = _map(node.kwargs, self._argument)
         try:

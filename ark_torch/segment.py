@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import FakeTensor, size_expr
-from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksDisagree, Unsupported
+from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksApart, RanksDisagree, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
@@ -47,9 +47,11 @@ def lower_constant(ctx: Lowering, node: fx.Node) -> None:
     ctx.device = device
 
 
-def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device) -> SegmentGraph:
+def lower_segment(
+    name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device, uneven=False, empty=False
+) -> SegmentGraph:
     """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
-    ctx = Lowering(name, device)
+    ctx = Lowering(name, device, uneven, empty)
     inputs: list[fx.Node] = []
     inside = set(nodes)
 
@@ -73,9 +75,9 @@ def lower_segment(name: str, nodes: list[fx.Node], outputs: list[fx.Node], devic
     return SegmentGraph(graph, inputs, list(outputs), list(sizes.symbols), extras, dict(sizes.derived))
 
 
-def probe(node: fx.Node, device: torch.device) -> str | None:
+def probe(node: fx.Node, device: torch.device, empty: bool = False) -> str | None:
     """Why the node cannot be lowered, or None."""
-    ctx = Lowering("probe", device)
+    ctx = Lowering("probe", device, empty=empty)
     try:
         for source in node.all_input_nodes:
             if is_constant(source):
@@ -138,11 +140,12 @@ class NativeSegment:
         return self._run_fallback(inputs)
 
     def _run_with_ranks(self, inputs: list) -> list:
-        """Other ranks take part: ATen cannot stand in on this one alone. They hear of what keeps it from running."""
+        """Other ranks take part: ATen stands in where they call the collectives too, not on this one alone. They hear
+        of what keeps it from running."""
         try:
             try:
                 return self.executable(inputs)
-            except (IndexOutOfRange, RanksDisagree):
+            except (IndexOutOfRange, RanksApart, RanksDisagree):
                 raise
             except ValueError:
                 restrided = self._restride(inputs)
@@ -151,9 +154,23 @@ class NativeSegment:
                 return self.executable(restrided)
         except (IndexOutOfRange, RanksDisagree):
             raise
+        except RanksApart as error:
+            self._follow_ranks(error)
         except Exception as error:
-            if not _has_fake(inputs):  # else nobody runs this, on any rank
-                self.executable.fail_ranks(f"{self.where}: {error}")
+            self._fail_ranks(error, inputs)
+            raise
+        return self._run_fallback(inputs)
+
+    def _fail_ranks(self, error: Exception, inputs: list) -> None:
+        if not _has_fake(inputs):  # else nobody runs this, on any rank
+            self.executable.fail_ranks(f"{self.where}: {error}")
+
+    def _follow_ranks(self, error: RanksApart) -> None:
+        """Of calls that other ranks make, one after the other as the program has them."""
+        try:
+            self._fall_back("other ranks launch another plan, or none", error)
+        except Unsupported as refusal:
+            self._fail_ranks(refusal, [])
             raise
 
     def _after_refusal(self, inputs: list, error: ValueError) -> list:

@@ -24,5 +24,10 @@ struct IndexOutOfRange : UserError {
 struct RanksDisagree : UserError {
   using UserError::UserError;
 };
+/// A launch that needs all ranks, some of which call its collectives instead: nothing has run, and this rank has to do
+/// so too (mapped to ark_torch.errors.RanksApart, which no user sees).
+struct RanksApart : UserError {
+  using UserError::UserError;
+};
 
 }  // namespace ark

@@ -35,12 +35,6 @@ CallCounts counts(const ControlBlock& control) {
   return {control.host_calls.value.load(std::memory_order_acquire), gpu};
 }
 
-/// How many calls of a number a rank has refused.
-uint64_t refusals(const ControlBlock& control, uint64_t number) {
-  if (control.notice.refused_call.load(std::memory_order_acquire) != number + 1) return 0;
-  return control.notice.times_refused.load(std::memory_order_relaxed);
-}
-
 void check_group(const GroupInfo& group) {
   check<UserError>(group.world >= 1 && group.world <= kMaxHostRanks, "a group on a host has 1 to ", kMaxHostRanks,
                    " ranks, got ", group.world);
@@ -125,24 +119,30 @@ void StepChannel::check_sides(const Scope& scope) const {
   }
 }
 
+uint64_t StepChannel::refusals(int rank, uint64_t number) const {
+  const Notice& notice = control(rank).notice;
+  if (notice.refused_call.load(std::memory_order_acquire) != number + 1) return 0;
+  return notice.times_refused.load(std::memory_order_relaxed);
+}
+
 CallCounts StepChannel::calls() const { return counts(control(rank())); }
 
 bool StepChannel::note_refusal(const std::string& why) {
   ControlBlock& own = control(rank());
   const uint64_t number = counts(own).all();
-  const uint64_t times = refusals(own, number) + 1;
+  const uint64_t times = refusals(rank(), number) + 1;
   std::strncpy(own.refusal, why.c_str(), sizeof own.refusal - 1);
   own.notice.times_refused.store(times, std::memory_order_relaxed);
   own.notice.refused_call.store(number + 1, std::memory_order_release);
   for (int peer = 0; peer < world(); ++peer)
-    if (peer != rank() && counts(control(peer)).all() > number && refusals(control(peer), number) < times) return true;
+    if (peer != rank() && counts(control(peer)).all() > number && refusals(peer, number) < times) return true;
   return false;
 }
 
 int StepChannel::refused_by(const CallCounts& before) const {
-  const uint64_t number = before.all(), own = refusals(control(rank()), number);
+  const uint64_t number = before.all(), own = refusals(rank(), number);
   for (int peer = 0; peer < world(); ++peer)
-    if (peer != rank() && refusals(control(peer), number) > own && counts(control(peer)).all() == number) return peer;
+    if (peer != rank() && refusals(peer, number) > own && counts(control(peer)).all() == number) return peer;
   return -1;
 }
 

@@ -12,8 +12,10 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "comm/deadline.h"
@@ -58,7 +60,21 @@ struct alignas(128) Notice {
   std::atomic<uint64_t> times_refused;  // how many it refused of that number
 };
 
+/// What a rank says before a launch of a plan whose exchanges peers may do by calls of the group instead, or otherwise
+/// sized (meeting.cpp). All are digests. Its reader sees it whole when `place` is what it looks for.
+struct LaunchNote {
+  uint64_t plan = 0;       // of all that the plan says; compared by nobody, names the launch's memory
+  uint64_t interface = 0;  // the same on all ranks
+  uint64_t to[kMaxHostRanks] = {}, from[kMaxHostRanks] = {};  // what this rank sends each, expects of each
+};
+struct alignas(128) Announcement {
+  std::atomic<uint64_t> place;  // + 1; 0: none
+  LaunchNote note;
+};
+
 struct ControlBlock {
+  Counter launches;               // that all ranks have announced and made
+  Announcement announcements[2];  // taken in turn
   Counter published, consumed, failed, pid;
   Counter host_calls, gpu_calls;  // CallCounts
   Counter nonce;                  // random, not zero: names this group among all of its name
@@ -111,8 +127,21 @@ class StepChannel {
   /// A peer that has refused the call that this rank makes after `before`, or that has left; negative: none.
   int refused_by(const CallCounts& before) const;
   int left_by() const;
+  /// How many calls of a number a rank has refused.
+  uint64_t refusals(int rank, uint64_t number) const;
   std::string refusal(int peer) const { return control(peer).refusal; }
   CallCounts calls() const;
+
+  /// What all ranks announce for the place that comes next in the order of this rank's calls and such launches; all of
+  /// them then launch, or none does. `apart` says why none does, and is empty else: a peer calls a collective there,
+  /// or has refused to, or what ranks announce does not fit. They then call what the plan would have done, in order:
+  /// so a rank that has made no new plan follows those that have. One thread at a time, no call meanwhile.
+  struct Meeting {
+    std::vector<LaunchNote> of_ranks;
+    std::string apart;
+  };
+  /// Ends with CancelledError when `cancelled`.
+  Meeting meet(const LaunchNote& own, const Scope& scope, const std::function<bool()>& cancelled = {});
 
   /// The same on all ranks, and no other group's. Waits for rank 0.
   uint64_t nonce(Clock::time_point deadline) const;
@@ -156,6 +185,9 @@ class StepChannel {
 
  private:
   ControlBlock& control(int rank) const;
+  const LaunchNote* announced(int peer, uint64_t place) const;
+  bool went_on(int peer, uint64_t place) const;
+  void await_announcement(int peer, uint64_t place, const Scope& scope, const std::function<bool()>& cancelled);
   std::byte* buffer(int rank, uint64_t step) const;
   std::byte* box(int from, int to, uint64_t piece) const;
   void check_sides(const Scope& scope) const;
@@ -169,6 +201,7 @@ class StepChannel {
   ChannelOptions options_;
   std::unique_ptr<HostArena> arena_;
   uint64_t step_;
+  uint64_t announced_ = 0, apart_at_ = 0;  // own announcements; the last place (+ 1) where ranks were apart
   std::atomic<bool> cancelled_{false};
 };
 

@@ -63,18 +63,21 @@ enum class OpKind : uint8_t {
   kRand,       // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
   kCopyTo,     // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
   kExchange,   // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
-               // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout
+               // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout.
+               // Uneven: one value x; behind it, what kPost made for the ranks attrs.ints; behind the outputs, what the
+               // ranks attrs.map have posted to this one, in sizes of its own
+  kPost,       // inputs[0], for an uneven exchange, which alone reads the output: a part for one rank
 };
 
-inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kExchange) + 1;
+inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kPost) + 1;
 const char* name(OpKind op);
 
 struct Attrs {
   Opcode opcode = Opcode::kAdd;
   ReduceOp reduce = ReduceOp::kSum;
   std::vector<int64_t> dims;  // Reduce
-  std::vector<int64_t> ints;  // Pad
-  std::vector<int32_t> map;   // IndexLoad, IndexStore
+  std::vector<int64_t> ints;  // Pad; Exchange: ranks that parts go to
+  std::vector<int32_t> map;   // IndexLoad, IndexStore; Exchange: ranks that parts come from
   bool keepdim = false, causal = false, has_mask = false;
   bool of_part = false;       // Reduce: of parts of longer rows, made by the planner (not in JSON)
   bool rounds = false;        // Cast: a float is rounded to its own type first, as if it had been in memory
@@ -84,6 +87,8 @@ struct Attrs {
   Size start;                 // Iota's start when symbolic
   int64_t step = 1;
   std::string group;  // Exchange: name of the process group
+  /// Exchange of an all-to-all with split sizes: "even" (of what this rank knows) or "uneven". Ranks have to choose alike.
+  std::string splits;
 };
 
 struct Node {
@@ -93,6 +98,10 @@ struct Node {
   std::string name;    // node of the FX graph
   std::string module;  // module path of the user's code, for profiles
 };
+
+/// Of an exchange: the ranks of its group; how many of the inputs go to all ranks or to one each.
+inline size_t num_ranks(const Node& exchange) { return exchange.outputs.size() - exchange.attrs.map.size(); }
+inline size_t num_sent(const Node& exchange) { return exchange.inputs.size() - exchange.attrs.ints.size(); }
 
 /// A graph that may run several times in one launch: what an iteration stores into its inputs (kCopyTo) the next one
 /// reads there. Numbers are positions in Graph::inputs.

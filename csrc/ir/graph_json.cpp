@@ -55,7 +55,7 @@ struct Fields<Attrs> {
       field("causal", &Attrs::causal), field("has_mask", &Attrs::has_mask), field("dim", &Attrs::dim),
       field("imm", &Attrs::imm),       field("scale", &Attrs::scale),       field("imm_int", &Attrs::imm_int),
       field("start", &Attrs::start),   field("step", &Attrs::step),         field("group", &Attrs::group),
-      field("rounds", &Attrs::rounds)};
+      field("rounds", &Attrs::rounds), field("splits", &Attrs::splits)};
 };
 template <>
 struct Fields<Node> {

@@ -8,7 +8,7 @@ const char* name(OpKind op) {
   constexpr const char* kNames[] = {
       "view",       "pointwise",   "full",        "iota",       "reduce", "matmul", "attention", "attention_backward",
       "index_load", "index_store", "scatter_sum", "row_select", "cat",    "pad",    "rand",      "copy_to",
-      "exchange"};
+      "exchange",   "post"};
   static_assert(std::size(kNames) == kNumOpKinds);
   return kNames[static_cast<int>(op)];
 }
@@ -68,7 +68,9 @@ std::string attrs_text(const Node& node) {
     case OpKind::kPad:
       return cat(" pads [", list(a.ints, number), "] imm ", a.imm);
     case OpKind::kExchange:
-      return a.group.empty() ? "" : cat(" group ", a.group);
+      return cat(a.group.empty() ? "" : cat(" group ", a.group),
+                 a.ints.empty() ? "" : cat(" parts to [", list(a.ints, number), ']'),
+                 a.map.empty() ? "" : cat(" parts from [", list(a.map, number), ']'));
     default:
       return "";
   }

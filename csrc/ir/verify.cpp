@@ -1,5 +1,6 @@
 // ir::verify: one rule per op kind (docs/GRAPH_JSON.md has the table), then definitions, uses and views.
 #include <algorithm>
+#include <functional>
 
 #include "base/check.h"
 #include "ir/graph.h"
@@ -30,7 +31,8 @@ std::ostream& operator<<(std::ostream& out, const Text& text) {
 
 class Verifier {
  public:
-  explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.values.size(), false) {}
+  explicit Verifier(const Graph& graph)
+      : graph_(graph), defined_(graph.values.size(), false), posted_(graph.values.size(), false) {}
 
   void run() {
     inputs();
@@ -38,6 +40,7 @@ class Verifier {
       node_ = &graph_.nodes[i];
       position_ = i;
       node();
+      if (node_->op == OpKind::kPost) posted_[static_cast<size_t>(node_->outputs[0])] = true;
     }
     node_ = nullptr;
     for (ValueId id : graph_.outputs) require(is_defined(id), "output %", id, " is not defined");
@@ -191,6 +194,8 @@ class Verifier {
         return counts(2, 2, 1), copy_to();
       case OpKind::kExchange:
         return exchange();
+      case OpKind::kPost:
+        return counts(1, 1, 1), post();
     }
     require(false, "unknown op ", static_cast<int>(node_->op));
   }
@@ -416,10 +421,19 @@ class Verifier {
   }
 
   void exchange() const {
-    const size_t world = node_->outputs.size();
+    const auto& to = node_->attrs.ints;
+    const auto& from = node_->attrs.map;
+    require(num_inputs() > to.size() && node_->outputs.size() > from.size(), "expected more than parts");
+    const std::string& splits = node_->attrs.splits;
+    require(splits.empty() || splits == "even" || splits == "uneven", "splits that are '", splits, "'");
+    const size_t world = num_ranks(*node_), sent = num_sent(*node_);
     require(world >= 2, "expected an output for each of several ranks, got ", world);
-    require(num_inputs() == 1 || num_inputs() == world, "expected 1 or ", world, " inputs, got ", num_inputs());
-    for (size_t i = 0; i < num_inputs(); ++i) {
+    require(sent == 1 || (sent == world && to.empty() && from.empty()), "expected 1 or ", world, " inputs, got ", sent);
+    require(increasing(to, world) && increasing(from, world), "parts for or of ranks that are not in order below ",
+            world);
+    for (size_t i = sent; i < num_inputs(); ++i)
+      require(posted_[static_cast<size_t>(node_->inputs[i])], "input ", i, " is no part that was posted");
+    for (size_t i = 0; i < sent; ++i) {
       same_dtype(out(0).dtype, in(i).dtype, "input");
       same_shape(out(0).sizes, in(i).sizes, "input");
     }
@@ -429,6 +443,18 @@ class Verifier {
       same_shape(out(0).sizes, out(i).sizes, "output");
       same_shape(out(0).strides, out(i).strides, "strides of an output");
     }
+  }
+
+  template <class Numbers>
+  static bool increasing(const Numbers& ranks, size_t world) {
+    return std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end() &&
+           std::ranges::all_of(ranks, [&](auto r) { return r >= 0 && static_cast<size_t>(r) < world; });
+  }
+
+  void post() const {
+    same_dtype(in(0).dtype, out(0).dtype, "output");
+    same_shape(in(0).sizes, out(0).sizes, "output");
+    require(out(0).base < 0, "a part that is a view");
   }
 
   void copy_to() const {
@@ -446,7 +472,7 @@ class Verifier {
   }
 
   const Graph& graph_;
-  std::vector<bool> defined_;
+  std::vector<bool> defined_, posted_;
   const Node* node_ = nullptr;
   size_t position_ = 0;
 };

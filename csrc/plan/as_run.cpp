@@ -75,7 +75,7 @@ void set_run_op(Op& op, RunOp run, const KernelNumbers& numbers) {
 }  // namespace
 
 uint32_t run_slot(const Plan& plan, uint32_t slot) {
-  return is_any_box(plan.buffers[slot].kind) ? slot | abi::kBoxSlot : slot;
+  return is_among_ranks(plan.buffers[slot].kind) ? slot | abi::kBoxSlot : slot;
 }
 
 RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers) {

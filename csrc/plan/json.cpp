@@ -114,9 +114,10 @@ struct Enumerators<abi::TaskKind> {
 };
 template <>
 struct Enumerators<BufferKind> {
-  static constexpr int count = static_cast<int>(BufferKind::kBoxes) + 1;
+  static constexpr int count = static_cast<int>(BufferKind::kPartOut) + 1;
   static std::string_view name(BufferKind kind) {
-    constexpr std::string_view kNames[count] = {"input", "output", "arena", "constant", "box", "box_out", "boxes"};
+    constexpr std::string_view kNames[count] = {"input",   "output", "arena", "constant", "box",
+                                                "box_out", "boxes",  "part",  "part_out"};
     return kNames[static_cast<int>(kind)];
   }
 };
@@ -427,6 +428,7 @@ struct Fields<Plan> {
                                           field("floor_ms", &Plan::floor_ms),
                                           field("group", &Plan::group),
                                           field("world", &Plan::world),
+                                          field("splits", &Plan::splits),
                                           field("box_bytes", &Plan::box_bytes),
                                           field("loop", &Plan::loop)};
   static constexpr std::array retired{std::string_view("layout")};

@@ -20,10 +20,17 @@ enum class BufferKind : uint8_t {
   kBox,       // what rank `index` has sent to this rank in one exchange: at `arena_offset` of this rank's boxes
   kBoxOut,    // the box at rank `index` for what this rank sends there; `twin` is the slot of the kBox of that index
   kBoxes,     // all boxes of an exchange as one tensor, read only; `twin` is the slot of the kBox of rank 0
+  kPart,      // what rank `index` has stored here before it sent, in an uneven exchange: sizes and places differ over
+              // ranks, so that a launch is told the place. `arena_offset` is the exchange's number, `twin` the slot of
+              // the kBox of that index, whose coming says that the part is there
+  kPartOut,   // at rank `index`: its kPart of what this rank stores; the same
 };
 /// What other ranks write and this one reads.
 inline bool is_read_box(BufferKind kind) { return kind == BufferKind::kBox || kind == BufferKind::kBoxes; }
 inline bool is_any_box(BufferKind kind) { return is_read_box(kind) || kind == BufferKind::kBoxOut; }
+inline bool is_part(BufferKind kind) { return kind == BufferKind::kPart || kind == BufferKind::kPartOut; }
+/// In the segment of a rank, once for even and once for odd launches.
+inline bool is_among_ranks(BufferKind kind) { return is_any_box(kind) || is_part(kind); }
 
 struct Buffer {
   BufferKind kind = BufferKind::kArena;
@@ -34,7 +41,7 @@ struct Buffer {
   int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
   std::string data;                     // kConstant
   std::string name;
-  int32_t twin = -1;        // kBoxOut, kBoxes
+  int32_t twin = -1;        // kBoxOut, kBoxes, kPart, kPartOut
   int64_t first_word = -1;  // kArena: of its element 0 in the flagged words (flag_words.h), or -1
 };
 
@@ -123,8 +130,10 @@ struct Plan {
   /// writes out-boxes writes with tile t, into each of them, the bytes that tile t of the rank there writes here: so it
   /// is read as the writer of this rank's boxes, from all ranks.
   std::string group;
-  int32_t world = 1;      // 1: no exchanges
-  int64_t box_bytes = 0;  // of all boxes of a rank; it has them twice, for even and for odd launches
+  int32_t world = 1;   // 1: no exchanges
+  std::string splits;  // a letter for each exchange, in the graph's order: of an all-to-all with split sizes 'e'(ven)
+                       // or 'u'(neven), as ranks have to choose alike, else '-'
+  int64_t box_bytes = 0;  // of all boxes of a rank, without parts; it has them twice, for even and for odd launches
   Loop loop;
 };
 

@@ -40,13 +40,16 @@ std::string list(const T& items) {
 }
 
 std::string buffer_text(const Buffer& b) {
-  constexpr const char* kKinds[] = {"input", "output", "arena", "constant", "box", "box out", "boxes"};
+  constexpr const char* kKinds[] = {"input",   "output", "arena", "constant", "box",
+                                    "box out", "boxes",  "part",  "part out"};
   std::string where;
   if (b.kind == BufferKind::kInput || b.kind == BufferKind::kOutput) where = cat(' ', b.index);
   if (b.kind == BufferKind::kArena) where = cat(" at ", b.arena_offset, ", ops ", b.first_op, " to ", b.last_op);
   if (b.kind == BufferKind::kBox) where = cat(" from rank ", b.index, " at ", b.arena_offset);
   if (b.kind == BufferKind::kBoxes) where = cat(" of all ranks at ", b.arena_offset);
   if (b.kind == BufferKind::kBoxOut) where = cat(" to rank ", b.index, ", twin of slot ", b.twin);
+  if (is_part(b.kind))
+    where = cat(b.kind == BufferKind::kPart ? " from rank " : " to rank ", b.index, " of exchange ", b.arena_offset);
   return cat(kKinds[static_cast<int>(b.kind)], where, ", ", b.size_bytes, " bytes", b.immutable ? ", immutable" : "",
              b.name.empty() ? "" : "  # ", b.name);
 }

@@ -1,5 +1,8 @@
 #include "planner/depend.h"
 
+#include <map>
+#include <set>
+
 #include "base/check.h"
 #include "planner/footprint.h"
 
@@ -13,11 +16,42 @@ struct History {
   std::vector<Touch> writers, readers;
 };
 
+/// An op that sends for an uneven exchange comes after those that store its parts, on every rank, and who reads what has
+/// come waits for it.
+class Parts {
+ public:
+  explicit Parts(const FusedGraph& graph) : graph_(graph) {}
+  void add(int index, std::vector<Dependence>& dependences) {
+    const FusedOp& op = graph_.ops[static_cast<size_t>(index)];
+    std::set<int> before;
+    for (size_t x = 0; x < op.access.size(); ++x) {
+      if (op.access[x] == Access::kParameters || op.op.operands[x].slot == abi::kNoSlot) continue;
+      const Storage& storage = graph_.storages[op.op.operands[x].slot];
+      const bool writes = op.access[x] == Access::kWrite;
+      if (storage.part >= 0 && writes) stored_[storage.part].insert(index);
+      if (storage.part >= 0 && !writes) before.insert(sender_.at(storage.part));
+      if (storage.exchange >= 0 && writes) {
+        sender_[storage.exchange] = index;
+        const std::set<int>& parts = stored_[storage.exchange];
+        before.insert(parts.begin(), parts.end());
+      }
+    }
+    for (int other : before)
+      if (other != index) dependences.push_back({other, index, Hazard::kAfter});
+  }
+
+ private:
+  const FusedGraph& graph_;
+  std::map<int32_t, std::set<int>> stored_;  // per exchange: ops
+  std::map<int32_t, int> sender_;
+};
+
 }  // namespace
 
 std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph) {
   std::vector<std::vector<Dependence>> result(graph.ops.size());
   std::vector<History> histories(graph.storages.size());
+  Parts parts(graph);
   for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
     const FusedOp& op = graph.ops[i];
     check(op.access.size() == op.op.operands.size(), "op '", op.op.name, "': ", op.access.size(), " accesses for ",
@@ -26,6 +60,7 @@ std::vector<std::vector<Dependence>> dependences(const FusedGraph& graph) {
       check(before < i, "op ", i, " '", op.op.name, "' comes after op ", before, ", which is not earlier");
       result[i].push_back({before, i, Hazard::kAfter});
     }
+    if (graph.world > 1) parts.add(i, result[i]);
     auto add = [&](const std::vector<Touch>& touches, int operand, Hazard hazard) {
       const StorageId storage = static_cast<StorageId>(op.op.operands[operand].slot);
       for (const Touch& touch : touches) {

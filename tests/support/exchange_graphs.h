@@ -24,6 +24,33 @@ struct ExchangeBuilder : GraphBuilder {
     node(OpKind::kExchange, std::move(sent), boxes).attrs.group = "tensor";
     return boxes;
   }
+  /// Rows of x for each rank, and how many come from each: the parts that are not empty.
+  std::vector<ValueId> uneven(ValueId x, const std::vector<int64_t>& sent, const std::vector<int64_t>& received) {
+    std::vector<ValueId> inputs = {pointwise(Opcode::kCast, {full(1)}, DType::kF32, {1})}, outputs, parts;
+    ir::Attrs attrs;
+    attrs.group = "tensor", attrs.splits = "uneven";
+    std::vector<int64_t> sizes = numbers(x);
+    int64_t row = 1, begin = 0;
+    for (size_t d = 1; d < sizes.size(); ++d) row *= sizes[d];
+    for (int r = 0; r < world; ++r) outputs.push_back(value(DType::kF32, {1}));
+    for (int r = 0; r < world; ++r) {
+      sizes[0] = sent[static_cast<size_t>(r)];
+      if (sizes[0] > 0) {
+        ValueId view = value(type(x), sizes, x), part = value(type(x), sizes);
+        graph.values[static_cast<size_t>(view)].offset = number(begin * row);
+        node(OpKind::kView, {x}, {view});
+        node(OpKind::kPost, {view}, {part});
+        inputs.push_back(part), attrs.ints.push_back(r);
+        begin += sizes[0];
+      }
+      sizes[0] = received[static_cast<size_t>(r)];
+      if (sizes[0] == 0) continue;
+      parts.push_back(value(type(x), sizes));
+      outputs.push_back(parts.back()), attrs.map.push_back(r);
+    }
+    node(OpKind::kExchange, inputs, outputs).attrs = attrs;
+    return parts;
+  }
   /// The second one may be smaller.
   ValueId binary(Opcode op, ValueId a, ValueId b) { return pointwise(op, {a, b}, type(a), numbers(a)); }
   ValueId transposed(ValueId x) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "bindings/distributed/plan_parts.h"
 #include "comm/agreement.h"
 #include "planner/verify/rank_interface.h"
 #include "targets/rank_memory.h"
@@ -44,7 +45,8 @@ void map_gpu(PlanMemory& memory, const RankPlan& plan, comm::Store& store, const
   for (int rank = 0; rank < group.world; ++rank) {
     auto* segment = reinterpret_cast<std::byte*>(memory.on_gpu->of(rank, deadline));
     memory.segments.push_back(segment);
-    memory.states.push_back(reinterpret_cast<cuda::DevicePtr>(targets::rank_state(plan.plan, segment)));
+    memory.states.push_back(
+        reinterpret_cast<cuda::DevicePtr>(targets::rank_state(plan.plan, segment, memory.part_bytes)));
   }
   memory.on_gpu->settle(deadline);
 }
@@ -59,10 +61,17 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
   for (planner::RankTerm& term : planner::rank_interface(plan.plan)) terms.push_back({term.name, term.value});
   const std::string what = cat("plan '", plan.plan.name, "' of group ", group.name);
   size_t bytes = 0;  // of the largest segment: what ranks do among themselves takes counters too
-  const std::string own = cat(targets::rank_segment_bytes(plan.plan, plan.state_bytes));
-  for (const std::string& of_rank : comm::agree(store, group, tag, what, terms, own, deadline))
-    bytes = std::max(bytes, static_cast<size_t>(std::stoull(of_rank)));
+  const RankSays own{targets::rank_segment_bytes(plan.plan, plan.state_bytes), planner::rank_parts(plan.plan)};
+  std::vector<std::vector<planner::RankParts>> parts;  // by rank
+  for (const std::string& of_rank : comm::agree(store, group, tag, what, terms, encode(own), deadline)) {
+    RankSays said = decode(of_rank);
+    bytes = std::max(bytes, said.segment_bytes);
+    parts.push_back(std::move(said.parts));
+  }
   auto memory = std::make_shared<PlanMemory>();
+  PartLayout layout = place_parts(parts, group.rank, plan.plan.box_bytes, what);
+  memory->part_bytes = layout.bytes, memory->parts = std::move(layout.parts);
+  bytes += 2 * static_cast<size_t>(layout.bytes);
   const comm::GroupInfo of_plan{group.rank, group.world, cat(group.name, "-", tag)};
   if (plan.device < 0)
     map_host(*memory, store, of_plan, bytes, deadline);
@@ -70,6 +79,18 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
     map_gpu(*memory, plan, store, of_plan, bytes, deadline);
   comm::forget_terms(store, group, tag);  // who has mapped the memory has read them
   return memory;
+}
+
+bool PlanMemories::has(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  return of_key_.contains(key);
+}
+
+comm::LaunchNote PlanMemories::note_of(const RankPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  const auto [found, first] = notes_.try_emplace(plan.key);
+  if (first) found->second = launch_note(plan.plan, plan.key);
+  return found->second;
 }
 
 void PlanMemories::close() {

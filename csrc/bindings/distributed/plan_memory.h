@@ -9,6 +9,7 @@
 
 #include "bindings/distributed/plan_ranks.h"
 #include "comm/host_arena.h"
+#include "comm/step_channel.h"
 #include "comm/symmetric_memory.h"
 
 namespace ark::bindings {
@@ -18,6 +19,8 @@ struct PlanMemory {
   std::vector<std::byte*> segments;               // by rank
   std::unique_ptr<comm::HostArena> arena;         // host
   std::unique_ptr<comm::SymmetricMemory> on_gpu;  // cuda
+  int64_t part_bytes = 0;                         // of uneven exchanges, as their places are
+  std::map<int64_t, targets::PartPlaces> parts;   // by the exchange's number
   int device = -1;                                // as RankPlan's
   cuda::GpuInfo gpu;                              // cuda
   std::vector<cuda::DevicePtr> states;            // cuda: run states, by rank
@@ -33,6 +36,10 @@ class PlanMemories {
   /// differ.
   std::shared_ptr<PlanMemory> at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                  comm::Clock::time_point deadline);
+  /// Whether the key has memory.
+  bool has(const std::string& key);
+  /// What this rank says before launches of a plan with uneven exchanges.
+  comm::LaunchNote note_of(const RankPlan& plan);
   /// Held by who uses the group for a plan: close() waits for it.
   std::shared_lock<std::shared_mutex> use() { return std::shared_lock(uses_); }
   /// True from close() on: who waits gives up.
@@ -50,8 +57,9 @@ class PlanMemories {
 
   std::shared_mutex uses_;
   std::mutex making_;  // held while memory is made
-  std::mutex mutex_;   // of `of_key_`
+  std::mutex mutex_;   // of what follows
   std::map<std::string, std::shared_ptr<PlanMemory>> of_key_;
+  std::map<std::string, comm::LaunchNote> notes_;
   int made_ = 0;
   std::atomic<bool> closing_{false};
 };

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/user_errors.h"
 #include "bindings/distributed/process_group.h"
 #include "bindings/distributed/support/c10d_store.h"
 
@@ -43,6 +44,7 @@ targets::RankMemory ProcessGroupArk::view_of(const PlanMemory& memory) {
   view.segments = memory.segments;
   view.fresh = memory.fresh;
   view.rank = getRank();
+  view.part_bytes = memory.part_bytes, view.parts = memory.parts;
   view.deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(timeout_.load()).count());
   view.absence = [this](int rank) -> std::string {
     if (const std::string failure = channel_->failure(rank); !failure.empty()) return cat("failed: ", failure);
@@ -70,13 +72,39 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
+/// What finds the memory of a launch: all that ranks run in it. If sizes are a rank's own, a peer may come with a new
+/// plan, or call the collectives, while this rank comes with the same one: then ranks meet first. Splits
+/// that are even here may not be so elsewhere, which ranks hear of when they meet for the first launch.
+std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
+  const bool uneven = plan.plan.splits.find('u') != std::string::npos;
+  if (!uneven && (plan.plan.splits.find('e') == std::string::npos || plans_.has(plan.key))) return plan.key;
+  const auto turn_of_calls = turn("plan");
+  const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_),
+                                       comm::Clock::now() + timeout_.load()};
+  try {
+    const comm::StepChannel::Meeting meeting =
+        channel_->meet(plans_.note_of(plan), scope, [this] { return plans_.closing(); });
+    if (!meeting.apart.empty()) throw RanksApart(cat(scope.what, ": ", meeting.apart));
+    if (!uneven) return plan.key;
+    std::string key = cat("met ", plan.key);
+    for (const comm::LaunchNote& note : meeting.of_ranks) key += cat(' ', note.plan);
+    return key;
+  } catch (const comm::CancelledError&) {
+    throw;
+  } catch (const DeviceError& error) {
+    channel_->fail(error.what());
+    throw;
+  }
+}
+
 void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
   const auto use = plans_.use();
   check_open("plan");
   check<UserError>(plan.plan.world == getSize(), "plan '", plan.plan.name, "' is of ", plan.plan.world,
                    " ranks, group ", name_, " has ", getSize());
   channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
-  const std::shared_ptr<PlanMemory> memory = plan_memory(plan);
+  const std::string key = meet_for(plan);
+  const std::shared_ptr<PlanMemory> memory = plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream});
   check<UserError>(plan.device == memory->device, "plan '", plan.plan.name, "' of group ", name_,
                    ": its memory is on cuda:", memory->device,
                    " (where the first launch was), got a launch on cuda:", plan.device);

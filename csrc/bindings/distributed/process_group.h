@@ -167,6 +167,7 @@ class ProcessGroupArk : public c10d::Backend {
     return work;
   }
   bool on_cuda(const Tensors& tensors, const char* operation) const;
+  std::string meet_for(const RankPlan& plan);
   std::shared_ptr<PlanMemory> plan_memory(const RankPlan& plan);
   targets::RankMemory view_of(const PlanMemory& memory);
   void give_up_plans(const std::string& why);

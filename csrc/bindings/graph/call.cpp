@@ -150,6 +150,8 @@ void fill_slots(Run& run) {
       case plan::BufferKind::kBox:
       case plan::BufferKind::kBoxOut:
       case plan::BufferKind::kBoxes:
+      case plan::BufferKind::kPart:
+      case plan::BufferKind::kPartOut:
         run.slots[i] = nullptr;  // the target knows them
         break;
     }

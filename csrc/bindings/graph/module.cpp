@@ -296,6 +296,8 @@ void register_errors(py::module_& m) {
       raise_too_long(error);
     } catch (const NodeUnsupported& error) {
       raise_node_unsupported(error);
+    } catch (const RanksApart& error) {
+      PyErr_SetString(error_type("RanksApart").ptr(), error.what());
     } catch (const RanksDisagree& error) {
       PyErr_SetString(error_type("RanksDisagree").ptr(), error.what());
     } catch (const UserError& error) {

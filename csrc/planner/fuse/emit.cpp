@@ -101,7 +101,10 @@ void Emitter::make_storages() {
       const Tensor& t = state_.tensor(v);
       const StorageId id = add_storage(t.dtype, t.sizes, t.strides, state_.graph.values[static_cast<size_t>(v)].name);
       result_.storages.back().returned = t.output;
-      if (node.op == OpKind::kExchange) {
+      if (is_received_part(state_, v)) {
+        result_.storages.back().part = exchanges;
+        result_.storages.back().source = node.attrs.map[static_cast<size_t>(t.out_index) - ir::num_ranks(node)];
+      } else if (node.op == OpKind::kExchange) {
         result_.storages.back().exchange = exchanges;
         result_.storages.back().source = t.out_index;
       } else if (joins_boxes(node)) {
@@ -109,8 +112,19 @@ void Emitter::make_storages() {
       }
       state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
     }
+    if (node.op == OpKind::kExchange) note_parts(node, exchanges);
   }
   place_slices();
+}
+
+/// What an uneven exchange sends to single ranks.
+void Emitter::note_parts(const Node& exchange, int number) {
+  for (size_t i = 0; i < exchange.attrs.ints.size(); ++i) {
+    const int sent = exchange.inputs[ir::num_sent(exchange) + i];
+    Storage& storage = result_.storages[static_cast<size_t>(state_.places[static_cast<size_t>(sent)].storage)];
+    storage.part = number;
+    storage.source = static_cast<int32_t>(exchange.attrs.ints[i]);
+  }
 }
 
 /// A concatenation whose memory is that of an exchange's boxes.
@@ -324,8 +338,9 @@ void Emitter::emit_group(int g) {
   }
   for (int v : group.values) {
     const auto o = static_cast<size_t>(v);
-    const bool elementwise = group.kind != GroupKind::kAttention && group.kind != GroupKind::kAttentionBackward &&
-                             group.kind != GroupKind::kScatterSum && group.kind != GroupKind::kRowSelect &&
+    const bool elementwise = !is_received_part(state_, v) && group.kind != GroupKind::kAttention &&
+                             group.kind != GroupKind::kAttentionBackward && group.kind != GroupKind::kScatterSum &&
+                             group.kind != GroupKind::kRowSelect &&
                              state_.node(state_.tensor(v).node).op != OpKind::kIndexStore;
     if (elementwise && state_.stored[o] && !state_.place[o]) missing_.push_back(v);
   }

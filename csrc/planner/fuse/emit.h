@@ -19,6 +19,7 @@ class Emitter {
   // emit.cpp
   void make_storages();
   void place_slices();
+  void note_parts(const ir::Node& exchange, int number);
   bool joins_boxes(const ir::Node& node) const;
   void emit_group(int g);
   void program_group(int g);

@@ -83,6 +83,7 @@ void force(State& state) {
       for (ir::ValueId input : node.inputs) force_source(input);
     } else if (node.op == OpKind::kExchange) {
       for (ir::ValueId box : node.outputs) force_value(box);
+      for (size_t i = ir::num_sent(node); i < node.inputs.size(); ++i) force_value(node.inputs[i]);
     } else if (node.op == OpKind::kCopyTo) {
       const int src = state.owner(node.inputs[1]);
       // A value that depends on inputs alone is computed again by the store at the end.
@@ -99,12 +100,13 @@ namespace {
 void note_group(const ir::Graph& graph, FusedGraph& result) {
   for (const Node& node : graph.nodes) {
     if (node.op != OpKind::kExchange) continue;
-    const auto world = static_cast<int32_t>(node.outputs.size());
+    const auto world = static_cast<int32_t>(ir::num_ranks(node));
     check<UnsupportedError>(result.world == 1 || (result.world == world && result.group == node.attrs.group),
                             "exchanges of the groups '", result.group, "' (", result.world, " ranks) and '",
                             node.attrs.group, "' (", world, " ranks) in one graph");
     result.group = node.attrs.group;
     result.world = world;
+    result.splits += node.attrs.splits.empty() ? '-' : node.attrs.splits[0];
   }
 }
 

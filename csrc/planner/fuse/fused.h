@@ -28,6 +28,7 @@ struct Storage {
   bool returned = false;   // must be a fresh tensor of the caller's
   int32_t exchange = -1;   // this is a box of that exchange (a number of its own), or -1,
   int32_t source = -1;     // of what rank `source` sends; kAllRanks: all its boxes, side by side in the ranks' order
+  int32_t part = -1;       // this is a part that is sent to rank `source`, or comes from it, in that uneven exchange
   std::string name;
 
   bool joined_boxes() const { return exchange >= 0 && source == kAllRanks; }
@@ -52,10 +53,15 @@ struct FusedGraph {
   std::vector<plan::FreshTensor> fresh;
   std::vector<StorageId> fresh_storage;  // parallel to `fresh`
   std::vector<plan::Output> outputs;
-  std::string group;  // of the exchanges
-  int32_t world = 1;  // its ranks; 1: no exchanges
+  std::string group;   // of the exchanges
+  std::string splits;  // as in plan::Plan
+  int32_t world = 1;   // its ranks; 1: no exchanges
   ir::Loop loop;
 };
+
+/// Ranks then have values of other sizes, so that nothing that they have to do alike may follow from these: exchanges are
+/// ops of their own, over a box, which arrive on one counter whoever reads; boxes are not taken over.
+inline bool has_uneven(const FusedGraph& graph) { return graph.splits.find('u') != std::string::npos; }
 
 /// Does the op send something to other ranks?
 inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {

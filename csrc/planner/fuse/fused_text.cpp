@@ -63,6 +63,7 @@ std::string to_string(const FusedGraph& graph) {
     print_list(out, s.strides.data(), s.strides.size());
     if (s.input >= 0) out << " input " << s.input;
     out << (s.immutable ? " immutable" : "") << (s.returned ? " returned" : "");
+    if (s.part >= 0) out << " part of exchange " << s.part << " for or of rank " << s.source;
     if (s.joined_boxes()) out << " boxes of exchange " << s.exchange;
     if (s.exchange >= 0 && !s.joined_boxes()) out << " box of exchange " << s.exchange << " from rank " << s.source;
     out << "  # " << s.name << '\n';

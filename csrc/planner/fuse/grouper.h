@@ -74,6 +74,7 @@ class Grouper {
   static constexpr int kSiblingWindow = 24;       // how far back reductions of the same values are looked for
 
   State& state_;
+  bool uneven_ = false;  // has_uneven()
   std::vector<std::unique_ptr<ProgramBuilder>> trials_;
 };
 

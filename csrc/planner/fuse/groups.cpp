@@ -16,6 +16,7 @@ Grouper::Grouper(State& state) : state_(state) {
   state.group_of.assign(state.tensors.size(), -1);
   state.place.assign(state.tensors.size(), std::nullopt);
   state.groups.clear();
+  uneven_ = std::ranges::any_of(state.graph.nodes, [](const Node& node) { return node.attrs.splits == "uneven"; });
 }
 
 void Grouper::run() {
@@ -219,6 +220,10 @@ void Grouper::exchange(int i) {
   const int g = add_group(GroupKind::kPointwise, -1);
   set_pointwise_domain(g, node.outputs[0]);
   for (ir::ValueId box : node.outputs) {
+    if (is_received_part(state_, box)) {
+      own(box, g);
+      continue;
+    }
     if (try_value(sent_value(state_, box), g, group(g).x_place) < 0)
       throw NodeUnsupported(node.name, cat("exchange '", node.name, "': what it sends cannot be addressed"));
     own(box, g);
@@ -231,7 +236,7 @@ void Grouper::exchange(int i) {
 bool Grouper::push_along(int i) {
   const Node& node = state_.node(i);
   const int x = node.inputs[0], g = state_.group(x);
-  if (node.inputs.size() > 1 || g < 0 || is_opaque(group(g).kind)) return false;
+  if (node.inputs.size() > 1 || uneven_ || g < 0 || is_opaque(group(g).kind)) return false;
   const std::optional<Coords> place = place_of(x);
   const bool alone = std::any_of(node.outputs.begin(), node.outputs.end(),
                                  [&](ir::ValueId box) { return state_.no_claim[static_cast<size_t>(box)]; });

@@ -191,6 +191,8 @@ int ProgramBuilder::compute(int owner, const Coords& coords, int pred) {
       return concatenate(owner, node, coords, pred);
     case ir::OpKind::kPad:
       return pad(node, coords, pred);
+    case ir::OpKind::kPost:
+      return eval_broadcast(node.inputs[0], t.sizes, coords, pred);
     case ir::OpKind::kRand:
       return random(owner, node, coords, pred);
     default:  // an exchange: what another rank sends has no register here

@@ -98,7 +98,9 @@ class Simplifier {
 
   /// True when the node's output is another value, which `same_` then names.
   bool replace(const Node& node) {
-    if (node.outputs.size() != 1 || node.op == OpKind::kCopyTo || node.op == OpKind::kIndexStore) return false;
+    if (node.outputs.size() != 1 || node.op == OpKind::kCopyTo || node.op == OpKind::kIndexStore ||
+        node.op == OpKind::kPost || node.op == OpKind::kExchange)
+      return false;
     const ValueId id = node.outputs[0];
     const Value& v = value(id);
     if (node.op == OpKind::kView) {

@@ -160,7 +160,13 @@ bool is_copy_node(const State& state, int node);
 inline int sent_value(const State& state, int output) {
   const Tensor& t = state.tensor(output);
   const ir::Node& node = state.node(t.node);
-  return node.inputs[node.inputs.size() == 1 ? 0 : static_cast<size_t>(t.out_index)];
+  return node.inputs[ir::num_sent(node) == 1 ? 0 : static_cast<size_t>(t.out_index)];
+}
+/// What a rank has posted to this one: an output of an exchange behind its boxes.
+inline bool is_received_part(const State& state, int value) {
+  const Tensor& t = state.tensor(value);
+  return t.node >= 0 && state.node(t.node).op == ir::OpKind::kExchange &&
+         static_cast<size_t>(t.out_index) >= ir::num_ranks(state.node(t.node));
 }
 inline bool is_box(const State& state, int value) {
   const Tensor& t = state.tensor(value);

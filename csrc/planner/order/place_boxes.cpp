@@ -110,8 +110,9 @@ class BoxPlacer {
   /// The smallest one that is free; else one that waits set free; else a new one.
   Region& region_for(const Exchange& now) {
     std::vector<Region*> large;
+    const bool reuse = options_.reuse_memory && !has_uneven(draft_.graph);
     for (Region& region : regions_)
-      if (region.bytes >= now.bytes && options_.reuse_memory) large.push_back(&region);
+      if (region.bytes >= now.bytes && reuse) large.push_back(&region);
     std::stable_sort(large.begin(), large.end(), [](Region* a, Region* b) { return a->bytes < b->bytes; });
     for (Region* region : large)
       if (all_free(*region, now)) return *region;

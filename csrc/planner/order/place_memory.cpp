@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -306,6 +307,7 @@ std::vector<int32_t> add_boxes(const FusedGraph& graph, const BoxPlaces& places,
                                plan::Plan& plan) {
   std::vector<int32_t> out_slot_of(graph.storages.size(), -1);
   plan.world = graph.world;
+  plan.splits = graph.splits;
   for (size_t s = 0; s < graph.storages.size(); ++s) {
     if (places.begin[s] < 0) continue;
     const Storage& storage = graph.storages[s];
@@ -314,6 +316,22 @@ std::vector<int32_t> add_boxes(const FusedGraph& graph, const BoxPlaces& places,
   }
   plan.box_bytes = places.size;
   return out_slot_of;
+}
+
+/// The parts of uneven exchanges: those that nobody writes here come from other ranks.
+void add_parts(const FusedGraph& graph, const std::vector<int32_t>& slot_of, const Arena& arena, plan::Plan& plan) {
+  std::map<std::pair<int32_t, int32_t>, int32_t> boxes;  // slots, by exchange and rank
+  for (size_t s = 0; s < graph.storages.size(); ++s)
+    if (graph.storages[s].exchange >= 0) boxes[{graph.storages[s].exchange, graph.storages[s].source}] = slot_of[s];
+  for (size_t s = 0; s < graph.storages.size(); ++s) {
+    const Storage& storage = graph.storages[s];
+    if (storage.part < 0 || slot_of[s] < 0) continue;
+    plan::Buffer& part = plan.buffers[static_cast<size_t>(slot_of[s])];
+    const bool out = !arena.use(static_cast<StorageId>(s)).writers.empty();
+    part.kind = out ? plan::BufferKind::kPartOut : plan::BufferKind::kPart;
+    part.index = storage.source, part.arena_offset = storage.part;
+    part.twin = boxes.at({storage.part, storage.source});
+  }
 }
 
 }  // namespace
@@ -346,9 +364,9 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
     } else if (ops.empty()) {
       continue;  // nobody touches it
     } else {
-      check(buffer.size_bytes == 0 || !arena.use(s).writers.empty(), "storage '", storage.name,
+      check(buffer.size_bytes == 0 || storage.part >= 0 || !arena.use(s).writers.empty(), "storage '", storage.name,
             "' is read but never written");
-      if (storage.exchange < 0) begins[ops.front()].push_back(s);
+      if (storage.exchange < 0 && storage.part < 0) begins[ops.front()].push_back(s);
     }
     slot_of[s] = static_cast<int32_t>(plan.buffers.size());
     plan.buffers.push_back(std::move(buffer));
@@ -362,6 +380,7 @@ void place_memory(Draft& draft, const Options& options, const Timeline& timeline
   }
   plan.arena_bytes = arena.size();
   const std::vector<int32_t> out_slot_of = add_boxes(graph, boxes, slot_of, plan);
+  add_parts(graph, slot_of, arena, plan);
   rename_slots(draft, slot_of, out_slot_of);
   if (static_cast<int64_t>(plan.buffers.size()) > options.max_slots) join_arena(draft, plan);
   check<UnsupportedError>(static_cast<int64_t>(plan.buffers.size()) <= options.max_slots, "the graph has ",

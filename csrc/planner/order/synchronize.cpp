@@ -86,6 +86,7 @@ Axis Synchronizer::axis_of(int op, const Footprint& own) const {
 /// length.
 void Synchronizer::choose_fine_group(int op) {
   if (options_.schedule == Schedule::kSequential || !small(op)) return;
+  if (has_uneven(draft_.graph) && is_exchange(draft_.graph, ops_[op])) return;
   if (record(op).kind == TaskKind::kMatmulRows && record(op).params.rows.m > 1) return;
   std::map<int, std::pair<int, int64_t>> votes;  // operand -> (readers, smallest extent in positions of the axis)
   for (const Need& need : readers_[op]) {
@@ -153,6 +154,11 @@ Sync Synchronizer::write() {
   }
   draft_.num_counters = 0;
   for (const FusedOp& op : ops_) exchanges_.push_back(is_exchange(draft_.graph, op));
+  for (int i = 0; i < num_ops() && has_uneven(draft_.graph); ++i) {
+    if (!exchanges_[i]) continue;
+    used[i][0] = true;  // others may wait where this rank does not
+    if (!groups_[i].whole) groups_[i].whole = whole_group(record(i));
+  }
   auto number = [&](int i) {
     abi::OpRecord& r = ops_[i].op.record;
     r.num_arrivals = 0;
@@ -229,7 +235,8 @@ void await_exchange(FusedGraph& graph) {
     if (is_exchange(graph, op)) last = i;
     for (size_t x = 0; x < op.access.size(); ++x) {
       const uint32_t slot = op.op.operands[x].slot;
-      if (slot != abi::kNoSlot && op.access[x] == Access::kRead && graph.storages[slot].exchange >= 0) return;
+      if (slot == abi::kNoSlot || op.access[x] != Access::kRead) continue;
+      if (graph.storages[slot].exchange >= 0 || graph.storages[slot].part >= 0) return;
     }
   }
   if (last >= 0) graph.ops.push_back(join_of(graph, {last}));

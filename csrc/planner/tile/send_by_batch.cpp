@@ -158,6 +158,7 @@ void erase_op(FusedGraph& graph, size_t op) {
 }  // namespace
 
 void send_by_batch(FusedGraph& graph, const Options& options) {
+  if (has_uneven(graph)) return;
   if (graph.world == 1) return;
   for (size_t i = 0; i < graph.ops.size();) {
     Send send;

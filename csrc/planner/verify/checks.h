@@ -32,10 +32,11 @@ void require(const plan::Plan& plan, bool condition, const Args&... message) {
   if (!condition) [[unlikely]]
     throw InternalError(cat("plan ", plan.name, ": ", message...));
 }
-/// The slot that stands for the memory: a box's for its out-box, the first box's for all of an exchange.
+/// The slot that stands for the memory: a box's for its out-box, the first box's for all of an exchange, its own for what
+/// goes to another rank or comes from it as a part.
 inline uint32_t memory_slot(const plan::Plan& plan, uint32_t slot) {
   const plan::Buffer& b = plan.buffers[slot];
-  return b.twin >= 0 ? static_cast<uint32_t>(b.twin) : slot;
+  return b.twin >= 0 && !plan::is_part(b.kind) ? static_cast<uint32_t>(b.twin) : slot;
 }
 /// Where the boxes of its exchange begin.
 inline int64_t box_begin(const plan::Buffer& box) {
@@ -46,6 +47,10 @@ inline int64_t box_begin(const plan::Buffer& box) {
 /// boxes one after the other.
 using ExchangeKey = std::pair<int64_t, int32_t>;
 inline ExchangeKey exchange_of(const plan::Buffer& box) { return {box_begin(box), box.first_op}; }
+/// Of a part: the op that sends when this rank has stored all of its parts, for which who reads a part waits.
+inline int32_t sender_of_part(const plan::Plan& plan, const plan::Buffer& part) {
+  return plan.buffers[static_cast<size_t>(part.twin)].first_op;
+}
 /// "op 3 'name'"; printed only when a message is needed.
 struct OpName {
   const plan::Plan& plan;

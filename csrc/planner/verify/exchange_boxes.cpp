@@ -79,15 +79,34 @@ void check_joined(const Plan& plan) {
   }
 }
 
+/// A part's twin says which exchange it is of, and that it is there.
+void check_part(const Plan& plan, size_t slot, std::map<int64_t, ExchangeKey>& exchanges) {
+  const Buffer& part = plan.buffers[slot];
+  check_twin(plan, slot);
+  const Buffer& box = buffer_of(plan, part.twin);
+  require(plan, part.index == box.index && part.size_bytes > 0, "slot ", slot, " is a part of ", part.size_bytes,
+          " bytes for or of rank ", part.index, ", its twin is the box of rank ", box.index);
+  const auto [known, first] = exchanges.emplace(part.arena_offset, exchange_of(box));
+  require(plan, known->second == exchange_of(box), "slot ", slot, " is a part of exchange ", part.arena_offset,
+          ", its twin, slot ", part.twin, ", is of another one than those of other parts");
+  for (size_t other = 0; other < slot; ++other) {
+    const Buffer& b = plan.buffers[other];
+    require(plan, b.kind != part.kind || b.index != part.index || b.arena_offset != part.arena_offset, "slots ", other,
+            " and ", slot, " are the same part");
+  }
+}
+
 }  // namespace
 
 void verify_boxes(const Plan& plan) {
   require(plan, plan.world >= 1 && plan.box_bytes >= 0, "a plan of ", plan.world, " ranks with boxes of ",
           plan.box_bytes, " bytes");
   Slots boxes, outs;
+  std::map<int64_t, ExchangeKey> exchanges;  // uneven ones, by number
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const Buffer& b = plan.buffers[slot];
     if (b.kind == BufferKind::kBox) add_slot(plan, boxes, static_cast<int64_t>(slot));
+    if (is_part(b.kind)) check_part(plan, slot, exchanges);
     if (b.kind != BufferKind::kBoxOut) continue;
     check_twin(plan, slot);
     add_slot(plan, outs, static_cast<int64_t>(slot));

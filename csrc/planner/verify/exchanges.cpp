@@ -104,6 +104,36 @@ void check_senders(const Plan& plan) {
   }
 }
 
+/// Parts for other ranks are stored by one op, all of each, before the op that sends; those of other ranks are read.
+/// Which comes first is seen in memory (uses.cpp).
+void check_parts_of_ranks(const Plan& plan) {
+  std::map<uint32_t, size_t> writer;  // per slot
+  for (size_t index = 0; index < plan.ops.size(); ++index) {
+    const plan::Op& op = plan.ops[index];
+    const std::vector<OperandUse> uses = read_uses(op, plan.programs);
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const uint32_t slot = op.operands[i].slot;
+      if (!uses[i].used() || !is_part(buffer_of(plan, slot).kind)) continue;
+      const Buffer& part = buffer_of(plan, slot);
+      const bool out = part.kind == BufferKind::kPartOut;
+      const int32_t sender = sender_of_part(plan, part);
+      const bool good =
+          uses[i].write == out && uses[i].read != out && !(out && (uses[i].predicated || uses[i].anywhere));
+      const std::string name = cat(describe(plan, static_cast<int64_t>(index)), ", slot ", slot);
+      require(plan, good, name, ": a part ", out ? "for rank " : "of rank ", part.index, ", which it ",
+              uses[i].write ? "writes" : "reads", " or stores in part");
+      require(plan, (static_cast<int32_t>(index) < sender) == out && static_cast<int32_t>(index) != sender, name,
+              ": a part of the exchange for which op ", sender, " sends");
+      if (!out) continue;
+      const auto [known, first] = writer.emplace(slot, index);
+      require(plan, first, name, ": is stored by op ", known->second, " too");
+    }
+  }
+  for (size_t slot = 0; slot < plan.buffers.size(); ++slot)
+    require(plan, plan.buffers[slot].kind != BufferKind::kPartOut || writer.contains(static_cast<uint32_t>(slot)),
+            "slot ", slot, ", a part for rank ", plan.buffers[slot].index, ", is never stored");
+}
+
 // ---- counters ----
 
 /// An arrival that a counter belongs to.
@@ -180,6 +210,7 @@ void check_reuse(const Plan& plan) {
 
 void verify_exchanges(const Plan& plan) {
   if (plan.world > 1) check_senders(plan);
+  if (plan.world > 1) check_parts_of_ranks(plan);
   const bool awaited = check_waits(plan, owners_of(plan));
   const bool sent = std::any_of(plan.ops.begin(), plan.ops.end(),
                                 [&](const plan::Op& op) { return tiles_of(op.record) > 0 && sends(plan, op); });

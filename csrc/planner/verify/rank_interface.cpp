@@ -1,6 +1,7 @@
 #include "planner/verify/rank_interface.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/check.h"
 #include "planner/verify/box_reuse.h"
@@ -119,6 +120,27 @@ std::vector<RankTerm> rank_interface(const Plan& plan) {
     for (const int operand : first_out_boxes(plan, op)) terms.push_back(term_of(plan, reuses, op, operand));
   terms.push_back({"the whole", cat(plan.world, " ranks, boxes of ", plan.box_bytes, " bytes")});
   return terms;
+}
+
+std::vector<RankParts> rank_parts(const Plan& plan) {
+  std::map<int64_t, RankParts> found;
+  for (const Buffer& b : plan.buffers) {
+    if (!is_part(b.kind)) continue;
+    const plan::Op& sender = plan.ops[static_cast<size_t>(sender_of_part(plan, b))];
+    const auto world = static_cast<size_t>(plan.world);
+    RankParts& parts = found
+                           .try_emplace(b.arena_offset, b.arena_offset, sender.name, DType::kU8,
+                                        std::vector<int64_t>(world), std::vector<int64_t>(world))
+                           .first->second;
+    (b.kind == BufferKind::kPart ? parts.in : parts.out)[static_cast<size_t>(b.index)] = b.size_bytes;
+  }
+  for (const plan::Op& op : plan.ops)
+    for (const abi::Operand& x : op.operands)
+      if (x.slot < plan.buffers.size() && is_part(buffer_of(plan, x).kind))
+        found.at(buffer_of(plan, x).arena_offset).dtype = static_cast<DType>(x.dtype);
+  std::vector<RankParts> all;
+  for (auto& [number, parts] : found) all.push_back(std::move(parts));
+  return all;
 }
 
 }  // namespace ark::planner

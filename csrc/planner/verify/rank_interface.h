@@ -17,4 +17,13 @@ struct RankTerm {
 /// size and place of its boxes, and of each tile the bytes that it writes and the counters that it arrives on.
 std::vector<RankTerm> rank_interface(const plan::Plan& plan);
 
+/// Of an uneven exchange, what this rank stores for each rank and what it reads of each: these are compared in pairs.
+struct RankParts {
+  int64_t exchange = 0;  // its number in the plan
+  std::string name;      // of the op that sends
+  DType dtype = DType::kU8;
+  std::vector<int64_t> out, in;  // bytes, by rank
+};
+std::vector<RankParts> rank_parts(const plan::Plan& plan);
+
 }  // namespace ark::planner

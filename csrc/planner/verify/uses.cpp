@@ -52,6 +52,22 @@ Hull hull_of(const plan::Plan& plan, const Use& use, int64_t bytes) {
   return hull;
 }
 
+/// Who sends for an uneven exchange counts as who writes its parts anew: what this rank has stored for others lies behind
+/// it, and what others have stored, who reads waits for them to say (plan::kPart).
+void add_parts(const plan::Plan& plan, size_t index, std::vector<Use>& uses) {
+  for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
+    const plan::Buffer& part = plan.buffers[slot];
+    if (!plan::is_part(part.kind) || part.twin < 0 || sender_of_part(plan, part) != static_cast<int32_t>(index))
+      continue;
+    Use use;
+    use.op = static_cast<int32_t>(index), use.operand = -1;
+    use.slot = static_cast<uint32_t>(slot);
+    use.how.write = use.how.anywhere = true;
+    use.high = part.size_bytes;
+    uses.push_back(std::move(use));
+  }
+}
+
 template <class Region>
 BoxPieces pieces(size_t count, const Region& region) {
   std::vector<Box> whole, boxes;
@@ -95,6 +111,7 @@ std::vector<Use> uses_of(const plan::Plan& plan, size_t index, const std::vector
     use.low = hull.low + use.place, use.high = hull.high + use.place;
     uses.push_back(std::move(use));
   }
+  add_parts(plan, index, uses);
   return uses;
 }
 

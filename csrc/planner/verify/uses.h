@@ -23,7 +23,7 @@ struct BoxPieces {
 
 /// All that an op touches through one operand.
 struct Use {
-  int32_t op = 0, operand = 0;
+  int32_t op = 0, operand = 0;  // -1: a part of the exchange for which the op sends
   uint32_t slot = 0;
   OperandUse how;
   bool fresh = false;         // of rows of a cache that this launch appended

@@ -10,15 +10,15 @@ void add_ranks(abi::LaunchHeader& header, const plan::Plan& plan, const RankMemo
   header.rank = memory.rank;
   header.world = plan.world;
   header.deadline_ns = memory.deadline_ns;
-  header.box_bytes = plan.box_bytes;
+  header.box_bytes = box_set_bytes(plan, memory.part_bytes);
   for (size_t r = 0; r < memory.segments.size(); ++r)
-    header.peers[r] = reinterpret_cast<abi::RunState*>(rank_state(plan, memory.segments[r]));
+    header.peers[r] = reinterpret_cast<abi::RunState*>(rank_state(plan, memory.segments[r], memory.part_bytes));
 }
 
 void add_boxes(unsigned char* slots, const plan::Plan& plan, const RankMemory& memory) {
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const plan::Buffer& buffer = plan.buffers[i];
-    if (!plan::is_any_box(buffer.kind)) continue;
+    if (!plan::is_among_ranks(buffer.kind)) continue;
     void* address = box_address(plan, buffer, memory, 0);
     std::memcpy(slots + i * sizeof(abi::u64), &address, sizeof address);
   }

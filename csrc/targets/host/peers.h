@@ -48,7 +48,7 @@ class Peers {
 
  private:
   abi::RunState* state(std::byte* segment) const {
-    return reinterpret_cast<abi::RunState*>(rank_state(plan_, segment));
+    return reinterpret_cast<abi::RunState*>(rank_state(plan_, segment, memory_->part_bytes));
   }
 
   const plan::Plan& plan_;

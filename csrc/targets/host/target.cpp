@@ -52,7 +52,7 @@ class HostExecutable : public Executable {
     for (size_t i = 0; i < slots.size(); ++i) {
       const plan::Buffer& buffer = plan_.buffers[i];
       if (buffer.kind == plan::BufferKind::kConstant) slots[i] = plan_.buffers[i].data.data();
-      if (plan::is_any_box(buffer.kind)) slots[i] = box_address(plan_, buffer, *args.ranks, state->epoch);
+      if (plan::is_among_ranks(buffer.kind)) slots[i] = box_address(plan_, buffer, *args.ranks, state->epoch);
     }
     const host::LaunchOptions options{.slots = slots,
                                       .state = state,
