@@ -243,7 +243,9 @@ def through_aten(rank: int, world: int) -> None:
 
     assert set(fallbacks(in_gloo, x)) == {"collective of a process group that is not ark's"}
     assert fallbacks(in_two, x) == {"collective of a second process group in a graph": 2}
-    assert set(fallbacks(uneven, x)) == {"all_to_all_single with uneven splits"}
+    beside = lambda x: uneven(funcol.all_reduce(x, "sum", dist.group.WORLD))
+    assert fallbacks(uneven, x) == {}
+    assert set(fallbacks(beside, x)) == {"all_to_all_single with uneven splits beside other collectives"}
     dist.destroy_process_group(gloo)
     dist.destroy_process_group(second)
 

@@ -23,11 +23,17 @@ struct ScatterList {
   const Consumer& consumer;
   const Task& task;
   const abi::ScatterSumParams& p;
-  int tile_row;  // the tile's first one
+  int tile_row = -1;  // the tile's first one
   int first = 0, count = 0;
+  bool whole = false;  // all terms of all rows of the tile are listed
 
-  ARK_DEVICE ScatterList(const Consumer& c, const Task& of, int row)
-      : consumer(c), task(of), p(of.record->params.scatter_sum), tile_row(row) {}
+  ARK_DEVICE ScatterList(const Consumer& c, const Task& of) : consumer(c), task(of), p(of.record->params.scatter_sum) {}
+
+  /// Tiles of the same rows that follow each other need one list.
+  ARK_DEVICE void start(int row) {
+    whole = whole && row == tile_row;
+    tile_row = row;
+  }
 
   /// Places of the list that hold the terms of a row of the tile.
   ARK_DEVICE int begin(int row) const { return begins()[row - first]; }

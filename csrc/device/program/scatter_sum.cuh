@@ -1,8 +1,9 @@
 // kScatterSum: a tile's rows, each the sum of the source's rows whose index names it. The threads look through all
 // indices, 1024 at a time, list the terms of the tile's rows in shared memory, and sort the list by row, in its order
 // (scatter_list.cuh). `lanes` threads add a row's terms, a vector of its columns each; where the tile has fewer rows than
-// there are such groups, several groups share a row's terms (every so many of them) and are added in order. Which groups
-// add what depends on the indices and the tiles alone, so that results have the same bits in every run of a plan.
+// there are such groups, several groups share a row's terms (every so many of them) and are added in order. Tiles of the
+// same rows that an item has one after another use one list. Which groups add what depends on the indices and the tiles
+// alone, so that results have the same bits in every run of a plan.
 #pragma once
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/scatter_list.cuh"
@@ -18,20 +19,21 @@ struct ScatterSum {
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     const abi::ScatterSumParams& p = task.record->params.scatter_sum;
+    ScatterList terms(consumer, task);
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t) {
       switch (p.dtype) {
         case kTypeF16:
-          run<f16, kTypeF16>(consumer, task, t);
+          run<f16, kTypeF16>(consumer, task, t, terms);
           break;
         case kTypeBF16:
-          run<bf16, kTypeBF16>(consumer, task, t);
+          run<bf16, kTypeBF16>(consumer, task, t, terms);
           break;
         case kTypeF32:
-          run<float, kTypeF32>(consumer, task, t);
+          run<float, kTypeF32>(consumer, task, t, terms);
           break;
         default:
-          run<double, kTypeF64>(consumer, task, t);
+          run<double, kTypeF64>(consumer, task, t, terms);
       }
     }
   }
@@ -39,13 +41,13 @@ struct ScatterSum {
  private:
   /// Of types that no sum of this kernel has there is no code.
   template <class S, int kType>
-  static ARK_DEVICE void run(const Consumer& consumer, const Task& task, int tile) {
+  static ARK_DEVICE void run(const Consumer& consumer, const Task& task, int tile, ScatterList& terms) {
     constexpr int V = 16 / static_cast<int>(sizeof(S));
     if constexpr ((Programs::kScatterTypes >> kType & 1) != 0) {
       if (task.record->params.scatter_sum.vector == V)
-        Tile<S, V>(consumer, task, tile).run();
+        Tile<S, V>(consumer, task, tile, terms).run();
       else
-        Tile<S, 1>(consumer, task, tile).run();
+        Tile<S, 1>(consumer, task, tile, terms).run();
     }
   }
 
@@ -67,16 +69,13 @@ struct ScatterSum {
     int groups, lane, group;
     int column;  // the thread's first one
     bool has_columns;
-    ScatterList terms;
+    ScatterList& terms;
 
-    ARK_DEVICE Tile(const Consumer& c, const Task& of, int tile)
-        : consumer(c),
-          task(of),
-          p(of.record->params.scatter_sum),
-          source(of.operand(X::kSource)),
-          terms(c, of, tile / of.record->grid[1] * of.record->params.scatter_sum.tile_rows) {
+    ARK_DEVICE Tile(const Consumer& c, const Task& of, int tile, ScatterList& list)
+        : consumer(c), task(of), p(of.record->params.scatter_sum), source(of.operand(X::kSource)), terms(list) {
       const int c1 = tile % of.record->grid[1], c0 = tile / of.record->grid[1];
       first_row = c0 * p.tile_rows;
+      terms.start(first_row);
       rows = min(p.tile_rows, p.rows - first_row);
       lane = c.thread() & (p.lanes - 1);
       group = c.thread() / p.lanes;
@@ -96,15 +95,23 @@ struct ScatterSum {
       int span = p.tile_rows;
 #pragma unroll 1
       for (int row = 0; row < rows;) {
-        int from = 0;
-        terms.list(row, row + span, from);
+        int from = terms.whole ? p.terms : 0;
+        if (!terms.whole) {
+          terms.list(row, row + span, from);
+          terms.whole = span == p.tile_rows && from >= p.terms;
+        }
         if (from < p.terms && span > turn) {
           span /= 2;
           consumer.sync();
           continue;
         }
+        const int end = min(row + span, rows);
+        if (turn == groups && from >= p.terms) {
+          rows_alone(row, end);
+          row = end;
+        }
 #pragma unroll 1
-        for (const int end = min(row + span, rows); row < end; row += turn) {
+        for (; row < end; row += turn) {
           T sum[V] = {};
           add(row, turn, sum);
           while (from < p.terms) {
@@ -122,13 +129,35 @@ struct ScatterSum {
    private:
     ARK_DEVICE T* parts() const { return reinterpret_cast<T*>(terms.parts()); }
 
+    ARK_DEVICE bool is_empty(int row) const { return terms.count == 0 || terms.begin(row) == terms.end(row); }
+
+    /// Rows [row, end), all of whose terms are listed, by a group each: first those that have none.
+    ARK_DEVICE void rows_alone(int row, int end) const {
+      if (!has_columns) return;
+#pragma unroll 4
+      for (int own = row + group; own < end; own += groups)
+        if (is_empty(own)) store(own, Vec<S, V>{});
+      if (terms.count == 0) return;
+#pragma unroll 1
+      for (int own = row + group; own < end; own += groups) {
+        if (is_empty(own)) continue;
+        T sum[V] = {};
+        add_terms(own, 0, 1, sum);
+        Vec<S, V> rounded;
+        narrow_vector(sum, rounded);
+        store(own, rounded);
+      }
+    }
+
     /// Adds the listed terms of the thread's row, `turn` rows from `row` on being worked on.
     ARK_DEVICE void add(int row, int turn, T (&sum)[V]) const {
       const int shares = groups / turn, own = row + group / shares;
-      if (!has_columns || terms.count == 0 || own >= rows) return;
+      if (has_columns && terms.count > 0 && own < rows) add_terms(own, group % shares, shares, sum);
+    }
+    ARK_DEVICE void add_terms(int own, int share, int shares, T (&sum)[V]) const {
       const int end = terms.end(own);
 #pragma unroll 1
-      for (int first = terms.begin(own) + group % shares; first < end; first += shares * kUnroll) {
+      for (int first = terms.begin(own) + share; first < end; first += shares * kUnroll) {
         Vec<S, V> x[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
@@ -163,11 +192,15 @@ struct ScatterSum {
       if (share != 0 || own >= rows || !has_columns) return;
       Vec<S, V> rounded;
       narrow_vector(total, rounded);
-      S* at = to + own * out_stride;
+      store(own, rounded);
+    }
+
+    ARK_DEVICE void store(int row, const Vec<S, V>& x) const {
+      S* at = to + row * out_stride;
       if constexpr (V == 1)
-        store_element(at, rounded.v[0]);
+        store_element(at, x.v[0]);
       else
-        store_vector(at, rounded);
+        store_vector(at, x);
     }
 
     static ARK_DEVICE void load(const S* at, Vec<S, V>& x) {

@@ -137,6 +137,9 @@ int main() {
   check<float, kTypeF32>(40, 5000, 64, 32, 8, 9);  // longer lists than there is room for
   check<float, kTypeF32>(2, 5000, 64, 1, 8, 0);
   check<float, kTypeF32>(300, 4000, 64, 256, 32, 3);
+  // several tiles across that use one list
+  check<float, kTypeF32>(500, 900, 200, 128, 8, 2);
+  check<bf16, kTypeBF16>(500, 300, 520, 256, 8, 0);
   std::printf("%d cases, %d failures\n", cases, failures);
   return failures != 0;
 }
