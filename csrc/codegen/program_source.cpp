@@ -9,7 +9,7 @@
 #include "codegen/expressions.h"
 #include "codegen/held_loads.h"
 #include "codegen/program_analysis.h"
-#include "plan/transposed_operands.h"
+#include "codegen/transposed_source.h"
 
 namespace ark::codegen {
 namespace {
@@ -35,7 +35,7 @@ class Printer : public ProgramAnalysis {
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
     if (column_) print_column_loads();
-    if (program_.kind == ProgramKind::kPointwise) print_transposed();
+    if (program_.kind == ProgramKind::kPointwise) out_ += transposed_source(program_, transposed_);
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)
@@ -122,20 +122,6 @@ class Printer : public ProgramAnalysis {
       if (info_[i].plain_load && !info_[i].scalar) loads |= 1u << (instr(i).operand & 31);
     line(cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
              "; static constexpr u32 kVectorLoads = ", loads, "u;"));
-  }
-
-  /// Bytes of an element of each operand that goes through tiles of shared memory.
-  void print_transposed() {
-    std::string sizes;
-    int bytes = 0;
-    for (int operand = 0; operand < std::min(program_.num_operands, 32); ++operand) {
-      if ((transposed_ >> operand & 1) == 0) continue;
-      const int size = plan::loaded_bytes(program_, operand);
-      sizes += cat("operand == ", operand, " ? ", size, " : ");
-      bytes += size;
-    }
-    line(cat("  static constexpr int kTransposedBytes = ", bytes, ";"));
-    if (bytes > 0) line(cat("  static constexpr ARK_DEVICE int transposed_size(int operand) { return ", sizes, "0; }"));
   }
 
   bool may_be_flagged(const Instr& in) const {
