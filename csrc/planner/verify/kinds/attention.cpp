@@ -34,18 +34,11 @@ std::span<const Like> likes(TaskKind kind) {
   static_assert(std::size(kForward) == abi::AttentionOperand::kRange + 1);
   static_assert(std::size(kDelta) == abi::AttentionDeltaOperand::kCount);
   static_assert(std::size(kGrad) == abi::AttentionGradOperand::kCount);
-  switch (kind) {
-    case TaskKind::kAttentionForward:
-    case TaskKind::kAttentionSimple:
-      return kForward;
-    case TaskKind::kAttentionBackwardRows:
-      return kDelta;
-    case TaskKind::kAttentionBackward:
-    case TaskKind::kAttentionBackwardQuery:
-      return kGrad;
-    default:
-      throw InternalError(cat("task kind ", static_cast<int>(kind), " is no attention in tiles"));
-  }
+  if (kind == TaskKind::kAttentionForward || kind == TaskKind::kAttentionSimple) return kForward;
+  if (kind == TaskKind::kAttentionBackwardRows) return kDelta;
+  check(kind == TaskKind::kAttentionBackward || kind == TaskKind::kAttentionBackwardQuery, "task kind ",
+        static_cast<int>(kind), " is no attention in tiles");
+  return kGrad;
 }
 Like like_of(const plan::Op& op, int operand) {
   const std::span<const Like> all = likes(op.record.kind);

@@ -25,19 +25,16 @@ class BackwardTask : public Task {
   bool run(const TileEnvironment& env, int64_t first, int64_t count) const override {
     for (int64_t tile = first; tile < first + count; ++tile) {
       const auto [c] = tile_coordinates(op_.record, tile);
-      switch (op_.record.kind) {
-        case TaskKind::kAttentionBackwardRows:
-          run_delta(env, c[0], c[1], c[2]);
-          break;
-        case TaskKind::kAttentionBackward:
-          run_keys(env, c[0], c[1], c[2]);
-          break;
-        case TaskKind::kAttentionBackwardQuery:
-          run_queries(env, c[0], c[1], c[2]);
-          break;
-        default:
-          throw InternalError(cat("op '", op_.name, "' is no attention backward"));
-      }
+      const TaskKind kind = op_.record.kind;
+      check(kind == TaskKind::kAttentionBackwardRows || kind == TaskKind::kAttentionBackward ||
+                kind == TaskKind::kAttentionBackwardQuery,
+            "op '", op_.name, "' is no attention backward");
+      if (kind == TaskKind::kAttentionBackwardRows)
+        run_delta(env, c[0], c[1], c[2]);
+      else if (kind == TaskKind::kAttentionBackward)
+        run_keys(env, c[0], c[1], c[2]);
+      else
+        run_queries(env, c[0], c[1], c[2]);
     }
     return true;
   }
