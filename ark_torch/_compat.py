@@ -22,6 +22,7 @@ from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_o
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
 from torch.utils import _pytree as pytree
@@ -59,6 +60,7 @@ __all__ = [
     "pytree",
     "resolve_group",
     "min_cut_rematerialization_partition",
+    "op_being_decomposed",
     "resolve_unbacked_bindings",
     "resumed_at",
     "size_expr",
@@ -130,6 +132,11 @@ def decompositions(fallback_random: bool = False) -> dict:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
     return table
+
+
+def op_being_decomposed():
+    """The op whose decomposition is being traced, the outermost one; None where torch does not note it."""
+    return fx_traceback.get_current_meta().get("original_aten")
 
 
 def size_expr(size) -> int | sympy.Expr:

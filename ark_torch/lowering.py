@@ -18,6 +18,7 @@ from torch import fx
 from ark_torch._compat import size_expr, sympy, unset_fake_temporarily
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
+from ark_torch.refusals import check_taken
 from ark_torch.size_source import check_python
 from ark_torch.sizes import contiguous_strides
 
@@ -125,6 +126,7 @@ class Lowering:
             if source[node.args[1]] is None:
                 raise Unsupported(f"output {node.args[1]} of {node.args[0].target}")
             return source[node.args[1]]
+        check_taken(node)
         function = RULES.get(node.target)
         if function is None:
             raise Unsupported(str(node.target))

@@ -1,0 +1,143 @@
+"""Dtypes that an op's eager kernel does not take, though torch's decomposition of the op or ark's rule for it would.
+Such an op stays whole, runs through ATen and raises eager's own error."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from ark_torch._compat import op_being_decomposed
+from ark_torch.errors import Unsupported
+
+aten = torch.ops.aten
+
+BOOL = frozenset([torch.bool])
+INTEGERS = frozenset(
+    [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+)
+INTEGRAL = INTEGERS | BOOL
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Of arguments of these dtypes at these places: of all of them, or (`any`) of one."""
+
+    dtypes: frozenset[torch.dtype]
+    places: tuple[int, ...] = (0,)
+    any: bool = False
+
+    def of(self, arguments: list) -> torch.dtype | None:
+        """The dtype that is refused. `arguments`: tensors, lists of them, numbers."""
+        given = [arguments[place] for place in self.places if place < len(arguments)]
+        found = [dtype for argument in given for dtype in _dtypes(argument)]
+        refused = [dtype for dtype in found if dtype in self.dtypes]
+        return refused[0] if refused and (self.any or len(refused) == len(found)) else None
+
+
+def _dtypes(argument) -> list[torch.dtype]:
+    if isinstance(argument, torch.Tensor):
+        return [argument.dtype]
+    if isinstance(argument, (list, tuple)):
+        return [dtype for item in argument for dtype in _dtypes(item)]
+    if isinstance(argument, (bool, torch.SymBool)):
+        return [torch.bool]
+    if isinstance(argument, (int, torch.SymInt)):
+        return [torch.int64]
+    return [torch.get_default_dtype()] if isinstance(argument, (float, torch.SymFloat)) else []
+
+
+_BOTH = (0, 1)
+# op or packet of ops -> what its kernel refuses. Kernels of CPU and GPU take the same integers and bools.
+TABLE = {
+    aten._softmax: Refusal(INTEGRAL),
+    aten._log_softmax: Refusal(INTEGRAL),
+    aten._safe_softmax: Refusal(INTEGRAL),
+    aten._softmax_backward_data: Refusal(INTEGRAL),
+    aten._log_softmax_backward_data: Refusal(INTEGRAL),
+    aten.gelu: Refusal(INTEGRAL),
+    aten.silu: Refusal(INTEGRAL),
+    aten.mish: Refusal(INTEGRAL),
+    aten.softplus: Refusal(INTEGRAL),
+    aten.hardswish: Refusal(INTEGRAL),
+    aten.hardsigmoid: Refusal(INTEGRAL),
+    aten.log_sigmoid_forward: Refusal(INTEGRAL),
+    aten.threshold: Refusal(BOOL),
+    aten.frac: Refusal(INTEGRAL),
+    aten.floor: Refusal(BOOL),
+    aten.ceil: Refusal(BOOL),
+    aten.trunc: Refusal(BOOL),
+    aten.round.default: Refusal(BOOL),
+    aten.round.decimals: Refusal(INTEGRAL),
+    aten.mvlgamma: Refusal(BOOL),
+    aten.sub: Refusal(BOOL, _BOTH, any=True),
+    aten.rsub: Refusal(BOOL, _BOTH, any=True),
+    aten.clamp: Refusal(BOOL, (0, 1, 2)),
+    aten.lerp: Refusal(INTEGRAL),
+    aten.addcdiv: Refusal(INTEGRAL, (1, 2)),
+    aten.logaddexp: Refusal(INTEGRAL, _BOTH),
+    aten.logaddexp2: Refusal(INTEGRAL, _BOTH),
+    aten.argmax: Refusal(BOOL),
+    aten.argmin: Refusal(BOOL),
+    aten.trace: Refusal(BOOL),
+    aten.dot: Refusal(BOOL),
+    aten.vdot: Refusal(BOOL),
+    aten.mv: Refusal(BOOL),
+    aten.addmv: Refusal(BOOL),
+    aten.linalg_cross: Refusal(BOOL),
+    aten.native_batch_norm: Refusal(INTEGRAL),
+    aten._native_batch_norm_legit: Refusal(INTEGRAL),
+    aten._native_batch_norm_legit_functional: Refusal(INTEGRAL),
+    aten._native_batch_norm_legit_no_training: Refusal(INTEGRAL),
+    aten.binary_cross_entropy: Refusal(INTEGRAL),
+    aten.smooth_l1_loss: Refusal(INTEGRAL, _BOTH),
+    aten.soft_margin_loss: Refusal(INTEGRAL),
+    aten.bernoulli.default: Refusal(INTEGRAL),
+    aten.im2col: Refusal(INTEGERS),
+    aten.max_unpool2d: Refusal(INTEGRAL),
+    aten.max_unpool3d: Refusal(INTEGRAL),
+    aten.reflection_pad1d: Refusal(BOOL),
+    aten.reflection_pad2d: Refusal(BOOL),
+    aten.reflection_pad3d: Refusal(BOOL),
+}
+
+
+def _by_overload(table: dict) -> dict[torch._ops.OpOverload, Refusal]:
+    result = {}
+    for op, refusal in table.items():
+        packet = isinstance(op, torch._ops.OpOverloadPacket)
+        result.update({getattr(op, name): refusal for name in op.overloads()} if packet else {op: refusal})
+    return result
+
+
+REFUSALS = _by_overload(TABLE)
+
+
+def keep_refused(decompositions: dict) -> dict:
+    """The decompositions, of which none takes apart what eager refuses."""
+    return {op: _unless_refused(op, f) if op in REFUSALS else f for op, f in decompositions.items()}
+
+
+def _unless_refused(op, decomposition: Callable) -> Callable:
+    @functools.wraps(decomposition)
+    def decompose(*args, **kwargs):
+        if op_being_decomposed() in (None, op) and REFUSALS[op].of(list(args)) is not None:
+            return NotImplemented
+        return decomposition(*args, **kwargs)
+
+    return decompose
+
+
+def check_taken(node: fx.Node) -> None:
+    """Raises Unsupported for an op of the user's that eager refuses. What is inside another op's decomposition is not
+    eager's."""
+    refusal = REFUSALS.get(node.target)
+    if refusal is None or str(node.meta.get("original_aten") or node.target) != str(node.target):
+        return
+    arguments = fx.map_arg(list(node.args), lambda n: n.meta.get("val"))
+    dtype = refusal.of(arguments)
+    if dtype is not None:
+        raise Unsupported(f"{node.target}, which takes no {str(dtype).removeprefix('torch.')}")
