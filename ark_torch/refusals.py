@@ -20,20 +20,21 @@ INTEGERS = frozenset(
     [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
 )
 INTEGRAL = INTEGERS | BOOL
+HALVES = frozenset([torch.float16, torch.bfloat16])
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Of arguments of these dtypes at these places: of all of them, or (`any`) of one."""
+    """Of arguments of these dtypes at these places (or under these keywords): of all of them, or (`any`) of one."""
 
     dtypes: frozenset[torch.dtype]
-    places: tuple[int, ...] = (0,)
+    places: tuple[int | str, ...] = (0,)
     any: bool = False
 
-    def of(self, arguments: list) -> torch.dtype | None:
-        """The dtype that is refused. `arguments`: tensors, lists of them, numbers."""
-        given = [arguments[place] for place in self.places if place < len(arguments)]
-        found = [dtype for argument in given for dtype in _dtypes(argument)]
+    def of(self, args: tuple, kwargs: dict) -> torch.dtype | None:
+        """The dtype that is refused; arguments are tensors, numbers, dtypes."""
+        given = {**dict(enumerate(args)), **kwargs}
+        found = [dtype for place in self.places for dtype in _dtypes(given.get(place))]
         refused = [dtype for dtype in found if dtype in self.dtypes]
         return refused[0] if refused and (self.any or len(refused) == len(found)) else None
 
@@ -41,8 +42,8 @@ class Refusal:
 def _dtypes(argument) -> list[torch.dtype]:
     if isinstance(argument, torch.Tensor):
         return [argument.dtype]
-    if isinstance(argument, (list, tuple)):
-        return [dtype for item in argument for dtype in _dtypes(item)]
+    if isinstance(argument, torch.dtype):
+        return [argument]
     if isinstance(argument, (bool, torch.SymBool)):
         return [torch.bool]
     if isinstance(argument, (int, torch.SymInt)):
@@ -82,6 +83,10 @@ TABLE = {
     aten.logaddexp2: Refusal(INTEGRAL, _BOTH),
     aten.argmax: Refusal(BOOL),
     aten.argmin: Refusal(BOOL),
+    aten.arange: Refusal(BOOL, ("dtype",)),
+    aten.cumsum: Refusal(BOOL, ("dtype",)),
+    aten.cumprod: Refusal(BOOL, ("dtype",)),
+    aten.special_log_ndtr: Refusal(HALVES),
     aten.trace: Refusal(BOOL),
     aten.dot: Refusal(BOOL),
     aten.vdot: Refusal(BOOL),
@@ -95,6 +100,9 @@ TABLE = {
     aten.binary_cross_entropy: Refusal(INTEGRAL),
     aten.smooth_l1_loss: Refusal(INTEGRAL, _BOTH),
     aten.soft_margin_loss: Refusal(INTEGRAL),
+    aten.huber_loss: Refusal(INTEGRAL, _BOTH),
+    aten.nll_loss_forward: Refusal(INTEGRAL),
+    aten.nll_loss2d_forward: Refusal(INTEGRAL),
     aten.bernoulli.default: Refusal(INTEGRAL),
     aten.im2col: Refusal(INTEGERS),
     aten.max_unpool2d: Refusal(INTEGRAL),
@@ -124,7 +132,7 @@ def keep_refused(decompositions: dict) -> dict:
 def _unless_refused(op, decomposition: Callable) -> Callable:
     @functools.wraps(decomposition)
     def decompose(*args, **kwargs):
-        if op_being_decomposed() in (None, op) and REFUSALS[op].of(list(args)) is not None:
+        if op_being_decomposed() in (None, op) and REFUSALS[op].of(args, kwargs) is not None:
             return NotImplemented
         return decomposition(*args, **kwargs)
 
@@ -137,7 +145,6 @@ def check_taken(node: fx.Node) -> None:
     refusal = REFUSALS.get(node.target)
     if refusal is None or str(node.meta.get("original_aten") or node.target) != str(node.target):
         return
-    arguments = fx.map_arg(list(node.args), lambda n: n.meta.get("val"))
-    dtype = refusal.of(arguments)
+    dtype = refusal.of(*fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val")))
     if dtype is not None:
         raise Unsupported(f"{node.target}, which takes no {str(dtype).removeprefix('torch.')}")
