@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -25,18 +25,25 @@ HALVES = frozenset([torch.float16, torch.bfloat16])
 
 @dataclass(frozen=True)
 class Refusal:
-    """Of arguments of these dtypes at these places (or under these keywords): of all of them, or (`any`) of one."""
+    """Of arguments of these dtypes at these places (or under these keywords): of all of them, or (`any`) of one; and
+    (`alike`) of arguments there whose dtype is not that of the first, unless that one is of the dtypes `mixed`."""
 
     dtypes: frozenset[torch.dtype]
     places: tuple[int | str, ...] = (0,)
     any: bool = False
+    alike: bool = False
+    mixed: frozenset[torch.dtype] = frozenset()
 
     def of(self, args: tuple, kwargs: dict) -> torch.dtype | None:
         """The dtype that is refused; arguments are tensors, numbers, dtypes."""
         given = {**dict(enumerate(args)), **kwargs}
         found = [dtype for place in self.places for dtype in _dtypes(given.get(place))]
         refused = [dtype for dtype in found if dtype in self.dtypes]
-        return refused[0] if refused and (self.any or len(refused) == len(found)) else None
+        if refused and (self.any or len(refused) == len(self.places)):
+            return refused[0]
+        if self.alike and found and found[0] not in self.mixed:
+            return next((dtype for dtype in found if dtype != found[0]), None)
+        return None
 
 
 def _dtypes(argument) -> list[torch.dtype]:
@@ -52,6 +59,7 @@ def _dtypes(argument) -> list[torch.dtype]:
 
 
 _BOTH = (0, 1)
+_NORMS = Refusal(INTEGRAL, (0, 1, 2, 3, 4), any=True, alike=True, mixed=HALVES)  # input, weights, statistics
 # op or packet of ops -> what its kernel refuses. Kernels of CPU and GPU take the same integers and bools.
 TABLE = {
     aten._softmax: Refusal(INTEGRAL),
@@ -93,14 +101,15 @@ TABLE = {
     aten.mv: Refusal(BOOL),
     aten.addmv: Refusal(BOOL),
     aten.linalg_cross: Refusal(BOOL),
-    aten.native_batch_norm: Refusal(INTEGRAL),
-    aten._native_batch_norm_legit: Refusal(INTEGRAL),
-    aten._native_batch_norm_legit_functional: Refusal(INTEGRAL),
-    aten._native_batch_norm_legit_no_training: Refusal(INTEGRAL),
-    aten.binary_cross_entropy: Refusal(INTEGRAL),
+    aten.native_batch_norm: _NORMS,
+    aten._native_batch_norm_legit.default: _NORMS,
+    aten._native_batch_norm_legit.no_stats: replace(_NORMS, places=(0, 1, 2)),
+    aten._native_batch_norm_legit_functional: _NORMS,
+    aten._native_batch_norm_legit_no_training: _NORMS,
+    aten.binary_cross_entropy: Refusal(INTEGRAL, (0, 1, 2), any=True, alike=True),
     aten.smooth_l1_loss: Refusal(INTEGRAL, _BOTH),
     aten.soft_margin_loss: Refusal(INTEGRAL),
-    aten.huber_loss: Refusal(INTEGRAL, _BOTH),
+    aten.huber_loss: Refusal(INTEGRAL),
     aten.nll_loss_forward: Refusal(INTEGRAL),
     aten.nll_loss2d_forward: Refusal(INTEGRAL),
     aten.bernoulli.default: Refusal(INTEGRAL),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch._dynamo.exc import TorchRuntimeError
 
 from ark_torch.backend import ark
-from ark_torch.refusals import REFUSALS, TABLE
+from ark_torch.refusals import TABLE, Refusal
 
 aten = torch.ops.aten
 ZEROS = torch.zeros(4, dtype=torch.int64)
@@ -72,11 +72,7 @@ CASES = {
     aten.logaddexp2: [lambda a: a.logaddexp2(a), lambda a, b: a.logaddexp2(b)],
     aten.argmax: [torch.argmax, lambda a: a.argmax(1)],
     aten.argmin: [torch.argmin, lambda a: a.argmin(0, keepdim=True)],
-    aten.arange: [
-        lambda a: torch.arange(4, dtype=a.dtype),
-        lambda a: F.one_hot(a, 3),
-        lambda a: F.one_hot(a[0, 0], 3),
-    ],
+    aten.arange: [lambda a: torch.arange(4, dtype=a.dtype)],
     aten.cumsum: [lambda a: a.cumsum(0), lambda a, b: b.cumsum(0, dtype=a.dtype)],
     aten.cumprod: [lambda a: a.cumprod(0), lambda a, b: b.cumprod(0, dtype=a.dtype)],
     aten.special_log_ndtr: [torch.special.log_ndtr],
@@ -87,8 +83,13 @@ CASES = {
     aten.addmv: [lambda a: torch.addmv(a[0], a, a[1])],
     aten.linalg_cross: [lambda a: torch.linalg.cross(a[:, :3], a[:, 1:])],
     aten.native_batch_norm: [lambda a: torch.native_batch_norm(a, None, None, a[0], a[0], False, 0.1, 1e-5)[0]],
-    aten._native_batch_norm_legit: [
+    aten._native_batch_norm_legit.default: [
+        lambda a: aten._native_batch_norm_legit.default(a, None, None, a[0] * 1, a[0] * 1, True, 0.1, 1e-5)[0],
+    ],
+    aten._native_batch_norm_legit.no_stats: [
         lambda a: aten._native_batch_norm_legit.no_stats(a, None, None, True, 0.1, 1e-5)[0],
+        lambda a, b: aten._native_batch_norm_legit.no_stats(a, b[0], b[1], True, 0.1, 1e-5)[0],
+        lambda a, b: aten._native_batch_norm_legit.no_stats(b, a[0], None, True, 0.1, 1e-5)[0],
     ],
     aten._native_batch_norm_legit_no_training: [
         lambda a: aten._native_batch_norm_legit_no_training.default(a, None, None, a[0], a[0], 0.1, 1e-5)[0],
@@ -102,7 +103,7 @@ CASES = {
         lambda a, b: F.binary_cross_entropy(b.sigmoid(), a),
     ],
     aten.smooth_l1_loss: [lambda a: F.smooth_l1_loss(a, a), lambda a, b: F.smooth_l1_loss(a, b)],
-    aten.huber_loss: [lambda a: F.huber_loss(a, a), lambda a, b: F.huber_loss(a, b)],
+    aten.huber_loss: [lambda a: F.huber_loss(a, a), lambda a, b: F.huber_loss(b, a)],
     aten.soft_margin_loss: [lambda a: F.soft_margin_loss(a, a), lambda a, b: F.soft_margin_loss(b, a)],
     aten.nll_loss_forward: [lambda a: F.nll_loss(a, ZEROS)],
     aten.nll_loss2d_forward: [lambda a: F.nll_loss(a[None, None], ZEROS.expand(1, 4, 4))],
@@ -157,15 +158,20 @@ def _is_ours(function) -> bool:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", CASES, ids=str)
-def test_as_eager(op, dtype):
+def test_as_eager(op, dtype, monkeypatch):
+    """Nothing is left to ATen that ATen runs: where the table refuses, eager raises."""
+    refused, of = [], Refusal.of
+    monkeypatch.setattr(Refusal, "of", lambda *arguments: refused.append(of(*arguments)) or refused[-1])
     for function in CASES[op]:
+        refused.clear()
         tensors = tensors_of(dtype, function)
         expected, want = outcome(function, tensors)
         torch._dynamo.reset()
         raised, got = outcome(torch.compile(function, backend=ark), tensors)
         if expected is None:
-            assert raised is None
-            torch.testing.assert_close(got, want, equal_nan=True)
+            assert raised is None and not any(refused), (function, raised, refused)
+            half = {"rtol": 0.02, "atol": 2e-3} if want.dtype.itemsize == 2 else {}
+            torch.testing.assert_close(got, want, equal_nan=True, **half)
         elif raised is None or not issubclass(raised, expected):
             torch._dynamo.reset()  # torch refuses it itself, before any backend
             assert raised is TorchRuntimeError, (function, expected, raised)
@@ -175,33 +181,6 @@ def test_as_eager(op, dtype):
 def test_every_refusal_has_a_case():
     assert set(TABLE) - set(CASES) == set()
     assert set(CASES) - set(TABLE) == {"neighbours"}
-
-
-@pytest.mark.parametrize("op", TABLE, ids=str)
-def test_eager_refuses_what_the_table_does(op, monkeypatch):
-    """No op is left to ATen that ATen runs: each call that is refused raises there."""
-    refused = []
-    for overload, refusal in REFUSALS.items():
-        if TABLE.get(op) is refusal:
-            monkeypatch.setitem(REFUSALS, overload, _Watched(refusal, refused))
-    for dtype in DTYPES:
-        for function in CASES[op]:
-            tensors = tensors_of(dtype, function)
-            refused.clear()
-            torch._dynamo.reset()
-            outcome(torch.compile(function, backend=ark), tensors)
-            if any(refused):
-                assert outcome(function, tensors)[0] is not None, (function, dtype)
-
-
-class _Watched:
-    def __init__(self, refusal, into):
-        self.refusal, self.into = refusal, into
-
-    def of(self, args, kwargs):
-        dtype = self.refusal.of(args, kwargs)
-        self.into.append(dtype)
-        return dtype
 
 
 def test_strict_names_the_op():
