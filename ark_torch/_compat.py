@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import re
 
@@ -61,6 +62,7 @@ __all__ = [
     "resolve_group",
     "min_cut_rematerialization_partition",
     "op_being_decomposed",
+    "options_compiled_with",
     "resolve_unbacked_bindings",
     "resumed_at",
     "size_expr",
@@ -145,6 +147,20 @@ def size_expr(size) -> int | sympy.Expr:
         return size
     expr = size.node.expr
     return int(expr) if expr.is_number else expr
+
+
+def options_compiled_with(model, backend) -> dict:
+    """The options of a module or function that torch.compile has made with this backend; of any other, none."""
+    function = getattr(model, "_compiled_call_impl", None) or model  # of module.compile()
+    context = getattr(model, "dynamo_ctx", None)
+    wrapped = getattr(context, "callback", None)
+    if context is None and inspect.isfunction(function) and hasattr(function, "_torchdynamo_orig_callable"):
+        wrapped = inspect.getclosurevars(function).nonlocals.get("callback")
+    while hasattr(wrapped, "_torchdynamo_orig_backend"):
+        wrapped = wrapped._torchdynamo_orig_backend
+    if getattr(wrapped, "compiler_fn", None) is not backend:
+        return {}
+    return dict(getattr(wrapped, "kwargs", {}).get("options") or {})
 
 
 def resolve_group(name: str, device: str) -> object | None:

@@ -23,6 +23,8 @@ from ark_torch.size_source import check_python
 from ark_torch.sizes import contiguous_strides
 
 RULES: dict[Any, Callable] = {}
+# ops without a rule, and what their message says besides the name
+WITHOUT_RULE = {torch.ops.aten.convolution_backward.default: "native: no gradient of a convolution"}
 SEED = "seed"
 
 
@@ -129,7 +131,8 @@ class Lowering:
         check_taken(node)
         function = RULES.get(node.target)
         if function is None:
-            raise Unsupported(str(node.target))
+            more = WITHOUT_RULE.get(node.target)
+            raise Unsupported(f"{node.target} ({more})" if more else str(node.target))
         for val in _flat_vals(node.meta.get("val")):
             check_meta(val, self.device, self.empty)
         args = _map(node.args, self._argument)
