@@ -35,7 +35,7 @@ class Refusal:
     mixed: frozenset[torch.dtype] = frozenset()
 
     def of(self, args: tuple, kwargs: dict) -> torch.dtype | None:
-        """The dtype that is refused; arguments are tensors, numbers, dtypes."""
+        """The dtype that is refused; arguments are tensors, lists of them, numbers, dtypes."""
         given = {**dict(enumerate(args)), **kwargs}
         found = [dtype for place in self.places for dtype in _dtypes(given.get(place))]
         refused = [dtype for dtype in found if dtype in self.dtypes]
@@ -49,6 +49,8 @@ class Refusal:
 def _dtypes(argument) -> list[torch.dtype]:
     if isinstance(argument, torch.Tensor):
         return [argument.dtype]
+    if isinstance(argument, (list, tuple)):
+        return [dtype for item in argument for dtype in _dtypes(item)]
     if isinstance(argument, torch.dtype):
         return [argument]
     if isinstance(argument, (bool, torch.SymBool)):
@@ -86,6 +88,7 @@ TABLE = {
     aten.rsub: Refusal(BOOL, _BOTH, any=True),
     aten.clamp: Refusal(BOOL, (0, 1, 2)),
     aten.lerp: Refusal(INTEGRAL),
+    aten._foreach_lerp: Refusal(INTEGRAL, any=True),
     aten.addcdiv: Refusal(INTEGRAL, (1, 2)),
     aten.logaddexp: Refusal(INTEGRAL, _BOTH),
     aten.logaddexp2: Refusal(INTEGRAL, _BOTH),

@@ -63,6 +63,7 @@ CASES = {
         lambda a, b: a.clamp(b),
     ],
     aten.lerp: [lambda a: a.lerp(a, 0.5), lambda a: a.lerp(a, a), lambda a, b: b.lerp(a, 0.5)],
+    aten._foreach_lerp: [lambda a: torch._foreach_lerp([a, a + 0], [a, a], 0.5)[1]],
     aten.addcdiv: [
         lambda a: torch.addcdiv(a, a, a + 1),
         lambda a, b: torch.addcdiv(b, a, a),
