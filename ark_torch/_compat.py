@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import re
 
@@ -22,6 +23,7 @@ from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_o
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import CallMethodKey, guard_or_false, resolve_unbacked_bindings
 from torch.utils import _pytree as pytree
@@ -59,6 +61,8 @@ __all__ = [
     "pytree",
     "resolve_group",
     "min_cut_rematerialization_partition",
+    "op_being_decomposed",
+    "options_compiled_with",
     "resolve_unbacked_bindings",
     "resumed_at",
     "size_expr",
@@ -132,12 +136,31 @@ def decompositions(fallback_random: bool = False) -> dict:
     return table
 
 
+def op_being_decomposed():
+    """The op whose decomposition is being traced, the outermost one; None where torch does not note it."""
+    return fx_traceback.get_current_meta().get("original_aten")
+
+
 def size_expr(size) -> int | sympy.Expr:
     """The size as an int or a sympy expression over shape symbols; adds no guard."""
     if isinstance(size, int):
         return size
     expr = size.node.expr
     return int(expr) if expr.is_number else expr
+
+
+def options_compiled_with(model, backend) -> dict:
+    """The options of a module or function that torch.compile has made with this backend; of any other, none."""
+    function = getattr(model, "_compiled_call_impl", None) or model  # of module.compile()
+    context = getattr(model, "dynamo_ctx", None)
+    wrapped = getattr(context, "callback", None)
+    if context is None and inspect.isfunction(function) and hasattr(function, "_torchdynamo_orig_callable"):
+        wrapped = inspect.getclosurevars(function).nonlocals.get("callback")
+    while hasattr(wrapped, "_torchdynamo_orig_backend"):
+        wrapped = wrapped._torchdynamo_orig_backend
+    if getattr(wrapped, "compiler_fn", None) is not backend:
+        return {}
+    return dict(getattr(wrapped, "kwargs", {}).get("options") or {})
 
 
 def resolve_group(name: str, device: str) -> object | None:

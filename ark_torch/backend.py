@@ -25,6 +25,7 @@ from ark_torch.multihead import replace_multihead
 from ark_torch.options import OPTIONS, check_options, describe_options
 from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
+from ark_torch.refusals import keep_refused
 from ark_torch.regions import inline_regions
 
 _counter = itertools.count()
@@ -94,7 +95,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        decompositions=decompositions(parsed.fallback_random),
+        decompositions=keep_refused(decompositions(parsed.fallback_random)),
         partition_fn=partition_joint,
         keep_inference_input_mutations=True,
     )

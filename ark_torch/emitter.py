@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import size_expr
+from ark_torch.index_errors import as_eager
 from ark_torch.lifetimes import last_uses
 from ark_torch.lowering import SEED
 from ark_torch.partition import Step, is_constant
@@ -103,7 +104,7 @@ class Emitter:
         args = [self._argument(a) for a in node.args]
         args += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
         self.source.add(
-            f"{node.name} = {self.source.constant(node.target, _short_name(node.target))}({', '.join(args)})"
+            f"{node.name} = {self.source.constant(as_eager(node), _short_name(node.target))}({', '.join(args)})"
         )
         for symbol, source in self.symbols.nodes.items():
             if source is node:

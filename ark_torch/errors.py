@@ -35,9 +35,10 @@ class TooLong(NodeUnsupported):
         return type(self), (*self.args, self.unit, self.actual, self.limit, self.node)
 
 
-class IndexOutOfRange(IndexError, ValueError):
+class IndexOutOfRange(IndexError, ValueError, RuntimeError):
     """A run met an index outside of its tensor. `index` and `size` are what it met, `op` is the plan's name of the op
-    that did."""
+    that did. In eager some ops raise an IndexError (`x[i]`, `embedding`), others a RuntimeError (`gather`, `scatter`):
+    it is both."""
 
     def __init__(self, message: str, index: int, size: int, op: str):
         super().__init__(message)

@@ -62,7 +62,7 @@ class Explanation:
             lines.append("through ATen:")
             lines += [f"  {n:4d}  {cause}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
         else:
-            lines.append("through ATen: nothing")
+            lines.append("through ATen: nothing" + (" of these graphs" if self.breaks else ""))
         return lines
 
     def _loop_lines(self) -> list[str]:
@@ -131,22 +131,24 @@ def summarize(records: list[GraphRecord]) -> Explanation:
 def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explanation:
     """Compiles `model` for the arguments, runs it once (and the backward pass, where the result requires gradients)
     and says what became of it, what Dynamo did not capture included. Under the option `strict` it raises where nothing
-    was captured.
+    was captured. A model that `torch.compile` has made with ark keeps its options; `ark_options` come before these.
 
     Gradients are computed with respect to the inputs and parameters without being accumulated in `.grad`. Dynamo is
     reset before, so that the model is traced anew: what was compiled earlier is compiled again at its next call.
     """
+    from ark_torch._compat import options_compiled_with
     from ark_torch.backend import ark  # brings Dynamo with it, as breaks does
     from ark_torch.breaks import breaks_since, now
 
     torch._dynamo.reset()
+    options = {**options_compiled_with(model, ark), **(ark_options or {})}
     begin = now()
     with recording() as records:
-        result = torch.compile(model, backend=ark, options=ark_options)(*inputs, **kwargs)
+        result = torch.compile(model, backend=ark, options=options)(*inputs, **kwargs)
         _run_backward(result, model, inputs, kwargs)
     found = summarize(records)
     found.breaks = breaks_since(begin)
-    if not found.graphs and (ark_options or {}).get("strict"):
+    if not found.graphs and options.get("strict"):
         raise Unsupported(f"strict: {found}")
     return found
 

@@ -18,10 +18,13 @@ from torch import fx
 from ark_torch._compat import size_expr, sympy, unset_fake_temporarily
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
+from ark_torch.refusals import check_taken
 from ark_torch.size_source import check_python
 from ark_torch.sizes import contiguous_strides
 
 RULES: dict[Any, Callable] = {}
+# ops without a rule, and what their message says besides the name
+WITHOUT_RULE = {torch.ops.aten.convolution_backward.default: "native: no gradient of a convolution"}
 SEED = "seed"
 
 
@@ -125,9 +128,11 @@ class Lowering:
             if source[node.args[1]] is None:
                 raise Unsupported(f"output {node.args[1]} of {node.args[0].target}")
             return source[node.args[1]]
+        check_taken(node)
         function = RULES.get(node.target)
         if function is None:
-            raise Unsupported(str(node.target))
+            more = WITHOUT_RULE.get(node.target)
+            raise Unsupported(f"{node.target} ({more})" if more else str(node.target))
         for val in _flat_vals(node.meta.get("val")):
             check_meta(val, self.device, self.empty)
         args = _map(node.args, self._argument)

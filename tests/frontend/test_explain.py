@@ -106,6 +106,39 @@ def test_nothing_captured_is_said(executor, model, x, reason):
             explain(model, x, ark_options={"strict": True})
 
 
+@pytest.mark.parametrize("how", ["module", "function", "in place"])
+def test_explain_keeps_the_options_of_a_compiled_model(executor, how):
+    """`strict` of a model that is compiled already counts, and gives way to explain's own options."""
+    strict = {"backend": "ark", "options": {"strict": True}}
+    x = torch.randn(3, 2, 4)
+    if how == "in place":
+        model = nn.LSTM(4, 4)
+        model.compile(**strict)
+    else:
+        model = torch.compile(nn.LSTM(4, 4) if how == "module" else torch.nonzero, **strict)
+    with torch.no_grad():
+        with pytest.raises(Unsupported, match="strict: nothing was captured"):
+            explain(model, x)
+        assert explain(model, x, ark_options={"strict": False}).graphs == []
+    with pytest.raises(Exception, match="strict: .*aten.cumprod"):
+        explain(torch.compile(lambda x: x.cumprod(0), **strict), x)
+    assert explain(torch.compile(lambda x: x.nonzero(), backend="eager"), x).graphs == []
+
+
+def test_calls_beyond_the_recompile_limit_are_not_called_native(executor):
+    call = torch.compile(lambda x, n: x * n, backend="ark", dynamic=False, options={"strict": True})
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for n in range(4):
+            call(torch.ones(3 + n), n)
+    text = str(report())
+    assert "through ATen: nothing of these graphs" in text and "recompile_limit" in text
+
+
+def test_gradient_of_a_convolution_says_what_is_native(executor):
+    found = explain(nn.Conv2d(2, 3, 3), torch.randn(1, 2, 5, 5))
+    assert any(re.match(r"aten.convolution_backward.default \(native: .*\)", cause) for cause in found.fallbacks)
+
+
 def test_no_graph_no_break():
     torch.compiler.reset()
     assert str(report()).startswith("nothing was captured") and not report().breaks
