@@ -79,8 +79,7 @@ class Order {
     Sets over{empty, empty}, heard{empty, empty};
     const abi::OpRecord& r = plan_.ops[static_cast<size_t>(op)].record;
     for (int w = 0; w < r.num_waits; ++w) {
-      if (r.wait[w].role != static_cast<int32_t>(abi::WaitRole::kAll))
-        continue;  // what is done before it is not held
+      if (r.wait[w].role != static_cast<int32_t>(abi::WaitRole::kAll)) continue;  // what is done before it is not held
       const RowMap map = row_map(r.wait[w]);
       const std::vector<CounterRange> ranges = counter_blocks(r, {&map, 1}).ranges;
       const int32_t source = source_of(ranges);
