@@ -68,6 +68,10 @@ StepChannel::Meeting StepChannel::meet(const LaunchNote& own, const Scope& scope
     // a peer that has gone on after a launch or a call may have announced this place before: it is looked for last
     const LaunchNote* note = announced(peer, place);
     if (note == nullptr && meeting.apart.empty()) meeting.apart = cat("rank ", peer, " calls its collectives");
+    // one of the two is a step behind the other, which may be at this place again
+    const uint64_t number = calls().all();
+    if (refusals(peer, number) != refusals(rank(), number) && meeting.apart.empty())
+      meeting.apart = cat("rank ", peer, " or this one has refused a call");
     meeting.of_ranks.push_back(note == nullptr ? LaunchNote{} : *note);
   }
   if (meeting.apart.empty()) meeting.apart = why_apart(meeting.of_ranks);

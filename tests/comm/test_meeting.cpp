@@ -117,6 +117,18 @@ void test_refusal() {
   });
 }
 
+/// A rank that has refused a call, and announces its next launch at the same place, is not where the other is.
+void test_launch_behind_a_refusal() {
+  run_ranks(2, [&](StepChannel& channel, int rank) {
+    const StepChannel::Scope scope{"launch", Clock::now() + std::chrono::seconds(20)};
+    if (rank == 1)
+      channel.note_refusal("of rank 1");
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT(!channel.meet(LaunchNote{}, scope).apart.empty());
+  });
+}
+
 void test_absent() {
   run_ranks(2, [&](StepChannel& channel, int rank) {
     if (rank == 1) return channel.leave();
@@ -135,6 +147,7 @@ void test_absent() {
 int main() {
   for (const int world : {2, 3, 5}) test_random(world, 400, static_cast<unsigned>(world));
   test_refusal();
+  test_launch_behind_a_refusal();
   test_absent();
   return test::result("meeting");
 }

@@ -66,7 +66,7 @@ void read_own_rows(FusedGraph& graph, size_t index) {
   own.offset = source->offset + a.offset;
   own.vector = source->vector;
   own.stride[0] = 0;
-  if (!tma_addressable(own, 1, 2, 1)) return;
+  if (!tma_addressable(own, 1, 2, 1) || !tma_addressable(a, 1, 2, 1)) return;
   for (size_t i = *sender; i <= index; ++i)
     if (writes(graph.ops[i], own.slot)) return;
   op.op.operands.insert(op.op.operands.begin() + X::kOwn, own);
