@@ -24,6 +24,7 @@ ARK_LIBM(exp2, ::exp2f, ::exp2)
 ARK_LIBM(expm1, ::expm1f, ::expm1)
 ARK_LIBM(log, ::logf, ::log)
 ARK_LIBM(log2, ::log2f, ::log2)
+ARK_LIBM(log1p, ::log1pf, ::log1p)
 ARK_LIBM(sqrt, ::sqrtf, ::sqrt)
 ARK_LIBM(rsqrt, ::rsqrtf, ::rsqrt)
 ARK_LIBM(sin, ::sinf, ::sin)
@@ -46,27 +47,6 @@ ARK_LIBM(acosh, ::acoshf, ::acosh)
 ARK_LIBM(atanh, ::atanhf, ::atanh)
 ARK_LIBM(lgamma, ::lgammaf, ::lgamma)
 #undef ARK_LIBM
-
-/// log1pf as CUDA 13's library computes it, to the bit, without its branch for what is negative, infinite or NaN: so the
-/// elements of a vector go side by side.
-ARK_DEVICE float log1p(float x) {
-  const int exponent = (__float_as_int(__fadd_rz(x, 1.0f)) - 0x3f400000) & ~0x7fffff;
-  const float scale = __int_as_float(0x40800000 - exponent);
-  const float m = __fadd_rn(::fmaf(0.25f, scale, -1.0f), __int_as_float(__float_as_int(x) - exponent));
-  float p = ::fmaf(-0x1.737efp-5f, m, 0x1.b00024p-4f);
-  p = ::fmaf(p, m, -0x1.0ef1cp-3f);
-  p = ::fmaf(p, m, 0x1.28c8eap-3f);
-  p = ::fmaf(p, m, -0x1.54d1bap-3f);
-  p = ::fmaf(p, m, 0x1.995f3cp-3f);
-  p = ::fmaf(p, m, -0x1.000084p-2f);
-  p = ::fmaf(p, m, 0x1.5555ccp-2f);
-  p = ::fmaf(p, m, -0.5f);
-  p = ::fmaf(__fmul_rn(m, p), m, m);
-  p = ::fmaf(__fmul_rn(static_cast<float>(exponent), 0x1p-23f), 0x1.62e43p-1f, p);
-  p = x >= -1.0f && x < infinity() ? p : ::fmaf(x, infinity(), infinity());
-  return x == 0.0f ? x : p;
-}
-ARK_DEVICE double log1p(double x) { return ::log1p(x); }
 
 ARK_DEVICE float exp_fast(float x) { return exp2_approx(x * 1.4426950408889634f); }
 ARK_DEVICE float tanh_fast(float x) {  // exact sign and limits; 1e-6 absolute
