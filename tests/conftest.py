@@ -8,8 +8,12 @@ import os
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # collecting tests never starts CUDA: some fork afterwards
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads that wait for work take a sixth of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if gpus := int(os.environ.get("TESTS_GPUS", "0")):  # of so many GPUs each worker has one, in turn: for tests/gpu
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % gpus)
+    if gpus := int(
+        os.environ.get("TESTS_GPUS", "0")
+    ):  # of so many GPUs each worker has one or TESTS_GPUS_EACH, in turn
+        each = int(os.environ.get("TESTS_GPUS_EACH", "1"))
+        first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) * each
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + i) % gpus) for i in range(each))
 
 import pytest
 import torch

@@ -69,17 +69,26 @@ def gathered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     return funcol.wait_tensor(torch.ops._c10d_functional.all_gather_into_tensor(x, group.size(), group.group_name))
 
 
-def reductions(rank: int, world: int) -> None:
+def dtypes_of(world: int, floating: bool) -> list[torch.dtype]:
+    return [d for d in (DTYPES if world == 2 else DTYPES[::3]) if d.is_floating_point == floating]
+
+
+def reductions(rank: int, world: int, floating: bool = True) -> None:
     choice = random.Random(7)
     group = dist.group.WORLD
-    for dtype in DTYPES if world == 2 else DTYPES[::3]:
+    for dtype in dtypes_of(world, floating):
         ops = [op for op in REDUCTIONS if dtype != torch.bool or op != "avg"]
         x = ranks_values(rank, sizes_of(choice, world), dtype, choice.randint(0, 99))
         check_each([lambda x, op=op: funcol.all_reduce(x, op, group) for op in ops], x)
         x = ranks_values(rank, sizes_of(choice, world), dtype, choice.randint(0, 99))
         check_each([lambda x, op=op: funcol.reduce_scatter_tensor(x, op, 0, group) for op in ops], x)
-    x = ranks_values(rank, (6, 5), torch.int32, 3)
-    check_each([lambda x, op=op: funcol.all_reduce(x, op, group) for op in ("band", "bor", "bxor")], x)
+    if not floating:
+        x = ranks_values(rank, (6, 5), torch.int32, 3)
+        check_each([lambda x, op=op: funcol.all_reduce(x, op, group) for op in ("band", "bor", "bxor")], x)
+
+
+def reductions_of_integers(rank: int, world: int) -> None:
+    reductions(rank, world, floating=False)
 
 
 def not_numbers(rank: int, world: int) -> None:
@@ -93,10 +102,10 @@ def not_numbers(rank: int, world: int) -> None:
         assert torch.equal(want.isnan(), got.isnan()) and torch.equal(want.nan_to_num(), got.nan_to_num())
 
 
-def moves(rank: int, world: int) -> None:
+def moves(rank: int, world: int, floating: bool = True) -> None:
     choice = random.Random(8)
     group = dist.group.WORLD
-    for dtype in DTYPES if world == 2 else DTYPES[::3]:
+    for dtype in dtypes_of(world, floating):
         x = ranks_values(rank, sizes_of(choice, world), dtype, choice.randint(0, 99))
         from_each = [lambda x, source=source: funcol.broadcast(x, source, group) for source in range(world)]
         # eager's own all-to-all of CUDA tensors takes none with other strides
@@ -107,6 +116,10 @@ def moves(rank: int, world: int) -> None:
         check_each([lambda y, f=f: f(y.t()) for f in to_all], y)
         z = ranks_values(rank, (), dtype, 6)  # an element of each rank
         check_equal(lambda z: gathered(z, group), z)
+
+
+def moves_of_integers(rank: int, world: int) -> None:
+    moves(rank, world, floating=False)
 
 
 def coalesced(rank: int, world: int) -> None:
@@ -231,7 +244,16 @@ def kept_sums(rank: int, world: int) -> None:
         check_equal(residual_layers(*types), x, y, *layers, launches=1)
 
 
-ALONE = [reductions, not_numbers, moves, coalesced, in_place, argument_in_place]
+ALONE = [
+    reductions,
+    reductions_of_integers,
+    not_numbers,
+    moves,
+    moves_of_integers,
+    coalesced,
+    in_place,
+    argument_in_place,
+]
 
 
 def alone(rank: int, world: int) -> dict:

@@ -15,7 +15,7 @@ from tests.distributed import test_plan_collectives as collectives
 from tests.distributed import test_plan_models as models
 from tests.distributed.test_plan_collectives import compiled, ranks_values
 from tests.support.background_sends import BACKGROUND
-from tests.support.distributed_worker import run_each, run_gpus, values
+from tests.support.distributed_worker import run_each, run_gpus, shared_run, values
 from tests.support.scattered_products import SCATTERED, scattered_layers_of_all_workers
 
 GPUS = torch.cuda.device_count()
@@ -131,18 +131,19 @@ GROUPS = {
 }
 
 
-def run_group(rank: int, world: int, group: str) -> dict:
-    return run_each(GROUPS[group], rank, world)
+def run_group(rank: int, world: int, functions: tuple) -> dict:
+    return run_each(functions, rank, world)
 
 
 @functools.cache
-def results(group: str) -> list[dict]:
-    """Of one set of processes: starting them takes longer than most functions."""
-    return values(run_gpus(functools.partial(run_group, group=group), min(GPUS, 8), seconds=60))
+def results(functions: tuple) -> list[dict]:
+    """Of one set of processes."""
+    return values(run_gpus(functools.partial(run_group, functions=functions), min(GPUS, 8), seconds=60))
 
 
 @pytest.mark.parametrize(
-    ("group", "function"), [pytest.param(g, f.__name__, id=f"{g}-{f.__name__}") for g in GROUPS for f in GROUPS[g]]
+    ("group", "function"), [pytest.param(g, f, id=f"{g}-{f.__name__}") for g in GROUPS for f in GROUPS[g]]
 )
 def test_plan(group, function):
-    values({rank: of_rank[function] for rank, of_rank in enumerate(results(group))})
+    of_ranks = results(tuple(shared_run(GROUPS[group], function)))
+    values({rank: of_rank[function.__name__] for rank, of_rank in enumerate(of_ranks)})

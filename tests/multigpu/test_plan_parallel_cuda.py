@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.distributed import test_plan_parallel as parallel
-from tests.support.distributed_worker import run_each, run_gpus, values
+from tests.support.distributed_worker import run_each, run_gpus, shared_run, values
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
@@ -18,16 +18,17 @@ pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 FUNCTIONS = [*parallel.LLAMA, *parallel.TRAINING]
 
 
-def all_functions(rank: int, world: int) -> dict:
-    return run_each(FUNCTIONS, rank, world)
+def run_functions(rank: int, world: int, functions: tuple) -> dict:
+    return run_each(functions, rank, world)
 
 
 @functools.cache
-def results() -> list[dict]:
+def results(functions: tuple) -> list[dict]:
     """Of as many ranks as share eight heads."""
-    return values(run_gpus(all_functions, 4 if GPUS >= 4 else 2, seconds=60))
+    return values(run_gpus(functools.partial(run_functions, functions=functions), 4 if GPUS >= 4 else 2, seconds=60))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_parallel(function):
-    values({rank: of_rank[function.__name__] for rank, of_rank in enumerate(results())})
+    of_ranks = results(tuple(shared_run(FUNCTIONS, function)))
+    values({rank: of_rank[function.__name__] for rank, of_rank in enumerate(of_ranks)})

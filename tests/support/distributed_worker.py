@@ -206,3 +206,9 @@ def values(results: dict) -> list:
     for rank, (status, value) in sorted(results.items()):
         assert status == "ok", f"rank {rank}: {value}"
     return [value for _, (_, value) in sorted(results.items())]
+
+
+def shared_run(functions: Sequence[Callable], asked: Callable) -> list[Callable]:
+    """Which of a test's functions one set of processes runs: all, since starting it takes longer than most. Under xdist
+    only what is asked for: then workers share the kernels that are to be compiled, most of the time on GPUs."""
+    return [asked] if "PYTEST_XDIST_WORKER" in os.environ else list(functions)
