@@ -1,8 +1,9 @@
 // Sends that go on beside a worker's tiles. An op that does nothing but copy to other ranks (OpRecord::background) takes
-// no turn of the consumers: its items stand in a list of their own, and the reporter copies a piece of one whenever it has
-// nothing to report. No worker stops to compute. (A piece of 2 KB takes some 2.6 us, notes/collectives.md.)
+// no turn of the consumers: its items stand in a list of their own, and the reporter and the fetch warp each copy a piece
+// of one whenever they have nothing else to do. No worker stops to compute. (A piece of 2 KB takes some 2.6 us of one
+// warp, most of it until the loads are there, notes/collectives.md.)
 //
-// An item is one tile. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it
+// An item is one tile; the two warps take turns with them. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it
 // is copied to.
 #pragma once
 #include "device/loop/record.cuh"
@@ -16,15 +17,22 @@ namespace ark::device {
 inline constexpr bool kBackground = ARK_BACKGROUND != 0;
 static_assert(!kBackground || !kLoop);
 
-/// All lanes of the reporter call everything together. Records are read where they lie, in global memory, and the state
-/// is in shared memory: the warp may have no more than 56 registers.
+/// Before the roles begin, one thread.
+ARK_DEVICE void start_sends(Shared& s, const abi::LaunchHeader& launch) {
+  const i32 begin = launch.list_begin[launch.num_workers + blockIdx.x];
+  for (int i = 0; i < kSenders; ++i) {
+    s.sent.index[i] = i == 0 || launch.items[begin].record == abi::kEnd ? begin : begin + i;
+    s.sent.left[i] = -1;
+  }
+}
+
+/// All lanes of sender `me`'s warp call everything together. Records are read where they lie, in global memory, and the
+/// state is in shared memory: the warp may have no more than 56 registers.
+template <int kPieces>  // vectors of a lane under way
 class BackgroundSender {
  public:
-  ARK_DEVICE BackgroundSender(const Worker& worker, const u64* slots) : worker_(worker), slots_(slots) {
-    if (kBackground && lane() == 0)
-      worker.shared.sent = {worker.launch.list_begin[worker.launch.num_workers + blockIdx.x], 0, 0};
-    __syncwarp();
-  }
+  ARK_DEVICE BackgroundSender(const Worker& worker, const u64* slots, int me)
+      : worker_(worker), slots_(slots), me_(me) {}
 
   ARK_DEVICE bool done() const { return item().record == abi::kEnd; }
 
@@ -33,14 +41,14 @@ class BackgroundSender {
   ARK_DEVICE void send_until(Enough enough) {
     const auto leave = [&] { return __any_sync(~0u, worker_.waiter.failed() || enough()); };
     while (!done()) {
-      if (state().end == 0) {
+      if (left() < 0) {
         do
           if (leave()) return;
-        while (!ready());
+        while (!in_turn() || !ready());
         begin_item();
       }
       const Runs runs = find_runs();
-      while (state().at < state().end) {
+      while (left() > 0) {
         copy_piece(runs);
         if (leave()) return;
       }
@@ -50,13 +58,15 @@ class BackgroundSender {
   /// All that is left.
   ARK_DEVICE void finish() {
     while (!done() && !__any_sync(~0u, worker_.waiter.failed())) {
-      if (state().end == 0) {
-        wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, state().index}, item().first, 1, true);
+      if (left() < 0) {
+        while (!in_turn())  // the other sender's waits have deadlines
+          if (__any_sync(~0u, worker_.waiter.failed())) return;
+        wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, index()}, item().first, 1, true);
         if (__any_sync(~0u, worker_.waiter.failed())) return;
         begin_item();
       }
       const Runs runs = find_runs();
-      while (state().at < state().end) copy_piece(runs);
+      while (left() > 0) copy_piece(runs);
       end_item();
     }
   }
@@ -66,10 +76,18 @@ class BackgroundSender {
   /// nothing goes there; 0: there is no such operand. Looked up once an item: a look at the record for every piece cost
   /// much (notes/collectives.md).
   using Runs = u64;
-  static constexpr int kPieces = 4;  // vectors of a lane under way
 
-  ARK_DEVICE SentInBackground& state() const { return worker_.shared.sent; }
-  ARK_DEVICE const abi::WorkItem& item() const { return worker_.shared.launch.items[state().index]; }
+  ARK_DEVICE i32& index() const { return worker_.shared.sent.index[me_]; }
+  ARK_DEVICE i32& at() const { return worker_.shared.sent.at[me_]; }
+  ARK_DEVICE short& left() const { return worker_.shared.sent.left[me_]; }
+  ARK_DEVICE const abi::WorkItem& item() const { return worker_.shared.launch.items[index()]; }
+  /// The other sender has sent all that stands before this item in the list, or has an item of the same op: a worker's
+  /// ops send one after the other.
+  ARK_DEVICE bool in_turn() const {
+    const i32 other = *static_cast<const volatile i32*>(&worker_.shared.sent.index[kSenders - 1 - me_]);
+    const bool turn = other >= index() || worker_.shared.launch.items[other].record == item().record;
+    return __all_sync(~0u, turn);
+  }
   ARK_DEVICE const abi::OpRecord& record() const {
     return *reinterpret_cast<const abi::OpRecord*>(worker_.shared.launch.records +
                                                    static_cast<i64>(item().record) * 64);
@@ -84,10 +102,12 @@ class BackgroundSender {
 
   const Worker& worker_;
   const u64* slots_;
+  int me_;
 };
 
 /// What the item waits for is there.
-ARK_DEVICE bool BackgroundSender::ready() const {
+template <int kPieces>
+ARK_DEVICE bool BackgroundSender<kPieces>::ready() const {
   const abi::OpRecord& r = record();
   const u32 epoch = worker_.epoch + 1;
   bool there = true;
@@ -108,24 +128,29 @@ ARK_DEVICE bool BackgroundSender::ready() const {
   return __all_sync(~0u, there);
 }
 
-ARK_DEVICE void BackgroundSender::begin_item() const {
+template <int kPieces>
+ARK_DEVICE void BackgroundSender<kPieces>::begin_item() const {
   if (lane() == 0) {
     const abi::OpRecord& r = record();
     const int bytes = element_bytes(reinterpret_cast<const abi::Operand*>(&r + 1)->dtype);
     const i64 tile = r.params.program.tile, begin = item().first * tile;
-    state().at = static_cast<i32>(begin * bytes / 16);
-    state().end = static_cast<i32>(min(begin + tile, r.size[0]) * bytes / 16);
+    at() = static_cast<i32>(begin * bytes / 16);
+    left() = static_cast<short>((min(begin + tile, r.size[0]) - begin) * bytes / 16);
     if constexpr (kTrace)
       if (worker_.shared.launch.trace != nullptr) {
-        abi::TraceRecord& t = worker_.shared.launch.trace[state().index];
-        t = {r.op, item().first, 1, worker_.shared.launch.num_workers + static_cast<i32>(blockIdx.x)};
+        abi::TraceRecord& t = worker_.shared.launch.trace[index()];
+        t.op = r.op;
+        t.first = item().first;
+        t.count = 1;
+        t.worker = worker_.shared.launch.num_workers + static_cast<i32>(blockIdx.x);
         t.begin = t.wait_end = t.load_end = global_time_ns();
       }
   }
   __syncwarp();
 }
 
-ARK_DEVICE BackgroundSender::Runs BackgroundSender::find_runs() const {
+template <int kPieces>
+ARK_DEVICE typename BackgroundSender<kPieces>::Runs BackgroundSender<kPieces>::find_runs() const {
   const abi::OpRecord& r = record();
   const abi::Operand* const operands = reinterpret_cast<const abi::Operand*>(&r + 1);
   const bool there = lane() < r.num_operands, box = there && (operands[lane()].slot & abi::kBoxSlot) != 0;
@@ -140,8 +165,9 @@ ARK_DEVICE BackgroundSender::Runs BackgroundSender::find_runs() const {
   return static_cast<u64>(begin) | (box ? 1 : 0);
 }
 
-ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
-  const int first = state().at + lane(), left = state().end - first;
+template <int kPieces>
+ARK_DEVICE void BackgroundSender<kPieces>::copy_piece(Runs runs) const {
+  const int first = at() + lane(), ahead = left() - lane();
   Raw<16> piece[kPieces];
 #pragma unroll 1
   for (int x = 0; x < 32; ++x) {
@@ -154,10 +180,10 @@ ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
     if ((begin & 1) == 0 && lane() % 8 == 0)
 #pragma unroll
       for (int i = 0; i < kPieces; ++i)
-        if (i * 32 + kAhead < left) prefetch_l2(run + i * 512 + kAhead * 16);
+        if (i * 32 + kAhead < ahead) prefetch_l2(run + i * 512 + kAhead * 16);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
-      if (i * 32 < left) {
+      if (i * 32 < ahead) {
         if ((begin & 1) != 0)
           store_global<16>(run + i * 512, piece[i]);
         else
@@ -165,12 +191,16 @@ ARK_DEVICE void BackgroundSender::copy_piece(Runs runs) const {
       }
   }
   __syncwarp();
-  if (lane() == 0) state().at += 32 * kPieces;
+  if (lane() == 0) {
+    at() += 32 * kPieces;
+    left() = static_cast<short>(max(left() - 32 * kPieces, 0));
+  }
   __syncwarp();
 }
 
 /// What all lanes have stored is there before the tile counts, on every rank: each lane tells one of them.
-ARK_DEVICE void BackgroundSender::end_item() const {
+template <int kPieces>
+ARK_DEVICE void BackgroundSender<kPieces>::end_item() const {
   const abi::OpRecord& r = record();
   const abi::LaunchHeader& launch = worker_.shared.launch;
   fence_system();
@@ -187,9 +217,10 @@ ARK_DEVICE void BackgroundSender::end_item() const {
   __syncwarp();
   if (lane() == 0) {
     if constexpr (kTrace)
-      if (worker_.shared.launch.trace != nullptr) worker_.shared.launch.trace[state().index].end = global_time_ns();
-    ++state().index;
-    state().end = 0;
+      if (worker_.shared.launch.trace != nullptr) worker_.shared.launch.trace[index()].end = global_time_ns();
+    const i32 next = index() + 1;  // the other's, or the list's end
+    index() = launch.items[next].record == abi::kEnd ? next : next + kSenders - 1;
+    left() = -1;
   }
   __syncwarp();
 }

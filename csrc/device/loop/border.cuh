@@ -36,23 +36,23 @@ ARK_DEVICE void arrive_at_border(const Worker& worker, const abi::LoopLaunch& lo
   if (loop.arrivals > 1)
     red_release_add(&s->gate, more ? 2 : 3);
   else
-    shared_store_release(&worker.shared.gate, 2 * static_cast<u32>(number + 1) + (more ? 0 : 1));
+    shared_store_release(&worker.shared.loop.gate, 2 * static_cast<u32>(number + 1) + (more ? 0 : 1));
 }
 
 /// By the launch so far; of use to a worker with a list.
 ARK_DEVICE u32 borders_passed(const Worker& worker, const abi::LoopLaunch& loop) {
-  return (loop.arrivals > 1 ? load_relaxed(&loop.state->gate) : worker.shared.gate) >> 1;
+  return (loop.arrivals > 1 ? load_relaxed(&loop.state->gate) : worker.shared.loop.gate) >> 1;
 }
 
 /// The fetch warp, before the first item of iteration Shared::iteration: whether it runs. `ok`: false after a failed
 /// wait.
 ARK_DEVICE bool goes_on(const Worker& worker, const abi::LoopLaunch& loop, bool& ok) {
-  const volatile u32& number = worker.shared.iteration;  // read where it is needed: registers are scarce here
+  const volatile u32& number = worker.shared.loop.iteration;  // read where it is needed: registers are scarce here
   if (number == 0) return wants(loop, 0);
   u32 seen = 0;
   const bool open = worker.waiter.spin(
       [&] {
-        seen = loop.arrivals > 1 ? load_acquire(&loop.state->gate) : shared_load_acquire(&worker.shared.gate);
+        seen = loop.arrivals > 1 ? load_acquire(&loop.state->gate) : shared_load_acquire(&worker.shared.loop.gate);
         return ((seen >> 1) - number) << 1 == 0;
       },
       [&] { return seen; }, WaitName{-1, -1, abi::kWaitBorder}, 2 * number, kBorderPatience);

@@ -109,8 +109,11 @@ ARK_DEVICE void close_task(const Worker& worker, u32 n) {
 }
 
 /// Warp 2: copies records into shared memory ahead of the other roles and puts addresses in place of slots and offsets.
+/// While it is as far ahead as may be it sends in the background.
 struct Fetcher {
-  static constexpr int kPieces = abi::kMaxRecordBytes / 512;  // of 16 bytes per lane
+  static constexpr int kPieces = abi::kMaxRecordBytes / 512;   // of 16 bytes per lane
+  static constexpr int kSentByFetch = 2;                       // vectors of a lane under way: registers are scarce
+  static constexpr bool kSends = kBackground && kSenders > 1;  // while no entry is free
 
   const Worker& worker;
   const u64* slots;
@@ -129,6 +132,11 @@ struct Fetcher {
     abi::WorkItem item = items[index];
     int bytes = record_bytes(item);
     while (item.record != abi::kEnd) {
+      if constexpr (kSends) {  // registers are scarce there: what this warp holds is read again
+        send_while_full();
+        item = items[index];
+        bytes = record_bytes(item);
+      }
       int next_index = index + 1;
       abi::WorkItem next = items[next_index];
       if (kLoop && next.record == abi::kEnd) next = items[next_index = begin()];
@@ -141,22 +149,25 @@ struct Fetcher {
       publish(item, offset, bytes, index, next_index, lane);
       if (kLoop && next_index <= index) {
         __syncwarp();
-        if (lane == 0) ++worker.shared.iteration;
+        if (lane == 0) ++worker.shared.loop.iteration;
         __syncwarp();
       }
       item = next;
       bytes = next_bytes;
       index = next_index;
     }
+    if constexpr (kSends) send_while_full();
     if (ok) reserve(0, lane);
     if (ok) publish(abi::WorkItem{abi::kEnd, 0, 0, 0}, 0, 0, index, index + 1, lane);
+    if constexpr (kSends)
+      if (ok) BackgroundSender<kSentByFetch>(worker, slots, 1).finish();
   }
 
  private:
   ARK_DEVICE int begin() const { return worker.launch.list_begin[blockIdx.x]; }
   /// Finished launches of this run, and iterations of this one.
   ARK_DEVICE u32 epoch() const {
-    if constexpr (kLoop) return worker.epoch + worker.shared.iteration;
+    if constexpr (kLoop) return worker.epoch + worker.shared.loop.iteration;
     return worker.epoch;
   }
   ARK_DEVICE const unsigned char* record(const abi::WorkItem& item) const {
@@ -176,6 +187,14 @@ struct Fetcher {
     for (int i = 0; i < kPieces; ++i)
       if ((i * 32 + lane) * 16 < bytes) to[i * 32 + lane] = piece[i];
     __syncwarp();
+  }
+  /// Of the list. A free entry may still lack memory for its record: then this warp waits without sending.
+  ARK_DEVICE void send_while_full() const {
+    const u32 first = pushed - kTaskSlots;  // the entry that was there before
+    if (pushed < kTaskSlots) return;
+    BackgroundSender<kSentByFetch>(worker, slots, 1).send_until([&] {
+      return mbarrier_test_wait(shared_address(&worker.shared.task_empty[first % kTaskSlots]), first / kTaskSlots & 1);
+    });
   }
   /// A list entry and `bytes` of record memory that no role reads any more; the offset.
   ARK_DEVICE int reserve(int bytes, int lane) {
@@ -373,7 +392,7 @@ ARK_DEVICE bool to_report(Shared& s, u32 n) {
 /// background while there are none.
 ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLaunch& loop) {
   Shared& s = worker.shared;
-  BackgroundSender background(worker, slots);
+  BackgroundSender<4> background(worker, slots, 0);
   const int lane = thread_index() & 31;
   i64 iteration = 0;
   for (u32 n = 0;; ++n) {
@@ -419,7 +438,8 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     }
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
-    s.iteration = s.gate = 0;
+    s.loop = {0, 0};
+    if constexpr (kBackground) start_sends(s, launch);
     s.failure.set = load_relaxed_system(&launch.state->abort);  // an earlier launch failed: leave at once
     s.failure.first = 0;
     s.launch = launch;

@@ -54,10 +54,17 @@ struct TaskSlot {
   u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 
-/// How far a worker's sends in the background are (background.cuh).
+/// In the background: the reporter, and where nothing is traced (the fetch warp would have no register left) that warp.
+#ifndef ARK_SENDERS
+#define ARK_SENDERS 2
+#endif
+inline constexpr int kSenders = kTrace ? 1 : ARK_SENDERS;
+
+/// How far each of a worker's senders is (background.cuh).
 struct SentInBackground {
-  i32 index;    // of the item, in the launch's `items`
-  i32 at, end;  // vectors of the runs that it copies; end 0: it has not begun
+  i32 index[kSenders];   // of the item, in the launch's `items`
+  i32 at[kSenders];      // vector of the runs that it copies next
+  short left[kSenders];  // vectors; -1: the item has not begun
 };
 
 struct Shared {
@@ -71,14 +78,16 @@ struct Shared {
   u64 task_done[kTaskSlots];  // one arrival per consumer warp: its writes of the item have been issued
   TaskSlot task[kTaskSlots];
   u32 progress[2];  // per loader: pages below it are issued or not its own
-  u32 leave[2];     // by parity of the item: consumers leave after it
+  short leave[2];   // by parity of the item: consumers leave after it
   Failure failure;
+  u32 epoch;
   union {  // no plan has both
     SentInBackground sent;
-    u32 gate;  // of a loop whose only worker this is: abi::LoopState::gate
+    struct {
+      u32 gate;       // of a loop whose only worker this is: abi::LoopState::gate
+      u32 iteration;  // of the next item that the fetch warp hands out
+    } loop;
   };
-  u32 epoch;
-  u32 iteration;             // of a loop: of the next item that the fetch warp hands out
   abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
   u32 stamp[kTrace ? kStamps : 1];
 };
