@@ -374,8 +374,8 @@ struct Custom<Buffer> {
   static void read(const Value& from, Buffer& to, const Path& path) {
     BufferText t;
     json::read(from, t, path);
-    to = {t.kind,      t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
-          t.first_op,  t.last_op, std::move(t.data.data), std::move(t.name), t.twin,
+    to = {t.kind,       t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
+          t.first_op,   t.last_op, std::move(t.data.data), std::move(t.name), t.twin,
           t.first_word, t.group};
   }
   static void write(Writer& out, const Buffer& b) {

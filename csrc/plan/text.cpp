@@ -181,8 +181,8 @@ std::string to_string(const Plan& plan) {
   if (plan.world > 1)
     out += cat("group '", plan.group, "' of ", plan.world, " ranks, boxes of ", plan.box_bytes, " bytes, twice\n");
   for (const RankGroup& g : plan.more_groups)
-    out += cat("group '", g.name, "' of ", g.world, " ranks, counters from ", g.first_counter, " on, boxes of ", g.box_bytes,
-               " bytes, twice\n");
+    out += cat("group '", g.name, "' of ", g.world, " ranks, counters from ", g.first_counter, " on, boxes of ",
+               g.box_bytes, " bytes, twice\n");
   if (!plan.loop.carried.empty())
     out += cat("loop: carries slots ", list(plan.loop.carried), ", go in slot ", plan.loop.go_slot, ", border of ",
                plan.loop.arrivals, " workers\n");

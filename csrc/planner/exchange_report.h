@@ -9,9 +9,9 @@
 namespace ark::planner {
 
 struct ExchangeReport {
-  int32_t op = -1;               // the one that sends
-  int64_t bytes = 0;             // to each rank, its own one too
-  int64_t box_bytes = 0;         // of the boxes that it writes at this rank, for even and for odd launches
+  int32_t op = -1;        // the one that sends
+  int64_t bytes = 0;      // to each rank, its own one too
+  int64_t box_bytes = 0;  // of the boxes that it writes at this rank, for even and for odd launches
   int32_t ranks = 0;
   std::string group;
   bool parts = false;            // each rank gets another value

@@ -58,7 +58,8 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
   const std::string tag = cat("plan-", made_++);
   std::vector<comm::Term> terms;
   terms.push_back({"where it runs", plan.device < 0 ? "on CPUs" : "on GPUs"});
-  for (planner::RankTerm& term : planner::rank_interface(plan.plan, plan.group)) terms.push_back({term.name, term.value});
+  for (planner::RankTerm& term : planner::rank_interface(plan.plan, plan.group))
+    terms.push_back({term.name, term.value});
   const std::string what = cat("plan '", plan.plan.name, "' of group ", group.name);
   size_t bytes = 0;  // of the largest segment: what ranks do among themselves takes counters too
   const RankSays own{targets::rank_segment_bytes(plan.plan, plan.state_bytes, 0, plan.group),

@@ -100,9 +100,9 @@ class LaunchOfGroups {
   const RankPlan& plan_;
   const std::function<void(const targets::RankMemory&)>& launch_;
   std::string key_;
-  std::vector<GroupPtr> groups_;             // of the plan
-  std::vector<int32_t> order_;               // numbers of groups
-  std::vector<targets::RankMemory> views_;   // per group
+  std::vector<GroupPtr> groups_;              // of the plan
+  std::vector<int32_t> order_;                // numbers of groups
+  std::vector<targets::RankMemory> views_;    // per group
   size_t refused_ = static_cast<size_t>(-1);  // place in the order
   bool launched_ = false;
 };
@@ -185,7 +185,8 @@ void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
                    world_of(plan.plan, plan.group), " ranks, group ", name_, " has ", getSize());
   channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
   const std::string key = meet_for(plan);
-  const std::shared_ptr<PlanMemory> memory = plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream, plan.group});
+  const std::shared_ptr<PlanMemory> memory =
+      plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream, plan.group});
   check<UserError>(plan.device == memory->device, "plan '", plan.plan.name, "' of group ", name_,
                    ": its memory is on cuda:", memory->device,
                    " (where the first launch was), got a launch on cuda:", plan.device);

@@ -54,9 +54,9 @@ struct FusedGraph {
   std::vector<plan::FreshTensor> fresh;
   std::vector<StorageId> fresh_storage;  // parallel to `fresh`
   std::vector<plan::Output> outputs;
-  std::string group;   // of the exchanges
-  std::string splits;  // as in plan::Plan
-  int32_t world = 1;   // its ranks; 1: no exchanges
+  std::string group;                         // of the exchanges
+  std::string splits;                        // as in plan::Plan
+  int32_t world = 1;                         // its ranks; 1: no exchanges
   std::vector<plan::RankGroup> more_groups;  // names and ranks, as in plan::Plan
   ir::Loop loop;
 };
@@ -80,9 +80,7 @@ int32_t number_of_group(const FusedGraph& graph, const std::string& name);
 int32_t group_sent_to(const FusedGraph& graph, const FusedOp& op);
 
 /// Does the op send something to other ranks?
-inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {
-  return group_sent_to(graph, op) >= 0;
-}
+inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) { return group_sent_to(graph, op) >= 0; }
 
 /// A product that sends each batch to another rank (tile/send_by_batch.h).
 inline bool sends_by_batch(const FusedGraph& graph, const FusedOp& op) {

@@ -173,8 +173,7 @@ std::vector<BoxReuse> box_reuses(const Plan& plan) {
     for (size_t earlier = 0; earlier < later; ++earlier) {
       const Exchange &old = exchanges[earlier], &now = exchanges[later];
       if (old.group != now.group || old.end <= now.begin || now.end <= old.begin) continue;
-      const auto between = std::find_if(exchanges.begin(), exchanges.end(),
-                                        [&](const Exchange& e) {
+      const auto between = std::find_if(exchanges.begin(), exchanges.end(), [&](const Exchange& e) {
         return e.group == now.group && is_witness(old, now, e.sender);
       });
       reuses.push_back({old.sender, now.sender, between == exchanges.end() ? -1 : between->sender});

@@ -62,7 +62,8 @@ void check_places(const Plan& plan, const Slots& boxes, const Slots& outs) {
       const int64_t slot = slots[static_cast<size_t>(rank)];
       require(plan, slot >= 0, "the exchange at ", exchange.first, " sends nothing to rank ", rank);
       const auto box = boxes.find(exchange);
-      const bool twins = box != boxes.end() && buffer_of(plan, slot).group == group_of(plan, box->second) && box->second[static_cast<size_t>(rank)] == buffer_of(plan, slot).twin &&
+      const bool twins = box != boxes.end() && buffer_of(plan, slot).group == group_of(plan, box->second) &&
+                         box->second[static_cast<size_t>(rank)] == buffer_of(plan, slot).twin &&
                          buffer_of(plan, slot).size_bytes == buffer_of(plan, buffer_of(plan, slot).twin).size_bytes;
       require(plan, twins, "slot ", slot, " is an out-box to rank ", rank, ", its twin is slot ",
               buffer_of(plan, slot).twin);
@@ -82,12 +83,14 @@ void check_joined(const Plan& plan) {
     if (b.kind != BufferKind::kBoxes) continue;
     check_twin(plan, slot);
     const Buffer& first = buffer_of(plan, b.twin);
-    require(plan, exchange_of(b) == exchange_of(first) && b.group == first.group && first.index == 0, "slot ", slot, " has all boxes from byte ",
-            b.arena_offset, " on, its twin, slot ", b.twin, ", is the box of rank ", first.index, " at ",
-            first.arena_offset);
+    require(plan, exchange_of(b) == exchange_of(first) && b.group == first.group && first.index == 0, "slot ", slot,
+            " has all boxes from byte ", b.arena_offset, " on, its twin, slot ", b.twin, ", is the box of rank ",
+            first.index, " at ", first.arena_offset);
     require(plan,
-            b.size_bytes == world_of(plan, b.group) * first.size_bytes && plan::box_stride(first.size_bytes) == first.size_bytes,
-            "slot ", slot, " has ", b.size_bytes, " bytes of ", world_of(plan, b.group), " boxes of ", first.size_bytes);
+            b.size_bytes == world_of(plan, b.group) * first.size_bytes &&
+                plan::box_stride(first.size_bytes) == first.size_bytes,
+            "slot ", slot, " has ", b.size_bytes, " bytes of ", world_of(plan, b.group), " boxes of ",
+            first.size_bytes);
   }
 }
 

@@ -70,7 +70,8 @@ std::string digest_of_tiles(const Plan& plan, const plan::Op& op, int operand) {
     for (int a = 0; a < op.record.num_arrivals; ++a) {
       if (op.record.arrive_rank_stride[a] == 0) continue;
       const CounterRange counters = counters_of(op.record.arrive[a], op.record, tile);
-      digest.add(counters.first - before), digest.add(counters.last - before), digest.add(op.record.arrive_rank_stride[a]);
+      digest.add(counters.first - before), digest.add(counters.last - before),
+          digest.add(op.record.arrive_rank_stride[a]);
     }
   }
   return digest.text();
@@ -80,14 +81,14 @@ std::string describe_arrivals(const abi::OpRecord& record, int32_t before) {
   std::string text;
   for (int a = 0; a < record.num_arrivals; ++a)
     if (const int stride = record.arrive_rank_stride[a]; stride != 0)
-      text += cat(", ", stride, " counters for each rank from ", static_cast<int32_t>(record.arrive[a].counter) - before, " on");
+      text += cat(", ", stride, " counters for each rank from ",
+                  static_cast<int32_t>(record.arrive[a].counter) - before, " on");
   return text;
 }
 
 /// Whose boxes the op's exchanges have taken, and what shows that all ranks were done with them: ops that send, in their
 /// order. A rank relies on what others do before that one.
-std::string describe_reuse(const Plan& plan, const std::vector<BoxReuse>& reuses, const plan::Op& op,
-                           int32_t group) {
+std::string describe_reuse(const Plan& plan, const std::vector<BoxReuse>& reuses, const plan::Op& op, int32_t group) {
   auto number = [&](int32_t of_op) {
     return std::count_if(plan.ops.begin(), plan.ops.begin() + of_op,
                          [&](const plan::Op& other) { return !first_out_boxes(plan, other, group).empty(); });
@@ -108,9 +109,10 @@ RankTerm term_of(const Plan& plan, const std::vector<BoxReuse>& reuses, const pl
   const abi::Operand& out = op.operands[static_cast<size_t>(operand)];
   const Buffer& own = plan.buffers[static_cast<size_t>(buffer_of(plan, out).twin)];
   const int64_t begin = own.arena_offset - own.index * plan::box_stride(own.size_bytes);
-  const std::string value = cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ",
-                                begin, " on, ", tiles_of(record), " tiles", describe_arrivals(record, first_counter_of(plan, own.group)),
-                                describe_reuse(plan, reuses, op, own.group), ", parts ", digest_of_tiles(plan, op, operand));
+  const std::string value =
+      cat(name(static_cast<DType>(out.dtype)), ", ", own.size_bytes, " bytes for each rank from ", begin, " on, ",
+          tiles_of(record), " tiles", describe_arrivals(record, first_counter_of(plan, own.group)),
+          describe_reuse(plan, reuses, op, own.group), ", parts ", digest_of_tiles(plan, op, operand));
   return {cat("op '", op.name, "'"), value};
 }
 

@@ -73,8 +73,7 @@ class Peers {
 
  private:
   abi::RunState* state(std::byte* segment, int32_t group) const {
-    return reinterpret_cast<abi::RunState*>(
-        rank_state(plan_, segment, memory_of(*memory_, group).part_bytes, group));
+    return reinterpret_cast<abi::RunState*>(rank_state(plan_, segment, memory_of(*memory_, group).part_bytes, group));
   }
   std::atomic_ref<abi::u32> in(std::byte* segment, int32_t group, abi::u32 index) const {
     return counter_of(state(segment, group), index - static_cast<abi::u32>(first_counter_of(plan_, group)));

@@ -330,8 +330,7 @@ class Launch {
     if (who.rank < 0) return;
     const std::string why = who.rank == peers_.rank(who.group) ? std::string() : peers_.absence(who);
     throw DeviceError(cat(describe_launch(), ": rank ", who.rank, of_group(who.group),
-                          " has given up, in this launch or an earlier one",
-                          why.empty() ? "" : ": it ", why));
+                          " has given up, in this launch or an earlier one", why.empty() ? "" : ": it ", why));
   }
 
   /// Nothing could run: will it never, because a rank that has to send is not there any more? Ranks are looked at
@@ -356,8 +355,9 @@ class Launch {
     const int32_t group = group_of_counter(plan_, stuck.why.counter);
     for (const int rank : missing_ranks(stuck.why)) {
       const std::string& why = absences[static_cast<size_t>(group)][static_cast<size_t>(rank)];
-      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, of_group(group), " ", why, ". It has not sent what op ",
-                         stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", waits for");
+      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, of_group(group), " ", why,
+                         ". It has not sent what op ", stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ",
+                         stuck.why.tile, ", waits for");
     }
   }
 
@@ -427,7 +427,8 @@ class Launch {
     std::vector<int> missing;
     for (int rank = 0; rank < ranks_of(why.counter); ++rank) {
       const u32 index = why.counter + static_cast<u32>((rank - why.source) * why.rank_stride);
-      if (!reached(counter(index, why.rank_stride).load(std::memory_order_acquire), why.expected)) missing.push_back(rank);
+      if (!reached(counter(index, why.rank_stride).load(std::memory_order_acquire), why.expected))
+        missing.push_back(rank);
     }
     return missing;
   }
