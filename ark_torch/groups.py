@@ -77,9 +77,8 @@ def waited_for(node: fx.Node) -> fx.Node:
 
 
 def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> dict[fx.Node, str]:
-    """Where the plans of a graph have one group: of the collectives without a cause those that are not of the group with
-    the most, and why. So on GPUs, and beside all-to-alls: ranks may meet on the host before such launches (segment.py).
-    """
+    """Where the plans of a graph have one group: of the collectives without a cause those that are not of the group
+    with the most, and why. So on GPUs, and beside all-to-alls: ranks may meet on the host before such launches."""
     native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
     meet = any(is_all_to_all(n) for n in native)
     if device.type == "cpu" and not meet:

@@ -309,7 +309,7 @@ def a_group_made_anew(rank: int, world: int) -> None:
     for launches in (1, 2):
         second = group_of(list(range(world)))
         fast = summed(first, second)
-        for launch in range(launches):
+        for _ in range(launches):
             assert (fast(torch.ones(4, 5)) == (2 * world + 1) * world).all()
         dist.destroy_process_group(second)
 
