@@ -39,8 +39,7 @@ def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, 
         reason = _probe(node, device, causes, empty) if target else f"tensors on {device} (native: CUDA and CPU)"
         if reason is not None:
             causes[node] = reason
-    for node in other_groups(nodes, causes):
-        causes[node] = "collective of a second process group in a graph"
+    causes.update(other_groups(nodes, causes, device))
     for node in uneven_beside_others(nodes, causes):
         causes[node] = "all_to_all_single with uneven splits beside other collectives"
     _follow(causes, nodes)

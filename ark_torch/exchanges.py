@@ -13,7 +13,8 @@ class Exchange:
     """One exchange of a plan, seen from any of its ranks: all run the same."""
 
     graph: str
-    ranks: int
+    ranks: int  # of the group
+    group: str  # the name of the process group
     op: str  # the op that sends, named by the nodes that it computes
     bytes: int  # that a rank sends to each other one
     parts: bool  # each rank gets another part; else all get the same
@@ -46,7 +47,6 @@ def exchanges_of(stats: dict) -> list[Exchange]:
     return [
         Exchange(
             graph=stats["name"],
-            ranks=stats["ranks"],
             **{key: tuple(value) if isinstance(value, list) else value for key, value in exchange.items()},
         )
         for exchange in stats.get("exchanges", ())

@@ -76,12 +76,17 @@ def waited_for(node: fx.Node) -> fx.Node:
     return source
 
 
-def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.Node]:
-    """Of the collectives without a cause those that are not of the group with the most: a graph's plans have one."""
+def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> dict[fx.Node, str]:
+    """Where the plans of a graph have one group: of the collectives without a cause those that are not of the group
+    with the most, and why. So on GPUs, and beside all-to-alls: ranks may meet on the host before such launches."""
     native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
+    meet = any(is_all_to_all(n) for n in native)
+    if device.type == "cpu" and not meet:
+        return {}
+    where = "in a graph with an all-to-all" if meet else "in a graph on GPUs"
     times = Counter(group_name(n) for n in native)  # of equal numbers the first one counts: alike on all ranks
     most = max(times, key=times.__getitem__, default=None)
-    return [n for n in native if group_name(n) != most]
+    return {n: f"collective of a second process group {where}" for n in native if group_name(n) != most}
 
 
 def has_exchange(nodes: list[fx.Node]) -> bool:

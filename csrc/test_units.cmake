@@ -2,7 +2,7 @@
 # headers' templates. Each stands in a namespace of its own; what a unit's tests include must not disagree. The program
 # of a unit is the test that it is called by: every test is a link to it.
 set(TEST_UNITS verify planner plan tile host)
-set(UNIT_verify test_boxes test_random_ranks test_verify test_verify_exchanges test_verify_flags test_verify_loops
+set(UNIT_verify test_boxes test_random_ranks test_verify test_verify_exchanges test_verify_flags test_verify_groups test_verify_loops
     test_verify_ranks test_verify_records test_verify_structure test_verify_uneven)
 set(UNIT_planner test_box_reuse test_exchanges test_flag_words test_fuse test_joined_boxes test_overlap
     test_prologue_cost test_random_plans test_send_by_batch test_split_heads)

@@ -351,6 +351,7 @@ struct BufferText {
   std::string name;
   int32_t twin = -1;
   int64_t first_word = -1;
+  int32_t group = 0;
 };
 template <>
 struct Fields<BufferText> {
@@ -365,24 +366,31 @@ struct Fields<BufferText> {
                                           field("last_op", &T::last_op),
                                           field("data", &T::data),
                                           field("twin", &T::twin),
-                                          field("first_word", &T::first_word)};
+                                          field("first_word", &T::first_word),
+                                          field("group", &T::group)};
 };
 template <>
 struct Custom<Buffer> {
   static void read(const Value& from, Buffer& to, const Path& path) {
     BufferText t;
     json::read(from, t, path);
-    to = {t.kind,      t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
-          t.first_op,  t.last_op, std::move(t.data.data), std::move(t.name), t.twin,
-          t.first_word};
+    to = {t.kind,       t.index,   t.arena_offset,         t.size_bytes,      t.immutable,
+          t.first_op,   t.last_op, std::move(t.data.data), std::move(t.name), t.twin,
+          t.first_word, t.group};
   }
   static void write(Writer& out, const Buffer& b) {
     json::write(out, BufferText{b.kind, b.index, b.arena_offset, b.size_bytes, b.immutable, b.first_op, b.last_op,
-                                Bytes{b.data}, b.name, b.twin, b.first_word});
+                                Bytes{b.data}, b.name, b.twin, b.first_word, b.group});
   }
   static bool is_default(const Buffer&) { return false; }
 };
 
+template <>
+struct Fields<RankGroup> {
+  using T = RankGroup;
+  static constexpr auto list = std::tuple{field("name", &T::name), field("world", &T::world),
+                                          field("box_bytes", &T::box_bytes), field("first_counter", &T::first_counter)};
+};
 template <>
 struct Fields<FreshTensor> {
   using T = FreshTensor;
@@ -430,6 +438,7 @@ struct Fields<Plan> {
                                           field("world", &Plan::world),
                                           field("splits", &Plan::splits),
                                           field("box_bytes", &Plan::box_bytes),
+                                          field("more_groups", &Plan::more_groups),
                                           field("loop", &Plan::loop)};
   static constexpr std::array retired{std::string_view("layout")};
 };

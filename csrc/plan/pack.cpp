@@ -55,6 +55,8 @@ void append_lists(const Plan& plan, const std::vector<int32_t>& position, bool b
 Packed pack(const Plan& plan, const KernelNumbers& numbers) {
   check<UnsupportedError>(plan.world <= abi::kMostPlanRanks, "plan ", plan.name, ": exchanges between ", plan.world,
                           " ranks, expected at most ", abi::kMostPlanRanks);
+  check<UnsupportedError>(plan.more_groups.empty(), "plan ", plan.name, ": exchanges of ", plan.more_groups.size() + 1,
+                          " groups, expected those of one");
   check(plan.lists.size() <= static_cast<size_t>(plan.num_workers), "plan ", plan.name, ": ", plan.lists.size(),
         " lists for ", plan.num_workers, " workers");
   Packed packed;

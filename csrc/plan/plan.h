@@ -43,6 +43,7 @@ struct Buffer {
   std::string name;
   int32_t twin = -1;        // kBoxOut, kBoxes, kPart, kPartOut
   int64_t first_word = -1;  // kArena: of its element 0 in the flagged words (flag_words.h), or -1
+  int32_t group = 0;        // of a box: whose (Plan::more_groups)
 };
 
 /// The boxes of an exchange lie side by side, by the rank that sends: so many bytes from one to the next.
@@ -110,6 +111,15 @@ struct Loop {
   int32_t arrivals = 0;          // at the border, in an iteration: the workers with a list. 0: the plan is no loop
 };
 
+/// Ranks that a plan exchanges with. A group has boxes, counters and a segment of its own: boxes lie from 0 on, and
+/// counters of its exchanges are those from `first_counter` on, before those of the next group.
+struct RankGroup {
+  std::string name;
+  int32_t world = 1;
+  int64_t box_bytes = 0;  // as in Plan
+  int32_t first_counter = 0;
+};
+
 struct Plan {
   std::string name;
   int32_t num_workers = 132;
@@ -134,8 +144,31 @@ struct Plan {
   std::string splits;  // a letter for each exchange, in the graph's order: of an all-to-all with split sizes 'e'(ven)
                        // or 'u'(neven), as ranks have to choose alike, else '-'
   int64_t box_bytes = 0;  // of all boxes of a rank, without parts; it has them twice, for even and for odd launches
+  std::vector<RankGroup> more_groups;  // groups 1, 2, .. of the plan; those above are of group 0. An op sends in one
   Loop loop;
 };
+
+inline int32_t num_groups(const Plan& plan) {
+  return plan.world == 1 ? 0 : 1 + static_cast<int32_t>(plan.more_groups.size());
+}
+inline RankGroup group_at(const Plan& plan, int32_t group) {
+  return group == 0 ? RankGroup{plan.group, plan.world, plan.box_bytes} : plan.more_groups.at(group - size_t{1});
+}
+inline int32_t world_of(const Plan& plan, int32_t group) {
+  return group == 0 ? plan.world : plan.more_groups.at(group - size_t{1}).world;
+}
+inline int64_t box_bytes_of(const Plan& plan, int32_t group) {
+  return group == 0 ? plan.box_bytes : plan.more_groups.at(group - size_t{1}).box_bytes;
+}
+inline int32_t first_counter_of(const Plan& plan, int32_t group) {
+  return group == 0 ? 0 : plan.more_groups.at(group - size_t{1}).first_counter;
+}
+/// Of a counter of exchanges.
+inline int32_t group_of_counter(const Plan& plan, int64_t counter) {
+  auto group = static_cast<int32_t>(plan.more_groups.size());
+  while (group > 0 && counter < first_counter_of(plan, group)) --group;
+  return group;
+}
 
 /// The record blob and the work lists as the kernel reads them (lists end with kEnd; worker w's begins at
 /// list_begin[w]). Of exchanges: what is sent in the background has lists of its own, at list_begin[num_workers + w].

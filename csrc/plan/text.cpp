@@ -50,6 +50,7 @@ std::string buffer_text(const Buffer& b) {
   if (b.kind == BufferKind::kBoxOut) where = cat(" to rank ", b.index, ", twin of slot ", b.twin);
   if (is_part(b.kind))
     where = cat(b.kind == BufferKind::kPart ? " from rank " : " to rank ", b.index, " of exchange ", b.arena_offset);
+  if (b.group > 0) where += cat(" in group ", b.group);
   return cat(kKinds[static_cast<int>(b.kind)], where, ", ", b.size_bytes, " bytes", b.immutable ? ", immutable" : "",
              b.name.empty() ? "" : "  # ", b.name);
 }
@@ -179,6 +180,9 @@ std::string to_string(const Plan& plan) {
                         " flops, predicted ", plan.predicted_ms, " ms, floor ", plan.floor_ms, " ms\n");
   if (plan.world > 1)
     out += cat("group '", plan.group, "' of ", plan.world, " ranks, boxes of ", plan.box_bytes, " bytes, twice\n");
+  for (const RankGroup& g : plan.more_groups)
+    out += cat("group '", g.name, "' of ", g.world, " ranks, counters from ", g.first_counter, " on, boxes of ",
+               g.box_bytes, " bytes, twice\n");
   if (!plan.loop.carried.empty())
     out += cat("loop: carries slots ", list(plan.loop.carried), ", go in slot ", plan.loop.go_slot, ", border of ",
                plan.loop.arrivals, " workers\n");

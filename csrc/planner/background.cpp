@@ -69,7 +69,7 @@ int64_t sent_element_bytes(const FusedGraph& graph, const FusedOp& op) {
 }
 
 bool may_send_in_background(const FusedGraph& graph, const FusedOp& op) {
-  return !graph.loop.any() && copies_to_boxes(graph, op) &&
+  return !graph.loop.any() && !has_several_groups(graph) && copies_to_boxes(graph, op) &&
          std::ranges::all_of(op.op.operands, [](const abi::Operand& x) {
            return x.vector * size_bytes(static_cast<DType>(x.dtype)) >= kVectorBytes;
          });

@@ -121,16 +121,18 @@ double tile_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& m
 
 /// One of `world` boxes is the rank's own. One op sends all of an exchange (verify/exchanges.cpp).
 double sent_bytes(const FusedGraph& graph, const FusedOp& op) {
-  if (graph.world == 1) return 0;
+  const int32_t group = group_sent_to(graph, op);
+  if (group < 0) return 0;
+  const int32_t world = world_of(graph, group);
   double bytes = 0;
   for (size_t x = 0; x < op.access.size(); ++x) {
     const uint32_t slot = op.op.operands[x].slot;
     if (op.access[x] != Access::kWrite || slot == abi::kNoSlot) continue;
     const Storage& storage = graph.storages[slot];
-    const int64_t boxes = storage.joined_boxes() ? graph.world : 1;
+    const int64_t boxes = storage.joined_boxes() ? world : 1;
     if (storage.exchange >= 0) bytes += static_cast<double>(storage.num_elements / boxes * size_bytes(storage.dtype));
   }
-  return bytes * (graph.world - 1) / graph.world;
+  return bytes * (world - 1) / world;
 }
 
 double link_seconds(const FusedGraph& graph, const FusedOp& op, const Machine& machine) {

@@ -56,7 +56,8 @@ std::map<ExchangeKey, ExchangeReport> exchanges_of(const Plan& plan) {
       ExchangeReport& exchange = found[exchange_of(b)];
       exchange.op = b.first_op, exchange.bytes = b.size_bytes;
       exchange.background = plan.ops[static_cast<size_t>(b.first_op)].record.background != 0;
-      exchange.box_bytes = 2 * plan.world * plan::box_stride(b.size_bytes);
+      exchange.ranks = world_of(plan, b.group), exchange.group = group_at(plan, b.group).name;
+      exchange.box_bytes = 2 * world_of(plan, b.group) * plan::box_stride(b.size_bytes);
     }
   return found;
 }
@@ -72,7 +73,7 @@ void add_uses(const Plan& plan, int32_t op, std::map<ExchangeKey, ExchangeReport
     ExchangeReport& exchange = found[exchange_of(b)];
     if (exchange.readers.empty() || exchange.readers.back() != op) exchange.readers.push_back(op);
     const bool all = b.kind == BufferKind::kBoxes;
-    for (int32_t rank = all ? 0 : b.index; rank < (all ? plan.world : b.index + 1); ++rank)
+    for (int32_t rank = all ? 0 : b.index; rank < (all ? world_of(plan, b.group) : b.index + 1); ++rank)
       if (std::find(exchange.from.begin(), exchange.from.end(), rank) == exchange.from.end())
         exchange.from.push_back(rank);
   }

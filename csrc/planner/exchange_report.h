@@ -1,6 +1,7 @@
 // What a plan's exchanges are, for people: who sends what, who reads it, and what does not have to wait for it.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -8,9 +9,11 @@
 namespace ark::planner {
 
 struct ExchangeReport {
-  int32_t op = -1;               // the one that sends
-  int64_t bytes = 0;             // to each rank, its own one too
-  int64_t box_bytes = 0;         // of the boxes that it writes at this rank, for even and for odd launches
+  int32_t op = -1;        // the one that sends
+  int64_t bytes = 0;      // to each rank, its own one too
+  int64_t box_bytes = 0;  // of the boxes that it writes at this rank, for even and for odd launches
+  int32_t ranks = 0;
+  std::string group;
   bool parts = false;            // each rank gets another value
   bool background = false;       // it goes on beside the workers' tiles
   std::vector<int32_t> from;     // ranks whose boxes some op reads

@@ -58,6 +58,8 @@ void finish(Draft&& draft, const Options& options, plan::Plan& plan) {
   plan.num_counters = draft.num_counters;
   plan.group = std::move(draft.graph.group);
   plan.world = draft.graph.world;
+  for (size_t g = 0; g < plan.more_groups.size(); ++g)
+    plan.more_groups[g].first_counter = draft.graph.more_groups[g].first_counter;
   plan.loop = loop_of(draft.graph.loop, plan);
 }
 

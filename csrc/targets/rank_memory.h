@@ -36,38 +36,52 @@ struct RankMemory {
   std::function<std::string(int rank)> absence{};
   /// Hears why this rank gives up, before the others notice. May be null.
   std::function<void(const std::string& why)> give_up{};
+  std::vector<RankMemory> more_groups{};  // of plan::Plan::more_groups. The own run state is that of group 0
 };
+inline const RankMemory& memory_of(const RankMemory& memory, int32_t group) {
+  return group == 0 ? memory : memory.more_groups.at(static_cast<size_t>(group) - 1);
+}
 
 /// Of the boxes and parts of even launches, or of odd ones.
-inline int64_t box_set_bytes(const plan::Plan& plan, int64_t part_bytes) { return plan.box_bytes + part_bytes; }
+inline int64_t box_set_bytes(const plan::Plan& plan, int64_t part_bytes, int32_t group = 0) {
+  return box_bytes_of(plan, group) + part_bytes;
+}
 
 // A segment: boxes of even launches, boxes of odd launches, run state and counters. Ranks may have different numbers of
-// counters: what others touch, boxes and the counters of exchanges, lies before the rest.
+// counters: what others touch, boxes and the counters of exchanges, lies before the rest. A segment of group 1, 2, ..
+// begins its counters with the group's first one, and only the abort word of its run state is used.
 /// `state_bytes`: of the plan's executable.
-inline size_t rank_segment_bytes(const plan::Plan& plan, size_t state_bytes, int64_t part_bytes = 0) {
+inline size_t rank_segment_bytes(const plan::Plan& plan, size_t state_bytes, int64_t part_bytes = 0,
+                                 int32_t group = 0) {
   constexpr size_t kAlignment = 256;
   return (state_bytes + kAlignment - 1) / kAlignment * kAlignment +
-         2 * static_cast<size_t>(box_set_bytes(plan, part_bytes));
+         2 * static_cast<size_t>(box_set_bytes(plan, part_bytes, group));
 }
-inline std::byte* rank_state(const plan::Plan& plan, std::byte* segment, int64_t part_bytes = 0) {
-  return segment + 2 * static_cast<size_t>(box_set_bytes(plan, part_bytes));
+inline std::byte* rank_state(const plan::Plan& plan, std::byte* segment, int64_t part_bytes = 0, int32_t group = 0) {
+  return segment + 2 * static_cast<size_t>(box_set_bytes(plan, part_bytes, group));
 }
 /// The run state of this rank. Throws UserError where the memory is not there, or of another number of ranks.
 inline std::byte* own_rank_state(const plan::Plan& plan, const RankMemory* memory) {
   check<UserError>(memory != nullptr, "plan '", plan.name, "' has exchanges: a launch needs the memory of ", plan.world,
                    " ranks");
-  const int world = static_cast<int>(memory->segments.size());
-  check<UserError>(world == plan.world && memory->rank >= 0 && memory->rank < world, "plan '", plan.name, "' of ",
-                   plan.world, " ranks: launched as rank ", memory->rank, " of ", world);
+  check<UserError>(memory->more_groups.size() == plan.more_groups.size(), "plan '", plan.name, "' of ",
+                   num_groups(plan), " groups: launched with memory of ", memory->more_groups.size() + 1);
+  for (int32_t group = 0; group < num_groups(plan); ++group) {
+    const RankMemory& one = memory_of(*memory, group);
+    const int world = static_cast<int>(one.segments.size());
+    check<UserError>(world == world_of(plan, group) && one.rank >= 0 && one.rank < world, "plan '", plan.name, "' of ",
+                     world_of(plan, group), " ranks: launched as rank ", one.rank, " of ", world);
+  }
   return rank_state(plan, memory->segments[static_cast<size_t>(memory->rank)], memory->part_bytes);
 }
 
 /// The address of a box in the launch that begins at `epoch`. Launches take turns with two sets of boxes:
 /// who writes a set again has heard, in the launch between, from every rank, which has then read what was there before.
-inline void* box_address(const plan::Plan& plan, const plan::Buffer& box, const RankMemory& memory, uint32_t epoch) {
+inline void* box_address(const plan::Plan& plan, const plan::Buffer& box, const RankMemory& of_plan, uint32_t epoch) {
+  const RankMemory& memory = memory_of(of_plan, box.group);
   const bool out = box.kind == plan::BufferKind::kBoxOut || box.kind == plan::BufferKind::kPartOut;
   std::byte* boxes = memory.segments[static_cast<size_t>(out ? box.index : memory.rank)] +
-                     static_cast<size_t>(box_set_bytes(plan, memory.part_bytes)) * (epoch % 2);
+                     static_cast<size_t>(box_set_bytes(plan, memory.part_bytes, box.group)) * (epoch % 2);
   if (plan::is_part(box.kind)) {
     const auto found = memory.parts.find(box.arena_offset);
     check(found != memory.parts.end(), "plan '", plan.name, "': no places of the parts of exchange ", box.arena_offset);

@@ -242,7 +242,9 @@ def through_aten(rank: int, world: int) -> None:
         return funcol.all_to_all_single(x, receives, splits, dist.group.WORLD) * 2
 
     assert set(fallbacks(in_gloo, x)) == {"collective of a process group that is not ark's"}
-    assert fallbacks(in_two, x) == {"collective of a second process group in a graph": 2}
+    assert fallbacks(in_two, x) == {}
+    both = lambda x: funcol.all_to_all_single(in_two(x.repeat(world, 1)), None, None, second)
+    assert set(fallbacks(both, x)) == {"collective of a second process group in a graph with an all-to-all"}
     beside = lambda x: uneven(funcol.all_reduce(x, "sum", dist.group.WORLD))
     assert fallbacks(uneven, x) == {}
     assert set(fallbacks(beside, x)) == {"all_to_all_single with uneven splits beside other collectives"}

@@ -16,7 +16,7 @@ class BruteRanks {
   explicit BruteRanks(const plan::Plan& plan, int launches = 3) : plan_(plan) {
     for (int launch = 0; launch < launches; ++launch)
       for (size_t op = 0; op < plan.ops.size(); ++op)
-        for (int rank = 0; rank < plan.world; ++rank)
+        for (int rank = 0; rank < num_ranks(); ++rank)
           for (int64_t tile = 0; tile < plan::num_tiles(plan.ops[op].record); ++tile)
             tiles_.push_back({launch, rank, op, tile});
     words_ = tiles_.size() / 64 + 1;
@@ -36,7 +36,7 @@ class BruteRanks {
         const plan::Buffer& b = plan_.buffers[slot];
         if (b.kind == plan::BufferKind::kConstant || !reads(t, slot, write)) return;
         if (last != slot) marks = &memory[place_of(t, slot, box_sets)], last = slot;
-        const int64_t at = byte + begin_of(b, t.rank), end = (at + bytes + 1) / 2;
+        const int64_t at = byte + begin_of(b, coordinate(t.rank, b.group)), end = (at + bytes + 1) / 2;
         if (static_cast<int64_t>(marks->size()) < end) marks->resize(static_cast<size_t>(end));
         const int64_t mark = 2 * static_cast<int64_t>(i) + write;
         for (int64_t unit = at / 2; unit < end; ++unit) {
@@ -75,7 +75,8 @@ class BruteRanks {
   using Counter = std::pair<int, int64_t>;  // rank where it lies, number
   using Set = std::vector<uint64_t>;        // of tiles
 
-  using Place = std::tuple<int, int, int64_t>;  // rank, launch or set of boxes, slot (-1: arena, -2: boxes)
+  using Place =
+      std::tuple<int, int, int64_t>;  // rank, launch or set of boxes, slot (-1: arena, -2, -3, ..: boxes of groups)
 
   Place place_of(const Tile& t, uint32_t slot, int box_sets) const {
     const plan::Buffer& b = plan_.buffers[slot];
@@ -86,13 +87,26 @@ class BruteRanks {
         return {t.rank, t.launch, static_cast<int64_t>(slot)};
       case plan::BufferKind::kBox:
       case plan::BufferKind::kBoxes:
-        return {t.rank, t.launch % box_sets, -2};
+        return {t.rank, t.launch % box_sets, -2 - b.group};
       case plan::BufferKind::kBoxOut:
-        return {b.index, t.launch % box_sets, -2};
+        return {peer(t.rank, b.group, b.index), t.launch % box_sets, -2 - b.group};
       default:
         return {t.rank, 0, static_cast<int64_t>(slot)};
     }
   }
+  /// Groups are the dimensions of a mesh of ranks.
+  int num_ranks() const {
+    int count = 1;
+    for (int g = 0; g < plan::num_groups(plan_); ++g) count *= world_of(plan_, g);
+    return count;
+  }
+  int stride_of(int group) const {
+    int stride = 1;
+    for (int g = 0; g < group; ++g) stride *= world_of(plan_, g);
+    return stride;
+  }
+  int coordinate(int rank, int group) const { return rank / stride_of(group) % world_of(plan_, group); }
+  int peer(int rank, int group, int index) const { return rank + (index - coordinate(rank, group)) * stride_of(group); }
   /// Where a buffer of a rank begins: an out-box at the box for what that rank sends.
   static int64_t begin_of(const plan::Buffer& b, int rank) {
     if (b.kind == plan::BufferKind::kBoxOut) return b.arena_offset + (rank - b.index) * plan::box_stride(b.size_bytes);
@@ -140,9 +154,15 @@ class BruteRanks {
       for (int64_t k : BrutePlan::counters(r.arrive[a], r, t.tile)) {
         const int stride = r.arrive_rank_stride[a];
         if (stride == 0) arrivals_[{t.rank, k}].push_back(static_cast<int64_t>(i));
-        for (int rank = 0; stride != 0 && rank < plan_.world; ++rank)
-          arrivals_[{rank, k + t.rank * stride}].push_back(static_cast<int64_t>(i));
+        const int group = group_of_counter(plan_, r.arrive[a].counter);
+        for (int rank = 0; stride != 0 && rank < world_of(plan_, group); ++rank)
+          arrivals_[{peer(t.rank, group, rank), k + coordinate(t.rank, group) * stride}].push_back(
+              static_cast<int64_t>(i));
       }
+  }
+
+  int ranks_of(const abi::Wait& wait) const {
+    return wait.rank_stride == 0 ? 1 : world_of(plan_, group_of_counter(plan_, wait.counter));
   }
 
   /// Everything before tile i by the launch before and by its waits, as far as the order is known. True when that is more than it was.
@@ -154,7 +174,7 @@ class BruteRanks {
       if (tiles_[a].rank == t.rank && tiles_[a].launch + 1 == t.launch) put_before(i, a);
     for (int w = 0; w < r.num_waits; ++w)
       for (int64_t k : BrutePlan::counters(r.wait[w], r, t.tile))
-        for (int rank = 0; rank < (r.wait[w].rank_stride == 0 ? 1 : plan_.world); ++rank) {
+        for (int rank = 0; rank < ranks_of(r.wait[w]); ++rank) {
           const abi::Wait& wait = r.wait[w];
           const int64_t batch = t.tile / (r.grid[1] * r.grid[2]);
           if (wait.role == static_cast<int>(abi::WaitRole::kSource) && (rank != batch || rank == t.rank)) continue;

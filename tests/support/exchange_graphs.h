@@ -7,6 +7,7 @@ namespace ark::test {
 /// A graph of one rank of `world`; values are contiguous.
 struct ExchangeBuilder : GraphBuilder {
   int world;
+  std::string group = "tensor";
   explicit ExchangeBuilder(int ranks) : world(ranks) {}
 
   const std::vector<Size>& sizes_of(ValueId id) const { return graph.values[static_cast<size_t>(id)].sizes; }
@@ -21,14 +22,14 @@ struct ExchangeBuilder : GraphBuilder {
   std::vector<ValueId> exchange(std::vector<ValueId> sent) {
     std::vector<ValueId> boxes;
     for (int r = 0; r < world; ++r) boxes.push_back(value(type(sent[0]), numbers(sent[0])));
-    node(OpKind::kExchange, std::move(sent), boxes).attrs.group = "tensor";
+    node(OpKind::kExchange, std::move(sent), boxes).attrs.group = group;
     return boxes;
   }
   /// Rows of x for each rank, and how many come from each: the parts that are not empty.
   std::vector<ValueId> uneven(ValueId x, const std::vector<int64_t>& sent, const std::vector<int64_t>& received) {
     std::vector<ValueId> inputs = {pointwise(Opcode::kCast, {full(1)}, DType::kF32, {1})}, outputs, parts;
     ir::Attrs attrs;
-    attrs.group = "tensor", attrs.splits = "uneven";
+    attrs.group = group, attrs.splits = "uneven";
     std::vector<int64_t> sizes = numbers(x);
     int64_t row = 1, begin = 0;
     for (size_t d = 1; d < sizes.size(); ++d) row *= sizes[d];

@@ -346,12 +346,15 @@ void test_refusals() {
   wrong.rank = 2;
   EXPECT_THROW(UserError, executable->launch({.slots = slots, .ranks = &wrong}), "launched as rank 2 of 2");
   ExchangeBuilder b(2);
-  ValueId x = b.input(DType::kF32, {4, 4});
-  ValueId y = b.all_reduce(x), z = b.all_reduce(y);
-  b.graph.nodes.back().attrs.group = "tensor";
-  for (Node& node : b.graph.nodes)
-    if (node.op == OpKind::kExchange) node.attrs.group = node.inputs[0] == x ? "tensor" : "data";
-  EXPECT_THROW(UnsupportedError, plan_of(b.finish({z}, "two groups"), 4), "exchanges of the groups 'tensor'");
+  ValueId y = b.all_reduce(b.input(DType::kF32, {4, 4}));
+  b.group = "data";
+  const plan::Plan of_two = plan_of(b.finish({b.all_reduce(y)}, "two groups"), 4);
+  executable = targets::make_host(of_two, {});
+  slots.assign(of_two.buffers.size(), nullptr);
+  wrong = RankSegments(of_two, 1).of(0);
+  EXPECT_THROW(UserError, executable->launch({.slots = slots, .ranks = &wrong}),
+               "of 2 groups: launched with memory of 1");
+  EXPECT_THROW(UnsupportedError, plan::pack(of_two), "exchanges of 2 groups");
 }
 
 /// As kernels read it: operands that are boxes are marked, the others are not.

@@ -58,10 +58,12 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
   const std::string tag = cat("plan-", made_++);
   std::vector<comm::Term> terms;
   terms.push_back({"where it runs", plan.device < 0 ? "on CPUs" : "on GPUs"});
-  for (planner::RankTerm& term : planner::rank_interface(plan.plan)) terms.push_back({term.name, term.value});
+  for (planner::RankTerm& term : planner::rank_interface(plan.plan, plan.group))
+    terms.push_back({term.name, term.value});
   const std::string what = cat("plan '", plan.plan.name, "' of group ", group.name);
   size_t bytes = 0;  // of the largest segment: what ranks do among themselves takes counters too
-  const RankSays own{targets::rank_segment_bytes(plan.plan, plan.state_bytes), planner::rank_parts(plan.plan)};
+  const RankSays own{targets::rank_segment_bytes(plan.plan, plan.state_bytes, 0, plan.group),
+                     planner::rank_parts(plan.plan)};
   std::vector<std::vector<planner::RankParts>> parts;  // by rank
   for (const std::string& of_rank : comm::agree(store, group, tag, what, terms, encode(own), deadline)) {
     RankSays said = decode(of_rank);
@@ -69,7 +71,7 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
     parts.push_back(std::move(said.parts));
   }
   auto memory = std::make_shared<PlanMemory>();
-  PartLayout layout = place_parts(parts, group.rank, plan.plan.box_bytes, what);
+  PartLayout layout = place_parts(parts, group.rank, box_bytes_of(plan.plan, plan.group), what);
   memory->part_bytes = layout.bytes, memory->parts = std::move(layout.parts);
   bytes += 2 * static_cast<size_t>(layout.bytes);
   const comm::GroupInfo of_plan{group.rank, group.world, cat(group.name, "-", tag)};

@@ -1,5 +1,6 @@
 #include "bindings/distributed/plan_ranks.h"
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "base/check.h"
@@ -25,12 +26,92 @@ GroupPtr find_group(const std::string& name, c10::DeviceType type) {
 
 }  // namespace
 
-void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch) {
-  const std::string& name = plan.plan.group;
-  const GroupPtr group = find_group(name, plan.device < 0 ? c10::DeviceType::CPU : c10::DeviceType::CUDA);
+namespace {
+
+GroupPtr group_of(const RankPlan& plan, int32_t number) {
+  const std::string name = group_at(plan.plan, number).name;
+  GroupPtr group = find_group(name, plan.device < 0 ? c10::DeviceType::CPU : c10::DeviceType::CUDA);
   check<DeviceError>(static_cast<bool>(group), "plan '", plan.plan.name, "' sends between the ranks of process group '",
                      name, "', which is not there (has it been destroyed?) or is not of backend ark");
-  group->run_plan(plan, launch);
+  return group;
+}
+
+/// A launch in the memory of several groups. Ranks meet in one group after the other, in the order of their names, which
+/// is the same on all ranks: so no two wait for each other. A group that is left before the launch begins hears why.
+class LaunchOfGroups {
+ public:
+  LaunchOfGroups(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch)
+      : plan_(plan), launch_(launch), key_(plan.key), groups_(static_cast<size_t>(num_groups(plan.plan))) {
+    views_.resize(groups_.size());
+    for (int32_t g = 0; g < num_groups(plan.plan); ++g) order_.push_back(g);
+    std::ranges::sort(order_, {}, [&](int32_t g) { return group_at(plan.plan, g).name; });
+  }
+
+  void run() {
+    try {
+      check<UnsupportedError>(plan_.device < 0, "plan '", plan_.plan.name, "': exchanges of several groups on a GPU");
+      find_groups();
+      run_from(0);
+    } catch (const std::exception& error) {
+      for (size_t i = 0; i < order_.size() && !launched_; ++i)
+        if (const GroupPtr& group = groups_[static_cast<size_t>(order_[i])]; group && i != refused_)
+          group->fail_plan(error.what());
+      throw;
+    }
+  }
+
+ private:
+  /// Those behind one that is not there as well: they hear of it.
+  void find_groups() {
+    std::exception_ptr missing;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      try {
+        groups_[g] = group_of(plan_, static_cast<int32_t>(g));
+        key_ += cat(' ', groups_[g]->number());  // one that has been made anew has launches of its own
+      } catch (const DeviceError&) {
+        if (!missing) missing = std::current_exception();
+      }
+    }
+    if (missing) std::rethrow_exception(missing);
+  }
+
+  void run_from(size_t place) {
+    if (place == order_.size()) {
+      launched_ = true;
+      targets::RankMemory all = views_[0];
+      all.more_groups.assign(views_.begin() + 1, views_.end());
+      return launch_(all);
+    }
+    const int32_t g = order_[place];
+    const RankPlan of_group{plan_.plan, key_, plan_.state_bytes, plan_.device, plan_.stream, g};
+    bool met = false;
+    try {
+      groups_[static_cast<size_t>(g)]->run_plan(of_group, [&](const targets::RankMemory& view) {
+        met = true;
+        views_[static_cast<size_t>(g)] = view;
+        run_from(place + 1);
+      });
+    } catch (const UserError&) {
+      if (!met) refused_ = place;  // as one group alone: all its ranks see that their plans differ
+      throw;
+    }
+  }
+
+  const RankPlan& plan_;
+  const std::function<void(const targets::RankMemory&)>& launch_;
+  std::string key_;
+  std::vector<GroupPtr> groups_;              // of the plan
+  std::vector<int32_t> order_;                // numbers of groups
+  std::vector<targets::RankMemory> views_;    // per group
+  size_t refused_ = static_cast<size_t>(-1);  // place in the order
+  bool launched_ = false;
+};
+
+}  // namespace
+
+void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch) {
+  if (plan.plan.more_groups.empty()) return group_of(plan, 0)->run_plan(plan, launch);
+  LaunchOfGroups(plan, launch).run();
 }
 
 void fail_group(const std::string& group, const std::string& why) {
@@ -100,11 +181,12 @@ std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
 void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
   const auto use = plans_.use();
   check_open("plan");
-  check<UserError>(plan.plan.world == getSize(), "plan '", plan.plan.name, "' is of ", plan.plan.world,
-                   " ranks, group ", name_, " has ", getSize());
+  check<UserError>(world_of(plan.plan, plan.group) == getSize(), "plan '", plan.plan.name, "' is of ",
+                   world_of(plan.plan, plan.group), " ranks, group ", name_, " has ", getSize());
   channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
   const std::string key = meet_for(plan);
-  const std::shared_ptr<PlanMemory> memory = plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream});
+  const std::shared_ptr<PlanMemory> memory =
+      plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream, plan.group});
   check<UserError>(plan.device == memory->device, "plan '", plan.plan.name, "' of group ", name_,
                    ": its memory is on cuda:", memory->device,
                    " (where the first launch was), got a launch on cuda:", plan.device);

@@ -16,9 +16,10 @@ struct RankPlan {
   size_t state_bytes;      // of its executable
   int device = -1;         // of CUDA, or the host
   void* stream = nullptr;  // cuda
+  int32_t group = 0;       // of the plan's, whose memory it is
 };
 
-/// Calls `launch` with the memory of the plan's ranks; needs no interpreter. Throws UserError where ranks have different
+/// Calls `launch` with the memory of the ranks of all its groups; needs no interpreter. Throws UserError where ranks have different
 /// plans, DeviceError where the group is gone, has failed, or fails.
 void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch);
 

@@ -20,9 +20,19 @@ constexpr std::chrono::seconds kGrace(5);  // for what is under way when a group
 
 }  // namespace
 
+namespace {
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> made{0};
+  return made++;
+}
+
+}  // namespace
+
 ProcessGroupArk::ProcessGroupArk(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  std::chrono::milliseconds timeout, std::string name, GroupSetup setup)
     : c10d::Backend(rank, size),
+      number_(next_number()),
       name_(std::move(name)),
       timeout_(timeout),
       setup_(std::move(setup)),

@@ -85,6 +85,8 @@ class ProcessGroupArk : public c10d::Backend {
   void run_plan(const RankPlan& plan, const PlanLaunch& launch);
   /// This rank will not run a plan that its peers may wait for.
   void fail_plan(const std::string& why);
+  /// Of all groups of this process.
+  uint64_t number() const { return number_; }
 
   /// Null: the group has no CUDA side, or has been destroyed.
   CudaGroup* cuda_group() { return closed_ ? nullptr : cuda_.get(); }
@@ -173,6 +175,7 @@ class ProcessGroupArk : public c10d::Backend {
   void give_up_plans(const std::string& why);
   WorkQueue& queue(std::unique_ptr<WorkQueue>& slot);
 
+  const uint64_t number_;
   std::string name_;
   std::atomic<std::chrono::milliseconds> timeout_;
   GroupSetup setup_;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -90,8 +91,10 @@ class PyGraph {
   }
   /// For graphs with exchanges: this rank does not run what its peers may wait for.
   void fail_ranks(const std::string& why) const {
+    std::set<std::string> groups;
     for (const ir::Node& node : graph_->graph().nodes)
-      if (node.op == ir::OpKind::kExchange) return fail_group(node.attrs.group, why);
+      if (node.op == ir::OpKind::kExchange) groups.insert(node.attrs.group);
+    for (const std::string& group : groups) fail_group(group, why);
   }
   void set_deadline(double milliseconds) {
     check<UserError>(milliseconds > 0, "a deadline of ", milliseconds, " ms");
@@ -131,7 +134,14 @@ class PyGraph {
       result.append(py::dict(py::arg("op") = name(e.op), py::arg("bytes") = e.bytes, py::arg("parts") = e.parts,
                              py::arg("background") = e.background, py::arg("from_ranks") = e.from,
                              py::arg("readers") = names(e.readers), py::arg("meanwhile") = names(e.meanwhile),
-                             py::arg("box_bytes") = e.box_bytes));
+                             py::arg("box_bytes") = e.box_bytes, py::arg("ranks") = e.ranks,
+                             py::arg("group") = e.group));
+    return result;
+  }
+  static py::list describe_groups(const plan::Plan& plan) {
+    py::list result;
+    for (int32_t g = 0; g < plan::num_groups(plan); ++g)
+      result.append(py::make_tuple(group_at(plan, g).name, world_of(plan, g)));
     return result;
   }
   static void describe(const runtime::Instance& instance, py::dict& result) {
@@ -152,7 +162,10 @@ class PyGraph {
     result["num_buffers"] = plan.buffers.size();
     result["arena_bytes"] = plan.arena_bytes;
     result["ranks"] = plan.world;
-    result["box_bytes"] = 2 * plan.box_bytes;  // for even and for odd launches
+    int64_t box_bytes = 0;
+    for (int32_t g = 0; g < plan::num_groups(plan); ++g) box_bytes += 2 * box_bytes_of(plan, g);
+    result["box_bytes"] = box_bytes;  // for even and for odd launches
+    result["groups"] = describe_groups(plan);
     result["exchanges"] = describe_exchanges(plan);
     result["bytes"] = plan.bytes;
     result["flops"] = plan.flops;

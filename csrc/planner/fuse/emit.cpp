@@ -107,8 +107,11 @@ void Emitter::make_storages() {
       } else if (node.op == OpKind::kExchange) {
         result_.storages.back().exchange = exchanges;
         result_.storages.back().source = t.out_index;
+        result_.storages.back().group = number_of_group(result_, node.attrs.group);
       } else if (joins_boxes(node)) {
-        result_.storages.back().exchange = exchange_of[state_.tensor(node.inputs[0]).node];
+        const int exchange = state_.tensor(node.inputs[0]).node;
+        result_.storages.back().exchange = exchange_of[exchange];
+        result_.storages.back().group = number_of_group(result_, state_.node(exchange).attrs.group);
       }
       state_.places[static_cast<size_t>(v)] = {id, t.strides, 0};
     }

@@ -96,21 +96,41 @@ void force(State& state) {
 
 namespace {
 
-/// A plan belongs to one group of ranks.
-void note_group(const ir::Graph& graph, FusedGraph& result) {
+/// Groups in the order in which they come first.
+void note_groups(const ir::Graph& graph, FusedGraph& result) {
   for (const Node& node : graph.nodes) {
     if (node.op != OpKind::kExchange) continue;
     const auto world = static_cast<int32_t>(ir::num_ranks(node));
-    check<UnsupportedError>(result.world == 1 || (result.world == world && result.group == node.attrs.group),
-                            "exchanges of the groups '", result.group, "' (", result.world, " ranks) and '",
-                            node.attrs.group, "' (", world, " ranks) in one graph");
-    result.group = node.attrs.group;
-    result.world = world;
+    if (result.world == 1) result.group = node.attrs.group, result.world = world;
+    const int32_t known = number_of_group(result, node.attrs.group);
+    if (known < 0) result.more_groups.push_back({.name = node.attrs.group, .world = world});
+    check<UnsupportedError>(known < 0 || world_of(result, known) == world, "exchanges of group '", node.attrs.group,
+                            "' between ", known < 0 ? 0 : world_of(result, known), " and between ", world, " ranks");
     result.splits += node.attrs.splits.empty() ? '-' : node.attrs.splits[0];
   }
+  const bool alike = result.splits.find_first_not_of('-') == std::string::npos;  // else ranks meet, of a group
+  check<UnsupportedError>(alike || result.more_groups.empty(), "all-to-alls with split sizes in a graph with ",
+                          result.more_groups.size() + 1, " groups");
 }
 
 }  // namespace
+
+int32_t number_of_group(const FusedGraph& graph, const std::string& name) {
+  if (graph.group == name) return 0;
+  for (size_t i = 0; i < graph.more_groups.size(); ++i)
+    if (graph.more_groups[i].name == name) return static_cast<int32_t>(i) + 1;
+  return -1;
+}
+
+int32_t group_sent_to(const FusedGraph& graph, const FusedOp& op) {
+  if (graph.world == 1) return -1;
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] == Access::kWrite && slot != abi::kNoSlot && graph.storages[slot].exchange >= 0)
+      return graph.storages[slot].group;
+  }
+  return -1;
+}
 
 int64_t product(const std::vector<int64_t>& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
@@ -187,7 +207,7 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
     keep_sums(state);
     choose_stored(state);
     FusedGraph result;
-    note_group(state.graph, result);
+    note_groups(state.graph, result);
     std::vector<int> missing = emit(state, result);
     if (missing.empty()) return result;
     std::sort(missing.begin(), missing.end());

@@ -28,6 +28,7 @@ struct Storage {
   bool returned = false;   // must be a fresh tensor of the caller's
   int32_t exchange = -1;   // this is a box of that exchange (a number of its own), or -1,
   int32_t source = -1;     // of what rank `source` sends; kAllRanks: all its boxes, side by side in the ranks' order
+  int32_t group = 0;       // of the exchange
   int32_t part = -1;       // this is a part that is sent to rank `source`, or comes from it, in that uneven exchange
   std::string name;
 
@@ -53,9 +54,10 @@ struct FusedGraph {
   std::vector<plan::FreshTensor> fresh;
   std::vector<StorageId> fresh_storage;  // parallel to `fresh`
   std::vector<plan::Output> outputs;
-  std::string group;   // of the exchanges
-  std::string splits;  // as in plan::Plan
-  int32_t world = 1;   // its ranks; 1: no exchanges
+  std::string group;                         // of the exchanges
+  std::string splits;                        // as in plan::Plan
+  int32_t world = 1;                         // its ranks; 1: no exchanges
+  std::vector<plan::RankGroup> more_groups;  // names and ranks, as in plan::Plan
   ir::Loop loop;
 };
 
@@ -63,20 +65,27 @@ struct FusedGraph {
 /// ops of their own, over a box, which arrive on one counter whoever reads; boxes are not taken over.
 inline bool has_uneven(const FusedGraph& graph) { return graph.splits.find('u') != std::string::npos; }
 
-/// Does the op send something to other ranks?
-inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) {
-  if (graph.world == 1) return false;
-  for (size_t x = 0; x < op.access.size(); ++x) {
-    const uint32_t slot = op.op.operands[x].slot;
-    if (op.access[x] == Access::kWrite && slot != abi::kNoSlot && graph.storages[slot].exchange >= 0) return true;
-  }
-  return false;
+/// Ways to send that know of one group are not taken then.
+inline bool has_several_groups(const FusedGraph& graph) { return !graph.more_groups.empty(); }
+inline int32_t num_groups(const FusedGraph& graph) {
+  return graph.world == 1 ? 0 : 1 + static_cast<int32_t>(graph.more_groups.size());
 }
+inline int32_t world_of(const FusedGraph& graph, int32_t group) {
+  return group == 0 ? graph.world : graph.more_groups.at(group - size_t{1}).world;
+}
+
+/// -1: none.
+int32_t number_of_group(const FusedGraph& graph, const std::string& name);
+/// The group to whose ranks the op sends something, or -1.
+int32_t group_sent_to(const FusedGraph& graph, const FusedOp& op);
+
+/// Does the op send something to other ranks?
+inline bool is_exchange(const FusedGraph& graph, const FusedOp& op) { return group_sent_to(graph, op) >= 0; }
 
 /// A product that sends each batch to another rank (tile/send_by_batch.h).
 inline bool sends_by_batch(const FusedGraph& graph, const FusedOp& op) {
   return plan::kind_of(op.op.record).order == plan::Order::kGroupsOfM &&
-         op.op.record.params.matmul.batch == graph.world && is_exchange(graph, op);
+         op.op.record.params.matmul.batch == graph.world && !has_several_groups(graph) && is_exchange(graph, op);
 }
 
 /// Of a program among these, to which it is added where no equal one is there.

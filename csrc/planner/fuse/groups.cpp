@@ -219,6 +219,7 @@ void Grouper::exchange(int i) {
   const Node& node = state_.node(i);
   const int g = add_group(GroupKind::kPointwise, -1);
   set_pointwise_domain(g, node.outputs[0]);
+  group(g).sends_to = node.attrs.group;
   for (ir::ValueId box : node.outputs) {
     if (is_received_part(state_, box)) {
       own(box, g);
@@ -237,11 +238,13 @@ bool Grouper::push_along(int i) {
   const Node& node = state_.node(i);
   const int x = node.inputs[0], g = state_.group(x);
   if (node.inputs.size() > 1 || uneven_ || g < 0 || is_opaque(group(g).kind)) return false;
+  if (!group(g).sends_to.empty() && group(g).sends_to != node.attrs.group) return false;
   const std::optional<Coords> place = place_of(x);
   const bool alone = std::any_of(node.outputs.begin(), node.outputs.end(),
                                  [&](ir::ValueId box) { return state_.no_claim[static_cast<size_t>(box)]; });
   const int reg = !alone && place ? try_value(x, g, *place) : -1;
   if (reg < 0 || !fits(reg, *place, g)) return false;
+  group(g).sends_to = node.attrs.group;
   for (ir::ValueId box : node.outputs) {
     own(box, g);
     state_.place[static_cast<size_t>(box)] = place;

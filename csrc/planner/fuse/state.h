@@ -80,6 +80,7 @@ struct Group {
   bool simple = false;           // matmul: kMatmulSimple or kMatmulFloat
   std::vector<std::pair<uint32_t, int64_t>> components;  // matmuls (bits of anchors) whose values meet; pair distance
   std::vector<int> index_stores;                         // index store nodes that the group's op runs along
+  std::string sends_to;                                  // process group to whose ranks it sends; an op has one
 };
 
 struct State {

@@ -36,7 +36,7 @@ class Sharing {
   }
 
   std::vector<Share> run() {
-    if (graph_.world == 1) return std::move(shares_);
+    if (graph_.world == 1 || has_several_groups(graph_)) return std::move(shares_);
     for (int i = 0; i < num_ops(); ++i) {
       if (num_tiles(record(i)) == 0 || !is_exchange(graph_, op(i))) continue;
       const bool copies = background_ && may_send_in_background(graph_, op(i));

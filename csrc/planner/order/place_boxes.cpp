@@ -11,6 +11,7 @@ namespace {
 
 struct Exchange {
   int sender = -1;
+  int32_t group = 0;
   int64_t bytes = 0;       // of its boxes, from all ranks
   std::vector<int> users;  // ops that touch them, the sender among them
   std::vector<StorageId> storages;
@@ -19,7 +20,7 @@ struct Exchange {
 /// From one box of the storage's exchange to the next.
 int64_t box_bytes(const FusedGraph& graph, const Storage& storage) {
   const int64_t bytes = storage.num_elements * size_bytes(storage.dtype);
-  return storage.joined_boxes() ? bytes / graph.world : plan::box_stride(bytes);
+  return storage.joined_boxes() ? bytes / world_of(graph, storage.group) : plan::box_stride(bytes);
 }
 
 /// In the order in which they are sent.
@@ -32,7 +33,8 @@ std::vector<Exchange> exchanges_of(const FusedGraph& graph) {
     check(!uses[s].writers.empty(), "box '", storage.name, "' is read but never written");
     Exchange& exchange = found[{uses[s].writers.front(), storage.exchange}];
     exchange.sender = uses[s].writers.front();
-    exchange.bytes = box_bytes(graph, storage) * graph.world;
+    exchange.group = storage.group;
+    exchange.bytes = box_bytes(graph, storage) * world_of(graph, storage.group);
     exchange.users.insert(exchange.users.end(), uses[s].ops.begin(), uses[s].ops.end());
     exchange.storages.push_back(s);
   }
@@ -75,7 +77,8 @@ class BoxPlacer {
         sync_(sync),
         exchanges_(exchanges_of(draft.graph)),
         finished_(num_ops()),
-        heard_(num_ops()) {
+        heard_(num_ops()),
+        size_(static_cast<size_t>(num_groups(draft.graph)), 0) {
     for (const FusedOp& op : draft.graph.ops) sends_.push_back(is_exchange(draft.graph, op));
     derive_from(0);
   }
@@ -88,13 +91,14 @@ class BoxPlacer {
       region.tenants.push_back(e);
       for (StorageId s : exchanges_[e].storages) places.begin[s] = region.begin;
     }
-    places.size = size_;
+    places.size = std::move(size_);
     return places;
   }
 
  private:
   /// Boxes of one exchange after the other.
   struct Region {
+    int32_t group = 0;
     int64_t begin = 0, bytes = 0;
     std::vector<size_t> tenants;
   };
@@ -112,7 +116,7 @@ class BoxPlacer {
     std::vector<Region*> large;
     const bool reuse = options_.reuse_memory && !has_uneven(draft_.graph);
     for (Region& region : regions_)
-      if (region.bytes >= now.bytes && reuse) large.push_back(&region);
+      if (region.group == now.group && region.bytes >= now.bytes && reuse) large.push_back(&region);
     std::stable_sort(large.begin(), large.end(), [](Region* a, Region* b) { return a->bytes < b->bytes; });
     for (Region* region : large)
       if (all_free(*region, now)) return *region;
@@ -120,8 +124,9 @@ class BoxPlacer {
     if (now.bytes >= kWorthWaiting)
       for (Region* region : large)
         if (set_free(*region, now)) return *region;
-    regions_.push_back({size_, now.bytes, {}});
-    size_ += now.bytes;
+    int64_t& size = size_[static_cast<size_t>(now.group)];
+    regions_.push_back({now.group, size, now.bytes, {}});
+    size += now.bytes;
     return regions_.back();
   }
 
@@ -129,10 +134,10 @@ class BoxPlacer {
     return std::all_of(region.tenants.rbegin(), region.tenants.rend(),
                        [&](size_t old) { return free_for(exchanges_[old], now); });
   }
-  /// Every rank sends some exchange after it is done with `old`, and `now` is sent after that has come from all.
+  /// Every rank of the group sends some exchange in it after it is done with `old`, and `now` is sent after that has come from all.
   bool free_for(const Exchange& old, const Exchange& now) const {
     return std::any_of(exchanges_.begin(), exchanges_.end(), [&](const Exchange& between) {
-      return between.sender > old.sender && between.sender < now.sender &&
+      return between.group == now.group && between.sender > old.sender && between.sender < now.sender &&
              heard_.before[now.sender].has(between.sender) && open_users(old, between).empty();
     });
   }
@@ -147,10 +152,11 @@ class BoxPlacer {
   bool set_free(const Region& region, const Exchange& now) {
     const Exchange& old = exchanges_[region.tenants.back()];
     for (auto between = exchanges_.rbegin(); between != exchanges_.rend(); ++between) {
+      if (between->group != now.group) continue;
       if (between->sender >= now.sender || !heard_.before[now.sender].has(between->sender)) continue;
       if (between->sender <= old.sender) break;
       const std::vector<int> open = last_of(open_users(old, *between));
-      if (!cheap(open, between->sender)) continue;
+      if (!cheap(open, between->sender, now.group)) continue;
       for (int op : open) check(add_full_wait(draft_, sync_, between->sender, op), "no room for a wait on op ", op);
       derive_from(between->sender);
       return all_free(region, now);
@@ -165,20 +171,20 @@ class BoxPlacer {
         last.push_back(*op);
     return last;
   }
-  bool cheap(const std::vector<int>& waits, int op) const {
+  bool cheap(const std::vector<int>& waits, int op, int32_t group) const {
     const auto record = [&](int i) -> const abi::OpRecord& { return draft_.graph.ops[i].op.record; };
     if (record(op).num_waits + static_cast<int>(waits.size()) > abi::kMaxWaits) return false;
     return std::all_of(waits.begin(), waits.end(), [&](int i) {
-      if (num_tiles(record(i)) == 0 || !over_long_before(i, op)) return false;
+      if (num_tiles(record(i)) == 0 || !over_long_before(i, op, group)) return false;
       // Counters of exchanges have their numbers already, the same on all ranks.
       return sync_.whole_counter[i] >= 0 || (!sends_[i] && record(i).num_arrivals < abi::kMaxArrivals);
     });
   }
 
-  /// Another exchange lies in between. The schedule's clock is not asked: it may differ over ranks, places may not.
-  bool over_long_before(int user, int op) const {
+  /// Another exchange of the group lies in between. The schedule's clock is not asked: it may differ over ranks, places may not.
+  bool over_long_before(int user, int op, int32_t group) const {
     return std::any_of(exchanges_.begin(), exchanges_.end(), [&](const Exchange& e) {
-      return e.sender > user && e.sender < op && heard_.before[op].has(e.sender);
+      return e.group == group && e.sender > user && e.sender < op && heard_.before[op].has(e.sender);
     });
   }
 
@@ -190,13 +196,13 @@ class BoxPlacer {
   Finished finished_;
   Heard heard_;
   std::vector<Region> regions_;
-  int64_t size_ = 0;
+  std::vector<int64_t> size_;  // per group
 };
 
 }  // namespace
 
 BoxPlaces place_boxes(Draft& draft, const Options& options, Sync& sync) {
-  if (draft.graph.world == 1) return {std::vector<int64_t>(draft.graph.storages.size(), -1), 0};
+  if (draft.graph.world == 1) return {std::vector<int64_t>(draft.graph.storages.size(), -1)};
   return BoxPlacer(draft, options, sync).run();
 }
 

@@ -13,8 +13,8 @@
 namespace ark::planner {
 
 struct BoxPlaces {
-  std::vector<int64_t> begin;  // per storage: of the boxes of its exchange; -1: it is no box
-  int64_t size = 0;            // of all boxes
+  std::vector<int64_t> begin;  // per storage: of the boxes of its exchange, among those of its group; -1: it is no box
+  std::vector<int64_t> size = {0};  // per group: of all boxes
 };
 
 /// May add waits and arrivals. Slots of operands must still be storages.

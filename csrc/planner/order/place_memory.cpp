@@ -145,7 +145,9 @@ bool Arena::have_room(int writer, const std::vector<int>& waits) const {
   const auto record = [&](int op) -> const abi::OpRecord& { return draft_.graph.ops[op].op.record; };
   if (record(writer).num_waits + static_cast<int>(waits.size()) > abi::kMaxWaits) return false;
   return std::all_of(waits.begin(), waits.end(), [&](int op) {
-    return sync_.whole_counter[op] >= 0 || record(op).num_arrivals < abi::kMaxArrivals;
+    if (sync_.whole_counter[op] >= 0) return true;
+    const bool sends = has_several_groups(draft_.graph) && is_exchange(draft_.graph, draft_.graph.ops[op]);
+    return !sends && record(op).num_arrivals < abi::kMaxArrivals;  // counters of a group lie together
   });
 }
 
@@ -217,7 +219,7 @@ void Arena::move_in(const Tenant& added) {
 /// Of joined boxes the operand goes to one: out-boxes are every second slot.
 int32_t slot_of_rank(const FusedGraph& graph, const Storage& storage, abi::Operand& operand) {
   if (!storage.joined_boxes()) return 0;
-  const int64_t box = storage.num_elements / graph.world;
+  const int64_t box = storage.num_elements / world_of(graph, storage.group);
   const auto rank = static_cast<int32_t>(operand.offset / box);
   operand.offset %= box;
   return 2 * rank;
@@ -286,11 +288,11 @@ int32_t add_box(plan::Plan& plan, int32_t slot, int64_t begin, int32_t source) {
 }
 
 /// Joined boxes: one slot for all of them, which are read; out-boxes are the slots `first` + 2 * rank.
-int32_t add_joined(plan::Plan& plan, int32_t slot, int64_t begin) {
+int32_t add_joined(plan::Plan& plan, int32_t slot, int64_t begin, int32_t world) {
   plan::Buffer box = plan.buffers[static_cast<size_t>(slot)];
-  box.size_bytes /= plan.world;
+  box.size_bytes /= world;
   const auto first = static_cast<int32_t>(plan.buffers.size());
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
+  for (int32_t rank = 0; rank < world; ++rank) {
     plan.buffers.push_back(box);
     add_box(plan, static_cast<int32_t>(plan.buffers.size()) - 1, begin, rank);
   }
@@ -308,13 +310,17 @@ std::vector<int32_t> add_boxes(const FusedGraph& graph, const BoxPlaces& places,
   std::vector<int32_t> out_slot_of(graph.storages.size(), -1);
   plan.world = graph.world;
   plan.splits = graph.splits;
+  plan.more_groups = graph.more_groups;
   for (size_t s = 0; s < graph.storages.size(); ++s) {
     if (places.begin[s] < 0) continue;
     const Storage& storage = graph.storages[s];
-    out_slot_of[s] = storage.joined_boxes() ? add_joined(plan, slot_of[s], places.begin[s])
-                                            : add_box(plan, slot_of[s], places.begin[s], storage.source);
+    plan.buffers[static_cast<size_t>(slot_of[s])].group = storage.group;
+    out_slot_of[s] = storage.joined_boxes()
+                         ? add_joined(plan, slot_of[s], places.begin[s], world_of(graph, storage.group))
+                         : add_box(plan, slot_of[s], places.begin[s], storage.source);
   }
-  plan.box_bytes = places.size;
+  plan.box_bytes = places.size[0];
+  for (size_t g = 0; g < plan.more_groups.size(); ++g) plan.more_groups[g].box_bytes = places.size[g + 1];
   return out_slot_of;
 }
 

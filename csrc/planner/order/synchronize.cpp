@@ -42,7 +42,7 @@ Need Synchronizer::need_of(const Dependence& dep) const {
   need.own = footprint(ops_[dep.before].op, draft_.graph.programs, dep.before_operand, storage);
   need.reads = footprint(op.op, draft_.graph.programs, dep.operand, storage);
   if (storage.joined_boxes()) {
-    const int64_t box = storage.num_elements / draft_.graph.world;
+    const int64_t box = storage.num_elements / world_of(draft_.graph, storage.group);
     need.own = within_box(need.own, box, record(dep.before));
     need.reads = within_box(need.reads, box, op.op.record);
   }
@@ -153,9 +153,9 @@ Sync Synchronizer::write() {
     for (const Candidate& c : kept) used[c.before][c.fine] = true;
   }
   draft_.num_counters = 0;
-  for (const FusedOp& op : ops_) exchanges_.push_back(is_exchange(draft_.graph, op));
+  for (const FusedOp& op : ops_) exchanges_.push_back(group_sent_to(draft_.graph, op));
   for (int i = 0; i < num_ops() && has_uneven(draft_.graph); ++i) {
-    if (!exchanges_[i]) continue;
+    if (exchanges_[i] < 0) continue;
     used[i][0] = true;  // others may wait where this rank does not
     if (!groups_[i].whole) groups_[i].whole = whole_group(record(i));
   }
@@ -164,9 +164,9 @@ Sync Synchronizer::write() {
     r.num_arrivals = 0;
     auto assign = [&](std::optional<CounterGroup>& group) {
       group->counter = draft_.num_counters;
-      draft_.num_counters += group->num_blocks * (exchanges_[i] ? draft_.graph.world : 1);
+      draft_.num_counters += group->num_blocks * (exchanges_[i] >= 0 ? world_of(draft_.graph, exchanges_[i]) : 1);
       group->arrive.counter = static_cast<uint32_t>(group->counter);
-      r.arrive_rank_stride[r.num_arrivals] = exchanges_[i] ? group->num_blocks : 0;
+      r.arrive_rank_stride[r.num_arrivals] = exchanges_[i] >= 0 ? group->num_blocks : 0;
       r.arrive[r.num_arrivals++] = group->arrive;
     };
     if (used[i][1]) assign(groups_[i].fine);
@@ -176,9 +176,13 @@ Sync Synchronizer::write() {
     }
   };
   // Other ranks arrive on the counters of exchanges: these come first, whatever else a rank counts.
-  for (const bool of_exchanges : {true, false})
+  for (int32_t group = 0; group < num_groups(draft_.graph); ++group) {
+    if (group > 0) draft_.graph.more_groups[static_cast<size_t>(group) - 1].first_counter = draft_.num_counters;
     for (int i = 0; i < num_ops(); ++i)
-      if (exchanges_[i] == of_exchanges) number(i);
+      if (exchanges_[i] == group) number(i);
+  }
+  for (int i = 0; i < num_ops(); ++i)
+    if (exchanges_[i] < 0) number(i);
   for (int i = 0; i < num_ops(); ++i) {
     abi::OpRecord& r = ops_[i].op.record;
     r.num_waits = 0;
@@ -188,7 +192,7 @@ Sync Synchronizer::write() {
       wait = c.wait;
       const CounterGroup& group = *(c.fine ? groups_[c.before].fine : groups_[c.before].whole);
       wait.counter = static_cast<uint32_t>(group.counter);
-      wait.rank_stride = exchanges_[c.before] ? group.num_blocks : 0;
+      wait.rank_stride = exchanges_[c.before] >= 0 ? group.num_blocks : 0;
       sync.sources[i].push_back(c.source());
     }
   }
@@ -227,16 +231,17 @@ void insert_join(FusedGraph& graph, int op, const std::vector<int>& gathered) {
 }
 
 /// A launch of a rank must not end before the others have begun it (two sets of boxes would not be enough). Who reads a
-/// box waits for that; where nobody does, an empty op at the end.
-void await_exchange(FusedGraph& graph) {
+/// box waits for that; where nobody does, an empty op at the end. Ranks of each group.
+void await_exchange(FusedGraph& graph, int32_t group) {
   int last = -1;
   for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) {
     const FusedOp& op = graph.ops[i];
-    if (is_exchange(graph, op)) last = i;
+    if (group_sent_to(graph, op) == group) last = i;
     for (size_t x = 0; x < op.access.size(); ++x) {
       const uint32_t slot = op.op.operands[x].slot;
       if (slot == abi::kNoSlot || op.access[x] != Access::kRead) continue;
-      if (graph.storages[slot].exchange >= 0 || graph.storages[slot].part >= 0) return;
+      const Storage& storage = graph.storages[slot];
+      if ((storage.exchange >= 0 || storage.part >= 0) && storage.group == group) return;
     }
   }
   if (last >= 0) graph.ops.push_back(join_of(graph, {last}));
@@ -258,7 +263,7 @@ void Finished::derive(int op, const std::vector<WaitSource>& sources) {
 }
 
 Sync synchronize(Draft& draft, const Options& options) {
-  await_exchange(draft.graph);
+  for (int32_t group = 0; group < num_groups(draft.graph); ++group) await_exchange(draft.graph, group);
   for (;;) {
     Synchronizer pass(draft, options);
     Sync sync = pass.run();
@@ -275,11 +280,12 @@ bool add_full_wait(Draft& draft, Sync& sync, int op, int before) {
   abi::OpRecord& writer = draft.graph.ops[before].op.record;
   if (reader.num_waits == abi::kMaxWaits || num_tiles(writer) == 0) return false;
   CounterGroup group = whole_group(writer);
-  const bool exchange = is_exchange(draft.graph, draft.graph.ops[before]);
+  const int32_t sent_to = group_sent_to(draft.graph, draft.graph.ops[before]);
+  const bool exchange = sent_to >= 0;
   if (sync.whole_counter[before] < 0) {
-    if (writer.num_arrivals == abi::kMaxArrivals) return false;
+    if (writer.num_arrivals == abi::kMaxArrivals || (exchange && has_several_groups(draft.graph))) return false;
     sync.whole_counter[before] = draft.num_counters;
-    draft.num_counters += exchange ? draft.graph.world : 1;
+    draft.num_counters += exchange ? world_of(draft.graph, sent_to) : 1;
     writer.arrive_rank_stride[writer.num_arrivals] = exchange;
     writer.arrive[writer.num_arrivals] = group.arrive;
     writer.arrive[writer.num_arrivals++].counter = static_cast<uint32_t>(sync.whole_counter[before]);

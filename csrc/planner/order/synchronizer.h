@@ -80,7 +80,7 @@ class Synchronizer {
   std::vector<Groups> groups_;
   CounterMemo memo_;
   std::vector<std::vector<Candidate>> kept_;
-  std::vector<bool> exchanges_;  // per op: every rank counts what it has sent
+  std::vector<int32_t> exchanges_;  // per op: the group whose ranks count what it has sent, or -1
   Finished finished_;
   std::map<std::pair<int, int>, std::vector<Interval>>
       cover_;  // (op, group's owner) -> blocks finished before each tile

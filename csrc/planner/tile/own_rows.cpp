@@ -58,6 +58,7 @@ void read_own_rows(FusedGraph& graph, size_t index) {
   const size_t bytes = sizeof(abi::OpRecord) + (op.op.operands.size() + 1) * sizeof(abi::Operand);
   if (op.op.record.kind != abi::TaskKind::kMatmulTile || p.first_operand != X::kCount || bytes > abi::kMaxRecordBytes)
     return;
+  if (has_several_groups(graph)) return;
   const std::optional<size_t> sender = sender_of(graph, a.slot, index);
   const abi::Operand* const source = sender ? copied_to(graph, graph.ops[*sender], a.slot) : nullptr;
   if (source == nullptr || source->dtype != a.dtype || graph.storages[source->slot].exchange >= 0) return;

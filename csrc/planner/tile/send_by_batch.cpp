@@ -159,7 +159,7 @@ void erase_op(FusedGraph& graph, size_t op) {
 
 void send_by_batch(FusedGraph& graph, const Options& options) {
   if (has_uneven(graph)) return;
-  if (graph.world == 1) return;
+  if (graph.world == 1 || has_several_groups(graph)) return;
   for (size_t i = 0; i < graph.ops.size();) {
     Send send;
     const int64_t maker = is_send(graph, i, send) ? maker_of(graph, send) : -1;

@@ -11,7 +11,7 @@ using X = abi::MatmulOperand;
 /// Rows of operand a that one rank has sent; 0: it is something else.
 int64_t rows_of_box(const FusedGraph& graph, const FusedOp& op) {
   const abi::OpRecord& record = op.op.record;
-  if (plan::kind_of(record).order != plan::Order::kGroupsOfM || graph.world == 1) return 0;
+  if (plan::kind_of(record).order != plan::Order::kGroupsOfM || graph.world == 1 || has_several_groups(graph)) return 0;
   const abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand& a = op.op.operands[X::kA];
   const Storage& storage = graph.storages[a.slot];

@@ -16,7 +16,8 @@ class BackgroundCheck {
 
   void run() const {
     const abi::ProgramParams& p = op_.record.params.program;
-    need(plan_.world > 1 && plan_.loop.carried.empty(), "of a plan with exchanges that is no loop");
+    need(plan_.world > 1 && plan_.more_groups.empty() && plan_.loop.carried.empty(),
+         "of a plan with exchanges that is no loop");
     need(op_.record.kind == abi::TaskKind::kPointwise && p.num_dims == 1 && p.first_operand == 0,
          "a pointwise op of one dimension");
     need(!op_.flags.any(), "without flags");

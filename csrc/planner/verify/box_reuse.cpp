@@ -1,6 +1,7 @@
 #include "planner/verify/box_reuse.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "planner/verify/checks.h"
@@ -15,7 +16,7 @@ using plan::BufferKind;
 using plan::Plan;
 
 struct Exchange {
-  int32_t sender = -1;
+  int32_t sender = -1, group = 0;
   int64_t begin = 0, end = 0;
   std::vector<int32_t> users;  // ops that touch its boxes
 };
@@ -26,8 +27,8 @@ std::vector<Exchange> exchanges_of(const Plan& plan) {
   for (const Buffer& b : plan.buffers) {
     if (b.kind != BufferKind::kBox) continue;
     Exchange& exchange = found[key(b)];
-    exchange.sender = b.first_op, exchange.begin = box_begin(b);
-    exchange.end = exchange.begin + plan::box_stride(b.size_bytes) * plan.world;
+    exchange.sender = b.first_op, exchange.group = b.group, exchange.begin = box_begin(b);
+    exchange.end = exchange.begin + plan::box_stride(b.size_bytes) * world_of(plan, b.group);
   }
   for (size_t op = 0; op < plan.ops.size(); ++op)
     for (const abi::Operand& x : plan.ops[op].operands) {
@@ -41,11 +42,11 @@ std::vector<Exchange> exchanges_of(const Plan& plan) {
 }
 
 bool some_share(const std::vector<Exchange>& exchanges) {
-  std::vector<std::pair<int64_t, int64_t>> places;
-  for (const Exchange& e : exchanges) places.emplace_back(e.begin, e.end);
+  std::vector<std::array<int64_t, 3>> places;
+  for (const Exchange& e : exchanges) places.push_back({e.group, e.begin, e.end});
   std::sort(places.begin(), places.end());
   for (size_t i = 1; i < places.size(); ++i)
-    if (places[i].first < places[i - 1].second) return true;
+    if (places[i][0] == places[i - 1][0] && places[i][1] < places[i - 1][2]) return true;
   return false;
 }
 
@@ -171,9 +172,10 @@ std::vector<BoxReuse> box_reuses(const Plan& plan) {
   for (size_t later = 0; later < exchanges.size(); ++later)
     for (size_t earlier = 0; earlier < later; ++earlier) {
       const Exchange &old = exchanges[earlier], &now = exchanges[later];
-      if (old.end <= now.begin || now.end <= old.begin) continue;
-      const auto between = std::find_if(exchanges.begin(), exchanges.end(),
-                                        [&](const Exchange& e) { return is_witness(old, now, e.sender); });
+      if (old.group != now.group || old.end <= now.begin || now.end <= old.begin) continue;
+      const auto between = std::find_if(exchanges.begin(), exchanges.end(), [&](const Exchange& e) {
+        return e.group == now.group && is_witness(old, now, e.sender);
+      });
       reuses.push_back({old.sender, now.sender, between == exchanges.end() ? -1 : between->sender});
     }
   return reuses;

@@ -28,13 +28,18 @@ bool same(const Box& a, const Box& b) {
                     [](const Box::Dim& x, const Box::Dim& y) { return x.count == y.count && x.stride == y.stride; });
 }
 
+int32_t group_world(const Plan& plan, const plan::Op& op, const std::vector<int>& operands) {
+  return world_of(plan, buffer_of(plan, op.operands[static_cast<size_t>(operands[0])].slot).group);
+}
+
 /// A product has a batch for each rank, and only its tiles write the box there: those that write this rank's boxes are
 /// tiles of one batch, whichever rank it is, and all batches write alike.
 bool goes_by_batch(const Plan& plan, const plan::Op& op, const std::vector<OperandUse>& uses,
                    const std::vector<int>& operands) {
   using enum abi::TaskKind;
   const abi::TaskKind kind = op.record.kind;
-  return (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) && op.record.grid[0] == plan.world &&
+  return (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) &&
+         op.record.grid[0] == group_world(plan, op, operands) &&
          std::all_of(operands.begin(), operands.end(), [&](int i) {
            const abi::Operand& x = op.operands[static_cast<size_t>(i)];
            return uses[static_cast<size_t>(i)].batch == buffer_of(plan, x.slot).index && x.stride[0] == 0;
@@ -90,10 +95,11 @@ void check_senders(const Plan& plan) {
       require(plan, first, describe(plan, other->second), " and ", name(), " write the same boxes");
       require(plan, exchange.second == static_cast<int32_t>(index), name(), " writes boxes of what op ",
               exchange.second, " sends");
-      std::vector<bool> ranks(static_cast<size_t>(plan.world), false);
+      const int32_t world = group_world(plan, op, operands);
+      std::vector<bool> ranks(static_cast<size_t>(world), false);
       for (int i : operands) ranks[static_cast<size_t>(buffer_of(plan, op.operands[i].slot).index)] = true;
       const bool all = operands.size() == ranks.size() && std::find(ranks.begin(), ranks.end(), false) == ranks.end();
-      require(plan, all, name(), " does not write to the boxes of ", plan.world, " ranks once each");
+      require(plan, all, name(), " does not write to the boxes of ", world, " ranks once each");
       for (size_t i = 0; i < uses.size(); ++i) {
         const bool own = uses[i].read && is_read_box(buffer_of(plan, op.operands[i].slot).kind) &&
                          exchange_of(buffer_of(plan, op.operands[i].slot)) == exchange;
@@ -141,10 +147,27 @@ struct Owner {
   int32_t op = -1, rank = 0, rank_stride = 0;
 };
 
-bool sends(const Plan& plan, const plan::Op& op) {
-  return std::any_of(op.operands.begin(), op.operands.end(), [&](const abi::Operand& x) {
-    return x.slot != abi::kNoSlot && buffer_of(plan, x.slot).kind == BufferKind::kBoxOut;
-  });
+/// The group to whose ranks the op sends, or -1. It is one: an arrival is counted by ranks of one group.
+int32_t group_sent_to(const Plan& plan, const plan::Op& op) {
+  int32_t group = -1;
+  for (const abi::Operand& x : op.operands) {
+    if (x.slot == abi::kNoSlot || buffer_of(plan, x.slot).kind != BufferKind::kBoxOut) continue;
+    const int32_t other = buffer_of(plan, x.slot).group;
+    require(plan, group < 0 || group == other, "op '", op.name, "' sends in groups ", group, " and ", other);
+    group = other;
+  }
+  return group;
+}
+
+/// Where there are several groups, a counter says by its number whose ranks count on it: own ones lie behind all.
+template <class Name>
+void check_range(const Plan& plan, const Name& name, int32_t group, int64_t begin, int64_t end) {
+  if (plan.more_groups.empty() || begin >= end) return;
+  const bool own = group == num_groups(plan);
+  const bool right = own ? group_of_counter(plan, begin) == group - 1
+                         : group_of_counter(plan, begin) == group && group_of_counter(plan, end - 1) == group;
+  require(plan, right, name, " is on counters ", begin, " to ", end - 1, ", those of ",
+          own ? "this rank alone lie behind all groups'" : "its group lie elsewhere");
 }
 
 /// Who sends arrives everywhere, and each rank has counters of its own.
@@ -152,7 +175,8 @@ std::vector<Owner> owners_of(const Plan& plan) {
   std::vector<Owner> owners(static_cast<size_t>(plan.num_counters));
   for (size_t index = 0; index < plan.ops.size(); ++index) {
     const abi::OpRecord& r = plan.ops[index].record;
-    const bool everywhere = sends(plan, plan.ops[index]);
+    const int32_t group = group_sent_to(plan, plan.ops[index]);
+    const bool everywhere = group >= 0;
     for (int a = 0; a < r.num_arrivals; ++a) {
       const int32_t stride = r.arrive_rank_stride[a], count = num_counters(r.arrive[a]);
       auto name = [&] { return cat(describe(plan, static_cast<int64_t>(index)), ", arrival ", a); };
@@ -160,10 +184,11 @@ std::vector<Owner> owners_of(const Plan& plan) {
               everywhere ? ", but it sends" : ", but it sends nothing");
       require(plan, stride == 0 || stride >= std::max(count, 1), name(), ": ", count, " counters of ranks that lie ",
               stride, " apart");
-      const int32_t ranks = stride == 0 ? 1 : plan.world;
+      const int32_t ranks = stride == 0 ? 1 : world_of(plan, group);
       const int64_t end = int64_t{r.arrive[a].counter} + int64_t{ranks - 1} * stride + count;
       require(plan, end <= plan.num_counters, name(), " of all ranks reaches counter ", end - 1, " of ",
               plan.num_counters);
+      check_range(plan, name(), stride == 0 ? num_groups(plan) : group, r.arrive[a].counter, end);
       for (int32_t rank = 0; rank < ranks; ++rank)
         for (int32_t k = 0; k < count; ++k) {
           Owner& owner = owners[r.arrive[a].counter + static_cast<uint32_t>(rank * stride + k)];
@@ -177,9 +202,9 @@ std::vector<Owner> owners_of(const Plan& plan) {
   return owners;
 }
 
-/// Who waits for an op that sends waits for that of all ranks. True when some tile does.
-bool check_waits(const Plan& plan, const std::vector<Owner>& owners) {
-  bool awaited = false;
+/// Who waits for an op that sends waits for that of all ranks. Per group, whether some tile does.
+std::vector<bool> check_waits(const Plan& plan, const std::vector<Owner>& owners) {
+  std::vector<bool> awaited(static_cast<size_t>(num_groups(plan)), false);
   for (size_t index = 0; index < plan.ops.size(); ++index) {
     const abi::OpRecord& r = plan.ops[index].record;
     for (int w = 0; w < r.num_waits; ++w) {
@@ -192,8 +217,9 @@ bool check_waits(const Plan& plan, const std::vector<Owner>& owners) {
       }
       const RowMap map = row_map(r.wait[w]);
       const CounterBlocks blocks = counter_blocks(r, {&map, 1});
-      awaited |= r.wait[w].rank_stride != 0 && std::any_of(blocks.ranges.begin(), blocks.ranges.end(),
-                                                           [](const CounterRange& range) { return !range.empty(); });
+      const bool any = std::ranges::any_of(blocks.ranges, [](const CounterRange& range) { return !range.empty(); });
+      if (r.wait[w].rank_stride != 0 && any)
+        awaited.at(static_cast<size_t>(group_of_counter(plan, r.wait[w].counter))) = true;
     }
   }
   return awaited;
@@ -211,10 +237,12 @@ void check_reuse(const Plan& plan) {
 void verify_exchanges(const Plan& plan) {
   if (plan.world > 1) check_senders(plan);
   if (plan.world > 1) check_parts_of_ranks(plan);
-  const bool awaited = check_waits(plan, owners_of(plan));
-  const bool sent = std::any_of(plan.ops.begin(), plan.ops.end(),
-                                [&](const plan::Op& op) { return tiles_of(op.record) > 0 && sends(plan, op); });
-  require(plan, awaited || !sent, "no op waits for an exchange: a rank could be two launches ahead of another");
+  const std::vector<bool> awaited = check_waits(plan, owners_of(plan));
+  for (const plan::Op& op : plan.ops) {
+    const int32_t group = tiles_of(op.record) > 0 ? group_sent_to(plan, op) : -1;
+    require(plan, group < 0 || awaited[static_cast<size_t>(group)], "no op waits for an exchange",
+            group > 0 ? cat(" of group ", group) : "", ": a rank could be two launches ahead of another");
+  }
   check_reuse(plan);
 }
 

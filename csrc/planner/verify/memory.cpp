@@ -29,7 +29,7 @@ class MemoryVerifier {
   MemoryVerifier(const Plan& plan, VerifyReport& report) : plan_(plan), report_(report) {}
 
   void run() {
-    live_.resize(plan_.buffers.size() + 2);
+    live_.resize(plan_.buffers.size() + 2 + plan_.more_groups.size());
     arrives_.assign(static_cast<size_t>(plan_.num_counters), -1);
     for (size_t op = 0; op < plan_.ops.size(); ++op) find_conflicts(op);
     CounterOrder order(plan_, std::move(needed_until_));
@@ -56,11 +56,11 @@ class MemoryVerifier {
     int64_t low, high;
   };
 
-  /// Buffers of the arena are one memory, boxes (an out-box at its twin) another, every other buffer is one of its own.
+  /// Buffers of the arena are one memory, boxes of a group (an out-box at its twin) another, every other buffer is one of its own.
   std::vector<Part>& live(uint32_t slot) {
-    const BufferKind kind = plan_.buffers[memory_slot(plan_, slot)].kind;
-    if (kind == BufferKind::kArena) return live_[plan_.buffers.size()];
-    return live_[is_read_box(kind) ? plan_.buffers.size() + 1 : slot];
+    const plan::Buffer& memory = plan_.buffers[memory_slot(plan_, slot)];
+    if (memory.kind == BufferKind::kArena) return live_[plan_.buffers.size()];
+    return live_[is_read_box(memory.kind) ? plan_.buffers.size() + 1 + static_cast<size_t>(memory.group) : slot];
   }
 
   /// The pairs of uses of which one has to come first, but those that a wait of the later op orders by itself. A use

@@ -25,7 +25,8 @@ class OwnRowsCheck {
       : plan_(plan), index_(index), op_(plan.ops[index]), a_(op_.operands[X::kA]), own_(op_.operands[X::kOwn]) {}
 
   void run() const {
-    need(plan_.world > 1 && op_.record.grid[0] == plan_.world, "a batch for each of ", plan_.world, " ranks");
+    need(plan_.world > 1 && plan_.more_groups.empty() && op_.record.grid[0] == plan_.world, "a batch for each of ",
+         plan_.world, " ranks");
     need(a_.slot != abi::kNoSlot && own_.slot != abi::kNoSlot && boxes().kind == BufferKind::kBoxes,
          "operand a to be all boxes of an exchange");
     check_rows();

@@ -197,13 +197,44 @@ class Merger {
 
 }  // namespace
 
+Plan plan_of_group(const Plan& plan, int32_t group) {
+  Plan one = plan;
+  const plan::RankGroup own = group_at(plan, group);
+  one.name = cat(plan.name, ", group '", own.name, "'");
+  one.group = own.name, one.world = own.world, one.box_bytes = own.box_bytes;
+  one.more_groups.clear();
+  std::vector<int64_t> begin;  // per group: of its boxes in the arena
+  for (int32_t g = 0; g < num_groups(plan); ++g) {
+    begin.push_back(one.arena_bytes);
+    if (g != group) one.arena_bytes += plan::box_stride(box_bytes_of(plan, g));
+  }
+  for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
+    const plan::Buffer& b = plan.buffers[slot];
+    one.buffers[slot].group = 0;
+    if (!is_any_box(b.kind) || b.group == group) continue;
+    one.buffers[slot].kind = plan::BufferKind::kArena;
+    one.buffers[slot].twin = -1;
+    one.buffers[slot].arena_offset =
+        begin[static_cast<size_t>(b.group)] + plan.buffers[memory_slot(plan, static_cast<uint32_t>(slot))].arena_offset;
+  }
+  for (plan::Op& op : one.ops) {
+    abi::OpRecord& r = op.record;
+    for (int w = 0; w < r.num_waits; ++w)
+      if (group_of_counter(plan, r.wait[w].counter) != group) r.wait[w].rank_stride = 0;
+    for (int a = 0; a < r.num_arrivals; ++a)
+      if (group_of_counter(plan, r.arrive[a].counter) != group) r.arrive_rank_stride[a] = 0;
+  }
+  return one;
+}
+
 Plan merge_ranks(const Plan& plan, const RankRules& rules) { return Merger(plan, rules).run(); }
 
 void verify_ranks(const Plan& plan, VerifyReport& report, const RankRules& rules) {
-  if (plan.world == 1) return;
-  const Plan merged = merge_ranks(plan, rules);
-  verify_counters(merged);
-  verify_memory(merged, report);
+  for (int32_t group = 0; group < num_groups(plan); ++group) {
+    const Plan merged = merge_ranks(plan.more_groups.empty() ? plan : plan_of_group(plan, group), rules);
+    verify_counters(merged);
+    verify_memory(merged, report);
+  }
 }
 
 }  // namespace ark::planner

@@ -77,8 +77,9 @@ void add_sharing(Hash& hash, const Plan& plan) {
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const plan::Buffer& b = plan.buffers[slot];
     hash.add(static_cast<int>(b.kind), b.index, b.immutable, b.first_op, b.last_op, b.size_bytes == 0, b.twin,
-             b.first_word >= 0);
-    const int64_t begin = b.arena_offset + (plan::is_read_box(b.kind) ? plan.arena_bytes : 0);
+             b.first_word >= 0, b.group);
+    int64_t begin = b.arena_offset + (plan::is_read_box(b.kind) ? plan.arena_bytes : 0);
+    for (int32_t g = 0; g < b.group; ++g) begin += box_bytes_of(plan, g);
     if ((b.kind == plan::BufferKind::kArena || plan::is_read_box(b.kind)) && b.size_bytes > 0)
       parts.push_back({begin, begin + b.size_bytes, slot});
   }
@@ -98,6 +99,7 @@ void add_sharing(Hash& hash, const Plan& plan) {
 
 uint64_t structure_key(const Plan& plan) {
   Hash hash;
+  for (const plan::RankGroup& group : plan.more_groups) hash.add(group.world);
   hash.add(plan.world, plan.num_workers, plan.ops.size(), plan.programs.size(), plan.buffers.size(), plan.maps.size());
   for (const Program& program : plan.programs)
     for (const Instr& i : program.instrs)

@@ -10,7 +10,9 @@ namespace {
 /// Where the proof of all ranks together takes some milliseconds (docs/ARCHITECTURE.md).
 bool few_for_all_ranks(const plan::Plan& plan) {
   constexpr int64_t kMost = 10'000;
-  return plan.world * (static_cast<int64_t>(plan.ops.size()) + plan.num_counters) <= kMost;
+  int64_t ranks = plan.world;
+  for (const plan::RankGroup& group : plan.more_groups) ranks += group.world;
+  return ranks * (static_cast<int64_t>(plan.ops.size()) + plan.num_counters) <= kMost;
 }
 
 }  // namespace

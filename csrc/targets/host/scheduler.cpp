@@ -129,7 +129,11 @@ class Launch {
 
   int rank() const { return peers_.any() ? peers_.rank() : 0; }
 
-  std::atomic_ref<u32> counter(u32 index) const { return counter_of(options_.state, index); }
+  /// With `rank_stride` of an exchange.
+  std::atomic_ref<u32> counter(u32 index, int rank_stride) const {
+    return rank_stride != 0 ? peers_.counter(index) : counter_of(options_.state, index);
+  }
+  int ranks_of(u32 counter) const { return world_of(plan_, group_of_counter(plan_, counter)); }
 
   /// Counters only grow and may wrap: the difference is what counts.
   static bool reached(u32 seen, u32 expected) { return static_cast<int32_t>(seen - expected) >= 0; }
@@ -157,11 +161,11 @@ class Launch {
         const u32 target = r == last_counter ? wait.last_target : wait.target;
         const u32 expected = (epoch + 1) * target;
         const bool by_batch = wait.role == static_cast<int>(abi::WaitRole::kSource);
-        const int sources = wait.rank_stride == 0 ? 1 : plan_.world;
+        const int sources = wait.rank_stride == 0 ? 1 : ranks_of(wait.counter);
         for (int source = 0; source < sources; ++source) {
           if (by_batch && (source != coordinates.c[0] || source == rank())) continue;
           const u32 index = wait.counter + static_cast<u32>(r) + static_cast<u32>(source * wait.rank_stride);
-          if (reached(counter(index).load(std::memory_order_acquire), expected)) continue;
+          if (reached(counter(index, wait.rank_stride).load(std::memory_order_acquire), expected)) continue;
           why = {tile, index, expected, source, wait.rank_stride, by_batch};
           return false;
         }
@@ -178,7 +182,7 @@ class Launch {
       for (int64_t r = rows.first; r <= rows.last; ++r) {
         const u32 index = record.arrive[a].counter + static_cast<u32>(r);
         rank_stride != 0 ? peers_.arrive(index, rank_stride)
-                         : void(counter(index).fetch_add(1, std::memory_order_release));
+                         : void(counter(index, 0).fetch_add(1, std::memory_order_release));
       }
     }
   }
@@ -191,7 +195,8 @@ class Launch {
 
   /// Runs some tiles of a claimed worker. False when its next tile is not ready.
   bool advance(Worker& worker, int index, Random& random, TileEnvironment& env) {
-    if (worker.blocked && !reached(counter(worker.why.counter).load(std::memory_order_acquire), worker.why.expected))
+    const Blocked& why = worker.why;
+    if (worker.blocked && !reached(counter(why.counter, why.rank_stride).load(std::memory_order_acquire), why.expected))
       return false;
     const abi::WorkItem& item = plan_.lists[index][worker.item];
     const abi::OpRecord& record = plan_.ops[item.op].record;
@@ -321,31 +326,38 @@ class Launch {
 
   /// Looked at when nothing could run, at the start and at the end: who comes late finds all that it waits for.
   void check_peers() const {
-    const int rank = peers_.gave_up();
-    if (rank < 0) return;
-    const std::string why = rank == peers_.rank() ? std::string() : peers_.absence(rank);
-    throw DeviceError(cat(describe_launch(), ": rank ", rank, " has given up, in this launch or an earlier one",
-                          why.empty() ? "" : ": it ", why));
+    const GroupRank who = peers_.gave_up();
+    if (who.rank < 0) return;
+    const std::string why = who.rank == peers_.rank(who.group) ? std::string() : peers_.absence(who);
+    throw DeviceError(cat(describe_launch(), ": rank ", who.rank, of_group(who.group),
+                          " has given up, in this launch or an earlier one", why.empty() ? "" : ": it ", why));
   }
 
   /// Nothing could run: will it never, because a rank that has to send is not there any more? Ranks are looked at
   /// before what they have sent.
   void check_absent() {
-    std::vector<std::string> absences;
+    std::vector<std::vector<std::string>> absences;
     bool any = false;
-    for (int rank = 0; rank < plan_.world; ++rank) {
-      absences.push_back(peers_.absence(rank));
-      any = any || !absences.back().empty();
+    for (int32_t group = 0; group < peers_.num_groups(); ++group) {
+      std::vector<std::string>& of_group = absences.emplace_back();
+      for (int rank = 0; rank < world_of(plan_, group); ++rank) {
+        of_group.push_back(peers_.absence({group, rank}));
+        any = any || !of_group.back().empty();
+      }
     }
     if (!any) return;
-    const std::string& own = absences[static_cast<size_t>(peers_.rank())];
-    check<DeviceError>(own.empty(), describe_launch(), ": this rank ", own);
+    for (int32_t group = 0; group < peers_.num_groups(); ++group) {
+      const std::string& own = absences[static_cast<size_t>(group)][static_cast<size_t>(peers_.rank(group))];
+      check<DeviceError>(own.empty(), describe_launch(), ": this rank ", own);
+    }
     const Stuck stuck = find_stuck();
     if (stuck.worker < 0 || stuck.why.rank_stride == 0) return;
+    const int32_t group = group_of_counter(plan_, stuck.why.counter);
     for (const int rank : missing_ranks(stuck.why)) {
-      const std::string& why = absences[static_cast<size_t>(rank)];
-      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, " ", why, ". It has not sent what op ",
-                         stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", waits for");
+      const std::string& why = absences[static_cast<size_t>(group)][static_cast<size_t>(rank)];
+      check<DeviceError>(why.empty(), describe_launch(), ": rank ", rank, of_group(group), " ", why,
+                         ". It has not sent what op ", stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ",
+                         stuck.why.tile, ", waits for");
     }
   }
 
@@ -365,10 +377,15 @@ class Launch {
     return false;
   }
 
+  /// Where there are several.
+  std::string of_group(int32_t group) const {
+    return plan_.more_groups.empty() ? "" : cat(" of group '", group_at(plan_, group).name, "'");
+  }
+
   std::string describe_launch() const {
     const std::string iteration = options_.iterations ? cat(", iteration ", border_.open()) : "";
     if (!peers_.any()) return cat("host launch of '", plan_.name, "'", iteration);
-    return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", peers_.rank());
+    return cat("host launch ", epoch_, " of '", plan_.name, "' on rank ", peers_.rank(), of_group(0));
   }
 
   struct Stuck {
@@ -401,16 +418,17 @@ class Launch {
     return cat(describe_launch(), ": worker ", stuck.worker, " waited ", options_.deadline_ns, " ns in op ",
                stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", for counter ",
                stuck.why.counter, ": expected ", stuck.why.expected, ", seen ",
-               counter(stuck.why.counter).load(std::memory_order_acquire));
+               counter(stuck.why.counter, 0).load(std::memory_order_acquire));
   }
 
   /// Which ranks have not sent what the tile waits for.
   std::vector<int> missing_ranks(const Blocked& why) const {
     if (why.alone) return {why.source};
     std::vector<int> missing;
-    for (int rank = 0; rank < plan_.world; ++rank) {
+    for (int rank = 0; rank < ranks_of(why.counter); ++rank) {
       const u32 index = why.counter + static_cast<u32>((rank - why.source) * why.rank_stride);
-      if (!reached(counter(index).load(std::memory_order_acquire), why.expected)) missing.push_back(rank);
+      if (!reached(counter(index, why.rank_stride).load(std::memory_order_acquire), why.expected))
+        missing.push_back(rank);
     }
     return missing;
   }
@@ -421,10 +439,11 @@ class Launch {
     std::string missing;
     for (const int rank : ranks) missing += cat(missing.empty() ? "" : ", ", rank);
     const bool several = ranks.size() > 1;
-    return cat(describe_launch(), ": rank", several ? "s " : " ", missing, several ? " have" : " has", " not sent in ",
+    return cat(describe_launch(), ": rank", several ? "s " : " ", missing,
+               of_group(group_of_counter(plan_, why.counter)), several ? " have" : " has", " not sent in ",
                options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile,
                ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
-               counter(why.counter).load(std::memory_order_acquire), ")");
+               counter(why.counter, why.rank_stride).load(std::memory_order_acquire), ")");
   }
 
   void reset() const {
