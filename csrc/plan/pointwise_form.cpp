@@ -11,8 +11,9 @@ constexpr int kVectorBytes = 16;
 bool is_plain_load(const Instr& in) { return in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c < 0; }
 bool is_plain_store(const Instr& in) { return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0; }
 
-/// The domain's elements; 0: there are none, or too many.
+/// The domain's elements; 0: there are none, or more than 32 bits are made for.
 int64_t count_elements(const abi::OpRecord& record) {
+  if (record.params.program.tile > abi::kMostWhole) return 0;
   int64_t total = 1;
   for (int d = 0; d < record.params.program.num_dims; ++d) {
     if (record.size[d] <= 0 || record.size[d] > abi::kMostWhole / total) return 0;
@@ -34,7 +35,7 @@ bool moves_whole(const abi::OpRecord& record, const abi::Operand& o, int64_t vec
 bool divides(const abi::OpRecord& record, int64_t elements, int64_t vector) {
   const abi::ProgramParams& p = record.params.program;
   const bool rows = p.num_dims == 1 || record.size[p.num_dims - 1] % vector == 0;
-  return rows && p.tile <= abi::kMostWhole && (p.tile % vector == 0 || p.tile >= elements);
+  return rows && (p.tile % vector == 0 || p.tile >= elements);
 }
 
 }  // namespace

@@ -281,7 +281,7 @@ struct ProgramParams {
   // program's numbers) the same along the last dimension. What is left over at the end of the domain lies in no vector.
   i32 whole;
   u32 scalars;
-  i32 elements;  // of the domain, where `whole` is not 0: at most kMostWhole
+  i32 elements;  // of the domain; 0: these, or a tile, are more than kMostWhole
   i32 pad;
   Divisor by[kMaxDims];  // division by the sizes of the domain
 };

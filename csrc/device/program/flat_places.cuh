@@ -11,11 +11,21 @@ template <int kDims>
 struct FlatWalk {
   i32 size[kDims], step[kDims], x[kDims];
 
+  FlatWalk() = default;
   ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance) {
 #pragma unroll
     for (int d = 0; d < kDims; ++d) size[d] = static_cast<i32>(r.size[d]);
     unflatten<0, kDims>(r, first, x);
-    unflatten<0, kDims>(r, distance, step);
+    unflatten_near<0, kDims>(r, static_cast<u32>(distance), step);
+  }
+  /// All places are below 2^31.
+  ARK_DEVICE static FlatWalk near(const abi::OpRecord& r, u32 first, i32 distance) {
+    FlatWalk walk;
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) walk.size[d] = static_cast<i32>(r.size[d]);
+    unflatten_near<0, kDims>(r, first, walk.x);
+    unflatten_near<0, kDims>(r, static_cast<u32>(distance), walk.step);
+    return walk;
   }
   /// The last dimension has `last` places instead.
   ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance, i32 last) {

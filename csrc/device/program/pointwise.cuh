@@ -96,10 +96,15 @@ struct Pointwise {
         return;
       }
     }
-    i64 total = 1;
+    i64 total = 1, begin, end;
+    if (p.elements != 0) {
+      const NearRange range(p, task.first, task.count);
+      total = p.elements, begin = range.begin, end = begin + range.count;
+    } else {
 #pragma unroll
-    for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
-    const i64 begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
+      for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
+      begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
+    }
     PointwisePlaces<P, P::kVector, ProgramContext> places(c, begin, end);
     if (!walk_flat<P>(consumer, c, places, total) && run_apart<P>(consumer, c, places, total)) return;
     if (places.all_in_vectors()) return;

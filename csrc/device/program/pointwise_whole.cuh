@@ -33,15 +33,11 @@ ARK_DEVICE void store_operand(const WholeContext<P>& c, int number, const i32 (&
   store_vector(c.template row_at<S>(number, x), in);
 }
 
-/// The elements of an item of such an op; those behind the last vector are the domain's last.
-struct WholeRange {
-  u32 begin;
-  i32 count, in_vectors;
+/// Of such an op; elements behind the last vector are the domain's last.
+struct WholeRange : NearRange {
+  i32 in_vectors;
 
-  ARK_DEVICE WholeRange(const abi::ProgramParams& p, i32 first, i32 tiles, int vector) {
-    const u32 tile = static_cast<u32>(p.tile);
-    begin = static_cast<u32>(first) * tile;
-    count = static_cast<i32>(min(static_cast<u32>(p.elements) - begin, static_cast<u32>(tiles) * tile));
+  ARK_DEVICE WholeRange(const abi::ProgramParams& p, i32 first, i32 tiles, int vector) : NearRange(p, first, tiles) {
     in_vectors = count & -vector;
   }
 };
@@ -60,7 +56,7 @@ class PointwiseWhole {
   ARK_DEVICE void run(const WholeRange& range) const {
     i32 e = consumer_.thread() * V;
     if (e >= range.in_vectors) return;
-    FlatWalk<P::kDims> walk(*context_.task.record, static_cast<u32>(range.begin) + e, kDistance);
+    auto walk = FlatWalk<P::kDims>::near(*context_.task.record, range.begin + static_cast<u32>(e), kDistance);
 #pragma unroll 1
     for (; e < range.in_vectors; e += kUnroll * kDistance) {
       i32 x[kUnroll][P::kDims];
