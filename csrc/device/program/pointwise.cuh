@@ -1,7 +1,8 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
-// directly, in vectors wherever they are aligned (pointwise_places.cuh): those of whole rows (pointwise_walk.cuh), of rows
-// off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh). Transposed operands are turned in registers
-// (pointwise_blocks.cuh) or, in long programs, go through shared memory (pointwise_transposed.cuh).
+// directly, in vectors wherever they are aligned (pointwise_places.cuh): whole ones (pointwise_whole.cuh), those of whole
+// rows (pointwise_walk.cuh), of rows off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh).
+// Transposed operands are turned in registers (pointwise_blocks.cuh) or, in long programs, go through shared memory
+// (pointwise_transposed.cuh).
 #pragma once
 #include "device/program/pointwise_blocks.cuh"
 #include "device/program/pointwise_flat.cuh"

@@ -113,7 +113,8 @@ int main() {
     check<Program2>(sizes, of_type(kTypeF32));
     check<Program3>(sizes, of_type(kTypeI64));
     check<Program4>(sizes, of_type(kTypeF64));
-    check<Program5>({1 + up_to(9), kVector * (1 + up_to(90))}, {{kTypeBF16, 3}, {kTypeF32, 2}, {kU8, 1}, {kTypeF32, 3}});
+    check<Program5>({1 + up_to(9), kVector * (1 + up_to(90))},
+                    {{kTypeBF16, 3}, {kTypeF32, 2}, {kU8, 1}, {kTypeF32, 3}});
     check<Program7>(sizes,
                     {{kTypeBF16, 7}, {kTypeF32, 2}, {kTypeF32, 2}, {kTypeBF16, 2}, {kTypeBF16, 2}, {kTypeBF16, 7}});
   }
