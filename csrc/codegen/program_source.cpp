@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "codegen/expressions.h"
 #include "codegen/held_loads.h"
+#include "codegen/operand_sizes.h"
 #include "codegen/program_analysis.h"
 #include "codegen/transposed_source.h"
 
@@ -34,9 +35,9 @@ class Printer : public ProgramAnalysis {
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
-    if (program_.kind == ProgramKind::kPointwise) print_operand_sizes();
     if (column_) print_column_loads();
-    if (program_.kind == ProgramKind::kPointwise) out_ += transposed_source(program_, transposed_);
+    if (program_.kind == ProgramKind::kPointwise)
+      out_ += operand_sizes_source(program_, broadcast_) + transposed_source(program_, transposed_);
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)
@@ -196,20 +197,6 @@ class Printer : public ProgramAnalysis {
     std::string counts;
     for (int pass = 0; pass < num_passes_; ++pass) counts += cat(pass > 0 ? ", " : "", in_flight(pass));
     line(cat("  static constexpr int kInFlight[] = {", counts, "};  // vectors of a streamed row, by pass"));
-  }
-
-  /// Of operand i, two bits: the logarithm of its element's bytes. And those that are the same along a vector.
-  void print_operand_sizes() {
-    uint64_t shifts = 0;
-    for (int i = 0; i < count_; ++i) {
-      const Instr& in = instr(i);
-      if ((in.op == Opcode::kLoad || in.op == Opcode::kStore) && in.operand < 32)
-        shifts |= static_cast<uint64_t>(std::countr_zero(static_cast<unsigned>(size_bytes(in.dtype))) & 3)
-                  << (2 * in.operand);
-    }
-    // all bits of an operand are set once: accesses of one operand have one type
-    line(cat("  static constexpr u64 kOperandShifts = ", shifts, "ull; static constexpr u32 kScalars = ", broadcast_,
-             "u;"));
   }
 
   /// Values of a row that are loaded once.
