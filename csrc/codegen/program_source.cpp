@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "codegen/expressions.h"
 #include "codegen/held_loads.h"
+#include "codegen/operand_sizes.h"
 #include "codegen/program_analysis.h"
 #include "codegen/transposed_source.h"
 
@@ -35,7 +36,8 @@ class Printer : public ProgramAnalysis {
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
     if (column_) print_column_loads();
-    if (program_.kind == ProgramKind::kPointwise) out_ += transposed_source(program_, transposed_);
+    if (program_.kind == ProgramKind::kPointwise)
+      out_ += operand_sizes_source(program_, broadcast_) + transposed_source(program_, transposed_);
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)

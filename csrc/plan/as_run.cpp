@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "plan/params.h"
+#include "plan/pointwise_form.h"
 #include "plan/record_limits.h"
 
 namespace ark::plan {
@@ -48,6 +49,18 @@ void renumber(const KernelNumbers& numbers, abi::OpRecord& record) {
 /// Few-row products name their programs in their form.
 bool programs_are_the_forms(const abi::OpRecord& record) { return kind_of(record).reach == Reach::kPerForm; }
 
+/// Of a program alone.
+bool has_domain(const abi::OpRecord& record) {
+  return record.kind == abi::TaskKind::kPointwise || record.kind == abi::TaskKind::kRow ||
+         record.kind == abi::TaskKind::kColumn;
+}
+const Program& program_of(const Plan& plan, const Op& op) {
+  const abi::i32 number = op.record.params.program.program;
+  check(number >= 0 && static_cast<size_t>(number) < plan.programs.size(), "plan ", plan.name, ", op ", op.name,
+        ": program ", number, " of ", plan.programs.size());
+  return plan.programs[static_cast<size_t>(number)];
+}
+
 /// At the kernel's numbers.
 std::vector<Program> run_programs(const Plan& plan, const KernelNumbers& numbers) {
   if (numbers.program.empty()) return plan.programs;
@@ -91,6 +104,7 @@ RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers) {
   use_flags(op.flags, run.record);
   use_flags(plan, op.flags, run.operands);
   if (plan.world > 1) mark_boxes(plan, run.operands);
+  if (has_domain(run.record)) set_pointwise_form(program_of(plan, op), run);
   return run;
 }
 

@@ -57,7 +57,8 @@ std::string buffer_text(const Buffer& b) {
 
 std::string params_text(const abi::ProgramParams& p) {
   return cat("program ", p.program, ", operands from ", p.first_operand, ", dims ", p.num_dims, ", reduced ",
-             p.reduce_dims, ", tile ", p.tile, ", split ", p.split, ", rows ", p.num_rows, " of ", p.row_size);
+             p.reduce_dims, ", tile ", p.tile, ", split ", p.split, ", rows ", p.num_rows, " of ", p.row_size,
+             p.whole != 0 ? cat(", whole vectors of ", p.whole) : "");
 }
 
 std::string params_text(const abi::MatmulRowsParams& p) {

@@ -27,6 +27,7 @@ struct FakeProgram {
   static constexpr bool kFreeRows = true;
   static constexpr u32 kFlatOperands = 3;
   static constexpr int kFlatHead = 0;
+  inline static u64 kOperandShifts = 0;  // of the case
 };
 
 template <int kDims>
@@ -70,6 +71,8 @@ void check_case(const std::vector<i64>& sizes, i64 tile, i64 first, i64 count, c
   using P = FakeProgram<kDims>;
   abi::OpRecord record{};
   std::copy(sizes.begin(), sizes.end(), record.size);
+  test::set_divisors(record);
+  P::kOperandShifts = test::operand_shifts(dtypes);
   record.params.program.tile = tile;
   FakeContext context{{&record}, {}};
   i64 total = 1;

@@ -23,6 +23,7 @@ template <int kRank, bool kFree>
 struct FakeProgram {
   static constexpr int kDims = kRank, kNumOperands = kOperands, kLongestVector = 8;
   static constexpr bool kFreeRows = kFree;
+  inline static u64 kOperandShifts = 0;  // of the case
 };
 
 struct Case {
@@ -44,6 +45,8 @@ template <class P, int V>
 i64 check_case(const Case& c) {
   abi::OpRecord record{};
   std::copy(c.sizes.begin(), c.sizes.end(), record.size);
+  test::set_divisors(record);
+  P::kOperandShifts = test::operand_shifts(c.dtypes);
   record.params.program.tile = c.tile;
   FakeContext context{{&record}, {}};
   i64 total = 1;

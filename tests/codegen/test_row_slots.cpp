@@ -63,6 +63,7 @@ void check_case(const std::vector<i64>& sizes, i64 pitch, i64 offset, Item item)
     total *= record.size[d];
     if (d + 1 < kDims) head.stride[d] = stride, stride *= record.size[d];
   }
+  test::set_divisors(record);
   head.stride[kDims - 1] = 1;
   head.dtype = 7;  // bf16
   head.offset = 1600 + 2 * offset;
@@ -89,6 +90,7 @@ void random_cases() {
 void parts_of_rows() {
   abi::OpRecord record{};
   record.size[0] = 3, record.size[1] = 50257;
+  test::set_divisors(record);
   abi::Operand head{};
   head.stride[0] = 50258, head.stride[1] = 1, head.dtype = 7, head.offset = 1606;
   const FakeContext context{{&record}, {head}};
@@ -98,6 +100,7 @@ void parts_of_rows() {
   }
   head.stride[0] = 50264, head.offset = 1600;
   record.size[1] = 50256;
+  test::set_divisors(record);
   const FakeContext aligned{{&record}, {head}};
   const RowSlots<FakeProgram<2>, V, FakeContext> slots(aligned, 0, 0, 2 * 50256);
   expect(slots.count == 2 * 50256 / V, cat(slots.count, " slots of aligned rows"));

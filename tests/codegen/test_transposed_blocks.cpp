@@ -27,6 +27,8 @@ constexpr int kWarps = 8, kLanes = 32;
 template <int kRank, int kBytes, int kLength>
 struct FakeProgram {
   static constexpr int kDims = kRank, kNumOperands = 2, kTransposedBytes = kBytes, kVector = kLength;
+  static constexpr int kShift = kBytes == 8 ? 3 : kBytes / 2;
+  static constexpr u64 kOperandShifts = kShift * 5;  // of both operands
   static constexpr int transposed_size(int operand) { return operand == 0 ? kBytes : 0; }
 };
 
@@ -47,6 +49,7 @@ class Item {
  public:
   explicit Item(const Case& c) : c_(c), context_{{&record_}, std::vector<abi::Operand>(2)} {
     std::copy(c.sizes.begin(), c.sizes.end(), record_.size);
+    test::set_divisors(record_);
     for (const i64 size : c.sizes) total_ *= size;
     i64 last = c.offset;
     for (int d = 0; d < P::kDims; ++d) last += (c.sizes[d] - 1) * c.strides[d] * kSize;
@@ -69,7 +72,7 @@ class Item {
     seen_.assign(static_cast<size_t>(total_), 0);
     const BlockPlaces<P, R, FakeContext> places(context_, c_.begin, c_.end);
     for (i32 warp = 0; warp < kWarps; ++warp) {
-      const StripWalk strip(c_.begin, c_.end, static_cast<i32>(c_.sizes[kLast - 1]), places.strip_rows());
+      const StripWalk strip(record_, kLast - 1, c_.begin, c_.end, places.strip_rows());
       for (UnitWalk walk(strip, warp, places.units, kWarps); !walk.done(); walk.next())
         take(places, walk.strip, walk.unit);
     }

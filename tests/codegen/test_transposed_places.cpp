@@ -22,6 +22,8 @@ template <int kRank, int kBytes, bool kFree>
 struct FakeProgram {
   static constexpr int kDims = kRank, kNumOperands = 2, kTransposedBytes = kBytes;
   static constexpr int kLongestVector = kBytes <= 2 ? 8 : 16 / kBytes;
+  static constexpr int kShift = kBytes == 8 ? 3 : kBytes / 2;
+  static constexpr u64 kOperandShifts = kShift * 5;  // of both operands
   static constexpr bool kFreeRows = kFree;
 };
 
@@ -41,6 +43,7 @@ class Item {
  public:
   explicit Item(const Case& c) : c_(c), context_{{&record_}, std::vector<abi::Operand>(2)} {
     std::copy(c.sizes.begin(), c.sizes.end(), record_.size);
+    test::set_divisors(record_);
     for (const i64 size : c.sizes) total_ *= size;
     record_.params.program.tile = c.rows_each * c.sizes.back();
     i64 last = c.offset;

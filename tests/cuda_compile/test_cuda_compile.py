@@ -101,14 +101,15 @@ def test_compiles_without_spills(sources, name):
     [
         ("pointwise_flat", "flat_values"),
         ("pointwise_flat", "slot_values"),
+        ("pointwise_flat", "whole_values"),
         ("batch_stores", "batch_stores"),
         ("column", "columns"),
         ("scatter_sum", "scatter_sums"),
     ],
 )
 def test_values(sources, tmp_path, plan, tool):
-    """Generated programs on the host: by vectors that end in the next row, by slots of rows, and by elements; stores of
-    every batch; odd columns; sums by index."""
+    """Generated programs on the host: by vectors that end in the next row, by slots of rows, by whole vectors, and by
+    elements; stores of every batch; odd columns; sums by index."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
     host, tool = Path(__file__).parent / "host", tmp_path / tool

@@ -140,13 +140,18 @@ void test_shared_kernel() {
     if (numbers.form[i] >= 0) EXPECT(count(text, cat("\n  form ", numbers.form[i], "\n")) > 0);
 }
 
-/// Without a kernel that is shared, flags and boxes the plan runs as it is.
+/// Without a kernel that is shared, flags and boxes the plan runs as it is, and says that its vectors are whole.
 void test_nothing_to_do() {
   test::GraphBuilder b;
   const ir::ValueId x = b.input(DType::kF32, {100});
   b.graph.outputs = {b.pointwise(Opcode::kAdd, {x, x}, DType::kF32, {100})};
   const plan::Plan plan = planner::make_plan(b.graph, {});
-  EXPECT_EQ(plan::to_string(plan::as_run(plan)), plan::to_string(plan));
+  const std::string said = ", whole vectors of 4";
+  std::string run = plan::to_string(plan::as_run(plan));
+  const size_t at = run.find(said);
+  EXPECT(at != std::string::npos);
+  if (at != std::string::npos) run.erase(at, said.size());
+  EXPECT_EQ(run, plan::to_string(plan));
 }
 
 /// What cannot run is refused, before anything of it is read.

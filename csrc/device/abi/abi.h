@@ -11,6 +11,8 @@
 // and maps stands at AttentionParams.
 #pragma once
 
+#include "device/abi/divisor.h"
+
 #ifdef __CUDACC__
 #define ARK_HOST_DEVICE __host__ __device__
 #else
@@ -265,7 +267,8 @@ ARK_ABI_BOTH constexpr int select_shift(int round) {
   return round + 1 < kSelectRounds ? kSelectBits - 10 * (round + 1) : 0;
 }
 
-/// kPointwise, kRow, kColumn.
+/// kPointwise, kRow, kColumn. From `whole` on: what follows from the rest of the record, so that no item works it out
+/// again; set by plan::run_op (plan/pointwise_form.h).
 struct ProgramParams {
   i32 program, first_operand;
   i32 num_dims, reduce_dims;
@@ -273,7 +276,16 @@ struct ProgramParams {
   i64 split;     // column: reduced elements per split
   i64 num_rows;  // row: product of the outer dims; column: kept elements
   i64 row_size;  // product of the reduced dims
+  // Pointwise. Not 0: vectors of so many elements at multiples of their length lie within a row and an item, and
+  // whatever the program accesses by coordinates alone is aligned there and contiguous, or (bits of `scalars`, by the
+  // program's numbers) the same along the last dimension. What is left over at the end of the domain lies in no vector.
+  i32 whole;
+  u32 scalars;
+  i32 elements;  // of the domain; 0: these, or a tile, are more than kMostWhole
+  i32 pad;
+  Divisor by[kMaxDims];  // division by the sizes of the domain
 };
+inline constexpr i64 kMostWhole = 1ll << 30;
 
 union Params {
   ProgramParams program;

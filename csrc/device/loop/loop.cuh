@@ -353,9 +353,12 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   };
   next_is_there(0);
   consumer.sync();
-  for (u32 n = 0; s.leave[n & 1] == 0; ++n) {
+  for (u32 n = 0;; ++n) {
     const TaskSlot& t = s.task[n % kTaskSlots];
-    Task task{reinterpret_cast<const abi::OpRecord*>(s.records + t.record_offset), &t, t.first, t.count, t.item_index};
+    // Under way together with the flag; of no item: anything.
+    const u32 offset = opaque(static_cast<u32>(t.record_offset));
+    if (s.leave[n & 1] != 0) break;
+    Task task{reinterpret_cast<const abi::OpRecord*>(s.records + offset), &t, t.first, t.count, t.item_index};
     u64 begin = 0;
     if constexpr (kTrace) begin = global_time_ns();
     consumer.op = task.record->op;
@@ -399,6 +402,10 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     if constexpr (kBackground) background.send_until([&] { return to_report(s, n); });
     Task task;
     if (!open_task(worker, n, task)) break;
+    const int arrivals = task.slot->single_arrivals;
+    const bool counts = lane < arrivals;  // known before the item is done: nothing is looked up behind that
+    const u32 counter = counts ? task.slot->arrive_counter[lane] : 0;
+    const int rank_stride = kRanks > 1 && counts ? task.record->arrive_rank_stride[lane] : 0;
     // The waits of the item itself come first with their deadlines.
     const bool done = worker.waiter.spin(
         [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
@@ -406,9 +413,8 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     if (!__all_sync(~0u, done) || worker.waiter.failed()) return;
     const int arrived = s.task[n % kTaskSlots].arrived;
     if (arrived < task.count) {
-      if (arrived == 0 && task.slot->single_arrivals >= 0) {
-        if (lane < task.slot->single_arrivals)
-          worker.count(task.slot->arrive_counter[lane], task.count, task.record->arrive_rank_stride[lane]);
+      if (arrived == 0 && arrivals >= 0) {
+        if (counts) worker.count(counter, task.count, rank_stride);
       } else {
         arrive_for_tiles(worker, task, task.first + arrived, task.count - arrived);
       }

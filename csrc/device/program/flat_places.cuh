@@ -1,6 +1,7 @@
 // Where the vectors of a pointwise item lie whose results are contiguous over the whole domain (pointwise_flat.cuh).
 #pragma once
 #include "device/program/domain.cuh"
+#include "device/program/operand_sizes.cuh"
 
 namespace ark::device {
 
@@ -10,8 +11,22 @@ template <int kDims>
 struct FlatWalk {
   i32 size[kDims], step[kDims], x[kDims];
 
-  ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance)
-      : FlatWalk(r, first, distance, static_cast<i32>(r.size[kDims - 1])) {}
+  FlatWalk() = default;
+  ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance) {
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) size[d] = static_cast<i32>(r.size[d]);
+    unflatten<0, kDims>(r, first, x);
+    unflatten_near<0, kDims>(r, static_cast<u32>(distance), step);
+  }
+  /// All places are below 2^31.
+  ARK_DEVICE static FlatWalk near(const abi::OpRecord& r, u32 first, i32 distance) {
+    FlatWalk walk;
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) walk.size[d] = static_cast<i32>(r.size[d]);
+    unflatten_near<0, kDims>(r, first, walk.x);
+    unflatten_near<0, kDims>(r, static_cast<u32>(distance), walk.step);
+    return walk;
+  }
   /// The last dimension has `last` places instead.
   ARK_DEVICE FlatWalk(const abi::OpRecord& r, i64 first, i32 distance, i32 last) {
 #pragma unroll
@@ -31,6 +46,10 @@ struct FlatWalk {
     x[0] += step[0] + carry;
   }
   ARK_DEVICE void start(const abi::OpRecord& r, i64 place, i32 (&at)[kDims]) const {
+    if constexpr (kDims == 1) {
+      at[0] = static_cast<i32>(place);
+      return;
+    }
     const u32 last = static_cast<u32>(size[kDims - 1]);
     const i64 rows = place >> 31 == 0 ? static_cast<u32>(place) / last : place / last;
     at[kDims - 1] = static_cast<i32>(place - rows * last);
@@ -70,18 +89,18 @@ struct FlatRange {
     constexpr i64 kMost = 1ll << 30;  // so that no place behind the last vector needs more than 32 bits
     if (total > kMost) return;
     const i32 row = static_cast<i32>(c.task.record->size[P::kDims - 1]);
-    const abi::Operand& head = c.operand(P::kFlatHead);
-    const i64 place = head.offset >> element_shift(head.dtype);
-    low = static_cast<i32>(begin + (-(place + begin) & (V - 1)));
+    // of addresses the lowest bits count
+    const u32 place = static_cast<u32>(c.operand(P::kFlatHead).offset) >> operand_shift<P>(P::kFlatHead);
+    low = static_cast<i32>(begin) + static_cast<i32>((0u - place - static_cast<u32>(begin)) & (V - 1));
     bool aligned = row >= V;
 #pragma unroll
     for (int i = 0; i < P::kNumOperands; ++i) {
       if ((P::kFlatOperands >> i & 1) == 0) continue;
-      const abi::Operand& o = c.operand(i);
-      const int bytes = element_bytes(o.dtype);
-      aligned = aligned && ((o.offset + static_cast<i64>(low) * bytes) & (min(V * bytes, 16) - 1)) == 0;
+      const int shift = operand_shift<P>(i), bytes = V << shift;
+      const u32 at = static_cast<u32>(c.operand(i).offset) + (static_cast<u32>(low) << shift);
+      aligned = aligned && (at & static_cast<u32>((bytes < 16 ? bytes : 16) - 1)) == 0;
     }
-    high = low + static_cast<i32>(end - low) / V * V;
+    high = low + (static_cast<i32>(end) - low) / V * V;
     exists = aligned && low < end;
     crosses = ((row | low) & (V - 1)) != 0;
   }

@@ -1,7 +1,8 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
-// directly, in vectors wherever they are aligned (pointwise_places.cuh): those of whole rows (pointwise_walk.cuh), of rows
-// off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh). Transposed operands are turned in registers
-// (pointwise_blocks.cuh) or, in long programs, go through shared memory (pointwise_transposed.cuh).
+// directly, in vectors wherever they are aligned (pointwise_places.cuh): whole ones (pointwise_whole.cuh), those of whole
+// rows (pointwise_walk.cuh), of rows off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh).
+// Transposed operands are turned in registers (pointwise_blocks.cuh) or, in long programs, go through shared memory
+// (pointwise_transposed.cuh).
 #pragma once
 #include "device/program/pointwise_blocks.cuh"
 #include "device/program/pointwise_flat.cuh"
@@ -9,9 +10,19 @@
 #include "device/program/pointwise_row_walk.cuh"
 #include "device/program/pointwise_transposed.cuh"
 #include "device/program/pointwise_walk.cuh"
+#include "device/program/pointwise_whole.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
+
+/// Values of a row are worth a way of their own, though all vectors are whole.
+template <class P>
+constexpr ARK_DEVICE bool has_row_values() {
+  if constexpr (P::kFlat) return P::kRowValues;
+  return false;
+}
+template <class P>
+inline constexpr bool kServesWhole = kWalks<P> && !has_row_values<P>();
 
 template <class Programs>
 struct Pointwise {
@@ -25,11 +36,6 @@ struct Pointwise {
   }
 
  private:
-  template <class P>
-  static constexpr ARK_DEVICE bool has_row_values() {
-    if constexpr (P::kFlat) return P::kRowValues;
-    return false;
-  }
   /// Vectors that may end in the next row, where the program's operands and the item allow them.
   template <class P, class Places>
   static ARK_DEVICE bool walk_flat(Consumer& consumer, const ProgramContext& c, Places& places, i64 total) {
@@ -74,33 +80,64 @@ struct Pointwise {
     }
   }
 
+  /// Items of ops whose vectors are all whole.
+  template <class P>
+  static constexpr bool kServesWhole = kWalks<P> && !has_row_values<P>();
+
   template <class P>
   static ARK_DEVICE void run(Consumer& consumer, const Task& task) {
-    constexpr int V = P::kVector;
     const abi::OpRecord& r = *task.record;
     const abi::ProgramParams& p = r.params.program;
-    i64 total = 1;
-#pragma unroll
-    for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
-    const i64 begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
     const ProgramContext c(task, p.first_operand, consumer.worker);
+    if constexpr (kServesWhole<P>) {
+      if (PointwiseWhole<P>::serves(p)) {
+        const WholeRange range(p, task.first, task.count, P::kVector);
+        PointwiseWhole<P>(consumer, c).run(range);
+        if constexpr (P::kDims == 1) run_behind<P>(consumer, c, range);
+        return;
+      }
+    }
+    i64 total = 1, begin, end;
+    if (p.elements != 0) {
+      const NearRange range(p, task.first, task.count);
+      total = p.elements, begin = range.begin, end = begin + range.count;
+    } else {
+#pragma unroll
+      for (int d = 0; d < P::kDims; ++d) total *= r.size[d];
+      begin = task.first * p.tile, end = min(total, (task.first + static_cast<i64>(task.count)) * p.tile);
+    }
+    PointwisePlaces<P, P::kVector, ProgramContext> places(c, begin, end);
+    if (!walk_flat<P>(consumer, c, places, total) && run_apart<P>(consumer, c, places, total)) return;
+    if (places.all_in_vectors()) return;
+    run_places<P, 1>(consumer, c, ElementPlaces<P, P::kVector, ProgramContext>{places});
+  }
+
+  /// The vectors of an item that is not flat; true: all of its elements.
+  template <class P>
+  static ARK_DEVICE bool run_apart(Consumer& consumer, const ProgramContext& c,
+                                   PointwisePlaces<P, P::kVector, ProgramContext>& places, i64 total) {
     if constexpr (P::kTransposedBytes != 0) {
       if (const u32 active = transposed_operands<P>(c, total); active != 0) {
         if constexpr (has_blocks<P>())
-          return PointwiseBlocks<P>(consumer, c, active, begin, end).run();
+          PointwiseBlocks<P>(consumer, c, active, places.rows.begin, places.rows.end).run();
         else
-          return PointwiseTransposed<P>(consumer, c, active, begin, end, total).run();
+          PointwiseTransposed<P>(consumer, c, active, places.rows.begin, places.rows.end, total).run();
+        return true;
       }
     }
-    PointwisePlaces<P, V, ProgramContext> places(c, begin, end, total, kWalksRows<P>);
-    if (!walk_flat<P>(consumer, c, places, total)) {
-      if constexpr (kWalks<P>)
-        walk_vectors<P>(consumer, c, places);
-      else
-        ask_vectors<P>(consumer, c, places);
-      if (kWalksRows<P> && places.by_rows) return;
-    }
-    run_places<P, 1>(consumer, c, ElementPlaces<P, V, ProgramContext>{places});
+    places.divide(total, kWalksRows<P>);
+    if constexpr (kWalks<P>)
+      walk_vectors<P>(consumer, c, places);
+    else
+      ask_vectors<P>(consumer, c, places);
+    return kWalksRows<P> && places.by_rows;
+  }
+  /// Elements behind the last vector: less than one of them.
+  template <class P>
+  static ARK_DEVICE void run_behind(Consumer& consumer, const ProgramContext& c, const WholeRange& range) {
+    if (consumer.thread() >= range.count - range.in_vectors) return;
+    const i32 x[1] = {static_cast<i32>(range.begin) + range.in_vectors + consumer.thread()};
+    P::template run<1>(c, x, NoRoots{});
   }
 
   /// Elements, or vectors of V of them, at the places; P::kUnroll vectors in flight per thread.

@@ -67,8 +67,8 @@ class PointwiseBlocks {
       : consumer_(consumer),
         context_(c),
         active_(active),
-        first_(begin / c.task.record->size[kLast]),
-        last_(end / c.task.record->size[kLast]),
+        first_(divide_by_size(*c.task.record, kLast, begin)),
+        last_(divide_by_size(*c.task.record, kLast, end)),
         places_(c, first_, last_) {}
 
   ARK_DEVICE void run() const {
@@ -76,9 +76,8 @@ class PointwiseBlocks {
       const WholeBlocks<P> whole(consumer_, context_, first_, last_);
       if (whole.serve(active_)) return whole.run();
     }
-    const i32 rows = static_cast<i32>(context_.task.record->size[kLast - 1]);
-    UnitWalk walk(StripWalk(first_, last_, rows, places_.strip_rows()), consumer_.warp(), places_.units,
-                  kConsumerWarps);
+    const StripWalk strips(*context_.task.record, kLast - 1, first_, last_, places_.strip_rows());
+    UnitWalk walk(strips, consumer_.warp(), places_.units, kConsumerWarps);
 #pragma unroll 1
     for (; !walk.done(); walk.next()) take(walk.strip, places_.column(walk.unit, consumer_.lane()));
   }

@@ -100,7 +100,7 @@ class PointwiseFlat {
   ARK_DEVICE void run(i32 low, i32 high) {
     i32 e = low + consumer_.thread() * V;
     if (e >= high) return;
-    FlatWalk<P::kDims> walk(*context_.task.record, e, kDistance);
+    auto walk = FlatWalk<P::kDims>::near(*context_.task.record, static_cast<u32>(e), kDistance);
 #pragma unroll 1
     for (; e < high; e += kUnroll * kDistance) {
       FlatPlace<P::kDims> place[kUnroll];

@@ -3,6 +3,7 @@
 // of it, they lie there; else they begin at the places of each row that are aligned.
 #pragma once
 #include "device/program/domain.cuh"
+#include "device/program/operand_sizes.cuh"
 
 namespace ark::device {
 
@@ -22,8 +23,9 @@ struct PointwiseRows {
   ARK_DEVICE void start(int head_operand) {
     head = head_operand;
     row = c.task.record->size[P::kDims - 1];
-    first = static_cast<i32>(begin / row);
-    count = end > begin ? static_cast<i32>((end - 1) / row) - first + 1 : 0;
+    const abi::OpRecord& r = *c.task.record;
+    first = static_cast<i32>(divide_by_size(r, P::kDims - 1, begin));
+    count = end > begin ? static_cast<i32>(divide_by_size(r, P::kDims - 1, end - 1)) - first + 1 : 0;
     each = static_cast<i32>(min(static_cast<i64>(row), end - begin)) / V;
   }
   /// Coordinates of the row's first element go to x.
@@ -55,8 +57,8 @@ ARK_DEVICE int head_operand(const Context& c) {
 #pragma unroll(kAskedAtOnce<P>)
   for (int i = 0; i < P::kNumOperands; ++i) {
     const abi::Operand& o = c.operand(i);
-    const int bytes = element_bytes(o.dtype);
-    if (o.slot == abi::kNoSlot || o.stride[P::kDims - 1] != 1 || o.vector < moved_at_once<V>(o.dtype)) continue;
+    const int bytes = 1 << operand_shift<P>(i);
+    if (o.slot == abi::kNoSlot || o.stride[P::kDims - 1] != 1 || o.vector < operand_together<P, V>(i)) continue;
     if (bytes < narrowest) head = i, narrowest = bytes;
   }
   return head;
@@ -81,7 +83,7 @@ ARK_DEVICE bool has_shifted(const Context& c) {
   for (int i = 0; i < P::kNumOperands; ++i) {
     const abi::Operand& o = c.operand(i);
     shifted =
-        shifted || (o.slot != abi::kNoSlot && o.stride[P::kDims - 1] == 1 && o.vector < moved_at_once<V>(o.dtype));
+        shifted || (o.slot != abi::kNoSlot && o.stride[P::kDims - 1] == 1 && o.vector < operand_together<P, V>(i));
   }
   return shifted;
 }
@@ -93,9 +95,15 @@ struct PointwisePlaces {
   i64 low, whole;  // elements [low, whole) lie in vectors, those before and behind do not; by rows: neither
   bool by_rows = false;
 
+  /// No vectors yet.
+  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end) : rows{c, begin, end}, low(begin), whole(begin) {}
+  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total) : PointwisePlaces(c, begin, end) {
+    divide(total, false);
+  }
   /// `shifts`: what is by rows may have operands that are off alignment in their own way (pointwise_row_walk.cuh).
-  ARK_DEVICE PointwisePlaces(const Context& c, i64 begin, i64 end, i64 total, bool shifts = false)
-      : rows{c, begin, end}, low(begin) {
+  ARK_DEVICE void divide(i64 total, bool shifts) {
+    const Context& c = rows.c;
+    const i64 begin = rows.begin, end = rows.end;
     const abi::OpRecord& r = *c.task.record;
     const i64 row = r.size[P::kDims - 1], tile = r.params.program.tile;
     bool divides = P::kFreeRows ? row % P::kLongestVector == 0 : row == total || row % V == 0;
@@ -105,7 +113,6 @@ struct PointwisePlaces {
       divides = divides && (head < 0 || aligned_rows<P, V>(c, head));
       if (shifts) divides = divides && !(row >= 4 * V && head >= 0 && has_shifted<P, V>(c));
     }
-    whole = begin;
     if (divides && (tile % V == 0 || tile >= total)) {
       whole = end - (end - begin) % V;
     } else if constexpr (P::kFreeRows) {
@@ -120,6 +127,8 @@ struct PointwisePlaces {
     whole = to;
     by_rows = false;
   }
+  /// All elements lie in vectors.
+  ARK_DEVICE bool all_in_vectors() const { return low == rows.begin && whole == rows.end; }
 };
 
 /// Place n of the vectors.

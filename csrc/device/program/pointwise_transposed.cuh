@@ -79,7 +79,8 @@ class PointwiseTransposed {
       : consumer_(consumer), places_(c, begin, end, total), context_(c) {
     const abi::OpRecord& r = *c.task.record;
     size_ = static_cast<i32>(r.size[kLast]);
-    walk_ = {begin / size_, end / size_, static_cast<i32>(r.size[kLast - 1]), size_, kRows};
+    walk_ = {divide_by_size(r, kLast, begin), divide_by_size(r, kLast, end), static_cast<i32>(r.size[kLast - 1]), size_,
+             kRows};
     context_.active = active;
     context_.columns = places_.by_rows ? kColumns + abi::kTransposedReach : kColumns;
     bytes_ = context_.place(P::kNumOperands);

@@ -2,6 +2,7 @@
 // the records say of the operands is in registers, where it would be read anew behind every store.
 #pragma once
 #include "device/program/flat_places.cuh"
+#include "device/program/operand_sizes.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -24,7 +25,7 @@ struct VectorContext : ProgramContext {
     for (int i = 0; i < P::kNumOperands; ++i) {
       const abi::Operand& o = operand(i);
       base[i] = o.offset;
-      if (o.vector >= moved_at_once<P::kVector>(o.dtype)) together |= 1u << i;
+      if (o.vector >= operand_together<P, P::kVector>(i)) together |= 1u << i;
 #pragma unroll
       for (int d = 0; d < P::kDims; ++d) stride[i][d] = static_cast<i32>(o.stride[d]);
     }
@@ -65,8 +66,10 @@ ARK_DEVICE void store_operand(const VectorContext<P>& c, int number, const i32 (
 template <class P>
 class PointwiseWalk {
  public:
-  static constexpr int V = P::kVector, kUnroll = P::kUnroll;
+  /// Where all operands move by vectors pointwise_whole.cuh serves; an element at a time, few vectors are many loads.
+  static constexpr int V = P::kVector, kUnroll = P::kUnroll < 4 ? P::kUnroll : 4;
   static constexpr i32 kDistance = kConsumerThreads * V;
+
   ARK_DEVICE PointwiseWalk(Consumer& consumer, const ProgramContext& c) : consumer_(consumer), context_(c) {}
 
   /// Elements [low, high), whole vectors, none of which ends behind its row.

@@ -37,7 +37,7 @@ struct RowSlots {
     row = size[kLast];
     each = (row + ((off & (V - 1)) == 0 ? V - 1 : 2 * V - 2)) / V;
     // The slot of a column is at least column / V, and at most one behind that.
-    const i64 first_row = begin / row, last_row = (end - 1) / row;
+    const i64 first_row = divide_by_size(r, kLast, begin), last_row = divide_by_size(r, kLast, end - 1);
     first = first_row * each + (begin - first_row * row) / V;
     const i64 last = last_row * each + min((end - 1 - last_row * row + V - 1) / V, static_cast<i64>(each - 1));
     if (end > begin) count = static_cast<i32>(last - first) + 1;

@@ -20,9 +20,11 @@ struct StripWalk {
   i32 row, left;  // the strip's first row there; rows of the item from it on
   i32 rows, most;
 
-  ARK_DEVICE StripWalk(i64 begin, i64 end, i32 size, i32 longest) : rows(size), most(longest) {
-    outer = begin / size;
-    row = static_cast<i32>(begin - outer * size);
+  /// Of dimension `dim` of the record, which lies before the last.
+  ARK_DEVICE StripWalk(const abi::OpRecord& r, int dim, i64 begin, i64 end, i32 longest)
+      : rows(static_cast<i32>(r.size[dim])), most(longest) {
+    outer = divide_by_size(r, dim, begin);
+    row = static_cast<i32>(begin - outer * rows);
     left = static_cast<i32>(end - begin);
   }
   ARK_DEVICE bool done() const { return left <= 0; }

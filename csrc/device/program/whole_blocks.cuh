@@ -76,7 +76,7 @@ class WholeBlocks {
   ARK_DEVICE bool serve(u32 active) const {
     const abi::OpRecord& r = *context_.task.record;
     const i32 rows = static_cast<i32>(r.size[kLast - 1]);
-    bool fine = !places_.slots && rows >= R && last_ - first_ >= R && first_ % rows % R == 0;
+    bool fine = !places_.slots && rows >= R && last_ - first_ >= R && first_row(rows) % R == 0;
     unrolled<P::kNumOperands>([&](auto k) __attribute__((always_inline)) {
       constexpr int kNumber = decltype(k)::value, kSize = P::transposed_size(kNumber);
       if constexpr (kSize == 0) {
@@ -92,10 +92,14 @@ class WholeBlocks {
     return fine;
   }
 
+  /// The item's first row among those of the last but one dimension.
+  ARK_DEVICE i32 first_row(i32 rows) const {
+    return static_cast<i32>(first_ - divide_by_size(*context_.task.record, kLast - 1, first_) * rows);
+  }
+
   ARK_DEVICE void run() const {
-    const i32 rows = static_cast<i32>(context_.task.record->size[kLast - 1]);
-    UnitWalk walk(StripWalk(first_, last_, rows, places_.strip_rows()), consumer_.warp(), places_.units,
-                  kConsumerWarps);
+    const StripWalk strips(*context_.task.record, kLast - 1, first_, last_, places_.strip_rows());
+    UnitWalk walk(strips, consumer_.warp(), places_.units, kConsumerWarps);
 #pragma unroll 1
     for (; !walk.done(); walk.next()) {
       Unit unit;

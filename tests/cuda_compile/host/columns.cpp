@@ -164,6 +164,8 @@ void check(const std::vector<i64>& sizes, const std::vector<Access>& accesses, s
     record.size[d] = sizes[static_cast<size_t>(d)];
     (d < P::kReduceDims ? p.row_size : p.num_rows) *= record.size[d];
   }
+  for (int d = 0; d < ark::abi::kMaxDims; ++d)
+    p.by[d] = ark::abi::divisor_of(static_cast<u32>(std::max<i64>(record.size[d], 1)));
   p.tile = up_to(3) == 0 ? p.num_rows : up_to(2) == 0 ? 8 + 8 * up_to(12) : 1 + up_to(p.num_rows);
   p.split = up_to(3) == 0 ? 1 + up_to(p.row_size) : p.row_size;
   Data data(sizes, accesses);

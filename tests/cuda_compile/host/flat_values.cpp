@@ -82,6 +82,8 @@ void check(const std::vector<i64>& sizes, const std::vector<Access>& accesses) {
   ark::abi::OpRecord record{};
   i64 total = 1;
   for (size_t d = 0; d < sizes.size(); ++d) record.size[d] = sizes[d], total *= sizes[d];
+  for (int d = 0; d < ark::abi::kMaxDims; ++d)
+    record.params.program.by[d] = ark::abi::divisor_of(static_cast<u32>(std::max<i64>(record.size[d], 1)));
   const i64 tile = up_to(2) == 0 ? total : 1 + up_to(total);
   const i64 begin = up_to((total + tile - 1) / tile) * tile, end = std::min(total, begin + tile);
   record.params.program.tile = tile;

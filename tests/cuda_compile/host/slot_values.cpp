@@ -72,6 +72,8 @@ void check(const std::vector<i64>& sizes, const std::vector<Access>& accesses) {
   ark::abi::OpRecord record{};
   i64 total = 1;
   for (size_t d = 0; d < sizes.size(); ++d) record.size[d] = sizes[d], total *= sizes[d];
+  for (int d = 0; d < ark::abi::kMaxDims; ++d)
+    record.params.program.by[d] = ark::abi::divisor_of(static_cast<u32>(std::max<i64>(record.size[d], 1)));
   const i64 begin = up_to(2) == 0 ? 0 : up_to(total), end = up_to(2) == 0 ? total : begin + 1 + up_to(total - begin);
   Operands data(sizes, accesses, V);
   const Task task{&record, data.operands.data()};

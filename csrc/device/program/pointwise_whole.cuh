@@ -1,0 +1,82 @@
+// Pointwise items of ops whose record says that all vectors lie within rows and items, aligned in every operand
+// (abi::ProgramParams::whole): nothing is asked of an operand, nothing is divided, and the first load follows a few
+// instructions behind the begin of the item.
+#pragma once
+#include "device/program/pointwise_walk.cuh"
+
+namespace ark::device {
+
+template <class P>
+struct WholeContext : VectorContext<P> {
+  ARK_DEVICE explicit WholeContext(const ProgramContext& c) : VectorContext<P>(c) {}
+  /// Elements from operand i's first to the one at x, contiguous along the last dimension.
+  ARK_DEVICE i64 row_place(int i, const i32 (&x)[P::kDims]) const {
+    i64 elements = x[P::kDims - 1];
+#pragma unroll
+    for (int d = 0; d + 1 < P::kDims; ++d) elements = multiply_add_wide(x[d], this->stride[i][d], elements);
+    return elements;
+  }
+  template <class S>
+  ARK_DEVICE S* row_at(int i, const i32 (&x)[P::kDims]) const {
+    return reinterpret_cast<S*>(this->base[i]) + row_place(i, x);
+  }
+};
+template <int V, class S, int kDims, class P>
+ARK_DEVICE void load_operand(const WholeContext<P>& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
+  if constexpr (V == 1)
+    out.v[0] = load_element(c.template at<const S>(number, x));
+  else
+    load_vector(c.template row_at<const S>(number, x), out);
+}
+template <int V, class S, int kDims, class P>
+ARK_DEVICE void store_operand(const WholeContext<P>& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
+  store_vector(c.template row_at<S>(number, x), in);
+}
+
+/// Of such an op; elements behind the last vector are the domain's last.
+struct WholeRange : NearRange {
+  i32 in_vectors;
+
+  ARK_DEVICE WholeRange(const abi::ProgramParams& p, i32 first, i32 tiles, int vector) : NearRange(p, first, tiles) {
+    in_vectors = count & -vector;
+  }
+};
+
+template <class P>
+class PointwiseWhole {
+ public:
+  static constexpr int V = P::kVector, kUnroll = P::kUnroll;
+  static constexpr i32 kDistance = kConsumerThreads * V;
+
+  ARK_DEVICE PointwiseWhole(Consumer& consumer, const ProgramContext& c) : consumer_(consumer), context_(c) {}
+
+  /// Whether the op's vectors are whole, and what is the same along them the program knows to be.
+  static ARK_DEVICE bool serves(const abi::ProgramParams& p) { return p.whole != 0 && (p.scalars & ~P::kScalars) == 0; }
+
+  ARK_DEVICE void run(const WholeRange& range) const {
+    i32 e = consumer_.thread() * V;
+    if (e >= range.in_vectors) return;
+    auto walk = FlatWalk<P::kDims>::near(*context_.task.record, range.begin + static_cast<u32>(e), kDistance);
+#pragma unroll 1
+    for (; e < range.in_vectors; e += kUnroll * kDistance) {
+      i32 x[kUnroll][P::kDims];
+      typename P::template Inputs<V> in[kUnroll];
+      unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
+#pragma unroll
+        for (int d = 0; d < P::kDims; ++d) x[k.value][d] = walk.x[d];
+        if (e + k.value * kDistance < range.in_vectors) P::template load<V>(context_, x[k.value], in[k.value]);
+        walk.advance();
+      });
+      unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
+        if (e + k.value * kDistance < range.in_vectors)
+          P::template run_loaded<V>(context_, x[k.value], in[k.value], NoRoots{});
+      });
+    }
+  }
+
+ private:
+  Consumer& consumer_;
+  const WholeContext<P> context_;
+};
+
+}  // namespace ark::device
