@@ -4,6 +4,7 @@
 // with the help of the next lane's block (transposed_blocks.cuh).
 #pragma once
 #include "device/program/pointwise_row_walk.cuh"
+#include "device/program/pointwise_windows.cuh"
 #include "device/program/whole_blocks.cuh"
 
 namespace ark::device {
@@ -76,6 +77,14 @@ class PointwiseBlocks {
       const WholeBlocks<P> whole(consumer_, context_, first_, last_);
       if (whole.serve(active_)) return whole.run();
     }
+    if constexpr (has_windows<P>())
+      PointwiseWindows<P>(consumer_, context_, first_, last_).run();
+    else
+      run_blocks();
+  }
+
+ private:
+  ARK_DEVICE void run_blocks() const {
     const i32 rows = static_cast<i32>(context_.task.record->size[kLast - 1]);
     UnitWalk walk(StripWalk(first_, last_, rows, places_.strip_rows()), consumer_.warp(), places_.units,
                   kConsumerWarps);
@@ -83,7 +92,6 @@ class PointwiseBlocks {
     for (; !walk.done(); walk.next()) take(walk.strip, places_.column(walk.unit, consumer_.lane()));
   }
 
- private:
   /// Rows of a lane: the first one's coordinates, and how many there are.
   struct Rows {
     i32 x[P::kDims];

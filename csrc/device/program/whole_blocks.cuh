@@ -73,7 +73,8 @@ ARK_DEVICE void load_operand(const WholeRow<P, R, kBeside, kPart>& c, int number
   __builtin_memcpy(&out, words, sizeof(out));
 }
 template <int V, class S, int kDims, class P, int R, bool kBeside, WholePart kPart>
-ARK_DEVICE void store_operand(const WholeRow<P, R, kBeside, kPart>& c, int number, const i32 (&)[kDims], const Vec<S, V>& in) {
+ARK_DEVICE void store_operand(const WholeRow<P, R, kBeside, kPart>& c, int number, const i32 (&)[kDims],
+                              const Vec<S, V>& in) {
   store_vector(c.template at<S>(number), in);
 }
 
@@ -83,8 +84,7 @@ class WholeBlocks {
   static constexpr bool kBeside = P::kNumOperands > 2;
   static constexpr int V = P::kVector, kLast = P::kDims - 1, R = (kBeside ? 1 : 2) * block_rows<P>();
   /// What a block has in flight fits.
-  static constexpr bool kServes =
-      sizeof(TurnedBlock<P, R>::words) + (kBeside ? bytes_beside<P>() * R : 0) <= 64 * 4;
+  static constexpr bool kServes = sizeof(TurnedBlock<P, R>::words) + (kBeside ? bytes_beside<P>() * R : 0) <= 64 * 4;
 
   ARK_DEVICE WholeBlocks(Consumer& consumer, const VectorContext<P>& c, i64 first_row, i64 last_row)
       : consumer_(consumer), context_(c), first_(first_row), last_(last_row), places_(c, first_row, last_row) {}
