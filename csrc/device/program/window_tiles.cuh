@@ -12,7 +12,7 @@ inline constexpr i32 kNone = 1 << 30;  // a column or row behind all others
 template <int kSize, int V>
 struct WindowTiles {
   static constexpr int kThreads = 256, kBytes = 9552;  // of a tile: three of them in 28 KB
-  static constexpr int kMostPieces = 8;
+  static constexpr int kMostPieces = 9;
   static constexpr int kMostRows = (16 * (kMostPieces - 1) / kSize + 1) / V * V;
   static constexpr int kEven = V * kSize < 16 ? 16 / (V * kSize) : 1;
   static_assert(kMostRows > 0);
