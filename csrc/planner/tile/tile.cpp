@@ -167,8 +167,8 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   if (const Transposed x = transposed_of(op, graph.programs[static_cast<size_t>(params.program)]); x.bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1];
     if (params.tile < total)
-      params.tile = std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere,
-                                                          kMaxElements / row, {workers, beside}));
+      params.tile = std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere, kMaxElements / row,
+                                                          {workers, beside}));
   }
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);
@@ -450,7 +450,8 @@ void tile(Draft& draft, const Options& options) {
   split_heads(draft.graph, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);
   const std::vector<double> beside = beside_ops(draft.graph, options);
-  for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, columns[i], beside[i]);
+  for (size_t i = 0; i < draft.graph.ops.size(); ++i)
+    tile_op(draft, draft.graph.ops[i], options, columns[i], beside[i]);
 }
 
 }  // namespace ark::planner
