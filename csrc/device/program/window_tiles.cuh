@@ -69,8 +69,8 @@ struct WindowRows {
     first = part < tiles.parts ? rest % V + part * V : kNone;
     step = V * tiles.parts;
   }
-  /// `shift`: columns from the slot to the vector. `address`: the low bits of that of the strip's first row in the first
-  /// column of its first tile; `column_bytes`: from column to column. The same for all tiles of the strip.
+  /// `shift`: columns from the slot to the vector. `address`: the low bits of where the strip's first row lies in the
+  /// first column of its first tile; `column_bytes`: from column to column. The same for all tiles of the strip.
   ARK_DEVICE void settle(const WindowTiles<kSize, V>& tiles, i32 shift, u32 address, u32 column_bytes) {
     const i32 row = first < tiles.rows ? first * kSize : 0;
 #pragma unroll
