@@ -87,6 +87,18 @@ def test_odd_sums(shape, dtype):
     check(lambda a, b: (a.t() + b, b.t() * 2), a, b)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(769, 3001), (1021, 515), (128, 1024), (2048, 1024)], ids=str)
+def test_side_by_side(shape, dtype):
+    """Several copies that do not depend on each other have longer tiles than one."""
+    pairs = [(values(shape, dtype), values(shape[::-1], dtype)) for _ in range(6)]
+
+    def body(*inputs):
+        return [(b.t() * 2).contiguous() for b in inputs[1::2]], [a + b.t() for a, b in zip(inputs[::2], inputs[1::2])]
+
+    check(body, *(x for pair in pairs for x in pair))
+
+
 @pytest.mark.parametrize("begin", [1, 3, 7])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_offsets(dtype, begin):

@@ -120,9 +120,31 @@ void tiles_have_room_for_some() {
   expect(Sum({128, 96}, inputs, DType::kF64).transposed() == 3, "two of 8 bytes");
 }
 
+/// Rows of a tile of one of so many copies of odd matrices, transposed, that do not depend on each other.
+int64_t rows_beside(int copies) {
+  GraphBuilder b;
+  for (int i = 0; i < copies; ++i) {
+    const ValueId x = b.input(DType::kBF16, {769, 3001});
+    b.graph.values[static_cast<size_t>(x)].strides = {number(1), number(769)};
+    b.graph.outputs.push_back(b.pointwise(Opcode::kNeg, {x}, DType::kBF16, {769, 3001}));
+  }
+  planner::Draft draft;
+  draft.graph = planner::fuse(b.graph, true, 132);
+  planner::Options options;
+  options.machine.num_workers = 132;
+  planner::tile(draft, options);
+  return draft.graph.ops[0].op.record.params.program.tile / 3001;
+}
+
+void test_beside() {
+  expect(rows_beside(1) == 8, "alone, every worker has a tile");
+  expect(rows_beside(32) >= 32, "where copies fill the workers, tiles read whole lines");
+}
+
 }  // namespace
 
 int main() {
+  test_beside();
   the_dimension_read_along_goes_before_the_last();
   long_rows_are_cut();
   rows_come_in_blocks();

@@ -84,6 +84,7 @@ class BackgroundSender {
   /// The other sender has sent all that stands before this item in the list, or has an item of the same op: a worker's
   /// ops send one after the other.
   ARK_DEVICE bool in_turn() const {
+    if constexpr (kSenders == 1) return true;
     const i32 other = *static_cast<const volatile i32*>(&worker_.shared.sent.index[kSenders - 1 - me_]);
     const bool turn = other >= index() || worker_.shared.launch.items[other].record == item().record;
     return __all_sync(~0u, turn);

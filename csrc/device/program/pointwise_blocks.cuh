@@ -4,6 +4,7 @@
 // with the help of the next lane's block (transposed_blocks.cuh).
 #pragma once
 #include "device/program/pointwise_row_walk.cuh"
+#include "device/program/pointwise_windows.cuh"
 #include "device/program/whole_blocks.cuh"
 
 namespace ark::device {
@@ -76,13 +77,20 @@ class PointwiseBlocks {
       const WholeBlocks<P> whole(consumer_, context_, first_, last_);
       if (whole.serve(active_)) return whole.run();
     }
+    if constexpr (has_windows<P>())
+      PointwiseWindows<P>(consumer_, context_, first_, last_).run();
+    else
+      run_blocks();
+  }
+
+ private:
+  ARK_DEVICE void run_blocks() const {
     const StripWalk strips(*context_.task.record, kLast - 1, first_, last_, places_.strip_rows());
     UnitWalk walk(strips, consumer_.warp(), places_.units, kConsumerWarps);
 #pragma unroll 1
     for (; !walk.done(); walk.next()) take(walk.strip, places_.column(walk.unit, consumer_.lane()));
   }
 
- private:
   /// Rows of a lane: the first one's coordinates, and how many there are.
   struct Rows {
     i32 x[P::kDims];

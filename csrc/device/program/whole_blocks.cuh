@@ -1,5 +1,6 @@
-// Blocks of transposed operands (pointwise_blocks.cuh) where nothing is off alignment and no row ends within a vector:
-// twice as many rows, so that twice as much is in flight, and a warp reads whole lines.
+// Blocks of transposed operands (pointwise_blocks.cuh) where nothing is off alignment and no row ends within a vector.
+// If nothing else is read they have twice as many rows: twice as much is in flight, and a warp reads whole lines. Else
+// what the block's rows read beside them is asked for with the block, and is in flight at the same time.
 #pragma once
 #include "device/program/pointwise_row_walk.cuh"
 #include "device/program/transposed_blocks.cuh"
@@ -26,22 +27,34 @@ struct FetchPieces {
   ARK_DEVICE void all_asked() const { __syncwarp(); }
 };
 
-/// Rows of a thread's block; all but the transposed operands move by whole vectors from `place` on.
-template <class P, int R>
+/// Bytes that a vector of the program reads beside the transposed operands.
+template <class P>
+constexpr ARK_DEVICE int bytes_beside() {
+  return static_cast<int>(sizeof(typename P::template Inputs<P::kVector>)) - P::kTransposedBytes * P::kVector;
+}
+
+/// Rows of a thread's block; all but the transposed operands move by whole vectors from `place` on. kBeside: what lies
+/// beside the block is in `in`.
+template <class P, int R, bool kBeside>
 struct WholeUnit {
   TurnedBlock<P, R> block;
+  typename P::template Inputs<P::kVector> in[kBeside ? R : 1];
   i32 x[P::kDims];             // the first row
   i64 place[P::kNumOperands];  // its vector's, in elements from the operand's first
   i32 count;                   // rows
 };
 
-template <class P, int R>
+/// What a row's accesses are asked for.
+enum class WholePart { kAll, kBeside, kBlock };
+
+template <class P, int R, bool kBeside, WholePart kPart>
 struct WholeRow : ProgramContext {
-  const WholeUnit<P, R>& unit;
+  using Unit = WholeUnit<P, R, kBeside>;
+  const Unit& unit;
   const VectorContext<P>& whole;
   int row;
 
-  ARK_DEVICE WholeRow(const VectorContext<P>& c, const WholeUnit<P, R>& of, int number)
+  ARK_DEVICE WholeRow(const VectorContext<P>& c, const Unit& of, int number)
       : ProgramContext(c), unit(of), whole(c), row(number) {}
   template <class S>
   ARK_DEVICE S* at(int number) const {
@@ -49,24 +62,29 @@ struct WholeRow : ProgramContext {
            multiply_add_wide(row, whole.stride[number][P::kDims - 2], unit.place[number]);
   }
 };
-template <int V, class S, int kDims, class P, int R>
-ARK_DEVICE void load_operand(const WholeRow<P, R>& c, int number, const i32 (&)[kDims], Vec<S, V>& out) {
-  if (P::transposed_size(number) == 0) return load_vector(c.template at<const S>(number), out);
+template <int V, class S, int kDims, class P, int R, bool kBeside, WholePart kPart>
+ARK_DEVICE void load_operand(const WholeRow<P, R, kBeside, kPart>& c, int number, const i32 (&)[kDims],
+                             Vec<S, V>& out) {
+  const bool beside = P::transposed_size(number) == 0;
+  if (kPart == (beside ? WholePart::kBlock : WholePart::kBeside)) return;
+  if (beside) return load_vector(c.template at<const S>(number), out);
   u32 words[(V * sizeof(S) + 3) / 4];
   c.unit.block.template row_words<sizeof(S)>(number, c.row, words);
   __builtin_memcpy(&out, words, sizeof(out));
 }
-template <int V, class S, int kDims, class P, int R>
-ARK_DEVICE void store_operand(const WholeRow<P, R>& c, int number, const i32 (&)[kDims], const Vec<S, V>& in) {
+template <int V, class S, int kDims, class P, int R, bool kBeside, WholePart kPart>
+ARK_DEVICE void store_operand(const WholeRow<P, R, kBeside, kPart>& c, int number, const i32 (&)[kDims],
+                              const Vec<S, V>& in) {
   store_vector(c.template at<S>(number), in);
 }
 
 template <class P>
 class WholeBlocks {
  public:
-  static constexpr int V = P::kVector, kLast = P::kDims - 1, R = 2 * block_rows<P>();
-  /// Such a block fits, and what else a row reads is little: it is asked for when the row is computed.
-  static constexpr bool kServes = sizeof(TurnedBlock<P, R>::words) <= 64 * 4 && P::kNumOperands <= 2;
+  static constexpr bool kBeside = P::kNumOperands > 2;
+  static constexpr int V = P::kVector, kLast = P::kDims - 1, R = (kBeside ? 1 : 2) * block_rows<P>();
+  /// What a block has in flight fits.
+  static constexpr bool kServes = sizeof(TurnedBlock<P, R>::words) + (kBeside ? bytes_beside<P>() * R : 0) <= 64 * 4;
 
   ARK_DEVICE WholeBlocks(Consumer& consumer, const VectorContext<P>& c, i64 first_row, i64 last_row)
       : consumer_(consumer), context_(c), first_(first_row), last_(last_row), places_(c, first_row, last_row) {}
@@ -109,7 +127,9 @@ class WholeBlocks {
   }
 
  private:
-  using Unit = WholeUnit<P, R>;
+  using Unit = WholeUnit<P, R, kBeside>;
+  template <WholePart kPart>
+  using Row = WholeRow<P, R, kBeside, kPart>;
 
   ARK_DEVICE void load(const UnitWalk& walk, Unit& unit) const {
     const i32 first = places_.row(consumer_.lane()), column = places_.column(walk.unit, consumer_.lane());
@@ -129,17 +149,23 @@ class WholeBlocks {
         columns.load_aligned(FetchPieces{}, unit.block.words + TurnedBlock<P, R>::place(kNumber));
       }
     });
+    if constexpr (kBeside) {
+      unrolled<R>([&](auto k) __attribute__((always_inline)) {  // rows that are not there: the nearest that is
+        P::template load<V>(Row<WholePart::kBeside>(context_, unit, min(k.value, max(unit.count - 1, 0))), unit.x,
+                            unit.in[k.value]);
+      });
+    }
   }
 
-  ARK_DEVICE void compute(const Unit& unit) const {
+  ARK_DEVICE void compute(Unit& unit) const {
     unrolled<R>([&](auto k) __attribute__((always_inline)) {
       if (k.value >= unit.count) return;
       i32 x[P::kDims];
 #pragma unroll
       for (int d = 0; d < P::kDims; ++d) x[d] = unit.x[d];
       x[kLast - 1] += k.value;
-      const WholeRow<P, R> row(context_, unit, k.value);
-      typename P::template Inputs<V> in;
+      const Row<kBeside ? WholePart::kBlock : WholePart::kAll> row(context_, unit, k.value);
+      auto& in = unit.in[kBeside ? k.value : 0];
       P::template load<V>(row, x, in);
       P::template run_loaded<V>(row, x, in, NoRoots{});
     });

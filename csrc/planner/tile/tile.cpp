@@ -12,6 +12,7 @@
 #include "planner/extents.h"
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
+#include "planner/tile/beside.h"
 #include "planner/tile/columns.h"
 #include "planner/tile/flat_tiles.h"
 #include "planner/tile/send_by_batch.h"
@@ -102,11 +103,18 @@ int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, i
   return 1024;
 }
 
+/// What a tile of a program has for itself.
+struct Room {
+  int64_t workers;
+  double beside;  // what stands beside the op (beside.h)
+};
+
 /// Rows of a tile of transposed operands, `most` of them if these are more than a line's: what costs the worker that has
-/// most of them least. They are read by whole sectors, from a line's on by whole lines. Blocks of rows
-/// (device/program/transposed_blocks.cuh) in any case; if the tile could straddle an outer dimension, a power of two or
-/// a divisor.
-int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, int64_t most, int64_t workers) {
+/// most of them least. They are read by whole sectors, from a line's on by whole lines; `anywhere`: they begin between
+/// these. Blocks of rows (device/program/transposed_blocks.cuh) in any case; if the tile could straddle an outer
+/// dimension, a power of two or a divisor.
+int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, bool anywhere, int64_t most,
+                        const Room& room) {
   constexpr int64_t kSectorBytes = 32, kBlockRows = 8;
   const int last = record.params.program.num_dims - 1;
   const int64_t whole = abi::transposed_rows(bytes);  // 128 bytes of a column
@@ -114,23 +122,33 @@ int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, i
   int64_t best = 1, best_cost = INT64_MAX;
   for (int64_t count = kBlockRows; count <= std::max(whole, most); count += count < whole ? kBlockRows : whole) {
     if ((count & (count - 1)) != 0 && last > 1 && record.size[last - 1] % count != 0) continue;
-    const int64_t read = ceil_div(count * bytes, kSectorBytes) * kSectorBytes / bytes;
-    const int64_t cost = ceil_div(ceil_div(rows, count), workers) * (read + count + tile_cost);
+    const int64_t off = anywhere ? kSectorBytes / 2 : 0;
+    const int64_t read = ceil_div(count * bytes + off, kSectorBytes) * kSectorBytes / bytes;
+    const int64_t cost = turns_of(ceil_div(rows, count), room.beside, room.workers) * (read + count + tile_cost);
     if (cost <= best_cost) best = count, best_cost = cost;
   }
   return best;
 }
 
-/// Bytes of an element of all transposed operands; 0: there are none.
-int transposed_bytes(const FusedOp& op, const Program& program) {
+struct Transposed {
+  int bytes = 0;          // of an element of all transposed operands; 0: there are none
+  bool anywhere = false;  // some column begins between multiples of 16 bytes
+};
+Transposed transposed_of(const FusedOp& op, const Program& program) {
+  const abi::ProgramParams& p = op.op.record.params.program;
   const uint32_t operands = plan::transposed_operands(op.op, program);
-  int bytes = 0;
-  for (int i = 0; i < program.num_operands; ++i)
-    if (i < 32 && (operands >> i & 1) != 0) bytes += plan::loaded_bytes(program, i);
-  return bytes;
+  Transposed result;
+  for (int i = 0; i < program.num_operands; ++i) {
+    if (i >= 32 || (operands >> i & 1) == 0) continue;
+    const abi::Operand& x = op.op.operands[static_cast<size_t>(p.first_operand + i)];
+    const int64_t size = plan::loaded_bytes(program, i), column = x.stride[p.num_dims - 1];
+    result.bytes += static_cast<int>(size);
+    result.anywhere = result.anywhere || column * size % 16 != 0 || x.offset * size % 16 != 0;
+  }
+  return result;
 }
 
-void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options) {
+void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options, double beside) {
   const std::vector<Storage>& storages = graph.storages;
   abi::ProgramParams& params = op.op.record.params.program;
   const std::vector<Joint> joint = joint_dims(op, 0, params.num_dims);
@@ -146,19 +164,32 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
                                : std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   if (!sends) params.tile = cheapest_tile(joint, params.tile, workers);
-  if (const int bytes = transposed_bytes(op, graph.programs[static_cast<size_t>(params.program)]); bytes > 0) {
+  if (const Transposed x = transposed_of(op, graph.programs[static_cast<size_t>(params.program)]); x.bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1];
     if (params.tile < total)
-      params.tile = std::min(total, row * transposed_rows(op.op.record, total, bytes, kMaxElements / row, workers));
+      params.tile = std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere, kMaxElements / row,
+                                                          {workers, beside}));
   }
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);
 }
 
+/// Of rows that a worker, half of one or a warp has: as many as cost least with what stands beside the op, a tile's own
+/// cost among it.
+int64_t shared_rows(const abi::ProgramParams& params, const Room& room) {
+  int64_t best = 1, best_cost = INT64_MAX;
+  for (const int64_t rows : {1, 2, kConsumerWarps}) {
+    const int64_t turns = turns_of(ceil_div(params.num_rows, rows), room.beside, room.workers);
+    const int64_t cost = turns * (rows * params.row_size + kTileCostElements);
+    if (cost < best_cost) best = rows, best_cost = cost;
+  }
+  return best;
+}
+
 /// A power of two of rows: the fewest turns of the worker that has most of them, with what a tile costs by itself.
-int64_t rows_per_tile(const FusedOp& op, int64_t workers) {
+int64_t rows_per_tile(const FusedOp& op, int64_t workers, double beside) {
   const abi::ProgramParams& params = op.op.record.params.program;
-  if (op.spread_rows && params.num_rows <= workers) return 1;
+  if (op.spread_rows && params.num_rows <= workers) return shared_rows(params, {workers, beside});
   const bool is_long = params.row_size > (params.num_rows <= std::min(kFewRows, workers) ? kLongFewRow : kLongRow);
   const int64_t row = std::max<int64_t>(1, params.row_size);  // rows of nothing have results too
   const bool is_short = row <= kShortRow;
@@ -174,13 +205,13 @@ int64_t rows_per_tile(const FusedOp& op, int64_t workers) {
   return best;
 }
 
-void tile_row(FusedOp& op, const Options& options) {
+void tile_row(FusedOp& op, const Options& options, double beside) {
   abi::ProgramParams& params = op.op.record.params.program;
   const int outer = params.num_dims - params.reduce_dims;
   params.num_rows = params.row_size = 1;
   for (int d = 0; d < outer; ++d) params.num_rows *= op.op.record.size[d];
   for (int d = outer; d < params.num_dims; ++d) params.row_size *= op.op.record.size[d];
-  const int64_t target = rows_per_tile(op, options.machine.num_workers);
+  const int64_t target = rows_per_tile(op, options.machine.num_workers, beside);
   const std::vector<Joint> joint = joint_dims(op, 0, outer);
   params.tile = aligned_tile(joint, target, 1);
   params.split = 1;
@@ -369,11 +400,11 @@ void tile_attention(Draft& draft, FusedOp& op) {
   set_grid(op);
 }
 
-void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options) {
+void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options, double beside) {
   const TaskKind kind = op.op.record.kind;
-  if (kind == TaskKind::kRow) return tile_row(op, options);
+  if (kind == TaskKind::kRow) return tile_row(op, options, beside);
   if (kind == TaskKind::kColumn) return tile_column(op, options);
-  tile_pointwise(op, graph, options);
+  tile_pointwise(op, graph, options, beside);
 }
 
 /// Rows whose vectors of 16 bytes are aligned are read by them.
@@ -385,10 +416,10 @@ void tile_row_select(FusedOp& op) {
   p.vector = x.slot != abi::kNoSlot && x.stride[1] == 1 && even(x.offset) && even(x.stride[0]) ? kVector : 1;
 }
 
-void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns) {
+void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, double beside) {
   switch (plan::kind_of(op.op.record).family) {
     case plan::Family::kProgram:
-      return tile_program(op, draft.graph, options);
+      return tile_program(op, draft.graph, options, beside);
     case plan::Family::kMatmul:
       return tile_matmul(draft, op, options, columns);
     case plan::Family::kRows:
@@ -418,7 +449,9 @@ void tile(Draft& draft, const Options& options) {
   split_long_k(draft, options);
   split_heads(draft.graph, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);
-  for (size_t i = 0; i < draft.graph.ops.size(); ++i) tile_op(draft, draft.graph.ops[i], options, columns[i]);
+  const std::vector<double> beside = beside_ops(draft.graph, options);
+  for (size_t i = 0; i < draft.graph.ops.size(); ++i)
+    tile_op(draft, draft.graph.ops[i], options, columns[i], beside[i]);
 }
 
 }  // namespace ark::planner

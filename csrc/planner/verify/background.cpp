@@ -23,6 +23,7 @@ class BackgroundCheck {
     need(!op_.flags.any(), "without flags");
     need(!op_.operands.empty() && op_.operands.size() <= 32, "1 to 32 operands, got ", op_.operands.size());
     need(op_.record.size[0] * bytes() % 16 == 0 && p.tile * bytes() % 16 == 0, "of whole vectors of 16 bytes");
+    need(p.tile * bytes() / 16 <= INT16_MAX, "tiles of at most ", INT16_MAX, " vectors, got ", p.tile * bytes() / 16);
     for (size_t i = 0; i < op_.operands.size(); ++i) check_run(i);
     check_program(plan_.programs[static_cast<size_t>(p.program)]);
     if (op_.record.background == abi::kToOthers) check_own_boxes();
