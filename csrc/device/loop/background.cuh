@@ -26,13 +26,12 @@ ARK_DEVICE void start_sends(Shared& s, const abi::LaunchHeader& launch) {
   }
 }
 
-/// All lanes of sender `me`'s warp call everything together. Records are read where they lie, in global memory, and the
+/// All lanes of sender kMe's warp call everything together. Records are read where they lie, in global memory, and the
 /// state is in shared memory: the warp may have no more than 56 registers.
-template <int kPieces>  // vectors of a lane under way
+template <int kMe, int kPieces>  // vectors of a lane under way
 class BackgroundSender {
  public:
-  ARK_DEVICE BackgroundSender(const Worker& worker, const u64* slots, int me)
-      : worker_(worker), slots_(slots), me_(me) {}
+  ARK_DEVICE BackgroundSender(const Worker& worker, const u64* slots) : worker_(worker), slots_(slots) {}
 
   ARK_DEVICE bool done() const { return item().record == abi::kEnd; }
 
@@ -77,15 +76,15 @@ class BackgroundSender {
   /// much (notes/collectives.md).
   using Runs = u64;
 
-  ARK_DEVICE i32& index() const { return worker_.shared.sent.index[me_]; }
-  ARK_DEVICE i32& at() const { return worker_.shared.sent.at[me_]; }
-  ARK_DEVICE short& left() const { return worker_.shared.sent.left[me_]; }
+  ARK_DEVICE i32& index() const { return worker_.shared.sent.index[kMe]; }
+  ARK_DEVICE i32& at() const { return worker_.shared.sent.at[kMe]; }
+  ARK_DEVICE short& left() const { return worker_.shared.sent.left[kMe]; }
   ARK_DEVICE const abi::WorkItem& item() const { return worker_.shared.launch.items[index()]; }
   /// The other sender has sent all that stands before this item in the list, or has an item of the same op: a worker's
   /// ops send one after the other.
   ARK_DEVICE bool in_turn() const {
     if constexpr (kSenders == 1) return true;
-    const i32 other = *static_cast<const volatile i32*>(&worker_.shared.sent.index[kSenders - 1 - me_]);
+    const i32 other = *static_cast<const volatile i32*>(&worker_.shared.sent.index[kSenders - 1 - kMe]);
     const bool turn = other >= index() || worker_.shared.launch.items[other].record == item().record;
     return __all_sync(~0u, turn);
   }
@@ -103,12 +102,11 @@ class BackgroundSender {
 
   const Worker& worker_;
   const u64* slots_;
-  int me_;
 };
 
 /// What the item waits for is there.
-template <int kPieces>
-ARK_DEVICE bool BackgroundSender<kPieces>::ready() const {
+template <int kMe, int kPieces>
+ARK_DEVICE bool BackgroundSender<kMe, kPieces>::ready() const {
   const abi::OpRecord& r = record();
   const u32 epoch = worker_.epoch + 1;
   bool there = true;
@@ -129,8 +127,8 @@ ARK_DEVICE bool BackgroundSender<kPieces>::ready() const {
   return __all_sync(~0u, there);
 }
 
-template <int kPieces>
-ARK_DEVICE void BackgroundSender<kPieces>::begin_item() const {
+template <int kMe, int kPieces>
+ARK_DEVICE void BackgroundSender<kMe, kPieces>::begin_item() const {
   if (lane() == 0) {
     const abi::OpRecord& r = record();
     const int bytes = element_bytes(reinterpret_cast<const abi::Operand*>(&r + 1)->dtype);
@@ -140,18 +138,15 @@ ARK_DEVICE void BackgroundSender<kPieces>::begin_item() const {
     if constexpr (kTrace)
       if (worker_.shared.launch.trace != nullptr) {
         abi::TraceRecord& t = worker_.shared.launch.trace[index()];
-        t.op = r.op;
-        t.first = item().first;
-        t.count = 1;
-        t.worker = worker_.shared.launch.num_workers + static_cast<i32>(blockIdx.x);
+        t = {r.op, item().first, 1, worker_.shared.launch.num_workers + static_cast<i32>(blockIdx.x)};
         t.begin = t.wait_end = t.load_end = global_time_ns();
       }
   }
   __syncwarp();
 }
 
-template <int kPieces>
-ARK_DEVICE typename BackgroundSender<kPieces>::Runs BackgroundSender<kPieces>::find_runs() const {
+template <int kMe, int kPieces>
+ARK_DEVICE typename BackgroundSender<kMe, kPieces>::Runs BackgroundSender<kMe, kPieces>::find_runs() const {
   const abi::OpRecord& r = record();
   const abi::Operand* const operands = reinterpret_cast<const abi::Operand*>(&r + 1);
   const bool there = lane() < r.num_operands, box = there && (operands[lane()].slot & abi::kBoxSlot) != 0;
@@ -166,8 +161,8 @@ ARK_DEVICE typename BackgroundSender<kPieces>::Runs BackgroundSender<kPieces>::f
   return static_cast<u64>(begin) | (box ? 1 : 0);
 }
 
-template <int kPieces>
-ARK_DEVICE void BackgroundSender<kPieces>::copy_piece(Runs runs) const {
+template <int kMe, int kPieces>
+ARK_DEVICE void BackgroundSender<kMe, kPieces>::copy_piece(Runs runs) const {
   const int first = at() + lane(), ahead = left() - lane();
   Raw<16> piece[kPieces];
 #pragma unroll 1
@@ -200,8 +195,8 @@ ARK_DEVICE void BackgroundSender<kPieces>::copy_piece(Runs runs) const {
 }
 
 /// What all lanes have stored is there before the tile counts, on every rank: each lane tells one of them.
-template <int kPieces>
-ARK_DEVICE void BackgroundSender<kPieces>::end_item() const {
+template <int kMe, int kPieces>
+ARK_DEVICE void BackgroundSender<kMe, kPieces>::end_item() const {
   const abi::OpRecord& r = record();
   const abi::LaunchHeader& launch = worker_.shared.launch;
   fence_system();

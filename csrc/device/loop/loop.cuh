@@ -160,7 +160,7 @@ struct Fetcher {
     if (ok) reserve(0, lane);
     if (ok) publish(abi::WorkItem{abi::kEnd, 0, 0, 0}, 0, 0, index, index + 1, lane);
     if constexpr (kSends)
-      if (ok) BackgroundSender<kSentByFetch>(worker, slots, 1).finish();
+      if (ok) BackgroundSender<1, kSentByFetch>(worker, slots).finish();
   }
 
  private:
@@ -192,7 +192,7 @@ struct Fetcher {
   ARK_DEVICE void send_while_full() const {
     const u32 first = pushed - kTaskSlots;  // the entry that was there before
     if (pushed < kTaskSlots) return;
-    BackgroundSender<kSentByFetch>(worker, slots, 1).send_until([&] {
+    BackgroundSender<1, kSentByFetch>(worker, slots).send_until([&] {
       return mbarrier_test_wait(shared_address(&worker.shared.task_empty[first % kTaskSlots]), first / kTaskSlots & 1);
     });
   }
@@ -395,7 +395,7 @@ ARK_DEVICE bool to_report(Shared& s, u32 n) {
 /// background while there are none.
 ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLaunch& loop) {
   Shared& s = worker.shared;
-  BackgroundSender<4> background(worker, slots, 0);
+  BackgroundSender<0, 4> background(worker, slots);
   const int lane = thread_index() & 31;
   i64 iteration = 0;
   for (u32 n = 0;; ++n) {
@@ -405,7 +405,6 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     const int arrivals = task.slot->single_arrivals;
     const bool counts = lane < arrivals;  // known before the item is done: nothing is looked up behind that
     const u32 counter = counts ? task.slot->arrive_counter[lane] : 0;
-    const int rank_stride = kRanks > 1 && counts ? task.record->arrive_rank_stride[lane] : 0;
     // The waits of the item itself come first with their deadlines.
     const bool done = worker.waiter.spin(
         [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
@@ -414,7 +413,7 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     const int arrived = s.task[n % kTaskSlots].arrived;
     if (arrived < task.count) {
       if (arrived == 0 && arrivals >= 0) {
-        if (counts) worker.count(counter, task.count, rank_stride);
+        if (counts) worker.count(counter, task.count, task.record->arrive_rank_stride[lane]);
       } else {
         arrive_for_tiles(worker, task, task.first + arrived, task.count - arrived);
       }

@@ -54,11 +54,11 @@ struct TaskSlot {
   u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 
-/// In the background: the reporter, and where nothing is traced (the fetch warp would have no register left) that warp.
+/// In the background: the reporter and the fetch warp. Another number is for measurements.
 #ifndef ARK_SENDERS
 #define ARK_SENDERS 2
 #endif
-inline constexpr int kSenders = kTrace ? 1 : ARK_SENDERS;
+inline constexpr int kSenders = ARK_SENDERS;
 
 /// How far each of a worker's senders is (background.cuh).
 struct SentInBackground {
