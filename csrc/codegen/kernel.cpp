@@ -10,6 +10,7 @@
 #include "codegen/epilogue_ways.h"
 #include "codegen/program_analysis.h"
 #include "device/abi/launch.h"
+#include "plan/kinds.h"
 #include "plan/transposed_operands.h"
 
 namespace ark::codegen {
