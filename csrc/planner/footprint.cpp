@@ -213,12 +213,6 @@ bool is_indirect(const plan::Op& op, const std::vector<Program>& programs, int o
   return parts;
 }
 
-std::vector<OperandDim> operand_dims(const plan::Op& op, const std::vector<Program>& programs, int operand) {
-  std::vector<OperandDim> result;
-  for (const Dim& dim : layout_of(op, programs, operand).dims) result.push_back({dim.size, dim.stride});
-  return result;
-}
-
 Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, int operand, const Storage& storage) {
   const abi::Operand& x = op.operands[operand];
   Footprint out;
