@@ -27,6 +27,7 @@ from ark_torch.recompute import partition_joint
 from ark_torch.records import REGISTRY, GraphRecord, timed
 from ark_torch.refusals import keep_refused
 from ark_torch.regions import inline_regions
+from ark_torch.value_checks import with_checks
 
 _counter = itertools.count()
 _recorders: list[list] = []
@@ -95,7 +96,7 @@ def ark(gm: fx.GraphModule, example_inputs, *, mode: str | None = None, options:
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        decompositions=keep_refused(decompositions(parsed.fallback_random)),
+        decompositions=keep_refused(with_checks(decompositions(parsed.fallback_random))),
         partition_fn=partition_joint,
         keep_inference_input_mutations=True,
     )

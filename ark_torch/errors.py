@@ -48,6 +48,17 @@ class IndexOutOfRange(IndexError, ValueError, RuntimeError):
         return type(self), (*self.args, self.index, self.size, self.op)
 
 
+class ArgumentRefused(ValueError):
+    """An argument is not what the graph was compiled for. `argument` says which: "input 3 (x)"."""
+
+    def __init__(self, message: str, argument: str):
+        super().__init__(message)
+        self.argument = argument
+
+    def __reduce__(self):
+        return type(self), (*self.args, self.argument)
+
+
 class RanksDisagree(ValueError):
     """The ranks of a group have plans that do not fit together; all of them raise it."""
 
@@ -57,6 +68,7 @@ class RanksApart(ValueError):
 
 
 __all__ = [
+    "ArgumentRefused",
     "DeviceError",
     "IndexOutOfRange",
     "NodeUnsupported",

@@ -8,6 +8,7 @@ import torch
 
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
+from ark_torch.lower_index import from_zero
 from ark_torch.lowering import Lowering, fitting, is_integer, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -142,6 +143,20 @@ def lower_mul(ctx: Lowering, node, a, b):
     return _binary(ctx, node, "logical_and" if ctx.out(node).dtype == torch.bool else "mul", a, b)
 
 
+def _divided(ctx: Lowering, node, opcode: str, a, b):
+    """On the CPU eager raises for an integer divided by zero: the divisor goes through a check, as an index does."""
+    out = ctx.out(node)
+    if out.device.type == "cpu" and is_integer(out.dtype):
+        if not isinstance(b, Value):
+            if isinstance(b, int) and b == 0:
+                raise Unsupported("division of integers by zero")
+            return _binary(ctx, node, opcode, a, b)
+        zero = ctx.pointwise("eq", [b, ctx.scalar(0, b.dtype)], torch.bool)
+        checked = from_zero(ctx, ctx.cast(zero, torch.int64), 1)
+        b = ctx.pointwise("add", [ctx.operand(b, out.dtype), ctx.operand(checked, out.dtype)], compute_type(out.dtype))
+    return _binary(ctx, node, opcode, a, b)
+
+
 @rule(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def lower_div(ctx: Lowering, node, a, b):
     return _binary(ctx, node, "div", a, b)
@@ -150,27 +165,29 @@ def lower_div(ctx: Lowering, node, a, b):
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def lower_div_mode(ctx: Lowering, node, a, b, rounding_mode=None):
     opcodes = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}
-    return _binary(ctx, node, opcodes[rounding_mode], a, b)
+    return (_divided if rounding_mode else _binary)(ctx, node, opcodes[rounding_mode], a, b)
 
 
 @rule(aten.floor_divide.default, aten.floor_divide.Scalar)
 def lower_floor_divide(ctx: Lowering, node, a, b):
-    return _binary(ctx, node, "div_floor", a, b)
+    return _divided(ctx, node, "div_floor", a, b)
 
 
-def _plain_binary(opcode: str, bool_opcode: str | None = None):
+def _plain_binary(opcode: str, bool_opcode: str | None = None, binary=_binary):
     def lower(ctx: Lowering, node, a, b):
         if ctx.out(node).dtype == torch.bool:
             if bool_opcode is None:
                 raise Unsupported(f"{opcode} of bool")
             return _binary(ctx, node, bool_opcode, a, b)
-        return _binary(ctx, node, opcode, a, b)
+        return binary(ctx, node, opcode, a, b)
 
     return lower
 
 
-rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(_plain_binary("remainder"))
-rule(aten.fmod.Tensor, aten.fmod.Scalar)(_plain_binary("fmod"))
+rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(
+    _plain_binary("remainder", binary=_divided)
+)
+rule(aten.fmod.Tensor, aten.fmod.Scalar)(_plain_binary("fmod", binary=_divided))
 rule(aten.maximum.default, prims.maximum.default)(_plain_binary("maximum", "logical_or"))
 rule(aten.minimum.default, prims.minimum.default)(_plain_binary("minimum", "logical_and"))
 rule(aten.atan2.default)(_plain_binary("atan2"))

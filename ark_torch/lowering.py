@@ -20,7 +20,6 @@ from ark_torch.errors import Unsupported
 from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
 from ark_torch.refusals import check_taken
 from ark_torch.size_source import check_python
-from ark_torch.sizes import contiguous_strides
 
 RULES: dict[Any, Callable] = {}
 # ops without a rule, and what their message says besides the name
@@ -355,7 +354,3 @@ def _flat_vals(val: Any) -> list:
     if isinstance(val, (tuple, list)):
         return [x for item in val for x in _flat_vals(item)]
     return [] if val is None else [val]
-
-
-def contiguous_view_strides(shape) -> tuple:
-    return contiguous_strides(tuple(shape))

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ark_torch._compat import FakeTensor, size_expr
-from ark_torch.errors import IndexOutOfRange, NodeUnsupported, RanksApart, RanksDisagree, Unsupported
+from ark_torch.errors import ArgumentRefused, IndexOutOfRange, NodeUnsupported, RanksApart, RanksDisagree, Unsupported
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
@@ -187,7 +187,8 @@ class NativeSegment:
             if self.strict or not all(self.lowered.graph["immutable"]):
                 raise error  # arguments may have been written: eager's own error cannot be had
         else:
-            self._fall_back(f"arguments refused: {str(error).split(': expected')[0]}", error)
+            which = error.argument if isinstance(error, ArgumentRefused) else error
+            self._fall_back(f"arguments refused: {which}", error)
             _remember(self._refused, self._layout(inputs))
         return self._run_fallback(inputs)
 

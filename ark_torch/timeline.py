@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import colorsys
 import html
+import zlib
 from collections.abc import Iterator
 
 from ark_torch.layers import lanes, spans_of_layers
@@ -25,7 +27,7 @@ PALETTE = {
     "mask_range": "#888888",
     "scatter_sum": "#6b5b95",
     "row_select": "#8c7853",
-}
+}  # of a kind that is not here: color_of
 WAIT = "#e4e4e4"
 PALE = 0.55
 NOTES = (("wait for other tiles", WAIT), ("pale: loads arrive; full: compute and store (no stamp between)", "#9db5d5"))
@@ -51,6 +53,13 @@ def draw(run: Run, width: int) -> str:
         + "".join(parts)
         + "</svg>\n"
     )
+
+
+def color_of(kind: str) -> str:
+    """A kind that has no colour yet gets one by its name."""
+    hue = zlib.crc32(kind.encode()) % 360 / 360
+    red, green, blue = (round(255 * part) for part in colorsys.hls_to_rgb(hue, 0.5, 0.4))
+    return PALETTE.get(kind, f"#{red:02x}{green:02x}{blue:02x}")
 
 
 def shares(run: Run, workers: int) -> str:
@@ -90,9 +99,10 @@ def _numbers(workers: int, row: int, top: int) -> Iterator[str]:
 
 def _legend(run: Run, width: int, y: int) -> tuple[list[str], int]:
     """The kinds of the run, in as many lines as they take; where the next thing begins."""
-    used = {r["kind"] for r in run.records}
+    used = {r["kind"]: None for r in run.records}
+    kinds = sorted(used, key=lambda kind: list(PALETTE).index(kind) if kind in PALETTE else len(PALETTE))
     parts, x = [], LEFT
-    for name, color in [(kind, color) for kind, color in PALETTE.items() if kind in used] + list(NOTES):
+    for name, color in [(kind, color_of(kind)) for kind in kinds] + list(NOTES):
         long = 14 + int(CHARACTER * len(name)) + 16
         if x + long > width - RIGHT and x > LEFT:
             x, y = LEFT, y + LINE
@@ -117,7 +127,7 @@ def _layers(run: Run, scale: float, top: int) -> tuple[list[str], int]:
 def _item(record: dict, run: Run, scale: float, y: int, height: int) -> list[str]:
     """An item's bars under one tooltip; nothing where it is too thin to be seen."""
     stamps = (record["begin"], wait_end(record), load_end(record), record["end"])
-    color = PALETTE.get(record["kind"], "#000000")
+    color = color_of(record["kind"])
     bars = []
     for begin, end, fill, opacity in zip(stamps, stamps[1:], (WAIT, color, color), (1, PALE, 1)):
         if (end - begin) * scale >= 0.05:

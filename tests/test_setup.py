@@ -76,6 +76,52 @@ def test_a_compiler_that_is_not_there_is_named(tmp_path):
     assert done.stderr.splitlines()[0].startswith("no C++ compiler (no-such-compiler): install g++"), done.stderr
 
 
+def stub(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_compiler_that_is_too_old_is_named(tmp_path):
+    old = stub(tmp_path / "g++", "echo 9.4.0")
+    done = configure(make(tmp_path / "checkout"), CXX=f"{old} -m64")
+    assert done.returncode == 1
+    assert done.stderr == f"{old} -m64 is version 9.4.0: install g++ 12 or newer, or name one in CXX\n"
+
+
+def test_an_interpreter_that_is_not_there_or_does_not_run_is_named(tmp_path):
+    folder = make(tmp_path / "checkout")
+    done = configure(folder, ARK_PYTHON="/nowhere/python")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("no /nowhere/python: install"), done.stderr
+    broken = stub(tmp_path / "broken", "exit 3")
+    done = configure(folder, ARK_PYTHON=str(broken))
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last == f"ark needs Python 3.11 or newer; {broken} does not run", done.stderr
+
+
+def test_no_half_of_a_virtual_environment_is_left(tmp_path):
+    """As Debian's Python without python3-venv makes it."""
+    folder = make(tmp_path / "checkout")
+    half = 'mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 1'
+    half = f'case "$*" in "-m venv"*) {half};; "-c "*) exit 0;; *) exit 1;; esac'
+    bare = stub(tmp_path / "bare", half)
+    for _ in range(2):
+        done = configure(folder, ARK_PYTHON=str(bare))
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith(f"{bare} cannot make a virtual environment"), done.stderr
+        assert not (folder / ".venv").exists()
+
+
+def test_an_empty_environment_builds(tmp_path):
+    """Not even a PATH."""
+    folder = make(tmp_path / "checkout")
+    environment = {"ARK_PYTHON": sys.executable, "CCACHE_DISABLE": "1"}
+    bash = shutil.which("bash")
+    done = subprocess.run([bash, "configure"], cwd=folder, env=environment, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr
+
+
 def test_packages_that_cannot_be_had_are_one_line(tmp_path):
     """No torch, and an index that is not there."""
     bare = tmp_path / "bare/bin/python"

@@ -20,6 +20,14 @@ struct IndexOutOfRange : UserError {
         op(std::move(name)) {}
 };
 
+/// An argument is not what the graph was compiled for (mapped to ark_torch.errors.ArgumentRefused).
+struct ArgumentRefused : UserError {
+  std::string argument;  // "input 3 (x)"
+
+  ArgumentRefused(std::string which, const std::string& problem)
+      : UserError(cat(which, ": ", problem)), argument(std::move(which)) {}
+};
+
 /// The ranks of a group want different things of it (mapped to ark_torch.errors.RanksDisagree).
 struct RanksDisagree : UserError {
   using UserError::UserError;

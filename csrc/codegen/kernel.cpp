@@ -10,6 +10,7 @@
 #include "codegen/epilogue_ways.h"
 #include "codegen/program_analysis.h"
 #include "device/abi/launch.h"
+#include "plan/kinds.h"
 #include "plan/transposed_operands.h"
 
 namespace ark::codegen {
@@ -92,34 +93,31 @@ int slot_capacity(size_t num_slots) {
 
 }  // namespace
 
-Use use_of(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kPointwise:
-      return kPointwiseUse;
-    case TaskKind::kRow:
-      return kRowUse;
-    case TaskKind::kColumn:
-      return kColumnUse;
-    case TaskKind::kMatmulRows:
-      return kEpilogueRows;
-    case TaskKind::kMatmulTile:
-      return kEpilogueTile;
-    case TaskKind::kMatmulFloat:
-      return kEpilogueFloat;
-    case TaskKind::kMatmulSimple:
-      return kEpilogueSimple;
-    case TaskKind::kAttentionDecode:
-    case TaskKind::kAttentionForward:
-    case TaskKind::kAttentionBackwardRows:
-    case TaskKind::kAttentionBackward:
-    case TaskKind::kAttentionBackwardQuery:
-    case TaskKind::kAttentionSimple:
-    case TaskKind::kMaskRange:
-    case TaskKind::kScatterSum:
-    case TaskKind::kRowSelect:
-    case TaskKind::kCount:
-      break;
+namespace {
+
+/// Kinds that end in a program; of all others a kernel has the device's code as it is.
+constexpr std::pair<TaskKind, Use> kUses[] = {
+    {TaskKind::kPointwise, kPointwiseUse},     {TaskKind::kRow, kRowUse},
+    {TaskKind::kColumn, kColumnUse},           {TaskKind::kMatmulRows, kEpilogueRows},
+    {TaskKind::kMatmulTile, kEpilogueTile},    {TaskKind::kMatmulFloat, kEpilogueFloat},
+    {TaskKind::kMatmulSimple, kEpilogueSimple}};
+
+/// A kind of a family with programs that is missing above would be printed without them.
+consteval bool uses_are_complete() {
+  using enum plan::Family;
+  for (const plan::Kind& kind : plan::kKinds) {
+    const bool found = std::ranges::any_of(kUses, [&](const auto& use) { return use.first == kind.kind; });
+    if (found != (kind.family == kProgram || kind.family == kRows || kind.family == kMatmul)) return false;
   }
+  return true;
+}
+static_assert(uses_are_complete());
+
+}  // namespace
+
+Use use_of(TaskKind kind) {
+  for (const auto& [of, use] : kUses)
+    if (of == kind) return use;
   return kNumUses;
 }
 
@@ -206,53 +204,38 @@ class Analysis {
     need.epilogue_ways |= epilogue_way(*need.epilogue, op);
   }
 
+  void note_matmul(const plan::Op& op) {
+    const abi::MatmulTileParams& p = op.record.params.matmul;
+    Needs::Program& need = note_program(op, use_of(op.record.kind), p.program, p.first_operand);
+    if (op.record.kind == TaskKind::kMatmulFloat) need.layouts |= float_layout(p);
+    if (op.record.kind != TaskKind::kMatmulTile) return;
+    note_epilogue(op, need);
+    needs_.features.matmul_variants |= matmul_variant(p);
+  }
+
+  void note_attention(const plan::Op& op) {
+    const abi::AttentionParams& p = op.record.params.attention;
+    if (op.record.kind == TaskKind::kAttentionDecode)
+      note_decode(op);
+    else if (op.record.kind == TaskKind::kAttentionSimple)
+      needs_.features.simple_attention |= simple_attention_form(p);
+    else
+      needs_.features.attention_variants |= attention_variant(p);
+  }
+
+  /// Programs, and variants of device code. Families without either have nothing here.
   void note(const plan::Op& op) {
+    using enum plan::Family;
     const abi::Params& p = op.record.params;
-    switch (op.record.kind) {
-      case TaskKind::kPointwise:
-        note_pointwise(op);
-        break;
-      case TaskKind::kRow:
-        note_program(op, kRowUse, p.program.program, -1).row_ops.push_back(&op);
-        break;
-      case TaskKind::kColumn:
-        note_program(op, kColumnUse, p.program.program, -1);
-        break;
-      case TaskKind::kMatmulRows:
-        note_rows(op);
-        break;
-      case TaskKind::kMatmulTile:
-        note_epilogue(op, note_program(op, kEpilogueTile, p.matmul.program, p.matmul.first_operand));
-        needs_.features.matmul_variants |= matmul_variant(p.matmul);
-        break;
-      case TaskKind::kMatmulFloat:
-        note_program(op, kEpilogueFloat, p.matmul.program, p.matmul.first_operand).layouts |= float_layout(p.matmul);
-        break;
-      case TaskKind::kMatmulSimple:
-        note_program(op, kEpilogueSimple, p.matmul.program, p.matmul.first_operand);
-        break;
-      case TaskKind::kAttentionDecode:
-        note_decode(op);
-        break;
-      case TaskKind::kMaskRange:
-        needs_.features.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
-        break;
-      case TaskKind::kScatterSum:
-        needs_.features.scatter_types |= 1u << p.scatter_sum.dtype;
-        break;
-      case TaskKind::kAttentionForward:
-      case TaskKind::kAttentionBackwardRows:
-      case TaskKind::kAttentionBackward:
-      case TaskKind::kAttentionBackwardQuery:
-        needs_.features.attention_variants |= attention_variant(p.attention);
-        break;
-      case TaskKind::kAttentionSimple:
-        needs_.features.simple_attention |= simple_attention_form(p.attention);
-        break;
-      case TaskKind::kRowSelect:
-      case TaskKind::kCount:
-        break;
-    }
+    const plan::Family family = plan::kind_of(op.record).family;
+    if (op.record.kind == TaskKind::kPointwise) note_pointwise(op);
+    if (op.record.kind == TaskKind::kRow) note_program(op, kRowUse, p.program.program, -1).row_ops.push_back(&op);
+    if (op.record.kind == TaskKind::kColumn) note_program(op, kColumnUse, p.program.program, -1);
+    if (family == kRows) note_rows(op);
+    if (family == kMatmul) note_matmul(op);
+    if (family == kAttention) note_attention(op);
+    if (family == kMaskRange) needs_.features.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
+    if (family == kScatterSum) needs_.features.scatter_types |= 1u << p.scatter_sum.dtype;
   }
 
   const plan::Plan& plan_;

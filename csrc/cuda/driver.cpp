@@ -42,7 +42,6 @@ Loaded load() {
   get("cuModuleLoadData", api.module_load_data);
   get("cuModuleUnload", api.module_unload);
   get("cuModuleGetFunction", api.module_get_function);
-  get("cuFuncGetAttribute", api.function_get_attribute);
   get("cuFuncSetAttribute", api.function_set_attribute);
   get("cuOccupancyMaxActiveBlocksPerMultiprocessor", api.occupancy);
   get("cuLaunchKernelEx", api.launch_kernel);

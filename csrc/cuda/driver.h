@@ -16,8 +16,6 @@ using Stream = struct StreamHandle*;
 using DevicePtr = unsigned long long;
 
 inline constexpr Result kSuccess = 0;
-inline constexpr Result kErrorOutOfMemory = 2;
-inline constexpr Result kErrorDeinitialized = 4;
 
 enum class DeviceAttribute : int {
   kMultiprocessorCount = 16,
@@ -26,7 +24,7 @@ enum class DeviceAttribute : int {
   kCooperativeLaunch = 95,
   kMaxSharedMemoryPerBlockOptin = 97,
 };
-enum class FunctionAttribute : int { kLocalSizeBytes = 3, kNumRegs = 4, kMaxDynamicSharedSizeBytes = 8 };
+enum class FunctionAttribute : int { kMaxDynamicSharedSizeBytes = 8 };
 enum class CaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
 enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
 
@@ -106,7 +104,6 @@ struct Driver {
   Result (*module_load_data)(Module*, const void*);
   Result (*module_unload)(Module);
   Result (*module_get_function)(Function*, Module, const char*);
-  Result (*function_get_attribute)(int*, FunctionAttribute, Function);
   Result (*function_set_attribute)(Function, FunctionAttribute, int);
   Result (*occupancy)(int*, Function, int block_size, size_t dynamic_shared_bytes);
   Result (*launch_kernel)(const LaunchConfig*, Function, void** params, void** extra);

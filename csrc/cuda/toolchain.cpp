@@ -17,8 +17,6 @@ LoadedModule::LoadedModule(const GpuInfo& gpu, const Cubin& cubin, const std::st
   check_result(
       api.function_set_attribute(function_, FunctionAttribute::kMaxDynamicSharedSizeBytes, dynamic_shared_bytes),
       "cuFuncSetAttribute of the shared memory");
-  check_result(api.function_get_attribute(&local_bytes_, FunctionAttribute::kLocalSizeBytes, function_),
-               "cuFuncGetAttribute");
   int blocks = 0;
   check_result(api.occupancy(&blocks, function_, abi::kThreads, static_cast<size_t>(dynamic_shared_bytes)),
                "cuOccupancyMaxActiveBlocksPerMultiprocessor");

@@ -19,13 +19,11 @@ class LoadedModule {
   LoadedModule(const LoadedModule&) = delete;
   LoadedModule& operator=(const LoadedModule&) = delete;
   Function function() const { return function_; }
-  int local_bytes() const { return local_bytes_; }
 
  private:
   Context context_ = nullptr;
   Module module_ = nullptr;
   Function function_ = nullptr;
-  int local_bytes_ = 0;
 };
 
 class ModuleCache {

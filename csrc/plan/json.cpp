@@ -8,6 +8,7 @@
 
 #include "ir/names_json.h"
 #include "plan/few_rows_form.h"
+#include "plan/param_fields.h"
 #include "plan/params.h"
 #include "plan/plan.h"
 
@@ -20,13 +21,9 @@ struct OpText {
   std::vector<int32_t> grid;
   std::vector<int64_t> size;
   int32_t background = 0;
-  abi::ProgramParams program{};
-  abi::MatmulRowsParams rows{};
-  abi::MatmulTileParams matmul{};
-  abi::AttentionParams attention{};
-  abi::MaskRangeParams mask_range{};
-  abi::ScatterSumParams scatter_sum{};
-  abi::RowSelectParams row_select{};
+#define ARK_FAMILY(family, member, Params) abi::Params member{};
+  ARK_FAMILIES(ARK_FAMILY)
+#undef ARK_FAMILY
   std::vector<abi::Wait> waits;
   std::vector<abi::Arrive> arrivals;
   std::vector<int32_t> arrive_rank_stride;  // none: all 0
@@ -41,8 +38,10 @@ struct OpText {
 /// The member of that type.
 template <class Params>
 Params& params_of(OpText& t) {
-  return std::get<Params&>(
-      std::tie(t.program, t.rows, t.matmul, t.attention, t.mask_range, t.scatter_sum, t.row_select));
+#define ARK_FAMILY(family, member, Params) , t.member
+  const auto members = [](auto&, auto&... all) { return std::tie(all...); };
+  return std::get<Params&>(members(t ARK_FAMILIES(ARK_FAMILY)));
+#undef ARK_FAMILY
 }
 
 OpText to_text(const Op& op) {
@@ -146,118 +145,13 @@ struct Fields<abi::Arrive> {
                  field("extent", &T::extent),   field("div", &T::div),   field("limit", &T::limit)};
 };
 template <>
-struct Fields<abi::ProgramParams> {
-  using T = abi::ProgramParams;
-  static constexpr auto list = std::tuple{field("program", &T::program),   field("first_operand", &T::first_operand),
-                                          field("num_dims", &T::num_dims), field("reduce_dims", &T::reduce_dims),
-                                          field("tile", &T::tile),         field("split", &T::split),
-                                          field("num_rows", &T::num_rows), field("row_size", &T::row_size)};
-};
-template <>
-struct Fields<abi::Segment> {
-  using T = abi::Segment;
-  static constexpr auto list = std::tuple{field("first_unit", &T::first_unit),
-                                          field("num_units", &T::num_units),
-                                          field("column", &T::column),
-                                          field("weight", &T::weight),
-                                          field("weight2", &T::weight2),
-                                          field("program", &T::program),
-                                          field("first_operand", &T::first_operand)};
-};
-template <>
-struct Fields<abi::MatmulRowsParams> {
-  using T = abi::MatmulRowsParams;
-  static constexpr auto list = std::tuple{field("m", &T::m),
-                                          field("k", &T::k),
-                                          field("num_units", &T::num_units),
-                                          field("num_segments", &T::num_segments),
-                                          field("lanes", &T::lanes),
-                                          field("pair_distance", &T::pair_distance),
-                                          field("gated", &T::gated),
-                                          field("prologue", &T::prologue),
-                                          field("prologue_operand", &T::prologue_operand),
-                                          field("weights_immutable", &T::weights_immutable),
-                                          field("dtype", &T::dtype),
-                                          field("segment", &T::segment)};
-};
-template <>
-struct Fields<abi::MatmulTileParams> {
-  using T = abi::MatmulTileParams;
-  static constexpr auto list = std::tuple{field("batch", &T::batch),
-                                          field("m", &T::m),
-                                          field("n", &T::n),
-                                          field("k", &T::k),
-                                          field("tile_m", &T::tile_m),
-                                          field("tile_n", &T::tile_n),
-                                          field("tile_k", &T::tile_k),
-                                          field("map_a", &T::map_a),
-                                          field("map_b", &T::map_b),
-                                          field("map_own", &T::map_own),
-                                          field("a_k_major", &T::a_k_major),
-                                          field("b_k_major", &T::b_k_major),
-                                          field("b_immutable", &T::b_immutable),
-                                          field("program", &T::program),
-                                          field("first_operand", &T::first_operand),
-                                          field("pair_distance", &T::pair_distance),
-                                          field("dtype", &T::dtype),
-                                          field("a_immutable", &T::a_immutable),
-                                          field("own_rows", &T::own_rows)};
-  static constexpr std::array retired{std::string_view("group_m")};
-};
-template <>
-struct Fields<abi::AttentionParams> {
-  using T = abi::AttentionParams;
-  static constexpr auto list = std::tuple{field("batch", &T::batch),
-                                          field("heads", &T::heads),
-                                          field("kv_heads", &T::kv_heads),
-                                          field("queries", &T::queries),
-                                          field("keys", &T::keys),
-                                          field("head_dim", &T::head_dim),
-                                          field("value_dim", &T::value_dim),
-                                          field("causal", &T::causal),
-                                          field("causal_offset", &T::causal_offset),
-                                          field("mask_kind", &T::mask_kind),
-                                          field("parts", &T::parts),
-                                          field("positions_per_part", &T::positions_per_part),
-                                          field("fresh_operand", &T::fresh_operand),
-                                          field("tile_q", &T::tile_q),
-                                          field("tile_k", &T::tile_k),
-                                          field("map", &T::map),
-                                          field("dtype", &T::dtype),
-                                          field("scale", &T::scale),
-                                          field("head_parts", &T::head_parts)};
-};
-template <>
-struct Fields<abi::MaskRangeParams> {
-  using T = abi::MaskRangeParams;
-  static constexpr auto list =
-      std::tuple{field("batch", &T::batch), field("heads", &T::heads), field("queries", &T::queries),
-                 field("keys", &T::keys),   field("block", &T::block), field("mask_kind", &T::mask_kind),
-                 field("dtype", &T::dtype)};
-};
-template <>
-struct Fields<abi::ScatterSumParams> {
-  using T = abi::ScatterSumParams;
-  static constexpr auto list = std::tuple{field("rows", &T::rows),      field("columns", &T::columns),
-                                          field("terms", &T::terms),    field("tile_rows", &T::tile_rows),
-                                          field("lanes", &T::lanes),    field("vector", &T::vector),
-                                          field("dtype", &T::dtype),    field("index_dtype", &T::index_dtype),
-                                          field("without", &T::without)};
-};
-template <>
-struct Fields<abi::RowSelectParams> {
-  using T = abi::RowSelectParams;
-  static constexpr auto list = std::tuple{
-      field("rows", &T::rows),   field("size", &T::size),   field("vector", &T::vector), field("by_mass", &T::by_mass),
-      field("round", &T::round), field("parts", &T::parts), field("part", &T::part)};
-};
-template <>
 struct Fields<Flags> {
   using T = Flags;
   static constexpr auto list =
       std::tuple{field("operands", &T::operands), field("dropped_waits", &T::dropped_waits),
                  field("dropped_arrivals", &T::dropped_arrivals), field("added_waits", &T::added_waits)};
 };
+#define ARK_FAMILY(family, member, Params) field(#member, &T::member),
 template <>
 struct Fields<OpText> {
   using T = OpText;
@@ -266,15 +160,8 @@ struct Fields<OpText> {
                                           field("module", &T::module),
                                           field("grid", &T::grid),
                                           field("size", &T::size),
-                                          field("program", &T::program),
                                           field("background", &T::background),
-                                          field("rows", &T::rows),
-                                          field("matmul", &T::matmul),
-                                          field("attention", &T::attention),
-                                          field("mask_range", &T::mask_range),
-                                          field("scatter_sum", &T::scatter_sum),
-                                          field("row_select", &T::row_select),
-                                          field("waits", &T::waits),
+                                          ARK_FAMILIES(ARK_FAMILY) field("waits", &T::waits),
                                           field("arrivals", &T::arrivals),
                                           field("arrive_rank_stride", &T::arrive_rank_stride),
                                           field("operands", &T::operands),
@@ -283,6 +170,7 @@ struct Fields<OpText> {
                                           field("flops", &T::flops),
                                           field("form", &T::form),
                                           field("flags", &T::flags)};
+#undef ARK_FAMILY
 };
 
 template <>

@@ -10,8 +10,20 @@
 
 namespace ark::plan {
 
-/// Kinds whose records hold the same parameters: the member of abi::Params.
-enum class Family : uint8_t { kProgram, kRows, kMatmul, kAttention, kMaskRange, kScatterSum, kRowSelect };
+/// Kinds whose records hold the same parameters: X(family, member of abi::Params, its type). The switches over families
+/// are made of it (plan/params.h, plan/json.cpp, targets/host/tasks/task.cpp).
+#define ARK_FAMILIES(X)                         \
+  X(kProgram, program, ProgramParams)           \
+  X(kRows, rows, MatmulRowsParams)              \
+  X(kMatmul, matmul, MatmulTileParams)          \
+  X(kAttention, attention, AttentionParams)     \
+  X(kMaskRange, mask_range, MaskRangeParams)    \
+  X(kScatterSum, scatter_sum, ScatterSumParams) \
+  X(kRowSelect, row_select, RowSelectParams)
+
+#define ARK_FAMILY(family, member, Params) family,
+enum class Family : uint8_t { ARK_FAMILIES(ARK_FAMILY) };
+#undef ARK_FAMILY
 
 /// How the kernel's body reaches a kind's consumers.
 enum class Reach : uint8_t {

@@ -8,43 +8,21 @@ namespace ark::plan {
 
 /// The member of abi::Params, as generated sources and saved plans call it.
 constexpr const char* member(Family family) {
-  switch (family) {
-    case Family::kProgram:
-      return "program";
-    case Family::kRows:
-      return "rows";
-    case Family::kMatmul:
-      return "matmul";
-    case Family::kAttention:
-      return "attention";
-    case Family::kMaskRange:
-      return "mask_range";
-    case Family::kScatterSum:
-      return "scatter_sum";
-    case Family::kRowSelect:
-      return "row_select";
-  }
-  return "";
+#define ARK_FAMILY(name, member, Params) #member,
+  constexpr const char* kMembers[] = {ARK_FAMILIES(ARK_FAMILY)};
+#undef ARK_FAMILY
+  return kMembers[static_cast<int>(family)];
 }
 
-/// Calls visit with the parameters of the record's family: the only switch over families.
+/// Calls visit with the parameters of the record's family.
 template <class Record, class Visit>
 decltype(auto) visit_params(Record& record, Visit&& visit) {
   switch (kind_of(record).family) {
-    case Family::kProgram:
-      return visit(record.params.program);
-    case Family::kRows:
-      return visit(record.params.rows);
-    case Family::kMatmul:
-      return visit(record.params.matmul);
-    case Family::kAttention:
-      return visit(record.params.attention);
-    case Family::kMaskRange:
-      return visit(record.params.mask_range);
-    case Family::kScatterSum:
-      return visit(record.params.scatter_sum);
-    case Family::kRowSelect:
-      return visit(record.params.row_select);
+#define ARK_FAMILY(name, member, Params) \
+  case Family::name:                     \
+    return visit(record.params.member);
+    ARK_FAMILIES(ARK_FAMILY)
+#undef ARK_FAMILY
   }
   throw InternalError("a family of tasks without parameters");
 }
@@ -60,8 +38,9 @@ void visit_programs(const Kind& kind, auto& params, Visit&& visit) {
     for (int s = 0; s < params.num_segments; ++s)
       visit(params.segment[s].program, params.segment[s].first_operand, ProgramKind::kEpilogue);
   } else {
-    static_assert(std::is_same_v<Params, abi::AttentionParams> || std::is_same_v<Params, abi::MaskRangeParams> ||
-                  std::is_same_v<Params, abi::ScatterSumParams> || std::is_same_v<Params, abi::RowSelectParams>);
+    static_assert(
+        !requires { params.program; } && !requires { params.first_operand; },
+        "programs of a family that are not visited");
   }
 }
 template <class Record, class Visit>

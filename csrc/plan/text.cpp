@@ -2,6 +2,7 @@
 #include <cctype>
 
 #include "base/check.h"
+#include "plan/param_fields.h"
 #include "plan/params.h"
 #include "plan/plan.h"
 
@@ -87,19 +88,13 @@ std::string params_text(const abi::AttentionParams& p) {
              ", scale ", p.scale, p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
 }
 
-std::string params_text(const abi::MaskRangeParams& p) {
-  return cat("batch ", p.batch, ", heads ", p.heads, ", queries ", p.queries, ", keys ", p.keys, ", block ", p.block,
-             ", mask kind ", p.mask_kind);
-}
-
-std::string params_text(const abi::ScatterSumParams& p) {
-  return cat("rows ", p.rows, ", columns ", p.columns, ", terms ", p.terms, ", tile ", p.tile_rows, " x ",
-             p.lanes * p.vector, " by ", p.vector, ", without ", p.without);
-}
-
-std::string params_text(const abi::RowSelectParams& p) {
-  return cat("rows ", p.rows, " of ", p.size, " by ", p.vector, p.by_mass ? ", by mass" : ", by count", ", round ",
-             p.round, ", parts ", p.parts, " of ", p.part);
+/// Of families without words of their own: all fields, by their names.
+template <class Params>
+std::string params_text(const Params& params) {
+  std::string out;
+  for_each_field(
+      params, [&](std::string_view name, const auto& value) { out += cat(out.empty() ? "" : ", ", name, ' ', value); });
+  return out;
 }
 
 template <class Map>

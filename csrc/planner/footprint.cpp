@@ -116,21 +116,13 @@ int64_t first_unit(const plan::Op& op, int operand, const std::vector<Program>& 
 Layout layout_of(const plan::Op& op, const std::vector<Program>& programs, int operand) {
   Layout layout;
   const abi::Operand& x = op.operands[operand];
-  switch (plan::kind_of(op.record).family) {
-    case plan::Family::kProgram:
-      add_program_dims(op, x, layout);
-      break;
-    case plan::Family::kRows:
-      add_rows_dims(op, x, operand, programs, layout);
-      break;
-    case plan::Family::kMatmul:
-    case plan::Family::kAttention:
-    case plan::Family::kMaskRange:
-    case plan::Family::kScatterSum:
-    case plan::Family::kRowSelect:
-      add_role_dims(op, x, operand, layout);
-      break;
-  }
+  const plan::Family family = plan::kind_of(op.record).family;
+  if (family == plan::Family::kProgram)
+    add_program_dims(op, x, layout);
+  else if (family == plan::Family::kRows)
+    add_rows_dims(op, x, operand, programs, layout);
+  else
+    add_role_dims(op, x, operand, layout);
   return layout;
 }
 
@@ -219,12 +211,6 @@ bool is_indirect(const plan::Op& op, const std::vector<Program>& programs, int o
     }
   });
   return parts;
-}
-
-std::vector<OperandDim> operand_dims(const plan::Op& op, const std::vector<Program>& programs, int operand) {
-  std::vector<OperandDim> result;
-  for (const Dim& dim : layout_of(op, programs, operand).dims) result.push_back({dim.size, dim.stride});
-  return result;
 }
 
 Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, int operand, const Storage& storage) {

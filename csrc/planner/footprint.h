@@ -29,11 +29,6 @@ Footprint footprint(const plan::Op& op, const std::vector<Program>& programs, in
 bool disjoint(const plan::Op& a, int operand_a, const plan::Op& b, int operand_b, const std::vector<Program>& programs,
               const Storage& storage);
 
-/// The sizes and strides of an operand over the dimensions that it has in the op (tiles play no part).
-struct OperandDim {
-  int64_t size = 1, stride = 0;
-};
-std::vector<OperandDim> operand_dims(const plan::Op& op, const std::vector<Program>& programs, int operand);
 /// True when values decide which elements are touched: indexed operands, the parts of an attention.
 bool is_indirect(const plan::Op& op, const std::vector<Program>& programs, int operand);
 

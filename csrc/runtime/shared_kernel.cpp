@@ -133,7 +133,6 @@ KernelUse SharedKernel::use(const plan::Plan& plan, std::span<const int64_t> sym
   if (!numbers) {
     codegen::Kernel kernel = kernel_ ? codegen::extended(*kernel_, plan) : make(plan, symbols);
     kernel_ = std::make_shared<const codegen::Kernel>(std::move(kernel));
-    ++num_made_;
     numbers = codegen::find_numbers(*kernel_, plan);
     check(numbers.has_value(), "plan '", plan.name, "' does not find its code in its kernel");
   }

@@ -33,8 +33,6 @@ class SharedKernel {
   plan::Plan plan(ir::Graph bound, bool verify_races, planner::Stages* stages = nullptr);
   /// The kernel for a plan of these sizes, made or extended where there is none that has its code.
   KernelUse use(const plan::Plan& plan, std::span<const int64_t> symbols);
-  /// Kernels made and extended so far.
-  int num_made() const { return num_made_; }
 
  private:
   codegen::Kernel make(const plan::Plan& plan, std::span<const int64_t> symbols) const;
@@ -42,7 +40,6 @@ class SharedKernel {
   const ir::Graph& graph_;
   planner::Options options_;  // what of them depends on sizes is decided with the first
   std::shared_ptr<const codegen::Kernel> kernel_;
-  int num_made_ = 0;
 };
 
 }  // namespace ark::runtime

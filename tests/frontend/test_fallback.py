@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import ark_torch.segment
 from ark_torch.backend import ark, record_callables
-from ark_torch.errors import NodeUnsupported, TooLong, Unsupported
+from ark_torch.errors import ArgumentRefused, NodeUnsupported, TooLong, Unsupported
 from ark_torch.explain import explain, report
 from ark_torch.records import REGISTRY, recording
 from ark_torch.segment import blamed_node
@@ -328,8 +328,22 @@ def test_refused_arguments_are_counted_and_logged_once(executor, caplog):
     assert len(tries) == 1, "the same layout is refused again and again"
     (cause,) = report().fallbacks
     assert cause.startswith("arguments refused") and report().fallbacks[cause] == 1
+    assert executor == "reference" or cause.startswith("arguments refused: input 0 (") and "expected" not in cause
     (line,) = [r.getMessage() for r in caplog.records if r.name == "ark"]
     assert "[1, 4]" in line or "(1, 4)" in line, "expected and actual strides"
+
+
+def test_a_refused_argument_is_named():
+    callables = []
+    with record_callables(callables), torch.no_grad():
+        torch.compile(written_in_place, backend=ark)(torch.randn(4, 6))
+    run = callables[0].record.segments[0].executable
+    for argument in (torch.randn(4, 7), torch.randn(4, 6).double(), torch.randn(4, 6, device="meta"), "text"):
+        with pytest.raises(ArgumentRefused, match="expected") as caught:
+            run([argument])
+        assert caught.value.argument.split()[:2] == ["input", "0"] and ":" not in caught.value.argument
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert again.argument == caught.value.argument and str(again) == str(caught.value)
 
 
 def test_strict_refuses_arguments_that_need_aten(executor):

@@ -311,6 +311,8 @@ def test_a_feed_forward_product_waits_for_its_own_rows():
 
 
 def test_every_kind_of_task_has_a_colour():
-    from ark_torch.timeline import PALETTE
+    from ark_torch.timeline import PALETTE, color_of
 
-    assert set(PALETTE) == set(_C.task_kinds())
+    kinds = _C.task_kinds()
+    assert set(PALETTE) <= set(kinds)
+    assert len({color_of(kind) for kind in [*kinds, "a_kind_of_tomorrow"]}) == len(kinds) + 1

@@ -8,7 +8,6 @@ namespace ark::test {
 /// Kernels that call the device side themselves: what a plan will do.
 inline const char* kDeviceSource = R"(
 #include "device/collective/kernel.cuh"
-#include "device/collective/resident.cuh"
 #include "device/collective/dma.cuh"
 using namespace ark::device;
 using ark::abi::CollectiveParams;
@@ -25,27 +24,6 @@ extern "C" __global__ void ping(const __grid_constant__ CollectiveParams p, int 
     if (p.rank == 1) store_relaxed_system(peer, i);
   }
   *ns = global_time_ns() - begin;
-}
-
-// n all-reduces, each of the result of the one before, without leaving the kernel; `lanes` of a warp have a packet. ns:
-// the slowest CTA, the first one.
-extern "C" __global__ void __launch_bounds__(256, 1) loop(const __grid_constant__ CollectiveParams p, u32 first, int n,
-                                                          int lanes, u64* ns) {
-  const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
-  const u64 begin = global_time_ns();
-  const Span<2> in(p.in, p.count * 2), out(p.out, p.count * 2);
-  const u32 packet = warp * lanes + lane % lanes, limit = static_cast<u32>(in.blocks<2>());
-  const bool owns = lane < lanes && packet < limit;
-  ResidentAllReduce<ElementOf<ark::abi::kTypeBF16>, WORLD, ReduceOp::kSum> all_reduce(p, first, min(packet, limit - 1), owns);
-  u32 own[1][2];
-  in.load_many(own, packet, 1);
-  for (int i = 0; i < n; i++)
-    if (!all_reduce.step(own[0])) return;
-  if (owns) out.store(own[0], packet);
-  if (threadIdx.x != 0) return;
-  const u64 end = global_time_ns();
-  atomicMax(reinterpret_cast<unsigned long long*>(ns), end - begin);
-  if (blockIdx.x == 0) ns[1] = end - begin;
 }
 
 // One thread per CTA sends `n` requests of `bytes`, CTA by CTA through buffer 0 -> 1; the last and every `every`-th of a
@@ -93,15 +71,14 @@ struct DeviceKernels {
     auto cubin = toolchain()->compiler.compile(text, gpu.arch).cubin;
     cuda::ContextScope scope(gpu.context);
     cuda::check_result(cuda::driver().module_load_data(&module, cubin->bytes.data()), "load");
-    for (auto [name, to] :
-         {std::pair{"ping", &ping}, {"loop", &loop}, {"dma", &dma}, {"fill", &fill}, {"arrivals", &arrivals}})
+    for (auto [name, to] : {std::pair{"ping", &ping}, {"dma", &dma}, {"fill", &fill}, {"arrivals", &arrivals}})
       cuda::check_result(cuda::driver().module_get_function(to, module, name), name);
     cuda::check_result(
         cuda::driver().function_set_attribute(dma, cuda::FunctionAttribute::kMaxDynamicSharedSizeBytes, 200 << 10),
         "shared");
   }
   cuda::Module module = nullptr;
-  cuda::Function ping = nullptr, loop = nullptr, dma = nullptr, fill = nullptr, arrivals = nullptr;
+  cuda::Function ping = nullptr, dma = nullptr, fill = nullptr, arrivals = nullptr;
 };
 
 inline void launch(Rank& rank, cuda::Function f, int grid, int block, int shared, std::vector<void*> arguments) {

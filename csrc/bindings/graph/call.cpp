@@ -17,6 +17,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/user_errors.h"
 #include "bindings/distributed/plan_ranks.h"
 #include "device/abi/abi.h"
 
@@ -38,7 +39,8 @@ at::ScalarType scalar_type(DType dtype) {
 
 const at::Tensor& tensor_at(PyObject* list, int64_t position) {
   PyObject* item = PyList_GET_ITEM(list, position);
-  check<UserError>(THPVariable_Check(item), "input ", position, ": expected a tensor, got ", Py_TYPE(item)->tp_name);
+  if (!THPVariable_Check(item)) [[unlikely]]
+    throw ArgumentRefused(cat("input ", position), cat("expected a tensor, got ", Py_TYPE(item)->tp_name));
   return THPVariable_Unpack(item);
 }
 
@@ -58,10 +60,15 @@ std::string sizes_text(const std::vector<ir::Size>& sizes) {
   return text + "]";
 }
 
+[[noreturn]] void refuse(const ir::Value& expected, int64_t position, const std::string& problem) {
+  throw ArgumentRefused(cat("input ", position, " (", expected.name, ")"), problem);
+}
+
 [[noreturn]] void mismatch(const ir::Value& expected, int64_t position, const at::Tensor& actual) {
-  throw UserError(cat("input ", position, " (", expected.name, "): expected ", name(expected.dtype), " sizes ",
-                      sizes_text(expected.sizes), " strides ", sizes_text(expected.strides), ", got ",
-                      actual.dtype().name(), " sizes ", actual.sizes(), " strides ", actual.strides()));
+  refuse(expected, position,
+         cat("expected ", name(expected.dtype), " sizes ", sizes_text(expected.sizes), " strides ",
+             sizes_text(expected.strides), ", got ", actual.dtype().name(), " sizes ", actual.sizes(), " strides ",
+             actual.strides()));
 }
 
 /// Strides of dimensions of size 1 and of empty tensors carry no meaning.
@@ -69,8 +76,8 @@ void check_tensor(const ir::Value& expected, int64_t position, const at::Tensor&
   if (actual.scalar_type() != scalar_type(expected.dtype) ||
       actual.dim() != static_cast<int64_t>(expected.sizes.size()))
     mismatch(expected, position, actual);
-  check<UserError>(actual.device() == device, "input ", position, " (", expected.name, "): expected a tensor on ",
-                   device.str(), ", got one on ", actual.device().str());
+  if (actual.device() != device) [[unlikely]]
+    refuse(expected, position, cat("expected a tensor on ", device.str(), ", got one on ", actual.device().str()));
   at::IntArrayRef sizes = actual.sizes(), strides = actual.strides();
   bool same = true, same_strides = true;
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -112,8 +119,8 @@ void bind_inputs(Run& run, const runtime::CompiledGraph& graph, const CallLayout
     const at::Tensor& tensor = tensor_at(run.items, position);
     check_tensor(expected[i], position, tensor, run.device);
     void* address = graph.written_inputs()[i] ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
-    check<UserError>(address != nullptr || tensor.numel() == 0, "input ", position, " (", expected[i].name,
-                     "): expected a tensor with memory, got one without (a FakeTensor?)");
+    if (address == nullptr && tensor.numel() != 0) [[unlikely]]
+      refuse(expected[i], position, "expected a tensor with memory, got one without (a FakeTensor?)");
     if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0) [[unlikely]] {
       at::Tensor copy = aligned_copy(tensor);
       address = copy.mutable_data_ptr();

@@ -287,6 +287,11 @@ void raise_index_out_of_range(const IndexOutOfRange& error) {
   PyErr_SetObject(type.ptr(), type(error.what(), error.index, error.size, error.op).ptr());
 }
 
+void raise_argument_refused(const ArgumentRefused& error) {
+  const py::object type = error_type("ArgumentRefused");
+  PyErr_SetObject(type.ptr(), type(error.what(), error.argument).ptr());
+}
+
 void raise_node_unsupported(const NodeUnsupported& error) {
   const py::object type = error_type("NodeUnsupported");
   PyErr_SetObject(type.ptr(), type(error.what(), error.node).ptr());
@@ -309,6 +314,8 @@ void register_errors(py::module_& m) {
       raise_too_long(error);
     } catch (const NodeUnsupported& error) {
       raise_node_unsupported(error);
+    } catch (const ArgumentRefused& error) {
+      raise_argument_refused(error);
     } catch (const RanksApart& error) {
       PyErr_SetString(error_type("RanksApart").ptr(), error.what());
     } catch (const RanksDisagree& error) {

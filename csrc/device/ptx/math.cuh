@@ -43,11 +43,6 @@ ARK_DEVICE i64 multiply_add_wide(i32 a, i32 b, i64 c) {
 
 // ---- approximate math (a few ulp), where the accurate form costs spills
 
-ARK_DEVICE float tanh_approx(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 /// a / b, 2 ulp over the whole range (IEEE division costs a call and spills).
 ARK_DEVICE float divide_approx(float a, float b) {
   float y;

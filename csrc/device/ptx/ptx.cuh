@@ -110,11 +110,6 @@ ARK_DEVICE u64 policy_evict_first() {
 }
 /// What policy_evict_first() makes: for code that has no registers to keep it.
 inline constexpr u64 kEvictFirst = 0x12f0000000000000ull;
-ARK_DEVICE u64 policy_evict_last() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 
 /// Contiguous bytes, global -> shared; addresses and size are multiples of 16; completes on `barrier`.
 ARK_DEVICE void bulk_load(u32 shared, const void* global, u32 bytes, u64* barrier, u64 policy) {

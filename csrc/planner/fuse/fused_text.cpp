@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "plan/param_fields.h"
 #include "plan/params.h"
 #include "planner/fuse/fused.h"
 
@@ -43,12 +44,10 @@ void print_params(std::ostream& out, const abi::MatmulTileParams& p) {
   out << " batch=" << p.batch << " m=" << p.m << " n=" << p.n << " k=" << p.k << " pair=" << p.pair_distance;
 }
 void print_params(std::ostream&, const abi::AttentionParams&) {}
-void print_params(std::ostream&, const abi::MaskRangeParams&) {}
-void print_params(std::ostream& out, const abi::ScatterSumParams& p) {
-  out << " terms=" << p.terms << " without=" << p.without;
-}
-void print_params(std::ostream& out, const abi::RowSelectParams& p) {
-  out << " by_mass=" << p.by_mass << " round=" << p.round << " parts=" << p.parts << " part=" << p.part;
+/// Of families without words of their own: all fields, by their names.
+template <class Params>
+void print_params(std::ostream& out, const Params& params) {
+  plan::for_each_field(params, [&](std::string_view name, const auto& value) { out << ' ' << name << '=' << value; });
 }
 
 }  // namespace

@@ -416,26 +416,15 @@ void tile_row_select(FusedOp& op) {
   p.vector = x.slot != abi::kNoSlot && x.stride[1] == 1 && even(x.offset) && even(x.stride[0]) ? kVector : 1;
 }
 
+/// Families that choose their tiles here; of the others planner/fuse has said all that the grid follows from.
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, double beside) {
-  switch (plan::kind_of(op.op.record).family) {
-    case plan::Family::kProgram:
-      return tile_program(op, draft.graph, options, beside);
-    case plan::Family::kMatmul:
-      return tile_matmul(draft, op, options, columns);
-    case plan::Family::kRows:
-      return set_grid(op);
-    case plan::Family::kAttention:
-      return tile_attention(draft, op);
-    case plan::Family::kMaskRange:
-      op.op.record.params.mask_range.block = kAttentionTile;
-      return set_grid(op);
-    case plan::Family::kScatterSum:
-      tile_scatter_sum(op, options);
-      return set_grid(op);
-    case plan::Family::kRowSelect:
-      tile_row_select(op);
-      return set_grid(op);
-  }
+  const plan::Family family = plan::kind_of(op.op.record).family;
+  if (family == plan::Family::kProgram) return tile_program(op, draft.graph, options, beside);
+  if (family == plan::Family::kMatmul) return tile_matmul(draft, op, options, columns);
+  if (family == plan::Family::kAttention) return tile_attention(draft, op);
+  if (family == plan::Family::kScatterSum) tile_scatter_sum(op, options);
+  if (family == plan::Family::kRowSelect) tile_row_select(op);
+  set_grid(op);
 }
 
 }  // namespace

@@ -204,6 +204,6 @@ void record(const RecordCheck& check) {
 
 }  // namespace
 
-const Reading kReadAttention = {uses, region, coordinates, record};
+extern const Reading kReadAttention = {uses, region, coordinates, record};
 
 }  // namespace ark::planner

@@ -80,6 +80,6 @@ void record(const RecordCheck& check) {
 
 }  // namespace
 
-const Reading kReadDecode = {uses, region, coordinates, record};
+extern const Reading kReadDecode = {uses, region, coordinates, record};
 
 }  // namespace ark::planner

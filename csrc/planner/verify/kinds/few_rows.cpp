@@ -118,6 +118,6 @@ std::vector<int> early(const plan::Op& op) {
 
 }  // namespace
 
-const Reading kReadFewRows = {uses, region, coordinates, record, early};
+extern const Reading kReadFewRows = {uses, region, coordinates, record, early};
 
 }  // namespace ark::planner

@@ -4,6 +4,9 @@
 
 namespace ark::planner {
 
+extern const Reading kReadProgram, kReadFewRows, kReadMatmul, kReadAttention, kReadDecode, kReadMaskRange,
+    kReadScatterSum, kReadRowSelect;
+
 const Reading& reading_of(abi::TaskKind kind) {
   using enum abi::TaskKind;
   switch (kind) {

@@ -44,9 +44,6 @@ struct Reading {
 /// Throws InternalError for a kind that the verifier does not know.
 const Reading& reading_of(abi::TaskKind kind);
 
-extern const Reading kReadProgram, kReadFewRows, kReadMatmul, kReadAttention, kReadDecode, kReadMaskRange,
-    kReadScatterSum, kReadRowSelect;
-
 /// Calls emit(first, last) for the runs of consecutive tiles that make up a block.
 template <class Emit>
 void tile_runs(const abi::OpRecord& r, const TileBlock& c, const Emit& emit) {

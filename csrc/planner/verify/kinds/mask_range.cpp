@@ -37,6 +37,6 @@ void record(const RecordCheck& check) {
 
 }  // namespace
 
-const Reading kReadMaskRange = {uses, region, coordinates, record};
+extern const Reading kReadMaskRange = {uses, region, coordinates, record};
 
 }  // namespace ark::planner

@@ -95,6 +95,6 @@ std::vector<int> early(const plan::Op& op) {
 
 }  // namespace
 
-const Reading kReadMatmul = {uses, region, coordinates, record, early};
+extern const Reading kReadMatmul = {uses, region, coordinates, record, early};
 
 }  // namespace ark::planner

@@ -128,6 +128,6 @@ void record(const RecordCheck& check) {
 
 }  // namespace
 
-const Reading kReadProgram = {uses, region, coordinates, record};
+extern const Reading kReadProgram = {uses, region, coordinates, record};
 
 }  // namespace ark::planner

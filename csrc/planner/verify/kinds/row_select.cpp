@@ -83,6 +83,6 @@ void record(const RecordCheck& check) {
 
 }  // namespace
 
-const Reading kReadRowSelect = {uses, region, coordinates, record};
+extern const Reading kReadRowSelect = {uses, region, coordinates, record};
 
 }  // namespace ark::planner

@@ -49,6 +49,6 @@ void record(const RecordCheck& check) {
 
 }  // namespace
 
-const Reading kReadScatterSum = {uses, region, coordinates, record};
+extern const Reading kReadScatterSum = {uses, region, coordinates, record};
 
 }  // namespace ark::planner

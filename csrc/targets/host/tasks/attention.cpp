@@ -5,8 +5,6 @@
 #include <limits>
 
 namespace ark::targets::host {
-namespace {}  // namespace
-
 void* AttentionOperands::address(const TileEnvironment& env, int operand, int64_t i, int64_t j, int64_t k, int64_t l,
                                  int64_t m) const {
   const abi::Operand& x = op->operands[operand];
@@ -130,5 +128,12 @@ template void store_values(const TileEnvironment&, void*, DType, int64_t, const 
 template void store_values(const TileEnvironment&, void*, DType, int64_t, const double*, int64_t);
 template void load_values(const TileEnvironment&, const void*, DType, int64_t, float*, int64_t);
 template void load_values(const TileEnvironment&, const void*, DType, int64_t, double*, int64_t);
+
+std::unique_ptr<Task> make_attention_task(const plan::Plan&, const plan::Op& op, const Kernels&) {
+  using enum abi::TaskKind;
+  const abi::TaskKind kind = op.record.kind;
+  const bool backward = kind == kAttentionBackwardRows || kind == kAttentionBackward || kind == kAttentionBackwardQuery;
+  return backward ? make_attention_backward_task(op) : make_attention_forward_task(op);
+}
 
 }  // namespace ark::targets::host

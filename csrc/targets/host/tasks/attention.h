@@ -60,4 +60,7 @@ struct RowSoftmax {
 template <class T>
 RowSoftmax<T> exponentiate(const Kernels& kernels, T* scores, int64_t n);
 
+std::unique_ptr<Task> make_attention_forward_task(const plan::Op& op);
+std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op);
+
 }  // namespace ark::targets::host

@@ -174,7 +174,7 @@ class BackwardTask : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Kernels&) {
+std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op) {
   const size_t expected = op.record.kind == TaskKind::kAttentionBackwardRows ? int{D::kCount} : int{X::kCount};
   check(op.operands.size() >= expected, "op '", op.name, "': attention backward with ", op.operands.size(),
         " operands of ", expected);

@@ -146,7 +146,7 @@ class AttentionTask : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_attention_task(const plan::Op& op, const Kernels&) {
+std::unique_ptr<Task> make_attention_forward_task(const plan::Op& op) {
   check(op.operands.size() >= 4, "op '", op.name, "': attention with ", op.operands.size(), " operands");
   const abi::AttentionParams& p = op.record.params.attention;
   check(p.kv_heads > 0 && p.heads % p.kv_heads == 0, "op '", op.name, "': ", p.heads, " heads over ", p.kv_heads,

@@ -168,7 +168,7 @@ class MatmulRowsTask : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_matmul_rows_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) {
+std::unique_ptr<Task> make_rows_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) {
   switch (reg_type(static_cast<DType>(op.record.params.rows.dtype))) {
     case RegType::kF32:
       return std::make_unique<MatmulRowsTask<float>>(plan, op, kernels);

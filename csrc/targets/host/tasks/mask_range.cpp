@@ -62,7 +62,7 @@ class MaskRangeTask : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_mask_range_task(const plan::Op& op, const Kernels&) {
+std::unique_ptr<Task> make_mask_range_task(const plan::Plan&, const plan::Op& op, const Kernels&) {
   check(op.operands.size() == 2, "op '", op.name, "': a mask range with ", op.operands.size(), " operands");
   const auto dtype = static_cast<DType>(op.operands[X::kMask].dtype);
   check_node(dtype == DType::kBool || is_float(dtype), op.node, "op '", op.name, "': a mask of ", name(dtype));

@@ -153,7 +153,7 @@ class RowSelectTask : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_row_select_task(const plan::Op& op) {
+std::unique_ptr<Task> make_row_select_task(const plan::Plan&, const plan::Op& op, const Kernels&) {
   check(op.operands.size() == X::kCount, "op '", op.name, "': a row select with ", op.operands.size(), " operands");
   return std::make_unique<RowSelectTask>(op);
 }

@@ -63,7 +63,7 @@ class ScatterSumTask : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_scatter_sum_task(const plan::Op& op, const Kernels&) {
+std::unique_ptr<Task> make_scatter_sum_task(const plan::Plan&, const plan::Op& op, const Kernels&) {
   check(op.operands.size() == X::kCount, "op '", op.name, "': a sum by index with ", op.operands.size(), " operands");
   const auto dtype = static_cast<DType>(op.record.params.scatter_sum.dtype);
   check_node(is_float(dtype), op.node, "op '", op.name, "': a sum by index of ", name(dtype));

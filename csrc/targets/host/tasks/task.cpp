@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "base/unsupported.h"
-#include "plan/kinds.h"
 
 namespace ark::targets::host {
 
@@ -30,31 +29,13 @@ BoundProgram bind_task_program(const plan::Plan& plan, const plan::Op& op, const
   }
 }
 
-namespace {
-
-bool is_backward(abi::TaskKind kind) {
-  using enum abi::TaskKind;
-  return kind == kAttentionBackwardRows || kind == kAttentionBackward || kind == kAttentionBackwardQuery;
-}
-
-}  // namespace
-
 std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels) {
   switch (plan::kind_of(op.record).family) {
-    case plan::Family::kProgram:
-      return make_program_task(plan, op, kernels);
-    case plan::Family::kMatmul:
-      return make_matmul_task(plan, op, kernels);
-    case plan::Family::kRows:
-      return make_matmul_rows_task(plan, op, kernels);
-    case plan::Family::kAttention:
-      return is_backward(op.record.kind) ? make_attention_backward_task(op, kernels) : make_attention_task(op, kernels);
-    case plan::Family::kMaskRange:
-      return make_mask_range_task(op, kernels);
-    case plan::Family::kScatterSum:
-      return make_scatter_sum_task(op, kernels);
-    case plan::Family::kRowSelect:
-      return make_row_select_task(op);
+#define ARK_FAMILY(name, member, Params) \
+  case plan::Family::name:               \
+    return make_##member##_task(plan, op, kernels);
+    ARK_FAMILIES(ARK_FAMILY)
+#undef ARK_FAMILY
   }
   throw InternalError(cat("op '", op.name, "': task kind ", int(op.record.kind)));
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "plan/kinds.h"
 #include "plan/plan.h"
 #include "targets/host/program/interpreter.h"
 
@@ -26,15 +27,11 @@ class Task {
 /// Throws InternalError for a malformed record and NodeUnsupported (with the op's node) for what the host cannot run.
 std::unique_ptr<Task> make_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
 
-// The families; each takes ops of its kinds only.
-std::unique_ptr<Task> make_program_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_matmul_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_matmul_rows_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_attention_task(const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_attention_backward_task(const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_mask_range_task(const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_scatter_sum_task(const plan::Op& op, const Kernels& kernels);
-std::unique_ptr<Task> make_row_select_task(const plan::Op& op);
+// make_<family>_task, by the names of the table (plan/kinds.h); each takes ops of its kinds only.
+#define ARK_FAMILY(family, member, Params) \
+  std::unique_ptr<Task> make_##member##_task(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels);
+ARK_FAMILIES(ARK_FAMILY)
+#undef ARK_FAMILY
 
 /// Programs named by a record, with the operands from `first_operand` on, over `size` (right-aligned to the program's
 /// rank).
