@@ -1,4 +1,5 @@
-"""all_to_all_single with uneven splits inside plans, against gloo's: random splits, zeros, types, groups."""
+"""all_to_all_single with uneven splits inside plans, against gloo's (on GPUs the group's own): random splits, zeros,
+types, groups."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch.distributed._functional_collectives as funcol
 
 from tests.conftest import has_extension
 from tests.distributed.test_plan_collectives import DTYPES, check_equal, compiled, ranks_values
-from tests.support.distributed_worker import run_each, run_ranks, values
+from tests.support.distributed_worker import own_device, run_each, run_ranks, values
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
@@ -40,18 +41,23 @@ def exchanged(x: torch.Tensor, rows: list[list[int]], group: dist.ProcessGroup |
     return funcol.all_to_all_single(x, *splits_of(rows, dist.get_rank(group)), group)
 
 
-def check_against(function, gloo, *given: torch.Tensor, launches: int = 3) -> None:
-    """`function(group, *tensors)`: the plan's results are those of gloo, bit by bit."""
+def reference_group(members: list[int] | None = None) -> dist.ProcessGroup | None:
+    """gloo; on GPUs, where it has no such calls, none: the group itself."""
+    return dist.new_group(members, backend="gloo") if own_device() == "cpu" else None
+
+
+def check_against(function, reference, *given: torch.Tensor, launches: int = 3) -> None:
+    """`function(group, *tensors)`: the plan's results are those of eager calls of `reference`, bit by bit."""
     fast = compiled(lambda *tensors: function(None, *tensors))
     for launch in range(launches):
         tensors = [t if t.dtype == torch.bool else t + launch for t in given]
-        want, got = function(gloo, *tensors), fast(*tensors)
+        want, got = function(reference, *tensors), fast(*tensors)
         for w, g in zip(want, got) if isinstance(want, tuple) else [(want, got)]:
             assert g.dtype == w.dtype and g.shape == w.shape and torch.equal(g, w), f"launch {launch}: {g} not {w}"
 
 
 def alone(rank: int, world: int) -> None:
-    choice, gloo = random.Random(11), dist.new_group(backend="gloo")
+    choice, gloo = random.Random(11), reference_group()
     for dtype in DTYPES if world < 4 else DTYPES[::3]:
         rows = random_rows(choice, world)
         sizes = (sum(rows[rank]), *[choice.randint(1, 70) for _ in range(choice.randint(0, 2))])
@@ -61,7 +67,7 @@ def alone(rank: int, world: int) -> None:
 
 def fused(rank: int, world: int) -> None:
     """What is sent is computed here, what has come is computed with, there and back again."""
-    choice, gloo = random.Random(12), dist.new_group(backend="gloo")
+    choice, gloo = random.Random(12), reference_group()
     for most in (9, 9, 9, 300):
         rows = random_rows(choice, world, most)
         back = [list(column) for column in zip(*rows)]
@@ -78,7 +84,7 @@ def fused(rank: int, world: int) -> None:
 
 def many(rank: int, world: int) -> None:
     """The same value twice in other splits, a view, and large parts."""
-    choice, gloo = random.Random(13), dist.new_group(backend="gloo")
+    choice, gloo = random.Random(13), reference_group()
     rows = random_rows(choice, world, 200)
     turned = rows[1:] + rows[:1]
 
@@ -114,7 +120,7 @@ def backward(rank: int, world: int) -> None:
     results = []
     for run in (function, compiled(function)):
         x = ranks_values(rank, (sum(sent), 4), torch.float32, 7).round().requires_grad_()
-        w = torch.full((4,), 3.0, requires_grad=True)
+        w = torch.full((4,), 3.0, device=own_device(), requires_grad=True)
         run(x, w).backward()
         results.append((x.grad, w.grad))
     for want, got in zip(*results):
@@ -124,7 +130,7 @@ def backward(rank: int, world: int) -> None:
 def in_a_group(rank: int, world: int) -> None:
     """Of some ranks, in another order of numbers than those of the world."""
     members = list(range(world))[1:] if world > 2 else [0, 1]
-    group, gloo = dist.new_group(members), dist.new_group(members, backend="gloo")
+    group, gloo = dist.new_group(members), reference_group(members)
     if rank not in members:
         return
     rows = random_rows(random.Random(16), len(members))

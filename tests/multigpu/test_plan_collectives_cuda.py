@@ -13,6 +13,7 @@ import torch.distributed._functional_collectives as funcol
 import ark_torch
 from tests.distributed import test_plan_collectives as collectives
 from tests.distributed import test_plan_models as models
+from tests.distributed import test_plan_uneven as uneven
 from tests.distributed.test_plan_collectives import compiled, ranks_values
 from tests.support.background_sends import BACKGROUND
 from tests.support.distributed_worker import run_each, run_gpus, shared_run, values
@@ -128,6 +129,7 @@ GROUPS = {
     "models": MODELS,
     "scattered": [*SCATTERED, scattered_layers_of_all_workers],
     "background": BACKGROUND,
+    "uneven": uneven.CASES,
 }
 
 
