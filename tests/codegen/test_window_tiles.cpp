@@ -25,6 +25,8 @@ namespace {
 template <int kRank, int kBytes, int kLength>
 struct FakeProgram {
   static constexpr int kDims = kRank, kNumOperands = 2, kTransposedBytes = kBytes, kVector = kLength;
+  static constexpr int kShift = kBytes == 8 ? 3 : kBytes / 2;
+  static constexpr u64 kOperandShifts = kShift * 5;  // of both operands
   static constexpr int transposed_size(int operand) { return operand == 0 ? kBytes : 0; }
 };
 
@@ -44,6 +46,7 @@ class Item {
  public:
   explicit Item(const Case& c) : c_(c), context_{{&record_}, std::vector<abi::Operand>(2)} {
     std::copy(c.sizes.begin(), c.sizes.end(), record_.size);
+    test::set_divisors(record_);
     for (const i64 size : c.sizes) total_ *= size;
     i64 last = c.offset;
     for (int d = 0; d < P::kDims; ++d) last += (c.sizes[d] - 1) * c.strides[d] * kSize;
@@ -67,7 +70,7 @@ class Item {
     const Places places(context_, c_.begin, c_.end);
     const Tiles tiles(std::min(c_.end - c_.begin, c_.sizes[kLast - 1]), (places.size + V - 1) / V + places.slots);
     fine_ &= tiles.rows % V == 0 && tiles.place((tiles.slots + 1) * V) <= Tiles::kBytes;
-    const StripWalk strips(c_.begin, c_.end, static_cast<i32>(c_.sizes[kLast - 1]), tiles.rows);
+    const StripWalk strips(record_, kLast - 1, c_.begin, c_.end, tiles.rows);
     for (WindowWalk walk(strips, tiles.count); !walk.done(); walk.next()) {
       const i64 address = strip_address(walk.strip, nullptr);
       const i32 first = first_column(places, tiles, walk.tile);

@@ -170,6 +170,9 @@ ARK_DEVICE i64 pow(i64 base, i64 exponent) {
     if (e & 1) result *= factor;
   return static_cast<i64>(result);
 }
+/// b's integer powers that occur in models, without the general function.
+ARK_DEVICE float pow2(float a) { return a * a; }
+ARK_DEVICE float pow3(float a) { return a * a * a; }
 
 template <class T>
 ARK_DEVICE T maximum(T a, T b) {
