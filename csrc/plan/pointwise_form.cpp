@@ -48,6 +48,7 @@ void set_pointwise_form(const Program& program, RunOp& run) {
   if (record.kind != abi::TaskKind::kPointwise) return;
   const int64_t elements = count_elements(record);
   p.elements = static_cast<int32_t>(elements);
+  p.scalars = 0;
   const int vector = longest_vector(program);
   bool whole = elements > 0 && p.num_dims > 0 && divides(record, elements, vector);
   for (const Instr& in : program.instrs) {

@@ -3,8 +3,10 @@
 // of one whenever they have nothing else to do. No worker stops to compute. (A piece of 2 KB takes some 2.6 us of one
 // warp, most of it until the loads are there, notes/collectives.md.)
 //
-// An item is one tile; the two warps take turns with them. Operands of such a record are runs of 16-byte vectors: a source, and behind it the boxes that it
-// is copied to.
+// An item is one tile; the two warps take turns with them. Operands of such a record are runs of 16-byte vectors: a
+// source, and behind it the boxes that it is copied to.
+//
+// Tiles may wait for what either warp has begun to send, so neither waits for tiles of its worker without sending.
 #pragma once
 #include "device/loop/record.cuh"
 

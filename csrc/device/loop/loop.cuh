@@ -109,11 +109,11 @@ ARK_DEVICE void close_task(const Worker& worker, u32 n) {
 }
 
 /// Warp 2: copies records into shared memory ahead of the other roles and puts addresses in place of slots and offsets.
-/// While it is as far ahead as may be it sends in the background.
+/// While there is no room for the next one it sends in the background.
 struct Fetcher {
   static constexpr int kPieces = abi::kMaxRecordBytes / 512;   // of 16 bytes per lane
   static constexpr int kSentByFetch = 2;                       // vectors of a lane under way: registers are scarce
-  static constexpr bool kSends = kBackground && kSenders > 1;  // while no entry is free
+  static constexpr bool kSends = kBackground && kSenders > 1;  // while there is no room
 
   const Worker& worker;
   const u64* slots;
@@ -133,14 +133,14 @@ struct Fetcher {
     int bytes = record_bytes(item);
     while (item.record != abi::kEnd) {
       if constexpr (kSends) {  // registers are scarce there: what this warp holds is read again
-        send_while_full();
+        send_until_room(index);
         item = items[index];
         bytes = record_bytes(item);
       }
       int next_index = index + 1;
       abi::WorkItem next = items[next_index];
       if (kLoop && next.record == abi::kEnd) next = items[next_index = begin()];
-      const int offset = reserve(bytes, lane);
+      const int offset = reserve(bytes);
       if (!ok) return;
       copy(item, offset, bytes, lane);
       if constexpr (kLoop)
@@ -156,11 +156,14 @@ struct Fetcher {
       bytes = next_bytes;
       index = next_index;
     }
-    if constexpr (kSends) send_while_full();
-    if (ok) reserve(0, lane);
+    if constexpr (kSends) send_until_room(index);
+    if (ok) reserve(0);
     if (ok) publish(abi::WorkItem{abi::kEnd, 0, 0, 0}, 0, 0, index, index + 1, lane);
-    if constexpr (kSends)
-      if (ok) BackgroundSender<1, kSentByFetch>(worker, slots).finish();
+    if constexpr (kSends) {
+      if (!ok) return;
+      if (pushed > 1) send_until_free(pushed - 2);  // the last item's entry: its waits come before those of finish()
+      BackgroundSender<1, kSentByFetch>(worker, slots).finish();
+    }
   }
 
  private:
@@ -188,33 +191,44 @@ struct Fetcher {
       if ((i * 32 + lane) * 16 < bytes) to[i * 32 + lane] = piece[i];
     __syncwarp();
   }
-  /// Of the list. A free entry may still lack memory for its record: then this warp waits without sending.
-  ARK_DEVICE void send_while_full() const {
-    const u32 first = pushed - kTaskSlots;  // the entry that was there before
-    if (pushed < kTaskSlots) return;
-    BackgroundSender<1, kSentByFetch>(worker, slots).send_until([&] {
-      return mbarrier_test_wait(shared_address(&worker.shared.task_empty[first % kTaskSlots]), first / kTaskSlots & 1);
-    });
+  ARK_DEVICE int place(int bytes) const { return head + bytes > kRecordRingBytes ? 0 : head; }
+  /// By the entries that are known to be free: one is, and so are `bytes` of record memory at their place.
+  ARK_DEVICE bool has_room(int bytes) const {
+    const u32 k = oldest + (thread_index() & 31);
+    const int offset = place(bytes);
+    bool overlap = false;
+    if (k - oldest < pushed - oldest) {
+      const TaskSlot& t = worker.shared.task[k % kTaskSlots];
+      overlap = t.record_offset < offset + bytes && offset < t.record_offset + t.record_bytes;
+    }
+    return !__any_sync(~0u, overlap) && pushed - oldest < kTaskSlots;
   }
   /// A list entry and `bytes` of record memory that no role reads any more; the offset.
-  ARK_DEVICE int reserve(int bytes, int lane) {
-    Shared& s = worker.shared;
-    const int offset = head + bytes > kRecordRingBytes ? 0 : head;
-    while (oldest != pushed) {
-      const u32 k = oldest + lane;
-      bool overlap = false;
-      if (k - oldest < pushed - oldest) {
-        const TaskSlot& t = s.task[k % kTaskSlots];
-        overlap = t.record_offset < offset + bytes && offset < t.record_offset + t.record_bytes;
-      }
-      if (!__any_sync(~0u, overlap) && pushed - oldest < kTaskSlots) break;
-      ok = worker.waiter.wait_barrier(&s.task_empty[oldest % kTaskSlots], oldest / kTaskSlots & 1,
+  ARK_DEVICE int reserve(int bytes) {
+    const int offset = place(bytes);
+    while (!has_room(bytes)) {
+      ok = worker.waiter.wait_barrier(&worker.shared.task_empty[oldest % kTaskSlots], oldest / kTaskSlots & 1,
                                       WaitName{-1, -1, abi::kWaitRecord});
       if (!(ok = __all_sync(~0u, ok))) return 0;
       ++oldest;
     }
     head = offset + bytes;
     return offset;
+  }
+  ARK_DEVICE bool is_free(u32 k) const {
+    return mbarrier_test_wait(shared_address(&worker.shared.task_empty[k % kTaskSlots]), k / kTaskSlots & 1);
+  }
+  ARK_DEVICE void send_until_free(u32 k) const {
+    BackgroundSender<1, kSentByFetch>(worker, slots).send_until([&] { return is_free(k); });
+  }
+  /// Until reserve() need not wait for the record of item `index`, or all is sent. It must not wait before: the tiles
+  /// that it waits for may wait for what this warp has begun to send.
+  ARK_DEVICE void send_until_room(int index) {
+    while (!has_room(record_bytes(worker.launch.items[index]))) {
+      send_until_free(oldest);
+      if (!__any_sync(~0u, is_free(oldest))) return;
+      ++oldest;
+    }
   }
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {

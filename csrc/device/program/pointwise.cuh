@@ -1,8 +1,8 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
 // directly, in vectors wherever they are aligned (pointwise_places.cuh): whole ones (pointwise_whole.cuh), those of whole
 // rows (pointwise_walk.cuh), of rows off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh).
-// Transposed operands are turned in registers (pointwise_blocks.cuh) or, in long programs, go through shared memory
-// (pointwise_transposed.cuh).
+// Transposed operands are turned in registers (pointwise_blocks.cuh) or go through shared memory: one that begins
+// anywhere (pointwise_windows.cuh), and those of long programs (pointwise_transposed.cuh).
 #pragma once
 #include "device/program/pointwise_blocks.cuh"
 #include "device/program/pointwise_flat.cuh"
@@ -21,6 +21,7 @@ constexpr ARK_DEVICE bool has_row_values() {
   if constexpr (P::kFlat) return P::kRowValues;
   return false;
 }
+/// Programs with the way of ops whose vectors are all whole.
 template <class P>
 inline constexpr bool kServesWhole = kWalks<P> && !has_row_values<P>();
 
@@ -79,10 +80,6 @@ struct Pointwise {
       run_places<P, V>(consumer, c, VectorPlaces<P, V, ProgramContext>{places});
     }
   }
-
-  /// Items of ops whose vectors are all whole.
-  template <class P>
-  static constexpr bool kServesWhole = kWalks<P> && !has_row_values<P>();
 
   template <class P>
   static ARK_DEVICE void run(Consumer& consumer, const Task& task) {

@@ -1,4 +1,4 @@
-// Ops in the background. The reporter does not run their programs: it copies runs of 16-byte vectors from each source
+// Ops in the background. Who sends them does not run their programs: it copies runs of 16-byte vectors from each source
 // to the boxes that stand behind it (device/loop/background.cuh). So the program has to say just that.
 #include "device/abi/roles.h"
 #include "planner/verify/checks.h"
