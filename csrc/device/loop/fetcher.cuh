@@ -1,0 +1,217 @@
+// The fetch warp: the list of items as the other roles see it.
+#pragma once
+#include "device/loop/background.cuh"
+#include "device/loop/border.cuh"
+#include "device/loop/cache_position.cuh"
+#include "device/loop/record.cuh"
+
+namespace ark::device {
+
+/// Warp 2: copies records into shared memory ahead of the other roles and puts addresses in place of slots and offsets.
+/// While there is no room for the next one it sends in the background.
+struct Fetcher {
+  static constexpr int kPieces = abi::kMaxRecordBytes / 512;   // of 16 bytes per lane
+  static constexpr int kSentByFetch = 2;                       // vectors of a lane under way: registers are scarce
+  static constexpr bool kSends = kBackground && kSenders > 1;  // while there is no room
+
+  const Worker& worker;
+  const u64* slots;
+  const abi::LoopLaunch& loop;
+  u32 pushed = 0, oldest = 0;  // entries in the list, entries known to be free again
+  int head = 0;                // next free byte of Shared::records
+  bool ok = true;
+
+  ARK_DEVICE Fetcher(const Worker& w, const u64* slot_table, const abi::LoopLaunch& iterations)
+      : worker(w), slots(slot_table), loop(iterations) {}
+
+  ARK_DEVICE void run() {
+    const int lane = thread_index() & 31;
+    const abi::WorkItem* items = worker.launch.items;
+    int index = begin();
+    abi::WorkItem item = items[index];
+    int bytes = record_bytes(item);
+    while (item.record != abi::kEnd) {
+      if constexpr (kSends) {  // registers are scarce there: what this warp holds is read again
+        send_until_room(index);
+        item = items[index];
+        bytes = record_bytes(item);
+      }
+      int next_index = index + 1;
+      abi::WorkItem next = items[next_index];
+      if (kLoop && next.record == abi::kEnd) next = items[next_index = begin()];
+      const int offset = reserve(bytes);
+      if (!ok) return;
+      copy(item, offset, bytes, lane);
+      if constexpr (kLoop)
+        if (index == begin() && !goes_on(worker, loop, ok)) break;
+      const int next_bytes = record_bytes(next);
+      publish(item, offset, bytes, index, next_index, lane);
+      if (kLoop && next_index <= index) {
+        __syncwarp();
+        if (lane == 0) ++worker.shared.loop.iteration;
+        __syncwarp();
+      }
+      item = next;
+      bytes = next_bytes;
+      index = next_index;
+    }
+    if constexpr (kSends) send_until_room(index);
+    if (ok) reserve(0);
+    if (ok) publish(abi::WorkItem{abi::kEnd, 0, 0, 0}, 0, 0, index, index + 1, lane);
+    if constexpr (kSends) {
+      if (!ok) return;
+      if (pushed > 1) send_until_free(pushed - 2);  // the last item's entry: its waits come before those of finish()
+      BackgroundSender<1, kSentByFetch>(worker, slots).finish();
+    }
+  }
+
+ private:
+  ARK_DEVICE int begin() const { return worker.launch.list_begin[blockIdx.x]; }
+  /// Finished launches of this run, and iterations of this one.
+  ARK_DEVICE u32 epoch() const {
+    if constexpr (kLoop) return worker.epoch + worker.shared.loop.iteration;
+    return worker.epoch;
+  }
+  ARK_DEVICE const unsigned char* record(const abi::WorkItem& item) const {
+    return worker.launch.records + static_cast<i64>(item.record) * 64;
+  }
+  ARK_DEVICE int record_bytes(const abi::WorkItem& item) const {
+    return item.record == abi::kEnd ? 0 : reinterpret_cast<const abi::OpRecord*>(record(item))->record_bytes;
+  }
+  ARK_DEVICE void copy(const abi::WorkItem& item, int offset, int bytes, int lane) {
+    const uint4* from = reinterpret_cast<const uint4*>(record(item));
+    uint4* to = reinterpret_cast<uint4*>(worker.shared.records + offset);
+    uint4 piece[kPieces] = {};
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if ((i * 32 + lane) * 16 < bytes) piece[i] = from[i * 32 + lane];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if ((i * 32 + lane) * 16 < bytes) to[i * 32 + lane] = piece[i];
+    __syncwarp();
+  }
+  ARK_DEVICE int place(int bytes) const { return head + bytes > kRecordRingBytes ? 0 : head; }
+  /// By the entries that are known to be free: one is, and so are `bytes` of record memory at their place.
+  ARK_DEVICE bool has_room(int bytes) const {
+    const u32 k = oldest + (thread_index() & 31);
+    const int offset = place(bytes);
+    bool overlap = false;
+    if (k - oldest < pushed - oldest) {
+      const TaskSlot& t = worker.shared.task[k % kTaskSlots];
+      overlap = t.record_offset < offset + bytes && offset < t.record_offset + t.record_bytes;
+    }
+    return !__any_sync(~0u, overlap) && pushed - oldest < kTaskSlots;
+  }
+  /// A list entry and `bytes` of record memory that no role reads any more; the offset.
+  ARK_DEVICE int reserve(int bytes) {
+    const int offset = place(bytes);
+    while (!has_room(bytes)) {
+      ok = worker.waiter.wait_barrier(&worker.shared.task_empty[oldest % kTaskSlots], oldest / kTaskSlots & 1,
+                                      WaitName{-1, -1, abi::kWaitRecord});
+      if (!(ok = __all_sync(~0u, ok))) return 0;
+      ++oldest;
+    }
+    head = offset + bytes;
+    return offset;
+  }
+  ARK_DEVICE bool is_free(u32 k) const {
+    return mbarrier_test_wait(shared_address(&worker.shared.task_empty[k % kTaskSlots]), k / kTaskSlots & 1);
+  }
+  ARK_DEVICE void send_until_free(u32 k) const {
+    BackgroundSender<1, kSentByFetch>(worker, slots).send_until([&] { return is_free(k); });
+  }
+  /// Until reserve() need not wait for the record of item `index`, or all is sent. It must not wait before: the tiles
+  /// that it waits for may wait for what this warp has begun to send.
+  ARK_DEVICE void send_until_room(int index) {
+    while (!has_room(record_bytes(worker.launch.items[index]))) {
+      send_until_free(oldest);
+      if (!__any_sync(~0u, is_free(oldest))) return;
+      ++oldest;
+    }
+  }
+  /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
+  ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
+    const int lane = thread_index() & 31;
+    bool simple_wait = true, simple_arrival = true, alike = true;
+    if (lane < r.num_waits) {
+      const abi::Wait& w = r.wait[lane];
+      const Counters c(w, r, item.first);
+      const bool of_source = kRanks > 1 && w.role == static_cast<i32>(abi::WaitRole::kSource);  // differs over batches
+      alike = Counters::fixed(w) && !of_source;
+      simple_wait = c.single() && (alike || item.count == 1) && !of_source;
+      t.wait_counter[lane] = w.counter + c.low;
+      t.wait_target[lane] = (epoch() + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
+    } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
+      const abi::Arrive& a = r.arrive[lane - 16];
+      const Counters c(a, r, item.first);
+      simple_arrival = c.single() && (Counters::fixed(a) || item.count == 1);
+      t.arrive_counter[lane - 16] = a.counter + c.low;
+    }
+    alike = __all_sync(~0u, alike);
+    simple_wait = __all_sync(~0u, simple_wait);
+    simple_arrival = __all_sync(~0u, simple_arrival);
+    if (lane == 0) {
+      t.waits_alike = static_cast<short>(alike);
+      t.single_waits = static_cast<short>(simple_wait ? r.num_waits : -1);
+      t.single_arrivals = static_cast<short>(simple_arrival ? r.num_arrivals : -1);
+    }
+  }
+  /// Of decode attention: later in the launch another op may move it on.
+  static ARK_DEVICE int position(const abi::OpRecord& r) {
+    if (r.kind != abi::TaskKind::kAttentionDecode || r.params.attention.fresh_operand < 0) return 0;
+    const abi::Operand* operands = reinterpret_cast<const abi::Operand*>(&r + 1);
+    return cache_position(operands[r.params.attention.fresh_operand], r.params.attention.keys);
+  }
+  /// Batches of lists count from the own rank, whose rows have a map of their own.
+  ARK_DEVICE void turn(abi::WorkItem& item, abi::OpRecord& r, int lane) const {
+    if (!abi::has_own_rows(r)) return;
+    abi::MatmulTileParams& p = r.params.matmul;
+    const bool own = item.first < r.grid[1] * r.grid[2];
+    item.first = abi::turned_tile(r, item.first, worker.launch.rank);
+    __syncwarp();
+    if (!own || lane != 0) return;
+    const i32 map_a = p.map_a;
+    p.map_a = p.map_own;
+    p.map_own = map_a;
+    p.own_rows = abi::kTheseOwnRows;
+  }
+  ARK_DEVICE void publish(abi::WorkItem item, int offset, int bytes, int index, int next_index, int lane) {
+    Shared& s = worker.shared;
+    const int slot = pushed % kTaskSlots;
+    if (item.record != abi::kEnd) {
+      abi::OpRecord* r = reinterpret_cast<abi::OpRecord*>(s.records + offset);
+      abi::Operand* operands = reinterpret_cast<abi::Operand*>(r + 1);
+      for (int i = lane; i < r->num_operands; i += 32)
+        if (operands[i].slot == abi::kFlagSlot)
+          operands[i].offset = reinterpret_cast<i64>(worker.launch.counters + operands[i].offset);
+        else if (operands[i].slot != abi::kNoSlot)
+          operands[i].offset =
+              slot_address(worker, slots, operands[i].slot) + operands[i].offset * element_bytes(operands[i].dtype);
+    }
+    if (item.record != abi::kEnd) {
+      __syncwarp();
+      abi::OpRecord& r = *reinterpret_cast<abi::OpRecord*>(s.records + offset);
+      if constexpr (kRanks > 1) turn(item, r, lane);
+      resolve(item, r, s.task[slot]);
+      s.task[slot].position = position(r);
+    }
+    if (lane == 0) {
+      TaskSlot& t = s.task[slot];
+      t.record = item.record;
+      t.first = item.first;
+      t.count = item.count;
+      if constexpr (kLoop) {
+        t.epoch = epoch();
+        t.border = static_cast<short>((index == begin() ? kBegins : 0) | (next_index <= index ? kEnds : 0));
+      }
+      t.record_offset = static_cast<short>(offset);
+      t.record_bytes = static_cast<short>(bytes);
+      t.item_index = index;
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(&s.task_full[slot]);
+    ++pushed;
+  }
+};
+
+}  // namespace ark::device
