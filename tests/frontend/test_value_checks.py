@@ -30,13 +30,17 @@ BAD = {
     "a number divided": (lambda b: 7 % b, ZERO),
     "int32": (lambda a, b: a // b, A.int(), ZERO.int()),
     "uint8": (lambda a, b: a // b, A.abs().byte(), ZERO.abs().byte()),
+    "wraps to 0": (lambda a, b: a // b, A.abs().byte(), torch.tensor(256)),
+    "a number that wraps to 0": (lambda a: a % 256, A.abs().byte()),
     "in a sum": (lambda a, b: (a // b).sum(), A, ZERO),
     "computed divisor": (lambda a, b: (a * 3) % (b * 2), A, ZERO),
     "bce": (F.binary_cross_entropy, OUTSIDE, TARGET),
     "bce of less than 0": (F.binary_cross_entropy, -OUTSIDE, TARGET),
     "bce of NaN": (F.binary_cross_entropy, NAN, TARGET),
     "bce, weights": (lambda x, y: F.binary_cross_entropy(x, y, weight=y + 1, reduction="none"), OUTSIDE, TARGET),
+    "bce of one value": (F.binary_cross_entropy, OUTSIDE[1], TARGET[1]),
     "bernoulli": (torch.bernoulli, OUTSIDE),
+    "bernoulli of one value": (torch.bernoulli, OUTSIDE[1]),
     "bernoulli of less than 0": (torch.bernoulli, -OUTSIDE),
     "bernoulli of NaN": (torch.bernoulli, NAN),
 }
@@ -48,7 +52,7 @@ def test_raises_as_eager(name):
     with pytest.raises(RuntimeError) as eager:
         function(*arguments)
     with pytest.raises(RuntimeError) as compiled:
-        torch.compile(function, backend="ark")(*arguments)
+        torch.compile(function, backend="ark", fullgraph=True)(*arguments)
     assert type(compiled.value) is type(eager.value)
     assert str(eager.value).startswith(str(compiled.value))  # torch adds a request for better words to some
 
@@ -69,14 +73,17 @@ GOOD = {
     "number": (lambda a: (a // 2) % 3, A),
     "floats": (lambda a, b: a // b, A.float(), ZERO.float()),
     "bce": (F.binary_cross_entropy, torch.tensor([0.0, 1.0, 0.3]), torch.tensor([0.0, 1.0, 0.5])),
+    "wraps": (lambda a, b: a // b, A.abs().byte(), torch.tensor(258)),
+    "bce of one value": (F.binary_cross_entropy, torch.tensor(0.3), torch.tensor(1.0)),
     "bernoulli": (torch.bernoulli, torch.tensor([0.0, 1.0, 1.0])),
+    "bernoulli of one value": (torch.bernoulli, torch.tensor(1.0)),
 }
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_computes_as_eager(name):
     function, *arguments = GOOD[name]
-    compiled = torch.compile(function, backend="ark", options={"strict": True})
+    compiled = torch.compile(function, backend="ark", fullgraph=True, options={"strict": True})
     torch.testing.assert_close(compiled(*arguments), function(*arguments), equal_nan=True)
 
 
