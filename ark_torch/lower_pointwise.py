@@ -147,9 +147,9 @@ def _divided(ctx: Lowering, node, opcode: str, a, b):
     """On the CPU eager raises for an integer divided by zero: the divisor goes through a check, as an index does."""
     out = ctx.out(node)
     if out.device.type == "cpu" and is_integer(out.dtype):
-        if not isinstance(b, Value):
-            if isinstance(b, int) and wrap_integer(b, out.dtype) == 0:
-                raise Unsupported("division of integers by zero")
+        if isinstance(b, int) and wrap_integer(b, out.dtype) == 0:
+            raise Unsupported("division of integers by zero")
+        if isinstance(b, (int, float)):
             return _binary(ctx, node, opcode, a, b)
         b = ctx.operand(b, out.dtype)  # as it divides: 256 is 0 as a uint8
         zero = ctx.pointwise("eq", [b, ctx.scalar(0, b.dtype)], torch.bool)

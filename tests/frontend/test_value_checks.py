@@ -66,6 +66,27 @@ def test_where_an_argument_is_written(strict):
     assert isinstance(error.value, IndexOutOfRange)
 
 
+def by_item(a, n):
+    return a % n.item()
+
+
+def by_size(a):
+    return a // (a.shape[0] - 3)
+
+
+def test_by_symbols():
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        item = torch.compile(by_item, backend="ark", fullgraph=True)
+        assert item(A, torch.tensor(4)).tolist() == by_item(A, torch.tensor(4)).tolist()
+        with pytest.raises(IndexOutOfRange):
+            item(A, torch.tensor(0))
+    size = torch.compile(by_size, backend="ark", fullgraph=True, dynamic=True)
+    for n in (5, 7):
+        assert size(torch.arange(n)).tolist() == by_size(torch.arange(n)).tolist()
+    with pytest.raises(RuntimeError):
+        size(torch.arange(3))
+
+
 GOOD = {
     "//": (lambda a, b: a // b, A, torch.tensor([2, -1, 3])),
     "%": (lambda a, b: a % b, A, torch.tensor([2, -5, 3])),
