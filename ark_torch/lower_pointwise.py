@@ -9,7 +9,7 @@ import torch
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import Value, compute_type
 from ark_torch.lower_index import from_zero
-from ark_torch.lowering import Lowering, fitting, is_integer, rule
+from ark_torch.lowering import Lowering, fitting, is_integer, rule, wrap_integer
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -147,13 +147,14 @@ def _divided(ctx: Lowering, node, opcode: str, a, b):
     """On the CPU eager raises for an integer divided by zero: the divisor goes through a check, as an index does."""
     out = ctx.out(node)
     if out.device.type == "cpu" and is_integer(out.dtype):
-        if not isinstance(b, Value):
-            if isinstance(b, int) and b == 0:
-                raise Unsupported("division of integers by zero")
+        if isinstance(b, int) and wrap_integer(b, out.dtype) == 0:
+            raise Unsupported("division of integers by zero")
+        if isinstance(b, (int, float)):
             return _binary(ctx, node, opcode, a, b)
+        b = ctx.operand(b, out.dtype)  # as it divides: 256 is 0 as a uint8
         zero = ctx.pointwise("eq", [b, ctx.scalar(0, b.dtype)], torch.bool)
         checked = from_zero(ctx, ctx.cast(zero, torch.int64), 1)
-        b = ctx.pointwise("add", [ctx.operand(b, out.dtype), ctx.operand(checked, out.dtype)], compute_type(out.dtype))
+        b = ctx.pointwise("add", [b, ctx.operand(checked, out.dtype)], compute_type(out.dtype))
     return _binary(ctx, node, opcode, a, b)
 
 

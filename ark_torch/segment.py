@@ -184,7 +184,7 @@ class NativeSegment:
             except ValueError as again:
                 error = again
         if isinstance(error, IndexOutOfRange):
-            if self.strict or not all(self.lowered.graph["immutable"]):
+            if self.strict or not all(self.lowered.graph["immutable"]) or not self._has_fallback():
                 raise error  # arguments may have been written: eager's own error cannot be had
         else:
             which = error.argument if isinstance(error, ArgumentRefused) else error
@@ -214,6 +214,14 @@ class NativeSegment:
     def _layout(self, inputs: list) -> tuple:
         tensors = inputs[: len(inputs) - len(self.lowered.symbols)]
         return tuple((t.dtype, t.device, t.shape, t.stride()) for t in tensors)
+
+    def _has_fallback(self) -> bool:
+        """None can be made of a segment that computes with a number that `.item()` has read."""
+        try:
+            self._fallback = self._fallback or self.make_fallback()
+        except RuntimeError:
+            return False
+        return True
 
     def _run_fallback(self, inputs: list) -> list:
         if self._fallback is None:

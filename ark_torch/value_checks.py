@@ -21,7 +21,8 @@ def _checked(decomposition: Callable) -> Callable:
     def call(x: torch.Tensor, *args, **kwargs):
         if x.device.type == "cpu" and x.is_floating_point():
             outside = torch.logical_not((x >= 0) & (x <= 1))  # NaN is
-            x = x + x.new_zeros(1)[outside.to(torch.int64)]
+            # (`[]` would ask for the value of an index without dimensions)
+            x = x + aten.index.Tensor(x.new_zeros(1), [outside.to(torch.int64)])
         return decomposition(x, *args, **kwargs)
 
     return call

@@ -5,6 +5,7 @@ step an error."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -314,6 +315,26 @@ def a_group_made_anew(rank: int, world: int) -> None:
         dist.destroy_process_group(second)
 
 
+def time_outs_differ(rank: int, world: int) -> None:
+    """Who may come late in one group is waited for, whatever the time-out of the other."""
+    short, long = group_of([0, 1], SECONDS), group_of([1, *range(2, world)])
+
+    def function(x):
+        if rank in (0, 1):
+            x = funcol.all_reduce(x, "sum", short)
+        if rank >= 1:
+            x = funcol.all_reduce(x + 1, "sum", long)
+        return x
+
+    fast = compiled(function)
+    want = fast(torch.ones(4, 5))
+    dist.barrier()
+    if rank == 2:
+        time.sleep(SECONDS + 1)
+    assert (fast(torch.ones(4, 5)) == want).all()
+    dist.barrier()
+
+
 def compiled_again(rank: int, world: int) -> None:
     """A rank finds the memory of all groups that the others still use."""
     first, second = group_of(list(range(world))), group_of(list(range(world)))
@@ -326,7 +347,7 @@ def compiled_again(rank: int, world: int) -> None:
 
 OF_ANY = [the_same_ranks, many_in_turn, compiled_again, a_group_made_anew, the_other_order]
 OF_FOUR = [a_part_beside_the_whole, overlapping, programs, tensor_and_data_parallel, sharded_over_a_mesh]
-FAULTS_OF_FOUR = [plans_differ, a_rank_refuses, a_rank_leaves_one]
+FAULTS_OF_FOUR = [time_outs_differ, plans_differ, a_rank_refuses, a_rank_leaves_one]
 
 
 def of_any(rank: int, world: int) -> dict:

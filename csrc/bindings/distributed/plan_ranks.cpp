@@ -29,15 +29,16 @@ GroupPtr find_group(const std::string& name, c10::DeviceType type) {
 namespace {
 
 GroupPtr group_of(const RankPlan& plan, int32_t number) {
-  const std::string name = group_at(plan.plan, number).name;
+  const std::string& name = number == 0 ? plan.plan.group : plan.plan.more_groups.at(number - size_t{1}).name;
   GroupPtr group = find_group(name, plan.device < 0 ? c10::DeviceType::CPU : c10::DeviceType::CUDA);
   check<DeviceError>(static_cast<bool>(group), "plan '", plan.plan.name, "' sends between the ranks of process group '",
                      name, "', which is not there (has it been destroyed?) or is not of backend ark");
   return group;
 }
 
-/// A launch in the memory of several groups. Ranks meet in one group after the other, in the order of their names, which
-/// is the same on all ranks: so no two wait for each other. A group that is left before the launch begins hears why.
+/// A launch in the memory of several groups. Ranks meet in one group after the other, in the order of their names,
+/// which is the same on all ranks: so no two wait for each other. A group that is left before the launch begins hears
+/// why. The launch has the longest time-out of the groups: its waits may be those of any.
 class LaunchOfGroups {
  public:
   LaunchOfGroups(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch)
@@ -79,6 +80,7 @@ class LaunchOfGroups {
     if (place == order_.size()) {
       launched_ = true;
       targets::RankMemory all = views_[0];
+      for (const targets::RankMemory& view : views_) all.deadline_ns = std::max(all.deadline_ns, view.deadline_ns);
       all.more_groups.assign(views_.begin() + 1, views_.end());
       return launch_(all);
     }

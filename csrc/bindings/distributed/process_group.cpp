@@ -18,10 +18,6 @@ namespace {
 
 constexpr std::chrono::seconds kGrace(5);  // for what is under way when a group is destroyed
 
-}  // namespace
-
-namespace {
-
 uint64_t next_number() {
   static std::atomic<uint64_t> made{0};
   return made++;

@@ -134,7 +134,8 @@ class BoxPlacer {
     return std::all_of(region.tenants.rbegin(), region.tenants.rend(),
                        [&](size_t old) { return free_for(exchanges_[old], now); });
   }
-  /// Every rank of the group sends some exchange in it after it is done with `old`, and `now` is sent after that has come from all.
+  /// Every rank of the group sends some exchange in it after it is done with `old`, and `now` is sent after that has
+  /// come from all.
   bool free_for(const Exchange& old, const Exchange& now) const {
     return std::any_of(exchanges_.begin(), exchanges_.end(), [&](const Exchange& between) {
       return between.group == now.group && between.sender > old.sender && between.sender < now.sender &&
@@ -181,7 +182,8 @@ class BoxPlacer {
     });
   }
 
-  /// Another exchange of the group lies in between. The schedule's clock is not asked: it may differ over ranks, places may not.
+  /// Another exchange of the group lies in between. The schedule's clock is not asked: it may differ over ranks, places
+  /// may not.
   bool over_long_before(int user, int op, int32_t group) const {
     return std::any_of(exchanges_.begin(), exchanges_.end(), [&](const Exchange& e) {
       return e.group == group && e.sender > user && e.sender < op && heard_.before[op].has(e.sender);

@@ -56,7 +56,8 @@ class MemoryVerifier {
     int64_t low, high;
   };
 
-  /// Buffers of the arena are one memory, boxes of a group (an out-box at its twin) another, every other buffer is one of its own.
+  /// Buffers of the arena are one memory, boxes of a group (an out-box at its twin) another, every other buffer is one
+  /// of its own.
   std::vector<Part>& live(uint32_t slot) {
     const plan::Buffer& memory = plan_.buffers[memory_slot(plan_, slot)];
     if (memory.kind == BufferKind::kArena) return live_[plan_.buffers.size()];

@@ -37,8 +37,8 @@ class Digest {
 
 const Buffer& buffer_of(const Plan& plan, const abi::Operand& operand) { return plan.buffers[operand.slot]; }
 
-/// Of each exchange of the group for which the op sends, the first operand that is one of its out-boxes. All of these get the same
-/// parts (exchanges.cpp).
+/// Of each exchange of the group for which the op sends, the first operand that is one of its out-boxes. All of these
+/// get the same parts (exchanges.cpp).
 std::vector<int> first_out_boxes(const Plan& plan, const plan::Op& op, int32_t group) {
   std::vector<int> operands;
   std::vector<ExchangeKey> seen;

@@ -13,8 +13,9 @@ struct RankTerm {
   std::string name, value;
 };
 
-/// Of every exchange of the group, in the order of the ops that send (an op may send for several), then of the group as a whole: type,
-/// size and place of its boxes, and of each tile the bytes that it writes and the counters that it arrives on.
+/// Of every exchange of the group, in the order of the ops that send (an op may send for several), then of the group as
+/// a whole: type, size and place of its boxes, and of each tile the bytes that it writes and the counters that it
+/// arrives on.
 std::vector<RankTerm> rank_interface(const plan::Plan& plan, int32_t group = 0);
 
 /// Of an uneven exchange, what this rank stores for each rank and what it reads of each: these are compared in pairs.

@@ -19,8 +19,9 @@ struct RankRules {
 /// plan::Plan says, its own op stands for theirs). Only ranks of the group touch its boxes, and they rely on no waits for
 /// others'.
 plan::Plan plan_of_group(const plan::Plan& plan, int32_t group);
-/// Of a plan with one group. Op by op, launch after launch. Each op stands for itself on one rank in one launch, with memory and counters of
-/// these; a wait for all ranks is one for an empty op (a join) that waits for the counters of each.
+/// Of a plan with one group. Op by op, launch after launch. Each op stands for itself on one rank in one launch, with
+/// memory and counters of these; a wait for all ranks is one for an empty op (a join) that waits for the counters of
+/// each.
 plan::Plan merge_ranks(const plan::Plan& plan, const RankRules& rules = {});
 /// Of a plan whose structure is right: no race and no wrong count between any two tiles of any ranks and launches.
 /// Nothing for a plan of one rank. Part of kFull, of kRaces where it takes little.
