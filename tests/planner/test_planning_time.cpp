@@ -119,10 +119,10 @@ int main() {
   check_time("decode, 16 layers", decoder({}), 15, 15, 0.8);
   check_time("encoder, 24 layers",
              encoder({.batch = 10, .seq = 384, .width = 1024, .heads = 16, .hidden = 4096, .layers = 24}), 40, 20, 7.5);
-  // Measured: 0.8, 1.8 and 4.5 to 5.7 ms.
-  check_ranks_time(2, 4);
-  check_ranks_time(4, 9);
-  check_ranks_time(8, 28);
+  // Measured: 0.8, 1.8 and 4.5 to 5.7 ms; on another machine 1.5, 4.4 and 20 to 30.
+  check_ranks_time(2, 6);
+  check_ranks_time(4, 18);
+  check_ranks_time(8, 80);
   sizes_share_a_structure();
   other_plans_have_other_keys();
   return finish("planning time");
