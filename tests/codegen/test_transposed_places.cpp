@@ -42,24 +42,10 @@ class Item {
 
  public:
   explicit Item(const Case& c) : c_(c), context_{{&record_}, std::vector<abi::Operand>(2)} {
-    std::copy(c.sizes.begin(), c.sizes.end(), record_.size);
-    test::set_divisors(record_);
+    test::lay_out_copy(c, kSize, V, kBase, record_, context_, memory_);
     for (const i64 size : c.sizes) total_ *= size;
     record_.params.program.tile = c.rows_each * c.sizes.back();
-    i64 last = c.offset;
-    for (int d = 0; d < P::kDims; ++d) last += (c.sizes[d] - 1) * c.strides[d] * kSize;
-    memory_.resize(static_cast<size_t>(last + kSize + 32));
-    for (size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<unsigned char>(i * 37 + i / 251);
-    abi::Operand &in = context_.operands[0], &out = context_.operands[1];
-    in.dtype = out.dtype = kSize == 1 ? abi::kTypeBool : kSize == 2 ? abi::kTypeBF16 : kSize == 4 ? 8 : 9;
-    in.offset = kBase + c.offset;
-    in.vector = 1;
-    std::copy(c.strides.begin(), c.strides.end(), in.stride);
-    out.offset = kBase + c.phase * kSize;
-    out.vector = static_cast<signed char>(std::min(V, 16 / kSize));
-    i64 step = c.pitch;
-    out.stride[kLast] = 1;
-    for (int d = kLast - 1; d >= 0; --d) out.stride[d] = step, step *= c.sizes[d];
+    memory_.resize(memory_.size() + 32);
   }
 
   /// Elements that went by vectors.

@@ -23,12 +23,7 @@ using ark::test::finish;
 namespace {
 
 template <int kRank, int kBytes, int kLength>
-struct FakeProgram {
-  static constexpr int kDims = kRank, kNumOperands = 2, kTransposedBytes = kBytes, kVector = kLength;
-  static constexpr int kShift = kBytes == 8 ? 3 : kBytes / 2;
-  static constexpr u64 kOperandShifts = kShift * 5;  // of both operands
-  static constexpr int transposed_size(int operand) { return operand == 0 ? kBytes : 0; }
-};
+using FakeProgram = test::CopyingProgram<kRank, kBytes, kLength>;
 
 /// Operand 0 is transposed and lies in `memory` from byte `offset` on, operand 1 is written: rows of `pitch` elements.
 struct Case {
@@ -45,23 +40,8 @@ class Item {
 
  public:
   explicit Item(const Case& c) : c_(c), context_{{&record_}, std::vector<abi::Operand>(2)} {
-    std::copy(c.sizes.begin(), c.sizes.end(), record_.size);
-    test::set_divisors(record_);
+    test::lay_out_copy(c, kSize, V, kBase, record_, context_, memory_);
     for (const i64 size : c.sizes) total_ *= size;
-    i64 last = c.offset;
-    for (int d = 0; d < P::kDims; ++d) last += (c.sizes[d] - 1) * c.strides[d] * kSize;
-    memory_.resize(static_cast<size_t>((last + kSize + 15) / 16 * 16));
-    for (size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<unsigned char>(i * 37 + i / 251);
-    abi::Operand &in = context_.operands[0], &out = context_.operands[1];
-    in.dtype = out.dtype = kSize == 1 ? abi::kTypeBool : kSize == 2 ? abi::kTypeBF16 : kSize == 4 ? 8 : 9;
-    in.offset = kBase + c.offset;
-    in.vector = 1;
-    std::copy(c.strides.begin(), c.strides.end(), in.stride);
-    out.offset = kBase + c.phase * kSize;
-    out.vector = static_cast<signed char>(std::min(V, 16 / kSize));
-    i64 step = c.pitch;
-    out.stride[kLast] = 1;
-    for (int d = kLast - 1; d >= 0; --d) out.stride[d] = step, step *= c.sizes[d];
   }
 
   /// Elements that went by whole vectors; -1: something is wrong.

@@ -151,30 +151,18 @@ class Summed(torch.autograd.Function):
         return gradient, None
 
 
-class Entered(torch.autograd.Function):
-    """A value that tensor parallel ranks share: they sum its gradients."""
+class Used(torch.autograd.Function):
+    """A value that ranks share; its gradients are joined by `op`: summed where tensor parallel ranks read it, averaged
+    where it is a parameter of data parallel ones."""
 
     @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
+    def forward(ctx, x, op, group):
+        ctx.op, ctx.group = op, group
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        return funcol.all_reduce(gradient, "sum", ctx.group), None
-
-
-class Averaged(torch.autograd.Function):
-    """A parameter whose gradient data parallel ranks average."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return funcol.all_reduce(gradient, "avg", ctx.group), None
+        return funcol.all_reduce(gradient, ctx.op, ctx.group), None, None
 
 
 class MeshMlp(nn.Module):
@@ -188,8 +176,8 @@ class MeshMlp(nn.Module):
 
     def forward(self, x):
         for into, out in zip(self.weights[::2], self.weights[1::2]):
-            into, out = Averaged.apply(into, self.data), Averaged.apply(out, self.data)
-            y = torch.tanh(Entered.apply(x, self.tensor) @ into.t())
+            into, out = Used.apply(into, "avg", self.data), Used.apply(out, "avg", self.data)
+            y = torch.tanh(Used.apply(x, "sum", self.tensor) @ into.t())
             x = x + Summed.apply(y @ out.t(), self.tensor)
         return x
 
