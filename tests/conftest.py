@@ -76,6 +76,19 @@ FIRST = (
     "test_package.py",
     "test_examples.py",
     "frontend/test_generate",
+    "gpu/test_bad_input.py::test_every_producer_that_never_signals",
+    "gpu/test_models.py::test_bert_",
+    "gpu/test_models.py::test_dropout_of_next_to_nothing",
+    "gpu/test_models.py::test_two_forwards_then_two_backwards",
+    "gpu/test_sampling.py::test_generate_draws",
+    "gpu/test_sizes.py::test_training_shapes",
+    "gpu/test_models.py",
+    "gpu/test_sampling.py",
+    "gpu/test_sizes.py",
+    "gpu/test_train_loop.py",
+    "gpu/test_loops.py",
+    "multigpu/test_plan_parallel_cuda.py",
+    "multigpu/test_plan_collectives_cuda.py",
 )
 
 

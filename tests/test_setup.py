@@ -100,17 +100,33 @@ def test_an_interpreter_that_is_not_there_or_does_not_run_is_named(tmp_path):
     assert done.returncode == 1 and last == f"ark needs Python 3.11 or newer; {broken} does not run", done.stderr
 
 
-def test_no_half_of_a_virtual_environment_is_left(tmp_path):
+@pytest.mark.parametrize("foreign", [False, True], ids=["no .venv", "a folder of the user's"])
+def test_no_half_of_a_virtual_environment_is_left(tmp_path, foreign):
     """As Debian's Python without python3-venv makes it."""
     folder = make(tmp_path / "checkout")
     half = 'mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 1'
     half = f'case "$*" in "-m venv"*) {half};; "-c "*) exit 0;; *) exit 1;; esac'
     bare = stub(tmp_path / "bare", half)
+    if foreign:
+        (folder / ".venv").mkdir()
+        (folder / ".venv/mine").write_text("notes")
     for _ in range(2):
         done = configure(folder, ARK_PYTHON=str(bare))
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].startswith(f"{bare} cannot make a virtual environment"), done.stderr
-        assert not (folder / ".venv").exists()
+        assert not (folder / ".venv/bin/python").exists()
+        assert (folder / ".venv/mine").exists() == (folder / ".venv").exists() == foreign
+
+
+def test_an_environment_of_the_user_is_not_made_again(tmp_path):
+    """The interpreter has a torch and lacks transformers, and so does a .venv that was there before."""
+    folder = make(tmp_path / "checkout")
+    lacking = stub(tmp_path / "lacking", 'case "$*" in "-c "*) echo transformers;; esac')
+    theirs = stub(folder / ".venv/bin/python", "exit 1")
+    done = configure(folder, ARK_PYTHON=str(lacking))
+    assert done.returncode == 1 and theirs.exists()
+    want = f"{folder}/.venv is not of this build, and lacks transformers: install it there, or move the folder away"
+    assert done.stderr.splitlines()[-1] == want, done.stderr
 
 
 def test_an_empty_environment_builds(tmp_path):

@@ -10,44 +10,55 @@
 namespace ark::planner {
 namespace {
 
-/// Per op, the ops whose results it reads, or that it comes after.
-std::vector<std::vector<size_t>> sources_of(const FusedGraph& graph) {
-  std::vector<std::vector<size_t>> writers(graph.storages.size()), sources(graph.ops.size());
-  for (size_t i = 0; i < graph.ops.size(); ++i) {
-    const FusedOp& op = graph.ops[i];
-    for (const int before : op.after) sources[i].push_back(static_cast<size_t>(before));
-    for (size_t x = 0; x < op.access.size(); ++x) {
-      const uint32_t slot = op.op.operands[x].slot;
-      if (op.access[x] == Access::kParameters || slot == abi::kNoSlot || op.access[x] == Access::kWrite) continue;
-      sources[i].insert(sources[i].end(), writers[slot].begin(), writers[slot].end());
-    }
-    for (size_t x = 0; x < op.access.size(); ++x) {
-      const uint32_t slot = op.op.operands[x].slot;
-      if (op.access[x] == Access::kParameters || slot == abi::kNoSlot || op.access[x] == Access::kRead) continue;
-      writers[slot].push_back(i);
+/// How many ops each op has before it and behind it, by the longest way of results read and ops come after.
+struct Distances {
+  std::vector<int> begin, end;
+};
+
+template <typename Use>
+void each_slot(const FusedOp& op, Access not_this, Use use) {
+  for (size_t x = 0; x < op.access.size(); ++x) {
+    const uint32_t slot = op.op.operands[x].slot;
+    if (op.access[x] != Access::kParameters && op.access[x] != not_this && slot != abi::kNoSlot) use(slot);
+  }
+}
+
+/// One walk each way: a slot keeps the farthest of its writers so far, and of its readers.
+Distances distances_of(const FusedGraph& graph) {
+  const size_t count = graph.ops.size();
+  Distances of{std::vector<int>(count, 0), std::vector<int>(count, 0)};
+  std::vector<int> written(graph.storages.size(), 0), read(graph.storages.size(), 0);
+  for (size_t i = 0; i < count; ++i) {
+    int& begin = of.begin[i];
+    for (const int before : graph.ops[i].after) begin = std::max(begin, of.begin[static_cast<size_t>(before)] + 1);
+    each_slot(graph.ops[i], Access::kWrite, [&](uint32_t slot) { begin = std::max(begin, written[slot]); });
+    each_slot(graph.ops[i], Access::kRead, [&](uint32_t slot) { written[slot] = std::max(written[slot], begin + 1); });
+  }
+  for (size_t i = count; i-- > 0;) {
+    int& end = of.end[i];
+    each_slot(graph.ops[i], Access::kRead, [&](uint32_t slot) { end = std::max(end, read[slot]); });
+    each_slot(graph.ops[i], Access::kWrite, [&](uint32_t slot) { read[slot] = std::max(read[slot], end + 1); });
+    for (const int before : graph.ops[i].after) {
+      int& others = of.end[static_cast<size_t>(before)];
+      others = std::max(others, end + 1);
     }
   }
-  return sources;
+  return of;
 }
 
 }  // namespace
 
 std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) {
   const size_t count = graph.ops.size();
-  const std::vector<std::vector<size_t>> sources = sources_of(graph);
-  std::vector<std::pair<int, int>> distance(count, {0, 0});  // from the beginning, from the end
-  for (size_t i = 0; i < count; ++i)
-    for (const size_t before : sources[i]) distance[i].first = std::max(distance[i].first, distance[before].first + 1);
-  for (size_t i = count; i-- > 0;)
-    for (const size_t before : sources[i])
-      distance[before].second = std::max(distance[before].second, distance[i].second + 1);
+  const Distances distances = distances_of(graph);
   std::vector<double> seconds, beside;
   std::map<std::pair<int, int>, double> all;
   for (size_t i = 0; i < count; ++i) {
     seconds.push_back(floor_seconds(graph.ops[i].op, options.machine));
-    all[distance[i]] += seconds[i];
+    all[{distances.begin[i], distances.end[i]}] += seconds[i];
   }
-  for (size_t i = 0; i < count; ++i) beside.push_back(seconds[i] > 0 ? all[distance[i]] / seconds[i] : 1.0);
+  for (size_t i = 0; i < count; ++i)
+    beside.push_back(seconds[i] > 0 ? all[{distances.begin[i], distances.end[i]}] / seconds[i] : 1.0);
   return beside;
 }
 
