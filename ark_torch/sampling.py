@@ -146,11 +146,12 @@ def draw(scores: torch.Tensor, processors, length: torch.Tensor, seen: torch.Ten
     """int64 [batch], tokens drawn from softmax of the processed scores; and a bool []: whether all rows have one, none
     has a NaN or nothing to draw from."""
     state = _process(scores, processors, length, seen)
-    top = state.values.amax(-1) if state.top is None else state.top
     noisy = state.values + gumbel_like(scores)
     if state.some:  # noise changes nothing of the others: where a vector has none but those, the kernel draws none
         noisy = noisy.where(state.values > -torch.inf, state.values)
-    return noisy.argmax(-1), top.isfinite().all()
+    best, token = noisy.max(-1)
+    drawn = best.isfinite()  # noise is: so is the largest, where one was
+    return token, drawn[0] if drawn.size(0) == 1 else drawn.all()
 
 
 __all__ = ["Processor", "draw", "most_likely", "process", "seen_tokens", "unread_tokens"]

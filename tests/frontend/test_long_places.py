@@ -173,3 +173,13 @@ def test_programs_around_places():
         actual, names = compiled(body, x)
         same_bits(actual, body(x))
         assert names, name
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_an_extreme_and_its_place_are_found_at_once(name):
+    """The row is read once: an op of its parts, one that joins them."""
+    torch._dynamo.reset()
+    with recording() as records, torch.no_grad():
+        torch.compile(BODIES[name], backend="ark", options={"strict": True}, dynamic=False)(torch.randn(2, 50257))
+    text = records[0].segments[0].executable.plan_text()
+    assert text.count("\nop ") == 2, text

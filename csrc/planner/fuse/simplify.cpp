@@ -346,12 +346,31 @@ bool split_reduction(Graph& graph, const Node& node, int num_workers, std::vecto
   return true;
 }
 
+/// What is reduced, and over which dimensions, by the nodes that ask where the extreme is.
+using Places = std::set<std::pair<ValueId, std::vector<int64_t>>>;
+Places places_of(const Graph& graph) {
+  Places places;
+  for (const Node& node : graph.nodes) {
+    const bool asks = node.attrs.reduce == ReduceOp::kArgMax || node.attrs.reduce == ReduceOp::kArgMin;
+    if (node.op == OpKind::kReduce && asks) places.emplace(node.inputs[0], node.attrs.dims);
+  }
+  return places;
+}
+
+/// An extreme whose place is asked for as well: one op finds both, and is split by `tile` (tile/split_places.h).
+bool is_beside_place(const Node& node, const Places& places) {
+  const bool extreme = node.attrs.reduce == ReduceOp::kMax || node.attrs.reduce == ReduceOp::kMin;
+  return extreme && places.contains({node.inputs[0], node.attrs.dims});
+}
+
 void split_reductions(Graph& graph, int num_workers) {
+  const Places places = places_of(graph);
   std::map<size_t, std::vector<Node>> parts;  // by the node that they stand for
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
     std::vector<Node> nodes;
-    if (graph.nodes[i].op == OpKind::kReduce && split_reduction(graph, graph.nodes[i], num_workers, nodes))
-      parts.emplace(i, std::move(nodes));
+    if (node.op != OpKind::kReduce || is_beside_place(node, places)) continue;
+    if (split_reduction(graph, node, num_workers, nodes)) parts.emplace(i, std::move(nodes));
   }
   if (parts.empty()) return;
   std::vector<Node> nodes;
