@@ -63,9 +63,9 @@ std::string forms_text(const std::vector<plan::RowsForm>& forms) {
     const abi::MatmulRowsParams& p = form.params;
     text += cat("struct RowsForm", i, " {\n  static constexpr ark::abi::MatmulRowsParams params() {\n    return {");
     for (int value : {p.m, p.k, p.num_units, p.num_segments, p.lanes, p.pair_distance, p.gated, p.prologue,
-                      p.prologue_operand, p.weights_immutable, p.dtype, p.form})
+                      p.prologue_operand, p.weights_immutable, p.dtype, p.form, p.columns})
       text += cat(value, ", ");
-    text += "{";
+    text += "{}, {";
     for (int s = 0; s < p.num_segments; ++s) {
       const abi::Segment& g = p.segment[s];
       text += cat(s > 0 ? ", {" : "{", g.first_unit, ", ", g.num_units, ", ", g.column, ", ", g.weight, ", ", g.weight2,
@@ -88,6 +88,9 @@ bool has_strips(const Kernel& kernel) {
     return form.params.m > 1 && size_bytes(static_cast<DType>(form.params.dtype)) == 2;
   });
 }
+bool has_columns(const Kernel& kernel) {
+  return std::ranges::any_of(kernel.forms, [](const plan::RowsForm& form) { return form.params.columns != 0; });
+}
 
 std::string dispatch_text(const Kernel& kernel) {
   std::string text;
@@ -109,7 +112,9 @@ std::string dispatch_text(const Kernel& kernel) {
   }
   if (kernel.features.kinds.contains(TaskKind::kMatmulRows))
     text +=
-        cat("  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n");
+        cat("  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n",
+            "  static constexpr bool kColumns = ", has_columns(kernel) ? "true" : "false",
+            ";  // few_rows_columns.cuh\n");
   if (kernel.features.matmul_variants != 0)
     text += cat("  static constexpr u32 kMatmulVariants = ", kernel.features.matmul_variants, ";\n");
   if (kernel.features.attention_variants != 0)
