@@ -142,7 +142,8 @@ struct ColumnStrips {
   static ARK_DEVICE void exchange(u32& first, u32& second, int q) {
     const bool upper = (q & kBit) != 0;
     const u32 other = __shfl_xor_sync(~0u, upper ? first : second, kBit);
-    (upper ? first : second) = other;
+    first = upper ? other : first;
+    second = upper ? second : other;
   }
 };
 
@@ -195,13 +196,15 @@ struct ColumnsOfRow {
       pages.advance(count);
     }
     // all eight rows are the same one
-    if ((lane & 3) != 0) return;
     float* to = sums + consumer.warp() * abi::kMaxRowsPerItem + (lane >> 2);
+    if ((lane & 3) == 0) {
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g)
+      for (int g = 0; g < kGroups; ++g)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        to[g * 16 + half * 8] = chain[0][g][half * 2] + (kChains > 1 ? chain[kChains - 1][g][half * 2] : 0);
+        for (int half = 0; half < 2; ++half)
+          to[g * 16 + half * 8] = chain[0][g][half * 2] + (kChains > 1 ? chain[kChains - 1][g][half * 2] : 0);
+    }
+    __syncwarp();
   }
   static ARK_DEVICE float total(const float* sums, int column) {
     float y = 0;
