@@ -111,10 +111,9 @@ std::string dispatch_text(const Kernel& kernel) {
     text += "    }\n  }\n";
   }
   if (kernel.features.kinds.contains(TaskKind::kMatmulRows))
-    text +=
-        cat("  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n",
-            "  static constexpr bool kColumns = ", has_columns(kernel) ? "true" : "false",
-            ";  // few_rows_columns.cuh\n");
+    text += cat(
+        "  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n",
+        "  static constexpr bool kColumns = ", has_columns(kernel) ? "true" : "false", ";  // few_rows_columns.cuh\n");
   if (kernel.features.matmul_variants != 0)
     text += cat("  static constexpr u32 kMatmulVariants = ", kernel.features.matmul_variants, ";\n");
   if (kernel.features.attention_variants != 0)
@@ -253,6 +252,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
   // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
   // cores and attention's backward need the consumers' 224.
   const bool rows = kernel.features.kinds.contains(TaskKind::kMatmulRows);
+  const bool walks = has_strips(kernel) || has_columns(kernel);
   Source source;
   source.slot_capacity = kernel.features.slot_capacity;
   source.smem_bytes = kSharedBytes;
@@ -268,12 +268,12 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"includes", includes_text(kernel)},
           {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
           {"dispatch", dispatch_text(kernel)},
-          {"service_registers", !rows                ? "56"
-                                : has_strips(kernel) ? "88"
-                                                     : "72"},
-          {"consumer_registers", !rows                ? "224"
-                                 : has_strips(kernel) ? "208"
-                                                      : "216"},
+          {"service_registers", !rows   ? "56"
+                                : walks ? "88"
+                                        : "72"},
+          {"consumer_registers", !rows   ? "224"
+                                 : walks ? "208"
+                                         : "216"},
           {"load_immutable", loader_cases(kernel, "load_immutable")},
           {"load_dependent", loader_cases(kernel, "load_dependent")},
           {"consume", consumer_cases(kernel)},

@@ -54,7 +54,8 @@ void rows_fit_pages(int k) {
 /// Weights [k][n]: every k of a strip is read by one warp, in a page that it waits for; an mma's 8 lines of a page lie in
 /// different banks, whatever the swizzle; fragments have as many registers as those of weight rows.
 void columns_fit(int m, int k) {
-  const int windows = abi::column_windows(m, k), slices = abi::column_slices(k), of_window = (slices + windows - 1) / windows;
+  const int windows = abi::column_windows(m, k), slices = abi::column_slices(k),
+            of_window = (slices + windows - 1) / windows;
   EXPECT((windows - 1) * of_window < slices);  // no window is empty
   if (m > 1) EXPECT(of_window * 2 * ((m + 7) / 8) * 4 <= 128);
   for (int columns = 16; columns <= abi::most_columns(m); columns *= 2) {

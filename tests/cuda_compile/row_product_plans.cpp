@@ -112,6 +112,7 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
     add("down", {m, 3072, 1, 0, 0, b, 16}, copy, {programs[2]});
     if (m == 1) add("wide", {m, 2048, 1, 0, 0, DType::kF16, 64}, copy, {programs[2], programs[2]});
     if (m <= 8) add("half", {m, 1000, 1, 0, 0, DType::kF16, 32}, copy, {programs[2]});
+    p.maps.resize(1);
     if (m > 1) add("windows", {m, m > 8 ? 5000 : 9000, 1, 0, 0, b, m > 8 ? 16 : 32}, copy, {programs[2]});
     plan::number_forms(p);
     return {m == 1 ? "rows_columns_one" : m == 8 ? "rows_columns_eight" : "rows_columns_sixteen", p};

@@ -200,10 +200,11 @@ void check_rows(const RowsCase& x, uint64_t seed, int piece) {
   const bool paired = x.lanes == 2 && !x.gated;
   for (size_t s = 0; s < x.units.size(); ++s) {
     const int64_t columns = x.units[s] * (paired ? 2 : 1);
-    Expected e{make(p, x.t, {columns, x.k}, s == 1 || x.of_columns ? std::vector<int>{1, 0} : std::vector<int>{0, 1}, random),
-               {},
-               make(p, x.t, {1, x.m, columns}, {0, 1, 2}, random),
-               columns};
+    Expected e{
+        make(p, x.t, {columns, x.k}, s == 1 || x.of_columns ? std::vector<int>{1, 0} : std::vector<int>{0, 1}, random),
+        {},
+        make(p, x.t, {1, x.m, columns}, {0, 1, 2}, random),
+        columns};
     e.weight2 = make(p, x.t, {columns, x.k}, {0, 1}, random);
     abi::Segment& segment = params.segment[s];
     segment.first_unit = params.num_units, segment.num_units = int(x.units[s]), segment.column = 0;

@@ -171,9 +171,9 @@ struct MatmulRowsParams {
   i32 gated;                       // lanes 2: unit u = column u of weight and of weight2 (Root 0 and 1)
   i32 prologue, prologue_operand;  // program that yields the activation (m, k); its first operand
   i32 weights_immutable;
-  i32 dtype;  // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
-  i32 form;   // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::run_op
-  i32 columns;             // weights [k][n] (16 bits, one lane): columns of a strip, a width of column_page_k; else 0
+  i32 dtype;    // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
+  i32 form;     // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::run_op
+  i32 columns;  // weights [k][n] (16 bits, one lane): columns of a strip, a width of column_page_k; else 0
   i32 map[kMaxSegments];  // columns: tensor maps of the segments' weights
   Segment segment[kMaxSegments];
 };

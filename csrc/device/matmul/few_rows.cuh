@@ -195,10 +195,9 @@ struct RowsTask {
     int done = 0, first = 0;
     for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
       if (range.count > 0)
-        done += finish<decltype(segment)>(consumer, task, range.first, range.count,
-                                          [&](int unit, int, int) __attribute__((always_inline)) {
-                                            return Product::total(sums, first + unit);
-                                          });
+        done += finish<decltype(segment)>(
+            consumer, task, range.first, range.count,
+            [&](int unit, int, int) __attribute__((always_inline)) { return Product::total(sums, first + unit); });
       first += (range.count + R::kColumns - 1) / R::kColumns * R::kColumns;
     });
     consumer.arrive_warp(task, done);
@@ -318,7 +317,8 @@ struct RowsTask {
 template <class Programs>
 struct MatmulRows {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
-    RowsLoader::load<Programs::kStrips, Programs::kColumns>(loader, task, task.record->params.rows.weights_immutable != 0);
+    RowsLoader::load<Programs::kStrips, Programs::kColumns>(loader, task,
+                                                            task.record->params.rows.weights_immutable != 0);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const bool fills = task.record->params.rows.weights_immutable == 0;

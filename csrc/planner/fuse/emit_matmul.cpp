@@ -34,7 +34,8 @@ void Emitter::matmul_group(int g) {
   const int last = std::min(static_cast<int>(state_.groups.size()), g + kLookAhead);
   for (int j = g + 1; j < last; ++j) {
     const Group& other = state_.groups[static_cast<size_t>(j)];
-    if (!other.few_rows || other.columns != group.columns || emitted_[static_cast<size_t>(j)] || state_.node(other.anchors[0]).inputs[0] != activation)
+    if (!other.few_rows || other.columns != group.columns || emitted_[static_cast<size_t>(j)] ||
+        state_.node(other.anchors[0]).inputs[0] != activation)
       continue;
     try {
       const std::vector<Unit> more = units_of(j);

@@ -104,7 +104,8 @@ void columns(const RecordCheck& check) {
     const abi::Operand& x = check.op().operands[static_cast<size_t>(g.weight)];
     const auto type = static_cast<DType>(x.dtype);
     check.need(x.dtype == p.dtype && (type == DType::kBF16 || type == DType::kF16) && x.stride[0] == 1,
-               "strips of columns of ", name(type), ", ", x.stride[0], " apart, expected 16 bits of the product's type");
+               "strips of columns of ", name(type), ", ", x.stride[0],
+               " apart, expected 16 bits of the product's type");
     check.map(p.map[s], g.weight, {g.column + g.num_units, p.k, 1}, {p.columns, std::min(256, 8192 / p.columns), 1});
     const plan::TensorMap& map = check.plan().maps[static_cast<size_t>(p.map[s])];
     check.need(map.strides_bytes[0] == 2 * x.stride[1], "map ", p.map[s], " has rows ", map.strides_bytes[0],
