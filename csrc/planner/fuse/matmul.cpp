@@ -96,9 +96,11 @@ bool is_few(const MatmulShape& shape) {
                       : abi::strip_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= kMostWindows;
 }
 
-/// Few rows times a weight [k][n] that TMA reads by columns.
+/// Few rows times a weight [k][n] that TMA reads by columns. Every worker reads the activation: not across its rows, as
+/// of the gradient of few outputs' weights.
 bool is_few_columns(const MatmulShape& shape) {
   const StridedSource& b = shape.b;
+  if (shape.a.strides[2] != 1) return false;
   const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
   if (!half || b.strides[2] != 1 || b.strides[1] <= 0 || !aligned(b.strides[1], shape.dtype) ||
       !aligned(b.offset, shape.dtype) || !aligned(shape.k, shape.dtype) || shape.m > abi::kMostFewRows)
