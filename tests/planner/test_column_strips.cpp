@@ -1,6 +1,4 @@
 // Few rows and weights [k][n]: how wide strips are, and that workers share them whole.
-#include <set>
-
 #include "planner/tile/column_strips.h"
 #include "support/check.h"
 #include "support/verify_plans.h"
@@ -41,19 +39,18 @@ plan::Plan product(int64_t m, int64_t k, int64_t n, int workers) {
 
 void test_shares(int64_t m, int64_t k, int64_t n, int workers, size_t busy) {
   const plan::Plan plan = product(m, k, n, workers);
-  const std::string what = cat(m, " x ", n, " x ", k, " on ", workers, ": ");
   const plan::Op& op = plan.ops.at(0);
-  expect_equal(static_cast<int>(op.record.kind), static_cast<int>(abi::TaskKind::kMatmulRows), what + "kind");
+  EXPECT(op.record.kind == abi::TaskKind::kMatmulRows);
   const int columns = op.record.params.rows.columns;
   size_t having = 0;
   for (const auto& list : plan.lists) {
     having += !list.empty();
     for (const abi::WorkItem& item : list) {
-      expect(item.first % columns == 0, cat(what, "an item from column ", item.first));
-      expect(m > 1 || item.count <= abi::kMaxRowsPerItem, cat(what, "an item of ", item.count));
+      EXPECT_EQ(item.first % columns, 0);
+      EXPECT(m > 1 || item.count <= abi::kMaxRowsPerItem);
     }
   }
-  expect_equal(having, busy, what + "busy workers");
+  EXPECT_EQ(having, busy);
 }
 
 }  // namespace
