@@ -36,6 +36,7 @@ from ark_torch.partition import Step, is_constant, partition
 from ark_torch.records import GraphRecord, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment
+from ark_torch.split_products import split_products
 from ark_torch.steps import cuts_of, outputs_of, own_views, release_small, split_at, split_wide
 from ark_torch.symbols import SymbolTable
 from ark_torch.targets import check_workers, graph_device, resolve_target
@@ -80,6 +81,7 @@ class _GraphCompiler:
         replace_loops(gm, options, record, self.device, self.target, compile_graph)
         move_host_scalars(gm.graph, self.device)
         split_waits(gm.graph)
+        split_products(gm.graph)
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
         self.returned: set[fx.Node] = set()

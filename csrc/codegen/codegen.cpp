@@ -63,9 +63,9 @@ std::string forms_text(const std::vector<plan::RowsForm>& forms) {
     const abi::MatmulRowsParams& p = form.params;
     text += cat("struct RowsForm", i, " {\n  static constexpr ark::abi::MatmulRowsParams params() {\n    return {");
     for (int value : {p.m, p.k, p.num_units, p.num_segments, p.lanes, p.pair_distance, p.gated, p.prologue,
-                      p.prologue_operand, p.weights_immutable, p.dtype, p.form})
+                      p.prologue_operand, p.weights_immutable, p.dtype, p.form, p.columns})
       text += cat(value, ", ");
-    text += "{";
+    text += "{}, {";
     for (int s = 0; s < p.num_segments; ++s) {
       const abi::Segment& g = p.segment[s];
       text += cat(s > 0 ? ", {" : "{", g.first_unit, ", ", g.num_units, ", ", g.column, ", ", g.weight, ", ", g.weight2,
@@ -88,6 +88,9 @@ bool has_strips(const Kernel& kernel) {
     return form.params.m > 1 && size_bytes(static_cast<DType>(form.params.dtype)) == 2;
   });
 }
+bool has_columns(const Kernel& kernel) {
+  return std::ranges::any_of(kernel.forms, [](const plan::RowsForm& form) { return form.params.columns != 0; });
+}
 
 std::string dispatch_text(const Kernel& kernel) {
   std::string text;
@@ -108,8 +111,9 @@ std::string dispatch_text(const Kernel& kernel) {
     text += "    }\n  }\n";
   }
   if (kernel.features.kinds.contains(TaskKind::kMatmulRows))
-    text +=
-        cat("  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n");
+    text += cat(
+        "  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n",
+        "  static constexpr bool kColumns = ", has_columns(kernel) ? "true" : "false", ";  // few_rows_columns.cuh\n");
   if (kernel.features.matmul_variants != 0)
     text += cat("  static constexpr u32 kMatmulVariants = ", kernel.features.matmul_variants, ";\n");
   if (kernel.features.attention_variants != 0)
@@ -248,6 +252,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
   // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
   // cores and attention's backward need the consumers' 224.
   const bool rows = kernel.features.kinds.contains(TaskKind::kMatmulRows);
+  const bool walks = has_strips(kernel) || has_columns(kernel);
   Source source;
   source.slot_capacity = kernel.features.slot_capacity;
   source.smem_bytes = kSharedBytes;
@@ -263,12 +268,12 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"includes", includes_text(kernel)},
           {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
           {"dispatch", dispatch_text(kernel)},
-          {"service_registers", !rows                ? "56"
-                                : has_strips(kernel) ? "88"
-                                                     : "72"},
-          {"consumer_registers", !rows                ? "224"
-                                 : has_strips(kernel) ? "208"
-                                                      : "216"},
+          {"service_registers", !rows   ? "56"
+                                : walks ? "88"
+                                        : "72"},
+          {"consumer_registers", !rows   ? "224"
+                                 : walks ? "208"
+                                         : "216"},
           {"load_immutable", loader_cases(kernel, "load_immutable")},
           {"load_dependent", loader_cases(kernel, "load_dependent")},
           {"consume", consumer_cases(kernel)},

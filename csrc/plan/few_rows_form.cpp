@@ -1,6 +1,8 @@
 #include "plan/few_rows_form.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/types.h"
@@ -41,6 +43,7 @@ bool is_few(const Op& op) { return op.record.kind == abi::TaskKind::kMatmulRows;
 RowsForm form_of(const Plan& plan, const Op& op) {
   RowsForm form{op.record.params.rows, vector_operands(op), op.flags.operands, early_prologue(plan, op)};
   form.params.form = 0;
+  std::fill(std::begin(form.params.map), std::end(form.params.map), 0);
   form.params.m = rows_of_form(form.params.m);
   return form;
 }

@@ -41,6 +41,8 @@ struct Fields<abi::MatmulRowsParams> {
                                           field("prologue_operand", &T::prologue_operand),
                                           field("weights_immutable", &T::weights_immutable),
                                           field("dtype", &T::dtype),
+                                          field("columns", &T::columns),
+                                          field("map", &T::map),
                                           field("segment", &T::segment)};
 };
 template <>

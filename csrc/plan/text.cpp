@@ -66,10 +66,12 @@ std::string params_text(const abi::MatmulRowsParams& p) {
   std::string out =
       cat("m ", p.m, ", k ", p.k, ", units ", p.num_units, ", lanes ", p.lanes, ", pair distance ", p.pair_distance,
           p.gated ? ", gated" : "", p.weights_immutable ? ", immutable weights" : "", ", prologue ", p.prologue);
+  if (p.columns != 0) out += cat(", strips of ", p.columns, " columns");
   for (int s = 0; s < p.num_segments; ++s) {
     const abi::Segment& g = p.segment[s];
     out += cat("; segment units ", g.first_unit, " + ", g.num_units, ", column ", g.column, ", weights ", g.weight, ' ',
-               g.weight2, ", program ", g.program, ", operands from ", g.first_operand);
+               g.weight2, ", program ", g.program, ", operands from ", g.first_operand,
+               p.columns != 0 ? cat(", map ", p.map[s]) : "");
   }
   return out;
 }

@@ -51,9 +51,55 @@ void rows_fit_pages(int k) {
   EXPECT((rows - 1) * bytes + 2 * abi::strip_page_k(k) <= kPageBytes);
 }
 
+/// Weights [k][n]: every k of a strip is read by one warp, in a page that it waits for; an mma's 8 lines of a page lie in
+/// different banks, whatever the swizzle; fragments have as many registers as those of weight rows.
+void columns_fit(int m, int k) {
+  const int windows = abi::column_windows(m, k), slices = abi::column_slices(k),
+            of_window = (slices + windows - 1) / windows;
+  EXPECT((windows - 1) * of_window < slices);  // no window is empty
+  if (m > 1) EXPECT(of_window * 2 * ((m + 7) / 8) * 4 <= 128);
+  for (int columns = 16; columns <= abi::most_columns(m); columns *= 2) {
+    const int page_k = abi::column_page_k(columns), of_slice = abi::kColumnSliceK / page_k;
+    EXPECT(page_k * columns * 2 == kPageBytes && page_k % 64 == 0 && page_k * of_slice == abi::kColumnSliceK);
+    EXPECT(page_k <= abi::kColumnBoxK || page_k == 2 * abi::kColumnBoxK);
+    int pages = 0;
+    for (int slice = 0; slice < slices; ++slice) {
+      const int left = k - slice * abi::kColumnSliceK;
+      const int count = left >= abi::kColumnSliceK ? of_slice : (left + page_k - 1) / page_k;
+      for (int warp = 0; warp < 8; ++warp)
+        if (warp * 64 < left) EXPECT(warp * 64 / page_k < count);
+      pages += count;
+    }
+    EXPECT(pages == abi::column_pages(k, columns));
+  }
+}
+
+void columns_are_swizzled(int columns) {
+  std::set<int> bytes;
+  for (int row = 0; row < abi::column_page_k(columns); ++row)
+    for (int chunk = 0; chunk < columns / 8; ++chunk) {
+      const int byte = abi::column_byte(columns, row, chunk), plain = row * columns * 2 + chunk * 16;
+      // as TMA: the bits of 16 bytes within a line of so many, by those of 128 bytes
+      EXPECT(byte == (plain ^ (plain >> 7 & (columns * 2 / 16 - 1)) << 4));
+      EXPECT(bytes.insert(byte).second && byte + 16 <= kPageBytes);
+      // steps of 16 k and a warp's first line add to it
+      EXPECT(byte == abi::column_byte(columns, row % 16, chunk) + row / 16 * 16 * columns * 2);
+    }
+  for (int row = 0; row < abi::column_page_k(columns); row += 8)
+    for (int chunk = 0; chunk < columns / 8; ++chunk) {
+      std::set<int> banks;
+      for (int i = 0; i < 8; ++i) banks.insert(abi::column_byte(columns, row + i, chunk) % 128);
+      EXPECT(banks.size() == 8);
+    }
+}
+
 }  // namespace
 
 int main() {
+  for (const int columns : {16, 32, 64}) columns_are_swizzled(columns);
+  for (int k = 8; k <= 16384; k += 8)
+    for (const int m : {1, 2, 8, 9, 16}) columns_fit(m, k);
+
   for (int k = 8; k <= 32768; k += k < 4096 ? 8 : 1000) {
     rows_fit_pages(k);
     for (const int m : {2, 8, 9, 16}) every_k_once(m, k);

@@ -26,7 +26,7 @@ constexpr struct {
 
 /// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; lengths of one row and types,
 /// each form once (called), one row in two layers (part of the kernel's body), or several rows.
-enum class RowsPlan { kEverySize, kOne, kEight, kSixteen, kLarge };
+enum class RowsPlan { kEverySize, kOne, kEight, kSixteen, kLarge, kColumns, kColumnsOne, kColumnsSixteen };
 NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
   plan::Plan p;
   const int norm = add_program(p, rms_norm(ProgramKind::kPrologue));
@@ -69,6 +69,7 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
   struct Shape {
     int m, k, lanes, pair, gated;
     DType type;
+    int columns = 0;
   };
   const auto add = [&](const char* name, const Shape& shape, int prologue, std::vector<int> epilogues) {
     plan::Op op;
@@ -81,6 +82,7 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
     rows.pair_distance = shape.pair;
     rows.gated = shape.gated;
     rows.weights_immutable = 1;
+    rows.columns = shape.columns;
     rows.dtype = static_cast<int>(shape.type);
     rows.prologue = prologue;
     rows.num_segments = static_cast<int>(epilogues.size());
@@ -102,6 +104,18 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
     add("rows", {m, k, gated ? 2 : 1, 0, gated, b}, gated ? norm : copy, {programs[gated ? 1 : 2]});
     plan::number_forms(p);
     return {name, p};
+  }
+  if (which >= RowsPlan::kColumns) {  // weights [k][n]
+    const int m = which == RowsPlan::kColumnsOne ? 1 : which == RowsPlan::kColumns ? 8 : 16;
+    for (const int k : {768, 1600}) add("norm", {m, k, 1, 0, 0, b, 16}, norm, {programs[2]});
+    add("out", {m, 768, 1, 0, 0, b, 16}, m == 1 ? from_parts : copy, {programs[2]});
+    add("down", {m, 3072, 1, 0, 0, b, 16}, copy, {programs[2]});
+    if (m == 1) add("wide", {m, 2048, 1, 0, 0, DType::kF16, 64}, copy, {programs[2], programs[2]});
+    if (m <= 8) add("half", {m, 1000, 1, 0, 0, DType::kF16, 32}, copy, {programs[2]});
+    p.maps.resize(1);
+    if (m > 1) add("windows", {m, m > 8 ? 5000 : 9000, 1, 0, 0, b, m > 8 ? 16 : 32}, copy, {programs[2]});
+    plan::number_forms(p);
+    return {m == 1 ? "rows_columns_one" : m == 8 ? "rows_columns_eight" : "rows_columns_sixteen", p};
   }
   const int m = which == RowsPlan::kEight ? 8 : which == RowsPlan::kSixteen ? 16 : 1;
   add("q, k, v", {m, 2048, 2, 32, 0, b}, norm, {programs[0], programs[0], programs[2]});
@@ -127,7 +141,8 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
 
 std::vector<NamedPlan> row_product_plans() {
   std::vector<NamedPlan> plans;
-  for (const RowsPlan which : {RowsPlan::kEverySize, RowsPlan::kOne, RowsPlan::kEight, RowsPlan::kSixteen})
+  for (const RowsPlan which : {RowsPlan::kEverySize, RowsPlan::kOne, RowsPlan::kEight, RowsPlan::kSixteen,
+                               RowsPlan::kColumns, RowsPlan::kColumnsOne, RowsPlan::kColumnsSixteen})
     plans.push_back(rows_plan(which));
   for (size_t large = 0; large < std::size(kLarge); ++large) plans.push_back(rows_plan(RowsPlan::kLarge, large));
   return plans;

@@ -26,8 +26,9 @@ def test_rows(monkeypatch, tmp_path, m, product):
 
 @pytest.mark.parametrize("m", [1, 2, 8, 16])
 def test_few_rows_by_columns(monkeypatch, tmp_path, m):
-    """Fewer rows of weights n x k are matmul_rows."""
-    check(monkeypatch, tmp_path, residual, inputs(by_columns, m, 1024, 768, torch.bfloat16, "cuda"), by_columns)
+    """Fewer rows are matmul_rows, of weights k x n too."""
+    arguments = inputs(by_columns, m, 1024, 768, torch.bfloat16, "cuda")
+    check(monkeypatch, tmp_path, residual, arguments, by_columns, small=False, has=["matmul_rows"])
 
 
 @pytest.mark.parametrize("n", [1, 7, 63, 64, 65, 1021, 1022, 1032])

@@ -158,6 +158,7 @@ struct RowsCase {
   bool gated;
   int64_t distance;
   std::vector<int64_t> units;  // per segment
+  bool of_columns = false;     // weights [k][n]
 };
 
 /// Prologue: x * rsqrt(mean(x^2) + eps) * g, rounded to t; segments with weights of their own.
@@ -187,6 +188,7 @@ void check_rows(const RowsCase& x, uint64_t seed, int piece) {
   abi::MatmulRowsParams params{};
   params.m = int(x.m), params.k = int(x.k), params.lanes = x.lanes, params.pair_distance = int(x.distance),
   params.gated = x.gated;
+  params.columns = x.of_columns ? abi::kStripRows : 0;
   params.prologue = p.program(pro.p), params.prologue_operand = 0, params.dtype = int(x.t),
   params.num_segments = int(x.units.size());
   op.operands = {as_operand(activation), as_operand(gain)};
@@ -198,10 +200,11 @@ void check_rows(const RowsCase& x, uint64_t seed, int piece) {
   const bool paired = x.lanes == 2 && !x.gated;
   for (size_t s = 0; s < x.units.size(); ++s) {
     const int64_t columns = x.units[s] * (paired ? 2 : 1);
-    Expected e{make(p, x.t, {columns, x.k}, s == 1 ? std::vector<int>{1, 0} : std::vector<int>{0, 1}, random),
-               {},
-               make(p, x.t, {1, x.m, columns}, {0, 1, 2}, random),
-               columns};
+    Expected e{
+        make(p, x.t, {columns, x.k}, s == 1 || x.of_columns ? std::vector<int>{1, 0} : std::vector<int>{0, 1}, random),
+        {},
+        make(p, x.t, {1, x.m, columns}, {0, 1, 2}, random),
+        columns};
     e.weight2 = make(p, x.t, {columns, x.k}, {0, 1}, random);
     abi::Segment& segment = params.segment[s];
     segment.first_unit = params.num_units, segment.num_units = int(x.units[s]), segment.column = 0;
@@ -318,6 +321,12 @@ int main() {
       check_rows({t, m, 65, 2, true, 0, {19}}, 3, 4);
       check_rows({t, m, 48, 2, false, 8, {32, 16, 8}}, 4, 11);
     }
+  for (const DType t : {DType::kBF16, DType::kF16})
+    for (int64_t m = 1; m <= 16; ++m) {
+      check_rows({t, m, 8 * (2 * m + 1), 1, false, 0, {17 + m}, true}, 6, 5);
+      check_rows({t, m, 8 * (19 - m), 1, false, 0, {31, 5, 16}, true}, 7, 7);
+    }
+  check_rows({DType::kBF16, 2, 5000, 1, false, 0, {10}, true}, 8, 3);
   check_rows({DType::kBF16, 1, 5000, 1, false, 0, {10}}, 5, 3);
   check_determinism();
   return finish("test_host_matmul");

@@ -130,6 +130,23 @@ void test_small_tiles() {
             [&](plan::Plan& p) { p.maps[static_cast<size_t>(params(p).map_b)].box[1] = 64; });
 }
 
+/// Few rows and weights [k][n]: widths that have no room, maps that show something else.
+void test_column_strips() {
+  using enum abi::TaskKind;
+  const plan::Plan plan = plan_of(layers(1, 8, 64, 1, DType::kBF16), true, true, 132);
+  const auto params = [](plan::Plan& p) -> abi::MatmulRowsParams& { return op_of(p, kMatmulRows).record.params.rows; };
+  const auto map = [&](plan::Plan& p) -> plan::TensorMap& { return p.maps[static_cast<size_t>(params(p).map[0])]; };
+  plan::Plan same = plan;
+  EXPECT_EQ(params(same).columns, 16);
+  EXPECT_EQ(complaint(plan), "");
+  must_fail(plan, "strips of 64 columns", [&](plan::Plan& p) { params(p).columns = 64; });
+  must_fail(plan, "strips of 24 columns", [&](plan::Plan& p) { params(p).columns = 24; });
+  must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[0] = -1; });
+  must_fail(plan, "has boxes of 32 256 1, expected 16 256 1", [&](plan::Plan& p) { map(p).box[0] = 32; });
+  must_fail(plan, "has other sizes than it", [&](plan::Plan& p) { ++map(p).sizes[1]; });
+  must_fail(plan, "bytes apart, the weight", [&](plan::Plan& p) { map(p).strides_bytes[0] /= 2; });
+}
+
 /// Sums of nothing have tiles and results: their grids are checked like others.
 void test_sums_of_nothing() {
   for (const int64_t reduced : {0, 1}) {
@@ -150,6 +167,7 @@ void test_sums_of_nothing() {
 int main() {
   test_within();
   test_small_tiles();
+  test_column_strips();
   test_sums_of_nothing();
   const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
   damage_buffers(plan);

@@ -1,9 +1,9 @@
-// kMatmulRows: a few rows times a weight [n][k] that streams through the ring. Code per form (few_rows_form.cuh).
+// kMatmulRows: a few rows times a weight that streams through the ring. Code per form (few_rows_form.cuh).
 //
 // One row of 16 bits: few_rows_pages.cuh has the products. The activation is the prologue's result: computed by every
 // worker for itself into shared memory, then kept as B fragments in registers for the whole item, of up to
 // kMaxRowsPerItem weight rows (at most 64 fragments: k <= 16384). A second item of the same op finds it still there.
-// Several rows of 16 bits: few_rows_strips.cuh.
+// Several rows of 16 bits: few_rows_strips.cuh. Weights [k][n]: few_rows_columns.cuh.
 //
 // Weights of fp32 are read by the consumers themselves and multiplied on the CUDA cores; no pages.
 #pragma once
@@ -91,6 +91,8 @@ struct RowsTask {
   static ARK_DEVICE void consume_halves(Consumer& consumer, const Task& task) {
     if constexpr (kM > 1)
       StripsTask<Form, kType, S>::consume(consumer, task);
+    else if constexpr (R::kColumns != 0)
+      consume_columns<kType, S>(consumer, task);
     else
       consume_one<kType, S>(consumer, task);
   }
@@ -153,6 +155,50 @@ struct RowsTask {
                                           [&](int unit, int unit_lane, int) __attribute__((always_inline)) {
                                             return Pages::total(sums, slot + R::slot_of(unit, unit_lane));
                                           });
+    });
+    consumer.arrive_warp(task, done);
+  }
+
+  /// One row, weights [k][n]: the activation stays in shared memory, the item's sums lie behind it.
+  template <MmaType kType, class S>
+  static ARK_DEVICE void consume_columns(Consumer& consumer, const Task& task) {
+    using Product = ColumnsOfRow<Form, kType>;
+    unsigned char* scratch = consumer.scratch();
+    float* sums = reinterpret_cast<float*>(scratch + Product::kActivationBytes);
+    static_assert(Product::kActivationBytes + Product::kSumBytes <= kActivationBytes);
+    if (consumer.staged != consumer.op || !task.slot->waits_alike) {
+      if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
+      consumer.stamp(1);
+      stage<S>(consumer, task, reinterpret_cast<S*>(scratch), 0, kK, scratch + kActivationBytes);
+      Product::clear_end(consumer, scratch);
+      consumer.stamp(2);
+      consumer.sync();
+    }
+    consumer.staged = consumer.op;
+    if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
+    consumer.stamp(3);
+    prefetch_epilogues(consumer, task);
+
+    PageReader pages(consumer);
+    int strips = 0;
+    for_each_segment<Form>(task, [&](auto, const auto& range, int, int) __attribute__((always_inline)) {
+#pragma unroll 1
+      for (int unit = 0; unit < range.count; unit += R::kColumns, ++strips)
+        Product::run(consumer, pages, scratch, sums + strips * R::kColumns);
+    });
+    consumer.advance(strips * Product::kPagesOfStrip);
+    consumer.stamp(7);
+    consumer.sync();
+    consumer.mark_loaded();
+    consumer.stamp(8);
+
+    int done = 0, first = 0;
+    for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
+      if (range.count > 0)
+        done += finish<decltype(segment)>(
+            consumer, task, range.first, range.count,
+            [&](int unit, int, int) __attribute__((always_inline)) { return Product::total(sums, first + unit); });
+      first += (range.count + R::kColumns - 1) / R::kColumns * R::kColumns;
     });
     consumer.arrive_warp(task, done);
   }
@@ -271,12 +317,13 @@ struct RowsTask {
 template <class Programs>
 struct MatmulRows {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
-    RowsLoader::load<Programs::kStrips>(loader, task, task.record->params.rows.weights_immutable != 0);
+    RowsLoader::load<Programs::kStrips, Programs::kColumns>(loader, task,
+                                                            task.record->params.rows.weights_immutable != 0);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const bool fills = task.record->params.rows.weights_immutable == 0;
     if (fills) loader.wait_for(task, task.first, task.count);
-    RowsLoader::load<Programs::kStrips>(loader, task, fills);
+    RowsLoader::load<Programs::kStrips, Programs::kColumns>(loader, task, fills);
     prefetch_operands(loader, task);
   }
 

@@ -32,8 +32,11 @@ struct RowsFragments {
   using Uniform = typename P::Uniform;
   using Inputs = typename P::template Inputs<8>;
   static constexpr int kK = R::kK, kBlocks = (R::kM + 7) / 8;
-  static constexpr int kWindows = abi::strip_windows(R::kM, kK), kSlices = abi::strip_slices(kK);
-  static constexpr int kSliceK = abi::strip_page_k(kK), kRounds = abi::strip_rounds(kK), kSliceVectors = 2 * kRounds;
+  static constexpr bool kOfColumns = R::kColumns != 0;
+  static constexpr int kWindows = kOfColumns ? abi::column_windows(R::kM, kK) : abi::strip_windows(R::kM, kK),
+                       kSlices = kOfColumns ? abi::column_slices(kK) : abi::strip_slices(kK),
+                       kSliceK = kOfColumns ? abi::kColumnSliceK : abi::strip_page_k(kK);
+  static constexpr int kRounds = kSliceK / abi::kStripRoundK, kSliceVectors = 2 * kRounds;
   static constexpr int kWindowSlices = (kSlices + kWindows - 1) / kWindows, kVectors = kWindowSlices * kSliceVectors;
   using Fragments = u32[kBlocks][kVectors][4];
 

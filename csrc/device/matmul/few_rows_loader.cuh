@@ -1,6 +1,7 @@
 // The loader of few-row products: one piece of code for all forms (it runs ahead of the others, and code that every
 // form repeats would only push the consumers' out of the instruction cache). Shape from the record.
 #pragma once
+#include "device/matmul/few_rows_column_loader.cuh"
 #include "device/matmul/few_rows_strip_loader.cuh"
 #include "device/program/support.cuh"
 
@@ -32,12 +33,15 @@ struct RowsShape {
 };
 
 struct RowsLoader {
-  /// Both loaders walk the pages; the one that `fills` copies them. kStrips: some form has several rows of 16 bits.
-  template <bool kStrips>
+  /// Both loaders walk the pages; the one that `fills` copies them. kStrips: some form has several rows of 16 bits;
+  /// kColumns: weights [k][n].
+  template <bool kStrips, bool kColumns>
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool fills) {
     const abi::MatmulRowsParams& p = task.record->params.rows;
     const RowsShape shape(p);
     if (!shape.streams) return;
+    if constexpr (kColumns)
+      if (p.columns != 0) return ColumnLoader{loader, task}.load(fills);
     if constexpr (kStrips)
       if (p.m > 1) return StripLoader{loader, task}.load(fills);
 #pragma unroll 1

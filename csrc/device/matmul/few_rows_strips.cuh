@@ -11,6 +11,7 @@
 #pragma once
 #include "device/loop/page_walk.cuh"
 #include "device/matmul/few_rows_activation.cuh"
+#include "device/matmul/few_rows_columns.cuh"
 
 namespace ark::device {
 
@@ -20,7 +21,7 @@ struct Strips {
   using R = Rows<Form>;
   using Activation = RowsActivation<Form>;
   static constexpr int kBlocks = Activation::kBlocks;
-  static constexpr int kUnits = abi::kStripRows / R::kLanes;  // of a strip
+  static constexpr int kWidth = abi::kStripRows, kUnits = kWidth / R::kLanes;  // of a strip: weight rows, units
   using Sums = float[kBlocks][4];
   /// Products in flight: one chain where the activation takes most registers, or of each of two blocks.
   static constexpr int kChains = kBlocks * Activation::kVectors <= 16 ? 2 : 1;
@@ -40,6 +41,14 @@ struct Strips {
   static ARK_DEVICE int pages_of_slice(int units) {
     return R::kLanes == 2 ? 2 * pages_of_half(units) : (units + kPageRows - 1) / kPageRows;
   }
+
+  /// Pages of a strip over the k of a window.
+  template <int kWindow>
+  static ARK_DEVICE int pages(int units) {
+    return pages_of_slice(units) * Activation::slices_of(kWindow);
+  }
+  /// Fragments have the order of k in which weights are read.
+  static ARK_DEVICE void arrange(typename Activation::Fragments&) {}
 
   /// sums = this warp's share of the strip over the k of the window.
   template <int kWindow>
@@ -135,15 +144,26 @@ struct Strips {
   }
 };
 
+/// The products of a form, by how its weights lie.
+template <class Form, MmaType kType, bool kOfColumns = Rows<Form>::kColumns != 0>
+struct StripsOf {
+  using Type = Strips<Form, kType>;
+};
+template <class Form, MmaType kType>
+struct StripsOf<Form, kType, true> {
+  using Type = ColumnStrips<Form, kType>;
+};
+
 /// A few-row product whose activation has several rows.
 template <class Form, MmaType kType, class S>
 struct StripsTask {
   using R = Rows<Form>;
   using Activation = RowsActivation<Form>;
-  using Product = Strips<Form, kType>;
+  using Product = typename StripsOf<Form, kType>::Type;
   static constexpr int kWindows = Activation::kWindows;
   static constexpr int kSumBytes = 2 * Product::kStripSums * 4;  // of this strip and the one before
   static constexpr int kHeldBytes = kWindows > 1 ? abi::kMaxRowsPerItem * 8 * Activation::kBlocks * 4 : 0;
+  static_assert(8 * Activation::kBlocks * Product::kWidth <= kConsumerThreads);
   static_assert(kSumBytes + kHeldBytes + Activation::kReduceBytes <= kScratchBytes);
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
@@ -163,6 +183,7 @@ struct StripsTask {
       constexpr int kWindow = decltype(window)::value;
       typename Activation::Fragments b;
       Activation::template load<kWindow, S>(consumer, task, reduction, b);
+      Product::arrange(b);
       if (kWindow == 0) {
         if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
         consumer.stamp(3);
@@ -171,11 +192,11 @@ struct StripsTask {
       for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
 #pragma unroll 1
         for (int unit = 0; unit < range.count; unit += Product::kUnits) {
-          const int units = min(Product::kUnits, range.count - unit), count = Product::pages_of_slice(units);
+          const int units = min(Product::kUnits, range.count - unit);
           run_strip<decltype(segment), kWindow>(consumer, task, pages, b, range.first + unit, units,
                                                 sums + buffer * Product::kStripSums, held + row * kHeldStride, buffer);
-          seen += count * Activation::slices_of(kWindow);
-          row += abi::kStripRows;
+          seen += Product::template pages<kWindow>(units);
+          row += Product::kWidth;
           buffer ^= 1;
         }
       });
@@ -196,9 +217,9 @@ struct StripsTask {
                                    float* held, int turn) {
     using P = typename G::Program;
     constexpr bool kLast = kWindow + 1 == kWindows;
-    constexpr int kTurn = Activation::kBlocks == 1 ? 128 : 0;
+    constexpr int kElements = kHeldStride * Product::kWidth, kTurn = kElements < kConsumerThreads ? 128 : 0;
     const int thread = (consumer.thread() + turn * kTurn) & (kConsumerThreads - 1);
-    const int m = thread / abi::kStripRows, at = thread % abi::kStripRows;
+    const int m = thread / Product::kWidth, at = thread % Product::kWidth;
     const int lane = R::kLanes == 2 ? at & 1 : 0, unit = R::kLanes == 2 ? at >> 1 : at;
     const int row = lane * 8 + unit;                      // of the strip
     const bool mine = m < R::rows(task) && unit < units;  // the others load what is another thread's
@@ -209,13 +230,13 @@ struct StripsTask {
     // what the epilogue reads is asked for before the pages have come
     typename P::template Inputs<1> in;
     if constexpr (kLast)
-      if (thread < kHeldStride * abi::kStripRows) P::template load<1>(c, x, in);
+      if (thread < kElements) P::template load<1>(c, x, in);
 
     typename Product::Sums own;
     Product::template multiply<kWindow>(consumer, pages, b, units, own);
     Product::store_sums(consumer, own, sums);
     consumer.sync();
-    if (thread >= kHeldStride * abi::kStripRows) return;  // whole warps
+    if (thread >= kElements) return;  // whole warps
     float y = Product::total(sums, row, m);
     if constexpr (kWindows > 1) {
       float& so_far = held[row * kHeldStride + m];

@@ -34,7 +34,8 @@ void Emitter::matmul_group(int g) {
   const int last = std::min(static_cast<int>(state_.groups.size()), g + kLookAhead);
   for (int j = g + 1; j < last; ++j) {
     const Group& other = state_.groups[static_cast<size_t>(j)];
-    if (!other.few_rows || emitted_[static_cast<size_t>(j)] || state_.node(other.anchors[0]).inputs[0] != activation)
+    if (!other.few_rows || other.columns != group.columns || emitted_[static_cast<size_t>(j)] ||
+        state_.node(other.anchors[0]).inputs[0] != activation)
       continue;
     try {
       const std::vector<Unit> more = units_of(j);
@@ -157,6 +158,8 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
   p.num_segments = static_cast<int>(units.size());
   for (const Unit& unit : units) p.pair_distance = std::max(p.pair_distance, static_cast<int>(unit.pair));
   p.lanes = p.gated || p.pair_distance > 0 ? 2 : 1;
+  p.columns = first.columns ? abi::kStripRows : 0;
+  std::fill(std::begin(p.map), std::end(p.map), -1);
   p.weights_immutable = 1;
   std::vector<int> nodes;
   struct Weights {

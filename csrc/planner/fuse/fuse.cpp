@@ -76,7 +76,7 @@ void force(State& state) {
     }
     if (node.op == OpKind::kMatmul) {
       const MatmulShape shape = matmul_shape(state, node);
-      if (shape.way != MatmulWay::kRows) force_value(shape.a.owner);
+      if (shape.way != MatmulWay::kRows && shape.way != MatmulWay::kColumns) force_value(shape.a.owner);
       force_value(shape.b.owner);
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
                node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect) {

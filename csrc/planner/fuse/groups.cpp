@@ -136,7 +136,7 @@ void Grouper::matmul(int i) {
   if (shape.way == MatmulWay::kRows) {
     for (int j = static_cast<int>(state_.groups.size()) - 1; j > inputs && g < 0; --j) {
       const Group& x = group(j);
-      const bool same = x.kind == GroupKind::kMatmul && x.few_rows && x.anchors.size() < 8 &&
+      const bool same = x.kind == GroupKind::kMatmul && x.few_rows && !x.columns && x.anchors.size() < 8 &&
                         state_.node(x.anchors[0]).inputs[0] == node.inputs[0] && x.dims[2] == shape.n;
       if (same) g = j;
     }
@@ -148,7 +148,8 @@ void Grouper::matmul(int i) {
     g = add_group(GroupKind::kMatmul, i);
     Group& x = group(g);
     x.dims = {shape.batch, shape.m, shape.n};
-    x.few_rows = shape.way == MatmulWay::kRows;
+    x.columns = shape.way == MatmulWay::kColumns;
+    x.few_rows = x.columns || shape.way == MatmulWay::kRows;
     x.simple = shape.way == MatmulWay::kSimple || shape.way == MatmulWay::kFloat;
     x.x_sizes = state_.tensor(out).sizes;
     if (x.x_sizes.size() == 3) x.x_place.push_back(dim_expr(0, shape.batch));

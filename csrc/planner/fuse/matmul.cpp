@@ -13,6 +13,7 @@ using ir::Node;
 constexpr int64_t kMaxActivation = 16384;  // elements of kMatmulRows' activation: one row of 16 bits, fp32
 constexpr int64_t kAlignmentBytes = 16;    // TMA and bulk copies
 constexpr int64_t kMinTileK = 8;
+constexpr int kMostWindows = 4;  // of a few-row product's k: each is code of its own, and every item walks them all
 
 bool aligned(int64_t elements, DType dtype) { return elements * size_bytes(dtype) % kAlignmentBytes == 0; }
 
@@ -91,10 +92,21 @@ bool is_few(const MatmulShape& shape) {
     return shape.m <= abi::kMostFewFloatRows && (shape.m == 1 ? 1 : abi::kMostFewFloatRows) * shape.k <= kMaxActivation;
   const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
   if (!half || shape.m > abi::kMostFewRows) return false;
-  // Every window of k is code of its own, and every item walks them all.
-  constexpr int kMostWindows = 4;
   return shape.m == 1 ? shape.k <= kMaxActivation
                       : abi::strip_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= kMostWindows;
+}
+
+/// Few rows times a weight [k][n] that TMA reads by columns. Every worker reads the activation: not across its rows, as
+/// of the gradient of few outputs' weights.
+bool is_few_columns(const MatmulShape& shape) {
+  const StridedSource& b = shape.b;
+  if (shape.a.strides[2] != 1) return false;
+  const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
+  if (!half || b.strides[2] != 1 || b.strides[1] <= 0 || !aligned(b.strides[1], shape.dtype) ||
+      !aligned(b.offset, shape.dtype) || !aligned(shape.k, shape.dtype) || shape.m > abi::kMostFewRows)
+    return false;
+  if (shape.m == 1) return shape.k <= abi::kMostColumnsOneRowK;
+  return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= kMostWindows;
 }
 
 }  // namespace
@@ -131,6 +143,10 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   const int64_t a_sizes[3] = {shape.batch, shape.m, shape.k}, b_sizes[3] = {shape.batch, shape.k, shape.n};
   if (state.few_rows && rank == 2 && is_few(shape)) {
     shape.way = MatmulWay::kRows;
+    return shape;
+  }
+  if (state.few_rows && rank == 2 && is_few_columns(shape)) {
+    shape.way = MatmulWay::kColumns;
     return shape;
   }
   if ((!half && shape.dtype != DType::kF32) || shape.k < kMinTileK) return shape;

@@ -77,6 +77,7 @@ struct Group {
   Coords x_place;                // x's coordinates over the domain; pointwise: of the first value
   std::vector<int> values;       // owners computed by the group, in order
   bool few_rows = false;         // matmul: kMatmulRows
+  bool columns = false;          // few rows: weights [k][n]
   bool simple = false;           // matmul: kMatmulSimple or kMatmulFloat
   std::vector<std::pair<uint32_t, int64_t>> components;  // matmuls (bits of anchors) whose values meet; pair distance
   std::vector<int> index_stores;                         // index store nodes that the group's op runs along
@@ -197,7 +198,7 @@ StridedSource strided_source(const State& state, int value);
 StridedSource direct_source(const State& state, int value);
 
 /// How a matmul node is computed.
-enum class MatmulWay : uint8_t { kRows, kTile, kFloat, kSimple };
+enum class MatmulWay : uint8_t { kRows, kColumns, kTile, kFloat, kSimple };
 struct MatmulShape {
   int64_t batch = 1, m = 1, n = 1, k = 1;
   DType dtype = DType::kF32;

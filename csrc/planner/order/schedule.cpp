@@ -285,9 +285,21 @@ void Scheduler::place_in_background() {
   }
 }
 
+/// Of weights [k][n]: sums of an item, of one row or from window to window of k, wait in whole strips of a segment.
+int64_t column_item_end(const abi::MatmulRowsParams& params, int64_t unit) {
+  if (params.m > 1 && abi::column_windows(params.m, params.k) == 1) return params.num_units;
+  int64_t end = unit + abi::kMaxRowsPerItem;
+  for (int s = 0; s < params.num_segments; ++s) {
+    const int64_t border = params.segment[s].first_unit + params.segment[s].num_units;
+    if (unit < border) end = std::min(end, border);
+  }
+  return end;
+}
+
 /// Where an item that starts at `unit` must end at the latest.
 int64_t item_end(const abi::MatmulRowsParams& params, int64_t unit) {
   constexpr int kPageElements = 8192;
+  if (params.columns != 0) return column_item_end(params, unit);
   const bool strips = params.m > 1 && size_bytes(static_cast<DType>(params.dtype)) == 2;
   if (strips) {  // sums wait only for further windows of k; every segment may end within a strip
     constexpr int kHeldRows = abi::kMaxRowsPerItem - abi::kMaxSegments * abi::kStripRows;
@@ -304,6 +316,18 @@ int64_t item_end(const abi::MatmulRowsParams& params, int64_t unit) {
   return most;
 }
 
+/// Where workers' shares of a few-row product may begin, and its end: units, of weights [k][n] whole strips.
+std::vector<int64_t> share_borders(const abi::MatmulRowsParams& params) {
+  std::vector<int64_t> borders;
+  for (int s = 0; s < params.num_segments; ++s) {
+    const abi::Segment& segment = params.segment[s];
+    for (int unit = 0; unit < segment.num_units; unit += std::max(1, params.columns))
+      borders.push_back(segment.first_unit + unit);
+  }
+  borders.push_back(params.num_units);
+  return borders;
+}
+
 /// Weights stream ahead of the wait as far as the ring holds them; what is beyond it starts when the activation is
 /// there.
 void Scheduler::place_rows() {
@@ -311,19 +335,22 @@ void Scheduler::place_rows() {
   const abi::MatmulRowsParams& params = record().params.rows;
   const int num_workers = machine_.num_workers;
   const int64_t units = num_tiles(record());
+  const std::vector<int64_t> borders = share_borders(params);
+  const auto pieces = static_cast<int64_t>(borders.size()) - 1;
   std::vector<int> by_load(num_workers);
   std::iota(by_load.begin(), by_load.end(), 0);
   std::stable_sort(by_load.begin(), by_load.end(), [&](int a, int b) { return workers_[a].bytes < workers_[b].bytes; });
-  std::vector<int64_t> share(num_workers, units / num_workers);
-  for (int64_t i = 0; i < units % num_workers; ++i) ++share[by_load[i]];
+  std::vector<int64_t> share(num_workers, pieces / num_workers);
+  for (int64_t i = 0; i < pieces % num_workers; ++i) ++share[by_load[i]];
 
   const double bandwidth = machine_.read_bytes_per_second / num_workers;
   const double unit_bytes = static_cast<double>(op().bytes) / static_cast<double>(units);
   constexpr double kRingBytes = 12 * 16384;
-  int64_t next = 0;
+  int64_t next = 0, piece = 0;
   for (int w = 0; w < num_workers; ++w) {
     Worker& worker = workers_[w];
-    for (const int64_t end = next + share[w]; next < end;) {
+    piece += share[w];
+    for (const int64_t end = borders[static_cast<size_t>(piece)]; next < end;) {
       const int64_t count = std::min(end, item_end(params, next)) - next;
       const double bytes = unit_bytes * static_cast<double>(count), start = std::max(worker.free, ready(next, count));
       const double ahead = std::max(worker.loaded, worker.free - kRingBytes / bandwidth) + bytes / bandwidth;

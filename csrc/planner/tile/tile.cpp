@@ -13,6 +13,7 @@
 #include "planner/float_tiles.h"
 #include "planner/tile/align_operands.h"
 #include "planner/tile/beside.h"
+#include "planner/tile/column_strips.h"
 #include "planner/tile/columns.h"
 #include "planner/tile/flat_tiles.h"
 #include "planner/tile/send_by_batch.h"
@@ -424,6 +425,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, dou
   if (family == plan::Family::kAttention) return tile_attention(draft, op);
   if (family == plan::Family::kScatterSum) tile_scatter_sum(op, options);
   if (family == plan::Family::kRowSelect) tile_row_select(op);
+  if (family == plan::Family::kRows) set_column_strips(draft, op, options);
   set_grid(op);
 }
 

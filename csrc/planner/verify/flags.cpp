@@ -126,6 +126,7 @@ void check_forms(const Plan& plan) {
     require(plan, room(a.m) == room(b.m), describe(plan, static_cast<int64_t>(index)), ", form ", op.form, ": ", a.m,
             " rows, another op of that form has ", b.m);
     a.m = b.m, a.form = b.form;
+    std::copy(std::begin(b.map), std::end(b.map), a.map);
     require(plan, std::memcmp(&a, &b, sizeof a) == 0 && op.flags.operands == other.flags.operands,
             describe(plan, static_cast<int64_t>(index)), " and '", other.name, "' differ, but have form ", op.form);
   }

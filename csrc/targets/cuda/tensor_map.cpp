@@ -29,6 +29,14 @@ TensorMapType map_type(DType dtype) {
   throw InternalError(cat("no tensor map type for element type ", static_cast<int>(dtype)));
 }
 
+/// As wide as the box's lines, for conflict-free reads of columns: abi::column_byte of strips of 16 and 32 columns.
+TensorMapSwizzle swizzle_of(int64_t line_bytes) {
+  if (line_bytes > 128) return TensorMapSwizzle::kNone;
+  return line_bytes == 32   ? TensorMapSwizzle::k32B
+         : line_bytes == 64 ? TensorMapSwizzle::k64B
+                            : TensorMapSwizzle::k128B;
+}
+
 TensorMap encode(const plan::TensorMap& map, size_t number, DevicePtr stand_in) {
   size_t rank = map.sizes.size();
   check(rank >= 1 && rank <= 5 && map.strides_bytes.size() + 1 == rank && map.box.size() == rank, "tensor map ", number,
@@ -48,11 +56,10 @@ TensorMap encode(const plan::TensorMap& map, size_t number, DevicePtr stand_in) 
   check(map.offset_bytes % 16 == 0, "tensor map ", number, ": offset of ", map.offset_bytes,
         " bytes is no multiple of 16");
   TensorMap result{};
-  check_result(driver().tensor_map_encode_tiled(
-                   &result, map_type(map.dtype), static_cast<unsigned>(rank), reinterpret_cast<void*>(stand_in), sizes,
-                   strides, box, element_strides, TensorMapInterleave::kNone,
-                   box[0] * size_bytes(map.dtype) > 128 ? TensorMapSwizzle::kNone : TensorMapSwizzle::k128B,
-                   TensorMapPromotion::k256B, TensorMapFill::kZero),
+  check_result(driver().tensor_map_encode_tiled(&result, map_type(map.dtype), static_cast<unsigned>(rank),
+                                                reinterpret_cast<void*>(stand_in), sizes, strides, box, element_strides,
+                                                TensorMapInterleave::kNone, swizzle_of(box[0] * size_bytes(map.dtype)),
+                                                TensorMapPromotion::k256B, TensorMapFill::kZero),
                cat("cuTensorMapEncodeTiled of map ", number).c_str());
   return result;
 }

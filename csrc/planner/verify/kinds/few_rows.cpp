@@ -1,4 +1,5 @@
 // Few-row products: kMatmulRows.
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -87,6 +88,31 @@ std::optional<Dims> coordinates(const Region& r) {
   return dims;
 }
 
+/// Weights [k][n] in strips: of 16 bits, as wide as sums have room, each shown by a map.
+void columns(const RecordCheck& check) {
+  const abi::MatmulRowsParams& p = check.record().params.rows;
+  if (p.columns == 0) return;
+  const int most = p.m == 1 ? 64 : p.m <= 8 ? 32 : 16;
+  const bool wide = p.columns == 16 || p.columns == 32 || p.columns == 64;
+  check.need(wide && p.columns <= most && p.lanes == 1, "strips of ", p.columns, " columns, ", p.lanes,
+             " lanes, expected 16, 32 or 64, at most ", most, ", and one lane");
+  check.need(p.k % 8 == 0 && (p.m > 1 || p.k <= 11264), "strips of columns and ", p.k, " k, expected a multiple of 8",
+             p.m > 1 ? "" : " up to 11264");
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& g = p.segment[s];
+    check.need(g.weight >= 0 && static_cast<size_t>(g.weight) < check.op().operands.size(), "weight ", g.weight);
+    const abi::Operand& x = check.op().operands[static_cast<size_t>(g.weight)];
+    const auto type = static_cast<DType>(x.dtype);
+    check.need(x.dtype == p.dtype && (type == DType::kBF16 || type == DType::kF16) && x.stride[0] == 1,
+               "strips of columns of ", name(type), ", ", x.stride[0],
+               " apart, expected 16 bits of the product's type");
+    check.map(p.map[s], g.weight, {g.column + g.num_units, p.k, 1}, {p.columns, std::min(256, 8192 / p.columns), 1});
+    const plan::TensorMap& map = check.plan().maps[static_cast<size_t>(p.map[s])];
+    check.need(map.strides_bytes[0] == 2 * x.stride[1], "map ", p.map[s], " has rows ", map.strides_bytes[0],
+               " bytes apart, the weight ", 2 * x.stride[1]);
+  }
+}
+
 void record(const RecordCheck& check) {
   const abi::MatmulRowsParams& p = check.record().params.rows;
   check.program(p.prologue, p.prologue_operand, ProgramKind::kPrologue);
@@ -102,6 +128,7 @@ void record(const RecordCheck& check) {
     check.need(whole, "segment ", s, " has ", g.num_units, " units in pairs ", p.pair_distance, " apart");
     units += g.num_units;
   }
+  columns(check);
   check.need(units == p.num_units, "segments of ", units, " units, expected ", p.num_units);
   check.grid({p.num_units, 1, 1});
 }

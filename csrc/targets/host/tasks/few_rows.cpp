@@ -1,5 +1,6 @@
-// kMatmulRows: a few rows against weights [n][k]; prologue, up to three segments, pairs of columns, gates.
+// kMatmulRows: a few rows against weights [n][k] or [k][n]; prologue, up to three segments, pairs of columns, gates.
 #include <algorithm>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/unsupported.h"
@@ -56,6 +57,10 @@ class MatmulRowsTask : public Task {
   double cost_ns() const override { return 0.3 * double(params_.num_units) * params_.lanes * params_.k * params_.m; }
 
  private:
+  /// The type of a prologue's results in memory.
+  static constexpr DType kStored = std::is_same_v<T, float>    ? DType::kF32
+                                   : std::is_same_v<T, double> ? DType::kF64
+                                                               : DType::kI64;
   DType dtype() const { return static_cast<DType>(params_.dtype); }
   bool paired() const { return params_.lanes == 2 && !params_.gated; }
   int64_t columns_per_unit() const { return paired() ? 2 : 1; }
@@ -119,6 +124,7 @@ class MatmulRowsTask : public Task {
 
   bool run_columns_of(const TileEnvironment& env, int s, const T* activation, int64_t column, int64_t count) const {
     const abi::Segment& segment = params_.segment[s];
+    if (params_.columns != 0) return run_strips_of(env, s, activation, column, count);
     const int64_t m = params_.m;
     T* sums = env.scratch->get<T>(Scratch::kTile, 2 * m * count);
     std::fill_n(sums, 2 * m * count, T(0));
@@ -130,6 +136,27 @@ class MatmulRowsTask : public Task {
     const Roots roots{.data = {sums, sums + m * count},
                       .type = reg_type(dtype()),
                       .row_stride = count,
+                      .first_row = 0,
+                      .first = column,
+                      .count = count,
+                      .pair_distance = 0};
+    return run_epilogue(env, epilogues_[s], {0, m, column, count}, roots);
+  }
+
+  /// Weights [k][n]: rows of them are added up.
+  bool run_strips_of(const TileEnvironment& env, int s, const T* activation, int64_t column, int64_t count) const {
+    const abi::Operand& weight = op_.operands[params_.segment[s].weight];
+    const auto type = static_cast<DType>(weight.dtype);
+    const int64_t m = params_.m, row_length = gemm_row_length<T>(*env.kernels, count);
+    T* sums = env.scratch->get<T>(Scratch::kTile, gemm_rows<T>(*env.kernels, m) * row_length);
+    const MatrixView left{reinterpret_cast<const std::byte*>(activation), kStored, params_.k, 1};
+    const MatrixView right{static_cast<const std::byte*>(env.slots[weight.slot]) +
+                               (weight.offset + column * weight.stride[0]) * size_bytes(type),
+                           type, weight.stride[1], weight.stride[0]};
+    gemm_few_rows<T>(*env.kernels, *env.scratch, left, right, m, count, params_.k, sums);
+    const Roots roots{.data = {sums, nullptr},
+                      .type = reg_type(dtype()),
+                      .row_stride = row_length,
                       .first_row = 0,
                       .first = column,
                       .count = count,

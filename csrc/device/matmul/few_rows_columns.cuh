@@ -1,0 +1,217 @@
+// One to sixteen rows of 16 bits times a weight [k][n] that streams through the ring: strips of 16, 32 or 64 columns.
+//
+// A page is [k][columns of the strip] as TMA swizzles it. ldmatrix turns 16 k x 16 columns into A of mma.m16n8k16, the
+// activation is B. Of a slice of 512 k a warp has the 64 that it has in strips of weight rows (abi/strip_vectors.h), all
+// in one page; sums of the warps meet in shared memory. Of 32 k, fragments of several rows come with the 8 k that lie
+// together in each lane: four lanes exchange words, so that A is read in the order of memory, which leaves no bank
+// conflict. Of one row, B is read from shared memory, the same for all eight rows.
+//
+// Page sequence of an item: per window of k, per strip, its pages along k.
+#pragma once
+#include "device/loop/page_walk.cuh"
+#include "device/matmul/few_rows_activation.cuh"
+
+namespace ark::device {
+
+/// Where a lane reads 16 k x 16 columns, and how strips lie in pages.
+template <class Form>
+struct ColumnPages {
+  using R = Rows<Form>;
+  static constexpr int kWidth = R::kColumns, kGroups = kWidth / 16, kPageK = abi::column_page_k(kWidth);
+  static constexpr int kPagesOfSlice = abi::kColumnSliceK / kPageK;
+  static constexpr int kSteps = 4, kStepBytes = 16 * kWidth * 2;  // of 16 k: a warp's in a slice
+
+  int page;           // of a slice: this warp's
+  u32 byte[kGroups];  // in the page: this lane's line of the first step, of each 16 columns
+
+  ARK_DEVICE explicit ColumnPages(const Consumer& consumer) : page(consumer.warp() * 64 / kPageK) {
+    const int lane = consumer.lane(), row = (lane & 7) + (lane >> 4) * 8;
+    const u32 first = consumer.warp() * 64 % kPageK * (kWidth * 2);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) byte[g] = first + abi::column_byte(kWidth, row, 2 * g + (lane >> 3 & 1));
+  }
+  /// A of all steps and columns, in flight together.
+  ARK_DEVICE void load(u32 at, u32 (&a)[kSteps][kGroups][4]) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) ldmatrix_x4_transposed(a[step][g], at + byte[g] + step * kStepBytes);
+  }
+};
+
+/// Products of strips with an activation of several rows: the part of Strips (few_rows_strips.cuh). Column g = lane / 4
+/// and g + 8 of 16, rows 2 (lane % 4) and the next one of 8.
+template <class Form, MmaType kType>
+struct ColumnStrips {
+  using R = Rows<Form>;
+  using Activation = RowsActivation<Form>;
+  using Pages = ColumnPages<Form>;
+  static constexpr int kBlocks = Activation::kBlocks, kGroups = Pages::kGroups;
+  static constexpr int kWidth = R::kColumns, kUnits = kWidth;
+  using Sums = float[kGroups][kBlocks][4];
+  static constexpr int kChains = kGroups * kBlocks == 1 ? 2 : 1;  // of products that wait for each other
+
+  // Of all columns of a strip and all rows of the activation, a warp's; the stride keeps reads free of conflicts.
+  static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = kWidth * kSumStride,
+                       kStripSums = kConsumerWarps * kWarpSums;
+
+  static ARK_DEVICE constexpr int pages_of_slice(int window, int slice) {
+    const int left = R::kK - Activation::window_start(window) - slice * abi::kColumnSliceK;
+    return left >= abi::kColumnSliceK ? Pages::kPagesOfSlice : (left + Pages::kPageK - 1) / Pages::kPageK;
+  }
+  template <int kWindow>
+  static ARK_DEVICE constexpr int pages(int) {
+    int count = 0;
+    for (int slice = 0; slice < Activation::slices_of(kWindow); ++slice) count += pages_of_slice(kWindow, slice);
+    return count;
+  }
+
+  /// From 8 k a lane to 2 k of each 8, in four lanes of a row: word c of lane q becomes word q of lane c.
+  static ARK_DEVICE void arrange(typename Activation::Fragments& b) {
+    const int q = static_cast<int>(thread_index()) & 3;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+      for (int n = 0; n < Activation::kVectors; ++n) {
+        exchange<1>(b[block][n][0], b[block][n][1], q);
+        exchange<1>(b[block][n][2], b[block][n][3], q);
+        exchange<2>(b[block][n][0], b[block][n][2], q);
+        exchange<2>(b[block][n][1], b[block][n][3], q);
+      }
+  }
+
+  /// sums = this warp's share of the strip over the k of the window.
+  template <int kWindow>
+  static ARK_DEVICE void multiply(const Consumer& consumer, PageReader& pages, const typename Activation::Fragments& b,
+                                  int, Sums& sums) {
+    const Pages own(consumer);
+    float chain[kChains][kGroups][kBlocks][4] = {};
+    unrolled<Activation::slices_of(kWindow)>([&](auto slice) __attribute__((always_inline)) {
+      constexpr int kSlice = decltype(slice)::value, kCount = pages_of_slice(kWindow, kSlice),
+                    kStart = Activation::window_start(kWindow) + kSlice * abi::kColumnSliceK;
+      constexpr bool kWhole = kStart + abi::kColumnSliceK <= R::kK;
+      pages.wait(kCount);
+      u32 a[Pages::kSteps][kGroups][4];
+      own.load(pages.address(pages.slot_at(kWhole ? own.page : min(own.page, kCount - 1))), a);
+      if (kWhole || kStart + consumer.warp() * 64 < R::kK) {
+#pragma unroll
+        for (int step = 0; step < Pages::kSteps; ++step)
+#pragma unroll
+          for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+            for (int block = 0; block < kBlocks; ++block) {
+              const u32(&x)[4] = b[block][kSlice * 2 + step / 2];
+              mma_16x8x16<kType>(chain[step % kChains][g][block], a[step][g], x[step % 2 * 2], x[step % 2 * 2 + 1]);
+            }
+      }
+      pages.release_next(kCount);
+      pages.advance(kCount);
+    });
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sums[g][block][e] = chain[0][g][block][e] + (kChains > 1 ? chain[kChains - 1][g][block][e] : 0);
+  }
+
+  /// The warp's sums into `to`, [column][kSumStride].
+  static ARK_DEVICE void store_sums(const Consumer& consumer, const Sums& sums, float* to) {
+    const int lane = consumer.lane();
+    float* mine = to + consumer.warp() * kWarpSums + (lane >> 2) * kSumStride + (lane & 3) * 2;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          mine[(g * 16 + (e >> 1) * 8) * kSumStride + block * 8 + (e & 1)] = sums[g][block][e];
+  }
+  /// The sum of one column and one row of the activation, over the warps in their order.
+  static ARK_DEVICE float total(const float* sums, int column, int m) {
+    float y = 0;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) y += sums[w * kWarpSums + column * kSumStride + m];
+    return y;
+  }
+
+ private:
+  /// Of two lanes whose numbers differ in kBit: the lower one's `second` for the upper one's `first`.
+  template <int kBit>
+  static ARK_DEVICE void exchange(u32& first, u32& second, int q) {
+    const bool upper = (q & kBit) != 0;
+    const u32 other = __shfl_xor_sync(~0u, upper ? first : second, kBit);
+    first = upper ? other : first;
+    second = upper ? second : other;
+  }
+};
+
+/// One row, which lies in shared memory.
+template <class Form, MmaType kType>
+struct ColumnsOfRow {
+  using R = Rows<Form>;
+  using Pages = ColumnPages<Form>;
+  static constexpr int kK = R::kK, kGroups = Pages::kGroups, kPagesOfStrip = abi::column_pages(kK, R::kColumns);
+  /// The row, to where the last warp's share of it ends.
+  static constexpr int kActivationBytes = (kK + 63) / 64 * 64 * 2;
+  static constexpr int kSumBytes = kConsumerWarps * abi::kMaxRowsPerItem * 4;
+  static constexpr int kAtOnce = 4 / kGroups, kChains = kGroups == 1 ? 2 : 1;  // slices: four pages
+
+  /// Zeros behind the row.
+  static ARK_DEVICE void clear_end(const Consumer& consumer, unsigned char* row) {
+    const int at = kK * 2 + consumer.thread() * 16;
+    if (at < kActivationBytes) *reinterpret_cast<uint4*>(row + at) = {};
+  }
+
+  /// The warp's sums of one strip: at `sums` + warp * kMaxRowsPerItem.
+  static ARK_DEVICE void run(const Consumer& consumer, PageReader& pages, const unsigned char* row, float* sums) {
+    const Pages own(consumer);
+    const int lane = consumer.lane();
+    const u32 x = shared_address(row) + (lane >> 3) * 16;
+    float chain[kChains][kGroups][4] = {};
+#pragma unroll 1
+    for (int page = 0; page < kPagesOfStrip; page += 4) {
+      const int count = min(4, kPagesOfStrip - page), first = page / Pages::kPagesOfSlice * abi::kColumnSliceK;
+      pages.wait(count);
+      u32 a[kAtOnce][Pages::kSteps][kGroups][4], b[kAtOnce][2][4];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int k = first + i * abi::kColumnSliceK + consumer.warp() * 64, at = k < kK ? k : 0;
+        own.load(pages.address(pages.slot_at(min(i * Pages::kPagesOfSlice + own.page, count - 1))), a[i]);
+        ldmatrix_x4(b[i][0], x + at * 2);
+        ldmatrix_x4(b[i][1], x + at * 2 + 64);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (first + i * abi::kColumnSliceK + consumer.warp() * 64 < kK) {
+#pragma unroll
+          for (int step = 0; step < Pages::kSteps; ++step)
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g)
+              mma_16x8x16<kType>(chain[step % kChains][g], a[i][step][g], b[i][step / 2][step % 2 * 2],
+                                 b[i][step / 2][step % 2 * 2 + 1]);
+        }
+      pages.release_next(count);
+      pages.advance(count);
+    }
+    // all eight rows are the same one
+    float* to = sums + consumer.warp() * abi::kMaxRowsPerItem + (lane >> 2);
+    if ((lane & 3) == 0) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          to[g * 16 + half * 8] = chain[0][g][half * 2] + (kChains > 1 ? chain[kChains - 1][g][half * 2] : 0);
+    }
+    __syncwarp();
+  }
+  static ARK_DEVICE float total(const float* sums, int column) {
+    float y = 0;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) y += sums[w * abi::kMaxRowsPerItem + column];
+    return y;
+  }
+};
+
+}  // namespace ark::device

@@ -1,0 +1,14 @@
+// Strips of few-row products whose weights lie [k][n] (device/matmul/few_rows_columns.cuh): how wide they are, and the
+// tensor maps through which they come.
+#pragma once
+#include "planner/draft.h"
+#include "planner/options.h"
+
+namespace ark::planner {
+
+/// Columns of a strip: wide ones read whole lines, narrow ones spread over more workers.
+int strip_columns(const abi::MatmulRowsParams& params, int workers);
+/// Of a few-row product; nothing where its weights lie [n][k].
+void set_column_strips(Draft& draft, FusedOp& op, const Options& options);
+
+}  // namespace ark::planner

@@ -1,0 +1,46 @@
+"""Products of few rows with weights k x n, run on the host: as many workers as a GPU has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.few_columns import BODIES, check, columns, inputs, normed, residual
+
+
+def ops(folder, name):
+    text = next(folder.rglob("plan.txt")).read_text()
+    return [line for line in text.splitlines() if line.startswith("op ") and f" {name} " in line]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("m", [1, 2, 7, 16])
+def test_epilogues(monkeypatch, tmp_path, body, m):
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    check(body, inputs(m, 104, 200, torch.bfloat16, "cpu"), workers=132)
+    assert ops(tmp_path, "matmul_rows") and not ops(tmp_path, "matmul_tile")
+
+
+@pytest.mark.parametrize("m", range(1, 17))
+def test_rows(m):
+    check(residual, inputs(m, 8 * (2 * m + 1), 8 * (33 - 2 * m), torch.float16, "cpu"), workers=132)
+
+
+@pytest.mark.parametrize("m, k, n", [(17, 64, 64), (4, 60, 64), (1, 64, 60), (1, 12000, 16)])
+def test_others(monkeypatch, tmp_path, m, k, n):
+    """More rows, lines that no tensor map reads, a row too long for shared memory: as without strips."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    check(residual, inputs(m, k, n, torch.bfloat16, "cpu"), workers=132)
+    assert not ops(tmp_path, "matmul_rows")
+
+
+@pytest.mark.parametrize("m", [1, 5])
+def test_parts(monkeypatch, tmp_path, m):
+    """Query, key and value of one weight are one op, which writes the caches too."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    check(columns, inputs(m, 64, 3 * 64, torch.bfloat16, "cpu"), workers=132)
+    assert len(ops(tmp_path, "matmul_rows")) == 1
+
+
+def test_norm_of_segments():
+    check(normed, inputs(3, 96, 72, torch.bfloat16, "cpu"), workers=7)

@@ -1,0 +1,66 @@
+// Few rows and weights [k][n]: how wide strips are, and that workers share them whole.
+#include "planner/tile/column_strips.h"
+#include "support/check.h"
+#include "support/verify_plans.h"
+
+using namespace ark;
+using namespace ark::test;
+
+namespace {
+
+int width(int m, std::vector<int> units, int workers = 132) {
+  abi::MatmulRowsParams p{};
+  p.m = m, p.num_segments = static_cast<int>(units.size());
+  for (size_t s = 0; s < units.size(); ++s) p.segment[s].num_units = units[s];
+  return planner::strip_columns(p, workers);
+}
+
+void test_widths() {
+  EXPECT_EQ(width(1, {768}), 16);
+  EXPECT_EQ(width(1, {3072}), 16);  // 96 strips of 32 would leave workers without any
+  EXPECT_EQ(width(1, {2304, 768, 768}), 16);
+  EXPECT_EQ(width(1, {16384}), 32);  // 256 strips of 64: fewer than two a worker
+  EXPECT_EQ(width(1, {50257}), 64);
+  EXPECT_EQ(width(8, {50257}), 32);
+  EXPECT_EQ(width(9, {50257}), 16);
+  EXPECT_EQ(width(1, {768}, 4), 64);
+}
+
+/// One product of [m, k] and [k, n], its weight a part of a wider one.
+plan::Plan product(int64_t m, int64_t k, int64_t n, int workers) {
+  using enum DType;
+  GraphBuilder b;
+  const ValueId x = b.input(kBF16, {m, k}), w = b.input(kBF16, {k, n}), y = b.value(kBF16, {m, n});
+  b.graph.immutable.back() = true;
+  b.node(OpKind::kMatmul, {x, w}, {y});
+  b.graph.outputs = {y};
+  return plan_of(b.graph, true, true, workers);
+}
+
+void test_shares(int64_t m, int64_t k, int64_t n, int workers, size_t busy) {
+  const plan::Plan plan = product(m, k, n, workers);
+  const plan::Op& op = plan.ops.at(0);
+  EXPECT(op.record.kind == abi::TaskKind::kMatmulRows);
+  const int columns = op.record.params.rows.columns;
+  size_t having = 0;
+  for (const auto& list : plan.lists) {
+    having += !list.empty();
+    for (const abi::WorkItem& item : list) {
+      EXPECT_EQ(item.first % columns, 0);
+      EXPECT(m > 1 || item.count <= abi::kMaxRowsPerItem);
+    }
+  }
+  EXPECT_EQ(having, busy);
+}
+
+}  // namespace
+
+int main() {
+  test_widths();
+  test_shares(1, 768, 16 * 132, 132, 132);
+  test_shares(1, 768, 768, 132, 48);
+  test_shares(8, 3072, 2304, 132, 132);
+  test_shares(16, 512, 104, 4, 4);
+  test_shares(1, 512, 2000, 2, 2);
+  return test::result("column strips");
+}
