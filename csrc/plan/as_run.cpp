@@ -104,8 +104,8 @@ uint32_t run_slot(const Plan& plan, uint32_t slot) {
 
 uint32_t run_counter(const Plan& plan, uint32_t counter) {
   const int32_t group = group_of_counter(plan, counter);
-  return (counter - static_cast<uint32_t>(first_counter_of(plan, group))) |
-         static_cast<uint32_t>(group) << abi::kCounterGroupShift;
+  return (counter - static_cast<uint32_t>(first_counter_of(plan, group))) | static_cast<uint32_t>(group)
+                                                                                << abi::kCounterGroupShift;
 }
 
 uint32_t planned_counter(const Plan& plan, uint32_t run_counter) {

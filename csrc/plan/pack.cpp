@@ -23,10 +23,9 @@ void check_groups(const Plan& plan) {
   for (int32_t group = 0; group < num_groups(plan); ++group)
     check<UnsupportedError>(world_of(plan, group) <= abi::kMostPlanRanks, "plan ", plan.name, ": exchanges between ",
                             world_of(plan, group), " ranks, expected at most ", abi::kMostPlanRanks);
-  check<UnsupportedError>(plan.more_groups.empty() ||
-                              (plan.buffers.size() <= abi::kSlotNumber && plan.num_counters <= abi::kCounterNumber),
-                          "plan ", plan.name, " of several groups: ", plan.buffers.size(), " buffers and ",
-                          plan.num_counters, " counters");
+  check<UnsupportedError>(
+      plan.more_groups.empty() || (plan.buffers.size() <= abi::kSlotNumber && plan.num_counters <= abi::kCounterNumber),
+      "plan ", plan.name, " of several groups: ", plan.buffers.size(), " buffers and ", plan.num_counters, " counters");
 }
 
 void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {

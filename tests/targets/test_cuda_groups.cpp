@@ -195,7 +195,8 @@ void test_errors() {
       const int last = world_of(plan, group) - 1;
       e.fault.name = {static_cast<int>(i), 0, static_cast<int>(run.wait[w].counter) + last * run.wait[w].rank_stride};
       const std::string text = targets::describe_ranks(plan, e);
-      const std::string want = cat(": rank ", last, " of group '", group_at(plan, group).name, "' has not sent in time");
+      const std::string want =
+          cat(": rank ", last, " of group '", group_at(plan, group).name, "' has not sent in time");
       EXPECT(text.find(want) != std::string::npos);
       told |= 1 << group;
     }

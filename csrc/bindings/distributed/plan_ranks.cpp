@@ -100,7 +100,7 @@ class LaunchOfGroups {
   const RankPlan& plan_;
   const std::function<void(const targets::RankMemory&)>& launch_;
   std::string key_;
-  std::vector<GroupPtr> groups_;              // of the plan
+  std::vector<GroupPtr> groups_;  // of the plan
   const std::vector<int32_t> order_ = plan::groups_by_name(plan_.plan);
   std::vector<targets::RankMemory> views_;    // per group
   size_t refused_ = static_cast<size_t>(-1);  // place in the order

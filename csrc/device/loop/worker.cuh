@@ -20,11 +20,11 @@ inline constexpr int kConsumerWarps = 8;
 inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 /// What the table of several groups takes of the record ring.
-inline constexpr int kGroupTableBytes = kGroups > 1 ? (kGroups * int{sizeof(abi::GroupLaunch)} + 63) / 64 * 64 : 0;
+inline constexpr int kGroupTableBytes = kGroups > 1 ? (kGroups* int{sizeof(abi::GroupLaunch)} + 63) / 64 * 64 : 0;
 // Three records of the largest size, four to five usual ones.
 inline constexpr int kRecordRingBytes = 6 * 1024 - kGroupTableBytes;
 static_assert(kRecordRingBytes >= 2 * abi::kMaxRecordBytes);
-inline constexpr int kTaskSlots = 4;               // as many records as the ring of records holds
+inline constexpr int kTaskSlots = 4;  // as many records as the ring of records holds
 // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
 inline constexpr int kPagesInFlight = 4;
 inline constexpr int kThrottlePolls = 4;  // each sleeps up to some 15 us

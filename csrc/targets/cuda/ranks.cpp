@@ -24,8 +24,7 @@ abi::GroupLaunch group_launch(const plan::Plan& plan, const RankMemory& memory, 
   launch.world = world_of(plan, group);
   launch.box_bytes = box_set_bytes(plan, memory.part_bytes, group);
   for (size_t r = 0; r < memory.segments.size(); ++r)
-    launch.peers[r] =
-        reinterpret_cast<abi::RunState*>(rank_state(plan, memory.segments[r], memory.part_bytes, group));
+    launch.peers[r] = reinterpret_cast<abi::RunState*>(rank_state(plan, memory.segments[r], memory.part_bytes, group));
   launch.state = launch.peers[memory.rank];
   return launch;
 }
