@@ -40,7 +40,8 @@ struct GroupTable {
 /// Nothing, and never asked.
 template <>
 struct GroupTable<1> {
-  ARK_DEVICE abi::GroupLaunch& group(u32) const { return *reinterpret_cast<abi::GroupLaunch*>(0); }
+  ARK_DEVICE abi::GroupLaunch& group(u32) { return *reinterpret_cast<abi::GroupLaunch*>(this); }
+  ARK_DEVICE const abi::GroupLaunch& group(u32) const { return *reinterpret_cast<const abi::GroupLaunch*>(this); }
 };
 
 /// Shared between all roles of a CTA (in shared memory). The first wait of the CTA that fails describes itself here;
