@@ -14,6 +14,7 @@ from ark_torch._compat import resolve_group, size_expr
 from ark_torch.errors import Unsupported
 
 MOST_RANKS = 8  # an op that sends has an operand for each
+MOST_GROUPS = 8  # of a plan on GPUs (kMostPlanGroups, csrc/device/abi/abi.h)
 COLLECTIVES: set = set()  # overloads that lower_collective has rules for
 
 
@@ -77,16 +78,20 @@ def waited_for(node: fx.Node) -> fx.Node:
 
 
 def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> dict[fx.Node, str]:
-    """Where the plans of a graph have one group: of the collectives without a cause those that are not of the group
-    with the most, and why. So on GPUs, and beside all-to-alls: ranks may meet on the host before such launches."""
+    """Of the collectives without a cause those of groups that the graph's plans have no room for, and why: beside
+    all-to-alls, before whose launches ranks may meet on the host, of all groups but the one with the most; on GPUs of
+    those behind the MOST_GROUPS with the most."""
     native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
-    meet = any(is_all_to_all(n) for n in native)
-    if device.type == "cpu" and not meet:
+    times = Counter(group_name(n) for n in native)
+    if any(is_all_to_all(n) for n in native):
+        room, why = 1, "collective of a second process group in a graph with an all-to-all"
+    elif device.type == "cuda":
+        room, why = MOST_GROUPS, f"collective of one of {len(times)} process groups, a plan has room for {MOST_GROUPS}"
+    else:
         return {}
-    where = "in a graph with an all-to-all" if meet else "in a graph on GPUs"
-    times = Counter(group_name(n) for n in native)  # of equal numbers the first one counts: alike on all ranks
-    most = max(times, key=times.__getitem__, default=None)
-    return {n: f"collective of a second process group {where}" for n in native if group_name(n) != most}
+    # of equal numbers the first ones: alike on all ranks
+    kept = {name for name, _ in times.most_common(room)}
+    return {n: why for n in native if group_name(n) not in kept}
 
 
 def has_exchange(nodes: list[fx.Node]) -> bool:

@@ -239,7 +239,7 @@ std::string fill(std::string_view text, const std::map<std::string, std::string>
   return out;
 }
 
-constexpr int kSharedBytes = 232448;  // device/loop/pipeline.cuh
+constexpr int kSharedBytes = 232448;  // device/loop/worker.cuh
 
 }  // namespace
 
@@ -255,6 +255,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
   const bool walks = has_strips(kernel) || has_columns(kernel);
   Source source;
   source.slot_capacity = kernel.features.slot_capacity;
+  source.groups = kernel.features.groups;
   source.smem_bytes = kSharedBytes;
   source.text = fill(
       template_text(),
@@ -263,6 +264,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"trace", options.trace ? "1" : "0"},
           {"called_waits", kernel.features.maps ? "0" : "1"},  // wgmma reads by tensor maps
           {"ranks", kernel.features.ranks > 1 ? cat("#define ARK_RANKS ", kernel.features.ranks, "\n") : ""},
+          {"groups", kernel.features.groups > 1 ? cat("#define ARK_GROUPS ", kernel.features.groups, "\n") : ""},
           {"background", kernel.features.background ? "#define ARK_BACKGROUND 1\n" : ""},
           {"loop", kernel.features.loop ? "#define ARK_LOOP 1\n" : ""},
           {"includes", includes_text(kernel)},
@@ -277,9 +279,10 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"load_immutable", loader_cases(kernel, "load_immutable")},
           {"load_dependent", loader_cases(kernel, "load_dependent")},
           {"consume", consumer_cases(kernel)},
-          {"patch_maps", kernel.features.maps ? "    patch_tensor_maps(launch, slots, thread_index() & 31);\n" : ""},
+          {"patch_maps", kernel.features.maps ? "    patch_tensor_maps(worker, slots, thread_index() & 31);\n" : ""},
           {"entry", source.entry},
           {"slot_capacity", cat(source.slot_capacity)},
+          {"more_groups", source.groups > 1 ? cat(", ", source.groups) : ""},
       });
   return source;
 }

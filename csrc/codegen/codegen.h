@@ -13,6 +13,7 @@ struct Source {
   std::string entry = "ark_loop";
   int smem_bytes = 0;
   int slot_capacity = 0;
+  int groups = 1;  // of ranks, that a launch has room for
 };
 
 struct SourceOptions {

@@ -149,7 +149,9 @@ class Analysis {
     }
     needs_.forms = plan::rows_forms(plan_);
     needs_.features.maps = !plan_.maps.empty();
-    needs_.features.ranks = plan_.world;
+    for (int32_t group = 0; group < num_groups(plan_); ++group)
+      needs_.features.ranks = std::max(needs_.features.ranks, int{world_of(plan_, group)});
+    needs_.features.groups = std::max(1, int{num_groups(plan_)});
     needs_.features.loop = !plan_.loop.carried.empty();
     needs_.features.slot_capacity = slot_capacity(plan_.buffers.size());
     return std::move(needs_);

@@ -11,8 +11,8 @@ namespace {
 template <class Features>
 auto fields(Features& f) {
   return std::tie(f.kinds, f.matmul_variants, f.attention_variants, f.simple_attention, f.mask_types, f.scatter_types,
-                  f.decode_types, f.decode_dims, f.decode_rows, f.decode_caches, f.maps, f.loop, f.ranks, f.background,
-                  f.slot_capacity);
+                  f.decode_types, f.decode_dims, f.decode_rows, f.decode_caches, f.maps, f.loop, f.ranks, f.groups,
+                  f.background, f.slot_capacity);
 }
 
 template <class T>

@@ -20,7 +20,8 @@ struct KernelFeatures {
   std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait
   bool maps = false;
   bool loop = false;        // a launch may have several iterations
-  int ranks = 1;            // of plans with exchanges
+  int ranks = 1;            // of plans with exchanges, of the largest group
+  int groups = 1;           // that these are of
   bool background = false;  // some are sent in the background
   int slot_capacity = 0;
 

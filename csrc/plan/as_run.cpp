@@ -1,6 +1,7 @@
 #include "plan/as_run.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/check.h"
 #include "plan/params.h"
@@ -37,6 +38,14 @@ void use_flags(const Flags& flags, abi::OpRecord& record) {
 void mark_boxes(const Plan& plan, std::vector<abi::Operand>& operands) {
   for (abi::Operand& operand : operands)
     if (operand.slot < plan.buffers.size()) operand.slot = run_slot(plan, operand.slot);
+}
+
+/// Of exchanges.
+void mark_counters(const Plan& plan, abi::OpRecord& record) {
+  for (abi::Wait& wait : std::span(record.wait, static_cast<size_t>(record.num_waits)))
+    if (wait.rank_stride != 0) wait.counter = run_counter(plan, wait.counter);
+  for (int i = 0; i < record.num_arrivals; ++i)
+    if (record.arrive_rank_stride[i] != 0) record.arrive[i].counter = run_counter(plan, record.arrive[i].counter);
 }
 
 void renumber(const KernelNumbers& numbers, abi::i32& program) {
@@ -88,7 +97,20 @@ void set_run_op(Op& op, RunOp run, const KernelNumbers& numbers) {
 }  // namespace
 
 uint32_t run_slot(const Plan& plan, uint32_t slot) {
-  return is_among_ranks(plan.buffers[slot].kind) ? slot | abi::kBoxSlot : slot;
+  const Buffer& buffer = plan.buffers[slot];
+  if (!is_among_ranks(buffer.kind)) return slot;
+  return slot | static_cast<uint32_t>(buffer.group) << abi::kBoxGroupShift | abi::kBoxSlot;
+}
+
+uint32_t run_counter(const Plan& plan, uint32_t counter) {
+  const int32_t group = group_of_counter(plan, counter);
+  return (counter - static_cast<uint32_t>(first_counter_of(plan, group))) | static_cast<uint32_t>(group)
+                                                                                << abi::kCounterGroupShift;
+}
+
+uint32_t planned_counter(const Plan& plan, uint32_t run_counter) {
+  const auto group = static_cast<int32_t>(run_counter >> abi::kCounterGroupShift);
+  return (run_counter & abi::kCounterNumber) + static_cast<uint32_t>(first_counter_of(plan, group));
 }
 
 RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers) {
@@ -104,6 +126,7 @@ RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers) {
   use_flags(op.flags, run.record);
   use_flags(plan, op.flags, run.operands);
   if (plan.world > 1) mark_boxes(plan, run.operands);
+  if (!plan.more_groups.empty()) mark_counters(plan, run.record);
   if (has_domain(run.record)) set_pointwise_form(program_of(plan, op), run);
   return run;
 }

@@ -15,12 +15,17 @@ struct RunOp {
   std::vector<abi::Operand> operands;
 };
 
-/// The waits and arrivals that the flags leave; flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot; the
-/// kernel's numbers of programs and forms; the record's number and lengths. Throws what check_limits throws.
+/// The waits and arrivals that the flags leave; flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot and
+/// their group; counters of exchanges by group (run_counter); the kernel's numbers of programs and forms; the record's
+/// number and lengths. Throws what check_limits throws.
 RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers = {});
 
-/// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot).
+/// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot), with their group.
 uint32_t run_slot(const Plan& plan, uint32_t slot);
+
+/// A counter of exchanges as the kernel reads it (abi::kCounterGroupShift), and the plan's number of such a one.
+uint32_t run_counter(const Plan& plan, uint32_t counter);
+uint32_t planned_counter(const Plan& plan, uint32_t run_counter);
 
 /// The plan whose ops are those of run_op and say nothing beside. Programs stand at the kernel's numbers; those of the
 /// kernel that the plan has not are empty. Few-row products, whose records name no programs (their forms do), name here

@@ -17,6 +17,17 @@ static_assert(abi::kTypeBool == int(DType::kBool) && abi::kTypeU8 == int(DType::
 
 constexpr size_t kRecordAlignment = 64;
 
+void check_groups(const Plan& plan) {
+  check<UnsupportedError>(num_groups(plan) <= abi::kMostPlanGroups, "plan ", plan.name, ": exchanges of ",
+                          num_groups(plan), " groups, expected at most ", abi::kMostPlanGroups);
+  for (int32_t group = 0; group < num_groups(plan); ++group)
+    check<UnsupportedError>(world_of(plan, group) <= abi::kMostPlanRanks, "plan ", plan.name, ": exchanges between ",
+                            world_of(plan, group), " ranks, expected at most ", abi::kMostPlanRanks);
+  check<UnsupportedError>(
+      plan.more_groups.empty() || (plan.buffers.size() <= abi::kSlotNumber && plan.num_counters <= abi::kCounterNumber),
+      "plan ", plan.name, " of several groups: ", plan.buffers.size(), " buffers and ", plan.num_counters, " counters");
+}
+
 void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {
   check(item.op >= 0 && static_cast<size_t>(item.op) < plan.ops.size(), "plan ", plan.name, ", worker ", worker,
         ": op ", item.op, " of ", plan.ops.size());
@@ -53,10 +64,7 @@ void append_lists(const Plan& plan, const std::vector<int32_t>& position, bool b
 }  // namespace
 
 Packed pack(const Plan& plan, const KernelNumbers& numbers) {
-  check<UnsupportedError>(plan.world <= abi::kMostPlanRanks, "plan ", plan.name, ": exchanges between ", plan.world,
-                          " ranks, expected at most ", abi::kMostPlanRanks);
-  check<UnsupportedError>(plan.more_groups.empty(), "plan ", plan.name, ": exchanges of ", plan.more_groups.size() + 1,
-                          " groups, expected those of one");
+  check_groups(plan);
   check(plan.lists.size() <= static_cast<size_t>(plan.num_workers), "plan ", plan.name, ": ", plan.lists.size(),
         " lists for ", plan.num_workers, " workers");
   Packed packed;

@@ -163,6 +163,9 @@ inline int64_t box_bytes_of(const Plan& plan, int32_t group) {
 inline int32_t first_counter_of(const Plan& plan, int32_t group) {
   return group == 0 ? 0 : plan.more_groups.at(group - size_t{1}).first_counter;
 }
+/// The numbers of the groups in the order in which a launch meets their ranks and takes its turn among their launches:
+/// of the names, which all ranks know.
+std::vector<int32_t> groups_by_name(const Plan& plan);
 /// Of a counter of exchanges.
 inline int32_t group_of_counter(const Plan& plan, int64_t counter) {
   auto group = static_cast<int32_t>(plan.more_groups.size());

@@ -99,10 +99,14 @@ std::string params_text(const Params& params) {
   return out;
 }
 
+/// Of what the kernel reads as another group's than the first.
+std::string group_text(uint32_t group) { return group == 0 ? "" : cat(" of group ", group); }
+
 template <class Map>
 std::string map_text(const Map& m) {
   return cat("rows [", m.base, " + ", m.coef[0], " c0 + ", m.coef[1], " c1 + ", m.coef[2], " c2, + ", m.extent, ") of ",
-             m.limit, " / ", m.div, " -> counter ", m.counter);
+             m.limit, " / ", m.div, " -> counter ", m.counter & abi::kCounterNumber,
+             group_text(m.counter >> abi::kCounterGroupShift));
 }
 
 std::string ranks_text(int stride) { return stride == 0 ? "" : cat(", all ranks, ", stride, " apart"); }
@@ -142,7 +146,8 @@ std::string words_text(const Plan& plan) {
 /// As in a plan, or as the kernel reads it (plan/as_run.h).
 std::string slot_text(uint32_t slot) {
   if (slot == abi::kFlagSlot) return "flag words";
-  return (slot & abi::kBoxSlot) != 0 ? cat("box slot ", slot & ~abi::kBoxSlot) : cat("slot ", slot);
+  if ((slot & abi::kBoxSlot) == 0) return cat("slot ", slot);
+  return cat("box slot ", slot & abi::kSlotNumber, group_text((slot & ~abi::kBoxSlot) >> abi::kBoxGroupShift));
 }
 
 std::string op_text(const Op& op, size_t index) {

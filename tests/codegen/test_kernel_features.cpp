@@ -43,6 +43,7 @@ const std::vector<Change>& changes() {
       [](KernelFeatures& f) { f.decode_caches.insert(true); },
       [](KernelFeatures& f) { f.maps = true; },
       [](KernelFeatures& f) { f.ranks = 4; },
+      [](KernelFeatures& f) { f.groups = 2; },
       [](KernelFeatures& f) { f.slot_capacity = 64; },
   };
   return all;

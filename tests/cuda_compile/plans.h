@@ -99,5 +99,7 @@ std::vector<NamedPlan> small_tile_plans();
 std::vector<NamedPlan> short_row_plans();
 /// Products whose rows go to the ranks of groups of several sizes; stores by batch of every number of ranks.
 std::vector<NamedPlan> scattered_plans();
+/// Exchanges of several groups.
+std::vector<NamedPlan> group_plans();
 
 }  // namespace ark::cuda_compile

@@ -77,6 +77,11 @@ def compile_source(path: Path) -> str:
         "rows_eight_ranks",
         "training_backward_ranks",
         "mixed_ranks",
+        "pointwise_groups",
+        "row_groups",
+        "rows_eight_groups",
+        "training_backward_groups",
+        "mixed_groups",
         "short_rows_loop",
         "places_loop",
         "rows_one_loop",  # of every size only by itself, which takes over a minute
@@ -89,6 +94,8 @@ def compile_source(path: Path) -> str:
         "scattered_float",
         "gathered_two",
         "gathered_four",
+        "mesh_rows",
+        "mesh_tiles",
     ],
 )
 def test_compiles_without_spills(sources, name):

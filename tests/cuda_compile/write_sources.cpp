@@ -1,6 +1,6 @@
 // write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu. Each also as
-// one of ranks and as a loop, but for those whose rows go to ranks; those with most registers in use also as one of ranks
-// that sends in the background.
+// one of ranks, of several groups of ranks, and as a loop, but for those whose rows go to ranks; those with most
+// registers in use also as one of ranks that sends in the background.
 #include <fstream>
 #include <iostream>
 #include <set>
@@ -28,6 +28,10 @@ int main(int argc, char** argv) {
     plans.push_back(plans[i]);
     plans.back().name += "_ranks";
     plans.back().plan.world = 4;
+    plans.push_back(plans.back());
+    plans.back().name = plans[i].name + "_groups";
+    plans.back().plan.more_groups = {{.name = "b", .world = 2}, {.name = "c", .world = 8}};
+    std::swap(plans.back(), *(plans.end() - 2));
     if (kCrowded.contains(plans[i].name)) {
       plans.push_back(plans.back());
       plans.back().name = plans[i].name + "_background";
@@ -38,6 +42,7 @@ int main(int argc, char** argv) {
     plans.back().plan.loop.carried = {0};
   }
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::scattered_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::group_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {
       const ark::codegen::Source source = ark::codegen::generate(named.plan, {.trace = trace});

@@ -354,7 +354,6 @@ void test_refusals() {
   wrong = RankSegments(of_two, 1).of(0);
   EXPECT_THROW(UserError, executable->launch({.slots = slots, .ranks = &wrong}),
                "of 2 groups: launched with memory of 1");
-  EXPECT_THROW(UnsupportedError, plan::pack(of_two), "exchanges of 2 groups");
 }
 
 /// As kernels read it: operands that are boxes are marked, the others are not.

@@ -46,7 +46,7 @@ void map_gpu(PlanMemory& memory, const RankPlan& plan, comm::Store& store, const
     auto* segment = reinterpret_cast<std::byte*>(memory.on_gpu->of(rank, deadline));
     memory.segments.push_back(segment);
     memory.states.push_back(
-        reinterpret_cast<cuda::DevicePtr>(targets::rank_state(plan.plan, segment, memory.part_bytes)));
+        reinterpret_cast<cuda::DevicePtr>(targets::rank_state(plan.plan, segment, memory.part_bytes, plan.group)));
   }
   memory.on_gpu->settle(deadline);
 }

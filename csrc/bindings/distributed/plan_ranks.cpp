@@ -37,20 +37,18 @@ GroupPtr group_of(const RankPlan& plan, int32_t number) {
 }
 
 /// A launch in the memory of several groups. Ranks meet in one group after the other, in the order of their names,
-/// which is the same on all ranks: so no two wait for each other. A group that is left before the launch begins hears
+/// which is the same on all ranks: so no two wait for each other. On a GPU it takes its turn in each of them so too
+/// (run_plan), and has the turns of all when it is put into its stream. A group that is left before the launch begins hears
 /// why. The launch has the longest time-out of the groups: its waits may be those of any.
 class LaunchOfGroups {
  public:
   LaunchOfGroups(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch)
       : plan_(plan), launch_(launch), key_(plan.key), groups_(static_cast<size_t>(num_groups(plan.plan))) {
     views_.resize(groups_.size());
-    for (int32_t g = 0; g < num_groups(plan.plan); ++g) order_.push_back(g);
-    std::ranges::sort(order_, {}, [&](int32_t g) { return group_at(plan.plan, g).name; });
   }
 
   void run() {
     try {
-      check<UnsupportedError>(plan_.device < 0, "plan '", plan_.plan.name, "': exchanges of several groups on a GPU");
       find_groups();
       run_from(0);
     } catch (const std::exception& error) {
@@ -102,8 +100,8 @@ class LaunchOfGroups {
   const RankPlan& plan_;
   const std::function<void(const targets::RankMemory&)>& launch_;
   std::string key_;
-  std::vector<GroupPtr> groups_;              // of the plan
-  std::vector<int32_t> order_;                // numbers of groups
+  std::vector<GroupPtr> groups_;  // of the plan
+  const std::vector<int32_t> order_ = plan::groups_by_name(plan_.plan);
   std::vector<targets::RankMemory> views_;    // per group
   size_t refused_ = static_cast<size_t>(-1);  // place in the order
   bool launched_ = false;

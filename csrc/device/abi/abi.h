@@ -85,10 +85,17 @@ ARK_ABI_BOTH constexpr int column_byte(int columns, int row, int chunk) {
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (planner/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address
-// In Operand::slot and TensorMapPatch::slot, beside the number: a box of an exchange. Odd launches have boxes of their
-// own, LaunchHeader::box_bytes behind the slot's address.
+// In Operand::slot and TensorMapPatch::slot, beside the number: a box of an exchange, and of which of the plan's groups.
+// Odd launches have boxes of their own, `box_bytes` of the group behind the slot's address.
 inline constexpr u32 kBoxSlot = 0x80000000u;
-inline constexpr int kMostPlanRanks = 8;   // ranks of a plan with exchanges
+inline constexpr int kBoxGroupShift = 16;
+inline constexpr u32 kSlotNumber = (1u << kBoxGroupShift) - 1;
+inline constexpr int kMostPlanRanks = 8;   // of a group of a plan with exchanges
+inline constexpr int kMostPlanGroups = 8;  // of a plan
+// In Wait::counter and Arrive::counter with a rank stride, as the kernel reads them, and in what a wait for them says:
+// the group stands above the counter's number, which counts from the group's first one (plan/as_run.h).
+inline constexpr int kCounterGroupShift = 28;
+inline constexpr u32 kCounterNumber = (1u << kCounterGroupShift) - 1;
 inline constexpr int kCounterStride = 32;  // u32 words between counters: one 128-byte line each
 
 /// What a tile does. A generated kernel contains the kinds (and programs) that its plan needs, nothing else.

@@ -47,6 +47,16 @@ struct LaunchHeader {
   i64 box_bytes;
 };
 
+/// Of a plan of several groups: one of them. A group's exchanges have counters and boxes in memory of its own, which its
+/// ranks have mapped. Of the run states there only the abort word is used, but for group 0's, which is the plan's.
+struct GroupLaunch {
+  RunState* state;  // own
+  RunState* peers[kMostPlanRanks];
+  i64 box_bytes;    // as in LaunchHeader
+  i32 rank, world;  // own, and how many
+};
+static_assert(sizeof(GroupLaunch) == 88);
+
 /// Of a run of a loop (plan::Loop), in a line of its own behind its counters and flagged words; zeroed with them. The
 /// last worker of a launch leaves it zeroed.
 struct LoopState {
@@ -68,13 +78,21 @@ struct LoopLaunch {
 };
 
 /// The kernel's single parameter. slots[i] is the address of plan::Buffer i.
-template <int kCapacity>
+template <int kCapacity, int kGroups = 1>
 struct LaunchParams {
+  LaunchHeader header;
+  u64 slots[kCapacity];
+  LoopLaunch loop;
+  GroupLaunch groups[kGroups];  // group 0 stands in the header as well
+};
+template <int kCapacity>
+struct LaunchParams<kCapacity, 1> {
   LaunchHeader header;
   u64 slots[kCapacity];
   LoopLaunch loop;
 };
 static_assert(sizeof(LaunchHeader) == 184, "the slot table of every capacity starts at the same offset");
-static_assert(sizeof(LaunchParams<kSlotCapacities[2]>) <= 32764, "limit of kernel parameters");
+static_assert(sizeof(LaunchParams<64, 2>) == sizeof(LaunchParams<64>) + 2 * sizeof(GroupLaunch));
+static_assert(sizeof(LaunchParams<kSlotCapacities[2], kMostPlanGroups>) <= 32764, "limit of kernel parameters");
 
 }  // namespace ark::abi

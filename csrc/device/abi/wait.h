@@ -31,19 +31,19 @@ ARK_HOST_DEVICE inline constexpr i32 rank_of_abort(u32 about) { return static_ca
 /// What WaitName::counter is where the wait was for no counter.
 inline constexpr i32 kWaitPageFull = -1, kWaitPageEmpty = -2, kWaitRecord = -3, kWaitMaps = -4, kWaitLoader = -5,
                      kWaitFlaggedWords = -6, kWaitConsumers = -7, kWaitBorder = -8;
-/// `counter` is a counter's number or one of these.
+/// `counter` is a counter's number, with the group of an exchange's (kCounterGroupShift), or one of these.
 struct WaitName {
   i32 op, tile, counter;  // -1: of none
 };
 
 inline constexpr u32 kErrorDeadline = 1, kErrorIndex = 2, kErrorRank = 3;  // ErrorRecord::set
 /// kErrorDeadline: a wait. kErrorIndex: rank, worker, fault.name.op, index_value and index_limit are valid. kErrorRank:
-/// fault.seen is the rank that gave up first.
+/// fault.seen is the rank of `group` that gave up first.
 struct ErrorRecord : FaultRecord<WaitName> {
   i32 rank;
   i64 index_value, index_limit;
   i32 iteration;  // of a loop: the one that ran
-  i32 pad;
+  i32 group;
 };
 static_assert(sizeof(ErrorRecord) == 56);
 

@@ -17,7 +17,7 @@ namespace ark::device {
 #define ARK_BACKGROUND 0
 #endif
 inline constexpr bool kBackground = ARK_BACKGROUND != 0;
-static_assert(!kBackground || !kLoop);
+static_assert(!kBackground || (!kLoop && kGroups == 1));
 
 /// Before the roles begin, one thread.
 ARK_DEVICE void start_sends(Shared& s, const abi::LaunchHeader& launch) {

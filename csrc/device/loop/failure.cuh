@@ -5,6 +5,17 @@
 
 namespace ark::device {
 
+/// Ranks of all groups that have not heard yet that somebody gave up; one group's do not hear of another's.
+ARK_DEVICE void tell_groups(const Worker& worker) {
+  if constexpr (kGroups > 1)
+    for (int g = 0; g < kGroups; ++g) {
+      const abi::GroupLaunch& group = worker.shared.failure.group(g);
+      for (int r = 0; r < group.world; ++r)
+        if (r != group.rank && load_relaxed_system(&group.peers[r]->abort) == 0)
+          store_relaxed_system(&group.peers[r]->abort, abi::abort_about(group.rank));
+    }
+}
+
 /// The first worker that failed tells everybody: the other workers through the run's state, the host through its error
 /// record.
 ARK_DEVICE void report_failure(const Worker& worker, const abi::LoopLaunch& loop) {
@@ -17,17 +28,34 @@ ARK_DEVICE void report_failure(const Worker& worker, const abi::LoopLaunch& loop
     e.fault = f.fault;
     if constexpr (kLoop) e.iteration = static_cast<i32>(borders_passed(worker, loop));
   });
-  for (int r = 0; kRanks > 1 && r < launch.world; ++r)
-    if (r != launch.rank) store_relaxed_system(&launch.peers[r]->abort, who);
+  if constexpr (kGroups > 1)
+    tell_groups(worker);
+  else
+    for (int r = 0; kRanks > 1 && r < launch.world; ++r)
+      if (r != launch.rank) store_relaxed_system(&launch.peers[r]->abort, who);
 }
 
 /// Tells the host that another rank gave up, where this one has nothing of its own to say.
-ARK_DEVICE void tell_rank_error(const abi::LaunchHeader& launch) {
+ARK_DEVICE void tell_rank_error(const Worker& worker) {
+  const abi::LaunchHeader& launch = worker.launch;
   if (*static_cast<volatile u32*>(&launch.error->set) != 0) return;
   publish(launch.error, abi::kErrorRank, [&](abi::ErrorRecord& e) {
+    const abi::RunState* state = launch.state;
+    if constexpr (kGroups > 1) {
+      int group = 0;
+      while (group + 1 < kGroups && load_relaxed_system(&state->abort) == 0)
+        state = worker.shared.failure.group(++group).state;
+      e.group = group;
+    }
     e.rank = launch.rank;
-    e.fault.seen = static_cast<u32>(abi::rank_of_abort(load_relaxed_system(&launch.state->abort)));
+    e.fault.seen = static_cast<u32>(abi::rank_of_abort(load_relaxed_system(&state->abort)));
   });
+}
+
+/// Some rank has given up, in any of the groups.
+ARK_DEVICE bool any_gave_up(const Worker& worker) {
+  if constexpr (kGroups > 1) return any_gave_up(worker.shared.failure);
+  return load_relaxed_system(&worker.launch.state->abort) != 0;
 }
 
 /// One warp, after all other workers have left a failed launch.

@@ -53,7 +53,7 @@
 // A kind's struct and header are in the table of kinds (plan/kinds.h): kRow is Row of program/row.cuh;
 // attention/backward.cuh holds all three backward kinds. tensor_map.cuh offers
 //   // warp 2 of every worker: patches its share (map m: worker m % num_workers), adds to RunState::maps_ready
-//   ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader&, const u64* slots /* kernel parameter */, int lane);
+//   ARK_DEVICE void patch_tensor_maps(const Worker&, const u64* slots /* kernel parameter */, int lane);
 //   // generic address of a map
 //   ARK_DEVICE const void* tensor_map(const Worker&, int map);
 //   // proxy fences by the issuing thread, before an op's first copies through these maps
@@ -212,7 +212,7 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     const bool counts = lane < arrivals;  // known before the item is done: nothing is looked up behind that
     const u32 counter = counts ? task.slot->arrive_counter[lane] : 0;
     // The waits of the item itself come first with their deadlines.
-    const bool done = worker.waiter.spin(
+    const bool done = Listener{worker.waiter}.spin(
         [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
         WaitName{task.record->op, task.first, abi::kWaitConsumers}, 1, 2 * kBarrierPatience);
     if (!__all_sync(~0u, done) || worker.waiter.failed()) return;
@@ -236,7 +236,9 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
 // ---------------------------------------------------------------------------------------------- start and end of a
 // launch
 
-ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
+template <class Params>
+ARK_DEVICE void start_worker(Shared& s, const Params& params) {
+  const abi::LaunchHeader& launch = params.header;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kPages; ++i) {
       mbarrier_init(&s.full[i], 1);
@@ -252,6 +254,10 @@ ARK_DEVICE void start_worker(Shared& s, const abi::LaunchHeader& launch) {
     s.loop = {0, 0};
     if constexpr (kBackground) start_sends(s, launch);
     s.failure.set = load_relaxed_system(&launch.state->abort);  // an earlier launch failed: leave at once
+    if constexpr (kGroups > 1) {
+      for (int g = 0; g < kGroups; ++g) s.failure.group(g) = params.groups[g];
+      s.failure.set = any_gave_up(s.failure);
+    }
     s.failure.first = 0;
     s.launch = launch;
     *reinterpret_cast<uint4*>(s.zeros) = uint4{0, 0, 0, 0};
@@ -276,11 +282,14 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots, const abi:
       atomic_add_acq_rel(&state->workers_done, 1) + 1 == static_cast<u32>(worker.launch.num_workers)) {
     store_relaxed(&state->workers_done, 0);
     const u32 index_error = load_relaxed(&state->index_error);
-    poison = load_relaxed_system(&state->abort) != 0;
+    poison = any_gave_up(worker);
     const u32 iterations = kLoop ? end_loop(worker, loop) : 1;
     if (index_error != 0) tell_index_error(worker.launch, static_cast<i32>(index_error) - 1, iterations - 1);
     if constexpr (kRanks > 1)
-      if (poison) tell_rank_error(worker.launch);
+      if (poison) {
+        tell_rank_error(worker);
+        tell_groups(worker);
+      }
     if (!poison) store_relaxed(&state->epoch, worker.epoch + iterations);
   }
   if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);
@@ -294,7 +303,7 @@ enum ServiceWarp { kImmutableLoader, kDependentLoader, kFetchWarp, kReporter, kS
 template <class Tasks, class Params>
 ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
-  start_worker(s, params.header);
+  start_worker(s, params);
   Worker worker(s, params.header);
   const int warp = threadIdx.x >> 5;
   if (warp < kServiceWarps) {
@@ -304,7 +313,7 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
     } else if (warp == kDependentLoader) {
       run_loader<Tasks>(worker, 1);
     } else if (warp == kFetchWarp) {
-      Tasks::patch_maps(params.header, params.slots);
+      Tasks::patch_maps(worker, params.slots);
       Fetcher(worker, params.slots, params.loop).run();
     } else {
       run_reporter(worker, params.slots, params.loop);

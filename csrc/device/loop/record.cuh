@@ -30,8 +30,10 @@ struct Counters {
 /// The address in a slot of the launch; boxes lie twice in memory, for even and for odd launches.
 ARK_DEVICE i64 slot_address(const Worker& worker, const u64* slots, u32 slot) {
   if constexpr (kRanks > 1)
-    if ((slot & abi::kBoxSlot) != 0)
-      return static_cast<i64>(slots[slot & ~abi::kBoxSlot]) + (worker.epoch & 1) * worker.launch.box_bytes;
+    if ((slot & abi::kBoxSlot) != 0) {
+      const u32 number = slot & (kGroups > 1 ? abi::kSlotNumber : ~abi::kBoxSlot);
+      return static_cast<i64>(slots[number]) + (worker.epoch & 1) * box_bytes(worker, slot);
+    }
   return static_cast<i64>(slots[slot]);
 }
 

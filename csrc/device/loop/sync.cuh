@@ -10,14 +10,6 @@ namespace ark::device {
 
 using abi::WaitName;
 
-/// Shared between all roles of a CTA (in shared memory). The first wait of the CTA that fails describes itself here;
-/// the CTA tells the others, and the host, when its roles have left (finish_worker).
-struct Failure {
-  u32 set;    // every wait looks at it
-  u32 first;  // somebody has filled in the rest
-  abi::Fault<WaitName> fault;
-};
-
 // 1: what a wait does when it has to wait for long is a function of its own. There are dozens of waits, each a third of
 // a kilobyte longer with it, and code that runs once a layer comes out of the L2. Not beside wgmma, which tolerates no
 // calls.
@@ -30,6 +22,46 @@ struct Failure {
 #define ARK_RANKS 1
 #endif
 inline constexpr int kRanks = ARK_RANKS;
+
+// Groups of ranks that the plan has exchanges in; more than 1: ARK_RANKS is the number of the largest.
+#ifndef ARK_GROUPS
+#define ARK_GROUPS 1
+#endif
+inline constexpr int kGroups = ARK_GROUPS;
+static_assert(kGroups == 1 || kRanks > 1);
+
+/// What a launch says of the groups, where there are several.
+template <int kNumber>
+struct GroupTable {
+  abi::GroupLaunch of[kNumber];
+  ARK_DEVICE const abi::GroupLaunch& group(u32 number) const { return of[number]; }
+  ARK_DEVICE abi::GroupLaunch& group(u32 number) { return of[number]; }
+};
+/// Nothing, and never asked.
+template <>
+struct GroupTable<1> {
+  ARK_DEVICE abi::GroupLaunch& group(u32) { return *reinterpret_cast<abi::GroupLaunch*>(this); }
+  ARK_DEVICE const abi::GroupLaunch& group(u32) const { return *reinterpret_cast<const abi::GroupLaunch*>(this); }
+};
+
+/// Shared between all roles of a CTA (in shared memory). The first wait of the CTA that fails describes itself here;
+/// the CTA tells the others, and the host, when its roles have left (finish_worker). The groups stand here since their
+/// abort words are looked at.
+struct Failure : GroupTable<kGroups> {
+  u32 set;    // every wait looks at it
+  u32 first;  // somebody has filled in the rest
+  abi::Fault<WaitName> fault;
+};
+
+static_assert(kGroups > 1 || sizeof(Failure) == 28);
+
+/// Whether a rank of one of several groups has given up, as far as this rank has been told.
+ARK_DEVICE bool any_gave_up(const Failure& failure) {
+  u32 words = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) words |= load_relaxed_system(&failure.group(g).state->abort);
+  return words != 0;
+}
 
 // 1: the kernel of a loop, whose launches may have several iterations (border.cuh).
 #ifndef ARK_LOOP
@@ -108,5 +140,24 @@ ARK_DEVICE u64 Waiter::look(u64 start, const WaitName& name, u32 expected, u32 s
   else
     return look_up(*this, start, deadline_ns * patience, {name, expected, seen});
 }
+
+/// Of several groups all are heard: for the reporter, which waits for its worker's consumers as long as these wait for
+/// ranks. Other roles look at group 0's word alone, and hear of the rest from here: there are dozens of other waits.
+struct Listener : Waiter {
+  ARK_DEVICE bool aborted() const {
+    if (Waiter::aborted()) return true;
+    if (kGroups == 1 || !any_gave_up(*failure)) return false;
+    *static_cast<volatile u32*>(&failure->set) = 1;
+    return true;
+  }
+  ARK_DEVICE u64 look(u64 start, const WaitName& name, u32 expected, u32 seen, int patience) const {
+    if constexpr (kGroups == 1) return Waiter::look(start, name, expected, seen, patience);
+    return look_up(*this, start, deadline_ns * patience, {name, expected, seen});
+  }
+  template <class Ready, class Seen>
+  ARK_DEVICE bool spin(Ready ready, Seen seen, const WaitName& name, u32 expected, int patience) const {
+    return poll<64>(*this, ready, seen, name, expected, patience);
+  }
+};
 
 }  // namespace ark::device

@@ -7,15 +7,17 @@ namespace ark::device {
 
 /// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
 /// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
-ARK_DEVICE void patch_tensor_maps(const abi::LaunchHeader& launch, const u64* slots, int lane) {
+ARK_DEVICE void patch_tensor_maps(const Worker& worker, const u64* slots, int lane) {
+  const abi::LaunchHeader& launch = worker.launch;
   bool patched = false;
-  const i64 boxes = kRanks > 1 ? (load_relaxed(&launch.state->epoch) & 1) * launch.box_bytes : 0;
+  const i64 odd = kRanks > 1 ? load_relaxed(&launch.state->epoch) & 1 : 0;
   for (int i = lane; i < launch.num_patches; i += 32) {
     const abi::TensorMapPatch& patch = launch.patches[i];
     if (static_cast<i32>(patch.map) % launch.num_workers != static_cast<i32>(blockIdx.x)) continue;
     unsigned char* map = launch.maps + static_cast<u64>(patch.map) * abi::kTensorMapBytes;
-    i64 address = static_cast<i64>(slots[patch.slot & (kRanks > 1 ? ~abi::kBoxSlot : ~0u)]) + patch.offset_bytes;
-    if (kRanks > 1 && (patch.slot & abi::kBoxSlot) != 0) address += boxes;
+    const u32 number = kGroups > 1 ? abi::kSlotNumber : kRanks > 1 ? ~abi::kBoxSlot : ~0u;
+    i64 address = static_cast<i64>(slots[patch.slot & number]) + patch.offset_bytes;
+    if (kRanks > 1 && (patch.slot & abi::kBoxSlot) != 0) address += odd * box_bytes(worker, patch.slot);
     tensormap_replace_address(map, reinterpret_cast<const void*>(address));
     patched = true;
   }

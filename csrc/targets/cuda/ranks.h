@@ -9,8 +9,19 @@ namespace ark::targets {
 
 void add_ranks(abi::LaunchHeader& header, const plan::Plan& plan, const RankMemory& memory);
 
+/// Where plan or kernel have several groups: what the kernel reads of each, `groups` of them; the header has group 0's
+/// already. What the plan does not have is as group 0, of no ranks.
+void add_groups(unsigned char* params, const abi::LaunchHeader& header, const plan::Plan& plan,
+                const RankMemory* memory, int groups);
+
 /// `slots`: the table of a launch, of 8 bytes each. Boxes get their places in even launches; the kernel adds the rest.
 void add_boxes(unsigned char* slots, const plan::Plan& plan, const RankMemory& memory);
+
+/// Every rank of every group hears why this one gives up.
+void give_up_all(const RankMemory& memory, const std::string& why);
+
+/// "counter 3", with its group where there are several.
+std::string counter_text(const plan::Plan& plan, abi::i32 counter);
 
 /// Of an error about another rank; empty: it is about none.
 std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& error);

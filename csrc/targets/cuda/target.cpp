@@ -97,7 +97,7 @@ class CudaExecutable final : public Executable {
     else
       poll();
     // The kernel's parameter has room for slot_capacity_ addresses; the largest is 31 KB, so it lives on the stack.
-    alignas(16) unsigned char params[sizeof(abi::LaunchParams<abi::kSlotCapacities[2]>)];
+    alignas(16) unsigned char params[sizeof(abi::LaunchParams<abi::kSlotCapacities[2], abi::kMostPlanGroups>)];
     fill(params, args);
     LaunchAttribute attribute{};
     attribute.id = LaunchAttributeId::kCooperative;
@@ -144,7 +144,7 @@ class CudaExecutable final : public Executable {
     try {
       poll();
     } catch (const DeviceError& error) {
-      if (args.ranks->give_up) args.ranks->give_up(error.what());
+      give_up_all(*args.ranks, error.what());
       throw;
     }
     if (args.ranks->fresh && !maps_.empty())
@@ -155,7 +155,7 @@ class CudaExecutable final : public Executable {
 
   void build(codegen::Source source) {
     info_.smem_bytes = source.smem_bytes;
-    slot_capacity_ = source.slot_capacity;
+    slot_capacity_ = source.slot_capacity, groups_ = source.groups;
     check<UnsupportedError>(plan_.buffers.size() <= static_cast<size_t>(slot_capacity_), "the plan has ",
                             plan_.buffers.size(), " buffers, one launch carries at most ", slot_capacity_);
     if (!options_.toolchain) options_.toolchain = std::make_shared<Toolchain>(Compiler::Options{});
@@ -221,9 +221,11 @@ class CudaExecutable final : public Executable {
     for (const auto& [slot, address] : constants_)
       std::memcpy(slots + slot * sizeof(abi::u64), &address, sizeof address);
     if (plan_.world > 1) add_boxes(slots, plan_, *args.ranks);
+    unsigned char* behind_slots = slots + static_cast<size_t>(slot_capacity_) * sizeof(abi::u64);
+    if (groups_ > 1) add_groups(behind_slots + sizeof(abi::LoopLaunch), header, plan_, args.ranks, groups_);
     if (plan_.loop.carried.empty()) return;
     const abi::LoopLaunch loop = loop_launch(state, args);
-    std::memcpy(slots + static_cast<size_t>(slot_capacity_) * sizeof(abi::u64), &loop, sizeof loop);
+    std::memcpy(behind_slots, &loop, sizeof loop);
   }
 
   abi::LoopLaunch loop_launch(unsigned char* state, const LaunchArgs& args) const {
@@ -259,7 +261,7 @@ class CudaExecutable final : public Executable {
   }
 
   /// What a wait that is not for a counter was for: see device/abi/wait.h.
-  static std::string awaited(const abi::WaitName& name) {
+  std::string awaited(const abi::WaitName& name) const {
     static constexpr const char* kOther[] = {"a loaded page",
                                              "a free page",
                                              "a record",
@@ -268,7 +270,7 @@ class CudaExecutable final : public Executable {
                                              "flagged words",
                                              "the consumers of an item",
                                              "the end of an iteration"};
-    if (name.counter >= 0) return cat("counter ", name.counter);
+    if (name.counter >= 0) return counter_text(plan_, name.counter);
     const auto place = static_cast<size_t>(-1 - static_cast<int64_t>(name.counter));
     return place < std::size(kOther) ? kOther[place] : "?";
   }
@@ -291,7 +293,7 @@ class CudaExecutable final : public Executable {
   GpuInfo gpu_;
   PinnedMemory error_;
   BuildInfo info_;
-  int slot_capacity_ = 0;
+  int slot_capacity_ = 0, groups_ = 1;
   size_t num_items_ = 0;
   size_t maps_offset_ = 0, loop_offset_ = 0;  // in a run state; worked out once (it takes a walk over the plan)
   std::shared_ptr<LoadedModule> module_;

@@ -195,8 +195,8 @@ struct OneFamily {
   static ARK_DEVICE void load_immutable(Loader& l, const Task& t) { Family::load_immutable(l, t); }
   static ARK_DEVICE void load_dependent(Loader& l, const Task& t) { Family::load_dependent(l, t); }
   static ARK_DEVICE void consume(Consumer& c, const Task& t) { Family::consume(c, t); }
-  static ARK_DEVICE void patch_maps(const ark::abi::LaunchHeader& launch, const u64* slots) {
-    patch_tensor_maps(launch, slots, thread_index() & 31);
+  static ARK_DEVICE void patch_maps(const Worker& worker, const u64* slots) {
+    patch_tensor_maps(worker, slots, thread_index() & 31);
   }
 };
 
