@@ -357,9 +357,12 @@ struct Loader {
 
   /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
   ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
-    wait_for_tiles(worker, task, first, count, fresh);
+    if (task.slot->single_waits >= 0 && fresh)
+      wait_for_counters(worker, task);  // of every tile of the item, all at once
+    else
+      wait_for_tiles(worker, task, first, count, fresh);
     trace_wait(task);
-    fence_proxy_async();
+    fence_proxy_async_global();
     ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
   }
   ARK_DEVICE int lane() const { return thread_index() & 31; }
