@@ -15,9 +15,7 @@ ARK_DEVICE void fence_tensormap_acquire(const void* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 /// The first copy through the map need not fetch it.
-ARK_DEVICE void prefetch_tensormap(const void* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
+ARK_DEVICE void prefetch_tensormap(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
 /// Box of a tensor at coordinates (innermost first) -> shared memory, 128-byte aligned; what lies outside the tensor
 /// arrives as zeros. `policy`: how long the L2 keeps it.
