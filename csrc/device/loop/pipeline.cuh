@@ -357,13 +357,17 @@ struct Loader {
 
   /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
   ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
-    if (task.slot->single_waits >= 0 && fresh)
-      wait_for_counters(worker, task);  // of every tile of the item, all at once
+    wait_for_tiles(worker, task, first, count, fresh);
+    end_wait(task);
+  }
+  /// The same for one tile, by all counters of the item at once where each wait falls on one. Kernels with attention's
+  /// backward or decode attention have no register left for it.
+  ARK_DEVICE void wait_at_once(const Task& task, int tile) {
+    if (task.slot->single_waits >= 0)
+      wait_for_counters(worker, task);
     else
-      wait_for_tiles(worker, task, first, count, fresh);
-    trace_wait(task);
-    fence_proxy_async_global();
-    ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
+      wait_for_tiles(worker, task, tile, 1, true);
+    end_wait(task);
   }
   ARK_DEVICE int lane() const { return thread_index() & 31; }
 
@@ -388,6 +392,11 @@ struct Loader {
   }
 
  private:
+  ARK_DEVICE void end_wait(const Task& task) {
+    trace_wait(task);
+    fence_proxy_async_global();
+    ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
+  }
   /// Relaxed: the other loader only learns which phases of `empty` this one has seen.
   ARK_DEVICE void publish() {
     if ((thread_index() & 31) == 0) *static_cast<volatile u32*>(&worker.shared.progress[me]) = page;

@@ -116,7 +116,12 @@ struct MatmulTile {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
-      if (dependent) loader.wait_for(task, task.first + i, 1);
+      if (dependent) {
+        if constexpr ((kForms & kSmallTiles) != 0)
+          loader.wait_at_once(task, task.first + i);
+        else
+          loader.wait_for(task, task.first + i, 1);
+      }
       const Elected one = elect_lane();
       if (one.chosen) {
         bool once = false;
