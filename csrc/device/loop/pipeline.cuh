@@ -360,13 +360,10 @@ struct Loader {
     wait_for_tiles(worker, task, first, count, fresh);
     end_wait(task);
   }
-  /// The same for one tile, by all counters of the item at once where each wait falls on one. Kernels with attention's
-  /// backward or decode attention have no register left for it.
+  /// The same for a tile, by all counters at once where each wait falls on one. Takes registers: not for all kernels.
   ARK_DEVICE void wait_at_once(const Task& task, int tile) {
-    if (task.slot->single_waits >= 0)
-      wait_for_counters(worker, task);
-    else
-      wait_for_tiles(worker, task, tile, 1, true);
+    if (task.slot->single_waits < 0) return wait_for(task, tile, 1);
+    wait_for_counters(worker, task);
     end_wait(task);
   }
   ARK_DEVICE int lane() const { return thread_index() & 31; }
