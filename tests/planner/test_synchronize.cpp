@@ -158,6 +158,32 @@ void test_concatenation() {
   expect(oracle.fraction_awaited(2, 0) < 0.3, "concatenation: by rows");
 }
 
+/// Few rows of a norm, a row a tile: the product behind it waits for one counter of all its rows, though a residual
+/// that reads single rows comes later. `kept`: that reads the sum that the norm stores beside, not the norm.
+void test_residual(bool kept) {
+  constexpr int64_t kRows = 128, kWidth = 256;  // too short for parts of k
+  const std::string what = kept ? "kept sum: " : "residual: ";
+  Builder b;
+  auto in = b.input("in", {kRows, kWidth}, false), w = b.input("w", {kWidth, kWidth});
+  auto sum = b.storage("sum", {kRows, kWidth}), norm = b.storage("norm", {kRows, kWidth}),
+       product = b.storage("product", {kRows, kWidth}), out = b.storage("out", {kRows, kWidth});
+  b.output(out);
+  std::vector<Ref> stored = {b.dense_ref(norm)};
+  if (kept) stored.insert(stored.begin(), b.dense_ref(sum));
+  b.program_op(TaskKind::kRow, "norm", {kRows, kWidth}, 1, {b.dense_ref(in)}, stored).spread_rows = true;
+  b.matmul("product", 1, kRows, kWidth, kWidth, {norm, {0, kWidth, 1}}, {w, {0, 1, kWidth}}, {product, {0, kWidth, 1}});
+  const Ref residual = b.dense_ref(kept ? sum : norm);
+  b.program_op(TaskKind::kRow, "next", {kRows, kWidth}, 1, {b.dense_ref(product), residual}, {b.dense_ref(out)})
+      .spread_rows = true;
+  const planner::Draft draft = synchronized(b);
+  expect_equal(Oracle(draft).races(), 0, what + "races");
+  expect_equal(plan::num_tiles(record(draft, "norm")), kRows, what + "a row a tile");
+  const abi::OpRecord& reader = record(draft, "product");
+  expect_equal(reader.num_waits, 1, what + "waits of the product");
+  expect(reader.wait[0].extent <= reader.wait[0].div, what + "the product waits for several counters");
+  expect_equal(record(draft, "next").num_waits, 1, what + "the residual's wait follows from the product's");
+}
+
 }  // namespace
 
 int main() {
@@ -169,5 +195,6 @@ int main() {
   test_join();
   test_overwrite();
   test_concatenation();
+  for (const bool kept : {false, true}) test_residual(kept);
   return finish("synchronize");
 }

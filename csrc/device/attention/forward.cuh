@@ -36,7 +36,7 @@ struct AttentionForward {
     acquire_tensor_maps(loader, p.map, 3);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const QueryTile at(*task.record, task.first + i);
-      loader.wait_for(task, task.first + i, 1);
+      loader.wait_at_once(task, task.first + i);
       const KeyRange range = mask_range(task, X::kRange, at.batch, at.head, at.block);
       const int kv_head = at.head / (p.heads / p.kv_heads);
       const TilePages pages(loader.slot, parts, stream_pages(p, at));

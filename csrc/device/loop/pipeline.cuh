@@ -199,9 +199,13 @@ struct Loader {
   /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
   ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
     wait_for_tiles(worker, task, first, count, fresh);
-    trace_wait(task);
-    fence_proxy_async();
-    ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
+    end_wait(task);
+  }
+  /// The same for a tile, by all counters at once where each wait falls on one. Takes registers: not for all kernels.
+  ARK_DEVICE void wait_at_once(const Task& task, int tile) {
+    if (task.slot->single_waits < 0) return wait_for(task, tile, 1);
+    wait_for_counters(worker, task);
+    end_wait(task);
   }
   ARK_DEVICE int lane() const { return thread_index() & 31; }
 
@@ -226,6 +230,11 @@ struct Loader {
   }
 
  private:
+  ARK_DEVICE void end_wait(const Task& task) {
+    trace_wait(task);
+    fence_proxy_async_global();
+    ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
+  }
   /// Relaxed: the other loader only learns which phases of `empty` this one has seen.
   ARK_DEVICE void publish() {
     if ((thread_index() & 31) == 0) *static_cast<volatile u32*>(&worker.shared.progress[me]) = page;

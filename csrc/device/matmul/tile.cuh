@@ -116,7 +116,12 @@ struct MatmulTile {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
-      if (dependent) loader.wait_for(task, task.first + i, 1);
+      if (dependent) {
+        if constexpr ((kForms & kSmallTiles) != 0)
+          loader.wait_at_once(task, task.first + i);
+        else
+          loader.wait_for(task, task.first + i, 1);
+      }
       const Elected one = elect_lane();
       if (one.chosen) {
         bool once = false;
@@ -181,6 +186,8 @@ struct MatmulTile {
           load_page<kN, kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k,
                                         at.column + i * 128, at.batch);
         }
+        if constexpr (kOnce && kN == abi::kSmallTile)
+          if (k < kRingK && k + kRingK < size_k) prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
       }
       walk.advance<kStepPages>(own);
       walk.publish();
@@ -206,6 +213,18 @@ struct MatmulTile {
     } else {
       copy(shared, k, row, batch);
     }
+  }
+
+  /// k of a small tile for which the ring has room. Weights come ahead of the waits, those behind them when the products
+  /// have begun: from the L2 by then.
+  static constexpr int kRingK = kPages / 2 * abi::kSmallTileK;
+  /// What load_page brings of a small tile.
+  template <bool kTrans>
+  static ARK_DEVICE void prefetch_page(const void* map, int k, int row, int batch) {
+    if constexpr (kTrans)
+      tensor_prefetch(map, row, k, batch, kEvictFirst);
+    else
+      tensor_prefetch(map, 0, row, k >> 6, batch, kEvictFirst);
   }
 
   template <int kVariant>

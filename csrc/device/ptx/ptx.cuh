@@ -157,6 +157,8 @@ ARK_DEVICE void prefetch_l2(const void* global) { asm volatile("prefetch.global.
 
 /// Generic accesses before it (here or observed by an acquire) happen before async ones (bulk copies, wgmma) after it.
 ARK_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+/// The same for global memory only: without the MEMBAR.ALL.GPU of the one above (0.4 us on a hop from op to op).
+ARK_DEVICE void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 /// The same for shared memory only.
 ARK_DEVICE void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

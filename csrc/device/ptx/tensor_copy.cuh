@@ -14,6 +14,8 @@ ARK_DEVICE void fence_tensormap_release() { asm volatile("fence.proxy.tensormap:
 ARK_DEVICE void fence_tensormap_acquire(const void* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
+/// The first copy through the map need not fetch it.
+ARK_DEVICE void prefetch_tensormap(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
 /// Box of a tensor at coordinates (innermost first) -> shared memory, 128-byte aligned; what lies outside the tensor
 /// arrives as zeros. `policy`: how long the L2 keeps it.
@@ -44,6 +46,18 @@ ARK_DEVICE void tensor_load(u32 shared, const void* map, u32 barrier, int c0, in
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
+}
+
+/// Box of a tensor -> L2.
+ARK_DEVICE void tensor_prefetch(const void* map, int c0, int c1, int c2, u64 policy) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3}], %4;" ::"l"(map),
+               "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+               : "memory");
+}
+ARK_DEVICE void tensor_prefetch(const void* map, int c0, int c1, int c2, int c3, u64 policy) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3, %4}], %5;" ::"l"(map),
+               "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+               : "memory");
 }
 
 }  // namespace ark::device

@@ -69,6 +69,29 @@ void Synchronizer::collect_needs() {
     }
     for (const Need& need : needs_[i]) readers_[need.dep.before].push_back(need);
   }
+  note_deciding_readers();
+}
+
+/// A reader that comes behind another one whose tiles read as much or more (a residual behind the product that the norm
+/// is for) has waited through that one, mostly: counters as fine as its own would only be more to poll.
+void Synchronizer::note_deciding_readers() {
+  std::vector<OpSet> earlier(ops_.size(), OpSet(num_ops()));
+  for (int i = 0; i < num_ops(); ++i) {
+    for (const Need& need : needs_[i]) {
+      earlier[i].add(earlier[need.dep.before]);
+      earlier[i].add(need.dep.before);
+    }
+  }
+  deciding_.resize(ops_.size());
+  for (int i = 0; i < num_ops(); ++i) {
+    for (const Need& need : readers_[i]) {
+      const bool comes_later = std::any_of(readers_[i].begin(), readers_[i].end(), [&](const Need& other) {
+        return !other.anywhere && !need.anywhere && other.share() >= need.share() &&
+               earlier[need.dep.op].has(other.dep.op);
+      });
+      if (!comes_later) deciding_[i].push_back(need);
+    }
+  }
 }
 
 /// Tiles of `op` on the axis that its fine group would cut. Few-row matmuls are cut by units, so that segments that
@@ -89,7 +112,7 @@ void Synchronizer::choose_fine_group(int op) {
   if (has_uneven(draft_.graph) && is_exchange(draft_.graph, ops_[op])) return;
   if (record(op).kind == TaskKind::kMatmulRows && record(op).params.rows.m > 1) return;
   std::map<int, std::pair<int, int64_t>> votes;  // operand -> (readers, smallest extent in positions of the axis)
-  for (const Need& need : readers_[op]) {
+  for (const Need& need : deciding_[op]) {
     if (need.anywhere || need.reads_most() || !small(need.dep.op)) continue;
     if (record(op).kind != TaskKind::kMatmulRows && need.own.base != need.own.first) continue;  // walks backwards
     int64_t extent = need.reads.extent;
@@ -111,7 +134,7 @@ void Synchronizer::choose_fine_group(int op) {
   if (record(op).kind == TaskKind::kMatmulRows) {
     for (const auto& [operand, vote] : votes) extent = std::min(extent, vote.second);
   }
-  for (const Need& need : readers_[op]) {
+  for (const Need& need : deciding_[op]) {
     if (need.dep.before_operand != best || need.anywhere) continue;
     double best_score = 1e30;
     for (const CounterGroup& group : memo_.groups(record(op), axis_of(op, need.own), extent)) {
@@ -126,7 +149,7 @@ void Synchronizer::choose_fine_group(int op) {
 double Synchronizer::score_of(int op, const CounterGroup& group) {
   constexpr double kPollCost = 0.02;  // of reading too much once; 32 lanes poll together
   double score = 0;
-  for (const Need& need : readers_[op]) {
+  for (const Need& need : deciding_[op]) {
     if (need.anywhere || !small(need.dep.op) || need.reads_most()) continue;
     const std::optional<Scale> scale = memo_.scale(group, record(op), need.own);
     const std::optional<abi::Wait> wait =

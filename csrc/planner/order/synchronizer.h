@@ -18,7 +18,10 @@ struct Need {
   abi::WaitRole role = abi::WaitRole::kAll;
   bool anywhere = false;  // no footprints: the whole of `before`
 
-  bool reads_most() const { return reads.extent >= (own.last - own.first + 1) - (own.last - own.first + 1) / 8; }
+  int64_t touched() const { return own.last - own.first + 1; }  // elements, by `before`
+  /// Of what `before` touches, what a tile reads.
+  double share() const { return static_cast<double>(reads.extent) / static_cast<double>(touched()); }
+  bool reads_most() const { return reads.extent >= touched() - touched() / 8; }
 };
 
 struct Groups {
@@ -58,6 +61,7 @@ class Synchronizer {
   bool small(int op) const { return num_tiles(record(op)) <= kMaxTilesForFine; }
 
   void collect_needs();
+  void note_deciding_readers();
   Need need_of(const Dependence& dep) const;
   void choose_fine_group(int op);
   Axis axis_of(int op, const Footprint& own) const;
@@ -77,6 +81,7 @@ class Synchronizer {
   std::vector<FusedOp>& ops_;
   const Options& options_;
   std::vector<std::vector<Need>> needs_, readers_;  // by waiting op; by op that is waited for
+  std::vector<std::vector<Need>> deciding_;         // of the readers, those that the counters are chosen for
   std::vector<Groups> groups_;
   CounterMemo memo_;
   std::vector<std::vector<Candidate>> kept_;
