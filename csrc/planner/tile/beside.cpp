@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "planner/cost.h"
+#include "planner/depend.h"
 
 namespace ark::planner {
 namespace {
@@ -30,9 +31,8 @@ std::vector<std::vector<size_t>> sources_of(const FusedGraph& graph) {
   return sources;
 }
 
-}  // namespace
-
-std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) {
+/// What stands beside each op, of those that have its number in `groups`.
+std::vector<double> beside_of(const FusedGraph& graph, const Options& options, const std::vector<int>& groups) {
   const size_t count = graph.ops.size();
   const std::vector<std::vector<size_t>> sources = sources_of(graph);
   std::vector<std::pair<int, int>> distance(count, {0, 0});  // from the beginning, from the end
@@ -42,12 +42,29 @@ std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) 
     for (const size_t before : sources[i])
       distance[before].second = std::max(distance[before].second, distance[i].second + 1);
   std::vector<double> seconds, beside;
-  std::map<std::pair<int, int>, double> all;
+  std::map<std::pair<std::pair<int, int>, int>, double> all;
   for (size_t i = 0; i < count; ++i) {
     seconds.push_back(floor_seconds(graph.ops[i].op, options.machine));
-    all[distance[i]] += seconds[i];
+    all[{distance[i], groups[i]}] += seconds[i];
   }
-  for (size_t i = 0; i < count; ++i) beside.push_back(seconds[i] > 0 ? all[distance[i]] / seconds[i] : 1.0);
+  for (size_t i = 0; i < count; ++i)
+    beside.push_back(seconds[i] > 0 ? all[{distance[i], groups[i]}] / seconds[i] : 1.0);
+  return beside;
+}
+
+}  // namespace
+
+std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) {
+  return beside_of(graph, options, std::vector<int>(graph.ops.size(), 0));
+}
+
+std::vector<double> alike_beside(const FusedGraph& graph, const Options& options) {
+  std::vector<int> kinds;
+  for (const FusedOp& op : graph.ops) kinds.push_back(static_cast<int>(op.op.record.kind));
+  std::vector<double> beside = beside_of(graph, options, kinds);
+  const std::vector<bool> awaited = awaited_ops(graph);
+  for (size_t i = 0; i < beside.size(); ++i)
+    if (awaited[i]) beside[i] = 1;
   return beside;
 }
 
