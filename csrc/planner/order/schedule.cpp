@@ -217,12 +217,11 @@ void Scheduler::put(int worker, int64_t first, int64_t count, double start, doub
 }
 
 /// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item. What
-/// is elementwise, waits for nobody, is awaited by nobody and sends nothing is one item a worker.
-int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers, bool sends) {
+/// is elementwise and alone, in a graph where nobody waits for anything, is one item a worker.
+int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers, bool alone) {
   constexpr int kItemsPerWorker = 3;
   const int64_t tiles = num_tiles(record);
-  if (record.kind == abi::TaskKind::kPointwise && record.num_waits == 0 && record.num_arrivals == 0 && !sends)
-    return std::max<int64_t>(1, (tiles + workers - 1) / workers);
+  if (record.kind == abi::TaskKind::kPointwise && alone) return std::max<int64_t>(1, (tiles + workers - 1) / workers);
   switch (plan::kind_of(record).items) {
     case plan::Items::kOne:
       return 1;
@@ -262,7 +261,7 @@ void Scheduler::place_tiles() {
   const double seconds = tile_seconds(draft_.graph, draft_.graph.ops[op_], machine_);
   const double bytes = sent_bytes(draft_.graph, draft_.graph.ops[op_]) / static_cast<double>(tiles);
   const std::vector<double> weights = tile_weights(op());
-  const int64_t chunk = tiles_per_item(record(), machine_.num_workers, bytes > 0);
+  const int64_t chunk = tiles_per_item(record(), machine_.num_workers, draft_.num_counters == 0 && bytes == 0);
   for (int64_t i = 0; i < tiles; i += chunk) {
     const int64_t first = order[i], count = std::min(chunk, tiles - i);
     const int worker = queue_.worker();
