@@ -121,9 +121,8 @@ class Printer : public ProgramAnalysis {
   void print_column_loads() {
     uint32_t loads = 0, vectors = 0;
     for (int i = 0; i < count_; ++i) {
-      if (!info_[i].plain_load) continue;
-      loads |= 1u << (instr(i).operand & 31);
-      if (!info_[i].scalar) vectors |= 1u << (instr(i).operand & 31);
+      const uint32_t bit = info_[i].plain_load ? 1u << (instr(i).operand & 31) : 0;
+      loads |= bit, vectors |= info_[i].scalar ? 0 : bit;
     }
     line(cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
              ", kFolds = ", program_.reduce_dims == 1 && loads == vectors && !names_places() ? "true" : "false",

@@ -13,7 +13,7 @@ using abi::TaskKind;
 /// Bytes of a tile of columns that nobody waits for: the workers' time counts, and a tile costs 4.5 us by itself, as
 /// much as 140 KB.
 constexpr double kPatientBytes = 384 * 1024;
-constexpr int64_t kStep = 8;        // a rest begins at a whole vector of a row
+constexpr int64_t kRestStep = 8;    // a rest begins at a whole vector of a row
 constexpr double kRestCost = 1.15;  // what an op more has to save
 constexpr double kOddPart = 1.2;    // of columns: a part of 128 rows lines up with a matmul's row block
 
@@ -53,8 +53,8 @@ RowCut reduction_cut(const FusedOp& op, const Program& program, const CutRoom& r
   for (int64_t parts = 1; parts <= std::min<int64_t>(size, 4 * room.workers); ++parts) {
     RowCut cut{parts, size / parts, size / parts};
     if (size % parts != 0) {
-      if (!rests || cut.length < kStep) continue;
-      cut.step = cut.length -= cut.length % kStep;
+      if (!rests || cut.length < kRestStep) continue;
+      cut.step = cut.length -= cut.length % kRestStep;
       cut.rest = size - parts * cut.length;
       if (cut.rest > cut.length) continue;
     }
