@@ -49,7 +49,7 @@ def test_primes():
 
 
 def test_beside():
-    """Many sums side by side: whole columns by a worker, no parts."""
+    """Many sums side by side."""
     tables = [values((3840, 769), torch.bfloat16) for _ in range(32)]
     check(lambda *xs: [x.sum(0, dtype=torch.float32) for x in xs], *tables)
 
