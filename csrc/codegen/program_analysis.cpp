@@ -259,6 +259,14 @@ bool ProgramAnalysis::plain_store(int i) const {
   return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0;
 }
 
+bool ProgramAnalysis::names_places() const {
+  return std::any_of(program_.instrs.begin(), program_.instrs.end(), [](const Instr& in) {
+    const auto reduce = static_cast<ReduceOp>(in.aux);
+    return in.op == Opcode::kIndex ||
+           (in.op == Opcode::kReduce && (reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin));
+  });
+}
+
 bool ProgramAnalysis::only_copies() const {
   return !flagged_ && count_ == 2 && info_[0].plain_load && !info_[0].scalar && instr(1).op == Opcode::kYield &&
          instr(1).a == 0;

@@ -85,6 +85,8 @@ class ProgramAnalysis {
   /// Whether an epilogue reads accumulators of other columns.
   bool reads_pairs() const;
   bool plain_store(int i) const;
+  /// Whether the results depend on where elements lie.
+  bool names_places() const;
   /// Whether a prologue yields what it loads.
   bool only_copies() const;
   /// Operands that loads or stores (`op`) reach by coordinates alone, as a mask.

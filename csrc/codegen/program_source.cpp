@@ -119,11 +119,14 @@ class Printer : public ProgramAnalysis {
 
   /// What a column program loads by vectors.
   void print_column_loads() {
-    uint32_t loads = 0;
-    for (int i = 0; i < count_; ++i)
-      if (info_[i].plain_load && !info_[i].scalar) loads |= 1u << (instr(i).operand & 31);
+    uint32_t loads = 0, vectors = 0;
+    for (int i = 0; i < count_; ++i) {
+      const uint32_t bit = info_[i].plain_load ? 1u << (instr(i).operand & 31) : 0;
+      loads |= bit, vectors |= info_[i].scalar ? 0 : bit;
+    }
     line(cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
-             "; static constexpr u32 kVectorLoads = ", loads, "u;"));
+             ", kFolds = ", program_.reduce_dims == 1 && loads == vectors && !names_places() ? "true" : "false",
+             "; static constexpr u32 kLoads = ", loads, "u, kVectorLoads = ", vectors, "u;"));
   }
 
   bool may_be_flagged(const Instr& in) const {

@@ -33,9 +33,17 @@ void every_element_once(int rows, int columns, int length, int stride, int offse
   EXPECT(std::all_of(met.begin(), met.end(), [](int times) { return times == 1; }));
 }
 
+/// A thread's vectors of a run begin at the same column each.
+void same_columns_again(int row, int length) {
+  const int threads = abi::folding_threads(row, length, kThreads);
+  EXPECT(threads > 0 && threads <= kThreads && threads * length % row == 0 && threads * 2 > kThreads - row);
+}
+
 }  // namespace
 
 int main() {
+  for (const int length : {2, 4, 8, 16})
+    for (int row = 1; row < 4 * length; ++row) same_columns_again(row, length);
   for (const int length : {2, 4, 8})
     for (int stride = 600; stride < 600 + length; ++stride)
       for (int offset = 0; offset < length; ++offset)

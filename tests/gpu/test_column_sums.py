@@ -32,6 +32,28 @@ def test_odd_rows(shape, dtype):
     check(lambda x: (x.sum(0, dtype=into), x.amax(0)), values(shape, dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.uint8], ids=str)
+@pytest.mark.parametrize("columns", [1, 2, 3, 5, 7, 8, 12, 16, 31])
+@pytest.mark.parametrize("rows", [5, 4099, 100003])
+def test_few_columns(rows, columns, dtype):
+    """Rows that lie one behind another are runs of whole vectors; a prime number of them has parts and a rest."""
+    into = torch.float64 if dtype == torch.uint8 else torch.float32
+    x = values((rows, columns), dtype)
+    check(lambda x: (x.sum(0, dtype=into), x.amax(0)), x)
+    check(lambda x: (x[1:].sum(0, dtype=into), x[:, : columns // 2 + 1].amax(0)), x)
+
+
+def test_primes():
+    check(lambda x: x.sum(dtype=torch.float32), values((1000003,), torch.bfloat16))
+    check(lambda x, y: (x.float() * y).sum(0), values((4099, 769), torch.bfloat16), values((4099, 769), torch.bfloat16))
+
+
+def test_beside():
+    """Many sums side by side."""
+    tables = [values((3840, 769), torch.bfloat16) for _ in range(32)]
+    check(lambda *xs: [x.sum(0, dtype=torch.float32) for x in xs], *tables)
+
+
 @pytest.mark.parametrize("begin", [0, 1, 3, 8])
 def test_slices(begin):
     """Padded rows, bases between aligned addresses, two operands that are aligned differently."""

@@ -118,6 +118,28 @@ void test_last_wave() {
   expect(s.timeline.end < 2.7 * wide, cat("last wave: ends after ", s.timeline.end / wide, " waves"));
 }
 
+/// A copy in a graph where nobody waits: a worker has the cost of an item once; beside a chain, items stay short.
+void test_free_copies() {
+  for (const bool alone : {true, false}) {
+    Builder b;
+    auto x = b.input("x", {132 * 6, 32768}, false), y = b.storage("y", {132 * 6, 32768});
+    b.output(y);
+    b.program_op(TaskKind::kPointwise, "copy", {132 * 6, 32768}, 0, {b.dense_ref(x)}, {b.dense_ref(y)});
+    auto link = b.input("in", {4096, 64}, false);
+    for (int i = 0; i < (alone ? 0 : 2); ++i) {
+      auto next = b.storage(cat("link", i), {4096, 64});
+      b.program_op(TaskKind::kRow, cat("link", i), {4096, 64}, 1, {b.dense_ref(link)}, {b.dense_ref(next)});
+      link = next;
+    }
+    if (!alone) b.output(link);
+    const Scheduled s = scheduled(b);
+    check_lists(s.draft, "copy: ");
+    int items = 0;
+    for (const abi::WorkItem& item : s.draft.lists[0]) items += s.draft.graph.ops[item.op].op.name == "copy";
+    expect(alone ? items == 1 : items > 1, cat("copy: ", items, " items of a worker"));
+  }
+}
+
 void test_empty() {
   Builder b;
   auto x = b.input("x", {0, 64}, false), y = b.storage("y", {0, 64});
@@ -134,6 +156,7 @@ int main() {
   test_decoder();
   test_fill();
   test_last_wave();
+  test_free_copies();
   test_empty();
   return finish("schedule");
 }

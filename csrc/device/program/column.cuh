@@ -4,6 +4,7 @@
 // splits, the stores get coordinate x[0] = split (the other reduced coordinates 0), so that stride[0] of a stored operand
 // is the distance of partial results.
 #pragma once
+#include "device/program/column_folded.cuh"
 #include "device/program/column_slots.cuh"
 #include "device/program/support.cuh"
 
@@ -33,6 +34,9 @@ struct Column {
   struct Range {
     i64 begin, end;
   };
+  /// Where loads ask how to be done: fewer copies of more code.
+  template <class P>
+  static constexpr int kFewInFlight = P::kUnroll < 4 ? P::kUnroll : 4;
 
   /// Whole vectors, then the columns that are left of a row whose length is no multiple of V; or slots of each row.
   template <class P, int V>
@@ -46,6 +50,11 @@ struct Column {
     if constexpr (V > 1) {
       const i64 row = r.size[P::kDims - 1];
       const bool divides = p.tile % V == 0 && (row % V == 0 || row == p.num_rows);
+      if constexpr (P::kFolds && kColumnsWalk<P>) {
+        if (row < 4 * V && columns.begin % row == 0 && columns.end % row == 0 &&
+            folds<P, V>(consumer, task, split, columns))
+          return fold_rows<P, V>(consumer, task, split, columns);
+      }
       if constexpr (P::kPlain && P::kVectorLoads != 0) {
         if (row >= 4 * V && !(divides && all_vectors<V>(task, p.first_operand, P::kNumOperands))) {
           const ColumnHead<P, V> head(ProgramContext(task, p.first_operand, consumer.worker));
@@ -84,15 +93,43 @@ struct Column {
         // single elements: more of them; loads that ask how to be done: fewer copies of more code
         constexpr int kWanted = V == 1 ? P::kUnroll * P::kVector : P::kUnroll, kMost = V == 1 ? 8 : 4;
         constexpr int kAsking = kWanted < kMost ? kWanted : kMost;
-        if (vectors)
-          sum_rows<P, V, P::kUnroll>(known, r, split, x, group, groups, acc);
-        else
+        if (!vectors || !sum_aligned<P, V>(known, 0, V, r, split, x, group, groups, acc))
           sum_rows<P, V, kAsking>(c, r, split, x, group, groups, acc);
         ARK_EACH sums[group * lanes * V + lane * V + i] = acc[i];
       }
       const i64 count = min(columns - start, static_cast<i64>(lanes) * V);
       merge_groups<P>(consumer, c, split, {range.begin + start, range.begin + start + count}, sums, lanes * V, groups);
     }
+  }
+
+  /// The run of what is reduced for a whole row of few columns.
+  template <class P, int V>
+  static ARK_DEVICE ColumnFold<P, V> fold_of(const ProgramContext& c, i64 split, i64 begin) {
+    const abi::OpRecord& r = *c.task.record;
+    const abi::ProgramParams& p = r.params.program;
+    i32 x[P::kDims] = {};
+    unflatten<P::kReduceDims, P::kDims>(r, begin, x);
+    return ColumnFold<P, V>(c, x, split * p.split, min(p.row_size, (split + 1) * p.split));
+  }
+  template <class P, int V>
+  static ARK_DEVICE bool folds(Consumer& consumer, const Task& task, i64 split, const Range& range) {
+    const ProgramContext c(task, task.record->params.program.first_operand, consumer.worker);
+    bool all = true;
+#pragma unroll 1
+    for (i64 begin = range.begin; all && begin < range.end; begin += task.record->size[P::kDims - 1])
+      all = fold_of<P, V>(c, split, begin).exists;
+    return all;
+  }
+  template <class P, int V>
+  static ARK_DEVICE void fold_rows(Consumer& consumer, const Task& task, i64 split, const Range& range) {
+    using A = decltype(P::accumulator(Pass<0>{}));
+    const abi::OpRecord& r = *task.record;
+    const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
+#pragma unroll 1
+    for (i64 begin = range.begin; begin < range.end; begin += r.size[P::kDims - 1])
+      fold_of<P, V>(c, split, begin)
+          .run(consumer, r, reinterpret_cast<A*>(consumer.scratch()),
+               [&](int column, const A& total) { finish<P>(c, r, split, begin + column, total); });
   }
 
   /// Columns of several rows, row by row.
@@ -113,7 +150,7 @@ struct Column {
   static ARK_DEVICE void run_slots(Consumer& consumer, const Task& task, i64 split, const Range& range,
                                    const ColumnHead<P, V>& head) {
     using A = decltype(P::accumulator(Pass<0>{}));
-    constexpr int kAsking = P::kUnroll < 4 ? P::kUnroll : 4;
+    constexpr int kAsking = kFewInFlight<P>;
     const abi::OpRecord& r = *task.record;
     const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
     const int columns = static_cast<int>(range.end - range.begin);
@@ -130,10 +167,8 @@ struct Column {
       if (group < s.groups && low < high) {
         A acc[V];
         x[P::kDims - 1] += at;
-        if (head.all_together())
-          sum_rows<P, V, P::kUnroll>(ColumnSlotContext<true>(c, head.together, low, high), r, split, x, group, s.groups,
-                                     acc);
-        else
+        const ColumnSlotContext<true> known(c, head.together, low, high);
+        if (!head.all_together() || !sum_aligned<P, V>(known, low, high, r, split, x, group, s.groups, acc))
           sum_rows<P, V, kAsking>(ColumnSlotContext<false>(c, head.together, low, high), r, split, x, group, s.groups,
                                   acc);
         ARK_EACH if (i >= low && i < high) sums[group * s.columns + at + i] = acc[i];
@@ -154,14 +189,21 @@ struct Column {
       A total = sums[k];
 #pragma unroll 4
       for (int g = 1; g < groups; ++g) total.merge(sums[g * width + k]);
-      typename P::Uniform u{};
-      P::finish(total, u);
-      i32 x[P::kDims] = {};
-      unflatten<P::kReduceDims, P::kDims>(*c.task.record, columns.begin + k, x);
-      x[0] = split;
-      if constexpr (P::kUniformStores) P::uniform_stores(c, x, u);
+      finish<P>(c, *c.task.record, split, columns.begin + k, total);
     }
     consumer.sync();  // before the sums are overwritten
+  }
+
+  /// Stores the results of a kept element.
+  template <class P, class A>
+  static ARK_DEVICE void finish(const ProgramContext& c, const abi::OpRecord& r, i64 split, i64 column,
+                                const A& total) {
+    typename P::Uniform u{};
+    P::finish(total, u);
+    i32 x[P::kDims] = {};
+    unflatten<P::kReduceDims, P::kDims>(r, column, x);
+    x[0] = split;
+    if constexpr (P::kUniformStores) P::uniform_stores(c, x, u);
   }
 
   /// The reduced elements `group`, group + groups, ... of the split, for the V columns at the kept coordinates of x;
@@ -169,26 +211,24 @@ struct Column {
   template <class P, int V, int kDepth, class Context, class A>
   static ARK_DEVICE void sum_rows(const Context& c, const abi::OpRecord& r, i64 split, i32 (&x)[P::kDims], int group,
                                   int groups, A (&acc)[V]) {
-    constexpr int kReduce = P::kReduceDims;
+    using Rows = ColumnRows<P, V, kDepth>;
+    using Place = typename Rows::Place;
     const abi::ProgramParams& p = r.params.program;
     const i64 first = split * p.split, last = min(p.row_size, first + p.split);
-    ARK_EACH acc[i].start();
-    const typename P::Uniform u{};
-#pragma unroll 1
-    for (i64 e = first + group; e < last; e += kDepth * groups) {
-      typename P::template Inputs<V> in[kDepth];
-      unrolled<kDepth>([&](auto k) __attribute__((always_inline)) {
-        if (e + k.value * groups < last) {
-          unflatten<0, kReduce>(r, e + k.value * groups, x);
-          P::template load<V>(c, x, in[k.value]);
-        }
-      });
-      unrolled<kDepth>([&](auto k) __attribute__((always_inline)) {
-        if (e + k.value * groups < last) {
-          unflatten<0, kReduce>(r, e + k.value * groups, x);
-          P::template element<V>(Pass<0>{}, c, x, e + k.value * groups, in[k.value], u, acc, NoSink{});
-        }
-      });
+    const Rows rows{r, static_cast<Place>(last), groups};
+    rows.run(c, static_cast<Place>(first) + group, x, acc);
+  }
+  /// The same where all vectors are aligned, `low` to `high` the columns of one that count; false: distances are too long.
+  template <class P, int V, class Context, class A>
+  static ARK_DEVICE bool sum_aligned(const Context& c, int low, int high, const abi::OpRecord& r, i64 split,
+                                     i32 (&x)[P::kDims], int group, int groups, A (&acc)[V]) {
+    if constexpr (V > 1 && kColumnsWalk<P>) {
+      const ColumnWalk<P> walk(c, x, low, high);
+      if (walk.fits) sum_rows<P, V, P::kUnroll>(walk, r, split, x, group, groups, acc);
+      return walk.fits;
+    } else {
+      sum_rows<P, V, P::kUnroll>(c, r, split, x, group, groups, acc);
+      return true;
     }
   }
 };

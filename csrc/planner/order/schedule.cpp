@@ -216,10 +216,12 @@ void Scheduler::put(int worker, int64_t first, int64_t count, double start, doub
   workers_[worker].free = finish;
 }
 
-/// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item.
-int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers) {
+/// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item. What
+/// is elementwise and alone, in a graph where nobody waits for anything, is one item a worker.
+int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers, bool alone) {
   constexpr int kItemsPerWorker = 3;
   const int64_t tiles = num_tiles(record);
+  if (record.kind == abi::TaskKind::kPointwise && alone) return std::max<int64_t>(1, (tiles + workers - 1) / workers);
   switch (plan::kind_of(record).items) {
     case plan::Items::kOne:
       return 1;
@@ -255,10 +257,11 @@ void Scheduler::place_tiles() {
   find_workers();
   const std::vector<int64_t> order = visiting_order(
       op(), shares_[op_].m_order, sends_by_batch(draft_.graph, draft_.graph.ops[static_cast<size_t>(op_)]));
-  const int64_t chunk = tiles_per_item(record(), machine_.num_workers), tiles = num_tiles(record());
+  const int64_t tiles = num_tiles(record());
   const double seconds = tile_seconds(draft_.graph, draft_.graph.ops[op_], machine_);
   const double bytes = sent_bytes(draft_.graph, draft_.graph.ops[op_]) / static_cast<double>(tiles);
   const std::vector<double> weights = tile_weights(op());
+  const int64_t chunk = tiles_per_item(record(), machine_.num_workers, draft_.num_counters == 0 && bytes == 0);
   for (int64_t i = 0; i < tiles; i += chunk) {
     const int64_t first = order[i], count = std::min(chunk, tiles - i);
     const int worker = queue_.worker();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "planner/cost.h"
+#include "planner/depend.h"
 
 namespace ark::planner {
 namespace {
@@ -46,19 +47,36 @@ Distances distances_of(const FusedGraph& graph) {
   return of;
 }
 
-}  // namespace
-
-std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) {
+/// What stands beside each op, of those that have its number in `groups`.
+std::vector<double> beside_of(const FusedGraph& graph, const Options& options, const std::vector<int>& groups) {
   const size_t count = graph.ops.size();
   const Distances distances = distances_of(graph);
   std::vector<double> seconds, beside;
-  std::map<std::pair<int, int>, double> all;
+  std::map<std::pair<std::pair<int, int>, int>, double> all;
   for (size_t i = 0; i < count; ++i) {
     seconds.push_back(floor_seconds(graph.ops[i].op, options.machine));
-    all[{distances.begin[i], distances.end[i]}] += seconds[i];
+    all[{{distances.begin[i], distances.end[i]}, groups[i]}] += seconds[i];
   }
-  for (size_t i = 0; i < count; ++i)
-    beside.push_back(seconds[i] > 0 ? all[{distances.begin[i], distances.end[i]}] / seconds[i] : 1.0);
+  for (size_t i = 0; i < count; ++i) {
+    const double same = all[{{distances.begin[i], distances.end[i]}, groups[i]}];
+    beside.push_back(seconds[i] > 0 ? same / seconds[i] : 1.0);
+  }
+  return beside;
+}
+
+}  // namespace
+
+std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) {
+  return beside_of(graph, options, std::vector<int>(graph.ops.size(), 0));
+}
+
+std::vector<double> alike_beside(const FusedGraph& graph, const Options& options) {
+  std::vector<int> kinds;
+  for (const FusedOp& op : graph.ops) kinds.push_back(static_cast<int>(op.op.record.kind));
+  std::vector<double> beside = beside_of(graph, options, kinds);
+  const std::vector<bool> read = read_ops(graph);
+  for (size_t i = 0; i < beside.size(); ++i)
+    if (read[i]) beside[i] = 1;
   return beside;
 }
 

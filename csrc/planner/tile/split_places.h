@@ -13,9 +13,11 @@
 
 namespace ark::planner {
 
-/// Part p of a dimension: indices [p * step, p * step + length). Parts overlap where length > step.
+/// Part p of a dimension: indices [p * step, p * step + length). Parts overlap where length > step. `rest` indices
+/// behind the last part are one more, shorter than they.
 struct RowCut {
-  int64_t parts = 1, step = 1, length = 1;
+  int64_t parts = 1, step = 1, length = 1, rest = 0;
+  int64_t results() const { return parts + (rest > 0 ? 1 : 0); }
   bool overlaps() const { return length > step; }
 };
 

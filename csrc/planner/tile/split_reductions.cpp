@@ -1,13 +1,15 @@
 #include "planner/tile/split_reductions.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "planner/depend.h"
 #include "planner/fuse/emit.h"
+#include "planner/tile/beside.h"
+#include "planner/tile/reduction_cut.h"
 #include "planner/tile/split_places.h"
 
 namespace ark::planner {
@@ -54,45 +56,6 @@ std::optional<Flow> flow_of(const Program& program) {
   return flow;
 }
 
-/// Bytes of a tile of columns that nobody waits for: the workers' time counts, and a tile costs 4.5 us by itself, as
-/// much as 140 KB.
-constexpr double kPatientBytes = 384 * 1024;
-
-/// Of the outermost reduced dimension; one part: the op stays as it is.
-RowCut cut_of(const FusedOp& op, bool awaited, const Options& options) {
-  const abi::ProgramParams& p = op.op.record.params.program;
-  const abi::OpRecord& record = op.op.record;
-  const bool column = record.kind == TaskKind::kColumn;
-  const int outermost = column ? 0 : p.num_dims - p.reduce_dims;
-  int64_t kept = 1, reduced = 1;
-  for (int d = 0; d < p.num_dims; ++d) {
-    const bool is_reduced = column ? d < p.reduce_dims : d >= p.num_dims - p.reduce_dims;
-    (is_reduced ? reduced : kept) *= record.size[d];
-  }
-  if (kept == 0 || reduced == 0) return {};
-  // Columns: tiles of up to 256 columns; a part of 128 rows lines up with a matmul's row block. Rows: a CTA per row.
-  const int64_t tiles = column ? (kept + 255) / 256 : kept;
-  int64_t least = column ? 64 : 8192;
-  if (column && !awaited) {
-    const double row_bytes = static_cast<double>(op.op.bytes) / static_cast<double>(tiles * reduced);
-    least = std::max<int64_t>(least, std::llround(kPatientBytes / row_bytes / 128) * 128);
-  }
-  const int64_t workers = options.machine.num_workers;
-  if (p.num_dims == abi::kMaxDims || tiles * 2 > workers || reduced < 4 * least) return {};
-  const int64_t size = record.size[outermost], inner = reduced / size;
-  int64_t best = 1;
-  double best_cost = 1e30;
-  for (int64_t parts = 1; parts <= std::min<int64_t>(size, 4 * workers); ++parts) {
-    const int64_t part = size / parts * inner;
-    if (size % parts != 0 || (parts > 1 && part < least)) continue;
-    const double rounds = std::ceil(static_cast<double>(tiles * parts) / static_cast<double>(workers));
-    double cost = rounds * (static_cast<double>(part) + 0.25 * static_cast<double>(least));
-    if (column && part % 128 != 0) cost *= 1.2;
-    if (cost < best_cost) best = parts, best_cost = cost;
-  }
-  return {best, size / best, size / best};
-}
-
 /// How an op is split: its program, perhaps with extremes behind, and what depends on what there.
 struct Split {
   RowCut cut;
@@ -113,12 +76,13 @@ std::optional<Split> split_of_places(const FusedOp& op, const Program& program, 
   return Split{cut, std::move(extremes->program), std::move(*flow)};
 }
 
-std::optional<Split> split_of(const FusedOp& op, bool awaited, const FusedGraph& graph, const Options& options) {
+std::optional<Split> split_of(const FusedOp& op, bool awaited, double beside, const FusedGraph& graph,
+                              const Options& options) {
   const TaskKind kind = op.op.record.kind;
   if (kind != TaskKind::kColumn && kind != TaskKind::kRow) return std::nullopt;
   const Program& program = graph.programs[op.op.record.params.program.program];
   if (yields_places(program)) return split_of_places(op, program, options);
-  const RowCut cut = cut_of(op, awaited, options);
+  const RowCut cut = reduction_cut(op, program, {awaited, beside, options.machine.num_workers});
   if (cut.parts == 1) return std::nullopt;
   std::optional<Flow> flow = flow_of(program);
   if (!flow) return std::nullopt;
@@ -139,11 +103,13 @@ class Splitter {
         column_(op.op.record.kind == TaskKind::kColumn) {}
 
   /// None, and the graph as it was, where a record has no room for one of the two.
-  std::optional<std::pair<FusedOp, FusedOp>> split() {
+  std::optional<std::vector<FusedOp>> split() {
     const size_t storages = graph_.storages.size(), programs = graph_.programs.size();
     make_storages();
-    std::pair<FusedOp, FusedOp> ops{first_op(), second_op()};
-    if (std::max(ops.first.op.operands.size(), ops.second.op.operands.size()) <= kMaxOperands) return ops;
+    std::vector<FusedOp> ops{first_op()};
+    if (cut_.rest > 0) ops.push_back(rest_of(ops[0]));
+    ops.push_back(second_op());
+    if (std::max(ops[0].op.operands.size(), ops.back().op.operands.size()) <= kMaxOperands) return ops;
     graph_.storages.resize(storages);
     graph_.programs.resize(programs);
     return std::nullopt;
@@ -164,8 +130,8 @@ class Splitter {
     for (int reduce : flow_.reduces) {
       Storage storage;
       storage.dtype = compute_type(program_.instrs[reduce].dtype);
-      storage.num_elements = kept_total_ * cut_.parts;
-      storage.sizes = {column_ ? cut_.parts : kept_total_, column_ ? kept_total_ : cut_.parts};
+      storage.num_elements = kept_total_ * cut_.results();
+      storage.sizes = {column_ ? cut_.results() : kept_total_, column_ ? kept_total_ : cut_.results()};
       storage.strides = {storage.sizes[1], 1};
       storage.name = whole_.op.name + ".parts";
       parts_storage_.push_back(static_cast<StorageId>(graph_.storages.size()));
@@ -189,7 +155,7 @@ class Splitter {
     x.vector = static_cast<signed char>(vector_of(storage.dtype, inner));
     x.index_operand = -1;
     x.stride[part_dim] = column_ ? kept_total_ : 1;
-    int64_t stride = column_ ? 1 : cut_.parts;
+    int64_t stride = column_ ? 1 : cut_.results();
     for (int d = kept_dims() - 1; d >= 0; --d) {
       x.stride[first_kept + d] = stride;
       stride *= whole_.op.record.size[kept_dim(d)];
@@ -339,6 +305,23 @@ class Splitter {
     return op;
   }
 
+  /// The part behind the last one, by the same program.
+  FusedOp rest_of(const FusedOp& parts) const {
+    FusedOp op = parts;
+    const int part_dim = column_ ? params_.reduce_dims : kept_dims();
+    op.op.name = whole_.op.name + ".rest";
+    op.op.record.size[part_dim] = 1;
+    op.op.record.size[column_ ? 0 : part_dim + 1] = cut_.rest;
+    const int64_t all = cut_.parts * cut_.length + cut_.rest;
+    op.op.bytes = whole_.op.bytes * cut_.rest / all;
+    op.op.flops = whole_.op.flops * cut_.rest / all;
+    for (abi::Operand& x : op.op.operands) {
+      x.offset += cut_.parts * x.stride[part_dim];
+      while (x.vector > 1 && x.offset % x.vector != 0) x.vector /= 2;
+    }
+    return op;
+  }
+
   size_t number_of(int reduce) const {
     return static_cast<size_t>(std::find(flow_.reduces.begin(), flow_.reduces.end(), reduce) - flow_.reduces.begin());
   }
@@ -361,7 +344,7 @@ class Splitter {
     Instr load{.op = Opcode::kLoad, .dtype = storage.dtype};
     load.operand = static_cast<int16_t>(op.op.operands.size());
     op.op.operands.push_back(
-        parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? last_kept() : cut_.parts));
+        parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? last_kept() : cut_.results()));
     op.access.push_back(Access::kRead);
     op.op.bytes += storage.num_elements * size_bytes(storage.dtype);
     program.instrs.push_back(load);
@@ -393,7 +376,7 @@ class Splitter {
     }
     copy_slice(roots, stop, op, program, &Splitter::second_strides, &Splitter::second_index);
     for (int d = 0; d < kept_dims(); ++d) op.op.record.size[column_ ? d + 1 : d] = whole_.op.record.size[kept_dim(d)];
-    op.op.record.size[column_ ? 0 : kept_dims()] = cut_.parts;
+    op.op.record.size[column_ ? 0 : kept_dims()] = cut_.results();
     finish(op, std::move(program), kept_dims() + 1, 1);
     return op;
   }
@@ -418,14 +401,14 @@ void split_reductions(Draft& draft, const Options& options) {
   std::vector<FusedOp> ops;
   std::vector<int> place(graph.ops.size());
   const std::vector<bool> awaited = awaited_ops(graph);
+  const std::vector<double> beside = alike_beside(graph, options);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     FusedOp& op = graph.ops[i];
     for (int& before : op.after) before = place[before];
-    if (std::optional<Split> split = split_of(op, awaited[i], graph, options)) {
-      if (auto two = Splitter(graph, op, std::move(*split)).split()) {
-        two->second.after = two->first.after;
-        ops.push_back(std::move(two->first));
-        ops.push_back(std::move(two->second));
+    if (std::optional<Split> split = split_of(op, awaited[i], beside[i], graph, options)) {
+      if (auto made = Splitter(graph, op, std::move(*split)).split()) {
+        made->back().after = made->front().after;
+        std::move(made->begin(), made->end(), std::back_inserter(ops));
         place[i] = static_cast<int>(ops.size()) - 1;
         continue;
       }

@@ -80,6 +80,7 @@ constexpr int64_t kRowElements = 32768;  // of a tile of rows
 // us of a tile's own cost.
 constexpr int64_t kShortRow = 640, kMostShortRows = 256, kShortRowElements = 65536, kTileCostElements = 8192;
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
+constexpr int64_t kFewColumns = 32;        // fewer are no row of vectors
 constexpr int64_t kLongestVector = 8;
 // Columns of a tile that reads few lines twice; beyond so many tiles a worker, what the last one leaves idle is little.
 constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
@@ -219,26 +220,36 @@ void tile_row(FusedOp& op, const Options& options, double beside) {
   set_flat_grid(op, joint, params.tile);
 }
 
-void tile_column(FusedOp& op, const Options& options) {
+/// Columns that a tile should have. 32 of them still are whole 64- or 128-byte lines; more when there are enough columns,
+/// or other ops beside, and where a tile would be over before its own cost is earned.
+int64_t column_target(const FusedOp& op, const Room& room) {
+  const abi::ProgramParams& params = op.op.record.params.program;
+  const int64_t row = op.op.record.size[params.num_dims - 1], columns = params.num_rows;
+  // parts of rows of few columns, which are runs of elements (device/program/column_folded.cuh)
+  if (op.spread_rows && params.reduce_dims + 2 == params.num_dims && row < kFewColumns) return row;
+  int64_t target = 32;
+  const auto enough = [&](int64_t workers) {
+    return static_cast<double>(columns / (target * 2)) * room.beside >= static_cast<double>(workers);
+  };
+  auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
+  while (target < 256 && (enough(room.workers / 2) || elements() <= kColumnElements)) target *= 2;
+  while (enough(room.workers) && elements() <= 4 * kColumnElements) target *= 2;
+  // As many tiles for every worker, where narrower ones give each one more.
+  const int64_t rounds = turns_of(ceil_div(columns, target), room.beside, room.workers);
+  const auto tiles = static_cast<int64_t>(static_cast<double>(rounds * room.workers) / room.beside);
+  const int64_t share = ceil_div(columns, std::max<int64_t>(1, tiles));
+  const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
+  return rounds <= kEvenRounds && even * params.row_size >= kColumnElements ? std::min(target, even) : target;
+}
+
+void tile_column(FusedOp& op, const Options& options, double beside) {
   abi::ProgramParams& params = op.op.record.params.program;
   params.num_rows = params.row_size = 1;
   for (int d = 0; d < params.reduce_dims; ++d) params.row_size *= op.op.record.size[d];
   for (int d = params.reduce_dims; d < params.num_dims; ++d) params.num_rows *= op.op.record.size[d];
   params.split = params.row_size;
-  // A tile of 32 columns still reads whole 64- or 128-byte lines; more when there are enough columns, and where a tile
-  // would be over before its own cost is earned.
-  int64_t target = 32;
-  const int64_t workers = options.machine.num_workers, columns = params.num_rows;
-  auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
-  while (target < 256 && (columns / (target * 2) >= workers / 2 || elements() <= kColumnElements)) target *= 2;
-  while (columns / (target * 2) >= workers && elements() <= 4 * kColumnElements) target *= 2;
-  // As many tiles for every worker, where narrower ones give each one more.
-  const int64_t rounds = ceil_div(ceil_div(columns, target), workers);
-  const int64_t share = ceil_div(columns, std::max<int64_t>(1, rounds * workers));
-  const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
-  if (rounds <= kEvenRounds && even * params.row_size >= kColumnElements) target = std::min(target, even);
   const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
-  params.tile = aligned_tile(joint, target, kLongestVector);
+  params.tile = aligned_tile(joint, column_target(op, {options.machine.num_workers, beside}), kLongestVector);
   set_flat_grid(op, joint, params.tile);
 }
 
@@ -404,7 +415,7 @@ void tile_attention(Draft& draft, FusedOp& op) {
 void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options, double beside) {
   const TaskKind kind = op.op.record.kind;
   if (kind == TaskKind::kRow) return tile_row(op, options, beside);
-  if (kind == TaskKind::kColumn) return tile_column(op, options);
+  if (kind == TaskKind::kColumn) return tile_column(op, options, beside);
   tile_pointwise(op, graph, options, beside);
 }
 
@@ -440,7 +451,10 @@ void tile(Draft& draft, const Options& options) {
   split_long_k(draft, options);
   split_heads(draft.graph, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);
-  const std::vector<double> beside = beside_ops(draft.graph, options);
+  std::vector<double> beside = beside_ops(draft.graph, options);
+  const std::vector<double> alike = alike_beside(draft.graph, options);
+  for (size_t i = 0; i < beside.size(); ++i)
+    if (draft.graph.ops[i].op.record.kind == TaskKind::kColumn) beside[i] = alike[i];
   for (size_t i = 0; i < draft.graph.ops.size(); ++i)
     tile_op(draft, draft.graph.ops[i], options, columns[i], beside[i]);
 }

@@ -219,6 +219,10 @@ int main() {
     sum(kTypeBF16, rows, columns, 2);
     sum(kTypeF32, rows, columns, 3);
     sum(ark::abi::kTypeU8, rows, columns, 4);
+    for (const int kind : {2, 3, 4}) {  // runs of rows of few columns
+      const i32 dtype = kind == 2 ? kTypeBF16 : kind == 3 ? kTypeF32 : ark::abi::kTypeU8;
+      sum(dtype, 1 + up_to(600), 1 + up_to(20), kind);
+    }
     const std::vector<i64> three = {rows, 1 + up_to(4), 1 + up_to(90)};
     check<Program5>(three, {{kTypeBF16, 7}, {kTypeF32, 5}, {kTypeBF16, 4}, {kTypeF32, 0}}, 3);
     check<Program5>(three, {{kTypeBF16, 7}, {kTypeF32, 7}, {kTypeBF16, 1}, {kTypeF32, 0}}, 3);
