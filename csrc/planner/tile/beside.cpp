@@ -74,9 +74,9 @@ std::vector<double> alike_beside(const FusedGraph& graph, const Options& options
   std::vector<int> kinds;
   for (const FusedOp& op : graph.ops) kinds.push_back(static_cast<int>(op.op.record.kind));
   std::vector<double> beside = beside_of(graph, options, kinds);
-  const std::vector<bool> read = read_ops(graph);
+  const std::vector<bool> awaited = awaited_ops(graph);
   for (size_t i = 0; i < beside.size(); ++i)
-    if (read[i]) beside[i] = 1;
+    if (awaited[i]) beside[i] = 1;
   return beside;
 }
 

@@ -14,8 +14,8 @@ namespace ark::planner {
 /// what is waited for.
 std::vector<double> beside_ops(const FusedGraph& graph, const Options& options);
 
-/// The same of ops of one kind alone, by which tiles may be larger; 1 for ops whose results others read, whose
-/// tiles are wanted early.
+/// The same of ops of one kind alone, by which tiles may be larger; 1 for ops that others wait for, whose tiles are
+/// wanted early.
 std::vector<double> alike_beside(const FusedGraph& graph, const Options& options);
 
 /// Turns that the workers take for `tiles` tiles of an op beside which so much stands.
