@@ -244,7 +244,12 @@ def check_values(device: str, special: float | None, size: int, rows: int = 2) -
     def selects(distances, count, share):
         near = distances * 2  # read before the selects are
         by_count = torch.ops.ark.select_by_count(distances, count)
-        return near, by_count, torch.ops.ark.select_by_mass(distances, share), torch.ops.ark.select_by_count(distances.abs(), count)
+        return (
+            near,
+            by_count,
+            torch.ops.ark.select_by_mass(distances, share),
+            torch.ops.ark.select_by_count(distances.abs(), count),
+        )
 
     def of_values(values, count, share):
         return selects(distances_below_the_top(values + 1), count, share)

@@ -119,7 +119,7 @@ void test_values() {
   };
   EXPECT_EQ(tops(values_plan(1, 128256)), "op select 48 select 0 select 0 select 0");
   EXPECT_EQ(tops(values_plan(8, 128256)), "op select 16 select 0 select 0 select 0");
-  EXPECT_EQ(tops(values_plan(8, 4096)), "op select 0");                      // a row is one worker's
+  EXPECT_EQ(tops(values_plan(8, 4096)), "op select 0");                               // a row is one worker's
   EXPECT(tops(values_plan(1, 128256, true)).find("select 48") == std::string::npos);  // its bound needs the distances
 }
 

@@ -1,8 +1,8 @@
 // The verifier on races: every wait and every arena offset of real plans is damaged in turn, and every damage that a
 // brute-force enumeration of the plan calls a race must be caught.
 #include "support/check.h"
-#include "support/plan_brute.h"
 #include "support/model_graph.h"
+#include "support/plan_brute.h"
 #include "support/verify_plans.h"
 
 using namespace ark;

@@ -141,7 +141,8 @@ struct RowSelect {
         float v[kLoads];
 #pragma unroll
         for (int k = 0; k < kLoads; ++k)
-          v[k] = first + k * kLanes < p.tops ? load_element(from + (first + k * kLanes) * x.stride[1]) : -op::infinity();
+          v[k] =
+              first + k * kLanes < p.tops ? load_element(from + (first + k * kLanes) * x.stride[1]) : -op::infinity();
 #pragma unroll
         for (int k = 0; k < kLoads; ++k) top = maximum_or_nan(top, v[k]);
       }

@@ -1,5 +1,7 @@
 // The ops of a row select: one a round of digits, and one that chooses the last digit; a single one where a row is one
 // worker's.
+#include "planner/fuse/row_select.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +9,6 @@
 #include "device/abi/roles.h"
 #include "plan/kinds.h"
 #include "planner/fuse/emit.h"
-#include "planner/fuse/row_select.h"
 
 namespace ark::planner {
 namespace {

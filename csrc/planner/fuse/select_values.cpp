@@ -16,8 +16,7 @@ using ir::ValueId;
 
 class Rewriter {
  public:
-  Rewriter(Graph& graph, int num_workers)
-      : graph_(graph), num_workers_(num_workers), maker_(graph.values.size(), -1) {
+  Rewriter(Graph& graph, int num_workers) : graph_(graph), num_workers_(num_workers), maker_(graph.values.size(), -1) {
     for (size_t i = 0; i < graph.nodes.size(); ++i)
       for (ValueId out : graph.nodes[i].outputs) maker_[static_cast<size_t>(out)] = static_cast<int>(i);
     removed_.assign(graph.nodes.size(), false);
@@ -73,8 +72,8 @@ class Rewriter {
     const Node* joins = maximum(top);
     if (joins == nullptr || !has_sizes(t, rows, 1) || t.dtype != DType::kF32 || t.offset.value != 0) return -1;
     const Value& joined = value(owner(top));
-    if (rows > 1 && (joined.sizes.empty() || joined.sizes[0].value != rows ||
-                     joined.strides[0].value != t.strides[0].value))
+    if (rows > 1 &&
+        (joined.sizes.empty() || joined.sizes[0].value != rows || joined.strides[0].value != t.strides[0].value))
       return -1;
     const ValueId tops = joins->inputs[0];
     const Value& parts = value(tops);

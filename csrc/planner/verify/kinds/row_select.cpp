@@ -85,7 +85,8 @@ void record(const RecordCheck& check) {
     const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
     if (number == X::kMade && p.tops == 0) continue;
     const bool aligned = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
-    check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0], " apart");
+    check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0],
+               " apart");
   }
   check.grid({p.rows, counts ? p.parts : 1, 1});
 }
