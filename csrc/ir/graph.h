@@ -57,7 +57,9 @@ enum class OpKind : uint8_t {
   kRowSelect,  // inputs distance f32 [R, N], bound [R]: out i64 [R], in whole steps: min(x * 2^22, 2^28 - 16) cut to an
                // integer (NaN: the most; below 0: 0). Bound i64: the largest number below 2^28 that fewer than `bound`
                // elements are below. Bound f32: the largest one such that the elements that are not below it have more
-               // than `bound` of the row's sum of exp(-distance), within 2^-15 of it. None: 0
+               // than `bound` of the row's sum of exp(-distance), within 2^-15 of it. None: 0. The planner makes
+               // another form: inputs values [R, N], bound, maxima of parts of the rows [R, P]; a second output is
+               // the distances, the largest maximum of the row less its values
   kCat,        // inputs..., attrs.dim
   kPad,        // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
   kRand,       // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index

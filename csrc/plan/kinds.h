@@ -57,6 +57,7 @@ enum class Axis : uint8_t {
   kAllParts,
   kSelectWord,
   kSelectState,
+  kSelectTop,
   kOne,
 };
 
@@ -186,6 +187,8 @@ inline constexpr Role kRowSelect[] = {
     {abi::RowSelectOperand::kStateBefore, "state_before", kRead, {kM, kPart, kSelectState}},
     {abi::RowSelectOperand::kSums, "sums", kWrite, {kM, kPart, kSelectWord}},
     {abi::RowSelectOperand::kState, "state", kWrite, {kM, kPart, kSelectState}},
+    {abi::RowSelectOperand::kTops, "tops", kRead, {kM, kSelectTop}},
+    {abi::RowSelectOperand::kMade, "made", kWrite, {kM, kN}},
 };
 }  // namespace roles
 

@@ -124,6 +124,8 @@ Extent extent(const abi::RowSelectParams& p, Axis axis) {
       return {p.round < abi::kSelectRounds ? p.parts : 1};
     case Axis::kAllParts:
       return {p.parts};
+    case Axis::kSelectTop:
+      return {p.tops};
     default:
       return common(axis);
   }

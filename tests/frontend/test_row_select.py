@@ -227,3 +227,43 @@ def test_other_types_are_refused():
         torch.ops.ark.select_by_count(x, share)
     with pytest.raises(TypeError, match=r"torch.float32 \[1\], expected torch.float32 \[3\]"):
         torch.ops.ark.select_by_mass(x, share[:1])
+
+
+def distances_below_the_top(values: torch.Tensor) -> torch.Tensor:
+    return values.amax(-1, keepdim=True) - values
+
+
+def check_values(device: str, special: float | None, size: int, rows: int = 2) -> None:
+    """What a select makes of values is what distances of their own give, bit by bit, and so are the distances."""
+    torch.manual_seed(5)
+    values = torch.randn(rows, size, device=device) * 3
+    if special is not None:
+        values[0, 17], values[-1, size - 3] = special, special
+    bounds = torch.full((rows,), 50, device=device), torch.full((rows,), 0.2, device=device)
+
+    def selects(distances, count, share):
+        near = distances * 2  # read before the selects are
+        by_count = torch.ops.ark.select_by_count(distances, count)
+        return (
+            near,
+            by_count,
+            torch.ops.ark.select_by_mass(distances, share),
+            torch.ops.ark.select_by_count(distances.abs(), count),
+        )
+
+    def of_values(values, count, share):
+        return selects(distances_below_the_top(values + 1), count, share)
+
+    with torch.no_grad():
+        found = torch.compile(of_values, backend="ark", options=STRICT)(values, *bounds)
+        distances = distances_below_the_top(values + 1)
+        wanted = torch.compile(selects, backend="ark", options=STRICT)(distances, *bounds)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(ours.nan_to_num(nan=-7.0), theirs.nan_to_num(nan=-7.0))
+
+
+@extension
+@pytest.mark.parametrize("special", [None, float("nan"), float("inf"), float("-inf"), 0.0])
+@pytest.mark.parametrize("size", [20000, 33001, 17250])
+def test_selects_of_values(special, size, executor):
+    check_values("cpu", special, size)

@@ -36,6 +36,12 @@ def test_selects_of_parts():
     selects.check_tail("cuda")
 
 
+@pytest.mark.parametrize("special", [None, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (2, 33001), (3, 17250)])
+def test_selects_of_values(special, rows, size):
+    selects.check_values("cuda", special, size, rows)
+
+
 @pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (200, VOCABULARY), (70, 33001)])
 def test_any_number_of_workers_finds_the_same(rows, size):
     distances = selects.rows_of("few values", rows, size).cuda() + selects.rows_of("random", rows, size).cuda() / 64

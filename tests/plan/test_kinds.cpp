@@ -52,7 +52,7 @@ abi::OpRecord sample(const Kind& kind) {
       record.params.scatter_sum = {.rows = 300, .columns = 130, .terms = 70, .tile_rows = 64, .lanes = 8, .vector = 4};
       break;
     case plan::Family::kRowSelect:
-      record.params.row_select = {.rows = 7, .size = 130, .vector = 1, .parts = 3, .part = 44};
+      record.params.row_select = {.rows = 7, .size = 130, .vector = 1, .parts = 3, .part = 44, .tops = 5};
       break;
   }
   return record;

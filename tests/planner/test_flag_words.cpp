@@ -25,7 +25,7 @@ plan::Plan select_plan() {
   constexpr int64_t kWords = 17000;
   const ValueId scores = m.matmul(x, m.transposed(m.input(kBF16, {kWords, kHidden})), kBF16);
   const ValueId far = m.cast(scores, kF32), best = m.reduce(ReduceOp::kMax, far, {1}, true, kF32);
-  const ValueId distance = m.pointwise(Opcode::kSub, {best, far}, kF32, {1, kWords});
+  const ValueId distance = m.pointwise(Opcode::kSub, {far, best}, kF32, {1, kWords});
   const ValueId found = m.value(kI64, {1});
   m.node(ir::OpKind::kRowSelect, {distance, m.input(kI64, {1})}, {found});
   m.graph.outputs = {found};

@@ -1,6 +1,7 @@
 // Row selects: which ops they become, and which damage of their records is refused.
 #include "device/abi/roles.h"
 #include "support/check.h"
+#include "support/model_graph.h"
 #include "support/verify_plans.h"
 
 using namespace ark;
@@ -15,6 +16,23 @@ plan::Plan select_plan(int64_t rows, int64_t size, DType bound, int workers = 13
   b.node(ir::OpKind::kRowSelect, {distance, limit}, {out});
   b.graph.outputs = {out};
   return plan_of(b.graph, true, true, workers);
+}
+
+/// Of distances below the maximum of the row, which is that of parts of it where rows are long.
+plan::Plan values_plan(int64_t rows, int64_t size, bool needed_before = false) {
+  Model b;
+  const ir::ValueId values = b.input(DType::kF32, {rows, size}), out = b.value(DType::kI64, {rows}),
+                    top = b.reduce(ReduceOp::kMax, values, {1}, true, DType::kF32),
+                    distance = b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {rows, size});
+  ir::ValueId limit = -1;
+  if (needed_before) {
+    limit = b.reduce(ReduceOp::kMax, distance, {1}, false, DType::kF32);
+  } else {
+    limit = b.input(DType::kI64, {rows});
+  }
+  b.node(ir::OpKind::kRowSelect, {distance, limit}, {out});
+  b.graph.outputs = {out};
+  return plan_of(b.graph, true, true, 132);
 }
 
 /// Tiles of each op.
@@ -90,11 +108,47 @@ void test_damage() {
   refused(whole, 0, "operand 2", [](plan::Op& o, P&) { o.operands[X::kOut].slot = abi::kNoSlot; });
 }
 
+void test_values() {
+  const auto tops = [](const plan::Plan& plan) {
+    std::string text;
+    for (const plan::Op& op : plan.ops) {
+      if (!text.empty()) text += " ";
+      text += op.record.kind == abi::TaskKind::kRowSelect ? cat("select ", op.record.params.row_select.tops) : "op";
+    }
+    return text;
+  };
+  EXPECT_EQ(tops(values_plan(1, 128256)), "op select 48 select 0 select 0 select 0");
+  EXPECT_EQ(tops(values_plan(8, 128256)), "op select 16 select 0 select 0 select 0");
+  EXPECT_EQ(tops(values_plan(8, 4096)), "op select 0");                               // a row is one worker's
+  EXPECT(tops(values_plan(1, 128256, true)).find("select 48") == std::string::npos);  // its bound needs the distances
+}
+
+void test_damage_of_values() {
+  using X = abi::RowSelectOperand;
+  using P = abi::RowSelectParams;
+  const plan::Plan plan = values_plan(2, 20000);
+  EXPECT_EQ(complaint(plan), "");
+  EXPECT_EQ(plan.ops.size(), size_t{5});
+  EXPECT_EQ(plan.ops[1].record.params.row_select.vector, 4);
+  refused(plan, 1, "operand 7", [](plan::Op&, P& p) { p.tops = 0; });
+  refused(plan, 1, "operand 7", [](plan::Op& o, P&) { o.operands[X::kTops].slot = abi::kNoSlot; });
+  refused(plan, 1, "operand 8", [](plan::Op& o, P&) { o.operands[X::kMade].slot = abi::kNoSlot; });
+  refused(plan, 1, "operand 7", [](plan::Op& o, P&) { o.operands[X::kTops].dtype = o.operands[X::kSums].dtype; });
+  refused(plan, 1, "", [](plan::Op&, P& p) { p.tops = 1000; });
+  refused(plan, 1, "tops", [](plan::Op&, P& p) { p.tops = -1; });
+  refused(plan, 1, "vectors of", [](plan::Op& o, P&) { o.operands[X::kMade].stride[1] = 2; });
+  refused(plan, 1, "", [](plan::Op& o, P&) { o.record.num_waits = 0; });
+  refused(plan, 1, "", [](plan::Op& o, P&) { o.operands[X::kMade].slot = o.operands[X::kTops].slot; });
+  refused(plan, 2, "tops", [](plan::Op&, P& p) { p.tops = 4; });
+}
+
 }  // namespace
 
 int main() {
   test_ops();
   test_parts_cover_rows();
   test_damage();
+  test_values();
+  test_damage_of_values();
   return test::result("select plans");
 }

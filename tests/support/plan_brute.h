@@ -313,6 +313,8 @@ class BrutePlan {
     if (has(3)) each({p.parts, kWords}, [&](const Index& x) { element(op, 3, {c[0], x[0], x[1]}, false, visit); });
     if (has(4)) each({kState}, [&](const Index& x) { element(op, 4, {c[0], c[1], x[0]}, false, visit); });
     if (has(5)) each({kWords}, [&](const Index& x) { element(op, 5, {c[0], c[1], x[0]}, true, visit); });
+    if (has(7)) each({p.tops}, [&](const Index& x) { element(op, 7, {c[0], x[0]}, false, visit); });
+    if (has(8)) each({count}, [&](const Index& x) { element(op, 8, {c[0], first + x[0]}, true, visit); });
     if (has(6)) each({kState}, [&](const Index& x) { element(op, 6, {c[0], c[1], x[0]}, true, visit); });
   }
 

@@ -1,6 +1,7 @@
 // The verifier on races: every wait and every arena offset of real plans is damaged in turn, and every damage that a
 // brute-force enumeration of the plan calls a race must be caught.
 #include "support/check.h"
+#include "support/model_graph.h"
 #include "support/plan_brute.h"
 #include "support/verify_plans.h"
 
@@ -126,6 +127,22 @@ plan::Plan selected_rows(int64_t rows, int64_t size) {
   return plan;
 }
 
+/// Distances that the select makes, which others read as well, before it and behind.
+plan::Plan selected_values(int64_t rows, int64_t size) {
+  Model b;
+  const ir::ValueId x = b.input(DType::kF32, {rows, size}), count = b.input(DType::kI64, {rows}),
+                    found = b.value(DType::kI64, {rows});
+  const ir::ValueId values = b.pointwise(Opcode::kExp, {x}, DType::kF32, {rows, size}),
+                    top = b.reduce(ReduceOp::kMax, values, {1}, true, DType::kF32),
+                    distance = b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {rows, size}),
+                    other = b.pointwise(Opcode::kNeg, {distance}, DType::kF32, {rows, size});
+  b.node(ir::OpKind::kRowSelect, {distance, count}, {found});
+  b.graph.outputs = {found, other};
+  plan::Plan plan = plan_of(b.graph, true, true);
+  plan.name = cat("selected values of ", size);
+  return plan;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -134,5 +151,6 @@ int main(int argc, char** argv) {
   test_plan(sums_by_index());
   test_plan(selected_rows(5, 300));
   test_plan(selected_rows(2, 8200));  // in four parts
+  test_plan(selected_values(2, 16400));
   return test::result("verify");
 }

@@ -275,13 +275,15 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 /// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
 /// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
 /// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64 what
-/// is outside of them (elements before, or mass behind), and the limit.
+/// is outside of them (elements before, or mass behind), and the limit. With `tops` above 0, which round 0 of several
+/// parts may have, the row's top is the largest of so many maxima (f32, dims r, top; a NaN is larger than all),
+/// `distance` holds values, and top - value goes to `made` (f32, dims r, n).
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
 /// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
 struct RowSelectParams {
   i32 rows, size;
   i32 vector, by_mass;
-  i32 round, parts, part;
+  i32 round, parts, part, tops;
 };
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1

@@ -37,9 +37,9 @@ struct ScatterSumOperand {
   enum : i32 { kIndex, kSource, kOut, kCount };
 };
 
-/// kRowSelect. Sums and states of the op before, and those for the op behind.
+/// kRowSelect. Sums and states of the op before, and those for the op behind; what makes distances of values, and they.
 struct RowSelectOperand {
-  enum : i32 { kDistance, kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kCount };
+  enum : i32 { kDistance, kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kTops, kMade, kCount };
 };
 
 /// Of Opcode::kLoadParts, counted from the instruction's operand. kSizes has no slot: its strides are the numbers.

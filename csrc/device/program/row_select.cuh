@@ -46,6 +46,7 @@ struct RowSelect {
     int begin, end;  // elements
     const float* data;
     i64 stride;
+    float top = 0;  // of the row; where values are given
     SelectState state;
     SelectBound bound;
 
@@ -76,6 +77,7 @@ struct RowSelect {
         }
         if (round > 0) digit.choose(round - 1, state);
         if (round == abi::kSelectRounds) break;
+        if (task.has(X::kMade)) top = row_top();
         if (whole || round == 0) consumer.sync();  // the bins are clear; sums have been read
         if (p.by_mass != 0)
           count<true>(histogram, round, x);
@@ -112,8 +114,10 @@ struct RowSelect {
     template <bool kMass>
     ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
       const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
+      const bool makes = task.has(X::kMade);
 #pragma unroll 1
       for (int first = begin;;) {
+        if (makes) make_distances(first, x);
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
           if (first + k * kStep >= end) break;
@@ -123,6 +127,46 @@ struct RowSelect {
         first += kAhead * kStep;
         if (first >= end) return;
         load(first, x);
+      }
+    }
+
+    /// The row's, of maxima of its parts; every warp the same.
+    ARK_DEVICE float row_top() const {
+      constexpr int kLoads = 4, kLanes = 32;
+      const abi::Operand& x = task.operand(X::kTops);
+      const float* from = task.address<const float>(X::kTops) + row * x.stride[0];
+      float top = -op::infinity();
+#pragma unroll 1
+      for (int first = consumer.lane(); first < p.tops; first += kLoads * kLanes) {
+        float v[kLoads];
+#pragma unroll
+        for (int k = 0; k < kLoads; ++k)
+          v[k] =
+              first + k * kLanes < p.tops ? load_element(from + (first + k * kLanes) * x.stride[1]) : -op::infinity();
+#pragma unroll
+        for (int k = 0; k < kLoads; ++k) top = maximum_or_nan(top, v[k]);
+      }
+#pragma unroll
+      for (int distance = 1; distance < kLanes; distance *= 2)
+        top = maximum_or_nan(top, __shfl_xor_sync(~0u, top, distance));
+      return top;
+    }
+    /// The thread's vectors from `first` on are values: they become distances, here and in memory.
+    ARK_DEVICE void make_distances(int first, Vectors& x) const {
+      const abi::Operand& made = task.operand(X::kMade);
+      float* to = task.address<float>(X::kMade) + row * made.stride[0];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int at = first + consumer.thread() * 4 + k * kStep;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[k].v[i] = top - x[k].v[i];
+        if (p.vector == 4 && at + 4 <= end) {
+          store_vector(to + at, x[k]);
+          continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (at + i < end) store_element(to + (at + i) * made.stride[1], x[k].v[i]);
       }
     }
 

@@ -44,8 +44,11 @@ void Grouper::visit(int i) {
     }
     case OpKind::kScatterSum:
       return own(node.outputs[0], add_group(GroupKind::kScatterSum, i));
-    case OpKind::kRowSelect:
-      return own(node.outputs[0], add_group(GroupKind::kRowSelect, i));
+    case OpKind::kRowSelect: {
+      const int g = add_group(GroupKind::kRowSelect, i);
+      for (ir::ValueId out : node.outputs) own(out, g);
+      return;
+    }
     case OpKind::kExchange:
       return exchange(i);
     case OpKind::kCat:

@@ -1,5 +1,7 @@
 // The ops of a row select: one a round of digits, and one that chooses the last digit; a single one where a row is one
 // worker's.
+#include "planner/fuse/row_select.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -13,15 +15,13 @@ namespace {
 
 using X = abi::RowSelectOperand;
 
-struct Parts {
-  int count, size;
-};
-
 int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
+
+}  // namespace
 
 /// As many as give every worker one, each long enough to be worth its sums, which others read, and short enough for
 /// masses. Two or three parts save less time than their ops take.
-Parts parts_of(int64_t rows, int64_t size, int num_workers) {
+SelectParts select_parts(int64_t rows, int64_t size, int num_workers) {
   constexpr int64_t kLeast = 2048, kFewest = 4, kVector = 4;
   const int64_t least = blocks(size, abi::kSelectMostPart);
   int64_t parts = std::min<int64_t>(num_workers / rows, size / kLeast);
@@ -30,8 +30,6 @@ Parts parts_of(int64_t rows, int64_t size, int num_workers) {
   const int64_t part = std::max(blocks(blocks(size, parts), kVector) * kVector, kVector);
   return {static_cast<int>(std::max<int64_t>(blocks(size, part), 1)), static_cast<int>(part)};
 }
-
-}  // namespace
 
 /// What all ops of the select share; operands that are not there.
 FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
@@ -45,7 +43,7 @@ FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
   p.rows = static_cast<int>(rows.sizes[0]), p.size = static_cast<int>(rows.sizes[1]);
   p.by_mass = state_.tensor(node.inputs[1]).dtype == DType::kF32;
   p.round = round;
-  const Parts parts = parts_of(p.rows, p.size, state_.num_workers);
+  const SelectParts parts = select_parts(p.rows, p.size, state_.num_workers);
   p.parts = parts.count, p.part = parts.size;
   op.op.operands.assign(X::kCount, absent_operand());
   for (const plan::Role& role : plan::kind_of(record).roles) op.access.push_back(role.access);
@@ -69,8 +67,9 @@ abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
 void Emitter::row_select_group(int g) {
   const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
   const ir::Node& node = state_.node(number);
-  const int distance = node.inputs[0], bound = node.inputs[1];
-  const Tensor& rows = state_.tensor(distance);
+  const int bound = node.inputs[1];
+  const bool of_values = node.inputs.size() == 3;
+  const Tensor& rows = state_.tensor(node.inputs[0]);
   if (rows.sizes[0] == 0) return;
   constexpr int64_t kMost = abi::kSelectMost;
   check_node(rows.sizes[0] <= INT32_MAX && rows.sizes[1] <= kMost, node.name, "row select '", node.name, "' of ",
@@ -83,7 +82,12 @@ void Emitter::row_select_group(int g) {
     const bool counts = round < abi::kSelectRounds, last = whole || !counts;
     x[X::kSumsBefore] = std::exchange(sums, absent_operand());
     x[X::kStateBefore] = std::exchange(state, absent_operand());
+    const bool joins = of_values && round == 0;
+    const int distance = of_values && !joins ? node.outputs[1] : node.inputs[0];
     if (counts && rows.sizes[1] > 0) x[X::kDistance] = strided_operand(distance, DType::kF32);
+    if (joins) x[X::kTops] = strided_operand(node.inputs[2], DType::kF32);
+    if (joins) x[X::kMade] = strided_operand(node.outputs[1], DType::kF32);
+    if (joins) op.op.record.params.row_select.tops = static_cast<int>(state_.tensor(node.inputs[2]).sizes[1]);
     if (whole || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
     if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
     if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);

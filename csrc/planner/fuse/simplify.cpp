@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "plan/plan.h"
+#include "planner/fuse/select_values.h"
 
 namespace ark::planner {
 namespace {
@@ -459,6 +460,7 @@ Graph simplify(Graph bound_graph, int num_workers) {
   copy_returned_boxes(bound_graph);
   copy_returned_joins(bound_graph);
   split_reductions(bound_graph, num_workers);
+  select_values(bound_graph, num_workers);
   return bound_graph;
 }
 

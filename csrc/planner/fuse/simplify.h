@@ -1,6 +1,6 @@
 // The graph before fusion: no aliases, no copies that change nothing, no equal nodes twice, no dead nodes, no
 // multiplications by one; long reductions with few results are cut into two, so that every worker gets a share (fixed
-// order, bitwise reproducible).
+// order, bitwise reproducible); a row select joins the maxima of parts itself (select_values.h).
 #pragma once
 #include "ir/graph.h"
 

@@ -423,9 +423,13 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options, 
 void tile_row_select(FusedOp& op) {
   constexpr int kVector = 4;
   abi::RowSelectParams& p = op.op.record.params.row_select;
-  const abi::Operand& x = op.op.operands[abi::RowSelectOperand::kDistance];
+  const auto operand = [&](int number) -> const abi::Operand& { return op.op.operands[static_cast<size_t>(number)]; };
   const auto even = [](int64_t n) { return n % kVector == 0; };
-  p.vector = x.slot != abi::kNoSlot && x.stride[1] == 1 && even(x.offset) && even(x.stride[0]) ? kVector : 1;
+  const auto aligned = [&](const abi::Operand& x) {
+    return x.slot != abi::kNoSlot && x.stride[1] == 1 && even(x.offset) && even(x.stride[0]);
+  };
+  const bool alike = p.tops == 0 || aligned(operand(abi::RowSelectOperand::kMade));
+  p.vector = alike && aligned(operand(abi::RowSelectOperand::kDistance)) ? kVector : 1;
 }
 
 /// Families that choose their tiles here; of the others planner/fuse has said all that the grid follows from.

@@ -13,9 +13,9 @@ const abi::RowSelectParams& params(const plan::Op& op) { return op.record.params
 
 void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUse>& uses) {
   check(uses.size() == X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
-  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore})
+  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops})
     uses[static_cast<size_t>(read)].read = true;
-  for (const int written : {X::kOut, X::kSums, X::kState}) uses[static_cast<size_t>(written)].write = true;
+  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade}) uses[static_cast<size_t>(written)].write = true;
 }
 
 void region(const Region& r, BoxEmitter& emitter) {
@@ -25,6 +25,7 @@ void region(const Region& r, BoxEmitter& emitter) {
   const Range rows{c.first[0], c.count[0], x.stride[0]}, parts{c.first[1], c.count[1], x.stride[1]};
   switch (r.operand) {
     case X::kDistance:
+    case X::kMade:
       return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
     case X::kSumsBefore:
       return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
@@ -33,6 +34,8 @@ void region(const Region& r, BoxEmitter& emitter) {
     case X::kStateBefore:
     case X::kState:
       return emitter.box(std::array{rows, parts, Range{0, abi::kSelectState, x.stride[2]}});
+    case X::kTops:
+      return emitter.box(std::array{rows, Range{0, p.tops, x.stride[1]}});
     default:
       return emitter.box(std::array{rows});
   }
@@ -73,11 +76,18 @@ void record(const RecordCheck& check) {
   operand(check, X::kStateBefore, p.round > 1, DType::kI64);
   operand(check, X::kSums, !last, DType::kI32);
   operand(check, X::kState, !last && p.round > 0, DType::kI64);
+  check.need(p.tops >= 0 && (p.tops == 0 || (!whole && p.round == 0)), p.tops, " tops in round ", p.round);
+  operand(check, X::kTops, p.tops > 0, DType::kF32);
+  operand(check, X::kMade, p.tops > 0, DType::kF32);
   sums(check, X::kSumsBefore);
   sums(check, X::kSums);
-  const abi::Operand& x = check.op().operands[X::kDistance];
-  const bool aligned = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
-  check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0], " apart");
+  for (const int number : {X::kDistance, X::kMade}) {
+    const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
+    if (number == X::kMade && p.tops == 0) continue;
+    const bool aligned = x.stride[1] == 1 && x.stride[0] % 4 == 0 && x.offset % 4 == 0;
+    check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0],
+               " apart");
+  }
   check.grid({p.rows, counts ? p.parts : 1, 1});
 }
 

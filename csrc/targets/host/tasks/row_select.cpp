@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -66,6 +67,7 @@ class RowSelectTask : public Task {
       const int64_t* from = address<int64_t>(env, X::kStateBefore, row, part);
       state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
     }
+    if (has(X::kTops)) make_distances(env, row, part);
     std::vector<uint64_t> bins(abi::kSelectBins);
     for (int round = params().round;; ++round) {
       if (round > 0) {
@@ -80,13 +82,28 @@ class RowSelectTask : public Task {
     *address<int64_t>(env, X::kOut, row) = state.found;
   }
 
+  int64_t end_of(int64_t part) const { return std::min<int64_t>((part + 1) * params().part, params().size); }
+
+  /// Of the part's values.
+  void make_distances(const TileEnvironment& env, int64_t row, int64_t part) const {
+    float top = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < params().tops; ++i) {
+      const float other = *address<const float>(env, X::kTops, row, i);
+      if (!(other <= top)) top = other;  // or a NaN
+      if (std::isnan(top)) break;
+    }
+    for (int64_t i = part * params().part; i < end_of(part); ++i)
+      *address<float>(env, X::kMade, row, i) = top - *address<const float>(env, X::kDistance, row, i);
+  }
+
   /// The part's histogram of the round's digit, of the elements whose higher bits have been found.
   Sums count(const TileEnvironment& env, int64_t row, int64_t part, int round, uint32_t found) const {
     const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
     Sums sums(abi::kSelectWords);
-    const int64_t begin = part * params().part, end = std::min<int64_t>(begin + params().part, params().size);
+    const int64_t begin = part * params().part, end = end_of(part);
+    const int distances = has(X::kMade) ? X::kMade : X::kDistance;
     for (int64_t i = begin; i < end; ++i) {
-      const float distance = *address<const float>(env, X::kDistance, row, i);
+      const float distance = *address<const float>(env, distances, row, i);
       const uint32_t steps = steps_of(distance);
       if ((steps ^ found) >> above != 0) continue;
       const uint32_t bin = (steps & ((1u << above) - 1)) >> shift, low = round == 0 ? bin << shift : found;

@@ -1,0 +1,139 @@
+#include "planner/fuse/select_values.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/fuse/row_select.h"
+
+namespace ark::planner {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::OpKind;
+using ir::Value;
+using ir::ValueId;
+
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, int num_workers) : graph_(graph), num_workers_(num_workers), maker_(graph.values.size(), -1) {
+    for (size_t i = 0; i < graph.nodes.size(); ++i)
+      for (ValueId out : graph.nodes[i].outputs) maker_[static_cast<size_t>(out)] = static_cast<int>(i);
+    removed_.assign(graph.nodes.size(), false);
+  }
+
+  void run() {
+    bool any = false;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (graph_.nodes[i].op == OpKind::kRowSelect) any |= rewrite(static_cast<int>(i));
+    if (any) put_in_order();
+  }
+
+ private:
+  const Value& value(ValueId id) const { return graph_.values[static_cast<size_t>(id)]; }
+  ValueId owner(ValueId id) const { return value(id).base < 0 ? id : value(id).base; }
+  /// Of an owner; -1: an input.
+  int maker(ValueId id) const { return maker_[static_cast<size_t>(id)]; }
+  const Node* node(ValueId id, OpKind op) const {
+    const int i = maker(id);
+    return i >= 0 && graph_.nodes[static_cast<size_t>(i)].op == op ? &graph_.nodes[static_cast<size_t>(i)] : nullptr;
+  }
+  const Node* maximum(ValueId id) const {
+    const Node* found = node(owner(id), OpKind::kReduce);
+    return found != nullptr && found->attrs.reduce == ReduceOp::kMax ? found : nullptr;
+  }
+
+  bool rewrite(int select) {
+    Node& node_of = graph_.nodes[static_cast<size_t>(select)];
+    const ValueId distance = node_of.inputs[0];
+    const Node* subtract = node(distance, OpKind::kPointwise);
+    if (subtract == nullptr || subtract->attrs.opcode != Opcode::kSub || value(distance).base >= 0) return false;
+    const ValueId top = subtract->inputs[0], values = subtract->inputs[1];
+    const Value &x = value(values), &d = value(distance);
+    const int64_t rows = d.sizes[0].value, size = d.sizes[1].value;
+    if (x.dtype != DType::kF32 || d.dtype != DType::kF32 || !has_sizes(x, rows, size)) return false;
+    if (rows == 0 || size == 0 || select_parts(rows, size, num_workers_).count == 1) return false;
+    const ValueId tops = maxima_of_parts(top, values, rows);
+    if (tops < 0 || depends_on(node_of.inputs[1], distance)) return false;
+    removed_[static_cast<size_t>(maker(distance))] = true;
+    maker_[static_cast<size_t>(distance)] = select;
+    node_of.inputs = {values, node_of.inputs[1], tops};
+    node_of.outputs.push_back(distance);
+    return true;
+  }
+
+  static bool has_sizes(const Value& x, int64_t rows, int64_t size) {
+    return x.sizes.size() == 2 && x.sizes[0].value == rows && x.sizes[1].value == size;
+  }
+
+  /// [rows, parts], whose maximum `top` [rows, 1] is, the largest of the row's `values`; or -1.
+  ValueId maxima_of_parts(ValueId top, ValueId values, int64_t rows) const {
+    const Value& t = value(top);
+    const Node* joins = maximum(top);
+    if (joins == nullptr || !has_sizes(t, rows, 1) || t.dtype != DType::kF32 || t.offset.value != 0) return -1;
+    const Value& joined = value(owner(top));
+    if (rows > 1 &&
+        (joined.sizes.empty() || joined.sizes[0].value != rows || joined.strides[0].value != t.strides[0].value))
+      return -1;
+    const ValueId tops = joins->inputs[0];
+    const Value& parts = value(tops);
+    if (parts.sizes.size() != 2 || parts.sizes[0].value != rows || parts.dtype != DType::kF32) return -1;
+    const Node* each = maximum(tops);
+    if (each == nullptr || !each->attrs.of_part || joins->attrs.dims != std::vector<int64_t>{1}) return -1;
+    return owner(each->inputs[0]) == owner(values) ? tops : -1;
+  }
+
+  bool depends_on(ValueId id, ValueId other) const {
+    std::vector<bool> seen(graph_.nodes.size(), false);
+    std::vector<ValueId> open = {id};
+    while (!open.empty()) {
+      const ValueId x = open.back();
+      open.pop_back();
+      if (x == other) return true;
+      if (value(x).base >= 0) open.push_back(value(x).base);
+      const int i = maker(x);
+      if (i < 0 || seen[static_cast<size_t>(i)]) continue;
+      seen[static_cast<size_t>(i)] = true;
+      const std::vector<ValueId>& inputs = graph_.nodes[static_cast<size_t>(i)].inputs;
+      open.insert(open.end(), inputs.begin(), inputs.end());
+    }
+    return false;
+  }
+
+  /// Distances that were read before their select come from it now: it, and what it reads, move to the front of those.
+  void put_in_order() {
+    placed_.assign(graph_.nodes.size(), false);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) place(static_cast<int>(i));
+    graph_.nodes = std::move(ordered_);
+  }
+  void place(int last) {
+    std::vector<std::pair<int, size_t>> open = {{last, 0}};  // nodes, and how many of their inputs have been seen
+    while (!open.empty()) {
+      auto& [i, input] = open.back();
+      const auto n = static_cast<size_t>(i);
+      if (placed_[n] || removed_[n]) {
+        open.pop_back();
+      } else if (input < graph_.nodes[n].inputs.size()) {
+        const ValueId x = graph_.nodes[n].inputs[input++];
+        for (const ValueId read : {x, owner(x)})
+          if (maker(read) >= 0 && !placed_[static_cast<size_t>(maker(read))]) open.emplace_back(maker(read), 0);
+      } else {
+        placed_[n] = true;
+        ordered_.push_back(std::move(graph_.nodes[n]));
+        open.pop_back();
+      }
+    }
+  }
+
+  Graph& graph_;
+  int num_workers_;
+  std::vector<int> maker_;  // per value: node, -1: an input
+  std::vector<bool> removed_, placed_;
+  std::vector<Node> ordered_;
+};
+
+}  // namespace
+
+void select_values(Graph& graph, int num_workers) { Rewriter(graph, num_workers).run(); }
+
+}  // namespace ark::planner
