@@ -82,6 +82,17 @@ def test_no_circle_of_includes():
         walk(name, ())
 
 
+def test_device_code_includes_nothing_of_the_system():
+    """NVRTC compiles it with no folder of headers."""
+    found = [
+        f"{file.relative_to(ROOT)} includes <{path}>"
+        for file in sorted((ROOT / "csrc/device").rglob("*.*h"))
+        for bracket, path in INCLUDE.findall(file.read_text())
+        if bracket == "<"
+    ]
+    assert not found
+
+
 def test_every_quoted_include_exists():
     missing = []
     for file in sources():

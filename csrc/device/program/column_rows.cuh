@@ -1,8 +1,6 @@
 // The reduced elements that a thread of a column task takes, for V columns: half of the vectors that a thread may have
 // in flight are asked for while the other half is added. With one reduced dimension, addresses walk (ColumnWalk).
 #pragma once
-#include <type_traits>
-
 #include "device/program/column_slots.cuh"
 #include "device/program/support.cuh"
 
@@ -54,14 +52,23 @@ ARK_DEVICE void load_operand(const ColumnWalk<P>& c, int number, const i32 (&x)[
     load_slot(p, c.low, c.high, out);
 }
 
+/// A number of a reduced place; one dimension has fewer than 2^31.
+template <int kReduceDims>
+struct PlaceOf {
+  using Type = i64;
+};
+template <>
+struct PlaceOf<1> {
+  using Type = i32;
+};
+
 /// Elements first, first + step, ... below `last` of the reduced range, at the kept coordinates of x; kDepth vectors in
 /// flight.
 template <class P, int V, int kDepth>
 struct ColumnRows {
   static constexpr bool kHalves = kDepth >= 8;
   static constexpr int kBatch = kHalves ? kDepth / 2 : kDepth;
-  /// One reduced dimension has fewer than 2^31 places.
-  using Place = std::conditional_t<P::kReduceDims == 1, i32, i64>;
+  using Place = typename PlaceOf<P::kReduceDims>::Type;
   struct Batch {
     typename P::template Inputs<V> in[kBatch];
   };
