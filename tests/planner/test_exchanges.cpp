@@ -155,7 +155,8 @@ void test_groups() {
     if (node.op == OpKind::kExchange && node.inputs[0] == y) node.attrs.group = "data";
   const plan::Plan plan = plan_of(b.finish({z}, "two groups"));
   EXPECT_EQ(plan.more_groups.size(), size_t{1});
-  EXPECT_THROW(UnsupportedError, plan::pack(plan), "exchanges of 2 groups, expected those of one");
+  EXPECT_EQ(plan.more_groups[0].name, std::string("data"));
+  EXPECT(!plan::pack(plan).records.empty());
 }
 
 }  // namespace
