@@ -87,8 +87,7 @@ FIRST = (
     "gpu/test_sizes.py",
     "gpu/test_train_loop.py",
     "gpu/test_loops.py",
-    "multigpu/test_plan_parallel_cuda.py",
-    "multigpu/test_plan_collectives_cuda.py",
+    "multigpu/test_plan_",
 )
 
 

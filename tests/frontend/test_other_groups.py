@@ -27,18 +27,34 @@ def left_out(nodes: list[fx.Node], device: str) -> tuple[set[str], set[str]]:
     return {groups.group_name(n) for n in causes}, set(causes.values())
 
 
-def test_several_groups():
+@pytest.fixture
+def all_on_gpus(monkeypatch):
+    from ark_torch import groups
+
+    monkeypatch.setattr(groups, "groups_on_gpus", groups.MOST_GROUPS)
+
+
+def test_several_groups(all_on_gpus):
     nodes = summed_over("a", "b", "a", "c")
     assert left_out(nodes, "cpu") == left_out(nodes, "cuda") == (set(), set())
 
 
-def test_more_than_a_launch_has_room_for():
+def test_on_gpus_the_group_with_the_most():
+    nodes = summed_over("a", "b", "b")
+    assert left_out(nodes, "cpu") == (set(), set())
+    assert left_out(nodes, "cuda") == (
+        {"a"},
+        {"collective of one of 2 process groups, a plan on GPUs has room for 1"},
+    )
+
+
+def test_more_than_a_launch_has_room_for(all_on_gpus):
     names = "abcdefghij"
     nodes = summed_over(*names, *names[2:])
     assert left_out(nodes, "cpu") == (set(), set())
     assert left_out(nodes, "cuda") == (
         {"a", "b"},
-        {"collective of one of 10 process groups, a plan has room for 8"},
+        {"collective of one of 10 process groups, a plan on GPUs has room for 8"},
     )
     assert left_out(summed_over(*names), "cuda")[0] == {"i", "j"}  # of equal numbers the first ones
 
