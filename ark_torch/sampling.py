@@ -77,7 +77,7 @@ def _top_p(scores: _Scores, rest: torch.Tensor, least: torch.Tensor | None = Non
 
 def _min_p(scores: _Scores, p: torch.Tensor, least: torch.Tensor | None = None) -> None:
     distances = scores.distances()
-    likely = torch.exp(-distances) >= p
+    likely = ~(torch.exp(-distances) < p)  # with an infinity NaN stays, and fails the draw
     scores.keep(likely if least is None else likely | _near_enough(distances, least))
 
 

@@ -90,9 +90,9 @@ def _replace(graph: fx.Graph, split: fx.Node, product: fx.Node, part: fx.Node, b
     *bias, x, w = product.args
     w = make(aten.slice.Tensor, (w, 1, begin, end), product)
     if bias:
-        dim = bias[0].meta["val"].dim() - 1
-        whole = bias[0].meta["val"].shape[-1] == 1
-        bias = bias if whole else [make(aten.slice.Tensor, (bias[0], dim, begin, end), product)]
+        shape = bias[0].meta["val"].shape
+        whole = not shape or shape[-1] == 1
+        bias = bias if whole else [make(aten.slice.Tensor, (bias[0], len(shape) - 1, begin, end), product)]
     own = make(product.target, (*bias, x, w), product)
     own = make(aten.view.default, (own, list(part.meta["val"].shape)), part)
     part.replace_all_uses_with(own)
@@ -100,15 +100,20 @@ def _replace(graph: fx.Graph, split: fx.Node, product: fx.Node, part: fx.Node, b
     _refresh_views(own)
 
 
-def _value(node: fx.Node) -> Tensor:
+def _value(node: fx.Node) -> Tensor | list[Tensor]:
     args = fx.map_arg(node.args, lambda n: n.meta["val"])
     with node.args[0].meta["val"].fake_mode:
         return node.target(*args, **node.kwargs)
 
 
 def _refresh_views(node: fx.Node) -> None:
-    """Rows of a part lie side by side, those of the product's lay further apart."""
+    """Rows of a part lie side by side, those of the product's lay further apart. Several views that one op makes as
+    well."""
     for user in node.users:
-        if is_view(user) and isinstance(user.meta.get("val"), Tensor):
+        if user.target is operator.getitem:
+            user.meta["val"] = node.meta["val"][user.args[1]]
+        elif is_view(user):
             user.meta["val"] = _value(user)
-            _refresh_views(user)
+        else:
+            continue
+        _refresh_views(user)

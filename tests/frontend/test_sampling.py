@@ -8,7 +8,7 @@ import torch
 
 from ark_torch.errors import Unsupported
 from ark_torch.records import recording
-from ark_torch.sampling import draw, gumbel_like, process, seen_tokens, unread_tokens
+from ark_torch.sampling import Processor, draw, gumbel_like, process, seen_tokens, unread_tokens
 from ark_torch.sampling_checks import read_processors
 from tests.conftest import has_extension
 
@@ -208,3 +208,9 @@ def test_scores_that_nothing_can_be_drawn_from(value):
     with torch.no_grad():
         assert not run(scores, (), torch.tensor(1), None)[1]
         assert run(scores[2:].clone(), (), torch.tensor(1), None)[1]
+
+
+def test_an_infinity_is_not_taken_away():
+    """Nothing is as likely as it, and what is not likely enough is taken away."""
+    scores, processors = torch.tensor([[torch.inf, 1.0, 2.0, 3.0]]), [Processor("min_p", (torch.tensor(0.0),))]
+    assert not draw(scores, processors, torch.tensor(1), None)[1]

@@ -26,7 +26,7 @@ void test_widths() {
   EXPECT_EQ(width(1, {768}, 4), 64);
 }
 
-/// One product of [m, k] and [k, n], its weight a part of a wider one.
+/// One product of [m, k] and [k, n].
 plan::Plan product(int64_t m, int64_t k, int64_t n, int workers) {
   using enum DType;
   GraphBuilder b;

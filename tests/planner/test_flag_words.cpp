@@ -19,7 +19,8 @@ plan::Plan decode_plan() {
   return planner::make_plan(m.graph, options);
 }
 
-/// Behind the step, words of which the nearest are selected: a part of the row waits for the tiles that it reads.
+/// Behind the step, words of which some are selected, by values of an op of their own (they are no distances below the
+/// best, which the select would make itself): a part of the row waits for the tiles that it reads.
 plan::Plan select_plan() {
   auto [m, x] = decode_step();
   constexpr int64_t kWords = 17000;

@@ -179,9 +179,9 @@ void test_matmul_kinds() {
   EXPECT_EQ(kind(kF32, 8, 2048, 512, true), "rows");
   EXPECT_EQ(kind(kF32, 8, 4096, 512, true), "float");  // the activation is too big
   EXPECT_EQ(kind(kF32, 9, 2048, 512, true), "float");
-  EXPECT_EQ(kind(kBF16, 4, 256, 512, false), "rows");  // strips of columns
+  EXPECT_EQ(kind(kBF16, 4, 256, 512, false), "rows");    // strips of columns
   EXPECT_EQ(kind(kBF16, 4, 252, 512, false), "simple");  // rows of 504 bytes
-  EXPECT_EQ(kind(kBF16, 64, 100, 64, true), "simple");  // rows of 200 bytes
+  EXPECT_EQ(kind(kBF16, 64, 100, 64, true), "simple");   // rows of 200 bytes
   EXPECT_EQ(kind(kF32, 64, 128, 64, true), "float");
   EXPECT_EQ(kind(kF32, 64, 126, 64, true), "simple");  // rows of 504 bytes
   EXPECT_EQ(kind(kBF16, 64, 128, 64, true, false), "simple");

@@ -18,6 +18,7 @@ namespace ark::device {
 #endif
 inline constexpr bool kBackground = ARK_BACKGROUND != 0;
 static_assert(!kBackground || (!kLoop && kGroups == 1));
+static_assert(!kLoop || kGroups == 1);  // at a border nobody listens to the other groups
 
 /// Before the roles begin, one thread.
 ARK_DEVICE void start_sends(Shared& s, const abi::LaunchHeader& launch) {

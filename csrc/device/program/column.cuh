@@ -51,7 +51,10 @@ struct Column {
       const i64 row = r.size[P::kDims - 1];
       const bool divides = p.tile % V == 0 && (row % V == 0 || row == p.num_rows);
       if constexpr (P::kFolds && kColumnsWalk<P>) {
-        if (row < 4 * V && columns.begin % row == 0 && columns.end % row == 0 &&
+        // all threads take one row's run after another: worth it for a single one, or where each fills them
+        const bool few = columns.end - columns.begin == row,
+                   full = min(p.split, p.row_size) * row >= 4 * V * kConsumerThreads;
+        if (row < 4 * V && (few || full) && columns.begin % row == 0 && columns.end % row == 0 &&
             folds<P, V>(consumer, task, split, columns))
           return fold_rows<P, V>(consumer, task, split, columns);
       }
@@ -215,7 +218,7 @@ struct Column {
     using Place = typename Rows::Place;
     const abi::ProgramParams& p = r.params.program;
     const i64 first = split * p.split, last = min(p.row_size, first + p.split);
-    const Rows rows{r, static_cast<Place>(last), groups};
+    const Rows rows{r, static_cast<Place>(last), static_cast<Place>(groups)};
     rows.run(c, static_cast<Place>(first) + group, x, acc);
   }
   /// The same where all vectors are aligned, `low` to `high` the columns of one that count; false: distances are too long.

@@ -1,5 +1,7 @@
 // Rows of a few columns that lie one behind another, as one run of elements: a thread takes whole vectors so far apart
-// that an element of a vector always belongs to the same column. Of the vectors at both ends, some elements count.
+// that an element of a vector always belongs to the same column. Of the vectors at both ends, some elements count. The
+// order of sums follows from where the run begins in its 16 bytes: equal tensors that begin elsewhere may differ in last
+// bits.
 #pragma once
 #include "device/abi/column_slots.h"
 #include "device/program/column_rows.cuh"
@@ -43,7 +45,10 @@ class ColumnFold {
       const i32 whole = (phase_ + elements_) / V;  // vectors before the last one that is partly there
       const i32 from = thread == 0 && phase_ > 0 ? threads_ : thread;
       i32 x[P::kDims] = {};
-      ColumnRows<P, V, P::kUnroll>{r, whole, threads_}.run(walk_, from, x, acc);
+      using Rows = ColumnRows<P, V, P::kUnroll>;
+      using Place = typename Rows::Place;
+      const Rows rows{r, static_cast<Place>(whole), static_cast<Place>(threads_)};
+      rows.run(walk_, static_cast<Place>(from), x, acc);
       if (thread == 0 && phase_ > 0) add_part(0, acc);
       if ((whole > 0 || phase_ == 0) && (phase_ + elements_) % V != 0 && whole % threads_ == thread)
         add_part(whole, acc);

@@ -52,14 +52,14 @@ ARK_DEVICE void load_operand(const ColumnWalk<P>& c, int number, const i32 (&x)[
     load_slot(p, c.low, c.high, out);
 }
 
-/// A number of a reduced place; one dimension has fewer than 2^31.
+/// A number of a reduced place; one dimension has fewer than 2^31, and a step behind them fits as well.
 template <int kReduceDims>
 struct PlaceOf {
   using Type = i64;
 };
 template <>
 struct PlaceOf<1> {
-  using Type = i32;
+  using Type = u32;
 };
 
 /// Elements first, first + step, ... below `last` of the reduced range, at the kept coordinates of x; kDepth vectors in
@@ -75,7 +75,7 @@ struct ColumnRows {
 
   const abi::OpRecord& record;
   const Place last;
-  const int step;
+  const Place step;
 
   template <class Context>
   ARK_DEVICE void load(const Context& c, Place e, i32 (&x)[P::kDims], Batch& batch) const {
@@ -125,7 +125,7 @@ struct ColumnRows {
  private:
   ARK_DEVICE void unflatten_place(Place e, i32 (&x)[P::kDims]) const {
     if constexpr (P::kReduceDims == 1)
-      x[0] = e;
+      x[0] = static_cast<i32>(e);
     else
       unflatten<0, P::kReduceDims>(record, e, x);
   }
