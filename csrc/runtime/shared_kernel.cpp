@@ -40,15 +40,18 @@ std::set<HeavyKind> heavy_kinds(const plan::Plan& plan) {
   return kinds;
 }
 
+/// Products of few rows, and none that other sizes may make one of tiles. Beside weights k x n the gradients of weights
+/// stand, whose k are the rows: of a number that TMA reads they are tiles, so there it is all products or none.
 bool has_only_few_rows(const plan::Plan& plan) {
-  bool few = false;
+  bool few = false, columns = false, others = false;
   for (const plan::Op& op : plan.ops) {
     const bool tile = op.record.kind == abi::TaskKind::kMatmulTile,
                fp32 = op.record.kind == abi::TaskKind::kMatmulFloat;
     if ((tile || fp32) && op.record.params.matmul.m > (tile ? kFewRows : abi::kMostFewFloatRows)) return false;
-    few |= op.record.kind == abi::TaskKind::kMatmulRows;
+    others |= tile || fp32 || op.record.kind == abi::TaskKind::kMatmulSimple;
+    if (op.record.kind == abi::TaskKind::kMatmulRows) (op.record.params.rows.columns != 0 ? columns : few) = true;
   }
-  return few;
+  return few || (columns && !others);
 }
 
 /// Nothing where the sizes are none that the graph can have.
