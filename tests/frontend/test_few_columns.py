@@ -44,3 +44,15 @@ def test_parts(monkeypatch, tmp_path, m):
 
 def test_norm_of_segments():
     check(normed, inputs(3, 96, 72, torch.bfloat16, "cpu"), workers=7)
+
+
+def test_sizes_that_vary(monkeypatch, tmp_path):
+    """Strips also where the number of rows is data, in a graph that has no other products."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    torch._dynamo.reset()
+    fast = torch.compile(residual, backend="ark", options={"strict": True, "workers": 132}, dynamic=True)
+    with torch.no_grad():
+        for m in (5, 9, 12):
+            given = inputs(m, 64, 96, torch.bfloat16, "cpu")
+            torch.testing.assert_close(fast(*given), residual(*given), rtol=2e-2, atol=2e-2)
+    assert ops(tmp_path, "matmul_rows") and not ops(tmp_path, "matmul_tile")
