@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import sys
 import time
 
 import torch
@@ -31,7 +32,7 @@ from harness import (
 )
 from model_entries import Entry, entry
 from models import set_position, static_cache
-from workers import emit
+from workers import STAY, emit
 
 WALL_CALLS = 20
 
@@ -196,12 +197,14 @@ class Row:
     def first_calls(self) -> dict[str, float]:
         return {mode: step.first_call for mode, step in self.steps.items()}
 
-    def measured(self, rounds: int) -> dict:
-        expected = reference(self.entry, self.model, self.inputs, self.seed_cache)
+    def expect_and_build(self) -> None:
+        self.expected = reference(self.entry, self.model, self.inputs, self.seed_cache)
         free_unused()
-        factor = self.entry.factor
-        training = self.entry.mode == "training"
         self.build()
+
+    def measured(self, rounds: int, first_calls: str = "warm") -> dict:
+        expected, factor = self.expected, self.entry.factor
+        training = self.entry.mode == "training"
         case = Case(
             case=self.entry.name,
             contestants=dict(self.steps),
@@ -222,7 +225,7 @@ class Row:
             row["floor"] = row["plan"]["floor_ms"]
             rivals = [result["median"] for result in row["rivals"].values()]
             row["best_rival_over_ark"] = min(rivals) / row["ark"]["median"] if rivals else None
-        return row | {"first_call_s": {"warm": self.first_calls()}}
+        return row | {"first_call_s": {first_calls: self.first_calls()}}
 
 
 def main() -> None:
@@ -231,6 +234,7 @@ def main() -> None:
     parser.add_argument("--modes", required=True)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="fill the caches, and no more")
+    parser.add_argument(STAY, action="store_true", help="when all is built, wait for a line; then measure")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
@@ -240,8 +244,12 @@ def main() -> None:
         row.modes = [mode for mode in row.modes if mode != "eager"]
         row.build()
         emit({"first_calls": row.first_calls(), "failed": row.failed})
-    else:
-        emit(row.measured(args.rounds))
+        return
+    row.expect_and_build()
+    if args.stay:
+        emit({"failed": row.failed})
+        sys.stdin.readline()
+    emit(row.measured(args.rounds, "cold" if args.stay else "warm"))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A child prints each row by `emit`. `Caches` are the folders that all children of
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 from harness import ROOT
 
 MARK = "ROW "
+STAY = "--stay"
 FOLDERS = {"ARK_CACHE_DIR": "ark", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 _alive: set[subprocess.Popen] = set()
 
@@ -55,11 +57,20 @@ def kill_children_at_exit() -> None:
 
 
 class Child:
-    """A script of this folder with arguments. After `rows`, `error` says why it ended, None if well."""
+    """A script of this folder with arguments. After `rows`, `error` says why it ended, None if well. One that `stays`
+    has the word `STAY` among its arguments: it waits behind its first row until `go`, however long that takes."""
 
     def __init__(self, script: str, arguments: list[str], environment: dict[str, str]):
         self.command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
-        self.environment, self.error = environment, None
+        self.environment, self.error, self.stays = environment, None, STAY in arguments
+        self.waits, self.process = False, None
+
+    def go(self) -> None:
+        """Lets it go on behind its first row. One that has ended meanwhile is told by its rows."""
+        self.waits = False
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
 
     def rows(self, silence: float) -> Iterator[dict]:
         """Its rows as they come. Killed after so many seconds without one."""
@@ -67,17 +78,21 @@ class Child:
             process = subprocess.Popen(
                 self.command,
                 env=self.environment,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 start_new_session=True,
             )
             _alive.add(process)
+            self.process = process
             heard, done = [time.monotonic()], threading.Event()
 
             def watch() -> None:
                 while not done.wait(0.2):
-                    if time.monotonic() - heard[0] > silence:
+                    if self.waits:
+                        heard[0] = time.monotonic()
+                    elif time.monotonic() - heard[0] > silence:
                         self.error = f"no row in {silence:.0f} s"
                         _kill(process)
                         return
@@ -88,6 +103,7 @@ class Child:
                 for line in process.stdout:
                     if line.startswith(MARK):
                         heard[0] = time.monotonic()
+                        self.waits, self.stays = self.stays, False
                         yield json.loads(line[len(MARK) :])
                 code = process.wait()
             finally:

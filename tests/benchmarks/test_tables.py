@@ -46,6 +46,31 @@ def test_models(tmp_path):
     assert "no graph" in models_table.line(rows["GRU 1 x 512 on 16 x 64"])
 
 
+def test_models_at_once(tmp_path):
+    """Each row by one process that waits for its turn; a row that is too slow costs itself alone."""
+    run("models_table.py", "--models", "distilbert,gru", "--at-once", "--json", str(tmp_path / "t.json"))
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert found["not_started"] == [] and [row["case"] for row in found["rows"]] == names_like("distilbert,gru")
+    for row in found["rows"]:
+        assert row["first_call_s"]["cold"]["ark"] > 0 and "warm" not in row["first_call_s"]
+        assert set(row["wall_ms"]) == {"ark", "eager"} and row["ark"]["median"] > 0
+    run("models_table.py", "--models", "distilbert", "--at-once", "--limit", "1", "--json", str(tmp_path / "late.json"))
+    (row,) = json.loads((tmp_path / "late.json").read_text())["rows"]
+    assert row["ark"] is None and row["error"].startswith("no row in 1 s")
+
+
+def test_a_child_that_waits_for_its_turn_is_not_killed():
+    script = "import sys, time; sys.path.insert(0, 'benchmarks'); from workers import emit; emit({'n': 1}); "
+    script += "sys.stdin.readline(); emit({'n': 2})"
+    child = workers.Child("none", [workers.STAY], dict(os.environ))
+    child.command = [sys.executable, "-c", script]
+    rows = child.rows(2.0)
+    assert next(rows) == {"n": 1}
+    time.sleep(3.0)
+    child.go()
+    assert list(rows) == [{"n": 2}] and child.error is None
+
+
 def test_a_model_that_cannot_be_made_is_a_row(tmp_path):
     """No row starts once the budget is spent, and one that takes too long says so."""
     json_of = lambda name: json.loads((tmp_path / name).read_text())
