@@ -138,9 +138,10 @@ REFUSALS = _by_overload(TABLE)
 
 def keep_refused(decompositions: dict) -> dict:
     """The decompositions, of which none takes apart what eager refuses."""
-    return {op: _unless_refused(op, f) if op in REFUSALS else f for op, f in decompositions.items()}
+    return decompositions | {op: _unless_refused(op, decompositions[op]) for op in REFUSALS if op in decompositions}
 
 
+@functools.cache  # asked for at every compilation
 def _unless_refused(op, decomposition: Callable) -> Callable:
     @functools.wraps(decomposition)
     def decompose(*args, **kwargs):

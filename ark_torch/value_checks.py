@@ -4,6 +4,7 @@ by an index that is out of range where a value is: it is found as such indices a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -14,9 +15,10 @@ SHARES = (aten.binary_cross_entropy.default, aten.bernoulli.default)  # their fi
 
 
 def with_checks(decompositions: dict) -> dict:
-    return {op: _checked(f) if op in SHARES else f for op, f in decompositions.items()}
+    return decompositions | {op: _checked(decompositions[op]) for op in SHARES if op in decompositions}
 
 
+@functools.cache  # the same function at every compilation
 def _checked(decomposition: Callable) -> Callable:
     def call(x: torch.Tensor, *args, **kwargs):
         if x.device.type == "cpu" and x.is_floating_point():
