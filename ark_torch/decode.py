@@ -29,7 +29,7 @@ def _scores(model, ids: torch.Tensor, cache, arguments: dict) -> torch.Tensor:
 
 def _choose(scores: torch.Tensor, processors, sample: bool, length: torch.Tensor, memory: dict):
     """The next token of every row, [batch], and what is remembered behind it: `seen`, the tokens so far, where a
-    processor asks for them; `drawn`, whether all tokens so far could be drawn, where they are."""
+    processor asks for them; `drawn` [batch], whether all tokens of a row so far could be drawn, where they are."""
     seen = memory.get("seen")
     if sample:
         token, drawn = draw(scores, processors, length, seen)
@@ -47,7 +47,7 @@ def _first_token(model, ids: torch.Tensor, cache, arguments: dict, processors, s
 
 def _start_of_memory(model, request: Request) -> dict[str, torch.Tensor]:
     ids, unread = request.ids, unread_tokens(request.processors)
-    memory = {"drawn": torch.ones((), dtype=torch.bool, device=ids.device)} if request.sample else {}
+    memory = {"drawn": torch.ones_like(ids[:, 0], dtype=torch.bool)} if request.sample else {}
     if unread is not None:
         head = getattr(model.get_output_embeddings(), "weight", None)
         vocabulary = model.config.get_text_config().vocab_size if head is None else head.size(0)
@@ -92,11 +92,13 @@ def _all_done(slot, token, positions, done, table, layers, memory):
 
 
 def _not_drawn(slot, token, positions, done, table, layers, memory):
-    return ~memory["drawn"]
+    """Of all rows at once here, where the loop asks: the draw itself does not wait for other rows."""
+    drawn = memory["drawn"]
+    return ~(drawn[0] if drawn.size(0) == 1 else drawn.all())
 
 
 def _all_done_or_not_drawn(slot, token, positions, done, table, layers, memory):
-    return done.all() | ~memory["drawn"]
+    return done.all() | _not_drawn(slot, token, positions, done, table, layers, memory)
 
 
 _UNTIL = {  # whether rows may end, whether tokens are drawn
@@ -163,7 +165,7 @@ def _number(value: int, device: torch.device) -> torch.Tensor:
 
 
 def _check_drawn(carry: tuple) -> None:
-    if not carry[6].get("drawn", True):
+    if "drawn" in carry[6] and not carry[6]["drawn"].all():
         raise RuntimeError("generate: scores of a row are inf or NaN, or all -inf: no token can be drawn from them")
 
 

@@ -143,15 +143,14 @@ def most_likely(scores: torch.Tensor, processors, length: torch.Tensor, seen: to
 
 
 def draw(scores: torch.Tensor, processors, length: torch.Tensor, seen: torch.Tensor | None):
-    """int64 [batch], tokens drawn from softmax of the processed scores; and a bool []: whether all rows have one, none
-    has a NaN or nothing to draw from."""
+    """int64 [batch], tokens drawn from softmax of the processed scores; and bool [batch]: whether the row has one, no
+    NaN, and something to draw from."""
     state = _process(scores, processors, length, seen)
     noisy = state.values + gumbel_like(scores)
     if state.some:  # noise changes nothing of the others: where a vector has none but those, the kernel draws none
         noisy = noisy.where(state.values > -torch.inf, state.values)
     best, token = noisy.max(-1)
-    drawn = best.isfinite()  # noise is: so is the largest, where one was
-    return token, drawn[0] if drawn.size(0) == 1 else drawn.all()
+    return token, best.isfinite()  # noise is: so is the largest, where one was
 
 
 __all__ = ["Processor", "draw", "most_likely", "process", "seen_tokens", "unread_tokens"]

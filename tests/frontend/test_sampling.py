@@ -149,7 +149,7 @@ def test_draws_are_distributed_as_softmax(temperature):
         tokens, drawn = run(scores.expand(rows, -1).contiguous(), given, torch.tensor(1), None)
     kept = scores.topk(20).indices
     counts = torch.bincount(tokens, minlength=24)
-    assert drawn and counts.sum() == counts[kept].sum()
+    assert drawn.all() and counts.sum() == counts[kept].sum()
     probabilities = torch.softmax(scores[kept].double() / temperature, 0)
     assert chi_square(counts[kept].double(), probabilities) < 4
 
@@ -206,8 +206,8 @@ def test_scores_that_nothing_can_be_drawn_from(value):
     scores[1] = value
     run = torch.compile(lambda *args: draw(*args), backend="ark", options=STRICT)
     with torch.no_grad():
-        assert not run(scores, (), torch.tensor(1), None)[1]
-        assert run(scores[2:].clone(), (), torch.tensor(1), None)[1]
+        assert run(scores, (), torch.tensor(1), None)[1].tolist() == [True, False, True]
+        assert run(scores[2:].clone(), (), torch.tensor(1), None)[1].tolist() == [True]
 
 
 def test_an_infinity_is_not_taken_away():

@@ -1,9 +1,10 @@
 // kRowSelect: how far the nearest elements of a row go, told without sorting (device/abi/abi.h at RowSelectParams). A
-// tile chooses the digit of the round before, then counts its part of the row. Its elements are under way while it
-// chooses.
+// tile of the second op chooses the first digit, then lists what it leaves of its part of the row, whose elements are
+// under way while it chooses.
 #pragma once
 #include "device/program/row_select_digit.cuh"
 #include "device/program/row_select_histogram.cuh"
+#include "device/program/row_select_lists.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -30,6 +31,7 @@ struct RowSelect {
   struct Scratch {
     SelectHistogram::Bins bins;
     SelectDigit::Scratch digit;
+    int listed;
   };
   static_assert(sizeof(Scratch) <= kScratchBytes);
 
@@ -67,31 +69,82 @@ struct RowSelect {
       const SelectHistogram histogram{consumer, s.bins};
       const SelectDigit digit{consumer, task, p, s.digit, row, bound};
       load_ahead();
+      if (!whole && p.round == 1) return list(digit);
+      if (!whole && p.round == abi::kSelectLast) return find_in_lists(histogram, digit);
 #pragma unroll 1
-      for (int round = p.round;; ++round) {
+      for (int round = 0;; ++round) {
         Vectors x = {};
         if (round < abi::kSelectRounds) load(begin, x);
-        if (whole && round > 0) {
+        if (round > 0) {
           histogram.clear();
           consumer.sync();  // the sums are there
+          digit.choose(round - 1, state);
         }
-        if (round > 0) digit.choose(round - 1, state);
         if (round == abi::kSelectRounds) break;
         if (task.has(X::kMade)) top = row_top();
-        if (whole || round == 0) consumer.sync();  // the bins are clear; sums have been read
+        consumer.sync();  // the bins are clear; sums have been read
         if (p.by_mass != 0)
           count<true>(histogram, round, x);
         else
           count<false>(histogram, round, x);
         consumer.sync();
-        histogram.store(whole ? &s.digit.own : sums(), p.by_mass != 0 && round == 0);
-        if (!whole) return store_state();
+        histogram.store(whole ? &s.digit.own : sums(), round, p.by_mass != 0);
+        if (!whole) return;
       }
+      store_found();
+    }
+
+   private:
+    /// Behind the first digit: what it leaves of the part.
+    ARK_DEVICE void list(const SelectDigit& digit) {
+      Vectors x = {};
+      load(begin, x);
+      if (consumer.thread() == 0) s.listed = 0;
+      digit.choose(0, state);  // all threads meet there
+      SelectList list{consumer, part_of_sums(), s.listed};
+#pragma unroll 1
+      for (int first = begin;;) {
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          if (first + k * kStep >= end) break;
+          list.add(x[k], end - (first + k * kStep + consumer.thread() * 4), state.found);
+        }
+        first += kAhead * kStep;
+        if (first >= end) break;
+        load(first, x);
+      }
+      consumer.sync();
+      list.finish();
+      store_state();
+    }
+
+    /// The other digits, from the lists of all parts.
+    ARK_DEVICE void find_in_lists(const SelectHistogram& histogram, const SelectDigit& digit) {
+      const abi::Operand& x = task.operand(X::kSumsBefore);
+      SelectLists lists{consumer, histogram, task.address<const u32>(X::kSumsBefore) + row * x.stride[0], x.stride[1],
+                        p.parts};
+      lists.load_heads(0);
+#pragma unroll 1
+      for (int round = 1; round < abi::kSelectRounds; ++round) {
+        if (round > 1) histogram.clear();
+        consumer.sync();  // the bins are clear; sums have been read
+        if (p.by_mass != 0)
+          lists.count<true>(round, state.found);
+        else
+          lists.count<false>(round, state.found);
+        consumer.sync();
+        histogram.store(&s.digit.own, round, p.by_mass != 0);
+        consumer.sync();
+        digit.choose(round, state);
+      }
+      store_found();
+    }
+
+    ARK_DEVICE void store_found() const {
       if (consumer.thread() == 0)
         store_element(task.address<i64>(X::kOut) + row * task.operand(X::kOut).stride[0], i64{state.found});
     }
 
-   private:
     /// The thread's vectors from `first` on. A row's last one may end behind it: that one goes element by element.
     ARK_DEVICE void load(int first, Vectors& x) const {
       const int own = first + consumer.thread() * 4;
@@ -113,7 +166,6 @@ struct RowSelect {
     /// The histogram of the round's digit; `x` are the first vectors.
     template <bool kMass>
     ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
-      const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
       const bool makes = task.has(X::kMade);
 #pragma unroll 1
       for (int first = begin;;) {
@@ -122,7 +174,7 @@ struct RowSelect {
         for (int k = 0; k < kAhead; ++k) {
           if (first + k * kStep >= end) break;
           const int left = end - (first + k * kStep + consumer.thread() * 4);
-          histogram.template add<kMass>(x[k], left, state.found, shift, above);
+          histogram.template add<kMass, false>(x[k], left, state.found, round);
         }
         first += kAhead * kStep;
         if (first >= end) return;
@@ -170,10 +222,11 @@ struct RowSelect {
       }
     }
 
-    ARK_DEVICE SelectSums* sums() const {
+    ARK_DEVICE u32* part_of_sums() const {
       const abi::Operand& x = task.operand(X::kSums);
-      return reinterpret_cast<SelectSums*>(task.address<u32>(X::kSums) + row * x.stride[0] + part * x.stride[1]);
+      return task.address<u32>(X::kSums) + row * x.stride[0] + part * x.stride[1];
     }
+    ARK_DEVICE SelectSums* sums() const { return reinterpret_cast<SelectSums*>(part_of_sums()); }
     ARK_DEVICE i64* state_at(int operand) const {
       const abi::Operand& x = task.operand(operand);
       return task.address<i64>(operand) + row * x.stride[0] + part * x.stride[1];
@@ -194,7 +247,7 @@ struct RowSelect {
         bound.count = load_element(task.address<const i64>(X::kBound) + at);
     }
     ARK_DEVICE void store_state() const {
-      if (!task.has(X::kState) || consumer.thread() != 0) return;
+      if (consumer.thread() != 0) return;
       i64* to = state_at(X::kState);
       store_element(to, i64{state.found});
       store_element(to + 1, __double_as_longlong(state.outside));
