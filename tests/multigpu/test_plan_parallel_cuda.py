@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 
 import pytest
-import torch
 
 from tests.distributed import test_plan_parallel as parallel
 from tests.support.distributed_worker import room_for_ranks, run_each, run_gpus, shared_run, values
