@@ -6,7 +6,7 @@ set(UNIT_verify test_boxes test_random_ranks test_verify test_verify_exchanges t
     test_verify_ranks test_verify_records test_verify_structure test_verify_uneven)
 set(UNIT_planner test_box_reuse test_exchanges test_flag_words test_fuse test_joined_boxes test_overlap
     test_prologue_cost test_random_plans test_send_by_batch test_split_heads)
-set(UNIT_plan test_agreement test_as_run test_base test_dump test_graph test_host_exchanges test_kinds
+set(UNIT_plan test_agreement test_as_run test_base test_dump test_graph test_group_turns test_host_exchanges test_kinds
     test_message_rounds test_plan_json test_random_exchanges)
 set(UNIT_tile test_long_rows test_place_memory test_planning_time test_schedule test_small_tiles test_synchronize
     test_tile)

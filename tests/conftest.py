@@ -164,5 +164,6 @@ def pytest_terminal_summary(terminalreporter):
     if skipped:
         found = torch.cuda.device_count()
         terminalreporter.write_line(
-            f"tests/multigpu: {len(skipped)} tests skipped, they need two GPUs and found {found}"
+            f"tests/multigpu: {len(skipped)} tests skipped, they need two GPUs and found {found}, "
+            "or TESTS_RANKS_PER_GPU=2 (plans alone)"
         )

@@ -16,11 +16,11 @@ from tests.distributed import test_plan_models as models
 from tests.distributed import test_plan_uneven as uneven
 from tests.distributed.test_plan_collectives import compiled, ranks_values
 from tests.support.background_sends import BACKGROUND
-from tests.support.distributed_worker import run_each, run_gpus, shared_run, values
+from tests.support.distributed_worker import room_for_ranks, run_each, run_gpus, shared_run, values
 from tests.support.scattered_products import SCATTERED, scattered_layers_of_all_workers
 
-GPUS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+ROOM = room_for_ranks()
+pytestmark = pytest.mark.skipif(ROOM < 2, reason="needs two GPUs, or TESTS_RANKS_PER_GPU")
 
 
 def layer(group: dist.ProcessGroup):
@@ -125,7 +125,7 @@ MODELS = [
 GROUPS = {
     "own": OWN,
     "alone": collectives.ALONE
-    + ([collectives.in_two_steps] if GPUS >= collectives.lower_collective.TWO_STEP_RANKS else []),
+    + ([collectives.in_two_steps] if ROOM >= collectives.lower_collective.TWO_STEP_RANKS else []),
     "models": MODELS,
     "scattered": [*SCATTERED, scattered_layers_of_all_workers],
     "background": BACKGROUND,
@@ -140,7 +140,7 @@ def run_group(rank: int, world: int, functions: tuple) -> dict:
 @functools.cache
 def results(functions: tuple) -> list[dict]:
     """Of one set of processes."""
-    return values(run_gpus(functools.partial(run_group, functions=functions), min(GPUS, 8), seconds=60))
+    return values(run_gpus(functools.partial(run_group, functions=functions), min(ROOM, 8), seconds=60))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 from tests.distributed.test_plan_collectives import compiled
-from tests.support.distributed_worker import run_each, run_gpus, values
+from tests.support.distributed_worker import room_for_ranks, run_each, run_gpus, values
 
-GPUS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+ROOM = room_for_ranks()
+pytestmark = pytest.mark.skipif(ROOM < 2, reason="needs two GPUs, or TESTS_RANKS_PER_GPU")
 SECONDS = 3
 
 

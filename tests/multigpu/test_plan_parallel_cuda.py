@@ -6,13 +6,12 @@ from __future__ import annotations
 import functools
 
 import pytest
-import torch
 
 from tests.distributed import test_plan_parallel as parallel
-from tests.support.distributed_worker import run_each, run_gpus, shared_run, values
+from tests.support.distributed_worker import room_for_ranks, run_each, run_gpus, shared_run, values
 
-GPUS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+ROOM = room_for_ranks()
+pytestmark = pytest.mark.skipif(ROOM < 2, reason="needs two GPUs, or TESTS_RANKS_PER_GPU")
 
 
 FUNCTIONS = [*parallel.LLAMA, *parallel.TRAINING]
@@ -25,7 +24,7 @@ def run_functions(rank: int, world: int, functions: tuple) -> dict:
 @functools.cache
 def results(functions: tuple) -> list[dict]:
     """Of as many ranks as share eight heads."""
-    return values(run_gpus(functools.partial(run_functions, functions=functions), 4 if GPUS >= 4 else 2, seconds=60))
+    return values(run_gpus(functools.partial(run_functions, functions=functions), 4 if ROOM >= 4 else 2, seconds=60))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

@@ -1,5 +1,6 @@
 """Runs functions of the form f(rank, world) in processes that form one group of the backend `ark`: on the host, or one
-GPU for each rank."""
+GPU for each rank. With TESTS_RANKS_PER_GPU so many ranks share each GPU: their processes take turns there, some 2 ms
+each, so that kernels which wait for each other get on slowly, but do. For correctness alone."""
 
 from __future__ import annotations
 
@@ -30,9 +31,15 @@ START_SECONDS = 90  # for eight processes to start: importing torch and making C
 FUNCTION_SECONDS = 150  # for one of `run_each`: a rank that takes longer ends, and its name is told
 if "PYTEST_XDIST_WORKER" in os.environ:
     FUNCTION_SECONDS *= 2  # kernels are compiled beside those of other workers
+RANKS_PER_GPU = int(os.environ.get("TESTS_RANKS_PER_GPU", "1"))
 
 _tell_begin: Callable[[str], None] = lambda name: None  # in a rank: what it does now, told to who started it
 _on_gpus = False  # in a rank: it has a GPU
+
+
+def room_for_ranks() -> int:
+    """On the GPUs that there are."""
+    return torch.cuda.device_count() * RANKS_PER_GPU
 
 
 def own_device() -> str:
@@ -74,7 +81,7 @@ def _main(rank: int, job: Job, queue) -> None:
     _tell_begin = lambda name: queue.put((rank, "begin", name))
     try:
         if job.on_gpus:
-            torch.cuda.set_device(rank)
+            torch.cuda.set_device(rank // RANKS_PER_GPU)
         else:
             torch.set_num_threads(1)
         import ark_torch.distributed  # registers the backend
@@ -181,7 +188,7 @@ def run_ranks(
 
 
 def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options) -> dict:
-    """The same, one GPU for each rank."""
+    """The same, one GPU for each rank, or for RANKS_PER_GPU."""
     return run_ranks(function, world, "ark", seconds, expect_missing, **options)
 
 

@@ -8,6 +8,7 @@
 #include "base/user_errors.h"
 #include "bindings/distributed/process_group.h"
 #include "bindings/distributed/support/c10d_store.h"
+#include "comm/group_turns.h"
 
 namespace ark::bindings {
 namespace {
@@ -36,80 +37,69 @@ GroupPtr group_of(const RankPlan& plan, int32_t number) {
   return group;
 }
 
-/// A launch in the memory of several groups. Ranks meet in one group after the other, in the order of their names,
-/// which is the same on all ranks: so no two wait for each other. On a GPU it takes its turn in each of them so too
-/// (run_plan), and has the turns of all when it is put into its stream. A group that is left before the launch begins hears
-/// why. The launch has the longest time-out of the groups: its waits may be those of any.
+/// A launch in the memory of several groups, which it meets in the order of their names, the same on all ranks. It has
+/// the longest time-out of the groups: its waits may be those of any.
 class LaunchOfGroups {
  public:
-  LaunchOfGroups(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch)
+  LaunchOfGroups(const RankPlan& plan, const PlanLaunch& launch)
       : plan_(plan), launch_(launch), key_(plan.key), groups_(static_cast<size_t>(num_groups(plan.plan))) {
-    views_.resize(groups_.size());
+    find_groups();
   }
 
   void run() {
-    try {
-      find_groups();
-      run_from(0);
-    } catch (const std::exception& error) {
-      for (size_t i = 0; i < order_.size() && !launched_; ++i)
-        if (const GroupPtr& group = groups_[static_cast<size_t>(order_[i])]; group && i != refused_)
-          group->fail_plan(error.what());
-      throw;
-    }
+    comm::launch_in_groups(
+        order_.size(), [&](size_t place) { return meet(place); },
+        [&](const std::vector<ProcessGroupArk::PlanTurn>& turns) { launch(turns); },
+        [&](size_t place, const std::string& why) {
+          if (const GroupPtr& group = at(place)) group->fail_plan(why);
+        });
   }
 
  private:
+  const GroupPtr& at(size_t place) const { return groups_[static_cast<size_t>(order_[place])]; }
+
   /// Those behind one that is not there as well: they hear of it.
   void find_groups() {
-    std::exception_ptr missing;
     for (size_t g = 0; g < groups_.size(); ++g) {
       try {
         groups_[g] = group_of(plan_, static_cast<int32_t>(g));
         key_ += cat(' ', groups_[g]->number());  // one that has been made anew has launches of its own
       } catch (const DeviceError&) {
-        if (!missing) missing = std::current_exception();
+        if (!missing_) missing_ = std::current_exception();
       }
     }
-    if (missing) std::rethrow_exception(missing);
   }
 
-  void run_from(size_t place) {
-    if (place == order_.size()) {
-      launched_ = true;
-      targets::RankMemory all = views_[0];
-      for (const targets::RankMemory& view : views_) all.deadline_ns = std::max(all.deadline_ns, view.deadline_ns);
-      all.more_groups.assign(views_.begin() + 1, views_.end());
-      return launch_(all);
+  ProcessGroupArk::PlanTurn meet(size_t place) const {
+    if (missing_) std::rethrow_exception(missing_);
+    return at(place)->meet_plan({plan_.plan, key_, plan_.state_bytes, plan_.device, plan_.stream, order_[place]});
+  }
+
+  void launch(const std::vector<ProcessGroupArk::PlanTurn>& turns) const {
+    std::vector<targets::RankMemory> views(turns.size());  // per group of the plan
+    uint64_t deadline_ns = 0;
+    for (size_t place = 0; place < turns.size(); ++place) {
+      targets::RankMemory& view = views[static_cast<size_t>(order_[place])] = turns[place].view();
+      deadline_ns = std::max(deadline_ns, view.deadline_ns);
     }
-    const int32_t g = order_[place];
-    const RankPlan of_group{plan_.plan, key_, plan_.state_bytes, plan_.device, plan_.stream, g};
-    bool met = false;
-    try {
-      groups_[static_cast<size_t>(g)]->run_plan(of_group, [&](const targets::RankMemory& view) {
-        met = true;
-        views_[static_cast<size_t>(g)] = view;
-        run_from(place + 1);
-      });
-    } catch (const UserError&) {
-      if (!met) refused_ = place;  // as one group alone: all its ranks see that their plans differ
-      throw;
-    }
+    targets::RankMemory all = views[0];
+    all.deadline_ns = deadline_ns;
+    all.more_groups.assign(views.begin() + 1, views.end());
+    launch_(all);
+    for (const ProcessGroupArk::PlanTurn& turn : turns) turn.launched();
   }
 
   const RankPlan& plan_;
-  const std::function<void(const targets::RankMemory&)>& launch_;
+  const PlanLaunch& launch_;
   std::string key_;
-  std::vector<GroupPtr> groups_;  // of the plan
+  std::vector<GroupPtr> groups_;  // of the plan; null: it is not there
+  std::exception_ptr missing_;
   const std::vector<int32_t> order_ = plan::groups_by_name(plan_.plan);
-  std::vector<targets::RankMemory> views_;    // per group
-  size_t refused_ = static_cast<size_t>(-1);  // place in the order
-  bool launched_ = false;
 };
 
 }  // namespace
 
-void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch) {
+void run_with_ranks(const RankPlan& plan, const PlanLaunch& launch) {
   if (plan.plan.more_groups.empty()) return group_of(plan, 0)->run_plan(plan, launch);
   LaunchOfGroups(plan, launch).run();
 }
@@ -153,12 +143,14 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
-/// What finds the memory of a launch: all that ranks run in it. If sizes are a rank's own, a peer may come with a new
-/// plan, or call the collectives, while this rank comes with the same one: then ranks meet first. Splits
-/// that are even here may not be so elsewhere, which ranks hear of when they meet for the first launch.
+/// What finds the memory of a launch: all that ranks run in it. In graphs with all-to-alls sizes are a rank's own: a peer
+/// may come with a new plan, of other exchanges too, or call the collectives, while this rank comes with the same one. So
+/// ranks meet first. Others meet before the first launch: splits that are even here may not be so elsewhere, and what is
+/// a plan here may be calls on a rank that no longer compiles it.
 std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
-  const bool uneven = plan.plan.splits.find('u') != std::string::npos;
-  if (!uneven && (plan.plan.splits.find('e') == std::string::npos || plans_.has(plan.key))) return plan.key;
+  if (!plan.plan.more_groups.empty()) return plan.key;  // some groups might meet, others not
+  const bool each_time = plan.plan.splits.find_first_of("um") != std::string::npos;
+  if (!each_time && plans_.has(plan.key)) return plan.key;
   const auto turn_of_calls = turn("plan");
   const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_),
                                        comm::Clock::now() + timeout_.load()};
@@ -166,7 +158,7 @@ std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
     const comm::StepChannel::Meeting meeting =
         channel_->meet(plans_.note_of(plan), scope, [this] { return plans_.closing(); });
     if (!meeting.apart.empty()) throw RanksApart(cat(scope.what, ": ", meeting.apart));
-    if (!uneven) return plan.key;
+    if (!each_time) return plan.key;
     std::string key = cat("met ", plan.key);
     for (const comm::LaunchNote& note : meeting.of_ranks) key += cat(' ', note.plan);
     return key;
@@ -179,25 +171,38 @@ std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
 }
 
 void ProcessGroupArk::run_plan(const RankPlan& plan, const PlanLaunch& launch) {
-  const auto use = plans_.use();
+  PlanTurn turn = meet_plan(plan);
+  try {
+    turn.take();
+    launch(turn.view());
+    turn.launched();
+  } catch (const IndexOutOfRange&) {
+    throw;  // its launch has ended
+  } catch (const std::exception& error) {
+    give_up_plans(error.what());
+    throw;
+  }
+}
+
+ProcessGroupArk::PlanTurn ProcessGroupArk::meet_plan(const RankPlan& plan) {
+  PlanTurn turn(*this, plan);
   check_open("plan");
   check<UserError>(world_of(plan.plan, plan.group) == getSize(), "plan '", plan.plan.name, "' is of ",
                    world_of(plan.plan, plan.group), " ranks, group ", name_, " has ", getSize());
   channel_->check_failures({cat("plan '", plan.plan.name, "' of group ", name_), {}});
   const std::string key = meet_for(plan);
-  const std::shared_ptr<PlanMemory> memory =
-      plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream, plan.group});
-  check<UserError>(plan.device == memory->device, "plan '", plan.plan.name, "' of group ", name_,
-                   ": its memory is on cuda:", memory->device,
-                   " (where the first launch was), got a launch on cuda:", plan.device);
-  const std::lock_guard turn(memory->turn);
-  std::unique_lock<std::mutex> turn_on_gpu;
-  if (plan.device >= 0) {
-    check<UnsupportedError>(cuda_ != nullptr, "plan '", plan.plan.name, "': group ", name_, " has no CUDA side");
-    turn_on_gpu = cuda_->take_turn(plan.device, plan.stream);
-  }
-  launch(view_of(*memory));
-  memory->fresh = false;
+  turn.memory_ = plan_memory({plan.plan, key, plan.state_bytes, plan.device, plan.stream, plan.group});
+  return turn;
+}
+
+void ProcessGroupArk::PlanTurn::take() {
+  check<UserError>(device_ == memory_->device, "plan '", name_, "' of group ", group_->name_,
+                   ": its memory is on cuda:", memory_->device,
+                   " (where the first launch was), got a launch on cuda:", device_);
+  of_memory_ = std::unique_lock(memory_->turn);
+  if (device_ < 0) return;
+  check<UnsupportedError>(group_->cuda_ != nullptr, "plan '", name_, "': group ", group_->name_, " has no CUDA side");
+  on_gpu_ = group_->cuda_->take_turn(device_, stream_);
 }
 
 void ProcessGroupArk::fail_plan(const std::string& why) {

@@ -19,9 +19,12 @@ struct RankPlan {
   int32_t group = 0;       // of the plan's, whose memory it is
 };
 
+using PlanLaunch = std::function<void(const targets::RankMemory&)>;
+
 /// Calls `launch` with the memory of the ranks of all its groups; needs no interpreter. Throws UserError where ranks
-/// have different plans, DeviceError where a group is gone, has failed, or fails.
-void run_with_ranks(const RankPlan& plan, const std::function<void(const targets::RankMemory&)>& launch);
+/// have different plans, DeviceError where a group is gone, has failed, or fails. Whatever keeps this rank from the launch,
+/// its groups hear of it.
+void run_with_ranks(const RankPlan& plan, const PlanLaunch& launch);
 
 /// This rank does not run a plan that its peers may wait for: they raise, with `why`. Nothing if there is no such group.
 void fail_group(const std::string& group, const std::string& why);

@@ -80,8 +80,32 @@ class ProcessGroupArk : public c10d::Backend {
   /// exception. Gives all memory back.
   void shutdown() override;
 
-  /// Launches of a plan with exchanges (plan_ranks.h), one at a time.
-  using PlanLaunch = std::function<void(const targets::RankMemory&)>;
+  /// Part of a launch of a plan with exchanges (plan_ranks.h): this rank has met the others, which have the same memory
+  /// for it. The group is not destroyed meanwhile.
+  class PlanTurn {
+   public:
+    /// Launches of the plan go one at a time; on a GPU nobody else launches in the group.
+    void take();
+    /// What the ranks of the launch hear of each other; with the turn taken.
+    targets::RankMemory view() const { return group_->view_of(*memory_); }
+    void launched() const { memory_->fresh = false; }
+
+   private:
+    friend class ProcessGroupArk;
+    PlanTurn(ProcessGroupArk& group, const RankPlan& plan)
+        : group_(&group), use_(group.plans_.use()), name_(plan.plan.name), device_(plan.device), stream_(plan.stream) {}
+
+    ProcessGroupArk* group_;
+    std::shared_lock<std::shared_mutex> use_;
+    std::string name_;
+    int device_;
+    void* stream_;
+    std::shared_ptr<PlanMemory> memory_;
+    std::unique_lock<std::mutex> of_memory_, on_gpu_;
+  };
+  /// Waits for the ranks at the first launch.
+  PlanTurn meet_plan(const RankPlan& plan);
+  /// A launch in this group alone.
   void run_plan(const RankPlan& plan, const PlanLaunch& launch);
   /// This rank will not run a plan that its peers may wait for.
   void fail_plan(const std::string& why);
