@@ -113,6 +113,12 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
     if (m == 1) add("wide", {m, 2048, 1, 0, 0, DType::kF16, 64}, copy, {programs[2], programs[2]});
     if (m <= 8) add("half", {m, 1000, 1, 0, 0, DType::kF16, 32}, copy, {programs[2]});
     p.maps.resize(1);
+    add("few columns", {m, 1544, 1, 0, 0, b, 8}, m == 1 ? norm : copy, {programs[2]});
+    const int widest = abi::most_columns(m, 2);
+    add("gate, up", {m, 768, 2, 0, 1, b, widest}, norm, {programs[1]});
+    add("gate, up, narrow", {m, 1600, 2, 0, 1, b, 8}, copy, {programs[1]});
+    add("q, k, v", {m, 768, 2, 32, 0, b, widest}, norm, {programs[0], programs[0], programs[2]});
+    if (m > 1) add("windows of gates", {m, m > 8 ? 5000 : 9000, 2, 0, 1, b, 8}, copy, {programs[1]});
     if (m > 1) add("windows", {m, m > 8 ? 5000 : 9000, 1, 0, 0, b, m > 8 ? 16 : 32}, copy, {programs[2]});
     plan::number_forms(p);
     return {m == 1 ? "rows_columns_one" : m == 8 ? "rows_columns_eight" : "rows_columns_sixteen", p};

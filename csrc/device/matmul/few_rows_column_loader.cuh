@@ -15,7 +15,7 @@ struct ColumnLoader {
   ARK_DEVICE void load(bool fills) {
     if (!fills) return loader.skip(num_pages());
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, params().map, params().num_segments);
+    acquire_tensor_maps(loader, params().map, params().num_segments * (params().gated ? 2 : 1));
     const Elected one = elect_lane();
     if (one.chosen) {
       PageWalk walk(loader);
@@ -32,7 +32,7 @@ struct ColumnLoader {
     int strips = 0;
     for (int s = 0; s < params().num_segments; ++s)
       strips += (RowsRange(params().segment[s], task).count + params().columns - 1) / params().columns;
-    return strips * abi::column_pages(params().k, params().columns);
+    return strips * params().lanes * abi::column_pages(params().k, params().columns);
   }
 
   ARK_DEVICE void load_windows(PageWalk& walk) {
@@ -43,29 +43,38 @@ struct ColumnLoader {
 #pragma unroll 1
       for (int s = 0; s < params().num_segments; ++s) {
         const RowsRange range(params().segment[s], task);
-        const void* map = tensor_map(loader.worker, params().map[s]);
 #pragma unroll 1
         for (int unit = 0; unit < range.count; unit += params().columns) {
-          load_strip(walk, map, params().segment[s].column + range.first + unit, first,
-                     min(params().k, first + window));
-          if (!loader.ok) return;
+#pragma unroll 1
+          for (int lane = 0; lane < params().lanes; ++lane) {
+            load_strip(walk, map_of(s, lane), rows_column(params(), params().segment[s], range.first + unit, lane),
+                       first, min(params().k, first + window));
+            if (!loader.ok) return;
+          }
         }
       }
     }
   }
+  ARK_DEVICE const void* map_of(int segment, int lane) const {
+    const int second = params().gated ? lane * params().num_segments : 0;
+    return tensor_map(loader.worker, params().map[segment + second]);
+  }
 
-  /// What lies behind the last k or column arrives as zeros.
+  /// One lane of a strip. What lies behind the last k or column arrives as zeros, whole boxes behind it not at all: of
+  /// them nobody takes products.
   ARK_DEVICE void load_strip(PageWalk& walk, const void* map, int column, int k, int end) {
-    const int page_k = abi::column_page_k(params().columns);
+    const int page_k = abi::column_page_k(params().columns), box_k = min(page_k, abi::kColumnBoxK),
+              box_bytes = box_k * params().columns * 2;
 #pragma unroll 1
     for (; k < end; k += page_k) {
-      const u32 to = walk.acquire();
+      u32 to = walk.acquire();
       if (!loader.ok) return;
       walk.throttle();
-      mbarrier_arrive_expect(walk.barrier(), kPageBytes);
-      tensor_load(to, map, walk.barrier(), column, k, 0, kEvictFirst);
-      if (page_k > abi::kColumnBoxK)
-        tensor_load(to + kPageBytes / 2, map, walk.barrier(), column, k + abi::kColumnBoxK, 0, kEvictFirst);
+      const int boxes = (min(page_k, end - k) + box_k - 1) / box_k;
+      mbarrier_arrive_expect(walk.barrier(), boxes * box_bytes);
+#pragma unroll 1
+      for (int box = 0; box < boxes; ++box, to += box_bytes)
+        tensor_load(to, map, walk.barrier(), column, k + box * box_k, 0, kEvictFirst);
       walk.advance();
       walk.publish();
     }

@@ -47,6 +47,8 @@ struct Strips {
   static ARK_DEVICE int pages(int units) {
     return pages_of_slice(units) * Activation::slices_of(kWindow);
   }
+  /// Where the sum of a unit's lane lies among those of a strip.
+  static ARK_DEVICE int row_of(int unit, int lane) { return lane * 8 + unit; }
   /// Fragments have the order of k in which weights are read.
   static ARK_DEVICE void arrange(typename Activation::Fragments&) {}
 
@@ -221,7 +223,7 @@ struct StripsTask {
     const int thread = (consumer.thread() + turn * kTurn) & (kConsumerThreads - 1);
     const int m = thread / Product::kWidth, at = thread % Product::kWidth;
     const int lane = R::kLanes == 2 ? at & 1 : 0, unit = R::kLanes == 2 ? at >> 1 : at;
-    const int row = lane * 8 + unit;                      // of the strip
+    const int row = Product::row_of(unit, lane);          // of the strip
     const bool mine = m < R::rows(task) && unit < units;  // the others load what is another thread's
     const ProgramContext c(task, G::kFirstOperand, consumer.worker);
     i32 x[P::kDims] = {};
