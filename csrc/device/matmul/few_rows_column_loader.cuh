@@ -35,46 +35,50 @@ struct ColumnLoader {
     return strips * params().lanes * abi::column_pages(params().k, params().columns);
   }
 
+  /// Of k: what an item walks at once.
+  ARK_DEVICE int window() const {
+    const int windows = abi::column_windows(params().m, params().k);
+    return (abi::column_slices(params().k) + windows - 1) / windows * abi::kColumnSliceK;
+  }
+  /// First unit of a piece: one lane of a strip.
+  ARK_DEVICE int unit_of(int piece) const { return (piece >> (params().lanes - 1)) * params().columns; }
+
+  /// What loops outside of a piece need is worked out again from the record: the service warps have few registers.
   ARK_DEVICE void load_windows(PageWalk& walk) {
-    const int windows = abi::column_windows(params().m, params().k),
-              window = (abi::column_slices(params().k) + windows - 1) / windows * abi::kColumnSliceK;
 #pragma unroll 1
-    for (int first = 0; first < params().k; first += window) {
+    for (int first = 0; first < params().k; first += window()) {
 #pragma unroll 1
       for (int s = 0; s < params().num_segments; ++s) {
-        const RowsRange range(params().segment[s], task);
 #pragma unroll 1
-        for (int unit = 0; unit < range.count; unit += params().columns) {
-#pragma unroll 1
-          for (int lane = 0; lane < params().lanes; ++lane) {
-            load_strip(walk, map_of(s, lane), rows_column(params(), params().segment[s], range.first + unit, lane),
-                       first, min(params().k, first + window));
-            if (!loader.ok) return;
-          }
+        for (int piece = 0; unit_of(piece) < RowsRange(params().segment[s], task).count; ++piece) {
+          load_piece(walk, s, piece, first);
+          if (!loader.ok) return;
         }
       }
     }
   }
-  ARK_DEVICE const void* map_of(int segment, int lane) const {
-    const int second = params().gated ? lane * params().num_segments : 0;
-    return tensor_map(loader.worker, params().map[segment + second]);
-  }
 
-  /// One lane of a strip. What lies behind the last k or column arrives as zeros, whole boxes behind it not at all: of
-  /// them nobody takes products.
-  ARK_DEVICE void load_strip(PageWalk& walk, const void* map, int column, int k, int end) {
-    const int page_k = abi::column_page_k(params().columns), box_k = min(page_k, abi::kColumnBoxK),
-              box_bytes = box_k * params().columns * 2;
+  /// What lies behind the last k or column arrives as zeros, whole boxes behind it not at all: of them nobody takes
+  /// products.
+  ARK_DEVICE void load_piece(PageWalk& walk, int segment, int piece, int k) {
+    const abi::MatmulRowsParams& p = params();
+    const abi::Segment& s = p.segment[segment];
+    const int lane = piece & (p.lanes - 1), of_weight = p.gated ? lane * p.num_segments : 0;
+    const void* map = tensor_map(loader.worker, p.map[segment + of_weight]);
+    const int column = rows_column(p, s, RowsRange(s, task).first + unit_of(piece), lane), end = min(p.k, k + window()),
+              page_k = abi::column_page_k(p.columns);
 #pragma unroll 1
-    for (; k < end; k += page_k) {
+    while (k < end) {
       u32 to = walk.acquire();
       if (!loader.ok) return;
       walk.throttle();
-      const int boxes = (min(page_k, end - k) + box_k - 1) / box_k;
-      mbarrier_arrive_expect(walk.barrier(), boxes * box_bytes);
+      const int box_k = min(page_k, abi::kColumnBoxK), count = min(page_k, end - k);
+      mbarrier_arrive_expect(walk.barrier(), ((count + box_k - 1) & -box_k) * p.columns * 2);
+      const int behind = k + count;
 #pragma unroll 1
-      for (int box = 0; box < boxes; ++box, to += box_bytes)
-        tensor_load(to, map, walk.barrier(), column, k + box * box_k, 0, kEvictFirst);
+      for (; k < behind; k += abi::kColumnBoxK, to += abi::kColumnBoxK * 2 * p.columns)
+        tensor_load(to, map, walk.barrier(), column, k, 0, kEvictFirst);
+      if (page_k < abi::kColumnBoxK) k += page_k - abi::kColumnBoxK;
       walk.advance();
       walk.publish();
     }

@@ -73,8 +73,9 @@ struct ColumnStrips {
   using Pages = ColumnPages<Form>;
   static constexpr int kBlocks = Activation::kBlocks, kGroups = Pages::kGroups;
   static constexpr int kUnits = R::kColumns, kWidth = kUnits * R::kLanes;  // of a strip: units, columns of all lanes
-  using Sums = float[R::kLanes][kGroups][kBlocks][4];
-  static constexpr int kChains = kGroups * kBlocks == 1 ? 2 : 1;  // of products that wait for each other
+  using Sums = float[kGroups][kBlocks][4];                                 // of a lane
+  /// Chains of products that wait for each other: one where the activation takes most registers.
+  static constexpr int kChains = kGroups * kBlocks == 1 && Activation::kVectors <= 16 ? 2 : 1;
 
   // Of all columns of a strip, lane by lane, and all rows of the activation, a warp's; the stride keeps reads free of conflicts.
   static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = kWidth * kSumStride,
@@ -112,16 +113,29 @@ struct ColumnStrips {
       }
   }
 
-  /// sums = this warp's share of the strip over the k of the window.
+  /// This warp's share of the strip over the k of the window: into `to`, [column][kSumStride], lane by lane.
   template <int kWindow>
   static ARK_DEVICE void multiply(const Consumer& consumer, PageReader& pages, const typename Activation::Fragments& b,
-                                  int, Sums& sums) {
+                                  int, float* to) {
 #pragma unroll
-    for (int lane = 0; lane < R::kLanes; ++lane) multiply_lane<kWindow>(consumer, pages, b, sums[lane]);
+    for (int lane = 0; lane < R::kLanes; ++lane) {
+      Sums sums;
+      multiply_lane<kWindow>(consumer, pages, b, sums);
+      store_sums(consumer, sums, to + row_of(0, lane) * kSumStride);
+    }
   }
+  /// The sum of one column and one row of the activation, over the warps in their order.
+  static ARK_DEVICE float total(const float* sums, int column, int m) {
+    float y = 0;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) y += sums[w * kWarpSums + column * kSumStride + m];
+    return y;
+  }
+
+ private:
   template <int kWindow>
   static ARK_DEVICE void multiply_lane(const Consumer& consumer, PageReader& pages,
-                                       const typename Activation::Fragments& b, float (&sums)[kGroups][kBlocks][4]) {
+                                       const typename Activation::Fragments& b, Sums& sums) {
     const Pages own(consumer);
     float chain[kChains][kGroups][kBlocks][4] = {};
     unrolled<Activation::slices_of(kWindow)>([&](auto slice) __attribute__((always_inline)) {
@@ -158,29 +172,17 @@ struct ColumnStrips {
           sums[g][block][e] = chain[0][g][block][e] + (kChains > 1 ? chain[kChains - 1][g][block][e] : 0);
   }
 
-  /// The warp's sums into `to`, [column][kSumStride].
   static ARK_DEVICE void store_sums(const Consumer& consumer, const Sums& sums, float* to) {
     const int lane = consumer.lane();
     float* mine = to + consumer.warp() * kWarpSums + (lane >> 2) * kSumStride + (lane & 3) * 2;
 #pragma unroll
-    for (int of = 0; of < R::kLanes; ++of)
+    for (int g = 0; g < kGroups; ++g)
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g)
+      for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-        for (int block = 0; block < kBlocks; ++block)
-#pragma unroll
-          for (int e = 0; e < (Pages::kHalf ? 2 : 4); ++e)
-            mine[(row_of(g * 16 + (e >> 1) * 8, of)) * kSumStride + block * 8 + (e & 1)] = sums[of][g][block][e];
+        for (int e = 0; e < (Pages::kHalf ? 2 : 4); ++e)
+          mine[(g * 16 + (e >> 1) * 8) * kSumStride + block * 8 + (e & 1)] = sums[g][block][e];
   }
-  /// The sum of one column and one row of the activation, over the warps in their order.
-  static ARK_DEVICE float total(const float* sums, int column, int m) {
-    float y = 0;
-#pragma unroll
-    for (int w = 0; w < kConsumerWarps; ++w) y += sums[w * kWarpSums + column * kSumStride + m];
-    return y;
-  }
-
- private:
   /// Of two lanes whose numbers differ in kBit: the lower one's `second` for the upper one's `first`.
   template <int kBit>
   static ARK_DEVICE void exchange(u32& first, u32& second, int q) {
