@@ -71,7 +71,8 @@ std::string params_text(const abi::MatmulRowsParams& p) {
     const abi::Segment& g = p.segment[s];
     out += cat("; segment units ", g.first_unit, " + ", g.num_units, ", column ", g.column, ", weights ", g.weight, ' ',
                g.weight2, ", program ", g.program, ", operands from ", g.first_operand,
-               p.columns != 0 ? cat(", map ", p.map[s]) : "");
+               p.columns != 0 ? cat(", map ", p.map[s]) : "",
+               p.columns != 0 && p.gated ? cat(' ', p.map[p.num_segments + s]) : "");
   }
   return out;
 }

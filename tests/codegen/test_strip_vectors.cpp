@@ -51,6 +51,34 @@ void rows_fit_pages(int k) {
   EXPECT((rows - 1) * bytes + 2 * abi::strip_page_k(k) <= kPageBytes);
 }
 
+int slices_of_page(int columns) { return std::max(1, abi::column_page_k(columns) / abi::kColumnSliceK); }
+
+/// The pages that consumers count, window by window, and those that the loader fills (few_rows_column_loader.cuh). A
+/// consumer finds each of its slices' k in a box that came.
+void walks_agree(int m, int k, int columns) {
+  const int windows = abi::column_windows(m, k), slices = abi::column_slices(k),
+            of_window = (slices + windows - 1) / windows, page_k = abi::column_page_k(columns),
+            box_k = std::min(page_k, abi::kColumnBoxK), of_page = slices_of_page(columns);
+  int filled = 0, counted = 0;
+  for (int window = 0; window < windows; ++window) {
+    const int first = window * of_window, last = std::min(slices, first + of_window),
+              end = std::min(k, (first + of_window) * abi::kColumnSliceK);
+    std::set<int> there;  // boxes, by their first k
+    for (int at = first * abi::kColumnSliceK; at < end; at += page_k, ++filled)
+      for (int box = 0; box < (std::min(page_k, end - at) + box_k - 1) / box_k; ++box) there.insert(at + box * box_k);
+    for (int slice = first; slice < last; ++slice) {
+      const int start = slice * abi::kColumnSliceK, left = k - start;
+      const int count = page_k >= abi::kColumnSliceK || left < abi::kColumnSliceK
+                            ? (std::min(left, abi::kColumnSliceK) + page_k - 1) / page_k
+                            : abi::kColumnSliceK / page_k;
+      if ((slice - first + 1) % of_page == 0 || slice + 1 == last) counted += count;
+      for (int warp = 0; warp * 64 < std::min(left, abi::kColumnSliceK); ++warp)
+        EXPECT(there.contains((start + warp * 64) / box_k * box_k));
+    }
+  }
+  EXPECT(filled == counted);
+}
+
 /// Weights [k][n]: every k of a strip is read by one warp, in a page that it waits for; an mma's 8 lines of a page lie in
 /// different banks, whatever the swizzle; fragments have as many registers as those of weight rows.
 void columns_fit(int m, int k) {
@@ -58,19 +86,21 @@ void columns_fit(int m, int k) {
             of_window = (slices + windows - 1) / windows;
   EXPECT((windows - 1) * of_window < slices);  // no window is empty
   if (m > 1) EXPECT(of_window * 2 * ((m + 7) / 8) * 4 <= 128);
-  for (int columns = 16; columns <= abi::most_columns(m); columns *= 2) {
-    const int page_k = abi::column_page_k(columns), of_slice = abi::kColumnSliceK / page_k;
-    EXPECT(page_k * columns * 2 == kPageBytes && page_k % 64 == 0 && page_k * of_slice == abi::kColumnSliceK);
-    EXPECT(page_k <= abi::kColumnBoxK || page_k == 2 * abi::kColumnBoxK);
+  for (int columns = abi::kLeastColumns; columns <= abi::most_columns(m, 1); columns *= 2) {
+    const int page_k = abi::column_page_k(columns), of_slice = std::max(1, abi::kColumnSliceK / page_k);
+    EXPECT(page_k * columns * 2 == kPageBytes && page_k % 64 == 0);
+    EXPECT(page_k * of_slice == abi::kColumnSliceK * slices_of_page(columns));
+    EXPECT(page_k <= abi::kColumnBoxK || page_k % abi::kColumnBoxK == 0);
     int pages = 0;
     for (int slice = 0; slice < slices; ++slice) {
       const int left = k - slice * abi::kColumnSliceK;
       const int count = left >= abi::kColumnSliceK ? of_slice : (left + page_k - 1) / page_k;
       for (int warp = 0; warp < 8; ++warp)
         if (warp * 64 < left) EXPECT(warp * 64 / page_k < count);
-      pages += count;
+      pages += slice % slices_of_page(columns) == 0 ? count : 0;
     }
     EXPECT(pages == abi::column_pages(k, columns));
+    walks_agree(m, k, columns);
   }
 }
 
@@ -96,7 +126,7 @@ void columns_are_swizzled(int columns) {
 }  // namespace
 
 int main() {
-  for (const int columns : {16, 32, 64}) columns_are_swizzled(columns);
+  for (const int columns : {8, 16, 32, 64}) columns_are_swizzled(columns);
   for (int k = 8; k <= 16384; k += 8)
     for (const int m : {1, 2, 8, 9, 16}) columns_fit(m, k);
 

@@ -26,7 +26,18 @@ constexpr struct {
 
 /// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; lengths of one row and types,
 /// each form once (called), one row in two layers (part of the kernel's body), or several rows.
-enum class RowsPlan { kEverySize, kOne, kEight, kSixteen, kLarge, kColumns, kColumnsOne, kColumnsSixteen };
+enum class RowsPlan {
+  kEverySize,
+  kOne,
+  kEight,
+  kSixteen,
+  kLarge,
+  kColumns,
+  kColumnsOne,
+  kColumnsSixteen,
+  kLanes,
+  kLanesSixteen
+};
 NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
   plan::Plan p;
   const int norm = add_program(p, rms_norm(ProgramKind::kPrologue));
@@ -106,15 +117,30 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
     return {name, p};
   }
   if (which >= RowsPlan::kColumns) {  // weights [k][n]
-    const int m = which == RowsPlan::kColumnsOne ? 1 : which == RowsPlan::kColumns ? 8 : 16;
-    for (const int k : {768, 1600}) add("norm", {m, k, 1, 0, 0, b, 16}, norm, {programs[2]});
-    add("out", {m, 768, 1, 0, 0, b, 16}, m == 1 ? from_parts : copy, {programs[2]});
-    add("down", {m, 3072, 1, 0, 0, b, 16}, copy, {programs[2]});
-    if (m == 1) add("wide", {m, 2048, 1, 0, 0, DType::kF16, 64}, copy, {programs[2], programs[2]});
-    if (m <= 8) add("half", {m, 1000, 1, 0, 0, DType::kF16, 32}, copy, {programs[2]});
+    const bool lanes = which == RowsPlan::kLanes || which == RowsPlan::kLanesSixteen;
+    const int m = which == RowsPlan::kColumnsOne                             ? 1
+                  : which == RowsPlan::kColumns || which == RowsPlan::kLanes ? 8
+                                                                             : 16;
+    const int windows = m > 8 ? 5000 : 9000;  // k of several
     p.maps.resize(1);
-    if (m > 1) add("windows", {m, m > 8 ? 5000 : 9000, 1, 0, 0, b, m > 8 ? 16 : 32}, copy, {programs[2]});
+    if (!lanes) {
+      for (const int k : {768, 1600}) add("norm", {m, k, 1, 0, 0, b, 16}, norm, {programs[2]});
+      add("out", {m, 768, 1, 0, 0, b, 16}, m == 1 ? from_parts : copy, {programs[2]});
+      add("down", {m, 3072, 1, 0, 0, b, 16}, copy, {programs[2]});
+      if (m == 1) add("wide", {m, 2048, 1, 0, 0, DType::kF16, 64}, copy, {programs[2], programs[2]});
+      if (m <= 8) add("half", {m, 1000, 1, 0, 0, DType::kF16, 32}, copy, {programs[2]});
+      if (m > 1) add("windows", {m, windows, 1, 0, 0, b, abi::most_columns(m, 1)}, copy, {programs[2]});
+    }
+    if (lanes || m == 1) {  // of several rows in kernels of their own: together they would be over the registers
+      const int widest = abi::most_columns(m, 2);
+      add("few columns", {m, 1544, 1, 0, 0, b, 8}, m == 1 ? norm : copy, {programs[2]});
+      add("gate, up", {m, 768, 2, 0, 1, b, widest}, norm, {programs[1]});
+      add("gate, up, narrow", {m, 1600, 2, 0, 1, b, 8}, copy, {programs[1]});
+      add("q, k, v", {m, 768, 2, 32, 0, b, widest}, norm, {programs[0], programs[0], programs[2]});
+      if (m > 1) add("windows of gates", {m, windows, 2, 0, 1, b, 8}, copy, {programs[1]});
+    }
     plan::number_forms(p);
+    if (lanes) return {m == 8 ? "rows_columns_lanes_eight" : "rows_columns_lanes_sixteen", p};
     return {m == 1 ? "rows_columns_one" : m == 8 ? "rows_columns_eight" : "rows_columns_sixteen", p};
   }
   const int m = which == RowsPlan::kEight ? 8 : which == RowsPlan::kSixteen ? 16 : 1;
@@ -141,8 +167,9 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
 
 std::vector<NamedPlan> row_product_plans() {
   std::vector<NamedPlan> plans;
-  for (const RowsPlan which : {RowsPlan::kEverySize, RowsPlan::kOne, RowsPlan::kEight, RowsPlan::kSixteen,
-                               RowsPlan::kColumns, RowsPlan::kColumnsOne, RowsPlan::kColumnsSixteen})
+  for (const RowsPlan which :
+       {RowsPlan::kEverySize, RowsPlan::kOne, RowsPlan::kEight, RowsPlan::kSixteen, RowsPlan::kColumns,
+        RowsPlan::kColumnsOne, RowsPlan::kColumnsSixteen, RowsPlan::kLanes, RowsPlan::kLanesSixteen})
     plans.push_back(rows_plan(which));
   for (size_t large = 0; large < std::size(kLarge); ++large) plans.push_back(rows_plan(RowsPlan::kLarge, large));
   return plans;

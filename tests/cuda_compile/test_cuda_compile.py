@@ -52,6 +52,8 @@ def compile_source(path: Path) -> str:
         "rows_columns_one",
         "rows_columns_eight",
         "rows_columns_sixteen",
+        "rows_columns_lanes_eight",
+        "rows_columns_lanes_sixteen",
         "rows_gated_8192",
         "rows_gated_2560",
         "rows_5000",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.few_columns import BODIES, check, columns, inputs, normed, residual
+from tests.support.few_columns import BODIES, check, columns, gated, heads, inputs, normed, pairs, residual
 
 
 def ops(folder, name):
@@ -40,6 +40,22 @@ def test_parts(monkeypatch, tmp_path, m):
     monkeypatch.setenv("ARK_DUMP", str(tmp_path))
     check(columns, inputs(m, 64, 3 * 64, torch.bfloat16, "cpu"), workers=132)
     assert len(ops(tmp_path, "matmul_rows")) == 1
+
+
+@pytest.mark.parametrize("body", [gated, pairs, heads], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("m", [1, 3, 11])
+@pytest.mark.parametrize("workers", [2, 132])
+def test_two_lanes(monkeypatch, tmp_path, body, m, workers):
+    """Gates and pairs of columns are epilogues of one op: nothing else is left to do."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    check(body, inputs(m, 72, 3 * 96, torch.bfloat16, "cpu"), workers=workers)
+    text = next(tmp_path.rglob("plan.txt")).read_text()
+    assert len(ops(tmp_path, "matmul_rows")) == 1 and ", lanes 2," in text and ", strips of " in text, text
+
+
+def test_near_pairs():
+    """Pairs that lie closer than a strip's columns: as without strips of two lanes."""
+    check(pairs, inputs(4, 72, 8, torch.bfloat16, "cpu"), workers=132)
 
 
 def test_norm_of_segments():

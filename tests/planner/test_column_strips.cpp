@@ -8,15 +8,17 @@ using namespace ark::test;
 
 namespace {
 
-int width(int m, std::vector<int> units, int workers = 132) {
+int width(int m, std::vector<int> units, int workers = 132, int lanes = 1, int pair = 0) {
   abi::MatmulRowsParams p{};
-  p.m = m, p.num_segments = static_cast<int>(units.size());
+  p.m = m, p.num_segments = static_cast<int>(units.size()), p.lanes = lanes;
+  p.gated = lanes == 2 && pair == 0, p.pair_distance = pair;
   for (size_t s = 0; s < units.size(); ++s) p.segment[s].num_units = units[s];
   return planner::strip_columns(p, workers);
 }
 
 void test_widths() {
-  EXPECT_EQ(width(1, {768}), 16);
+  EXPECT_EQ(width(1, {768}), 8);  // 48 strips of 16 would leave two of three workers idle
+  EXPECT_EQ(width(1, {1600}), 16);
   EXPECT_EQ(width(1, {3072}), 16);  // 96 strips of 32 would leave workers without any
   EXPECT_EQ(width(1, {2304, 768, 768}), 16);
   EXPECT_EQ(width(1, {16384}), 32);  // 256 strips of 64: fewer than two a worker
@@ -24,6 +26,12 @@ void test_widths() {
   EXPECT_EQ(width(8, {50257}), 32);
   EXPECT_EQ(width(9, {50257}), 16);
   EXPECT_EQ(width(1, {768}, 4), 64);
+  // of two lanes, half as many columns fit
+  EXPECT_EQ(width(1, {50000}, 132, 2), 32);
+  EXPECT_EQ(width(8, {50000}, 132, 2), 16);
+  EXPECT_EQ(width(16, {50000}, 132, 2), 8);
+  EXPECT_EQ(width(1, {50000}, 132, 2, 64), 32);
+  EXPECT_EQ(width(1, {50000}, 132, 2, 24), 8);  // a strip's pairs lie together
 }
 
 /// One product of [m, k] and [k, n].
@@ -58,7 +66,7 @@ void test_shares(int64_t m, int64_t k, int64_t n, int workers, size_t busy) {
 int main() {
   test_widths();
   test_shares(1, 768, 16 * 132, 132, 132);
-  test_shares(1, 768, 768, 132, 48);
+  test_shares(1, 768, 768, 132, 96);
   test_shares(8, 3072, 2304, 132, 132);
   test_shares(16, 512, 104, 4, 4);
   test_shares(1, 512, 2000, 2, 2);

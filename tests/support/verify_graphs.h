@@ -50,6 +50,26 @@ inline Graph layers(int64_t batch, int64_t seq, int64_t width, int num_layers, D
   return b.graph;
 }
 
+/// silu(x w) * (x v), weights [k][n].
+inline Graph gated_columns(int64_t m, int64_t k, int64_t n) {
+  using enum DType;
+  GraphBuilder b;
+  const ValueId x = b.input(kBF16, {m, k});
+  ValueId y[2];
+  for (ValueId& product : y) {
+    const ValueId w = b.input(kBF16, {k, n});
+    b.graph.immutable.back() = true;
+    product = b.value(kBF16, {m, n});
+    b.node(OpKind::kMatmul, {x, w}, {product});
+  }
+  const ValueId sigmoid = b.pointwise(Opcode::kSigmoid, {y[0]}, kBF16, {m, n});
+  const ValueId gate = b.pointwise(Opcode::kMul, {y[0], sigmoid}, kBF16, {m, n});
+  b.graph.outputs = {b.pointwise(Opcode::kMul, {gate, y[1]}, kBF16, {m, n})};
+  b.graph.name = "gated";
+  verify(b.graph);
+  return b.graph;
+}
+
 /// A chain of few-row products, as in decoding, with an update of a cache in place.
 inline Graph decode_chain(int64_t width, int num_layers) {
   using enum DType;

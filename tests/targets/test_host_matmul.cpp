@@ -188,7 +188,7 @@ void check_rows(const RowsCase& x, uint64_t seed, int piece) {
   abi::MatmulRowsParams params{};
   params.m = int(x.m), params.k = int(x.k), params.lanes = x.lanes, params.pair_distance = int(x.distance),
   params.gated = x.gated;
-  params.columns = x.of_columns ? abi::kStripRows : 0;
+  params.columns = x.of_columns ? abi::kLeastColumns : 0;
   params.prologue = p.program(pro.p), params.prologue_operand = 0, params.dtype = int(x.t),
   params.num_segments = int(x.units.size());
   op.operands = {as_operand(activation), as_operand(gain)};
@@ -205,7 +205,7 @@ void check_rows(const RowsCase& x, uint64_t seed, int piece) {
         {},
         make(p, x.t, {1, x.m, columns}, {0, 1, 2}, random),
         columns};
-    e.weight2 = make(p, x.t, {columns, x.k}, {0, 1}, random);
+    e.weight2 = make(p, x.t, {columns, x.k}, x.of_columns ? std::vector<int>{1, 0} : std::vector<int>{0, 1}, random);
     abi::Segment& segment = params.segment[s];
     segment.first_unit = params.num_units, segment.num_units = int(x.units[s]), segment.column = 0;
     params.num_units += int(x.units[s]);
@@ -325,6 +325,8 @@ int main() {
     for (int64_t m = 1; m <= 16; ++m) {
       check_rows({t, m, 8 * (2 * m + 1), 1, false, 0, {17 + m}, true}, 6, 5);
       check_rows({t, m, 8 * (19 - m), 1, false, 0, {31, 5, 16}, true}, 7, 7);
+      check_rows({t, m, 8 * (m + 3), 2, true, 0, {17 + m, 9}, true}, 9, 8);
+      check_rows({t, m, 8 * (m + 2), 2, false, 8, {32, 16, 8}, true}, 10, 8);
     }
   check_rows({DType::kBF16, 2, 5000, 1, false, 0, {10}, true}, 8, 3);
   check_rows({DType::kBF16, 1, 5000, 1, false, 0, {10}}, 5, 3);

@@ -137,14 +137,35 @@ void test_column_strips() {
   const auto params = [](plan::Plan& p) -> abi::MatmulRowsParams& { return op_of(p, kMatmulRows).record.params.rows; };
   const auto map = [&](plan::Plan& p) -> plan::TensorMap& { return p.maps[static_cast<size_t>(params(p).map[0])]; };
   plan::Plan same = plan;
-  EXPECT_EQ(params(same).columns, 16);
+  EXPECT_EQ(params(same).columns, 8);
   EXPECT_EQ(complaint(plan), "");
+  must_fail(plan, "strips of 4 columns", [&](plan::Plan& p) { params(p).columns = 4; });
   must_fail(plan, "strips of 64 columns", [&](plan::Plan& p) { params(p).columns = 64; });
   must_fail(plan, "strips of 24 columns", [&](plan::Plan& p) { params(p).columns = 24; });
   must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[0] = -1; });
-  must_fail(plan, "has boxes of 32 256 1, expected 16 256 1", [&](plan::Plan& p) { map(p).box[0] = 32; });
+  must_fail(plan, "has boxes of 32 256 1, expected 8 256 1", [&](plan::Plan& p) { map(p).box[0] = 32; });
   must_fail(plan, "has other sizes than it", [&](plan::Plan& p) { ++map(p).sizes[1]; });
   must_fail(plan, "bytes apart, the weight", [&](plan::Plan& p) { map(p).strides_bytes[0] /= 2; });
+  must_fail(plan, "in 5 windows of k, at most 4",
+            [&](plan::Plan& p) { params(p).k = 4 * 16 * abi::kColumnSliceK + 8; });
+  must_fail(plan, "17 rows", [&](plan::Plan& p) { params(p).m = 17, params(p).columns = 16; });
+  must_fail(plan, "k of one row", [&](plan::Plan& p) { params(p).m = 1, params(p).k = abi::kMostColumnsOneRowK + 8; });
+  must_fail(plan, "pairs 12 apart", [&](plan::Plan& p) { params(p).lanes = 2, params(p).pair_distance = 12; });
+}
+
+/// Gates and weights [k][n]: the second weight has a map of its own.
+void test_gated_strips() {
+  using enum abi::TaskKind;
+  const plan::Plan plan = plan_of(gated_columns(8, 64, 96), true, true, 132);
+  const auto params = [](plan::Plan& p) -> abi::MatmulRowsParams& { return op_of(p, kMatmulRows).record.params.rows; };
+  plan::Plan same = plan;
+  EXPECT(params(same).gated != 0 && params(same).columns == 8 && params(same).num_segments == 1);
+  EXPECT_EQ(complaint(plan), "");
+  must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[1] = -1; });
+  must_fail(plan, "shows slot", [&](plan::Plan& p) { params(p).map[1] = params(p).map[0]; });
+  must_fail(plan, "strips of 32 columns", [&](plan::Plan& p) { params(p).columns = 32; });
+  must_fail(plan, "has other sizes than it",
+            [&](plan::Plan& p) { ++p.maps[static_cast<size_t>(params(p).map[1])].sizes[0]; });
 }
 
 /// Sums of nothing have tiles and results: their grids are checked like others.
@@ -168,6 +189,7 @@ int main() {
   test_within();
   test_small_tiles();
   test_column_strips();
+  test_gated_strips();
   test_sums_of_nothing();
   const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
   damage_buffers(plan);

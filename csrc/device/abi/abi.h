@@ -63,10 +63,12 @@ ARK_ABI_BOTH constexpr int strip_windows(int m, int k) {
   const int registers = strip_page_k(k) / 64 * ((m + 7) / 8);  // of a slice
   return (strip_slices(k) * registers + 127) / 128;
 }
-// The same with weights [k][n] (device/matmul/few_rows_columns.cuh): strips of 16, 32 or 64 columns, in pages of the
-// strip's columns by so many k that they are full. Slices of k have kColumnSliceK, whatever the width. Of one row the
-// activation lies in shared memory as a whole.
-inline constexpr int kMostColumns = 64, kColumnSliceK = 512, kColumnBoxK = 256, kMostColumnsOneRowK = 11264;
+// The same with weights [k][n] (device/matmul/few_rows_columns.cuh): strips of 8, 16, 32 or 64 columns of a lane, in
+// pages of these columns by so many k that they are full. Slices of k have kColumnSliceK, whatever the width. Of one row
+// the activation lies in shared memory as a whole.
+inline constexpr int kLeastColumns = 8, kMostColumns = 64, kColumnSliceK = 512, kColumnBoxK = 256,
+                     kMostColumnsOneRowK = 11264;
+inline constexpr int kMostWindows = 4;  // of k, in all few-row products: each is code of its own
 ARK_ABI_BOTH constexpr int column_page_k(int columns) { return kStripPageElements / columns; }
 ARK_ABI_BOTH constexpr int column_pages(int k, int columns) {
   return (k + column_page_k(columns) - 1) / column_page_k(columns);
@@ -75,8 +77,8 @@ ARK_ABI_BOTH constexpr int column_slices(int k) { return (k + kColumnSliceK - 1)
 ARK_ABI_BOTH constexpr int column_windows(int m, int k) {
   return m == 1 ? 1 : (column_slices(k) * (kColumnSliceK / 64) * ((m + 7) / 8) + 127) / 128;
 }
-/// The widest strip whose sums fit beside the rest of the scratch memory.
-ARK_ABI_BOTH constexpr int most_columns(int m) { return m == 1 ? kMostColumns : m <= 8 ? 32 : 16; }
+/// The widest strip whose sums fit beside the rest of the scratch memory: of one lane or of each of two.
+ARK_ABI_BOTH constexpr int most_columns(int m, int lanes) { return (m == 1 ? kMostColumns : m <= 8 ? 32 : 16) / lanes; }
 /// Byte of k `row`, columns [8 chunk, 8 chunk + 8), in a page: lines are swizzled as TMA does it by the box's width.
 ARK_ABI_BOTH constexpr int column_byte(int columns, int row, int chunk) {
   const int byte = row * columns * 2;
@@ -166,7 +168,7 @@ static_assert(sizeof(Arrive) == 32);
 struct Segment {
   i32 first_unit, num_units;
   i32 column;                  // output column (of this segment's own output domain) of first_unit, normally 0
-  i32 weight, weight2;         // operands (dims n, k); weight2 only when gated
+  i32 weight, weight2;         // operands (dims n, k); weight2: of gated ones, else weight again
   i32 program, first_operand;  // epilogue
   i32 pad;
 };
@@ -180,8 +182,8 @@ struct MatmulRowsParams {
   i32 weights_immutable;
   i32 dtype;    // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
   i32 form;     // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::run_op
-  i32 columns;  // weights [k][n] (16 bits, one lane): columns of a strip, a width of column_page_k; else 0
-  i32 map[kMaxSegments];  // columns: tensor maps of the segments' weights
+  i32 columns;  // weights [k][n] (16 bits): columns of a strip and lane, a width of column_page_k; else 0
+  i32 map[2 * kMaxSegments];  // columns: tensor maps of the segments' weights, gated: then of their second weights
   Segment segment[kMaxSegments];
 };
 

@@ -184,7 +184,9 @@ struct RowsTask {
     for_each_segment<Form>(task, [&](auto, const auto& range, int, int) __attribute__((always_inline)) {
 #pragma unroll 1
       for (int unit = 0; unit < range.count; unit += R::kColumns, ++strips)
-        Product::run(consumer, pages, scratch, sums + strips * R::kColumns);
+#pragma unroll 1
+        for (int lane = 0; lane < R::kLanes; ++lane)
+          Product::run(consumer, pages, scratch, sums + (strips * R::kLanes + lane) * R::kColumns);
     });
     consumer.advance(strips * Product::kPagesOfStrip);
     consumer.stamp(7);
@@ -195,10 +197,11 @@ struct RowsTask {
     int done = 0, first = 0;
     for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
       if (range.count > 0)
-        done += finish<decltype(segment)>(
-            consumer, task, range.first, range.count,
-            [&](int unit, int, int) __attribute__((always_inline)) { return Product::total(sums, first + unit); });
-      first += (range.count + R::kColumns - 1) / R::kColumns * R::kColumns;
+        done += finish<decltype(segment)>(consumer, task, range.first, range.count,
+                                          [&](int unit, int lane, int) __attribute__((always_inline)) {
+                                            return Product::total(sums, first + Product::row_of(unit, lane));
+                                          });
+      first += (range.count + R::kColumns - 1) / R::kColumns * R::kColumns * R::kLanes;
     });
     consumer.arrive_warp(task, done);
   }

@@ -47,13 +47,15 @@ struct Strips {
   static ARK_DEVICE int pages(int units) {
     return pages_of_slice(units) * Activation::slices_of(kWindow);
   }
+  /// Where the sum of a unit's lane lies among those of a strip.
+  static ARK_DEVICE int row_of(int unit, int lane) { return lane * 8 + unit; }
   /// Fragments have the order of k in which weights are read.
   static ARK_DEVICE void arrange(typename Activation::Fragments&) {}
 
-  /// sums = this warp's share of the strip over the k of the window.
+  /// This warp's share of the strip over the k of the window: into `to`, [16 rows][kSumStride].
   template <int kWindow>
   static ARK_DEVICE void multiply(const Consumer& consumer, PageReader& pages, const typename Activation::Fragments& b,
-                                  int units, Sums& sums) {
+                                  int units, float* to) {
     const int lane = consumer.lane(), g = lane >> 2, q = lane & 3, count = pages_of_slice(units);
     // odd rows: the second half first
     const u32 first = g % kPageRows * kRowBytes + abi::strip_vector_byte(0, g & 1, consumer.warp(), q);
@@ -89,16 +91,12 @@ struct Strips {
       pages.release_next(count);
       pages.advance(count);
     });
+    Sums sums;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         sums[block][e] = chain[block][0][e] + (kChains > 1 ? chain[block][kChains - 1][e] : 0);
-  }
-
-  /// The warp's sums into `to`, [16 rows][kSumStride].
-  static ARK_DEVICE void store_sums(const Consumer& consumer, const Sums& sums, float* to) {
-    const int lane = consumer.lane(), g = lane >> 2, q = lane & 3;
     float* mine = to + consumer.warp() * kWarpSums + g * kSumStride + q * 2;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
@@ -221,7 +219,7 @@ struct StripsTask {
     const int thread = (consumer.thread() + turn * kTurn) & (kConsumerThreads - 1);
     const int m = thread / Product::kWidth, at = thread % Product::kWidth;
     const int lane = R::kLanes == 2 ? at & 1 : 0, unit = R::kLanes == 2 ? at >> 1 : at;
-    const int row = lane * 8 + unit;                      // of the strip
+    const int row = Product::row_of(unit, lane);          // of the strip
     const bool mine = m < R::rows(task) && unit < units;  // the others load what is another thread's
     const ProgramContext c(task, G::kFirstOperand, consumer.worker);
     i32 x[P::kDims] = {};
@@ -232,9 +230,7 @@ struct StripsTask {
     if constexpr (kLast)
       if (thread < kElements) P::template load<1>(c, x, in);
 
-    typename Product::Sums own;
-    Product::template multiply<kWindow>(consumer, pages, b, units, own);
-    Product::store_sums(consumer, own, sums);
+    Product::template multiply<kWindow>(consumer, pages, b, units, sums);
     consumer.sync();
     if (thread >= kElements) return;  // whole warps
     float y = Product::total(sums, row, m);

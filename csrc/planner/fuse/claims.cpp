@@ -210,8 +210,9 @@ bool Grouper::fits(int reg, const Coords& place, int g) {
 
 bool Grouper::joins_roots(Group& x, const ProgramBuilder::Reg& meta) {
   if (meta.pair < 0) return false;
-  const int64_t most = x.columns ? 0 : x.few_rows ? 4096 : x.simple ? 32 : 64;
+  const int64_t most = x.few_rows ? 4096 : x.simple ? 32 : 64;
   if (meta.pair > most) return false;
+  if (x.columns && meta.pair % abi::kLeastColumns != 0) return false;  // the columns of a strip lie together
   uint32_t all = meta.roots;
   int64_t pair = meta.pair;
   for (bool grown = true; grown;) {

@@ -158,7 +158,7 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
   p.num_segments = static_cast<int>(units.size());
   for (const Unit& unit : units) p.pair_distance = std::max(p.pair_distance, static_cast<int>(unit.pair));
   p.lanes = p.gated || p.pair_distance > 0 ? 2 : 1;
-  p.columns = first.columns ? abi::kStripRows : 0;
+  p.columns = first.columns ? abi::kLeastColumns : 0;  // until the planner tiles
   std::fill(std::begin(p.map), std::end(p.map), -1);
   p.weights_immutable = 1;
   std::vector<int> nodes;

@@ -136,10 +136,11 @@ void Grouper::matmul(int i) {
   const MatmulShape shape = matmul_shape(state_, node);
   const int inputs = last_group(node);
   int g = -1;
-  if (shape.way == MatmulWay::kRows) {
+  const bool columns = shape.way == MatmulWay::kColumns;
+  if (shape.way == MatmulWay::kRows || columns) {
     for (int j = static_cast<int>(state_.groups.size()) - 1; j > inputs && g < 0; --j) {
       const Group& x = group(j);
-      const bool same = x.kind == GroupKind::kMatmul && x.few_rows && !x.columns && x.anchors.size() < 8 &&
+      const bool same = x.kind == GroupKind::kMatmul && x.few_rows && x.columns == columns && x.anchors.size() < 8 &&
                         state_.node(x.anchors[0]).inputs[0] == node.inputs[0] && x.dims[2] == shape.n;
       if (same) g = j;
     }
@@ -151,7 +152,7 @@ void Grouper::matmul(int i) {
     g = add_group(GroupKind::kMatmul, i);
     Group& x = group(g);
     x.dims = {shape.batch, shape.m, shape.n};
-    x.columns = shape.way == MatmulWay::kColumns;
+    x.columns = columns;
     x.few_rows = x.columns || shape.way == MatmulWay::kRows;
     x.simple = shape.way == MatmulWay::kSimple || shape.way == MatmulWay::kFloat;
     x.x_sizes = state_.tensor(out).sizes;

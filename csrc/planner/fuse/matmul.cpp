@@ -13,7 +13,6 @@ using ir::Node;
 constexpr int64_t kMaxActivation = 16384;  // elements of kMatmulRows' activation: one row of 16 bits, fp32
 constexpr int64_t kAlignmentBytes = 16;    // TMA and bulk copies
 constexpr int64_t kMinTileK = 8;
-constexpr int kMostWindows = 4;  // of a few-row product's k: each is code of its own, and every item walks them all
 
 bool aligned(int64_t elements, DType dtype) { return elements * size_bytes(dtype) % kAlignmentBytes == 0; }
 
@@ -93,7 +92,7 @@ bool is_few(const MatmulShape& shape) {
   const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
   if (!half || shape.m > abi::kMostFewRows) return false;
   return shape.m == 1 ? shape.k <= kMaxActivation
-                      : abi::strip_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= kMostWindows;
+                      : abi::strip_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= abi::kMostWindows;
 }
 
 /// Few rows times a weight [k][n] that TMA reads by columns. Every worker reads the activation: not across its rows, as
@@ -106,7 +105,7 @@ bool is_few_columns(const MatmulShape& shape) {
       !aligned(b.offset, shape.dtype) || !aligned(shape.k, shape.dtype) || shape.m > abi::kMostFewRows)
     return false;
   if (shape.m == 1) return shape.k <= abi::kMostColumnsOneRowK;
-  return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= kMostWindows;
+  return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= abi::kMostWindows;
 }
 
 }  // namespace

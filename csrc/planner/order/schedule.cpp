@@ -291,7 +291,7 @@ void Scheduler::place_in_background() {
 /// Of weights [k][n]: sums of an item, of one row or from window to window of k, wait in whole strips of a segment.
 int64_t column_item_end(const abi::MatmulRowsParams& params, int64_t unit) {
   if (params.m > 1 && abi::column_windows(params.m, params.k) == 1) return params.num_units;
-  int64_t end = unit + abi::kMaxRowsPerItem;
+  int64_t end = unit + abi::kMaxRowsPerItem / params.lanes;
   for (int s = 0; s < params.num_segments; ++s) {
     const int64_t border = params.segment[s].first_unit + params.segment[s].num_units;
     if (unit < border) end = std::min(end, border);

@@ -5,8 +5,19 @@
 namespace ark::planner {
 namespace {
 
-/// Of what memory gives where lines of k are 32, 64 or 128 bytes long. Reckoned, not measured.
-double line_rate(int columns) { return columns >= 64 ? 1.0 : columns == 32 ? 0.95 : 0.8; }
+/// Of what memory gives where lines of k are 16, 32, 64 or 128 bytes long. Reckoned, not measured: of a sector of 32
+/// bytes, strips of 8 columns want half.
+double line_rate(int columns) {
+  switch (columns) {
+    case 8:
+      return 0.5;
+    case 16:
+      return 0.8;
+    case 32:
+      return 0.95;
+  }
+  return 1.0;
+}
 
 int64_t strips_of(const abi::MatmulRowsParams& params, int columns) {
   int64_t strips = 0;
@@ -20,7 +31,7 @@ int add_column_map(Draft& draft, const abi::MatmulRowsParams& p, const abi::Segm
   map.slot = x.slot;
   map.offset_bytes = x.offset * element;
   map.dtype = static_cast<DType>(x.dtype);
-  map.sizes = {segment.column + segment.num_units, p.k, 1};
+  map.sizes = {segment.column + int64_t{segment.num_units} * (p.gated ? 1 : p.lanes), p.k, 1};
   map.strides_bytes = {row, row * p.k};
   map.box = {p.columns, std::min(abi::column_page_k(p.columns), abi::kColumnBoxK), 1};
   draft.maps.push_back(std::move(map));
@@ -30,10 +41,12 @@ int add_column_map(Draft& draft, const abi::MatmulRowsParams& p, const abi::Segm
 }  // namespace
 
 int strip_columns(const abi::MatmulRowsParams& params, int workers) {
-  int best = abi::kStripRows;
+  int best = abi::kLeastColumns;
   double best_rate = 0;
-  for (int columns = abi::kStripRows; columns <= abi::most_columns(params.m); columns *= 2) {
+  for (int columns = best; columns <= abi::most_columns(params.m, params.lanes); columns *= 2) {
     const int64_t strips = strips_of(params, columns), turns = (strips + workers - 1) / workers;
+    const bool pairs = params.lanes == 2 && params.gated == 0;
+    if (pairs && params.pair_distance % columns != 0) break;
     if (columns > abi::kStripRows && strips < 2 * int64_t{workers}) break;  // a stage is short: all should share it
     const double rate = line_rate(columns) * static_cast<double>(strips) / static_cast<double>(turns * workers);
     if (rate > best_rate) best = columns, best_rate = rate;
@@ -45,8 +58,12 @@ void set_column_strips(Draft& draft, FusedOp& op, const Options& options) {
   abi::MatmulRowsParams& p = op.op.record.params.rows;
   if (p.columns == 0) return;
   p.columns = strip_columns(p, options.machine.num_workers);
-  for (int s = 0; s < p.num_segments; ++s)
-    p.map[s] = add_column_map(draft, p, p.segment[s], op.op.operands[static_cast<size_t>(p.segment[s].weight)]);
+  const auto map_of = [&](const abi::Segment& segment, int weight) {
+    return add_column_map(draft, p, segment, op.op.operands[static_cast<size_t>(weight)]);
+  };
+  for (int s = 0; s < p.num_segments; ++s) p.map[s] = map_of(p.segment[s], p.segment[s].weight);
+  for (int s = 0; s < p.num_segments && p.gated; ++s)
+    p.map[p.num_segments + s] = map_of(p.segment[s], p.segment[s].weight2);
 }
 
 }  // namespace ark::planner

@@ -6,7 +6,7 @@
 
 namespace ark::planner {
 
-/// Columns of a strip: wide ones read whole lines, narrow ones spread over more workers.
+/// Columns of a strip and lane: wide ones read whole lines, narrow ones spread over more workers.
 int strip_columns(const abi::MatmulRowsParams& params, int workers);
 /// Of a few-row product; nothing where its weights lie [n][k].
 void set_column_strips(Draft& draft, FusedOp& op, const Options& options);

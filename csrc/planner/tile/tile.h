@@ -17,7 +17,7 @@
 // - of small tiles one box a k step: dims (64, rows, k / 64, batch), box (64, 64, 2, 1), and (rows, k, batch), box
 //   (64, 128, 1)
 // - weights [k][n] of few rows (column_strips.h): dims (n, k, 1), box (a strip's columns, k of a page, at most 256, 1),
-//   with swizzle of the box's width
+//   with swizzle of the box's width, of 8 columns without
 // - attention: dims (d, seq, head, batch), box (64, 64, 1, 1); map[0..2] = q, k, v; map[3] = dout (backward kinds)
 // Of fp32 products:
 // - k contiguous: box (32, 64, 1), with 128-byte swizzle: tile_m / 64 or tile_n / 64 boxes a k step

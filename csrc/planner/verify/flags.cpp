@@ -122,7 +122,7 @@ void check_forms(const Plan& plan) {
     if (!few) continue;
     const auto& other = plan.ops[first.try_emplace(op.form, index).first->second];
     abi::MatmulRowsParams a = op.record.params.rows, b = other.record.params.rows;
-    const auto room = [](int m) { return m == 1 ? 1 : m <= 8 ? 8 : 16; };
+    const auto room = [](int m) { return m == 1 ? 1 : m <= 8 ? 8 : abi::kMostFewRows; };
     require(plan, room(a.m) == room(b.m), describe(plan, static_cast<int64_t>(index)), ", form ", op.form, ": ", a.m,
             " rows, another op of that form has ", b.m);
     a.m = b.m, a.form = b.form;

@@ -31,7 +31,7 @@ TensorMapType map_type(DType dtype) {
 
 /// As wide as the box's lines, for conflict-free reads of columns: abi::column_byte of strips of 16 and 32 columns.
 TensorMapSwizzle swizzle_of(int64_t line_bytes) {
-  if (line_bytes > 128) return TensorMapSwizzle::kNone;
+  if (line_bytes > 128 || line_bytes <= 16) return TensorMapSwizzle::kNone;
   return line_bytes == 32   ? TensorMapSwizzle::k32B
          : line_bytes == 64 ? TensorMapSwizzle::k64B
                             : TensorMapSwizzle::k128B;

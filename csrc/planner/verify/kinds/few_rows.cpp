@@ -88,28 +88,42 @@ std::optional<Dims> coordinates(const Region& r) {
   return dims;
 }
 
-/// Weights [k][n] in strips: of 16 bits, as wide as sums have room, each shown by a map.
+/// A weight [k][n], 16 bits, as a map shows it.
+void column_map(const RecordCheck& check, const abi::Segment& g, int weight, int number) {
+  const abi::MatmulRowsParams& p = check.record().params.rows;
+  check.need(weight >= 0 && static_cast<size_t>(weight) < check.op().operands.size(), "weight ", weight);
+  const abi::Operand& x = check.op().operands[static_cast<size_t>(weight)];
+  const auto type = static_cast<DType>(x.dtype);
+  check.need(x.dtype == p.dtype && (type == DType::kBF16 || type == DType::kF16) && x.stride[0] == 1,
+             "strips of columns of ", name(type), ", ", x.stride[0], " apart, expected 16 bits of the product's type");
+  const int64_t last = g.column + int64_t{g.num_units} * (p.gated ? 1 : p.lanes);
+  check.map(number, weight, {last, p.k, 1}, {p.columns, std::min(abi::kColumnBoxK, abi::column_page_k(p.columns)), 1});
+  const plan::TensorMap& map = check.plan().maps[static_cast<size_t>(number)];
+  check.need(map.strides_bytes[0] == 2 * x.stride[1], "map ", number, " has rows ", map.strides_bytes[0],
+             " bytes apart, the weight ", 2 * x.stride[1]);
+}
+
+/// Weights [k][n] in strips: as wide as sums have room, of pairs in one chunk, each weight shown by a map.
 void columns(const RecordCheck& check) {
   const abi::MatmulRowsParams& p = check.record().params.rows;
   if (p.columns == 0) return;
-  const int most = p.m == 1 ? 64 : p.m <= 8 ? 32 : 16;
-  const bool wide = p.columns == 16 || p.columns == 32 || p.columns == 64;
-  check.need(wide && p.columns <= most && p.lanes == 1, "strips of ", p.columns, " columns, ", p.lanes,
-             " lanes, expected 16, 32 or 64, at most ", most, ", and one lane");
-  check.need(p.k % 8 == 0 && (p.m > 1 || p.k <= 11264), "strips of columns and ", p.k, " k, expected a multiple of 8",
-             p.m > 1 ? "" : " up to 11264");
+  const int most = abi::most_columns(p.m, p.lanes);
+  const bool wide = p.columns >= abi::kLeastColumns && (p.columns & (p.columns - 1)) == 0;
+  check.need(wide && p.columns <= most, "strips of ", p.columns, " columns, expected a power of two from ",
+             abi::kLeastColumns, " to ", most);
+  check.need(p.lanes == 1 || p.gated || p.pair_distance % p.columns == 0, "strips of ", p.columns, " columns, pairs ",
+             p.pair_distance, " apart");
+  check.need(p.m <= abi::kMostFewRows && p.k % 8 == 0, "strips of columns and ", p.m, " rows, ", p.k,
+             " k, expected at most ", abi::kMostFewRows, " rows and a multiple of 8");
+  check.need(p.m > 1 || p.k <= abi::kMostColumnsOneRowK, "strips of columns and ", p.k, " k of one row, at most ",
+             abi::kMostColumnsOneRowK);
+  const int windows = abi::column_windows(p.m, p.k);
+  check.need(windows <= abi::kMostWindows, "strips of columns in ", windows, " windows of k, at most ",
+             abi::kMostWindows);
   for (int s = 0; s < p.num_segments; ++s) {
     const abi::Segment& g = p.segment[s];
-    check.need(g.weight >= 0 && static_cast<size_t>(g.weight) < check.op().operands.size(), "weight ", g.weight);
-    const abi::Operand& x = check.op().operands[static_cast<size_t>(g.weight)];
-    const auto type = static_cast<DType>(x.dtype);
-    check.need(x.dtype == p.dtype && (type == DType::kBF16 || type == DType::kF16) && x.stride[0] == 1,
-               "strips of columns of ", name(type), ", ", x.stride[0],
-               " apart, expected 16 bits of the product's type");
-    check.map(p.map[s], g.weight, {g.column + g.num_units, p.k, 1}, {p.columns, std::min(256, 8192 / p.columns), 1});
-    const plan::TensorMap& map = check.plan().maps[static_cast<size_t>(p.map[s])];
-    check.need(map.strides_bytes[0] == 2 * x.stride[1], "map ", p.map[s], " has rows ", map.strides_bytes[0],
-               " bytes apart, the weight ", 2 * x.stride[1]);
+    column_map(check, g, g.weight, p.map[s]);
+    if (p.gated) column_map(check, g, g.weight2, p.map[p.num_segments + s]);
   }
 }
 

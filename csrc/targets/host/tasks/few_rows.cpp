@@ -143,18 +143,25 @@ class MatmulRowsTask : public Task {
     return run_epilogue(env, epilogues_[s], {0, m, column, count}, roots);
   }
 
-  /// Weights [k][n]: rows of them are added up.
-  bool run_strips_of(const TileEnvironment& env, int s, const T* activation, int64_t column, int64_t count) const {
-    const abi::Operand& weight = op_.operands[params_.segment[s].weight];
+  /// sums = the activation times columns [column, + count) of weights [k][n]: rows of them are added up.
+  void add_rows(const TileEnvironment& env, const abi::Operand& weight, const T* activation, int64_t column,
+                int64_t count, T* sums) const {
     const auto type = static_cast<DType>(weight.dtype);
-    const int64_t m = params_.m, row_length = gemm_row_length<T>(*env.kernels, count);
-    T* sums = env.scratch->get<T>(Scratch::kTile, gemm_rows<T>(*env.kernels, m) * row_length);
     const MatrixView left{reinterpret_cast<const std::byte*>(activation), kStored, params_.k, 1};
     const MatrixView right{static_cast<const std::byte*>(env.slots[weight.slot]) +
                                (weight.offset + column * weight.stride[0]) * size_bytes(type),
                            type, weight.stride[1], weight.stride[0]};
-    gemm_few_rows<T>(*env.kernels, *env.scratch, left, right, m, count, params_.k, sums);
-    const Roots roots{.data = {sums, nullptr},
+    gemm_few_rows<T>(*env.kernels, *env.scratch, left, right, params_.m, count, params_.k, sums);
+  }
+
+  bool run_strips_of(const TileEnvironment& env, int s, const T* activation, int64_t column, int64_t count) const {
+    const abi::Segment& segment = params_.segment[s];
+    const int64_t m = params_.m, row_length = gemm_row_length<T>(*env.kernels, count),
+                  size = gemm_rows<T>(*env.kernels, m) * row_length;
+    T* sums = env.scratch->get<T>(Scratch::kTile, 2 * size);
+    add_rows(env, op_.operands[segment.weight], activation, column, count, sums);
+    if (params_.gated) add_rows(env, op_.operands[segment.weight2], activation, column, count, sums + size);
+    const Roots roots{.data = {sums, params_.gated ? sums + size : nullptr},
                       .type = reg_type(dtype()),
                       .row_stride = row_length,
                       .first_row = 0,
