@@ -137,7 +137,6 @@ NamedPlan rows_plan(RowsPlan which, size_t large = 0) {
       add("gate, up", {m, 768, 2, 0, 1, b, widest}, norm, {programs[1]});
       add("gate, up, narrow", {m, 1600, 2, 0, 1, b, 8}, copy, {programs[1]});
       add("q, k, v", {m, 768, 2, 32, 0, b, widest}, norm, {programs[0], programs[0], programs[2]});
-      if (m > 1) add("windows of gates", {m, windows, 2, 0, 1, b, 8}, copy, {programs[1]});
     }
     plan::number_forms(p);
     if (lanes) return {m == 8 ? "rows_columns_lanes_eight" : "rows_columns_lanes_sixteen", p};

@@ -58,6 +58,14 @@ def test_near_pairs():
     check(pairs, inputs(4, 72, 8, torch.bfloat16, "cpu"), workers=132)
 
 
+@pytest.mark.parametrize("body", [gated, pairs], ids=lambda f: f.__name__)
+def test_long_gates(monkeypatch, tmp_path, body):
+    """In several windows of k a product has one lane."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    check(body, inputs(9, 4104, 32, torch.bfloat16, "cpu"), workers=132)
+    assert ", lanes 2," not in next(tmp_path.rglob("plan.txt")).read_text()
+
+
 def test_norm_of_segments():
     check(normed, inputs(3, 96, 72, torch.bfloat16, "cpu"), workers=7)
 

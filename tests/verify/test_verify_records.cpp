@@ -164,6 +164,7 @@ void test_gated_strips() {
   must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[1] = -1; });
   must_fail(plan, "shows slot", [&](plan::Plan& p) { params(p).map[1] = params(p).map[0]; });
   must_fail(plan, "strips of 32 columns", [&](plan::Plan& p) { params(p).columns = 32; });
+  must_fail(plan, "in 2 windows of k, at most 1", [&](plan::Plan& p) { params(p).k = 16 * abi::kColumnSliceK + 8; });
   must_fail(plan, "has other sizes than it",
             [&](plan::Plan& p) { ++p.maps[static_cast<size_t>(params(p).map[1])].sizes[0]; });
 }

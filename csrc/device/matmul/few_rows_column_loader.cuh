@@ -1,5 +1,5 @@
-// The loader of few-row products whose weights lie [k][n] (few_rows_columns.cuh has the order of pages). One lane issues
-// all copies.
+// The loader of few-row products whose weights lie [k][n] (few_rows_columns.cuh has the order of pages). One lane
+// issues all copies.
 #pragma once
 #include "device/loop/loop.cuh"
 #include "device/loop/page_walk.cuh"

@@ -1,11 +1,12 @@
-// One to sixteen rows of 16 bits times a weight [k][n] that streams through the ring: strips of 8, 16, 32 or 64 columns.
+// One to sixteen rows of 16 bits times a weight [k][n] that streams through the ring: strips of 8, 16, 32 or 64
+// columns.
 //
 // A page is [k][columns of the strip] as TMA swizzles it. ldmatrix turns 16 k x 16 columns into A of mma.m16n8k16 (of 8
-// columns, the other half of A is zero), the activation is B. Of two lanes (gates, pairs), a strip has as many columns of
-// each. Of a slice of 512 k a warp has the 64 that it has in strips of weight rows (abi/strip_vectors.h), all in one
-// page; sums of the warps meet in shared memory. Of 32 k, fragments of several rows come with the 8 k that lie
-// together in each lane: four lanes exchange words, so that A is read in the order of memory, which leaves no bank
-// conflict. Of one row, B is read from shared memory, the same for all eight rows.
+// columns, the other half of A is zero), the activation is B. Of two lanes (gates, pairs), a strip has as many columns
+// of each. Of a slice of 512 k a warp has the 64 that it has in strips of weight rows (abi/strip_vectors.h), all in one
+// page; sums of the warps meet in shared memory. Of 32 k, fragments of several rows come with the 8 k that lie together
+// in each lane: four lanes exchange words, so that A is read in the order of memory, which leaves no bank conflict. Of
+// one row, B is read from shared memory, the same for all eight rows.
 //
 // Page sequence of an item: per window of k, per strip, per lane, its pages along k.
 #pragma once
@@ -77,7 +78,8 @@ struct ColumnStrips {
   /// Chains of products that wait for each other: one where the activation takes most registers.
   static constexpr int kChains = kGroups * kBlocks == 1 && Activation::kVectors <= 16 ? 2 : 1;
 
-  // Of all columns of a strip, lane by lane, and all rows of the activation, a warp's; the stride keeps reads free of conflicts.
+  // Of all columns of a strip, lane by lane, and all rows of the activation, a warp's; the stride keeps reads free of
+  // conflicts.
   static constexpr int kSumStride = 8 * kBlocks + 2, kWarpSums = kWidth * kSumStride,
                        kStripSums = kConsumerWarps * kWarpSums;
 

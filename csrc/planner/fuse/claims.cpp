@@ -208,6 +208,17 @@ bool Grouper::fits(int reg, const Coords& place, int g) {
   return joins_roots(x, meta);
 }
 
+namespace {
+
+/// Is the k of a few-row product walked in several windows? Of weights [k][n], code for two lanes has no registers left
+/// for that.
+bool has_windows(const State& state, const Group& x) {
+  const MatmulShape shape = matmul_shape(state, state.node(x.anchors[0]));
+  return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) > 1;
+}
+
+}  // namespace
+
 bool Grouper::joins_roots(Group& x, const ProgramBuilder::Reg& meta) {
   if (meta.pair < 0) return false;
   const int64_t most = x.few_rows ? 4096 : x.simple ? 32 : 64;
@@ -227,6 +238,7 @@ bool Grouper::joins_roots(Group& x, const ProgramBuilder::Reg& meta) {
   }
   const int count = __builtin_popcount(all);
   if (count > 2 || (count == 2 && pair != 0)) return false;
+  if (x.columns && (count == 2 || pair != 0) && has_windows(state_, x)) return false;
   std::erase_if(x.components, [&](const auto& c) { return (c.first & all) != 0; });
   x.components.emplace_back(all, pair);
   return true;
