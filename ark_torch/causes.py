@@ -11,7 +11,7 @@ from torch import fx
 from ark_torch import eager_random
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
-from ark_torch.groups import COLLECTIVES, is_wait, may_be_empty, other_groups, waited_for
+from ark_torch.groups import COLLECTIVES, is_wait, may_be_empty, other_groups, uneven_beside_others, waited_for
 from ark_torch.host_scalars import on_device
 from ark_torch.loops import Loop, log_one_by_one
 from ark_torch.ordering import is_view
@@ -40,6 +40,8 @@ def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, 
         if reason is not None:
             causes[node] = reason
     causes.update(other_groups(nodes, causes, device))
+    for node in uneven_beside_others(nodes, causes):
+        causes[node] = "all_to_all_single with uneven splits beside other collectives"
     _follow(causes, nodes)
 
 

@@ -27,7 +27,7 @@ from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import TooLong, Unsupported
-from ark_torch.groups import has_exchange, may_be_empty, meetings, split_waits
+from ark_torch.groups import has_exchange, is_uneven, may_be_empty, split_waits
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.loops import Loop, replace_loops
 from ark_torch.lowering import SEED
@@ -103,7 +103,7 @@ class _GraphCompiler:
         self.causes.update({n: n.target.row.cause for n in loops})
         probe_nodes(self.nodes, self.device, self.target, self.causes)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
-        self.meetings = meetings(self.nodes, self.device)
+        self.uneven = any(is_uneven(n) for n in self.nodes if n not in self.causes)
         self._leave_offsets()
         steps, segments = self._plan()
         launches = [n.target.launch for n in loops if n.target.launch is not None]
@@ -187,7 +187,7 @@ class _GraphCompiler:
         self._decline(step, f"internal error: {error}", None)
 
     def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
-        lowered = lower_segment(name, step.nodes, outputs, self.device, self.meetings, may_be_empty(self.nodes))
+        lowered = lower_segment(name, step.nodes, outputs, self.device, self.uneven, may_be_empty(self.nodes))
         data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
         for symbol in [*lowered.symbols, *data]:
             if symbol not in self.symbols.sources and symbol not in lowered.derived:

@@ -82,12 +82,10 @@ def waited_for(node: fx.Node) -> fx.Node:
 def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> dict[fx.Node, str]:
     """Of the collectives without a cause those of groups that the graph's plans have no room for, and why: beside
     all-to-alls, before whose launches ranks may meet on the host, of all groups but the one with the most; on GPUs of
-    those behind the `groups_on_gpus` with the most. All-to-alls count that this rank leaves to ATen, for splits that
-    are symbols: another rank may not."""
+    those behind the `groups_on_gpus` with the most."""
     native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
-    exchanged = [n for n in nodes if is_all_to_all(n) and (n in native or is_of_ark(n, device))]
-    times = Counter(group_name(n) for n in dict.fromkeys([*native, *exchanged]))
-    if exchanged:
+    times = Counter(group_name(n) for n in native)
+    if any(is_all_to_all(n) for n in native):
         room, why = 1, "collective of a second process group in a graph with an all-to-all"
     elif device.type == "cuda":
         room = groups_on_gpus
@@ -97,15 +95,6 @@ def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch
     # of equal numbers the first ones: alike on all ranks
     kept = {name for name, _ in times.most_common(room)}
     return {n: why for n in native if group_name(n) not in kept}
-
-
-def is_of_ark(node: fx.Node, device: torch.device) -> bool:
-    """Whether it is a collective of a group whose ranks run plans."""
-    try:
-        group_of(node, device)
-    except Unsupported:
-        return False
-    return True
 
 
 def has_exchange(nodes: list[fx.Node]) -> bool:
@@ -127,14 +116,11 @@ def is_uneven(node: fx.Node) -> bool:
     return any(s == 0 or sympy.simplify(s - splits[0]) != 0 for s in splits)
 
 
-def meetings(nodes: list[fx.Node], device: torch.device) -> str:
-    """Of a graph with all-to-alls, when the ranks of any of its plans meet (Attrs::splits of their exchanges): before
-    each launch where splits are uneven, of which another rank may make a new plan, of other steps, or none; before the
-    first launch where they are even."""
-    exchanged = [n for n in nodes if is_all_to_all(n) and is_of_ark(n, device)]
-    if not exchanged:
-        return ""
-    return "met" if any(is_uneven(n) for n in exchanged) else "even"
+def uneven_beside_others(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.Node]:
+    """Uneven all-to-alls of a graph whose plans hold other collectives as well. Ranks that make a new plan for new
+    splits may leave the all-to-all to ATen, and these collectives not: no rank could follow them (segment.py)."""
+    native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
+    return [n for n in native if is_uneven(n)] if not all(is_all_to_all(n) for n in native) else []
 
 
 def may_be_empty(nodes: list[fx.Node]) -> bool:

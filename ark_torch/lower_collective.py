@@ -41,16 +41,13 @@ def collective(name: str):
     return register
 
 
-def exchange(ctx: Lowering, sent: list[Value], group: Group) -> list[Value]:
+def exchange(ctx: Lowering, sent: list[Value], group: Group, **attrs) -> list[Value]:
     """What each rank has sent to this one; `sent`: one value, or one for each rank. Contiguous."""
     first = sent[0]
     if group.size == 1:
         return [ctx.pointwise("cast", [first], first.dtype)]
     boxes = [ctx.graph.add_value(first.dtype, first.shape, contiguous_strides(first.shape)) for _ in range(group.size)]
-    attrs = {"group": group.name}
-    if ctx.meetings:
-        attrs["splits"] = ctx.meetings
-    ctx.graph.emit("exchange", sent, boxes, attrs)
+    ctx.graph.emit("exchange", sent, boxes, {"group": group.name, **attrs})
     return boxes
 
 
@@ -217,9 +214,9 @@ def lower_all_to_all(ctx: Lowering, node, x, output_splits, input_splits, group_
     if len(output_splits) != group.size or len(input_splits) != group.size:
         raise Unsupported(f"all_to_all_single of {len(input_splits)} and {len(output_splits)} splits")
     even = all(sympy.simplify(s - splits[0]) == 0 for s in splits)
-    if not even or splits[0] == 0 or (ctx.meetings == "met" and all(isinstance(s, int) for s in splits)):
+    if not even or splits[0] == 0 or (ctx.uneven and all(isinstance(s, int) for s in splits)):
         return _uneven(ctx, x, input_splits, output_splits, group, out)
-    boxes = exchange(ctx, parts(ctx, x, group.size, (splits[0], *x.shape[1:])), group)
+    boxes = exchange(ctx, parts(ctx, x, group.size, (splits[0], *x.shape[1:])), group, splits="even")
     return ctx.graph.add_node("cat", boxes, out.dtype, **_place(ctx, out), dim=0)
 
 

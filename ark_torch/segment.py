@@ -48,10 +48,10 @@ def lower_constant(ctx: Lowering, node: fx.Node) -> None:
 
 
 def lower_segment(
-    name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device, meetings="", empty=False
+    name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device, uneven=False, empty=False
 ) -> SegmentGraph:
     """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
-    ctx = Lowering(name, device, meetings, empty)
+    ctx = Lowering(name, device, uneven, empty)
     inputs: list[fx.Node] = []
     inside = set(nodes)
 

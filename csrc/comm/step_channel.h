@@ -65,7 +65,6 @@ struct alignas(128) Notice {
 struct LaunchNote {
   uint64_t plan = 0;       // of all that the plan says; compared by nobody, names the launch's memory
   uint64_t interface = 0;  // the same on all ranks
-  uint64_t plain = 0;      // 1: there are no all-to-alls near it; of such ones alone all launch, which compares them
   uint64_t to[kMaxHostRanks] = {}, from[kMaxHostRanks] = {};  // what this rank sends each, expects of each
 };
 struct alignas(128) Announcement {

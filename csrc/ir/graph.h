@@ -89,8 +89,7 @@ struct Attrs {
   Size start;                 // Iota's start when symbolic
   int64_t step = 1;
   std::string group;  // Exchange: name of the process group
-  /// Exchange in a graph with all-to-alls with split sizes: "even", of what this rank knows; "uneven", of this one; "met",
-  /// of another. Ranks have to choose alike.
+  /// Exchange of an all-to-all with split sizes: "even" (of what this rank knows) or "uneven". Ranks have to choose alike.
   std::string splits;
 };
 

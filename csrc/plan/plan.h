@@ -140,10 +140,9 @@ struct Plan {
   /// writes out-boxes writes with tile t, into each of them, the bytes that tile t of the rank there writes here: so it
   /// is read as the writer of this rank's boxes, from all ranks.
   std::string group;
-  int32_t world = 1;  // 1: no exchanges
-  std::string
-      splits;  // a letter for each exchange, in the graph's order: ir::Attrs::splits' first, or '-'. With an 'e'
-               // ranks meet before the first launch, with 'u' or 'm' before each
+  int32_t world = 1;   // 1: no exchanges
+  std::string splits;  // a letter for each exchange, in the graph's order: of an all-to-all with split sizes 'e'(ven)
+                       // or 'u'(neven), as ranks have to choose alike, else '-'
   int64_t box_bytes = 0;  // of all boxes of a rank, without parts; it has them twice, for even and for odd launches
   std::vector<RankGroup> more_groups;  // groups 1, 2, .. of the plan; those above are of group 0. An op sends in one
   Loop loop;

@@ -129,16 +129,6 @@ void test_launch_behind_a_refusal() {
   });
 }
 
-/// Launches of graphs without all-to-alls, which compare their plans themselves; not beside one of another graph.
-void test_plain() {
-  for (const uint64_t second : {1, 0})
-    run_ranks(2, [&](StepChannel& channel, int rank) {
-      const LaunchNote note{.interface = static_cast<uint64_t>(rank), .plain = rank == 0 ? 1 : second};
-      const auto meeting = channel.meet(note, {"launch", Clock::now() + std::chrono::seconds(20)});
-      EXPECT_EQ(meeting.apart.empty(), second == 1);
-    });
-}
-
 void test_absent() {
   run_ranks(2, [&](StepChannel& channel, int rank) {
     if (rank == 1) return channel.leave();
@@ -158,7 +148,6 @@ int main() {
   for (const int world : {2, 3, 5}) test_random(world, 400, static_cast<unsigned>(world));
   test_refusal();
   test_launch_behind_a_refusal();
-  test_plain();
   test_absent();
   return test::result("meeting");
 }

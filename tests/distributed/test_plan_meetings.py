@@ -26,38 +26,15 @@ def there_and_back(x: torch.Tensor, out: list[int], sent: list[int], group=None)
     return come, funcol.all_to_all_single(torch.relu(come) - 3, sent, out, group) + x
 
 
-def among_others(x: torch.Tensor, out: list[int], sent: list[int], group=None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of whole numbers, so that sums are exact."""
-    group = group or dist.group.WORLD
-    total = summed(x.sum(0), group)
-    come = funcol.all_to_all_single(x - total, out, sent, group)
-    most = funcol.all_reduce(come.sum(0) * 2, "max", group)
-    return most, funcol.all_to_all_single(come + most, sent, out, group) + summed(come.sum(0) + 1, group)
-
-
-def summed(x: torch.Tensor, group) -> torch.Tensor:
-    return funcol.all_reduce(x, "sum", group)
-
-
 class Ways:
     """To call it: by a plan for these splits alone, by plans of one function, whose splits become symbols where they
-    change, without any, or with plans for what it calls alone."""
+    change, or without any."""
 
     def __init__(self, function=there_and_back, **options):
         torch._dynamo.reset()
         self.function, self.options, self.known = function, options, {}
         self.any_splits = torch.compile(lambda x, out, sent: function(x, out, sent), backend="ark")
         self.eager = function
-        self.sums = torch.compile(summed, backend="ark")
-
-    def parts(self, x, out, sent):
-        """As where Dynamo has given up to compile the function, and compiles what it calls."""
-        global summed
-        plain, summed = summed, self.sums
-        try:
-            return self.function(x, out, sent)
-        finally:
-            summed = plain
 
     def of_splits(self, x, out, sent):
         key = (tuple(out), tuple(sent))
@@ -70,11 +47,10 @@ class Ways:
         return self.known[key](x)
 
 
-def check_round(way, gloo, rows: list[list[int]], rank: int, number: int, function=there_and_back) -> None:
+def check_round(way, gloo, rows: list[list[int]], rank: int, number: int, width: int = 5) -> None:
     out, sent = splits_of(rows, rank)
-    x = ranks_values(rank, (sum(sent), 5), torch.float32, number)
-    x = x if function is there_and_back else x.round()
-    want, got = function(x, out, sent, gloo), way(x, out, sent)
+    x = ranks_values(rank, (sum(sent), width), torch.float32, number)
+    want, got = there_and_back(x, out, sent, gloo), way(x, out, sent)
     for w, g in zip(want, got):
         assert torch.equal(w, g), f"round {number}, rows {rows}: {g} instead of {w}"
 
@@ -83,12 +59,12 @@ def run_time_fallbacks() -> int:
     return sum(sum(graph.runtime_fallbacks.values()) for graph in ark_torch.records.REGISTRY.graphs)
 
 
-def others_change(rank: int, world: int, function=there_and_back) -> None:
+def others_change(rank: int, world: int) -> None:
     """Rank 0 sends and receives what it did before, ranks 1 and 2 do not; every launch is a plan's (`strict`)."""
-    gloo, ways = dist.new_group(backend="gloo"), Ways(function, strict=True)
+    gloo, ways = dist.new_group(backend="gloo"), Ways(strict=True)
     rows = [[[1, 2, 3], [4, a, b], [0, c, d]] for a, b, c, d in ((1, 2, 3, 4), (5, 0, 2, 0), (0, 9, 40, 1))]
     for number, which in enumerate((0, 1, 0, 2, 1, 1, 0, 2)):
-        check_round(ways.of_splits, gloo, rows[which], rank, number, function)
+        check_round(ways.of_splits, gloo, rows[which], rank, number)
     assert len(ways.known) == (1 if rank == 0 else 3) and run_time_fallbacks() == 0
 
 
@@ -119,9 +95,9 @@ def even_on_some(rank: int, world: int) -> None:
     check_round(Ways().of_splits, gloo, twos, rank, 3)
 
 
-def random_ways(rank: int, world: int, function=there_and_back) -> None:
+def random_ways(rank: int, world: int) -> None:
     """Every rank chooses its way anew for every launch, and often the splits are those of an earlier one."""
-    gloo, ways = dist.new_group(backend="gloo"), Ways(function)
+    gloo, ways = dist.new_group(backend="gloo"), Ways()
     choice, own = random.Random(21), random.Random(100 + rank)
     pool = [random_rows(choice, world) for _ in range(12)]
     pool.append([[2 + r, 0, 1] if r != 1 else [0] * 3 for r in range(world)])  # rank 1 sends nothing
@@ -129,10 +105,8 @@ def random_ways(rank: int, world: int, function=there_and_back) -> None:
     for number in range(50):
         fixed = number % 5 < 2
         which = [ways.of_splits] if fixed else [ways.of_splits, ways.of_splits, ways.any_splits, ways.eager]
-        if rank == 0 and not fixed and function is among_others:  # on all ranks these plans would not meet any more
-            which.append(ways.parts)
         before = run_time_fallbacks()
-        check_round(own.choice(which), gloo, choice.choice(pool), rank, number, function)
+        check_round(own.choice(which), gloo, choice.choice(pool), rank, number)
         launched += fixed and run_time_fallbacks() == before
     assert launched == 20  # all of those in which every rank has a plan
 
@@ -144,12 +118,20 @@ def random_splits(rank: int, world: int) -> None:
         check_round(ways.any_splits, gloo, random_rows(choice, world), rank, number)
 
 
-def others_change_beside_sums(rank: int, world: int) -> None:
-    others_change(rank, world, among_others)
+def beside_others(rank: int, world: int) -> None:
+    """A graph with another collective leaves the uneven one to ATen."""
+    gloo = dist.new_group(backend="gloo")
 
+    def function(x, out, sent, group=None):
+        come = funcol.all_to_all_single(x + 1, out, sent, group or dist.group.WORLD)
+        return come, funcol.all_reduce(come.sum(0), "sum", group or dist.group.WORLD)
 
-def random_ways_beside_sums(rank: int, world: int) -> None:
-    random_ways(rank, world, among_others)
+    out, sent = splits_of([[1, 2, 3], [4, 5, 6], [0, 3, 2]], rank)
+    x = ranks_values(rank, (sum(sent), 4), torch.float32, 3).round()
+    ways = Ways(function)
+    for w, g in zip(function(x, out, sent, gloo), ways.of_splits(x, out, sent)):
+        assert torch.equal(w, g)
+    assert "all_to_all_single with uneven splits beside other collectives" in ark_torch.report().fallbacks
 
 
 def raised(function, *arguments) -> str:
@@ -195,7 +177,7 @@ def absent(rank: int, world: int) -> str:
 
 def cases(rank: int, world: int) -> dict:
     changes = [others_change, others_compile, one_changes_first, even_on_some, random_ways, random_splits]
-    return run_each([*changes, others_change_beside_sums, random_ways_beside_sums], rank, world)
+    return run_each([*changes, beside_others], rank, world)
 
 
 def bad_cases(rank: int, world: int) -> dict:

@@ -66,10 +66,9 @@ RankSays decode(const std::string& text) {
 
 comm::LaunchNote launch_note(const plan::Plan& plan, const std::string& key) {
   const auto digest = [](const std::string& text) -> uint64_t { return std::hash<std::string>()(text); };
-  std::string interface = plan.splits;
+  std::string interface;
   for (const planner::RankTerm& term : planner::rank_interface(plan)) interface += term.value + '\n';
   comm::LaunchNote note{.plan = digest(key), .interface = digest(interface)};
-  note.plain = plan.splits.find_first_not_of('-') == std::string::npos;
   std::array<std::string, comm::kMaxHostRanks> to, from;
   for (const RankParts& parts : planner::rank_parts(plan)) {
     const auto add = [&](auto& texts, const std::vector<int64_t>& bytes) {

@@ -143,14 +143,12 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
-/// What finds the memory of a launch: all that ranks run in it. In graphs with all-to-alls sizes are a rank's own: a peer
-/// may come with a new plan, of other exchanges too, or call the collectives, while this rank comes with the same one. So
-/// ranks meet first. Others meet before the first launch: splits that are even here may not be so elsewhere, and what is
-/// a plan here may be calls on a rank that no longer compiles it.
+/// What finds the memory of a launch: all that ranks run in it. If sizes are a rank's own, a peer may come with a new
+/// plan, or call the collectives, while this rank comes with the same one: then ranks meet first. Splits
+/// that are even here may not be so elsewhere, which ranks hear of when they meet for the first launch.
 std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
-  if (!plan.plan.more_groups.empty()) return plan.key;  // some groups might meet, others not
-  const bool each_time = plan.plan.splits.find_first_of("um") != std::string::npos;
-  if (!each_time && plans_.has(plan.key)) return plan.key;
+  const bool uneven = plan.plan.splits.find('u') != std::string::npos;
+  if (!uneven && (plan.plan.splits.find('e') == std::string::npos || plans_.has(plan.key))) return plan.key;
   const auto turn_of_calls = turn("plan");
   const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_),
                                        comm::Clock::now() + timeout_.load()};
@@ -158,7 +156,7 @@ std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
     const comm::StepChannel::Meeting meeting =
         channel_->meet(plans_.note_of(plan), scope, [this] { return plans_.closing(); });
     if (!meeting.apart.empty()) throw RanksApart(cat(scope.what, ": ", meeting.apart));
-    if (!each_time) return plan.key;
+    if (!uneven) return plan.key;
     std::string key = cat("met ", plan.key);
     for (const comm::LaunchNote& note : meeting.of_ranks) key += cat(' ', note.plan);
     return key;
