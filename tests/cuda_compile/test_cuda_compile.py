@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernel_reports import default_folder, report_of
 from tests.test_cpp import build_tests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +26,13 @@ def sources(tmp_path_factory):
 
 def compile_source(path: Path) -> str:
     """The compiler's report. Fails on errors."""
-    options = ["-std=c++20", "-O3", f"-I{CSRC}", "-gencode", "arch=compute_90a,code=sm_90a", "-Xptxas", "-v"]
-    return report_of(NVCC, options, path, default_folder())
+    command = [NVCC, "-std=c++20", "-O3", f"-I{CSRC}", "-gencode", "arch=compute_90a,code=sm_90a", "-Xptxas", "-v"]
+    result = subprocess.run(
+        [*command, "-cubin", path, "-o", path.with_suffix(".cubin")], capture_output=True, text=True
+    )
+    report = result.stdout + result.stderr
+    assert result.returncode == 0, report
+    return report
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
