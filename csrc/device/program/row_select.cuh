@@ -121,8 +121,8 @@ struct RowSelect {
     /// The other digits, from the lists of all parts.
     ARK_DEVICE void find_in_lists(const SelectHistogram& histogram, const SelectDigit& digit) {
       const abi::Operand& x = task.operand(X::kSumsBefore);
-      SelectLists lists{consumer, histogram, task.address<const u32>(X::kSumsBefore) + row * x.stride[0], x.stride[1],
-                        p.parts};
+      SelectLists lists{consumer,    histogram, task.address<const u32>(X::kSumsBefore) + row * x.stride[0],
+                        x.stride[1], p.parts,   p.part};
       lists.load_heads(0);
 #pragma unroll 1
       for (int round = 1; round < abi::kSelectRounds; ++round) {

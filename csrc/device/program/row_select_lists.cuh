@@ -45,7 +45,7 @@ struct SelectLists {
   const SelectHistogram& histogram;
   const u32* lists;
   i64 stride;
-  int parts;
+  int parts, part_size;
   u32 heads[kTogether] = {};
 
   /// Of the step that begins with list `first`.
@@ -89,7 +89,8 @@ struct SelectLists {
 #pragma unroll 1
     for (int part = first + consumer.warp(); part < min(first + kStep, parts); part += kConsumerWarps) {
       const u32* list = lists + part * stride;
-      const int end = static_cast<int>(load_element(list)) + abi::kSelectHead;
+      // Behind a wait that has failed anything may stand there: nothing outside of the list is read.
+      const int end = static_cast<int>(min(load_element(list), static_cast<u32>(part_size))) + abi::kSelectHead;
 #pragma unroll 1
       for (int at = kWarp + consumer.lane() * 4; at < end; at += kVectors * kWarp * 4) {
         Vec<float, 4> x[kVectors] = {};

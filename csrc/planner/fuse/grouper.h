@@ -29,6 +29,7 @@ class Grouper {
   void matmul(int i);
   void attention(int i);
   void index_store(int i);
+  bool is_along(const Coords& place, int g);
   bool indices_computable(const ir::Node& node, const Coords& place, int g);
   void exchange(int i);
   bool push_along(int i);

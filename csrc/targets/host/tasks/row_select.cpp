@@ -124,7 +124,9 @@ class RowSelectTask : public Task {
     std::vector<float> elements;
     for (int64_t part = 0; part < params().parts; ++part) {
       const uint32_t* list = address<uint32_t>(env, X::kSumsBefore, row, part);
-      for (uint32_t i = 0; i < list[0]; ++i) elements.push_back(std::bit_cast<float>(list[abi::kSelectHead + i]));
+      const uint32_t number =
+          std::min(list[0], static_cast<uint32_t>(params().part));  // behind a failed wait: anything
+      for (uint32_t i = 0; i < number; ++i) elements.push_back(std::bit_cast<float>(list[abi::kSelectHead + i]));
     }
     return elements;
   }
