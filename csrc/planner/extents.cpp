@@ -23,6 +23,8 @@ Extent common(Axis axis) {
       return {abi::kVisibleValues};
     case Axis::kMaxSum:
       return {2};
+    case Axis::kSelectWord:
+      return {abi::kSelectWords};
     case Axis::kSelectState:
       return {abi::kSelectState};
     default:
@@ -119,13 +121,9 @@ Extent extent(const abi::RowSelectParams& p, Axis axis) {
     case Axis::kN:
       return {p.size, 1, Axis::kPart, p.part};
     case Axis::kPart:
-      return {p.round < abi::kSelectLast ? p.parts : 1};
+      return {p.round < abi::kSelectRounds ? p.parts : 1};
     case Axis::kAllParts:
       return {p.parts};
-    case Axis::kSelectWord:
-      return {abi::select_words(p.round, p.part)};
-    case Axis::kSelectWordBefore:
-      return {abi::select_words(p.round - 1, p.part)};
     case Axis::kSelectTop:
       return {p.tops};
     default:

@@ -114,23 +114,19 @@ def check_layouts(kind: str, device: str) -> None:
     assert torch.equal(counted, wanted[0]) and torch.equal(weighed, wanted[1])
 
 
-def both_selects(workers: int):
+def selects_of(distances, workers: int, count: int, share: float):
+    options = {**STRICT, "workers": workers}
+    bounds = (
+        torch.full(distances.shape[:1], count, device=distances.device),
+        torch.full(distances.shape[:1], share, device=distances.device),
+    )
+
     def both(x, n, p):
         return torch.ops.ark.select_by_count(x, n), torch.ops.ark.select_by_mass(x, p)
 
     torch._dynamo.reset()
-    run = torch.compile(both, backend="ark", options={**STRICT, "workers": workers})
-
-    def of(distances, count: int, share: float):
-        bounds = (torch.full(distances.shape[:1], bound, device=distances.device) for bound in (count, share))
-        with torch.no_grad():
-            return run(distances, *bounds)
-
-    return of
-
-
-def selects_of(distances, workers: int, count: int, share: float):
-    return both_selects(workers)(distances, count, share)
+    with torch.no_grad():
+        return torch.compile(both, backend="ark", options=options)(distances, *bounds)
 
 
 @extension
@@ -196,30 +192,6 @@ def check_tail(device: str) -> None:
 @extension
 def test_long_tails():
     check_tail("cpu")
-
-
-def check_lists(device: str) -> None:
-    """Elements close to each other in so many places of one part, or all over the row, the others far behind: what a
-    warp reads of a list at once, and what is more than that."""
-    size, run = 128256, both_selects(132)
-    for number in (1, 27, 28, 29, 32, 33, 540, 541, 2000):
-        near = 3 + torch.arange(number, device=device) * 2.0**-15
-        rows = torch.full((2, size), 40.0, device=device)
-        rows[0, 7 : 7 + number] = near.flip(0)
-        rows[1, torch.arange(number, device=device) * 64 + 5] = near
-        ordered, units = steps_of(near), torch.exp(-near.double())
-        for count in {1, (number + 1) // 2, number}:
-            wanted = int(ordered[count - 1])
-            share = float(units[count - 1 :].sum() - units[count - 1] / 2) / float(units.sum())
-            found = run(rows, count, share)
-            assert found[0].tolist() == [wanted] * 2, (number, count)
-            if number < 1000:  # a unit in more than the promised error
-                assert found[1].tolist() == [wanted] * 2, (number, count)
-
-
-@extension
-def test_lists_of_what_the_first_digit_leaves():
-    check_lists("cpu")
 
 
 def test_no_rows_and_no_elements():

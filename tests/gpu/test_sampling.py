@@ -22,13 +22,7 @@ PROCESSORS = ("temperature", "top-k 50", "top-p", "min-p", "repetition", "least 
 
 @pytest.mark.parametrize("kind", selects.KINDS)
 def test_selects(kind):
-    for rows, size in (
-        *selects.SIZES,
-        (2, VOCABULARY),
-        (2, 151937),
-        (150, 12345),
-        (1, 300001),
-    ):  # masses of the last take carries
+    for rows, size in (*selects.SIZES, (2, VOCABULARY), (2, 151937), (150, 12345)):
         selects.check(kind, rows, size, "cuda", "ark")
 
 
@@ -40,7 +34,6 @@ def test_selects_of_other_layouts(kind):
 def test_selects_of_parts():
     selects.check_views("cuda")
     selects.check_tail("cuda")
-    selects.check_lists("cuda")
 
 
 @pytest.mark.parametrize("special", [None, float("nan"), float("inf"), float("-inf")])

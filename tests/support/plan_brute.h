@@ -309,12 +309,10 @@ class BrutePlan {
     if (has(0)) each({count}, [&](const Index& x) { element(op, 0, {c[0], first + x[0]}, false, visit); });
     for (const int operand : {1, 2})
       if (has(operand)) element(op, operand, {c[0]}, operand == 2, visit);
-    constexpr int64_t kState = 3;
-    const auto words = [&](int round) { return round == 0 ? int64_t{1056} : int64_t{p.part} + 4; };
-    if (has(3))
-      each({p.parts, words(p.round - 1)}, [&](const Index& x) { element(op, 3, {c[0], x[0], x[1]}, false, visit); });
+    constexpr int64_t kWords = 1056, kState = 3;
+    if (has(3)) each({p.parts, kWords}, [&](const Index& x) { element(op, 3, {c[0], x[0], x[1]}, false, visit); });
     if (has(4)) each({kState}, [&](const Index& x) { element(op, 4, {c[0], c[1], x[0]}, false, visit); });
-    if (has(5)) each({words(p.round)}, [&](const Index& x) { element(op, 5, {c[0], c[1], x[0]}, true, visit); });
+    if (has(5)) each({kWords}, [&](const Index& x) { element(op, 5, {c[0], c[1], x[0]}, true, visit); });
     if (has(7)) each({p.tops}, [&](const Index& x) { element(op, 7, {c[0], x[0]}, false, visit); });
     if (has(8)) each({count}, [&](const Index& x) { element(op, 8, {c[0], first + x[0]}, true, visit); });
     if (has(6)) each({kState}, [&](const Index& x) { element(op, 6, {c[0], c[1], x[0]}, true, visit); });

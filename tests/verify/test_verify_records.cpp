@@ -137,13 +137,13 @@ void test_column_strips() {
   const auto params = [](plan::Plan& p) -> abi::MatmulRowsParams& { return op_of(p, kMatmulRows).record.params.rows; };
   const auto map = [&](plan::Plan& p) -> plan::TensorMap& { return p.maps[static_cast<size_t>(params(p).map[0])]; };
   plan::Plan same = plan;
-  EXPECT_EQ(params(same).columns, 8);
+  EXPECT_EQ(params(same).columns, 16);
   EXPECT_EQ(complaint(plan), "");
   must_fail(plan, "strips of 4 columns", [&](plan::Plan& p) { params(p).columns = 4; });
   must_fail(plan, "strips of 64 columns", [&](plan::Plan& p) { params(p).columns = 64; });
   must_fail(plan, "strips of 24 columns", [&](plan::Plan& p) { params(p).columns = 24; });
   must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[0] = -1; });
-  must_fail(plan, "has boxes of 32 256 1, expected 8 256 1", [&](plan::Plan& p) { map(p).box[0] = 32; });
+  must_fail(plan, "has boxes of 32 256 1, expected 16 256 1", [&](plan::Plan& p) { map(p).box[0] = 32; });
   must_fail(plan, "has other sizes than it", [&](plan::Plan& p) { ++map(p).sizes[1]; });
   must_fail(plan, "bytes apart, the weight", [&](plan::Plan& p) { map(p).strides_bytes[0] /= 2; });
   must_fail(plan, "in 5 windows of k, at most 4",
@@ -159,7 +159,7 @@ void test_gated_strips() {
   const plan::Plan plan = plan_of(gated_columns(8, 64, 96), true, true, 132);
   const auto params = [](plan::Plan& p) -> abi::MatmulRowsParams& { return op_of(p, kMatmulRows).record.params.rows; };
   plan::Plan same = plan;
-  EXPECT(params(same).gated != 0 && params(same).columns == 8 && params(same).num_segments == 1);
+  EXPECT(params(same).gated != 0 && params(same).columns == 16 && params(same).num_segments == 1);
   EXPECT_EQ(complaint(plan), "");
   must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[1] = -1; });
   must_fail(plan, "shows slot", [&](plan::Plan& p) { params(p).map[1] = params(p).map[0]; });

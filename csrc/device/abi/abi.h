@@ -271,15 +271,13 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
                      kScatterMostTerms = 2048;  // of a list
 
 /// kRowSelect: out[r] as ir::OpKind::kRowSelect says, found a digit a round. An element's digit is its bin; only those
-/// count whose higher bits have been found. Op `round` 0 counts. Op 1 chooses the first digit and lists the elements
-/// that it leaves. Op kSelectLast has one tile a row: it counts what is listed, and chooses the other digits. With
-/// `parts` 1 a single op does it all, a tile is a row.
+/// count whose higher bits have been found. Op `round` chooses the digit of the round before and counts its own; op
+/// kSelectRounds chooses the last one and has one tile a row. With `parts` 1 a single op does it all, a tile is a row.
 /// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread moves at
 /// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
-/// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, select_words), of
-/// groups of 32 bins (as f32), then of the bins, or from op 1 a list: the number of its elements, and from word
-/// kSelectHead on their distances, in any order; state i64 (r, part, kSelectState): the bits found, and as bits of f64
-/// what is outside of them (elements before, or mass behind), and the limit. With `tops` above 0, which round 0 of several
+/// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
+/// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64 what
+/// is outside of them (elements before, or mass behind), and the limit. With `tops` above 0, which round 0 of several
 /// parts may have, the row's top is the largest of so many maxima (f32, dims r, top; a NaN is larger than all),
 /// `distance` holds values, and top - value goes to `made` (f32, dims r, n).
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
@@ -292,14 +290,14 @@ struct RowSelectParams {
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1
 inline constexpr i32 kSelectMost = 1 << 22;                                        // elements of a row
-inline constexpr i32 kSelectRounds = 3, kSelectLast = 2, kSelectGroups = 32, kSelectBins = 1024, kSelectState = 3,
-                     kSelectWords = kSelectGroups + kSelectBins, kSelectHead = 4;
+inline constexpr i32 kSelectRounds = 3, kSelectGroups = 32, kSelectBins = 1024, kSelectState = 3,
+                     kSelectWords = kSelectGroups + kSelectBins;
 inline constexpr i32 kSelectMassBits = 16, kSelectMostPart = 1 << 15;  // a part's mass: at most 2^31 units
 inline constexpr float kSelectMassless = 88.0f;
-/// The lowest bit of a round's digit: 10, 9 and 9 bits. Of round -1: kSelectBits.
-ARK_ABI_BOTH constexpr int select_shift(int round) { return round < 0 ? kSelectBits : 9 * (kSelectRounds - 1 - round); }
-/// Of a part, from op `round` to the next one.
-ARK_ABI_BOTH constexpr int select_words(int round, int part) { return round == 0 ? kSelectWords : kSelectHead + part; }
+/// The lowest bit of a round's digit: 10, 10 and 8 bits. Of round -1: kSelectBits.
+ARK_ABI_BOTH constexpr int select_shift(int round) {
+  return round + 1 < kSelectRounds ? kSelectBits - 10 * (round + 1) : 0;
+}
 
 /// kPointwise, kRow, kColumn. From `whole` on: what follows from the rest of the record, so that no item works it out
 /// again; set by plan::run_op (plan/pointwise_form.h).

@@ -1,10 +1,9 @@
 // kRowSelect: how far the nearest elements of a row go, told without sorting (device/abi/abi.h at RowSelectParams). A
-// tile of the second op chooses the first digit, then lists what it leaves of its part of the row, whose elements are
-// under way while it chooses.
+// tile chooses the digit of the round before, then counts its part of the row. Its elements are under way while it
+// chooses.
 #pragma once
 #include "device/program/row_select_digit.cuh"
 #include "device/program/row_select_histogram.cuh"
-#include "device/program/row_select_lists.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -31,7 +30,6 @@ struct RowSelect {
   struct Scratch {
     SelectHistogram::Bins bins;
     SelectDigit::Scratch digit;
-    int listed;
   };
   static_assert(sizeof(Scratch) <= kScratchBytes);
 
@@ -69,82 +67,31 @@ struct RowSelect {
       const SelectHistogram histogram{consumer, s.bins};
       const SelectDigit digit{consumer, task, p, s.digit, row, bound};
       load_ahead();
-      if (!whole && p.round == 1) return list(digit);
-      if (!whole && p.round == abi::kSelectLast) return find_in_lists(histogram, digit);
 #pragma unroll 1
-      for (int round = 0;; ++round) {
+      for (int round = p.round;; ++round) {
         Vectors x = {};
         if (round < abi::kSelectRounds) load(begin, x);
-        if (round > 0) {
+        if (whole && round > 0) {
           histogram.clear();
           consumer.sync();  // the sums are there
-          digit.choose(round - 1, state);
         }
+        if (round > 0) digit.choose(round - 1, state);
         if (round == abi::kSelectRounds) break;
         if (task.has(X::kMade)) top = row_top();
-        consumer.sync();  // the bins are clear; sums have been read
+        if (whole || round == 0) consumer.sync();  // the bins are clear; sums have been read
         if (p.by_mass != 0)
           count<true>(histogram, round, x);
         else
           count<false>(histogram, round, x);
         consumer.sync();
-        histogram.store(whole ? &s.digit.own : sums(), round, p.by_mass != 0);
-        if (!whole) return;
+        histogram.store(whole ? &s.digit.own : sums(), p.by_mass != 0 && round == 0);
+        if (!whole) return store_state();
       }
-      store_found();
-    }
-
-   private:
-    /// Behind the first digit: what it leaves of the part.
-    ARK_DEVICE void list(const SelectDigit& digit) {
-      Vectors x = {};
-      load(begin, x);
-      if (consumer.thread() == 0) s.listed = 0;
-      digit.choose(0, state);  // all threads meet there
-      SelectList list{consumer, part_of_sums(), s.listed};
-#pragma unroll 1
-      for (int first = begin;;) {
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          if (first + k * kStep >= end) break;
-          list.add(x[k], end - (first + k * kStep + consumer.thread() * 4), state.found);
-        }
-        first += kAhead * kStep;
-        if (first >= end) break;
-        load(first, x);
-      }
-      consumer.sync();
-      list.finish();
-      store_state();
-    }
-
-    /// The other digits, from the lists of all parts.
-    ARK_DEVICE void find_in_lists(const SelectHistogram& histogram, const SelectDigit& digit) {
-      const abi::Operand& x = task.operand(X::kSumsBefore);
-      SelectLists lists{consumer,    histogram, task.address<const u32>(X::kSumsBefore) + row * x.stride[0],
-                        x.stride[1], p.parts,   p.part};
-      lists.load_heads(0);
-#pragma unroll 1
-      for (int round = 1; round < abi::kSelectRounds; ++round) {
-        if (round > 1) histogram.clear();
-        consumer.sync();  // the bins are clear; sums have been read
-        if (p.by_mass != 0)
-          lists.count<true>(round, state.found);
-        else
-          lists.count<false>(round, state.found);
-        consumer.sync();
-        histogram.store(&s.digit.own, round, p.by_mass != 0);
-        consumer.sync();
-        digit.choose(round, state);
-      }
-      store_found();
-    }
-
-    ARK_DEVICE void store_found() const {
       if (consumer.thread() == 0)
         store_element(task.address<i64>(X::kOut) + row * task.operand(X::kOut).stride[0], i64{state.found});
     }
 
+   private:
     /// The thread's vectors from `first` on. A row's last one may end behind it: that one goes element by element.
     ARK_DEVICE void load(int first, Vectors& x) const {
       const int own = first + consumer.thread() * 4;
@@ -166,6 +113,7 @@ struct RowSelect {
     /// The histogram of the round's digit; `x` are the first vectors.
     template <bool kMass>
     ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
+      const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
       const bool makes = task.has(X::kMade);
 #pragma unroll 1
       for (int first = begin;;) {
@@ -174,7 +122,7 @@ struct RowSelect {
         for (int k = 0; k < kAhead; ++k) {
           if (first + k * kStep >= end) break;
           const int left = end - (first + k * kStep + consumer.thread() * 4);
-          histogram.template add<kMass, false>(x[k], left, state.found, round);
+          histogram.template add<kMass>(x[k], left, state.found, shift, above);
         }
         first += kAhead * kStep;
         if (first >= end) return;
@@ -222,11 +170,10 @@ struct RowSelect {
       }
     }
 
-    ARK_DEVICE u32* part_of_sums() const {
+    ARK_DEVICE SelectSums* sums() const {
       const abi::Operand& x = task.operand(X::kSums);
-      return task.address<u32>(X::kSums) + row * x.stride[0] + part * x.stride[1];
+      return reinterpret_cast<SelectSums*>(task.address<u32>(X::kSums) + row * x.stride[0] + part * x.stride[1]);
     }
-    ARK_DEVICE SelectSums* sums() const { return reinterpret_cast<SelectSums*>(part_of_sums()); }
     ARK_DEVICE i64* state_at(int operand) const {
       const abi::Operand& x = task.operand(operand);
       return task.address<i64>(operand) + row * x.stride[0] + part * x.stride[1];
@@ -247,7 +194,7 @@ struct RowSelect {
         bound.count = load_element(task.address<const i64>(X::kBound) + at);
     }
     ARK_DEVICE void store_state() const {
-      if (consumer.thread() != 0) return;
+      if (!task.has(X::kState) || consumer.thread() != 0) return;
       i64* to = state_at(X::kState);
       store_element(to, i64{state.found});
       store_element(to + 1, __double_as_longlong(state.outside));

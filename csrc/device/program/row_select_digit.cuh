@@ -1,7 +1,6 @@
-// kRowSelect: a digit of the answer, chosen from sums, which are the tile's own or, for the first digit of a row in
-// parts, those of all parts: first among the 32 groups of bins, then among the 32 bins of that group. A lane has a bin,
-// and every warp does the same, so that no warp waits for another's choice. Whoever chooses from the same sums gets the
-// same bits: sums are of integers, or have one order.
+// kRowSelect: a digit of the answer, chosen from the sums of all parts of a row: first among the 32 groups of bins, then
+// among the 32 bins of that group. A lane has a bin, and every warp does the same, so that no warp waits for another's
+// choice. Whoever chooses from the same sums gets the same bits: sums are of integers, or have one order.
 #pragma once
 #include "device/program/support.cuh"
 
@@ -20,10 +19,6 @@ struct SelectBound {
   i64 count = 0;
 };
 
-ARK_DEVICE u32 select_steps(float distance) {  // NaN: fminf takes the other
-  return __float2uint_rz(fminf(distance * abi::kSelectSteps, static_cast<float>(abi::kSelectFarthest)));
-}
-
 /// A part's sums as they lie in memory.
 struct SelectSums {
   float groups[abi::kSelectGroups];
@@ -34,7 +29,6 @@ static_assert(sizeof(SelectSums) == abi::kSelectWords * 4 && abi::kSelectBins ==
 struct SelectDigit {
   using X = abi::RowSelectOperand;
   static constexpr int kVectors = 8;  // of four, in 32 sums
-  static constexpr int kCarries = abi::kSelectBins / 2;
   static constexpr int kTogether = kConsumerThreads / kVectors, kAhead = 4;
 
   // What sums of all parts are kept in. Floats hold numbers of elements exactly.
@@ -45,7 +39,7 @@ struct SelectDigit {
   struct Scratch {
     float groups[kConsumerWarps][32];  // of a warp's parts
     u64 bins[kConsumerWarps][32];
-    SelectSums own;  // of the tile itself; kCarries bins on what is carried, but for round 0
+    SelectSums own;  // of a row that has one part
   };
 
   const Consumer& consumer;
@@ -63,10 +57,10 @@ struct SelectDigit {
     const auto scale_for = [&](int at) {
       if (p.by_mass != 0) scale = mass_at(round == 0 ? state.found | static_cast<u32>(lane_bin()) << at : low);
     };
-    const double of_group = sum<float>(round, 0, s.groups, [&] { scale_for(shift + 5); });
+    const double of_group = sum<float>(0, s.groups, [&] { scale_for(shift + 5); });
     const u32 group = pick(of_group * scale, bins / 32, round == 0, state);
     state.found |= group << (shift + 5);
-    const double of_bin = sum<u32>(round, abi::kSelectGroups + group * 32, s.bins, [&] { scale_for(shift); });
+    const double of_bin = sum<u32>(abi::kSelectGroups + group * 32, s.bins, [&] { scale_for(shift); });
     state.found |= pick(of_bin * scale, 32, false, state) << shift;
   }
 
@@ -77,14 +71,10 @@ struct SelectDigit {
   /// The lane's one of 32 neighbouring sums, of all parts together, by way of `between` the warps. `meanwhile` is called
   /// while the loads are under way.
   template <class T, class W, class F>
-  ARK_DEVICE double sum(int round, int first, W (&between)[kConsumerWarps][32], const F& meanwhile) const {
-    if (p.parts == 1 || round > 0) {
+  ARK_DEVICE double sum(int first, W (&between)[kConsumerWarps][32], const F& meanwhile) const {
+    if (p.parts == 1) {
       meanwhile();
-      const T* own = reinterpret_cast<const T*>(&s.own) + first + lane_bin();
-      double found = static_cast<double>(own[0]);
-      if constexpr (sizeof(W) == 8)
-        if (round > 0) found += 0x1p32 * static_cast<double>(own[kCarries]);
-      return found;
+      return static_cast<double>(reinterpret_cast<const T*>(&s.own)[first + lane_bin()]);
     }
     const abi::Operand& x = task.operand(X::kSumsBefore);
     const T* from =

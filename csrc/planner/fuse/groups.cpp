@@ -185,9 +185,9 @@ void Grouper::index_store(int i) {
   const int out = node.outputs[0], src = node.inputs[1];
   const int g = last_group(node);
   if (state_.in_place[static_cast<size_t>(out)] && g >= 0 && state_.group(src) == g && !is_opaque(group(g).kind) &&
-      group(g).kind != GroupKind::kColumn) {
+      group(g).kind != GroupKind::kColumn && group(g).reduce_dims == 0) {
     const std::optional<Coords> place = place_of(src);
-    if (place && is_along(*place, g) && indices_computable(node, *place, g)) {
+    if (place && indices_computable(node, *place, g)) {
       group(g).index_stores.push_back(i);
       own(out, g);
       return;
@@ -195,19 +195,6 @@ void Grouper::index_store(int i) {
   }
   const int fresh = add_group(GroupKind::kIndexStore, i);
   own(out, fresh);
-}
-
-/// Whether each element of the op's rows has a place of its own: a result of rows is stored by all of their elements,
-/// and a long row that nothing else keeps whole may be cut in parts.
-bool Grouper::is_along(const Coords& place, int g) {
-  uint32_t placed = 0;
-  for (const Expr& expr : place)
-    for (const Term& term : expr.view()) placed |= 1u << term.dim;
-  const uint32_t rows = row_dims(g);
-  const std::vector<int64_t>& dims = group(g).dims;
-  for (size_t d = 0; d < dims.size(); ++d)
-    if ((rows >> d & 1) != 0 && dims[d] > 1 && (placed >> d & 1) == 0) return false;
-  return true;
 }
 
 bool Grouper::indices_computable(const Node& node, const Coords& place, int g) {

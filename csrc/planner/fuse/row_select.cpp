@@ -1,5 +1,5 @@
-// The ops of a row select: one that counts, one that lists what the first digit leaves, one that finds the rest in the
-// lists; a single one where a row is one worker's.
+// The ops of a row select: one a round of digits, and one that chooses the last digit; a single one where a row is one
+// worker's.
 #include "planner/fuse/row_select.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
   const abi::RowSelectParams& p = op.op.record.params.row_select;
   const bool sums = operand == X::kSums;
   const DType dtype = sums ? DType::kI32 : DType::kI64;
-  const int64_t inner = sums ? abi::select_words(p.round, p.part) : abi::kSelectState;
+  const int64_t inner = sums ? abi::kSelectWords : abi::kSelectState;
   const std::vector<int64_t> strides = {p.parts * inner, inner, 1};
   abi::Operand x = absent_operand();
   x.slot = static_cast<uint32_t>(add_storage(dtype, {p.rows, p.parts, inner}, strides, sums ? "sums" : "state"));
@@ -76,15 +76,15 @@ void Emitter::row_select_group(int g) {
              rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
   const bool whole = row_select_op(node, 0).op.record.params.row_select.parts == 1;
   abi::Operand sums = absent_operand(), state = absent_operand();  // of the op before
-  for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); ++round) {
+  for (int round = 0; round <= (whole ? 0 : abi::kSelectRounds); ++round) {
     FusedOp op = row_select_op(node, round);
     std::vector<abi::Operand>& x = op.op.operands;
-    const bool reads = round < abi::kSelectLast, last = whole || !reads;
+    const bool counts = round < abi::kSelectRounds, last = whole || !counts;
     x[X::kSumsBefore] = std::exchange(sums, absent_operand());
     x[X::kStateBefore] = std::exchange(state, absent_operand());
     const bool joins = of_values && round == 0;
     const int distance = of_values && !joins ? node.outputs[1] : node.inputs[0];
-    if (reads && rows.sizes[1] > 0) x[X::kDistance] = strided_operand(distance, DType::kF32);
+    if (counts && rows.sizes[1] > 0) x[X::kDistance] = strided_operand(distance, DType::kF32);
     if (joins) x[X::kTops] = strided_operand(node.inputs[2], DType::kF32);
     if (joins) x[X::kMade] = strided_operand(node.outputs[1], DType::kF32);
     if (joins) op.op.record.params.row_select.tops = static_cast<int>(state_.tensor(node.inputs[2]).sizes[1]);
@@ -92,7 +92,7 @@ void Emitter::row_select_group(int g) {
     if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
     if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);
     if (!last && round > 0) x[X::kState] = state = select_storage(op, X::kState);
-    op.op.flops = whole ? abi::kSelectRounds * rows.numel : reads ? rows.numel : 0;
+    op.op.flops = whole ? abi::kSelectRounds * rows.numel : counts ? rows.numel : 0;
     finish(std::move(op), {number}, number);
     if (!last) result_.ops.back().op.name += cat(".round", round);
   }

@@ -28,10 +28,9 @@ void region(const Region& r, BoxEmitter& emitter) {
     case X::kMade:
       return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
     case X::kSumsBefore:
-      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]},
-                                    Range{0, abi::select_words(p.round - 1, p.part), x.stride[2]}});
+      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
     case X::kSums:
-      return emitter.box(std::array{rows, parts, Range{0, abi::select_words(p.round, p.part), x.stride[2]}});
+      return emitter.box(std::array{rows, parts, Range{0, abi::kSelectWords, x.stride[2]}});
     case X::kStateBefore:
     case X::kState:
       return emitter.box(std::array{rows, parts, Range{0, abi::kSelectState, x.stride[2]}});
@@ -52,11 +51,10 @@ void operand(const RecordCheck& check, int number, bool wanted, DType dtype) {
   check.need(!wanted || x.dtype == static_cast<short>(dtype), "operand ", number, " of type ", x.dtype);
 }
 
-/// Sums and lists move by vectors of 16 bytes; a warp reads as much of every list at once as it has lanes.
+/// Sums move by vectors of 16 bytes.
 void sums(const RecordCheck& check, int number) {
   const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
   if (x.slot == abi::kNoSlot) return;
-  check.need(params(check.op()).part >= 32, "parts of ", params(check.op()).part);
   check.need(x.stride[2] == 1 && x.stride[1] % 4 == 0 && x.stride[0] % 4 == 0 && x.offset % 4 == 0, "sums ",
              x.stride[1], " words apart");
 }
@@ -68,14 +66,14 @@ void record(const RecordCheck& check) {
   check.need(p.part > 0 && p.part % 4 == 0 && p.part <= abi::kSelectMostPart, "parts of ", p.part);
   check.need(p.parts == std::max<int64_t>(1, ceil_div(p.size, p.part)), p.parts, " parts of ", p.part, " in rows of ",
              p.size);
-  const bool whole = p.parts == 1, reads = p.round < abi::kSelectLast, last = whole || !reads;
-  check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectLast), "round ", p.round, " of ", p.parts, " parts");
+  const bool whole = p.parts == 1, counts = p.round < abi::kSelectRounds, last = whole || !counts;
+  check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectRounds), "round ", p.round, " of ", p.parts, " parts");
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
-  operand(check, X::kDistance, reads && p.size > 0, DType::kF32);
+  operand(check, X::kDistance, counts && p.size > 0, DType::kF32);
   operand(check, X::kBound, whole || p.round == 1, bound);
   operand(check, X::kOut, last, DType::kI64);
   operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
-  operand(check, X::kStateBefore, !reads, DType::kI64);
+  operand(check, X::kStateBefore, p.round > 1, DType::kI64);
   operand(check, X::kSums, !last, DType::kI32);
   operand(check, X::kState, !last && p.round > 0, DType::kI64);
   check.need(p.tops >= 0 && (p.tops == 0 || (!whole && p.round == 0)), p.tops, " tops in round ", p.round);
@@ -90,7 +88,7 @@ void record(const RecordCheck& check) {
     check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0],
                " apart");
   }
-  check.grid({p.rows, reads ? p.parts : 1, 1});
+  check.grid({p.rows, counts ? p.parts : 1, 1});
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace ark::targets::host {
 namespace {
 
 using X = abi::RowSelectOperand;
-using Bins = std::vector<uint64_t>;
+using Sums = std::vector<uint32_t>;  // as in memory
 
 struct State {
   uint32_t found = 0;             // bits
@@ -68,12 +68,17 @@ class RowSelectTask : public Task {
       state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
     }
     if (has(X::kTops)) make_distances(env, row, part);
-    const bool whole = params().parts == 1;
-    if (!whole && params().round == 0) return store_sums(env, row, part);
-    if (!whole && params().round == 1) return store_list(env, row, part);
-    const std::vector<float> elements = whole ? part_of(env, row, part) : listed(env, row);
-    for (int round = whole ? 0 : 1; round < abi::kSelectRounds; ++round)
-      choose(env, row, round, count(elements, round, state.found), state);
+    std::vector<uint64_t> bins(abi::kSelectBins);
+    for (int round = params().round;; ++round) {
+      if (round > 0) {
+        if (has(X::kSumsBefore)) bins = sums_before(env, row);
+        choose(env, row, round - 1, bins, state);
+      }
+      if (round == abi::kSelectRounds) break;
+      const Sums sums = count(env, row, part, round, state.found);
+      bins.assign(sums.begin() + abi::kSelectGroups, sums.end());
+      if (params().parts > 1) return store(env, row, part, sums, state);
+    }
     *address<int64_t>(env, X::kOut, row) = state.found;
   }
 
@@ -91,48 +96,34 @@ class RowSelectTask : public Task {
       *address<float>(env, X::kMade, row, i) = top - *address<const float>(env, X::kDistance, row, i);
   }
 
-  std::vector<float> part_of(const TileEnvironment& env, int64_t row, int64_t part) const {
-    const int distances = has(X::kMade) ? X::kMade : X::kDistance;
-    std::vector<float> elements;
-    for (int64_t i = part * params().part; i < end_of(part); ++i)
-      elements.push_back(*address<const float>(env, distances, row, i));
-    return elements;
-  }
-
-  /// The histogram of the round's digit, of the elements whose higher bits have been found.
-  Bins count(const std::vector<float>& elements, int round, uint32_t found) const {
+  /// The part's histogram of the round's digit, of the elements whose higher bits have been found.
+  Sums count(const TileEnvironment& env, int64_t row, int64_t part, int round, uint32_t found) const {
     const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
-    Bins bins(abi::kSelectBins);
-    for (const float distance : elements) {
+    Sums sums(abi::kSelectWords);
+    const int64_t begin = part * params().part, end = end_of(part);
+    const int distances = has(X::kMade) ? X::kMade : X::kDistance;
+    for (int64_t i = begin; i < end; ++i) {
+      const float distance = *address<const float>(env, distances, row, i);
       const uint32_t steps = steps_of(distance);
       if ((steps ^ found) >> above != 0) continue;
       const uint32_t bin = (steps & ((1u << above) - 1)) >> shift, low = round == 0 ? bin << shift : found;
-      bins[bin] += params().by_mass != 0 ? mass_of(distance, low) : 1;
+      sums[abi::kSelectGroups + bin] += params().by_mass != 0 ? mass_of(distance, low) : 1;
     }
-    return bins;
+    return sums;
   }
 
-  Bins sums_before(const TileEnvironment& env, int64_t row) const {
-    Bins bins(abi::kSelectBins);
+  std::vector<uint64_t> sums_before(const TileEnvironment& env, int64_t row) const {
+    std::vector<uint64_t> bins(abi::kSelectBins);
     for (int64_t part = 0; part < params().parts; ++part) {
       const uint32_t* sums = address<uint32_t>(env, X::kSumsBefore, row, part) + abi::kSelectGroups;
       for (size_t bin = 0; bin < bins.size(); ++bin) bins[bin] += sums[bin];
     }
     return bins;
   }
-  std::vector<float> listed(const TileEnvironment& env, int64_t row) const {
-    std::vector<float> elements;
-    for (int64_t part = 0; part < params().parts; ++part) {
-      const uint32_t* list = address<uint32_t>(env, X::kSumsBefore, row, part);
-      const uint32_t number =
-          std::min(list[0], static_cast<uint32_t>(params().part));  // behind a failed wait: anything
-      for (uint32_t i = 0; i < number; ++i) elements.push_back(std::bit_cast<float>(list[abi::kSelectHead + i]));
-    }
-    return elements;
-  }
 
   /// The digit is the last bin that fits.
-  void choose(const TileEnvironment& env, int64_t row, int round, const Bins& bins, State& state) const {
+  void choose(const TileEnvironment& env, int64_t row, int round, const std::vector<uint64_t>& bins,
+              State& state) const {
     const int shift = abi::select_shift(round), count = 1 << (abi::select_shift(round - 1) - shift);
     const bool by_mass = params().by_mass != 0;
     std::vector<double> sums(bins.begin(), bins.begin() + count);
@@ -165,22 +156,9 @@ class RowSelectTask : public Task {
     return std::max(0.0, double{*address<const float>(env, X::kBound, row)}) * all;
   }
 
-  void store_sums(const TileEnvironment& env, int64_t row, int64_t part) const {
-    uint32_t* to = address<uint32_t>(env, X::kSums, row, part);
-    std::fill_n(to, abi::kSelectGroups, 0);
-    for (const uint64_t sum : count(part_of(env, row, part), 0, 0))
-      to++ [abi::kSelectGroups] = static_cast<uint32_t>(sum);
-  }
-
-  /// What the first digit leaves of the part.
-  void store_list(const TileEnvironment& env, int64_t row, int64_t part) const {
-    State state;
-    choose(env, row, 0, sums_before(env, row), state);
-    uint32_t *list = address<uint32_t>(env, X::kSums, row, part), number = 0;
-    for (const float distance : part_of(env, row, part))
-      if ((steps_of(distance) ^ state.found) >> abi::select_shift(0) == 0)
-        list[abi::kSelectHead + number++] = std::bit_cast<uint32_t>(distance);
-    list[0] = number;
+  void store(const TileEnvironment& env, int64_t row, int64_t part, const Sums& sums, const State& state) const {
+    std::ranges::copy(sums, address<uint32_t>(env, X::kSums, row, part));
+    if (!has(X::kState)) return;
     int64_t* to = address<int64_t>(env, X::kState, row, part);
     to[0] = state.found;
     to[1] = std::bit_cast<int64_t>(state.outside);
