@@ -1,4 +1,4 @@
-"""Norms of heads, their rotation and the write into a cache: halves are read by whole vectors."""
+"""Norms of heads, their rotation and the write into a cache: no worse than eager against fp64."""
 
 from __future__ import annotations
 

@@ -148,6 +148,8 @@ void test_column_strips() {
   must_fail(plan, "bytes apart, the weight", [&](plan::Plan& p) { map(p).strides_bytes[0] /= 2; });
   must_fail(plan, "in 5 windows of k, at most 4",
             [&](plan::Plan& p) { params(p).k = 4 * 16 * abi::kColumnSliceK + 8; });
+  must_fail(plan, "in 2 windows of k, at most 1",
+            [&](plan::Plan& p) { params(p).m = 16, params(p).k = 5120, params(p).columns = 8; });
   must_fail(plan, "17 rows", [&](plan::Plan& p) { params(p).m = 17, params(p).columns = 16; });
   must_fail(plan, "k of one row", [&](plan::Plan& p) { params(p).m = 1, params(p).k = abi::kMostColumnsOneRowK + 8; });
   must_fail(plan, "pairs 12 apart", [&](plan::Plan& p) { params(p).lanes = 2, params(p).pair_distance = 12; });

@@ -17,10 +17,9 @@ namespace ark::planner {
 /// A program over the builder's dimensions.
 struct DomainFacts {
   const std::vector<int64_t>& sizes;
-  uint32_t reduced = 0;                            // dimensions that are
-  const std::set<int>& raw_operands;               // whose strides are numbers of their own (Opcode::kLoadParts)
-  const std::vector<uint32_t>& index_depends;      // per operand: dimensions that its index depends on
-  const std::vector<uint32_t>& predicate_depends;  // and its predicates
+  uint32_t reduced = 0;                        // dimensions that are
+  const std::set<int>& raw_operands;           // whose strides are numbers of their own (Opcode::kLoadParts)
+  const std::vector<uint32_t>& index_depends;  // per operand: dimensions that its index and predicate depend on
 };
 
 /// Rewrites the program, its domain and its operands' strides. The result: dimensions (of `facts`) that the innermost

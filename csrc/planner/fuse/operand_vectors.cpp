@@ -13,18 +13,11 @@ constexpr int64_t kVectorBytes = 16;
 
 int64_t element_bytes(const abi::Operand& o) { return size_bytes(static_cast<DType>(o.dtype)); }
 
-/// Contiguous along the last dimension, with an index, if any, that is the same for a vector. What is read may depend
-/// on a predicate: where it holds for a whole vector, that is read as one (load_irregular).
-bool may_be_vectors(const DomainFacts& facts, uint32_t innermost, const BuiltProgram& built, size_t i) {
+/// Contiguous along the last dimension, with an index, if any, that is the same for a vector.
+bool is_contiguous(const DomainFacts& facts, uint32_t innermost, const BuiltProgram& built, size_t i) {
   const size_t rank = built.dims.size();
   return walks_domain(facts, built, i) && rank > 0 && built.operands[i].stride[rank - 1] == 1 &&
-         (facts.index_depends[i] & innermost) == 0 &&
-         (built.access[i] == Access::kRead || (facts.predicate_depends[i] & innermost) == 0);
-}
-
-/// The same under any predicate.
-bool is_contiguous(const DomainFacts& facts, uint32_t innermost, const BuiltProgram& built, size_t i) {
-  return may_be_vectors(facts, innermost, built, i) && (facts.predicate_depends[i] & innermost) == 0;
+         (facts.index_depends[i] & innermost) == 0;
 }
 
 /// Whether an index moves the operand by whole vectors.
@@ -99,7 +92,7 @@ void set_vectors(const DomainFacts& facts, uint32_t innermost, BuiltProgram& bui
   if (free && (built.dims.back() % longest != 0 || writes_off_alignment(facts, innermost, built, longest)))
     return set_by_phase(facts, innermost, longest, built);
   for (size_t i = 0; i < built.operands.size(); ++i) {
-    if (!may_be_vectors(facts, innermost, built, i)) continue;
+    if (!is_contiguous(facts, innermost, built, i)) continue;
     for (const int64_t vector : {8, 4, 2}) {
       if (!fits(built, built.operands[i], vector)) continue;
       built.operands[i].vector = static_cast<signed char>(vector);

@@ -14,8 +14,7 @@ ProgramBuilder::ProgramBuilder(const State& state, ProgramSpec spec) : state_(st
   wanted_splits_.resize(spec_.dims.size());
   constexpr size_t kUsual = 16;  // instructions
   instrs_.reserve(kUsual), regs_.reserve(kUsual), memo_.reserve(kUsual), nodes_.reserve(kUsual);
-  operands_.reserve(kUsual / 2), access_.reserve(kUsual / 2), operand_dims_.reserve(kUsual / 2),
-      predicate_dims_.reserve(kUsual / 2);
+  operands_.reserve(kUsual / 2), access_.reserve(kUsual / 2), operand_dims_.reserve(kUsual / 2);
   base_.reserve(spec_.dims.size()), dims_.reserve(spec_.dims.size());
   given_.reserve(spec_.dims.size()), inner_.reserve(spec_.dims.size());
   memo_heads_.assign(kUsual, -1);

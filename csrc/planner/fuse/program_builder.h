@@ -153,10 +153,9 @@ class ProgramBuilder {
     int pred, reg;
   };
   std::vector<Loaded> loaded_;
-  std::vector<Instr> stores_;             // after everything else, so that what is overwritten has been read
-  std::vector<uint32_t> operand_dims_;    // what an operand's index registers depend on
-  std::vector<uint32_t> predicate_dims_;  // and its predicates
-  std::set<int> raw_operands_;            // LoadParts: their strides are numbers of its own
+  std::vector<Instr> stores_;           // after everything else, so that what is overwritten has been read
+  std::vector<uint32_t> operand_dims_;  // what an operand's index and predicate registers depend on
+  std::set<int> raw_operands_;          // LoadParts: their strides are numbers of its own
   int64_t pair_distance_ = 0;
   std::vector<int> nodes_;
 };

@@ -183,7 +183,7 @@ int ProgramBuilder::load_parts(int owner, const Coords& coords) {
     std::copy(numbers.begin(), numbers.end(), x.stride);
     operands_.push_back(x);
     access_.push_back(access);
-    operand_dims_.push_back(~0u), predicate_dims_.push_back(0);
+    operand_dims_.push_back(~0u);
     raw_operands_.insert(static_cast<int>(operands_.size()) - 1);
   };
   const int first = static_cast<int>(operands_.size());
@@ -226,7 +226,7 @@ BuiltProgram ProgramBuilder::finish() {
   built.program.num_operands = static_cast<int>(operands_.size());
   built.program.num_dims = static_cast<int>(dims_.size());
   built.program.reduce_dims = spec_.reduce_dims;
-  const DomainFacts facts{dims_, row_mask_, raw_operands_, operand_dims_, predicate_dims_};
+  const DomainFacts facts{dims_, row_mask_, raw_operands_, operand_dims_};
   const bool is_task =
       spec_.kind == ProgramKind::kPointwise || spec_.kind == ProgramKind::kRow || spec_.kind == ProgramKind::kColumn;
   const uint32_t last = dims_.empty() ? 0 : 1u << (dims_.size() - 1);

@@ -94,7 +94,7 @@ int ProgramBuilder::add_operand(const Address& address, Access access) {
       found = static_cast<int>(operands_.size());
       operands_.push_back(parameters);
       access_.push_back(Access::kParameters);
-      operand_dims_.push_back(0), predicate_dims_.push_back(0);
+      operand_dims_.push_back(0);
     }
     operand.index_operand = static_cast<signed char>(found);
   }
@@ -108,7 +108,7 @@ int ProgramBuilder::add_operand(const Address& address, Access access) {
   }
   operands_.push_back(operand);
   access_.push_back(access);
-  operand_dims_.push_back(depends), predicate_dims_.push_back(0);
+  operand_dims_.push_back(depends);
   return static_cast<int>(operands_.size()) - 1;
 }
 
@@ -129,7 +129,7 @@ int ProgramBuilder::load(const Expr& linear, DType dtype, StorageId storage, int
               .c = narrow(where.pred)};
   instr.operand = narrow(operand);
   const int result = emit(instr, meta);
-  if (where.pred >= 0) predicate_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
+  if (where.pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
   loaded_.push_back({linear, storage, dtype, pred, result});
   return result;
 }
@@ -197,7 +197,7 @@ void ProgramBuilder::index_store(int node_number, const Coords& src_coords) {
               .c = narrow(where.index[1]),
               .d = narrow(where.pred)};
   instr.operand = narrow(operand);
-  if (where.pred >= 0) predicate_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
+  if (where.pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
   stores_.push_back(instr);
 }
 
