@@ -15,7 +15,7 @@ from ark_torch.errors import Unsupported
 
 MOST_RANKS = 8  # an op that sends has an operand for each
 MOST_GROUPS = 8  # that a launch has room for (kMostPlanGroups, csrc/device/abi/abi.h)
-# Of a plan on GPUs. More are built, and have not run there yet: the tests of them ask for MOST_GROUPS.
+# Of a plan on GPUs. More are built, and were run by two ranks that share a GPU alone: their tests ask for MOST_GROUPS.
 groups_on_gpus = 1
 COLLECTIVES: set = set()  # overloads that lower_collective has rules for
 
