@@ -63,14 +63,22 @@ class Child:
     def __init__(self, script: str, arguments: list[str], environment: dict[str, str]):
         self.command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
         self.environment, self.error, self.stays = environment, None, STAY in arguments
-        self.waits, self.process = False, None
+        self.waits, self.process, self.heard, self.lock = False, None, 0.0, threading.Lock()
 
     def go(self) -> None:
         """Lets it go on behind its first row. One that has ended meanwhile is told by its rows."""
-        self.waits = False
+        self._hear(waits=False)
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write("\n")
             self.process.stdin.flush()
+
+    def _hear(self, waits: bool) -> None:
+        with self.lock:
+            self.heard, self.waits = time.monotonic(), waits
+
+    def _too_quiet(self, silence: float) -> bool:
+        with self.lock:
+            return not self.waits and time.monotonic() - self.heard > silence
 
     def rows(self, silence: float) -> Iterator[dict]:
         """Its rows as they come. Killed after so many seconds without one."""
@@ -86,13 +94,12 @@ class Child:
             )
             _alive.add(process)
             self.process = process
-            heard, done = [time.monotonic()], threading.Event()
+            done = threading.Event()
+            self._hear(waits=False)
 
             def watch() -> None:
                 while not done.wait(0.2):
-                    if self.waits:
-                        heard[0] = time.monotonic()
-                    elif time.monotonic() - heard[0] > silence:
+                    if self._too_quiet(silence):
                         self.error = f"no row in {silence:.0f} s"
                         _kill(process)
                         return
@@ -102,8 +109,8 @@ class Child:
             try:
                 for line in process.stdout:
                     if line.startswith(MARK):
-                        heard[0] = time.monotonic()
-                        self.waits, self.stays = self.stays, False
+                        self._hear(waits=self.stays)
+                        self.stays = False
                         yield json.loads(line[len(MARK) :])
                 code = process.wait()
             finally:

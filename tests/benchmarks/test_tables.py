@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,16 +60,22 @@ def test_models_at_once(tmp_path):
     assert row["ark"] is None and row["error"].startswith("no row in 1 s")
 
 
-def test_a_child_that_waits_for_its_turn_is_not_killed():
-    script = "import sys, time; sys.path.insert(0, 'benchmarks'); from workers import emit; emit({'n': 1}); "
-    script += "sys.stdin.readline(); emit({'n': 2})"
+def test_a_child_that_waits_for_its_turn_is_not_killed(monkeypatch):
+    """The clock jumps ahead by an hour while the child waits, and once more where it should have gone on."""
+    skipped = [0.0]
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skipped[0]))
+    script = f"import sys; print('{workers.MARK}1', flush=True); sys.stdin.readline(); "
+    script += f"print('{workers.MARK}2', flush=True); sys.stdin.readline()"
     child = workers.Child("none", [workers.STAY], dict(os.environ))
     child.command = [sys.executable, "-c", script]
-    rows = child.rows(2.0)
-    assert next(rows) == {"n": 1}
-    time.sleep(3.0)
+    rows = child.rows(600.0)
+    assert next(rows) == 1
+    skipped[0] += 3600.0
+    time.sleep(1.0)  # several looks of the one that watches
     child.go()
-    assert list(rows) == [{"n": 2}] and child.error is None
+    assert next(rows) == 2 and child.error is None
+    skipped[0] += 3600.0
+    assert list(rows) == [] and child.error.startswith("no row in 600 s")
 
 
 def test_a_model_that_cannot_be_made_is_a_row(tmp_path):
