@@ -17,6 +17,7 @@ from ark_torch.bool_powers import replace_bool_powers
 from ark_torch.breaks import check_break
 from ark_torch.checkpoints import with_checkpointed
 from ark_torch.compile import CompileOptions, compile_graph
+from ark_torch.costs import read_costs
 from ark_torch.eager_random import replace_dropout
 from ark_torch.errors import Unsupported
 from ark_torch.looped import looped_step
@@ -39,6 +40,8 @@ def parse_options(mode: str | None, options: dict | None) -> CompileOptions:
     check_mode(mode)
     options = dict(options or {})
     check_options(options)
+    if (costs := options.get("costs", "auto")) != "auto":
+        read_costs(costs)
     native = {name: options.pop(name) for name in list(options) if OPTIONS[name].native}
     return CompileOptions(native=native, **options)
 

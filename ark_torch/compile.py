@@ -23,6 +23,7 @@ from ark_torch import (  # noqa: F401 - they fill the table
 from ark_torch._compat import alias_offsets_are_relative
 from ark_torch.assertions import Assertion
 from ark_torch.causes import count_fallbacks, decline, probe_nodes, unknown_size
+from ark_torch.costs import costs_for
 from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
@@ -55,7 +56,12 @@ class CompileOptions:
     strict: bool = False
     target: str = "auto"
     fallback_random: bool = False
+    costs: str = "auto"
     native: dict = field(default_factory=dict)
+
+    def for_graph(self, target: str, device: torch.device) -> dict:
+        """CompiledGraph's options for a graph on this device."""
+        return {**self.native, "costs": costs_for(self.costs, target, device), "dump": dump_folder()}
 
 
 def compile_graph(
@@ -192,7 +198,7 @@ class _GraphCompiler:
         for symbol in [*lowered.symbols, *data]:
             if symbol not in self.symbols.sources and symbol not in lowered.derived:
                 raise SizeOfValues(unknown_size(self.gm.graph, symbol))
-        native = {**self.options.native, "dump": dump_folder()}
+        native = self.options.for_graph(self.target, self.device)
         hints = {**self.symbols.hints, **{s: self.symbols.hint_of(e) for s, e in lowered.derived.items()}}
         executable = compile_segment(name, lowered, self.target, self.device, native, hints)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from ark_torch.dump import dump_folder
 from ark_torch.eager_random import leave_random
 from ark_torch.errors import Unsupported
 from ark_torch.graph_json import to_text
@@ -100,7 +99,7 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
             raise Unsupported("eager's random numbers in a loop (fallback_random)")
         written = {len(loop.carried) + place for place in loop.written}
         lowered = lower_loop(name, loop.cond, loop.body, written, device)
-        native = {**options.native, "name": name, "dump": dump_folder()}
+        native = {**options.for_graph(target, device), "name": name}
         executable = make_executable(to_text(lowered.graph), target, device.index or 0, native)
         if all(symbol in lowered.hints for symbol in lowered.symbols):
             executable.prepare([lowered.hints[symbol] for symbol in lowered.symbols])

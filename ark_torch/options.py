@@ -63,6 +63,12 @@ OPTIONS = {
         low=1,
         high=1024,
     ),
+    "costs": Option(
+        str,
+        '"auto", those of the GPU model',
+        "file of what work costs on this GPU, by which the planner chooses: JSON, as benchmarks/costs.py writes it",
+        native=False,
+    ),
     "schedule": Option(
         str,
         '"greedy"',

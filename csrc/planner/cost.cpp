@@ -16,16 +16,16 @@ struct Cost {
   plan::Rates rates;
   bool tensor_cores;
 };
-Cost cost_of(const abi::OpRecord& record) {
+Cost cost_of(const abi::OpRecord& record, const Costs& costs) {
   const plan::Kind& kind = plan::kind_of(record);
   constexpr int64_t kLongRow = 4096;  // walked again and again in memory
-  if (record.kind == TaskKind::kRow && record.params.program.row_size > kLongRow) return {{6e-6, 0.39, 0.5}, false};
+  if (record.kind == TaskKind::kRow && record.params.program.row_size > kLongRow) return {costs.long_row, false};
   if (record.kind == TaskKind::kAttentionSimple) {
     const int form = record.params.attention.tile_q;
-    if (form == abi::kMmaQueries) return {{3e-6, 0.3, 0.25}, true};
-    if (form == abi::kTiledQueriesF64) return {{3e-6, 0.3, 0.3}, false};
+    if (form == abi::kMmaQueries) return {costs.mma_attention, true};
+    if (form == abi::kTiledQueriesF64) return {costs.double_attention, false};
   }
-  return {kind.rates, kind.engine == plan::Engine::kTensorCores};
+  return {costs.kinds[static_cast<size_t>(record.kind)], kind.engine == plan::Engine::kTensorCores};
 }
 
 bool is_arithmetic(Opcode op) {
@@ -34,11 +34,11 @@ bool is_arithmetic(Opcode op) {
 }
 
 /// Steps of k, then an epilogue that the next tile's products wait for.
-double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& programs) {
+double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Costs& costs) {
   const abi::MatmulTileParams& p = op.record.params.matmul;
   int instructions = 0;
   for (const Instr& instr : programs[static_cast<size_t>(p.program)].instrs) instructions += is_arithmetic(instr.op);
-  return tile_seconds(tile_form(p), p.k, instructions);
+  return tile_seconds(costs, tile_form(p), p.k, instructions);
 }
 
 /// What wgmma computes of a head for what there is of it: heads are padded to 64 or 128 columns.
@@ -58,12 +58,12 @@ int64_t causal_keys(const abi::AttentionParams& p, int64_t block) {
 
 /// `bytes`: that the op moves in this rank's memory.
 double tile_seconds_of(const plan::Op& op, double bytes, const std::vector<Program>& programs, const Machine& machine) {
-  if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs);
+  if (op.record.kind == TaskKind::kMatmulTile) return matmul_tile_seconds(op, programs, machine.costs);
   if (op.record.kind == TaskKind::kMatmulFloat) {
     const abi::MatmulTileParams& p = op.record.params.matmul;
-    return float_tile_seconds({p.tile_m, p.tile_n}, p.k);
+    return float_tile_seconds(machine.costs, {p.tile_m, p.tile_n}, p.k);
   }
-  const auto [rates, tensor_cores] = cost_of(op.record);
+  const auto [rates, tensor_cores] = cost_of(op.record, machine.costs);
   const double flops = tensor_cores ? machine.tensor_flops : machine.simple_flops;
   const double seconds = std::max(bytes / (machine.read_bytes_per_second * rates.bytes),
                                   static_cast<double>(op.flops) * padding(op.record) / (flops * rates.flops));
@@ -103,7 +103,7 @@ std::vector<double> tile_weights(const plan::Op& op) {
 
 double floor_seconds(const plan::Op& op, const Machine& machine) {
   const double rate = plan::kind_of(op.record).engine == plan::Engine::kFloat ? machine.float_flops
-                      : cost_of(op.record).tensor_cores                       ? machine.tensor_flops
+                      : cost_of(op.record, machine.costs).tensor_cores        ? machine.tensor_flops
                                                                               : machine.simple_flops;
   return std::max(static_cast<double>(op.bytes) / machine.read_bytes_per_second, static_cast<double>(op.flops) / rate);
 }

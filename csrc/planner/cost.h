@@ -1,5 +1,5 @@
-// What things cost: the model behind schedule's choices and predicted_ms. Times in seconds. Numbers:
-// docs/notes.
+// What ops and tiles cost by the numbers of costs.h: the model behind schedule's choices and predicted_ms. Times in
+// seconds.
 #pragma once
 #include <vector>
 
@@ -8,11 +8,6 @@
 
 namespace ark::planner {
 
-/// One producer -> consumer hop through a counter, under load (measured 1.3-1.4 us quiet, 2.4-2.8 us under load).
-inline constexpr double kHopSeconds = 2.6e-6;
-/// Fetching an item, starting its loads, draining its last stage: with the hop, the 4.1 us that a stage of a decode
-/// step takes beyond its bytes.
-inline constexpr double kItemSeconds = 1.2e-6;
 /// Time that one tile of the op keeps its worker busy, all workers running. Excludes the costs per item.
 double tile_seconds(const plan::Op& op, const std::vector<Program>& programs, const Machine& machine);
 /// The same with what a tile stores to other ranks at the rate of one worker; what the link carries of all of them is

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "device/abi/abi.h"
+#include "planner/options.h"
 
 namespace ark::planner {
 
@@ -12,13 +13,14 @@ struct FloatTile {
 };
 inline constexpr int kFloatBlock = 64, kFloatTileK = 32;
 
-/// A step of 32 k of so many blocks of 64 x 64 sums; measured 1.07, 1.72 and 3.10 us for one, two and four of them
-/// (products of 4096^3). One block is 1024 cycles of 128 multiplications.
-constexpr double float_step_seconds(double blocks) { return 0.38e-6 + blocks * 0.68e-6; }
+/// A step of 32 k of so many blocks of 64 x 64 sums.
+constexpr double float_step_seconds(const Costs& costs, double blocks) {
+  return costs.float_step + blocks * costs.float_block;
+}
 
-double float_tile_seconds(const FloatTile& tile, int64_t k);
+double float_tile_seconds(const Costs& costs, const FloatTile& tile, int64_t k);
 
 /// The tiles that so many workers, all idle, have done first.
-FloatTile float_tile(const abi::MatmulTileParams& p, int num_workers);
+FloatTile float_tile(const abi::MatmulTileParams& p, const Machine& machine);
 
 }  // namespace ark::planner

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "planner/costs.h"
+
 namespace ark::planner {
 
 /// What the planner may assume of the machine; measured numbers, docs/notes.
@@ -17,6 +19,7 @@ struct Machine {
   double long_send_seconds = 100e-6;
   /// Copies that take the link longer go on in the background (not measured: a layer's 72 us gain by it).
   double background_send_seconds = 20e-6;
+  Costs costs;
 };
 
 enum class Schedule : uint8_t {
@@ -36,5 +39,14 @@ struct Options {
   bool verify_races = true;  // verify_plan in full (0.03-0.3 s for whole models); false: structure and counters only
   bool verify = true;        // false: the plan as the passes made it, to look at
 };
+
+/// for_each_cost, and the machine's rates by their names.
+template <typename MachineT, typename Visit>
+void for_each_number(MachineT& machine, const Visit& visit) {
+  visit("read_bytes_per_second", machine.read_bytes_per_second);
+  visit("tensor_flops", machine.tensor_flops), visit("float_flops", machine.float_flops);
+  visit("simple_flops", machine.simple_flops);
+  for_each_cost(machine.costs, visit);
+}
 
 }  // namespace ark::planner

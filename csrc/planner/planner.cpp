@@ -95,10 +95,8 @@ plan::Plan plan_fused(FusedGraph&& fused, const Options& options) {
 
 plan::Plan make_plan(ir::Graph bound_graph, const Options& options, Stages* stages) {
   std::string name = bound_graph.name;
-  const int num_workers = options.machine.num_workers;
   ir::Loop loop = bound_graph.loop;
-  FusedGraph fused =
-      fuse(std::move(bound_graph), options.tensor_cores, num_workers, options.few_rows, options.background);
+  FusedGraph fused = fuse(std::move(bound_graph), options);
   fused.loop = std::move(loop);
   if (stages) stages->fused(fused);
   plan::Plan plan = run_passes(std::move(fused), options);

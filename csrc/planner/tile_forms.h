@@ -3,24 +3,21 @@
 #include <cstdint>
 
 #include "device/abi/abi.h"
+#include "planner/costs.h"
 
 namespace ark::planner {
 
 struct TileForm {
   int rows, columns, k;  // k of a step
-  double block_seconds;  // of 64 k, where the other workers have tiles as well
-  double own_seconds;    // of a tile besides: its sums' way through a plain epilogue
-  double op_seconds;     // of each arithmetic instruction of an epilogue
 };
+inline constexpr TileForm kWideTile{128, 256, 64}, kNarrowTile{128, 128, 64};
+inline constexpr TileForm kSmallTile{abi::kSmallTile, abi::kSmallTile, abi::kSmallTileK};
 
-/// Wide and narrow tiles: measured in a training step. Small ones: 250 cycles for 64 k, of a kernel that only computed
-/// products, and an eighth of a wide tile's elements in their epilogue; neither is measured in a plan yet.
-inline constexpr TileForm kWideTile{128, 256, 64, 0.67e-6, 4.2e-6, 0.9e-6};
-inline constexpr double kNarrowShare = 0.64;  // of a wide tile's time: 0.61 to 0.66 measured
-inline constexpr TileForm kNarrowTile{
-    128, 128, 64, kNarrowShare * 0.67e-6, kNarrowShare * 4.2e-6, kNarrowShare * 0.9e-6};
-inline constexpr TileForm kSmallTile{abi::kSmallTile, abi::kSmallTile, abi::kSmallTileK,
-                                     0.15e-6,         4.2e-6 / 8,      0.9e-6 / 8};
+constexpr TileCosts tile_costs(const Costs& costs, const TileForm& form) {
+  if (form.rows == kSmallTile.rows) return costs.small;
+  const double share = form.columns == kWideTile.columns ? 1.0 : costs.narrow_share;
+  return {share * costs.wide.block, share * costs.wide.own, share * costs.wide.instruction};
+}
 
 /// The form of a record that `tile` has been through.
 constexpr const TileForm& tile_form(const abi::MatmulTileParams& p) {
@@ -31,8 +28,9 @@ constexpr int64_t tiles_of(const abi::MatmulTileParams& p, const TileForm& form)
   const int64_t rows = (p.m + form.rows - 1) / form.rows, columns = (p.n + form.columns - 1) / form.columns;
   return p.batch * rows * columns;
 }
-constexpr double tile_seconds(const TileForm& form, int64_t k, int instructions) {
-  return static_cast<double>((k + 63) / 64) * form.block_seconds + form.own_seconds + instructions * form.op_seconds;
+constexpr double tile_seconds(const Costs& costs, const TileForm& form, int64_t k, int instructions) {
+  const TileCosts tile = tile_costs(costs, form);
+  return static_cast<double>((k + 63) / 64) * tile.block + tile.own + instructions * tile.instruction;
 }
 
 }  // namespace ark::planner

@@ -46,7 +46,7 @@ std::string strides(const FusedOp& op, size_t operand) {
   return text;
 }
 
-FusedGraph fused(const GraphBuilder& b) { return planner::fuse(b.graph, true, 132); }
+FusedGraph fused(const GraphBuilder& b) { return planner::fuse(b.graph); }
 
 void expect_text(const std::string& got, const std::string& wanted, const std::string& what) {
   expect(got == wanted, cat(what, ": got '", got, "', expected '", wanted, "'"));

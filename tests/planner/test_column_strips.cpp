@@ -13,7 +13,7 @@ int width(int m, std::vector<int> units, int workers = 132, int lanes = 1, int p
   p.m = m, p.num_segments = static_cast<int>(units.size()), p.lanes = lanes;
   p.gated = lanes == 2 && pair == 0, p.pair_distance = pair;
   for (size_t s = 0; s < units.size(); ++s) p.segment[s].num_units = units[s];
-  return planner::strip_columns(p, workers);
+  return planner::strip_columns(p, {.num_workers = workers});
 }
 
 void test_widths() {

@@ -57,7 +57,7 @@ struct Scheduled {
 Scheduled scheduled(const Graph& graph, planner::Options options = {}) {
   options.background = false;
   Scheduled s{.options = options};
-  s.draft.graph = planner::fuse(graph, true, options.machine.num_workers);
+  s.draft.graph = planner::fuse(graph, options);
   planner::tile(s.draft, options);
   planner::order_ops(s.draft, options);
   planner::synchronize(s.draft, options);

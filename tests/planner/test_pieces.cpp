@@ -46,7 +46,7 @@ std::string writes_of(Model& m, ValueId out) {
   // Planned as a whole, the verifier has to find that nobody writes what another one does.
   planner::Options options;
   planner::make_plan(m.graph, options);
-  return writes(planner::fuse(m.graph, true, 132));
+  return writes(planner::fuse(m.graph));
 }
 
 void expect_text(const std::string& got, const std::string& wanted, const std::string& what) {
@@ -106,7 +106,7 @@ void pointwise_nodes_go_along() {
   const ValueId both = joined(m, {a, b}, 1);
   const ValueId gate = m.unary(Opcode::kSigmoid, m.pointwise(Opcode::kAdd, {both, bias}, kBF16, {256, 1537}));
   m.graph.outputs.push_back(m.binary(Opcode::kMul, both, gate));
-  const FusedGraph graph = planner::fuse(m.graph, true, 132);
+  const FusedGraph graph = planner::fuse(m.graph);
   expect_text(writes(graph), "Pointwise +0, Pointwise +768", "an activation");
   for (const FusedOp& op : graph.ops)
     for (const Instr& in : graph.programs[static_cast<size_t>(op.op.record.params.program.program)].instrs)

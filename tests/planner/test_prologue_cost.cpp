@@ -25,16 +25,16 @@ void test_measured() {
     double microseconds;
   };
   for (const Case& c : {Case{8, 8192, 4, 32}, Case{8, 2048, 2, 2.8}, Case{16, 2048, 2, 6}}) {
-    const double got = planner::prologue_microseconds(c.m, c.k, reads_of(c.tensors, DType::kBF16), true);
+    const double got = 1e6 * planner::prologue_seconds({}, c.m, c.k, reads_of(c.tensors, DType::kBF16), true);
     EXPECT(std::abs(got - c.microseconds) <= c.microseconds / 4);
   }
-  EXPECT_EQ(planner::prologue_microseconds(1, 8192, reads_of(4, DType::kBF16), true), 0.0);
+  EXPECT_EQ(planner::prologue_seconds({}, 1, 8192, reads_of(4, DType::kBF16), true), 0.0);
 }
 
 /// Registers are counted in bytes: half as many elements of 32 bits.
 void test_types() {
   const auto cost = [](int64_t k, DType dtype) {
-    return planner::prologue_microseconds(8, k, reads_of(2, dtype), true) / static_cast<double>(k);
+    return planner::prologue_seconds({}, 8, k, reads_of(2, dtype), true) / static_cast<double>(k);
   };
   EXPECT_EQ(cost(3584, DType::kBF16), cost(1792, DType::kF32));  // kept
   EXPECT(cost(3584 + 256, DType::kBF16) > cost(3584, DType::kBF16));

@@ -37,7 +37,7 @@ struct Sum {
       total = total < 0 ? x : b.pointwise(Opcode::kAdd, {total, x}, dtype, sizes);
     }
     b.graph.outputs.push_back(inputs.size() > 1 ? total : b.pointwise(Opcode::kNeg, {total}, dtype, sizes));
-    draft.graph = planner::fuse(b.graph, true, 132);
+    draft.graph = planner::fuse(b.graph);
     expect(draft.graph.ops.size() == 1, cat(draft.graph.ops.size(), " ops"));
     planner::Options options;
     options.machine.num_workers = 132;
@@ -129,7 +129,7 @@ int64_t rows_beside(int copies) {
     b.graph.outputs.push_back(b.pointwise(Opcode::kNeg, {x}, DType::kBF16, {769, 3001}));
   }
   planner::Draft draft;
-  draft.graph = planner::fuse(b.graph, true, 132);
+  draft.graph = planner::fuse(b.graph);
   planner::Options options;
   options.machine.num_workers = 132;
   planner::tile(draft, options);

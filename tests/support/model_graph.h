@@ -94,7 +94,7 @@ struct Model : GraphBuilder {
   FusedGraph fuse(std::vector<ValueId> outputs, bool tensor_cores = true) {
     graph.outputs = std::move(outputs);
     verify(graph);
-    return planner::fuse(graph, tensor_cores, 132);
+    return planner::fuse(graph, {.tensor_cores = tensor_cores});
   }
 };
 

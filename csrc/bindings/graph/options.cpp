@@ -1,5 +1,6 @@
 #include "bindings/graph/options.h"
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -25,6 +26,20 @@ planner::Schedule schedule(const std::string& text) {
   return planner::Schedule::kSequential;
 }
 
+/// Numbers by name; those that are not there stay as they are.
+void set_costs(planner::Machine& machine, const py::dict& numbers) {
+  std::map<std::string, double*> known;
+  planner::for_each_number(machine, [&](const std::string& name, double& number) { known.emplace(name, &number); });
+  for (const auto& [key, value] : numbers) {
+    const auto name = py::cast<std::string>(key);
+    const auto found = known.find(name);
+    check<UserError>(found != known.end(), "option costs: nothing is called ", name);
+    const auto number = py::cast<double>(value);
+    check<UserError>(std::isfinite(number) && number > 0, "option costs: expected ", name, " over 0, got ", number);
+    *found->second = number;
+  }
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table = {
       {"input_map",
@@ -42,6 +57,10 @@ const std::map<std::string, Setter>& setters() {
       {"workers",
        [](GraphOptions& o, const py::handle& v) {
          o.runtime.planner.machine.num_workers = static_cast<int>(bounded(v, "workers", 1, 1024));
+       }},
+      {"costs",
+       [](GraphOptions& o, const py::handle& v) {
+         set_costs(o.runtime.planner.machine, py::cast<py::dict>(v));
        }},
       {"tensor_cores",
        [](GraphOptions& o, const py::handle& v) { o.runtime.planner.tensor_cores = py::cast<bool>(v); }},
@@ -76,6 +95,13 @@ const std::map<std::string, Setter>& setters() {
 }
 
 }  // namespace
+
+py::dict default_costs() {
+  py::dict numbers;
+  planner::Machine machine;
+  planner::for_each_number(machine, [&](const std::string& name, double number) { numbers[name.c_str()] = number; });
+  return numbers;
+}
 
 GraphOptions parse_options(const py::dict& options, runtime::TargetKind target, int device_index,
                            std::shared_ptr<cuda::Toolchain> toolchain) {

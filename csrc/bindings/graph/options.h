@@ -22,4 +22,7 @@ struct GraphOptions {
 GraphOptions parse_options(const pybind11::dict& options, runtime::TargetKind target, int device_index,
                            std::shared_ptr<cuda::Toolchain> toolchain);
 
+/// The planner's numbers by name (planner/options.h), as they are without the option `costs`.
+pybind11::dict default_costs();
+
 }  // namespace ark::bindings

@@ -17,6 +17,7 @@ using ir::Node;
 using ir::OpKind;
 
 constexpr double kOpBytes = 4e6;       // an op costs about a microsecond of memory traffic (docs/notes)
+constexpr double kBytesPerSecond = 4e12;
 constexpr double kExpensiveBytes = 4;  // a transcendental function, in bytes of traffic per element
 constexpr double kSmallTable = 65536;  // elements of a table whose functions are not computed twice
 constexpr int kPrologue = 1 << 24;     // readers: groups, kPrologue + activation, kFree + value
@@ -214,7 +215,7 @@ class Cutter {
       const Tensor& leaf = state_.tensor(v);
       if (leaf.numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves)) reads.add(read_dtype(v));
     }
-    return kOpBytes * prologue_microseconds(rows_of(activation), k, reads, walk.reduces);
+    return kBytesPerSecond * prologue_seconds(state_.machine.costs, rows_of(activation), k, reads, walk.reduces);
   }
 
   // ---- groups ----
@@ -295,7 +296,7 @@ class Cutter {
       if (set.empty() && !must_run) return sum;
       sum += bytes_of(walk(set, g, {}, true), domain);
       for (int v : set) sum += static_cast<double>(state_.tensor(v).bytes());
-      if (group(g).kind != GroupKind::kMatmul) sum += for_prologues ? kRowOpMicroseconds * kOpBytes : kOpBytes;
+      if (group(g).kind != GroupKind::kMatmul) sum += for_prologues ? kBytesPerSecond * state_.machine.costs.row_op : kOpBytes;
       return sum;
     };
     std::vector<int> best = chosen;

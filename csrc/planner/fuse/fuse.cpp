@@ -180,13 +180,13 @@ void read(State& state) {
   force(state);
 }
 
-FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows, bool background) {
+FusedGraph fuse(ir::Graph bound_graph, const Options& options) {
   State state;
-  state.graph = simplify(std::move(bound_graph), num_workers);
+  state.graph = simplify(std::move(bound_graph), options.machine.num_workers);
   check_empty(state.graph);
-  state.tensor_cores = tensor_cores;
-  state.few_rows = few_rows;
-  state.num_workers = num_workers;
+  state.tensor_cores = options.tensor_cores;
+  state.few_rows = options.few_rows;
+  state.machine = options.machine;
   read(state);
   const std::vector<Pieces> boxes = joined_boxes(state);
   if (const std::vector<Pieces> pieces = split_concatenations(state, boxes); !pieces.empty()) {
@@ -194,7 +194,7 @@ FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool 
     place_pieces(state, pieces);
   }
   place_pieces(state, boxes);
-  if (background) send_apart(state, boxes);
+  if (options.background) send_apart(state, boxes);
   constexpr int kMaxRestarts = 200;
   for (;; ++state.restarts) {
     check<UnsupportedError>(state.restarts < kMaxRestarts, "graph '", state.graph.name, "' cannot be cut into ops");

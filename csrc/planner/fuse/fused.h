@@ -11,6 +11,7 @@
 #include "ir/graph.h"
 #include "plan/kinds.h"
 #include "plan/plan.h"
+#include "planner/options.h"
 
 namespace ark::planner {
 
@@ -99,8 +100,7 @@ inline int number_of(std::vector<Program>& programs, Program program) {
 /// Contract: takes a verified, bound graph. Afterwards every node is computed by exactly one op or by the ops that read
 /// it (pointwise nodes may be computed again), views and clones are gone, an IndexStore into an input that CopyTo
 /// writes back happens in place, and every op obeys the limits of abi.h.
-FusedGraph fuse(ir::Graph bound_graph, bool tensor_cores, int num_workers, bool few_rows = true,
-                bool background = true);
+FusedGraph fuse(ir::Graph bound_graph, const Options& options = {});
 
 std::string to_string(const FusedGraph& graph);
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "planner/fuse/state.h"
+#include "planner/tile_forms.h"
 
 namespace ark::planner {
 namespace {
@@ -108,6 +109,23 @@ bool is_few_columns(const MatmulShape& shape) {
   return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= abi::kMostWindows;
 }
 
+/// Whether tiles, by their costs, do such a product sooner than the family for few rows: whose weights come at the
+/// memory's rate, which tiles do not exceed.
+bool is_sooner_in_tiles(const State& state, const MatmulShape& shape) {
+  if (size_bytes(shape.dtype) != 2 || shape.k < kMinTileK) return false;
+  const Machine& machine = state.machine;
+  const double read = static_cast<double>(shape.n * shape.k * size_bytes(shape.dtype)) / machine.read_bytes_per_second;
+  const double few = read / machine.costs.kinds[static_cast<size_t>(abi::TaskKind::kMatmulRows)].bytes;
+  double tiles = few;
+  for (const TileForm& form : {kWideTile, kNarrowTile, kSmallTile}) {
+    if (form.rows == kSmallTile.rows && shape.k % abi::kSmallTileBlock != 0) continue;
+    const int64_t rows = (shape.m + form.rows - 1) / form.rows, columns = (shape.n + form.columns - 1) / form.columns;
+    const auto waves = static_cast<double>((rows * columns + machine.num_workers - 1) / machine.num_workers);
+    tiles = std::min(tiles, waves * tile_seconds(machine.costs, form, shape.k, 1));
+  }
+  return std::max(tiles, read) < few;
+}
+
 }  // namespace
 
 StridedSource direct_source(const State& state, int value) {
@@ -140,11 +158,12 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   const bool out_plain = compute_type(state.tensor(node.outputs[0]).dtype) == DType::kF32;
   if (!state.tensor_cores || !out_plain || shape.k == 0) return shape;
   const int64_t a_sizes[3] = {shape.batch, shape.m, shape.k}, b_sizes[3] = {shape.batch, shape.k, shape.n};
-  if (state.few_rows && rank == 2 && is_few(shape)) {
+  const bool few_rows = state.few_rows && rank == 2 && !is_sooner_in_tiles(state, shape);
+  if (few_rows && is_few(shape)) {
     shape.way = MatmulWay::kRows;
     return shape;
   }
-  if (state.few_rows && rank == 2 && is_few_columns(shape)) {
+  if (few_rows && is_few_columns(shape)) {
     shape.way = MatmulWay::kColumns;
     return shape;
   }
@@ -190,7 +209,7 @@ int64_t attention_parts(const State& state, const Node& node) {
   if (attention_way(state, node) != AttentionWay::kDecode) return 1;
   constexpr int64_t kPositionsPerPart = 256, kMostParts = 16;
   const Tensor& k = state.tensor(node.inputs[1]);
-  const int64_t room = std::max<int64_t>(1, state.num_workers / std::max<int64_t>(1, k.sizes[0] * k.sizes[1]));
+  const int64_t room = std::max<int64_t>(1, state.machine.num_workers / std::max<int64_t>(1, k.sizes[0] * k.sizes[1]));
   // Two or three parts of a cache that is short gain less than the op that combines them costs.
   constexpr int64_t kWorthwhile = 4, kShortCache = 2048;
   if (room < kWorthwhile && k.sizes[2] <= kShortCache) return 1;

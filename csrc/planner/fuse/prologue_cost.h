@@ -4,10 +4,9 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "planner/costs.h"
 
 namespace ark::planner {
-
-constexpr double kRowOpMicroseconds = 5;  // an op of rows that a product waits for, and the hop between them
 
 /// Tensors that a prologue reads, with an element for each of its own (or of a row).
 struct PrologueReads {
@@ -19,20 +18,19 @@ struct PrologueReads {
   }
 };
 
-/// Microseconds that the prologue of [m, k] takes beyond loading an activation that is there; `reduces`: by rows.
-/// Measured (16-bit tensors): 8 rows of 8192 of four tensors, twice through, 32 (H100; here 39); 8 and 16 rows of 2048
-/// of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). Eight rows are worked on together, and so sizes that share a
+/// Seconds that the prologue of [m, k] takes beyond loading an activation that is there; `reduces`: by rows.
+/// Measured (us, 16-bit tensors): 8 rows of 8192 of four tensors, twice through, 32 (H100; here 39); 8 and 16 rows of
+/// 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). Eight rows are worked on together, and so sizes that share a
 /// kernel have the same ops. One row has another form.
-inline double prologue_microseconds(int64_t m, int64_t k, const PrologueReads& reads, bool reduces) {
+inline double prologue_seconds(const Costs& costs, int64_t m, int64_t k, const PrologueReads& reads, bool reduces) {
   if (m <= 1) return 0;
   // A thread keeps what it has read for the second pass where 112 registers take it (RowsReduction::kKeeps): k / 256
   // times 8 elements of each tensor.
   constexpr int64_t kKeptBytes = 112 * 4 * 32;  // k / 256 * 8 = k / 32
-  constexpr double kElementsPerMicrosecond = 15e3;
   const int passes = reduces && k * reads.bytes > kKeptBytes ? 2 : 1;
   const int64_t turns = reads.tensors * passes + (reduces ? 1 : 0);  // over all elements
   const int64_t rows = (m + 7) / 8 * 8;
-  return static_cast<double>(rows * k * turns) / kElementsPerMicrosecond;
+  return static_cast<double>(rows * k * turns) * costs.prologue_element;
 }
 
 }  // namespace ark::planner

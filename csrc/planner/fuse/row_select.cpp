@@ -43,7 +43,7 @@ FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
   p.rows = static_cast<int>(rows.sizes[0]), p.size = static_cast<int>(rows.sizes[1]);
   p.by_mass = state_.tensor(node.inputs[1]).dtype == DType::kF32;
   p.round = round;
-  const SelectParts parts = select_parts(p.rows, p.size, state_.num_workers);
+  const SelectParts parts = select_parts(p.rows, p.size, state_.machine.num_workers);
   p.parts = parts.count, p.part = parts.size;
   op.op.operands.assign(X::kCount, absent_operand());
   for (const plan::Role& role : plan::kind_of(record).roles) op.access.push_back(role.access);

@@ -11,6 +11,7 @@
 #include "ir/graph.h"
 #include "planner/fuse/affine.h"
 #include "planner/fuse/fused.h"
+#include "planner/options.h"
 
 namespace ark::planner {
 
@@ -87,7 +88,7 @@ struct Group {
 struct State {
   ir::Graph graph;
   bool tensor_cores = true, few_rows = true;
-  int num_workers = 132;
+  Machine machine;
   std::vector<Tensor> tensors;
   std::vector<std::vector<int>> users;  // per owner: nodes that read it or a view of it
   std::vector<int> group_of;            // per owner: group, -1: free (computed from inputs alone, by whoever needs it)

@@ -36,7 +36,7 @@ std::vector<Node> make_nodes(const FusedGraph& graph, const std::vector<std::vec
     for (int p : node.before) nodes[p].behind.push_back(static_cast<int>(i));
     const double tile = tile_seconds(graph, graph.ops[i], machine), link = link_seconds(graph, graph.ops[i], machine);
     node.work = tile * static_cast<double>(num_tiles(graph.ops[i].op.record)) / machine.num_workers;
-    node.latency = std::max({node.work, tile, link}) + kHopSeconds;
+    node.latency = std::max({node.work, tile, link}) + machine.costs.hop;
     node.sends_long = link > machine.long_send_seconds;
   }
   for (int i = static_cast<int>(nodes.size()) - 1; i >= 0; --i) {
@@ -54,7 +54,7 @@ constexpr double kPatience = 100e-6;
 /// two. Who waits for that tile holds up its worker, so work that has time comes this much after its inputs.
 constexpr double kSlack = 50e-6;
 
-std::vector<int> place(std::vector<Node>& nodes) {
+std::vector<int> place(std::vector<Node>& nodes, double hop) {
   std::vector<int> order, ready;
   for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
     if (nodes[i].open == 0) ready.push_back(i);
@@ -65,7 +65,7 @@ std::vector<int> place(std::vector<Node>& nodes) {
     for (int i : ready) longest = std::max(longest, nodes[i].rank);
     auto start = [&](int i) {
       double at = now;
-      for (int p : nodes[i].before) at = std::max(at, nodes[p].finish - (nodes[i].sends_long ? kHopSeconds : 0));
+      for (int p : nodes[i].before) at = std::max(at, nodes[p].finish - (nodes[i].sends_long ? hop : 0));
       return at;
     };
     // when it should start: later than it could where others have a much longer path behind them
@@ -129,7 +129,7 @@ void order_ops(Draft& draft, const Options& options) {
   std::vector<FusedOp>& ops = draft.graph.ops;
   std::vector<std::vector<Dependence>> deps = dependences(draft.graph);
   std::vector<Node> nodes = make_nodes(draft.graph, deps, options.machine);
-  const std::vector<int> order = place(nodes);
+  const std::vector<int> order = place(nodes, options.machine.costs.hop);
   std::vector<int> position(order.size());
   for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
   std::vector<FusedOp> ordered;

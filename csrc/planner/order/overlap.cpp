@@ -124,13 +124,13 @@ std::vector<int> Sharing::order_of_sends(int product, int sender) const {
 /// workers until the product ends, then by all.
 double Sharing::end_with(int spare, int product, int sender) const {
   const abi::OpRecord& p = record(product);
-  const double seconds = tile_seconds(op(product).op, graph_.programs, machine_) + kItemSeconds;
+  const double seconds = tile_seconds(op(product).op, graph_.programs, machine_) + machine_.costs.item;
   const auto end_of = [&](int64_t tiles) {
     return seconds * std::ceil(static_cast<double>(tiles) / (machine_.num_workers - spare));
   };
   const double bytes = sent_bytes(graph_, op(sender)), link = machine_.link_bytes_per_second;
   const double of_tile = bytes / static_cast<double>(num_tiles(record(sender)));
-  const double of_worker = of_tile / (tile_seconds(graph_, op(sender), machine_) + kItemSeconds);
+  const double of_worker = of_tile / (tile_seconds(graph_, op(sender), machine_) + machine_.costs.item);
   const double rate = std::min(link, spare * of_worker), end = end_of(num_tiles(p));
   double at = 0;
   int blocks = 0;

@@ -84,11 +84,11 @@ Arena::Standing Arena::standing(StorageId old, StorageId now) const {
   const bool dead = std::all_of(writers.begin(), writers.end(), [&](int w) { return all_finished(old, w); });
   if (dead) return Standing::kDead;
   // By the schedule's clock the waits find their counters long reached: twenty hops, for what the clock does not know.
-  constexpr double kMargin = 20 * kHopSeconds;
+  const double margin = 20 * options_.machine.costs.hop;
   if (writers.size() != 1) return Standing::kAlive;
   for (int op : uses_[old].ops) {
     if (!is_open(op, writers.front())) continue;
-    if (op >= writers.front() || timeline_.finish[op] + kMargin > timeline_.start[writers.front()]) {
+    if (op >= writers.front() || timeline_.finish[op] + margin > timeline_.start[writers.front()]) {
       return Standing::kAlive;
     }
   }

@@ -180,7 +180,7 @@ double Scheduler::reached(int w, int64_t tile) {
   known = {blocks.end, 0};
   const double* of_counter = reached_.data() + record().wait[w].counter;
   for (int64_t b = blocks.begin; b < blocks.end; ++b) known.when = std::max(known.when, of_counter[b]);
-  known.when += kHopSeconds;
+  known.when += machine_.costs.hop;
   return known.when;
 }
 
@@ -268,7 +268,7 @@ void Scheduler::place_tiles() {
     const double start = std::max(queue_.free(), ready(first, count));
     const bool alike = weights.empty() || chunk > 1;
     const double weight = alike ? 1 : weights[static_cast<size_t>(first % record().grid[2])];
-    const double own = start + kItemSeconds + seconds * weight * static_cast<double>(count);
+    const double own = start + machine_.costs.item + seconds * weight * static_cast<double>(count);
     const double finish = bytes == 0 ? own : std::max(own, sent(start, bytes * static_cast<double>(count)));
     put(worker, first, count, start, finish);
     queue_.keep_busy(finish);
@@ -360,7 +360,7 @@ void Scheduler::place_rows() {
       const double behind = start + std::max(0.0, bytes - kRingBytes) / bandwidth;
       worker.loaded = std::max(ahead, behind);
       worker.bytes += bytes;
-      put(w, next, count, start, std::max(worker.loaded, start) + kItemSeconds);
+      put(w, next, count, start, std::max(worker.loaded, start) + machine_.costs.item);
       next += count;
     }
   }

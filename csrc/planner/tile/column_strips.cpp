@@ -5,16 +5,15 @@
 namespace ark::planner {
 namespace {
 
-/// Of what memory gives where lines of k are 16, 32, 64 or 128 bytes long. Reckoned, but for strips of 8 columns: twice
-/// as many workers with them are no quicker than with 16 (GPT-2's decode step, 768 columns: 0.371 and 0.363 ms).
-double line_rate(int columns) {
+/// Of what memory gives where lines of k are 16, 32, 64 or 128 bytes long.
+double line_rate(const Costs& costs, int columns) {
   switch (columns) {
     case 8:
-      return 0.35;
+      return costs.strip_8;
     case 16:
-      return 0.8;
+      return costs.strip_16;
     case 32:
-      return 0.95;
+      return costs.strip_32;
   }
   return 1.0;
 }
@@ -40,7 +39,8 @@ int add_column_map(Draft& draft, const abi::MatmulRowsParams& p, const abi::Segm
 
 }  // namespace
 
-int strip_columns(const abi::MatmulRowsParams& params, int workers) {
+int strip_columns(const abi::MatmulRowsParams& params, const Machine& machine) {
+  const int workers = machine.num_workers;
   int best = abi::kLeastColumns;
   double best_rate = 0;
   for (int columns = best; columns <= abi::most_columns(params.m, params.lanes); columns *= 2) {
@@ -48,7 +48,7 @@ int strip_columns(const abi::MatmulRowsParams& params, int workers) {
     const bool pairs = params.lanes == 2 && params.gated == 0;
     if (pairs && params.pair_distance % columns != 0) break;
     if (columns > abi::kStripRows && strips < 2 * int64_t{workers}) break;  // a stage is short: all should share it
-    const double rate = line_rate(columns) * static_cast<double>(strips) / static_cast<double>(turns * workers);
+    const double rate = line_rate(machine.costs, columns) * static_cast<double>(strips) / static_cast<double>(turns * workers);
     if (rate > best_rate) best = columns, best_rate = rate;
   }
   return best;
@@ -57,7 +57,7 @@ int strip_columns(const abi::MatmulRowsParams& params, int workers) {
 void set_column_strips(Draft& draft, FusedOp& op, const Options& options) {
   abi::MatmulRowsParams& p = op.op.record.params.rows;
   if (p.columns == 0) return;
-  p.columns = strip_columns(p, options.machine.num_workers);
+  p.columns = strip_columns(p, options.machine);
   const auto map_of = [&](const abi::Segment& segment, int weight) {
     return add_column_map(draft, p, segment, op.op.operands[static_cast<size_t>(weight)]);
   };

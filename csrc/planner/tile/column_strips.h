@@ -7,7 +7,7 @@
 namespace ark::planner {
 
 /// Columns of a strip and lane: wide ones read whole lines, narrow ones spread over more workers.
-int strip_columns(const abi::MatmulRowsParams& params, int workers);
+int strip_columns(const abi::MatmulRowsParams& params, const Machine& machine);
 /// Of a few-row product; nothing where its weights lie [n][k].
 void set_column_strips(Draft& draft, FusedOp& op, const Options& options);
 

@@ -22,20 +22,21 @@ int64_t tiles_of(const FusedOp& op, int columns) {
 
 /// Time of an op's tiles in units of a wide one. In whole waves of the workers where others wait for it, else what it
 /// takes of their time.
-double grid_time(const FusedOp& op, int columns, int workers, bool awaited) {
-  const double waves = static_cast<double>(tiles_of(op, columns)) / workers;
-  return (awaited ? std::ceil(waves) : waves) * (columns == kWide ? 1.0 : kNarrowShare);
+double grid_time(const FusedOp& op, int columns, const Machine& machine, bool awaited) {
+  const double waves = static_cast<double>(tiles_of(op, columns)) / machine.num_workers;
+  return (awaited ? std::ceil(waves) : waves) * (columns == kWide ? 1.0 : machine.costs.narrow_share);
 }
 
 /// When the workers, all idle, have done so many wide tiles and then so many narrow ones.
-double end_of(int64_t wide, int64_t narrow, int64_t workers) {
+double end_of(int64_t wide, int64_t narrow, const Machine& machine) {
+  const int64_t workers = machine.num_workers;
   const int64_t late = wide % workers, count[2] = {workers - late, late};  // workers with one wide tile more
   const auto waves = static_cast<double>(wide / workers);
   double free[2] = {waves, waves + 1}, end = free[late > 0];
   while (narrow > 0) {
     const int next = late > 0 && free[1] < free[0];
     narrow -= count[next];
-    free[next] += kNarrowShare;
+    free[next] += machine.costs.narrow_share;
     end = std::max(end, free[next]);
   }
   return end;
@@ -64,24 +65,24 @@ std::vector<size_t> last_products(const FusedGraph& graph, int64_t workers) {
 }
 
 std::vector<int> tile_columns(const FusedGraph& graph, const Options& options) {
-  const int workers = options.machine.num_workers;
+  const Machine& machine = options.machine;
   const std::vector<bool> awaited = awaited_ops(graph);
   std::vector<int> columns(graph.ops.size(), kWide);
   for (size_t i = 0; i < columns.size(); ++i) {
     const FusedOp& op = graph.ops[i];
     if (op.op.record.kind != abi::TaskKind::kMatmulTile) continue;
-    if (grid_time(op, kNarrow, workers, awaited[i]) < grid_time(op, kWide, workers, awaited[i])) columns[i] = kNarrow;
+    if (grid_time(op, kNarrow, machine, awaited[i]) < grid_time(op, kWide, machine, awaited[i])) columns[i] = kNarrow;
   }
-  std::vector<size_t> last = last_products(graph, workers);
+  std::vector<size_t> last = last_products(graph, machine.num_workers);
   std::erase_if(last, [&](size_t i) { return has_small_tiles(graph.ops[i]); });
   int64_t wide = 0, narrow = 0;
   for (size_t i : last) wide += tiles_of(graph.ops[i], kWide);
-  double best = end_of(wide, narrow, workers);
+  double best = end_of(wide, narrow, machine);
   size_t best_count = 0;
   for (size_t count = 1; count <= last.size(); ++count) {
     wide -= tiles_of(graph.ops[last[count - 1]], kWide);
     narrow += tiles_of(graph.ops[last[count - 1]], kNarrow);
-    const double end = end_of(wide, narrow, workers);
+    const double end = end_of(wide, narrow, machine);
     if (end < best - 1e-6) best = end, best_count = count;
   }
   for (size_t i = 0; i < last.size(); ++i) columns[last[i]] = i < best_count ? kNarrow : kWide;

@@ -23,7 +23,7 @@ double grid_seconds(const FusedOp& op, const TileForm& form, const KParts& parts
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
   const int64_t workers = options.machine.num_workers;
   const int64_t waves = (tiles_of(p, form) * parts.count + workers - 1) / workers;
-  return static_cast<double>(waves) * tile_seconds(form, p.k / parts.count, 0) + parts.seconds;
+  return static_cast<double>(waves) * tile_seconds(options.machine.costs, form, p.k / parts.count, 0) + parts.seconds;
 }
 
 /// At most as many tiles as workers, and sooner done than with large ones.

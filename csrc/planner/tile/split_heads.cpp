@@ -14,8 +14,6 @@ namespace {
 
 using X = abi::AttentionGradOperand;
 
-/// Another op between this one and what reads dk and dv.
-constexpr double kSumSeconds = 5e-6;
 /// Of dk and of dv; the op that adds them reads all.
 constexpr int kMostParts = 8;
 
@@ -48,7 +46,7 @@ int parts_of(const FusedGraph& graph, const FusedOp& op, const Machine& machine)
   const auto seconds = [&](int parts) {
     if (parts == 1) return std::max(all, longest);
     const double bytes = static_cast<double>(2 * elements(p) * (2 * parts + 1));
-    return std::max(all, longest / parts) + kSumSeconds + bytes / machine.read_bytes_per_second;
+    return std::max(all, longest / parts) + machine.costs.split_heads + bytes / machine.read_bytes_per_second;
   };
   int best = 1;
   for (int parts = 2; parts <= std::min(group, kMostParts); ++parts)

@@ -26,18 +26,15 @@ struct Steps {
   double combine;  // what must be saved
   int parts;       // at most
 };
-std::optional<Steps> steps_of(TaskKind kind, bool small) {
-  // A hop takes 2.5 to 3 us; that of small tiles pays from 2048 k on, unless a row op joins.
-  if (small) return Steps{kSmallTile.rows, abi::kSmallTileBlock, kSmallTile.block_seconds, 4, 3.5e-6, 4};
+std::optional<Steps> steps_of(TaskKind kind, bool small, const Costs& costs) {
+  if (small) return Steps{kSmallTile.rows, abi::kSmallTileBlock, costs.small.block, 4, costs.split_small, 4};
   // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
   // rarely fills the rest; weight gradients use more.
-  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, 0.45e-6, 4, 8e-6, 8};
-  if (kind == TaskKind::kMatmulFloat) return Steps{kFloatBlock, kFloatTileK, float_step_seconds(1), 2, 12e-6, 8};
+  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, costs.lone_block, 4, costs.split, 8};
+  if (kind == TaskKind::kMatmulFloat)
+    return Steps{kFloatBlock, kFloatTileK, float_step_seconds(costs, 1), 2, costs.split_float, 8};
   return std::nullopt;
 }
-
-/// What must be saved where a row op adds the parts that it reads: no hop, parts to write and to read. Not measured.
-constexpr double kJoinedSeconds = 0.8e-6;
 
 /// Parts for which the sum's record has room: it reads each for the epilogue's accumulators, its own and those of the
 /// pair. 0: an epilogue of other products.
@@ -203,7 +200,7 @@ class KSplitter {
 KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, bool small) {
   const FusedOp& op = graph.ops[product];
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
-  const std::optional<Steps> steps = steps_of(op.op.record.kind, small);
+  const std::optional<Steps> steps = steps_of(op.op.record.kind, small, options.machine.costs);
   if (!steps || p.batch != 1 || p.n % 4 != 0) return {};
   const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
   if (tiles * steps->share > options.machine.num_workers) return {};
@@ -212,7 +209,7 @@ KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, 
     if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
     const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
     const bool joins = small && joining_row(graph, product, parts) >= 0;
-    const double combine = joins ? kJoinedSeconds : steps->combine;
+    const double combine = joins ? options.machine.costs.split_joined : steps->combine;
     return saved > combine ? KParts{parts, combine} : KParts{};
   }
   return {};

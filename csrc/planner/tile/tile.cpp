@@ -296,7 +296,7 @@ int add_matmul_map(Draft& draft, TaskKind kind, bool small, const abi::Operand& 
 void set_large_tile(abi::OpRecord& record, const Options& options, int columns) {
   abi::MatmulTileParams& p = record.params.matmul;
   const bool is_float = record.kind == TaskKind::kMatmulFloat;
-  const FloatTile tile = is_float ? float_tile(p, options.machine.num_workers) : FloatTile{kMatmulTileM, columns};
+  const FloatTile tile = is_float ? float_tile(p, options.machine) : FloatTile{kMatmulTileM, columns};
   p.tile_m = tile.rows;
   p.tile_n = tile.columns;
   p.tile_k = is_float ? kFloatTileK : kMatmulTileK;
