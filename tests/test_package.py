@@ -56,7 +56,11 @@ def run(command: list, **kwargs) -> str:
 
 def read_by_a_build() -> list[str]:
     files = [f for f in (ROOT / "csrc").rglob("*") if f.is_file() and "__pycache__" not in f.parts]
-    files += [*(ROOT / "ark_torch").glob("*.py"), *(ROOT / name for name in READ)]
+    files += [
+        *(ROOT / "ark_torch").glob("*.py"),
+        *(ROOT / "ark_torch").glob("gpus/*.json"),
+        *(ROOT / name for name in READ),
+    ]
     return [str(f.relative_to(ROOT)) for f in files]
 
 

@@ -23,7 +23,8 @@ FloatTile float_tile(const abi::MatmulTileParams& p, const Machine& machine) {
   double best_seconds = std::numeric_limits<double>::infinity();
   for (const FloatTile& tile : kTiles) {
     const int64_t tiles = p.batch * ceil_div(p.m, tile.rows) * ceil_div(p.n, tile.columns);
-    const double seconds = static_cast<double>(ceil_div(tiles, machine.num_workers)) * float_tile_seconds(machine.costs, tile, p.k);
+    const double seconds =
+        static_cast<double>(ceil_div(tiles, machine.num_workers)) * float_tile_seconds(machine.costs, tile, p.k);
     if (seconds < best_seconds) best = tile, best_seconds = seconds;
   }
   return best;

@@ -59,9 +59,7 @@ const std::map<std::string, Setter>& setters() {
          o.runtime.planner.machine.num_workers = static_cast<int>(bounded(v, "workers", 1, 1024));
        }},
       {"costs",
-       [](GraphOptions& o, const py::handle& v) {
-         set_costs(o.runtime.planner.machine, py::cast<py::dict>(v));
-       }},
+       [](GraphOptions& o, const py::handle& v) { set_costs(o.runtime.planner.machine, py::cast<py::dict>(v)); }},
       {"tensor_cores",
        [](GraphOptions& o, const py::handle& v) { o.runtime.planner.tensor_cores = py::cast<bool>(v); }},
       {"few_rows", [](GraphOptions& o, const py::handle& v) { o.runtime.planner.few_rows = py::cast<bool>(v); }},

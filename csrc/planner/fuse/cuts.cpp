@@ -16,7 +16,7 @@ namespace {
 using ir::Node;
 using ir::OpKind;
 
-constexpr double kOpBytes = 4e6;       // an op costs about a microsecond of memory traffic (docs/notes)
+constexpr double kOpBytes = 4e6;  // an op costs about a microsecond of memory traffic (docs/notes)
 constexpr double kBytesPerSecond = 4e12;
 constexpr double kExpensiveBytes = 4;  // a transcendental function, in bytes of traffic per element
 constexpr double kSmallTable = 65536;  // elements of a table whose functions are not computed twice
@@ -296,7 +296,8 @@ class Cutter {
       if (set.empty() && !must_run) return sum;
       sum += bytes_of(walk(set, g, {}, true), domain);
       for (int v : set) sum += static_cast<double>(state_.tensor(v).bytes());
-      if (group(g).kind != GroupKind::kMatmul) sum += for_prologues ? kBytesPerSecond * state_.machine.costs.row_op : kOpBytes;
+      if (group(g).kind != GroupKind::kMatmul)
+        sum += for_prologues ? kBytesPerSecond * state_.machine.costs.row_op : kOpBytes;
       return sum;
     };
     std::vector<int> best = chosen;

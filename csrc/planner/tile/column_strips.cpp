@@ -48,7 +48,8 @@ int strip_columns(const abi::MatmulRowsParams& params, const Machine& machine) {
     const bool pairs = params.lanes == 2 && params.gated == 0;
     if (pairs && params.pair_distance % columns != 0) break;
     if (columns > abi::kStripRows && strips < 2 * int64_t{workers}) break;  // a stage is short: all should share it
-    const double rate = line_rate(machine.costs, columns) * static_cast<double>(strips) / static_cast<double>(turns * workers);
+    const double rate =
+        line_rate(machine.costs, columns) * static_cast<double>(strips) / static_cast<double>(turns * workers);
     if (rate > best_rate) best = columns, best_rate = rate;
   }
   return best;
