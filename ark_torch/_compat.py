@@ -128,6 +128,7 @@ def decompositions(fallback_random: bool = False) -> dict:
         aten.adaptive_max_pool3d,
     ]
     whole += [aten.native_dropout]  # else random numbers of the tensor's type: in bf16 p = 0.1 would drop 26 of 256
+    whole += [aten.cat]  # of one tensor again and again it would be a view, and lie otherwise than eager's
     whole += [aten.index_select]  # takes no negative index, unlike the index that it would become
     whole += [aten.max_pool2d_with_indices_backward]  # inductor's own forms of pooling need inductor's lowering
     for packet in whole:

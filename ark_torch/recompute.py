@@ -26,7 +26,7 @@ def keep_readers(graph: fx.Graph) -> None:
             if user in seen or user.op != "call_function" or user.target is torch.ops.aten.copy_.default:
                 continue
             seen.add(user)
-            if is_view(user):
+            if shows_argument(user):
                 waiting.append(user)
             else:
                 user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
@@ -41,8 +41,9 @@ def _written(graph: fx.Graph) -> list[fx.Node]:
     return [n for n in arguments if n in inside or (n.meta.get("desc") is not None and n.meta["desc"] in outside)]
 
 
-def is_view(node: fx.Node) -> bool:
-    """Of several views that one op makes, those that are picked are."""
+def shows_argument(node: fx.Node) -> bool:
+    """Its memory is an argument's, by the op's schema, whether ark has a view for it (ordering.is_view) or not. Of
+    several views that one op makes, those that are picked are."""
     if node.target is operator.getitem:
         return True
     schema = getattr(node.target, "_schema", None)

@@ -11,7 +11,7 @@ import operator
 import torch
 from torch import Tensor, fx
 
-from ark_torch.recompute import is_view
+from ark_torch.recompute import shows_argument
 
 aten = torch.ops.aten
 
@@ -75,7 +75,7 @@ def _escapes(node: fx.Node) -> bool:
         schema = getattr(user.target, "_schema", None)
         if user.op == "output" or user.target is aten.as_strided.default or (schema and schema.is_mutable):
             return True
-        if is_view(user) and _escapes(user):
+        if shows_argument(user) and _escapes(user):
             return True
     return False
 
@@ -112,7 +112,7 @@ def _refresh_views(node: fx.Node) -> None:
     for user in node.users:
         if user.target is operator.getitem:
             user.meta["val"] = node.meta["val"][user.args[1]]
-        elif is_view(user):
+        elif shows_argument(user):
             user.meta["val"] = _value(user)
         else:
             continue

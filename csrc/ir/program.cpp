@@ -107,4 +107,14 @@ bool has_free_rows(const Program& program) {
                       [&](const Instr& in) { return in.op == Opcode::kIndex && in.aux == program.num_dims - 1; });
 }
 
+std::vector<bool> irregular_operands(const Program& program) {
+  std::vector<bool> irregular(static_cast<size_t>(program.num_operands), false);
+  for (const Instr& in : program.instrs) {
+    const bool load = in.op == Opcode::kLoad && (in.a >= 0 || in.b >= 0 || in.c >= 0),
+               store = in.op == Opcode::kStore && (in.b >= 0 || in.c >= 0 || in.d >= 0);
+    if (load || store || in.op == Opcode::kLoadParts) irregular[static_cast<size_t>(in.operand)] = true;
+  }
+  return irregular;
+}
+
 }  // namespace ark

@@ -170,6 +170,8 @@ inline constexpr int kNumReduceOps = static_cast<int>(ReduceOp::kArgMin) + 1;
 int longest_vector(const Program& program);
 /// A pointwise program that may begin its vectors anywhere in a row: none of its values counts along the row.
 bool has_free_rows(const Program& program);
+/// Of each operand: some access of it is by index or under a predicate, not by coordinates alone.
+std::vector<bool> irregular_operands(const Program& program);
 /// Scalar arguments that the opcode takes (registers a, b, c); 0 for const, index and root.
 int arity(Opcode op);
 

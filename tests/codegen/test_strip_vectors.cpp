@@ -53,32 +53,6 @@ void rows_fit_pages(int k) {
 
 int slices_of_page(int columns) { return std::max(1, abi::column_page_k(columns) / abi::kColumnSliceK); }
 
-/// The pages that consumers count, window by window, and those that the loader fills (few_rows_column_loader.cuh). A
-/// consumer finds each of its slices' k in a box that came.
-void walks_agree(int m, int k, int columns) {
-  const int windows = abi::column_windows(m, k), slices = abi::column_slices(k),
-            of_window = (slices + windows - 1) / windows, page_k = abi::column_page_k(columns),
-            box_k = std::min(page_k, abi::kColumnBoxK), of_page = slices_of_page(columns);
-  int filled = 0, counted = 0;
-  for (int window = 0; window < windows; ++window) {
-    const int first = window * of_window, last = std::min(slices, first + of_window),
-              end = std::min(k, (first + of_window) * abi::kColumnSliceK);
-    std::set<int> there;  // boxes, by their first k
-    for (int at = first * abi::kColumnSliceK; at < end; at += page_k, ++filled)
-      for (int box = 0; box < (std::min(page_k, end - at) + box_k - 1) / box_k; ++box) there.insert(at + box * box_k);
-    for (int slice = first; slice < last; ++slice) {
-      const int start = slice * abi::kColumnSliceK, left = k - start;
-      const int count = page_k >= abi::kColumnSliceK || left < abi::kColumnSliceK
-                            ? (std::min(left, abi::kColumnSliceK) + page_k - 1) / page_k
-                            : abi::kColumnSliceK / page_k;
-      if ((slice - first + 1) % of_page == 0 || slice + 1 == last) counted += count;
-      for (int warp = 0; warp * 64 < std::min(left, abi::kColumnSliceK); ++warp)
-        EXPECT(there.contains((start + warp * 64) / box_k * box_k));
-    }
-  }
-  EXPECT(filled == counted);
-}
-
 /// Weights [k][n]: every k of a strip is read by one warp, in a page that it waits for; an mma's 8 lines of a page lie in
 /// different banks, whatever the swizzle; fragments have as many registers as those of weight rows.
 void columns_fit(int m, int k) {
@@ -100,7 +74,6 @@ void columns_fit(int m, int k) {
       pages += slice % slices_of_page(columns) == 0 ? count : 0;
     }
     EXPECT(pages == abi::column_pages(k, columns));
-    walks_agree(m, k, columns);
   }
 }
 

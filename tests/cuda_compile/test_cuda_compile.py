@@ -108,6 +108,26 @@ def test_compiles_without_spills(sources, name):
     assert max(spills) == 0, report
 
 
+def run_on_host(name: str, folder: Path) -> None:
+    """Compiles host/<name>.cpp and runs it; `folder` is one of its folders of headers, and has the result."""
+    host, tool = Path(__file__).parent / "host", folder / name
+    command = [
+        "g++",
+        "-std=c++20",
+        "-O1",
+        f"-I{host}",
+        f"-I{CSRC}",
+        f"-I{folder}",
+        "-Wno-unknown-pragmas",
+        "-pthread",
+        "-o",
+        tool,
+    ]
+    subprocess.run([*command, host / f"{tool.name}.cpp"], check=True)
+    done = subprocess.run([tool], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize(
     ("plan", "tool"),
     [
@@ -124,19 +144,9 @@ def test_values(sources, tmp_path, plan, tool):
     elements; stores of every batch; odd columns; sums by index."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
-    host, tool = Path(__file__).parent / "host", tmp_path / tool
-    command = [
-        "g++",
-        "-std=c++20",
-        "-O1",
-        f"-I{host}",
-        f"-I{CSRC}",
-        f"-I{tmp_path}",
-        "-Wno-unknown-pragmas",
-        "-pthread",
-        "-o",
-        tool,
-    ]
-    subprocess.run([*command, host / f"{tool.name}.cpp"], check=True)
-    done = subprocess.run([tool], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    run_on_host(tool, tmp_path)
+
+
+def test_walks_of_columns(tmp_path):
+    """Few rows and weights [k][n]: the loader of pages and who multiplies them, on the host."""
+    run_on_host("column_walks", tmp_path)

@@ -147,3 +147,18 @@ def test_sizes_vary(executor):
     for rows, left, right in [(300, 256, 257), (301, 64, 900), (7, 5, 3), (200, 1024, 1024)]:
         a, b = values((rows, left)), values((rows, right))
         torch.testing.assert_close(compiled(a, b), body(a, b), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 1, 5), (1, 3, 4, 1)])
+def test_layout_of_one_input_again_and_again(shape, times, executor):
+    """It lies in memory as eager's does, dimensions of size 1 too."""
+    x = values(shape).contiguous(memory_format=torch.channels_last)
+    for body in (
+        lambda x: torch.cat([x] * times, 1),
+        lambda x: torch.cat([x + 1] * times, -1),
+        lambda x: torch.stack([x.transpose(1, 2)] * times, 1),
+    ):
+        check(body, x)
+        torch._dynamo.reset()
+        assert torch.compile(body, backend=ark)(x).stride() == body(x).stride()

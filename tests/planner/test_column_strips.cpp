@@ -34,19 +34,8 @@ void test_widths() {
   EXPECT_EQ(width(1, {50000}, 132, 2, 24), 8);  // a strip's pairs lie together
 }
 
-/// One product of [m, k] and [k, n].
-plan::Plan product(int64_t m, int64_t k, int64_t n, int workers) {
-  using enum DType;
-  GraphBuilder b;
-  const ValueId x = b.input(kBF16, {m, k}), w = b.input(kBF16, {k, n}), y = b.value(kBF16, {m, n});
-  b.graph.immutable.back() = true;
-  b.node(OpKind::kMatmul, {x, w}, {y});
-  b.graph.outputs = {y};
-  return plan_of(b.graph, true, true, workers);
-}
-
 void test_shares(int64_t m, int64_t k, int64_t n, int workers, size_t busy) {
-  const plan::Plan plan = product(m, k, n, workers);
+  const plan::Plan plan = plan_of(product_of_columns(m, k, n), true, true, workers);
   const plan::Op& op = plan.ops.at(0);
   EXPECT(op.record.kind == abi::TaskKind::kMatmulRows);
   const int columns = op.record.params.rows.columns;

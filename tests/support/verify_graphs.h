@@ -50,6 +50,17 @@ inline Graph layers(int64_t batch, int64_t seq, int64_t width, int num_layers, D
   return b.graph;
 }
 
+/// One product of few rows and a weight [k][n].
+inline Graph product_of_columns(int64_t m, int64_t k, int64_t n) {
+  using enum DType;
+  GraphBuilder b;
+  const ValueId x = b.input(kBF16, {m, k}), w = b.input(kBF16, {k, n}), y = b.value(kBF16, {m, n});
+  b.graph.immutable.back() = true;
+  b.node(OpKind::kMatmul, {x, w}, {y});
+  b.graph.outputs = {y};
+  return b.graph;
+}
+
 /// silu(x w) * (x v), weights [k][n].
 inline Graph gated_columns(int64_t m, int64_t k, int64_t n) {
   using enum DType;

@@ -171,6 +171,51 @@ void test_gated_strips() {
             [&](plan::Plan& p) { ++p.maps[static_cast<size_t>(params(p).map[1])].sizes[0]; });
 }
 
+/// A product's items, in the order of their units.
+std::vector<abi::WorkItem*> items_of(plan::Plan& p, int op) {
+  std::vector<abi::WorkItem*> items;
+  for (auto& list : p.lists)
+    for (abi::WorkItem& item : list)
+      if (item.op == op) items.push_back(&item);
+  std::ranges::sort(items, {}, &abi::WorkItem::first);
+  return items;
+}
+
+/// Items of a product in strips: borders that move, a unit at a time, and items that are missing, come twice or are too
+/// long. What is moved still covers all units once.
+void damage_items(const plan::Plan& plan) {
+  plan::Plan same = plan;
+  EXPECT_EQ(complaint(plan), "");
+  const abi::MatmulRowsParams& params = same.ops.at(0).record.params.rows;
+  const int columns = params.columns;
+  const size_t count = items_of(same, 0).size();
+  EXPECT(count >= 2 && columns > 0);
+  const auto move = [](plan::Plan& p, size_t border, int units) {
+    const std::vector<abi::WorkItem*> items = items_of(p, 0);
+    items[border]->count += units;
+    items[border + 1]->first += units;
+    items[border + 1]->count -= units;
+  };
+  for (size_t border = 0; border + 1 < count; ++border)
+    for (const int units : {-1, 1, columns / 2})
+      must_fail(plan, "within a strip of", [&](plan::Plan& p) { move(p, border, units); });
+  const std::string twice = "is in the lists twice", missing = "is in no list";
+  must_fail(plan, twice.c_str(), [&](plan::Plan& p) { items_of(p, 0)[0]->count += columns; });
+  must_fail(plan, missing.c_str(), [&](plan::Plan& p) { items_of(p, 0)[0]->count -= 1; });
+}
+
+void test_items_of_strips() {
+  for (const int m : {1, 8}) damage_items(plan_of(product_of_columns(m, 512, 200), true, true, 4));
+  damage_items(plan_of(gated_columns(8, 64, 96), true, true, 3));
+  // one row: sums of an item have room for 128 columns
+  must_fail(plan_of(product_of_columns(1, 512, 1024), true, true, 4), "expected at most 128 columns",
+            [](plan::Plan& p) {
+              std::vector<abi::WorkItem*> items = items_of(p, 0);
+              const int columns = p.ops[0].record.params.rows.columns;
+              items[0]->count += columns, items[1]->first += columns, items[1]->count -= columns;
+            });
+}
+
 /// Sums of nothing have tiles and results: their grids are checked like others.
 void test_sums_of_nothing() {
   for (const int64_t reduced : {0, 1}) {
@@ -193,6 +238,7 @@ int main() {
   test_small_tiles();
   test_column_strips();
   test_gated_strips();
+  test_items_of_strips();
   test_sums_of_nothing();
   const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
   damage_buffers(plan);

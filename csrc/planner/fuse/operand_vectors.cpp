@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <vector>
 
 #include "planner/fuse/domain_order.h"
 
@@ -27,17 +28,23 @@ bool index_fits(const BuiltProgram& built, const abi::Operand& o, int64_t vector
   return index.stride[0] % vector == 0 && index.stride[1] % vector == 0;
 }
 
+/// Every row begins at a multiple of `vector` elements.
+bool rows_begin_at(const BuiltProgram& built, const abi::Operand& o, int64_t vector) {
+  if (o.offset % vector != 0) return false;
+  for (size_t d = 0; d + 1 < built.dims.size(); ++d)
+    if (built.dims[d] > 1 && o.stride[d] % vector != 0) return false;
+  return true;
+}
+
 /// Vectors at multiples of their length in every row.
 bool fits(const BuiltProgram& built, const abi::Operand& o, int64_t vector) {
-  if (vector * element_bytes(o) > kVectorBytes || o.offset % vector != 0) return false;
+  if (vector * element_bytes(o) > kVectorBytes) return false;
   const size_t rank = built.dims.size();
   // What is left of columns, and of a pointwise domain of one dimension, goes element by element.
   const bool has_rest =
       built.program.kind == ProgramKind::kColumn || (built.program.kind == ProgramKind::kPointwise && rank == 1);
   if (built.dims[rank - 1] % vector != 0 && !has_rest) return false;
-  for (size_t d = 0; d + 1 < rank; ++d)
-    if (built.dims[d] > 1 && o.stride[d] % vector != 0) return false;
-  return index_fits(built, o, vector);
+  return rows_begin_at(built, o, vector) && index_fits(built, o, vector);
 }
 
 /// Where an operand's rows begin, modulo a vector: of its first element, and from one row to the next.
@@ -83,6 +90,20 @@ bool writes_off_alignment(const DomainFacts& facts, uint32_t innermost, const Bu
   return false;
 }
 
+/// A row task begins its vectors where what coordinates alone reach is aligned (codegen/row_form.h). What is reached by
+/// an index or under a predicate keeps vectors only where they are aligned then too.
+void limit_irregular(const DomainFacts& facts, BuiltProgram& built) {
+  const std::vector<bool> irregular = irregular_operands(built.program);
+  for (size_t i = 0; i < built.operands.size(); ++i) {
+    signed char& vector = built.operands[i].vector;
+    for (size_t k = 0; k < built.operands.size() && irregular[i]; ++k) {
+      const abi::Operand& plain = built.operands[k];
+      if (irregular[k] || !walks_domain(facts, built, k) || plain.stride[built.dims.size() - 1] != 1) continue;
+      while (vector > 1 && !rows_begin_at(built, plain, vector)) vector /= 2;
+    }
+  }
+}
+
 }  // namespace
 
 void set_vectors(const DomainFacts& facts, uint32_t innermost, BuiltProgram& built) {
@@ -99,6 +120,7 @@ void set_vectors(const DomainFacts& facts, uint32_t innermost, BuiltProgram& bui
       break;
     }
   }
+  if (built.program.kind == ProgramKind::kRow) limit_irregular(facts, built);
 }
 
 }  // namespace ark::planner

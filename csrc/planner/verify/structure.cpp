@@ -171,6 +171,12 @@ class TileBits {
   std::vector<uint64_t> words_;
 };
 
+void check_item(const Plan& plan, const abi::WorkItem& item) {
+  const auto op = static_cast<size_t>(item.op);
+  const Reading& reading = reading_of(plan.ops[op].record.kind);
+  if (reading.item != nullptr) reading.item(RecordCheck(plan, op), item.first, item.count);
+}
+
 void check_lists(const Plan& plan) {
   require(plan, static_cast<int>(plan.lists.size()) == plan.num_workers, plan.num_workers, " workers and ",
           plan.lists.size(), " lists");
@@ -186,6 +192,7 @@ void check_lists(const Plan& plan) {
               ", which has ", tiles);
       const int64_t twice = seen.set(op, item.first, end);
       require(plan, twice < 0, "tile ", twice, " of ", describe(plan, item.op), " is in the lists twice");
+      check_item(plan, item);
     }
   for (size_t op = 0; op < plan.ops.size(); ++op) {
     const int64_t missing = seen.first_unset(op, tiles_of(plan.ops[op].record));

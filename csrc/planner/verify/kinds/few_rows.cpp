@@ -149,6 +149,27 @@ void record(const RecordCheck& check) {
   check.grid({p.num_units, 1, 1});
 }
 
+/// Strips of columns are counted from an item's first unit of a segment: it begins where a strip does, so that one that
+/// ends within a strip leaves its rest to nobody. With every unit in one item, and every column in one unit, each column
+/// is in one strip. Sums of one row, or that wait for further windows of k, have room for so many columns.
+void item(const RecordCheck& check, int64_t first, int64_t count) {
+  const abi::MatmulRowsParams& p = check.record().params.rows;
+  if (p.columns == 0) return;
+  int64_t strips = 0;
+  for (int s = 0; s < p.num_segments; ++s) {
+    const abi::Segment& g = p.segment[s];
+    const int64_t begin = std::max<int64_t>(first - g.first_unit, 0);
+    const int64_t end = std::min<int64_t>(first + count - g.first_unit, g.num_units);
+    if (begin >= end) continue;
+    check.need(begin % p.columns == 0, "an item begins at unit ", begin, " of segment ", s, ", within a strip of ",
+               p.columns, " columns");
+    strips += ceil_div(end - begin, p.columns);
+  }
+  const bool held = p.m == 1 || abi::column_windows(p.m, p.k) > 1;
+  check.need(!held || strips * p.columns * p.lanes <= abi::kMaxRowsPerItem, "an item of ", strips, " strips of ",
+             p.columns * p.lanes, " columns, expected at most ", abi::kMaxRowsPerItem, " columns");
+}
+
 std::vector<int> early(const plan::Op& op) {
   const abi::MatmulRowsParams& p = op.record.params.rows;
   std::vector<int> operands;
@@ -161,6 +182,6 @@ std::vector<int> early(const plan::Op& op) {
 
 }  // namespace
 
-extern const Reading kReadFewRows = {uses, region, coordinates, record, early};
+extern const Reading kReadFewRows = {uses, region, coordinates, record, early, item};
 
 }  // namespace ark::planner

@@ -39,6 +39,8 @@ struct Reading {
   void (*record)(const RecordCheck& check);
   /// Operands that are loaded ahead of every wait; null: none.
   std::vector<int> (*early)(const plan::Op& op) = nullptr;
+  /// Throws where tiles [first, first + count) cannot be one item; null: any can.
+  void (*item)(const RecordCheck& check, int64_t first, int64_t count) = nullptr;
 };
 
 /// Throws InternalError for a kind that the verifier does not know.

@@ -1,4 +1,7 @@
 // Tasks that are a program: pointwise, row, column.
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 #include "planner/verify/kinds/kinds.h"
 
@@ -101,6 +104,49 @@ std::optional<Dims> coordinates(const Region& region) {
   return dims;
 }
 
+/// Where an operand's rows begin, modulo `vector`: its first element, then from one row to the next.
+std::vector<int64_t> rows_begin(const abi::OpRecord& r, const abi::Operand& x, int64_t vector) {
+  std::vector<int64_t> at{(x.offset % vector + vector) % vector};
+  for (int d = 0; d + 1 < r.params.program.num_dims; ++d)
+    at.push_back(r.size[d] > 1 ? (x.stride[d] % vector + vector) % vector : 0);
+  return at;
+}
+
+/// What is reached by an index or under a predicate moves by vectors as its record says, unasked (device code has
+/// load_irregular): the index moves it by whole vectors, and vectors begin where it is aligned. They do so at the
+/// rows' begin; in a pointwise task that may begin them anywhere, and in rows, where the other operands are aligned.
+void irregular_vectors(const RecordCheck& check, const Program& code) {
+  const abi::ProgramParams& p = check.record().params.program;
+  const std::vector<bool> irregular = irregular_operands(code);
+  const auto operand = [&](int i) -> const abi::Operand& {
+    return check.op().operands[static_cast<size_t>(p.first_operand + i)];
+  };
+  const bool row = code.kind == ProgramKind::kRow, free = has_free_rows(code);
+  for (int i = 0; i < code.num_operands; ++i) {
+    const abi::Operand& x = operand(i);
+    if (!irregular[static_cast<size_t>(i)] || x.slot == abi::kNoSlot || x.vector <= 1) continue;
+    const int64_t vector = x.vector;
+    check.need(x.stride[p.num_dims - 1] == 1, "operand ", i, " moves by vectors of ", vector, " along a stride of ",
+               x.stride[p.num_dims - 1]);
+    if (x.index_operand >= 0) {
+      const abi::Operand& index = check.op().operands[static_cast<size_t>(x.index_operand)];
+      check.need(index.stride[0] % vector == 0 && index.stride[1] % vector == 0, "operand ", i, " moves by vectors of ",
+                 vector, ", its indices by ", index.stride[0], " and ", index.stride[1]);
+    }
+    const std::vector<int64_t> own = rows_begin(check.record(), x, vector);
+    const bool aligned = std::ranges::all_of(own, [](int64_t at) { return at == 0; });
+    check.need(free || aligned, "operand ", i, " moves by vectors of ", vector, ", its rows begin off alignment");
+    for (int k = 0; k < code.num_operands && (row || free); ++k) {
+      const abi::Operand& y = operand(k);
+      const bool plain = !irregular[static_cast<size_t>(k)];
+      if (y.slot == abi::kNoSlot || y.stride[p.num_dims - 1] != 1 || (row ? !plain : y.vector <= 1)) continue;
+      const int64_t both = row ? vector : std::min<int64_t>(vector, y.vector);
+      check.need(rows_begin(check.record(), x, both) == rows_begin(check.record(), y, both), "operand ", i,
+                 " moves by vectors of ", both, ", which begin where operand ", k, " is aligned");
+    }
+  }
+}
+
 void record(const RecordCheck& check) {
   const ProgramKind kind = check.record().kind == TaskKind::kRow      ? ProgramKind::kRow
                            : check.record().kind == TaskKind::kColumn ? ProgramKind::kColumn
@@ -109,6 +155,7 @@ void record(const RecordCheck& check) {
   const Program& code = check.program(p.program, p.first_operand, kind);
   check.need(code.num_dims == p.num_dims && code.reduce_dims == p.reduce_dims, "its program has ", code.num_dims,
              " and ", code.reduce_dims, " dimensions, the record ", p.num_dims, " and ", p.reduce_dims);
+  irregular_vectors(check, code);
   int64_t tiled = 1, reduced = 1;
   for (int d = 0; d < p.num_dims; ++d) {
     bool column = kind == ProgramKind::kColumn, row = kind == ProgramKind::kRow;

@@ -151,6 +151,11 @@ struct ProgramContext {
   i32 further = 0;
   ProgramContext(const Task& of) : task(of) {}
   ProgramContext(const Task& of, int, const Worker&, u32 = 0) : task(of) {}
+  ProgramContext behind(i32 elements) const {
+    ProgramContext c = *this;
+    c.further += elements;
+    return c;
+  }
   const abi::Operand& operand(int i) const { return task.operands[i]; }
 };
 template <int kDims>
@@ -205,7 +210,11 @@ struct Consumer {
   void sync() const { barrier->arrive_and_wait(); }
   void wait_for_item(const Task&) const {}
 };
-struct Loader {};
+struct Loader {
+  bool ok = true;
+  Worker worker{};
+  void skip(int) {}
+};
 template <int kPass>
 struct Pass {};
 struct NoSink {};
