@@ -1,8 +1,7 @@
 // write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu. Each also as
 // one of ranks, of several groups of ranks, and as a loop, but for those whose rows go to ranks; those with most
 // registers in use also as one of ranks that sends in the background. Plans with long ops have brief forms beside these,
-// NAME_brief, without them: what ranks, groups, a loop and tracing add to a function that is called is the same lines of
-// PTX for every program, where the task ends and its values are dead (tests/support/kernel_names.py).
+// NAME_brief, without them (tests/support/kernel_names.py says why).
 #include <fstream>
 #include <iostream>
 #include <set>
