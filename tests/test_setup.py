@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,23 +20,24 @@ NOBODY = 65534
 needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="needs ccache")
 
 
-@pytest.fixture
-def shared_folder():
-    """One that every user may enter, unlike pytest's."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+@pytest.fixture(scope="module")
+def built() -> Iterator[tuple[Path, subprocess.CompletedProcess]]:
+    """A checkout of 30 units with a space in its path, and what its set-up said; a ccache of its own beside it. In a
+    folder that every user may enter, unlike pytest's. Tests read it."""
+    above = Path(tempfile.mkdtemp())
+    above.chmod(0o755)
+    folder = make(above / "a b", units=29)
+    yield folder, configure(folder)
+    shutil.rmtree(above)
 
 
 def steps(text: str) -> list[tuple[int, int]]:
     return [(int(n), int(m)) for n, m in re.findall(r"building \[(\d+)/(\d+)\]", text)]
 
 
-def test_a_path_with_spaces_builds_and_says_how_far_it_is(tmp_path):
+def test_a_path_with_spaces_builds_and_says_how_far_it_is(built):
     """At most a line per tenth where nobody looks on; nothing when nothing is built."""
-    folder = make(tmp_path / "a b", units=29)
-    done = configure(folder)
+    folder, done = built
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert 5 <= len(steps(done.stderr)) <= 10 and steps(done.stderr)[-1] == (30, 30), done.stderr
@@ -44,8 +46,6 @@ def test_a_path_with_spaces_builds_and_says_how_far_it_is(tmp_path):
     imported = "import ark_torch._C as c; print(c.__file__)"
     found = subprocess.run([sys.executable, "-c", imported], cwd=folder, capture_output=True, text=True).stdout
     assert found.startswith(str(folder)), found
-    again = configure(folder)
-    assert again.returncode == 0 and "building" not in again.stderr, again.stderr
 
 
 def test_on_a_terminal_progress_stays_in_one_line(tmp_path):
@@ -141,7 +141,7 @@ def test_an_empty_environment_builds(tmp_path):
 def test_packages_that_cannot_be_had_are_one_line(tmp_path):
     """No torch, and an index that is not there."""
     bare = tmp_path / "bare/bin/python"
-    subprocess.run([sys.executable, "-m", "venv", str(bare.parents[1])], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare.parents[1])], check=True)
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
     done = configure(make(tmp_path / "checkout"), ARK_PYTHON=str(bare), PIP_CONFIG_FILE=os.devnull, **nowhere)
     assert done.returncode == 1
@@ -150,9 +150,9 @@ def test_packages_that_cannot_be_had_are_one_line(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_another_user_than_the_builder_is_told(shared_folder):
-    folder = make(shared_folder / "checkout")
-    assert configure(folder).returncode == 0
+def test_another_user_than_the_builder_is_told(built):
+    folder, first = built
+    assert first.returncode == 0, first.stderr
     log = (folder / "build/build.log").read_text()
     done = configure(folder, user=NOBODY)
     assert done.returncode == 1
@@ -161,14 +161,18 @@ def test_another_user_than_the_builder_is_told(shared_folder):
 
 
 @needs_ccache
-def test_a_second_checkout_takes_the_objects_of_the_first(tmp_path):
-    for name in ("one", "two"):
-        done = configure(make(tmp_path / name, units=4))
-        assert done.returncode == 0, done.stderr
-    environment = os.environ | {"CCACHE_DIR": str(tmp_path / "ccache")}
+def test_a_second_checkout_takes_the_objects_of_the_first(built):
+    done = configure(make(built[0].parent / "two", units=29))
+    assert done.returncode == 0, done.stderr
+    environment = os.environ | {"CCACHE_DIR": str(built[0].parent / "ccache")}
     text = subprocess.run(["ccache", "--print-stats"], env=environment, capture_output=True, text=True).stdout
     counts = {name: int(n) for name, n in re.findall(r"^(\w+)\t(\d+)", text, re.M)}
-    assert counts["cache_miss"] == 5 and counts["direct_cache_hit"] + counts["preprocessed_cache_hit"] == 5, text
+    assert counts["cache_miss"] == 30 and counts["direct_cache_hit"] + counts["preprocessed_cache_hit"] == 30, text
+
+
+def test_a_second_set_up_builds_nothing(built):
+    again = configure(built[0])
+    assert again.returncode == 0 and "building" not in again.stderr, again.stderr
 
 
 @needs_ccache

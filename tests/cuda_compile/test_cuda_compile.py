@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kernel_names import KERNELS
 from tests.test_cpp import build_tests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,70 +37,7 @@ def compile_source(path: Path) -> str:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pointwise",
-        "pointwise_transposed",
-        "pointwise_transposed_copy",
-        "pointwise_flat",
-        "pieces",
-        "row",
-        "row_trace",
-        "short_rows",
-        "places",
-        "column",
-        "rows",
-        "rows_one",
-        "rows_eight",
-        "rows_sixteen",
-        "rows_columns_one",
-        "rows_columns_eight",
-        "rows_columns_sixteen",
-        "rows_columns_lanes_eight",
-        "rows_columns_lanes_sixteen",
-        "rows_gated_8192",
-        "rows_gated_2560",
-        "rows_5000",
-        "rows_14336",
-        "scatter_sum",
-        "row_select_loop",
-        "decode",
-        "attention_tiled",
-        "attention_mma",
-        "training_forward",
-        "training_backward",
-        "mixed",
-        "small_tiles",
-        "small_tiles_half",
-        "small_tiles_forward",
-        "small_tiles_backward",
-        "pointwise_ranks",
-        "row_ranks",
-        "rows_eight_ranks",
-        "training_backward_ranks",
-        "mixed_ranks",
-        "pointwise_groups",
-        "row_groups",
-        "rows_eight_groups",
-        "training_backward_groups",
-        "mixed_groups",
-        "short_rows_loop",
-        "places_loop",
-        "rows_one_loop",  # of every size only by itself, which takes over a minute
-        "decode_loop",
-        "small_tiles_backward_loop",
-        "batch_stores",
-        "scattered_two",
-        "scattered_four",
-        "scattered_eight",
-        "scattered_float",
-        "gathered_two",
-        "gathered_four",
-        "mesh_rows",
-        "mesh_tiles",
-    ],
-)
+@pytest.mark.parametrize("name", KERNELS)
 def test_compiles_without_spills(sources, name):
     report = compile_source(sources[name])
     assert not FORBIDDEN.search(report), report
