@@ -71,8 +71,9 @@ inline constexpr bool kLoop = ARK_LOOP != 0;
 
 // Deadlines that a wait may take. What is late is to be told by the wait for it, so those that it holds up are patient:
 // a worker with nothing to do waits at the border for a whole iteration, its roles for their next item or page.
-// Among ranks a wait for another one comes first, then those for own tiles, then those inside a worker.
-inline constexpr int kTilePatience = kRanks > 1 ? abi::kOwnPatience : 1;
+// Among ranks a wait for another one comes first, then those for own tiles, then those inside a worker. Not beside wgmma:
+// those kernels have no register left for a second deadline (training_backward_groups spilled 44 bytes).
+inline constexpr int kTilePatience = kRanks > 1 && ARK_CALLED_WAITS != 0 ? abi::kOwnPatience : 1;
 inline constexpr int kBorderPatience = 8, kBarrierPatience = kLoop ? 2 * kBorderPatience : 2 * kTilePatience;
 
 struct Waiter {
@@ -126,7 +127,7 @@ struct Waiter {
           seen = load_acquire_system(counter);
           return reached(seen, target);
         },
-        [&] { return seen; }, name, target, own ? abi::kOwnPatience : 1);
+        [&] { return seen; }, name, target, own ? kTilePatience : 1);
   }
 };
 
