@@ -11,7 +11,14 @@ from torch import fx
 from ark_torch import eager_random
 from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
-from ark_torch.groups import COLLECTIVES, is_wait, may_be_empty, other_groups, uneven_beside_others, waited_for
+from ark_torch.groups import (
+    COLLECTIVES,
+    beside_aten_all_to_all,
+    is_wait,
+    may_be_empty,
+    other_groups,
+    waited_for,
+)
 from ark_torch.host_scalars import on_device
 from ark_torch.loops import Loop, log_one_by_one
 from ark_torch.ordering import is_view
@@ -29,6 +36,8 @@ HOST_OPS = {
     check_sizes,
 }
 
+BESIDE_ATEN = "collective in a graph whose all_to_all_single runs through ATen"
+
 
 def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, causes: dict[fx.Node, str]) -> None:
     """Adds the nodes that cannot be lowered, and why."""
@@ -39,9 +48,9 @@ def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, 
         reason = _probe(node, device, causes, empty) if target else f"tensors on {device} (native: CUDA and CPU)"
         if reason is not None:
             causes[node] = reason
-    causes.update(other_groups(nodes, causes, device))
-    for node in uneven_beside_others(nodes, causes):
-        causes[node] = "all_to_all_single with uneven splits beside other collectives"
+    if target:
+        causes.update(dict.fromkeys(beside_aten_all_to_all(nodes, causes, device), BESIDE_ATEN))
+        causes.update(other_groups(nodes, causes, device))
     _follow(causes, nodes)
 
 

@@ -28,7 +28,7 @@ from ark_torch.dump import dump_call, dump_folder, dump_fx
 from ark_torch.eager_random import leave_random
 from ark_torch.emitter import Emitter
 from ark_torch.errors import TooLong, Unsupported
-from ark_torch.groups import has_exchange, is_uneven, may_be_empty, split_waits
+from ark_torch.groups import has_exchange, is_uneven, may_be_empty, ranks_meet, split_waits
 from ark_torch.host_scalars import move_host_scalars
 from ark_torch.loops import Loop, replace_loops
 from ark_torch.lowering import SEED
@@ -110,6 +110,7 @@ class _GraphCompiler:
         probe_nodes(self.nodes, self.device, self.target, self.causes)
         self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
         self.uneven = any(is_uneven(n) for n in self.nodes if n not in self.causes)
+        self.meets = ranks_meet(self.nodes, self.device)
         self._leave_offsets()
         steps, segments = self._plan()
         launches = [n.target.launch for n in loops if n.target.launch is not None]
@@ -193,7 +194,9 @@ class _GraphCompiler:
         self._decline(step, f"internal error: {error}", None)
 
     def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
-        lowered = lower_segment(name, step.nodes, outputs, self.device, self.uneven, may_be_empty(self.nodes))
+        lowered = lower_segment(
+            name, step.nodes, outputs, self.device, self.uneven, may_be_empty(self.nodes), self.meets
+        )
         data = [str(s) for _, key in lowered.extras if key != SEED for s in key.free_symbols]
         for symbol in [*lowered.symbols, *data]:
             if symbol not in self.symbols.sources and symbol not in lowered.derived:

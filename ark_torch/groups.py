@@ -81,11 +81,11 @@ def waited_for(node: fx.Node) -> fx.Node:
 
 def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> dict[fx.Node, str]:
     """Of the collectives without a cause those of groups that the graph's plans have no room for, and why: beside
-    all-to-alls, before whose launches ranks may meet on the host, of all groups but the one with the most; on GPUs of
-    those behind the `groups_on_gpus` with the most."""
-    native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
-    times = Counter(group_name(n) for n in native)
-    if any(is_all_to_all(n) for n in native):
+    all-to-alls, before whose launches ranks meet on the host, of all groups but the one with the most; on GPUs of
+    those behind the `groups_on_gpus` with the most. What is counted is alike on all ranks: causes may not be."""
+    ours = [n for n in nodes if n.target in COLLECTIVES and (n not in causes or is_of_ark(n, device))]
+    times = Counter(group_name(n) for n in ours)
+    if any(is_all_to_all(n) for n in ours):
         room, why = 1, "collective of a second process group in a graph with an all-to-all"
     elif device.type == "cuda":
         room = groups_on_gpus
@@ -94,7 +94,18 @@ def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch
         return {}
     # of equal numbers the first ones: alike on all ranks
     kept = {name for name, _ in times.most_common(room)}
-    return {n: why for n in native if group_name(n) not in kept}
+    return {n: why for n in ours if n not in causes and group_name(n) not in kept}
+
+
+def is_of_ark(node: fx.Node, device: torch.device) -> bool:
+    """Whether it is a collective of a group whose ranks run plans."""
+    if node.target not in COLLECTIVES:
+        return False
+    try:
+        group_of(node, device)
+    except Unsupported:
+        return False
+    return True
 
 
 def has_exchange(nodes: list[fx.Node]) -> bool:
@@ -116,13 +127,21 @@ def is_uneven(node: fx.Node) -> bool:
     return any(s == 0 or sympy.simplify(s - splits[0]) != 0 for s in splits)
 
 
-def uneven_beside_others(nodes: list[fx.Node], causes: dict[fx.Node, str]) -> list[fx.Node]:
-    """Uneven all-to-alls of a graph whose plans hold other collectives as well. Ranks that make a new plan for new
-    splits may leave the all-to-all to ATen, and these collectives not: no rank could follow them (segment.py)."""
-    native = [n for n in nodes if n.target in COLLECTIVES and n not in causes]
-    return [n for n in native if is_uneven(n)] if not all(is_all_to_all(n) for n in native) else []
+def ranks_meet(nodes: list[fx.Node], device: torch.device) -> bool:
+    """Whether ranks meet on the host before each launch of any plan of the graph: where it has an all-to-all. Splits may
+    be another rank's reason to make a new plan, or none, when this rank comes with the one that it had. They are not
+    looked at: what they are here says nothing of other ranks, and all have to choose alike."""
+    return any(is_all_to_all(n) and is_of_ark(n, device) for n in nodes)
+
+
+def beside_aten_all_to_all(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> list[fx.Node]:
+    """Collectives without a cause of a graph whose all-to-alls this rank leaves to ATen: ranks that have a plan for all
+    of them follow it there, call by call (segment.py), and plans for some would never be launched."""
+    if not any(is_all_to_all(n) and n in causes and is_of_ark(n, device) for n in nodes):
+        return []
+    return [n for n in nodes if n not in causes and is_of_ark(n, device)]
 
 
 def may_be_empty(nodes: list[fx.Node]) -> bool:
     """Whether a tensor without elements may stand where other ranks have some: all of them make the same plans."""
-    return any(is_uneven(n) for n in nodes)
+    return any(is_all_to_all(n) for n in nodes)

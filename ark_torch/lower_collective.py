@@ -25,6 +25,9 @@ TWO_STEP_BYTES = 2 * 1024 * 1024
 TWO_STEP_RANKS = 4
 
 _OPCODES = {"sum": "add", "avg": "add", "product": "mul", "min": "minimum", "max": "maximum"}
+# What is missing: places of parts that a launch takes as arguments. A plan for each set of sizes would be made, and
+# given memory by all ranks, at nearly every call.
+_SYMBOLS = "native: splits that are numbers, which a plan is made for"
 _BITWISE = {"band": "and", "bor": "or", "bxor": "xor"}
 
 
@@ -47,6 +50,7 @@ def exchange(ctx: Lowering, sent: list[Value], group: Group, **attrs) -> list[Va
     if group.size == 1:
         return [ctx.pointwise("cast", [first], first.dtype)]
     boxes = [ctx.graph.add_value(first.dtype, first.shape, contiguous_strides(first.shape)) for _ in range(group.size)]
+    attrs = {"splits": "met", **attrs} if ctx.meets else attrs
     ctx.graph.emit("exchange", sent, boxes, {"group": group.name, **attrs})
     return boxes
 
@@ -225,7 +229,7 @@ def _uneven(ctx: Lowering, x: Value, sent: list, received: list, group: Group, o
     if group.size == 1:
         return ctx.pointwise("cast", [x], **ctx.like(out))
     if not all(isinstance(s, int) for s in (*sent, *received, *x.shape)):
-        raise Unsupported("all_to_all_single with uneven splits of sizes that are symbols")
+        raise Unsupported(f"all_to_all_single with uneven splits of sizes that are symbols ({_SYMBOLS})")
     if sum(sent) != x.shape[0] or sum(received) != out.shape[0] or min(*sent, *received) < 0:
         raise Unsupported(f"all_to_all_single of {x.shape[0]} rows in splits {sent}")  # ATen says what is wrong
     row = tuple(x.shape[1:])

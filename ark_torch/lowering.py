@@ -84,10 +84,11 @@ def is_sym(val: Any) -> bool:
 class Lowering:
     """The context of one native segment: FX node -> Value, and helpers to emit ir nodes."""
 
-    def __init__(self, name: str, device: torch.device | None = None, uneven=False, empty=False):
+    def __init__(self, name: str, device: torch.device | None = None, uneven=False, empty=False, meets=False):
         self.graph = GraphBuilder(name)
         self.device = device
         self.uneven = uneven  # all-to-alls whose splits are even on this rank are not so on others
+        self.meets = meets  # ranks meet before each launch with an exchange
         self.empty = empty  # tensors without elements are native, as they may be on this rank alone
         self.env: dict[fx.Node, Any] = {}
         # inputs made anew for each call: SEED, or the expression of a size that is data

@@ -48,10 +48,16 @@ def lower_constant(ctx: Lowering, node: fx.Node) -> None:
 
 
 def lower_segment(
-    name: str, nodes: list[fx.Node], outputs: list[fx.Node], device: torch.device, uneven=False, empty=False
+    name: str,
+    nodes: list[fx.Node],
+    outputs: list[fx.Node],
+    device: torch.device,
+    uneven: bool = False,
+    empty: bool = False,
+    meets: bool = False,
 ) -> SegmentGraph:
     """Raises Unsupported when a node has no rule; partitioning has probed every node before."""
-    ctx = Lowering(name, device, uneven, empty)
+    ctx = Lowering(name, device, uneven, empty, meets)
     inputs: list[fx.Node] = []
     inside = set(nodes)
 
@@ -169,7 +175,8 @@ class NativeSegment:
         """Of calls that other ranks make, one after the other as the program has them."""
         try:
             self._fall_back("other ranks launch another plan, or none", error)
-        except Unsupported as refusal:
+            self._fallback = self._fallback or self.make_fallback()
+        except (Unsupported, RuntimeError) as refusal:
             self._fail_ranks(refusal, [])
             raise
 

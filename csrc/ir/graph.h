@@ -89,7 +89,7 @@ struct Attrs {
   Size start;                 // Iota's start when symbolic
   int64_t step = 1;
   std::string group;  // Exchange: name of the process group
-  /// Exchange of an all-to-all with split sizes: "even" (of what this rank knows) or "uneven". Ranks have to choose alike.
+  /// Exchange in a graph with all-to-alls: "even" (of what this rank knows), "uneven", or of other collectives "met".
   std::string splits;
 };
 

@@ -425,7 +425,8 @@ class Verifier {
     const auto& from = node_->attrs.map;
     require(num_inputs() > to.size() && node_->outputs.size() > from.size(), "expected more than parts");
     const std::string& splits = node_->attrs.splits;
-    require(splits.empty() || splits == "even" || splits == "uneven", "splits that are '", splits, "'");
+    require(splits.empty() || splits == "even" || splits == "uneven" || splits == "met", "splits that are '", splits,
+            "'");
     const size_t world = num_ranks(*node_), sent = num_sent(*node_);
     require(world >= 2, "expected an output for each of several ranks, got ", world);
     require(sent == 1 || (sent == world && to.empty() && from.empty()), "expected 1 or ", world, " inputs, got ", sent);

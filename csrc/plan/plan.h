@@ -141,8 +141,8 @@ struct Plan {
   /// is read as the writer of this rank's boxes, from all ranks.
   std::string group;
   int32_t world = 1;   // 1: no exchanges
-  std::string splits;  // a letter for each exchange, in the graph's order: of an all-to-all with split sizes 'e'(ven)
-                       // or 'u'(neven), as ranks have to choose alike, else '-'
+  std::string splits;  // a letter for each exchange, in the graph's order: ir::Attrs::splits' first, else '-'. With a
+                       // letter ranks meet before each launch (bindings/distributed/plan_ranks)
   int64_t box_bytes = 0;  // of all boxes of a rank, without parts; it has them twice, for even and for odd launches
   std::vector<RankGroup> more_groups;  // groups 1, 2, .. of the plan; those above are of group 0. An op sends in one
   Loop loop;

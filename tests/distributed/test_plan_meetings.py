@@ -47,10 +47,10 @@ class Ways:
         return self.known[key](x)
 
 
-def check_round(way, gloo, rows: list[list[int]], rank: int, number: int, width: int = 5) -> None:
+def check_round(way, gloo, rows: list[list[int]], rank: int, number: int, function=there_and_back) -> None:
     out, sent = splits_of(rows, rank)
-    x = ranks_values(rank, (sum(sent), width), torch.float32, number)
-    want, got = there_and_back(x, out, sent, gloo), way(x, out, sent)
+    x = ranks_values(rank, (sum(sent), 5), torch.float32, number).round()
+    want, got = function(x, out, sent, gloo), way(x, out, sent)
     for w, g in zip(want, got):
         assert torch.equal(w, g), f"round {number}, rows {rows}: {g} instead of {w}"
 
@@ -95,6 +95,17 @@ def even_on_some(rank: int, world: int) -> None:
     check_round(Ways().of_splits, gloo, twos, rank, 3)
 
 
+def uneven_later(rank: int, world: int) -> None:
+    """Splits are even for all at first. Then others have uneven ones, and rank 0 the plan that it had; and even ones
+    again, for which all have plans."""
+    gloo, ways = dist.new_group(backend="gloo"), Ways()
+    twos = [[2] * world for _ in range(world)]
+    rows = [[2 if 0 in (a, b) else 2 + a + b for b in range(world)] for a in range(world)]
+    for number, (which, fall_backs) in enumerate(((twos, 0), (twos, 0), (rows, 1), (twos, 1), (rows, 2))):
+        check_round(ways.of_splits, gloo, which, rank, number)
+        assert run_time_fallbacks() == fall_backs
+
+
 def random_ways(rank: int, world: int) -> None:
     """Every rank chooses its way anew for every launch, and often the splits are those of an earlier one."""
     gloo, ways = dist.new_group(backend="gloo"), Ways()
@@ -116,22 +127,6 @@ def random_splits(rank: int, world: int) -> None:
     gloo, ways, choice = dist.new_group(backend="gloo"), Ways(), random.Random(22)
     for number in range(50):
         check_round(ways.any_splits, gloo, random_rows(choice, world), rank, number)
-
-
-def beside_others(rank: int, world: int) -> None:
-    """A graph with another collective leaves the uneven one to ATen."""
-    gloo = dist.new_group(backend="gloo")
-
-    def function(x, out, sent, group=None):
-        come = funcol.all_to_all_single(x + 1, out, sent, group or dist.group.WORLD)
-        return come, funcol.all_reduce(come.sum(0), "sum", group or dist.group.WORLD)
-
-    out, sent = splits_of([[1, 2, 3], [4, 5, 6], [0, 3, 2]], rank)
-    x = ranks_values(rank, (sum(sent), 4), torch.float32, 3).round()
-    ways = Ways(function)
-    for w, g in zip(function(x, out, sent, gloo), ways.of_splits(x, out, sent)):
-        assert torch.equal(w, g)
-    assert "all_to_all_single with uneven splits beside other collectives" in ark_torch.report().fallbacks
 
 
 def raised(function, *arguments) -> str:
@@ -176,8 +171,8 @@ def absent(rank: int, world: int) -> str:
 
 
 def cases(rank: int, world: int) -> dict:
-    changes = [others_change, others_compile, one_changes_first, even_on_some, random_ways, random_splits]
-    return run_each([*changes, beside_others], rank, world)
+    changes = [others_change, others_compile, one_changes_first, even_on_some, uneven_later]
+    return run_each([*changes, random_ways, random_splits], rank, world)
 
 
 def bad_cases(rank: int, world: int) -> dict:

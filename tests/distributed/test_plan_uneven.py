@@ -138,7 +138,25 @@ def in_a_group(rank: int, world: int) -> None:
     check_against(lambda other, x: exchanged(x, rows, other or group), gloo, x)
 
 
-CASES = [alone, fused, many, in_place, backward, in_a_group]
+def beside_others(rank: int, world: int) -> None:
+    """Other collectives of the group in the same plan, of what is computed from the parts and for them."""
+    choice, gloo = random.Random(17), reference_group()
+    for _ in range(3):
+        rows = random_rows(choice, world)
+
+        def function(group, x, w, rows=rows):
+            all_ranks = group or dist.group.WORLD
+            y = funcol.all_reduce(x.sum(0) @ w, "sum", all_ranks)
+            come = exchanged(x + y, rows, group)
+            most = funcol.all_reduce(come.sum(0), "max", all_ranks)
+            rows_of_all = funcol.all_gather_tensor(most * (rank + 1), 0, all_ranks)
+            return come * most, funcol.reduce_scatter_tensor(rows_of_all, "sum", 0, all_ranks)
+
+        x = ranks_values(rank, (sum(rows[rank]), 16), torch.float32, 5).round()
+        check_against(function, gloo, x, torch.ones(16, 16, device=own_device()))
+
+
+CASES = [alone, fused, many, in_place, backward, in_a_group, beside_others]
 
 
 def cases(rank: int, world: int) -> dict:

@@ -185,6 +185,88 @@ void test_absent(int world, int absent_from, int num_threads) {
   EXPECT(named >= 1);
 }
 
+/// Of a chain of two all-reduces: what reads the first on a worker of its own, behind it what the second needs.
+struct TwoInARow {
+  TwoInARow() : graph(make()), plan(plan_of(graph, 1)) {
+    plan.num_workers = 2;
+    plan.lists.resize(2);
+    for (size_t i = 0; i < plan.ops.size(); ++i)
+      for (int w = 0; w < plan.ops[i].record.num_waits; ++w)
+        if (plan.ops[i].record.wait[w].rank_stride != 0) readers.push_back(static_cast<int>(i));
+    check(readers.size() == 2 && readers[0] < readers[1], "expected two readers of exchanges");
+  }
+  static Graph make() {
+    ExchangeBuilder b(2);
+    ValueId x = b.input(DType::kF32, {6, 40});
+    return b.finish({b.all_reduce(b.unary(Opcode::kRelu, b.all_reduce(x)))}, "two in a row");
+  }
+  Graph graph;
+  plan::Plan plan;
+  std::vector<int> readers;
+};
+
+/// The plan's error on both ranks of launch 1, of which `late` comes `seconds` after the other; negative: not at all.
+std::vector<std::string> errors_of(const TwoInARow& two, const std::vector<const plan::Plan*>& plans, int late,
+                                   double seconds, uint64_t deadline_ns) {
+  const RankSegments segments(two.plan, deadline_ns);
+  std::vector<std::string> errors(2);
+  std::atomic<int> begun{0};
+  auto body = [&](int rank) {
+    auto whole = targets::make_host(two.plan, {}), damaged = targets::make_host(*plans[static_cast<size_t>(rank)], {});
+    for (int launch = 0; launch < 2; ++launch) {
+      RankLauncher launcher(two.plan, launch == 0 ? *whole : *damaged, segments.of(rank));
+      Tensors inputs = make_inputs(two.graph, rank, launch, {});
+      if (launch == 1 && rank == late) {
+        if (seconds < 0) return;
+        while (begun == 0) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      }
+      begun += launch;
+      errors[static_cast<size_t>(rank)] = launch_error([&] { launcher.launch(inputs, 5); });
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < 2; ++r) threads.emplace_back(body, r);
+  threads.clear();
+  return errors;
+}
+
+/// A peer that stays away is named by the wait for it, wherever in the plan it stands: not by the wait for the second
+/// exchange, in which the own rank is as late.
+void test_held_up_by_a_peer() {
+  const TwoInARow two;
+  plan::Plan turned = two.plan;  // the second reader has the first one's number, and a worker of its own
+  std::swap(turned.ops[static_cast<size_t>(two.readers[0])], turned.ops[static_cast<size_t>(two.readers[1])]);
+  turned.lists.assign(2, {});
+  for (const auto& list : two.plan.lists)
+    for (abi::WorkItem item : list) {
+      const bool second = item.op == two.readers[1];
+      if (second || item.op == two.readers[0]) item.op = two.readers[second ? 0 : 1];
+      turned.lists[second ? 1 : 0].push_back(item);
+    }
+  const std::string error = errors_of(two, {&turned, &turned}, 1, -1, 300'000'000)[0];
+  EXPECT_EQ(error.find("host launch 1 of 'two in a row' on rank 0: rank 1 has not sent in 300000000 ns what op "), 0u);
+  if (error.find(cat(" what op ", two.readers[1], " ")) == std::string::npos)
+    test::fail("expected the wait for the first exchange: " + error, __FILE__, __LINE__);
+}
+
+/// A rank that waits for itself alone leaves it to a peer, which came later, to say who is missing.
+void test_own_patience() {
+  const TwoInARow two;
+  plan::Plan silent = two.plan;  // never sends what the second reader waits for
+  for (auto& list : silent.lists)
+    std::erase_if(list, [&](const abi::WorkItem& item) { return item.op == two.readers[0]; });
+  for (abi::WorkItem item : two.plan.lists[0])
+    if (item.op == two.readers[1]) silent.lists[1].push_back(item);
+  std::erase_if(silent.lists[0], [&](const abi::WorkItem& item) { return item.op == two.readers[1]; });
+  const auto errors = errors_of(two, {&silent, &two.plan}, 1, 0.5, 1'500'000'000);
+  const std::string begin = "host launch 1 of 'two in a row' on rank ";
+  if (errors[1].find(begin + "1: rank 0 has not sent in 1500000000 ns") != 0)
+    test::fail("the peer: " + errors[1], __FILE__, __LINE__);
+  if (errors[0].find(begin + "0: rank 1 has given up") != 0)
+    test::fail("the silent rank: " + errors[0], __FILE__, __LINE__);
+}
+
 /// One rank does not come, which the others are told of ("has died") or not; who waits for it ends long before the
 /// deadline, and so do those that hear from it. A rank that is told to give up itself does.
 void test_known_absence(int world, int absent, bool sent) {
@@ -404,6 +486,8 @@ int main(int argc, char** argv) {
   for (int world : {2, 4})
     for (bool sent : {false, true}) test_known_absence(world, world - 1, sent);
   test_told_to_give_up();
+  test_held_up_by_a_peer();
+  test_own_patience();
   test_unequal_plans();
   test_interface();
   test_interface_of_several();

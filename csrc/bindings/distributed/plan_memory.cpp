@@ -83,11 +83,6 @@ std::shared_ptr<PlanMemory> PlanMemories::make(const RankPlan& plan, comm::Store
   return memory;
 }
 
-bool PlanMemories::has(const std::string& key) {
-  const std::lock_guard lock(mutex_);
-  return of_key_.contains(key);
-}
-
 comm::LaunchNote PlanMemories::note_of(const RankPlan& plan) {
   const std::lock_guard lock(mutex_);
   const auto [found, first] = notes_.try_emplace(plan.key);

@@ -36,9 +36,7 @@ class PlanMemories {
   /// differ.
   std::shared_ptr<PlanMemory> at(const RankPlan& plan, comm::Store& store, const comm::GroupInfo& group,
                                  comm::Clock::time_point deadline);
-  /// Whether the key has memory.
-  bool has(const std::string& key);
-  /// What this rank says before launches of a plan with uneven exchanges.
+  /// What this rank says before launches for which ranks meet.
   comm::LaunchNote note_of(const RankPlan& plan);
   /// Held by who uses the group for a plan: close() waits for it.
   std::shared_lock<std::shared_mutex> use() { return std::shared_lock(uses_); }

@@ -66,7 +66,7 @@ RankSays decode(const std::string& text) {
 
 comm::LaunchNote launch_note(const plan::Plan& plan, const std::string& key) {
   const auto digest = [](const std::string& text) -> uint64_t { return std::hash<std::string>()(text); };
-  std::string interface;
+  std::string interface = plan.splits;
   for (const planner::RankTerm& term : planner::rank_interface(plan)) interface += term.value + '\n';
   comm::LaunchNote note{.plan = digest(key), .interface = digest(interface)};
   std::array<std::string, comm::kMaxHostRanks> to, from;

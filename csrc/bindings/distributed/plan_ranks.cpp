@@ -143,12 +143,11 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
-/// What finds the memory of a launch: all that ranks run in it. If sizes are a rank's own, a peer may come with a new
-/// plan, or call the collectives, while this rank comes with the same one: then ranks meet first. Splits
-/// that are even here may not be so elsewhere, which ranks hear of when they meet for the first launch.
+/// What finds the memory of a launch: all that ranks run in it. In a graph with an all-to-all, sizes may be a rank's own: a
+/// peer may come with a new plan, or call the collectives, while this rank comes with the same one. So ranks meet first,
+/// for each launch: what the splits are here says nothing of a peer's.
 std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
-  const bool uneven = plan.plan.splits.find('u') != std::string::npos;
-  if (!uneven && (plan.plan.splits.find('e') == std::string::npos || plans_.has(plan.key))) return plan.key;
+  if (plan.plan.splits.find_first_not_of('-') == std::string::npos) return plan.key;
   const auto turn_of_calls = turn("plan");
   const comm::StepChannel::Scope scope{cat("plan '", plan.plan.name, "' of group ", name_),
                                        comm::Clock::now() + timeout_.load()};
@@ -156,7 +155,6 @@ std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
     const comm::StepChannel::Meeting meeting =
         channel_->meet(plans_.note_of(plan), scope, [this] { return plans_.closing(); });
     if (!meeting.apart.empty()) throw RanksApart(cat(scope.what, ": ", meeting.apart));
-    if (!uneven) return plan.key;
     std::string key = cat("met ", plan.key);
     for (const comm::LaunchNote& note : meeting.of_ranks) key += cat(' ', note.plan);
     return key;

@@ -103,7 +103,7 @@ class ProcessGroupArk : public c10d::Backend {
     std::shared_ptr<PlanMemory> memory_;
     std::unique_lock<std::mutex> of_memory_, on_gpu_;
   };
-  /// Waits for the ranks at the first launch; with uneven splits at each.
+  /// Waits for the ranks at the first launch; in a graph with all-to-alls at each.
   PlanTurn meet_plan(const RankPlan& plan);
   /// A launch in this group alone.
   void run_plan(const RankPlan& plan, const PlanLaunch& launch);

@@ -59,9 +59,8 @@ struct GroupRank {
 };
 
 inline constexpr u32 kPeerPolls = 128;
-/// Of waits for the own CTAs and their warps: who waits for a peer gives up first, and names it. (Where processes shared
-/// GPUs, which stop all of them at once, a rank that was missing was not named.)
-inline constexpr int kOwnPatience = 2;
+/// Of waits for the own CTAs and their warps.
+using abi::kOwnPatience;
 using PeerPatience = Patience<kPeerPolls>;
 /// Polls until `ready()`; false when the wait has to end unfulfilled.
 template <class Ready, class Seen>

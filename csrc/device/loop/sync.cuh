@@ -71,7 +71,10 @@ inline constexpr bool kLoop = ARK_LOOP != 0;
 
 // Deadlines that a wait may take. What is late is to be told by the wait for it, so those that it holds up are patient:
 // a worker with nothing to do waits at the border for a whole iteration, its roles for their next item or page.
-inline constexpr int kBorderPatience = 8, kBarrierPatience = kLoop ? 2 * kBorderPatience : 2;
+// Among ranks a wait for another one comes first, then those for own tiles, then those inside a worker. Not beside wgmma:
+// those kernels have no register left for a second deadline (training_backward_groups spilled 44 bytes).
+inline constexpr int kTilePatience = kRanks > 1 && ARK_CALLED_WAITS != 0 ? abi::kOwnPatience : 1;
+inline constexpr int kBorderPatience = 8, kBarrierPatience = kLoop ? 2 * kBorderPatience : 2 * kTilePatience;
 
 struct Waiter {
   using Name = WaitName;
@@ -114,17 +117,17 @@ struct Waiter {
           seen = load_acquire(counter);
           return reached(seen, target);
         },
-        [&] { return seen; }, name, target, 1);
+        [&] { return seen; }, name, target, kTilePatience);
   }
-  /// The same for a counter on which a rank counts what it has sent: acquire.sys.
-  ARK_DEVICE bool wait_rank_counter(const u32* counter, u32 target, const WaitName& name) const {
+  /// The same for a counter on which a rank, the own one or another, counts what it has sent: acquire.sys.
+  ARK_DEVICE bool wait_rank_counter(const u32* counter, u32 target, const WaitName& name, bool own) const {
     u32 seen = 0;
     return spin(
         [&] {
           seen = load_acquire_system(counter);
           return reached(seen, target);
         },
-        [&] { return seen; }, name, target, 1);
+        [&] { return seen; }, name, target, own ? kTilePatience : 1);
   }
 };
 

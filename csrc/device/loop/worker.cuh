@@ -148,6 +148,11 @@ struct Worker {
     if constexpr (kGroups > 1) return group_of(c).world;
     return kRanks;
   }
+  /// In it.
+  ARK_DEVICE int own_rank(u32 c) const {
+    if constexpr (kGroups > 1) return group_of(c).rank;
+    return launch.rank;
+  }
   ARK_DEVICE const u32* counter(u32 c) const { return launch.counters + static_cast<u64>(c) * abi::kCounterStride; }
   /// The own one, of an exchange.
   ARK_DEVICE const u32* rank_counter(u32 c) const {
@@ -168,7 +173,7 @@ struct Worker {
     const u32 own = c + static_cast<u32>(rank * rank_stride);
     const WaitName name{op, tile, static_cast<i32>(own)};
     if (rank_stride != 0)
-      waiter.wait_rank_counter(rank_counter(own), target, name);
+      waiter.wait_rank_counter(rank_counter(own), target, name, rank == own_rank(c));
     else
       waiter.wait_counter(counter(own), target, name);
   }

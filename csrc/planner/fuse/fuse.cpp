@@ -111,7 +111,7 @@ void note_groups(const ir::Graph& graph, FusedGraph& result) {
     result.splits += node.attrs.splits.empty() ? '-' : node.attrs.splits[0];
   }
   const bool alike = result.splits.find_first_not_of('-') == std::string::npos;  // else ranks meet, of a group
-  check<UnsupportedError>(alike || result.more_groups.empty(), "all-to-alls with split sizes in a graph with ",
+  check<UnsupportedError>(alike || result.more_groups.empty(), "exchanges for which ranks meet in a graph with ",
                           result.more_groups.size() + 1, " groups");
 }
 

@@ -8,8 +8,10 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
+#include "device/abi/wait.h"
 #include "targets/host/border.h"
 #include "targets/host/patience.h"
 #include "targets/host/peers.h"
@@ -366,8 +368,24 @@ class Launch {
     const bool busy = border_.ended() || running_.load(std::memory_order_relaxed) > 0;
     if (busy) return patience.renew();
     const uint64_t progress = progress_ns_.load(std::memory_order_relaxed);
-    if (patience.ends(now_ns(), progress, options_.deadline_ns)) throw DeviceError(describe_failure());
+    if (!patience.ends(now_ns(), progress, options_.deadline_ns)) return;
+    const Stuck stuck = find_stuck();
+    if (!peers_.any() || awaits(stuck.why) != Awaited::kOwn) throw DeviceError(describe_failure(stuck, 1));
+    if (patience.ends(now_ns(), progress, abi::kOwnPatience * options_.deadline_ns))
+      throw DeviceError(describe_failure(stuck, abi::kOwnPatience));
   }
+
+  /// What has not come. A wait for peers is told before those that it holds up, which are for own tiles.
+  enum class Awaited { kPeers, kBoth, kOwn };
+  Awaited awaits(const Blocked& why) const {
+    if (why.rank_stride == 0) return Awaited::kOwn;
+    const std::vector<int> missing = missing_ranks(why);
+    const bool own = std::ranges::find(missing, own_rank(why)) != missing.end();
+    if (missing.size() == own) return Awaited::kOwn;  // or nothing: all has come by now
+    return own ? Awaited::kBoth : Awaited::kPeers;
+  }
+  /// In the group whose counter it waits for.
+  int own_rank(const Blocked& why) const { return peers_.rank(group_of_counter(plan_, why.counter)); }
 
   bool claim(Worker& worker) {
     for (int i = 0; i < kClaimAttempts; ++i) {
@@ -393,31 +411,35 @@ class Launch {
     abi::WorkItem item{};
     Blocked why;
   };
-  /// Of the workers that are stuck, the one at the earliest op: the others most likely wait for what it should have
-  /// done.
+  /// Of the workers that are stuck, one that waits for peers where there is one, and of these the one at the earliest
+  /// op: the others most likely wait for what it should have done.
   Stuck find_stuck() {
     Stuck stuck;
+    Awaited of_stuck = Awaited::kOwn;
     for (const int index : active_) {
       Worker& worker = workers_[index];
       if (shared_ && !claim(worker)) continue;
       if (worker.blocked) {
         const abi::WorkItem& candidate = plan_.lists[index][worker.item];
-        if (stuck.worker < 0 || candidate.op < stuck.item.op) stuck = {index, candidate, worker.why};
+        const Awaited of_this = awaits(worker.why);
+        if (stuck.worker < 0 || std::pair(of_this, candidate.op) < std::pair(of_stuck, stuck.item.op))
+          stuck = {index, candidate, worker.why}, of_stuck = of_this;
       }
       if (shared_) worker.claimed.store(false, std::memory_order_release);
     }
     return stuck;
   }
 
-  std::string describe_failure() {
-    const Stuck stuck = find_stuck();
+  /// `patience`: deadlines that have passed.
+  std::string describe_failure(const Stuck& stuck, int patience) const {
+    const uint64_t waited_ns = patience * options_.deadline_ns;
     if (stuck.worker < 0)
-      return cat(describe_launch(), ": no progress for ", options_.deadline_ns, " ns; ", border_.arrived(), " of ",
+      return cat(describe_launch(), ": no progress for ", waited_ns, " ns; ", border_.arrived(), " of ",
                  border_.arrivals(), " workers have ended their lists");
-    if (stuck.why.rank_stride != 0) return describe_missing(stuck.item, stuck.why);
-    return cat(describe_launch(), ": worker ", stuck.worker, " waited ", options_.deadline_ns, " ns in op ",
-               stuck.item.op, " '", plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", for counter ",
-               stuck.why.counter, ": expected ", stuck.why.expected, ", seen ",
+    if (stuck.why.rank_stride != 0) return describe_missing(stuck.item, stuck.why, waited_ns);
+    return cat(describe_launch(), ": worker ", stuck.worker, " waited ", waited_ns, " ns in op ", stuck.item.op, " '",
+               plan_.ops[stuck.item.op].name, "', tile ", stuck.why.tile, ", for counter ", stuck.why.counter,
+               ": expected ", stuck.why.expected, ", seen ",
                counter(stuck.why.counter, 0).load(std::memory_order_acquire));
   }
 
@@ -433,16 +455,18 @@ class Launch {
     return missing;
   }
 
-  std::string describe_missing(const abi::WorkItem& item, const Blocked& why) const {
+  /// The own rank only where no other is missing: most likely it cannot send before they do.
+  std::string describe_missing(const abi::WorkItem& item, const Blocked& why, uint64_t waited_ns) const {
     std::vector<int> ranks = missing_ranks(why);
+    if (ranks.size() > 1) std::erase(ranks, own_rank(why));
     if (ranks.empty()) ranks.push_back(why.source);
     std::string missing;
     for (const int rank : ranks) missing += cat(missing.empty() ? "" : ", ", rank);
     const bool several = ranks.size() > 1;
     return cat(describe_launch(), ": rank", several ? "s " : " ", missing,
-               of_group(group_of_counter(plan_, why.counter)), several ? " have" : " has", " not sent in ",
-               options_.deadline_ns, " ns what op ", item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile,
-               ", waits for (counter ", why.counter, ": expected ", why.expected, ", seen ",
+               of_group(group_of_counter(plan_, why.counter)), several ? " have" : " has", " not sent in ", waited_ns,
+               " ns what op ", item.op, " '", plan_.ops[item.op].name, "', tile ", why.tile, ", waits for (counter ",
+               why.counter, ": expected ", why.expected, ", seen ",
                counter(why.counter, why.rank_stride).load(std::memory_order_acquire), ")");
   }
 
