@@ -68,7 +68,7 @@ NamedPlan pointwise_plan() {
     b.store(1, DType::kBF16, b.op(Opcode::kMul, half, one));
     p.ops.push_back(program_op(TaskKind::kPointwise, add_program(p, b), "gelu"));
   }
-  return {"pointwise", p, {"every opcode"}};
+  return {"pointwise", p};
 }
 
 /// An operand over a pointwise domain.
@@ -261,7 +261,7 @@ NamedPlan row_plan() {
     p.ops.push_back(row_op(add_program(p, b), "in turn", {100, 4096}, 1,
                            {{DType::kBF16, {4096, 1}, 8}, {DType::kBF16, {4096, 1}, 8}}));
   }
-  return {"row", p, {"in turn"}};
+  return {"row", p};
 }
 
 /// Parts of rows of a vocabulary: extremes and places of (row, part, element). `counts`: sums beside them, of elements
@@ -313,7 +313,7 @@ NamedPlan places_plan() {
   p.ops.push_back(places_of_parts(p, DType::kI64, {3, 12, 4233}, {DType::kI64, {50257, 4184, 1}}, true));
   p.ops.push_back(places_of_rows(p, DType::kF32, 3, 12));
   p.ops.push_back(places_of_rows(p, DType::kI64, 64, 12));
-  return {"places", p, {"places of parts"}};
+  return {"places", p};
 }
 
 NamedPlan column_plan() {

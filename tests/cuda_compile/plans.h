@@ -1,7 +1,6 @@
 // Hand-made plans whose sources the compile test builds: only what codegen looks at is filled in (kinds, programs,
 // operand types).
 #pragma once
-#include <set>
 #include <string>
 #include <vector>
 
@@ -73,8 +72,6 @@ inline int add_program(plan::Plan& plan, const ProgramBuilder& builder) {
 struct NamedPlan {
   std::string name;
   plan::Plan plan;
-  /// Ops that brief forms leave out (write_sources.cpp), by name: long functions of their own, or one more of a kind.
-  std::set<std::string> long_ops = {};
 };
 
 /// An operand of a row op: its strides and how many elements move at once.

@@ -70,7 +70,7 @@ std::vector<NamedPlan> short_row_plans() {
   add_layer_norm(p, DType::kF32, 30000, 256);
   add_softmax(p, DType::kF64, 30000, 40);
   add_places(p);
-  return {{"short_rows", p, {"softmax", "layer norm"}}};
+  return {{"short_rows", p}};
 }
 
 }  // namespace ark::cuda_compile

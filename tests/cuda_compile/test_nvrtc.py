@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernel_names import KERNELS, WHOLE
+from tests.support.kernel_names import KERNELS
 from tests.test_cpp import build_tests
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
@@ -60,7 +60,7 @@ def sources(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", KERNELS + WHOLE)
+@pytest.mark.parametrize("name", KERNELS)
 def test_is_understood(nvrtc, sources, name):
     result, log = compiled(nvrtc, (sources / f"{name}.cu").read_bytes(), *FRONT_END)
     assert result == 0, log[:4000]

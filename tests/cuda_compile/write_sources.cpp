@@ -1,7 +1,6 @@
 // write_sources FOLDER: the source of every hand-made plan, with and without tracing, as FOLDER/<name>.cu. Each also as
 // one of ranks, of several groups of ranks, and as a loop, but for those whose rows go to ranks; those with most
-// registers in use also as one of ranks that sends in the background. Plans with long ops have brief forms beside these,
-// NAME_brief, without them (tests/support/kernel_names.py says why).
+// registers in use also as one of ranks that sends in the background.
 #include <fstream>
 #include <iostream>
 #include <set>
@@ -13,16 +12,6 @@
 
 namespace {
 const std::set<std::string> kCrowded = {"training_backward", "small_tiles_backward"};
-
-using ark::cuda_compile::NamedPlan;
-
-/// Without its long ops; programs keep their numbers.
-NamedPlan brief(const NamedPlan& named) {
-  NamedPlan result = named;
-  result.name += "_brief";
-  std::erase_if(result.plan.ops, [&](const ark::plan::Op& op) { return named.long_ops.contains(op.name); });
-  return result;
-}
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -30,11 +19,11 @@ int main(int argc, char** argv) {
     std::cerr << "usage: write_sources FOLDER\n";
     return 2;
   }
-  std::vector<NamedPlan> plans = ark::cuda_compile::plans();
-  for (const NamedPlan& plan : ark::cuda_compile::row_product_plans()) plans.push_back(plan);
-  for (const NamedPlan& plan : ark::cuda_compile::training_plans()) plans.push_back(plan);
-  for (const NamedPlan& plan : ark::cuda_compile::small_tile_plans()) plans.push_back(plan);
-  for (const NamedPlan& plan : ark::cuda_compile::short_row_plans()) plans.push_back(plan);
+  std::vector<ark::cuda_compile::NamedPlan> plans = ark::cuda_compile::plans();
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::row_product_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::training_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::small_tile_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::short_row_plans()) plans.push_back(plan);
   for (size_t i = 0, alone = plans.size(); i < alone; ++i) {
     plans.push_back(plans[i]);
     plans.back().name += "_ranks";
@@ -52,11 +41,9 @@ int main(int argc, char** argv) {
     plans.back().name += "_loop";
     plans.back().plan.loop.carried = {0};
   }
-  for (const NamedPlan& plan : ark::cuda_compile::scattered_plans()) plans.push_back(plan);
-  for (const NamedPlan& plan : ark::cuda_compile::group_plans()) plans.push_back(plan);
-  for (size_t i = 0, whole = plans.size(); i < whole; ++i)
-    if (!plans[i].long_ops.empty()) plans.push_back(brief(plans[i]));
-  for (const NamedPlan& named : plans) {
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::scattered_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::group_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {
       const ark::codegen::Source source = ark::codegen::generate(named.plan, {.trace = trace});
       ark::check(source.text == ark::codegen::generate(named.plan, {.trace = trace}).text, named.name,

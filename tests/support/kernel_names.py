@@ -1,11 +1,4 @@
-"""The generated kernels that tests/cuda_compile compiles (names of write_sources).
-
-The plans of the forms NAME_brief lack long programs that NAME has. Where a program is a function that is called, its
-PTX changes in a form by the same lines as every other's, as far as compared: 83 more with ranks, 108 with groups, 13
-with tracing, in the first fifth of the text; none in a loop but numbers. Registers and spills of the long programs in
-these forms are not asked of ptxas: that they follow is an inference. Programs in the kernel's body (products, decode
-attention) share its registers: their forms are compiled whole.
-"""
+"""The generated kernels that tests/cuda_compile compiles (names of write_sources)."""
 
 KERNELS = (
     "pointwise",
@@ -14,7 +7,7 @@ KERNELS = (
     "pointwise_flat",
     "pieces",
     "row",
-    "row_brief_trace",
+    "row_trace",
     "short_rows",
     "places",
     "column",
@@ -43,18 +36,18 @@ KERNELS = (
     "small_tiles_half",
     "small_tiles_forward",
     "small_tiles_backward",
-    "pointwise_ranks_brief",
-    "row_ranks_brief",
+    "pointwise_ranks",
+    "row_ranks",
     "rows_eight_ranks",
     "training_backward_ranks",
     "mixed_ranks",
-    "pointwise_groups_brief",
-    "row_groups_brief",
+    "pointwise_groups",
+    "row_groups",
     "rows_eight_groups",
     "training_backward_groups",
     "mixed_groups",
-    "short_rows_loop_brief",
-    "places_loop_brief",
+    "short_rows_loop",
+    "places_loop",
     "rows_one_loop",  # of every size only by itself, which takes over a minute
     "decode_loop",
     "small_tiles_backward_loop",
@@ -67,15 +60,4 @@ KERNELS = (
     "gathered_four",
     "mesh_rows",
     "mesh_tiles",
-)
-
-# Of these forms NVRTC's front end takes the whole plans as well.
-WHOLE = (
-    "row_trace",
-    "pointwise_ranks",
-    "row_ranks",
-    "pointwise_groups",
-    "row_groups",
-    "short_rows_loop",
-    "places_loop",
 )
