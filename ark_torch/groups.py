@@ -128,9 +128,9 @@ def is_uneven(node: fx.Node) -> bool:
 
 
 def ranks_meet(nodes: list[fx.Node], device: torch.device) -> bool:
-    """Whether ranks meet on the host before each launch of any plan of the graph: where it has an all-to-all. Splits may
-    be another rank's reason to make a new plan, or none, when this rank comes with the one that it had. They are not
-    looked at: what they are here says nothing of other ranks, and all have to choose alike."""
+    """Whether ranks meet on the host before each launch of any plan of the graph: where it has an all-to-all. Splits
+    may be another rank's reason to make a new plan, or none, when this rank comes with the one that it had. They are
+    not looked at: what they are here says nothing of other ranks, and all have to choose alike."""
     return any(is_all_to_all(n) and is_of_ark(n, device) for n in nodes)
 
 

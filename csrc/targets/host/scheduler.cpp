@@ -15,6 +15,7 @@
 #include "targets/host/border.h"
 #include "targets/host/patience.h"
 #include "targets/host/peers.h"
+#include "targets/host/random.h"
 
 namespace ark::targets::host {
 namespace {
@@ -28,23 +29,6 @@ constexpr uint64_t kLookUp = 20'000'000;  // ns between two questions of a loop 
 constexpr int kClaimAttempts = 1000;      // others hold a worker for a moment when nothing runs
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()); }
-
-/// xorshift64*: the order in which workers are tried and how many tiles are run at a time.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x1234567u) {
-    for (int i = 0; i < 4; ++i) next();
-  }
-  uint32_t next() {
-    state_ ^= state_ >> 12;
-    state_ ^= state_ << 25;
-    state_ ^= state_ >> 27;
-    return static_cast<uint32_t>((state_ * 0x2545F4914F6CDD1Du) >> 32);
-  }
-
- private:
-  uint64_t state_;
-};
 
 /// A counter that is not ready.
 struct Blocked {
