@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from pathlib import Path
 
 import torch
+
+from ark_torch import _C
+from ark_torch.records import log
 
 FOLDER = Path(__file__).parent / "gpus"
 
@@ -21,22 +25,32 @@ def file_of(model: str, folder: Path = FOLDER) -> Path:
     return folder / f"{re.sub('[^a-z0-9]+', '_', model.lower()).strip('_')}.json"
 
 
-@functools.cache
 def read_costs(path: str) -> dict[str, float]:
-    """name -> number of a file. Raises ValueError where it cannot be read, naming it."""
+    """name -> number of a file. Raises ValueError, naming the file, where it cannot be read or holds what is no number
+    over 0 of `_C.default_costs()`."""
     try:
         numbers = json.loads(Path(path).read_text())["costs"]
-        return {str(name): float(number) for name, number in numbers.items()}
+        items = list(numbers.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"option 'costs': expected JSON with {{\"costs\": {{name: number}}}} in {path}: {error!r}"
-        ) from None
+        expected = 'expected JSON with {"costs": {name: number}}'
+        raise ValueError(f"option 'costs': {expected} in {path}: {error!r}") from None
+    known = _C.default_costs()
+    for name, number in items:
+        if name not in known:
+            raise ValueError(f"option 'costs': nothing is called {name!r}, in {path}")
+        if type(number) not in (int, float) or not 0 < number < math.inf:
+            raise ValueError(f"option 'costs': expected {name} over 0, got {number!r}, in {path}")
+    return {name: float(number) for name, number in items}
 
 
 @functools.cache
 def _of_model(model: str) -> dict[str, float]:
     path = file_of(model)
-    return read_costs(str(path)) if path.is_file() else {}
+    try:
+        return read_costs(str(path)) if path.is_file() else {}
+    except ValueError as error:  # of another version: the user has not asked for it
+        log.warning("not read, an H200's numbers stand for it: %s", error)
+        return {}
 
 
 def costs_for(wanted: str, target: str, device: torch.device) -> dict[str, float]:

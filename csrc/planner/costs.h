@@ -1,5 +1,6 @@
 // What work costs on a GPU, as data: choices between families and forms follow from these numbers. A GPU model has its
-// own (`ark_torch/gpus/`, written by `benchmarks/costs.py`); those here were measured on an H200.
+// own (`ark_torch/gpus/`, written by `benchmarks/costs.py`). Those here are for an H200: measured in plans, where it does
+// not say that they are reckoned.
 #pragma once
 #include <array>
 #include <string>

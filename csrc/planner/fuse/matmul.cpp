@@ -109,13 +109,13 @@ bool is_few_columns(const MatmulShape& shape) {
   return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= abi::kMostWindows;
 }
 
-/// Whether tiles, by their costs, do such a product sooner than the family for few rows: whose weights come at the
-/// memory's rate, which tiles do not exceed.
+/// Whether tiles, by their costs, do such a product sooner than the family for few rows. What both wait for are weights.
 bool is_sooner_in_tiles(const State& state, const MatmulShape& shape) {
   if (size_bytes(shape.dtype) != 2 || shape.k < kMinTileK) return false;
   const Machine& machine = state.machine;
   const double read = static_cast<double>(shape.n * shape.k * size_bytes(shape.dtype)) / machine.read_bytes_per_second;
-  const double few = read / machine.costs.kinds[static_cast<size_t>(abi::TaskKind::kMatmulRows)].bytes;
+  const auto share = [&](abi::TaskKind kind) { return machine.costs.kinds[static_cast<size_t>(kind)].bytes; };
+  const double few = read / share(abi::TaskKind::kMatmulRows);
   double tiles = few;
   for (const TileForm& form : {kWideTile, kNarrowTile, kSmallTile}) {
     if (form.rows == kSmallTile.rows && shape.k % abi::kSmallTileBlock != 0) continue;
@@ -123,7 +123,7 @@ bool is_sooner_in_tiles(const State& state, const MatmulShape& shape) {
     const auto waves = static_cast<double>((rows * columns + machine.num_workers - 1) / machine.num_workers);
     tiles = std::min(tiles, waves * tile_seconds(machine.costs, form, shape.k, 1));
   }
-  return std::max(tiles, read) < few;
+  return std::max(tiles, read / share(abi::TaskKind::kMatmulTile)) < few;
 }
 
 }  // namespace
