@@ -22,7 +22,7 @@ from tests.support.distributed_worker import run_each, run_ranks, values
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
 SECONDS = 3  # time-out of groups in which one rank does not come
-SOON = 5  # others take the processor; groups have 30 where a rank is known not to come
+SOON = 20  # the first calls compile, and others take the processor; groups have 30 where a rank is known not to come
 
 
 def a_group(world: int, seconds: float = 30) -> dist.ProcessGroup:

@@ -33,7 +33,7 @@ def backend(device: str) -> str:
     return "ark" if device == "cuda" else "cpu:ark"
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20) -> object:
+def wait_for(what: Callable[[], object], seconds: float = 60) -> object:
     end = time.monotonic() + seconds
     while not (result := what()):
         if time.monotonic() > end:
@@ -68,7 +68,7 @@ def start(store: dist.Store, rank: int, world: int, device: str) -> None:
 
 def store_of_survivors(folder: Path, rank: int, world: int) -> dist.Store:
     """On a port of its own, of which the first rank tells the others by a file."""
-    file, timeout = folder / "port", timedelta(seconds=20)
+    file, timeout = folder / "port", timedelta(seconds=60)
     if rank > 0:
         wait_for(file.exists)
         return dist.TCPStore("127.0.0.1", int(file.read_text()), world, False, timeout)
