@@ -22,7 +22,8 @@ from tests.support.distributed_worker import run_each, run_ranks, values
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
 SECONDS = 3  # time-out of groups in which one rank does not come
-SOON = 20  # the first calls compile, and others take the processor; groups have 30 where a rank is known not to come
+SLACK = 5  # in these: others take the processor
+SOON = 20  # in the others, whose time-out is 30: the first calls compile as well
 
 
 def a_group(world: int, seconds: float = 30) -> dist.ProcessGroup:
@@ -119,11 +120,11 @@ def a_rank_stays_away(rank: int, world: int) -> None:
         text, seconds = raised(fast, torch.ones(4, 5))
         dist.barrier()
         if rank != 1:
-            assert SECONDS - 0.5 < seconds < SECONDS + SOON, (text, seconds)
+            assert SECONDS - 0.5 < seconds < SECONDS + SLACK, (text, seconds)
             assert "rank 1" in text and ("all_reduce" in text or "did not come" in text), text
         assert "no error" not in text and "rank" in text, text
         text, seconds = raised(fast, torch.ones(4, 5))
-        assert "failed: " in text and seconds < SOON, text
+        assert "failed: " in text and seconds < SLACK, text
         dist.destroy_process_group(group)
         check_works(world)
 
@@ -166,7 +167,7 @@ def a_call_instead(rank: int, world: int) -> None:
     fast = summed(group)
     fast(torch.ones(4, 5))
     text, seconds = raised(lambda: dist.barrier(group) if rank == 1 else fast(torch.ones(4, 5)))
-    assert "no error" not in text and seconds < SECONDS + SOON, (text, seconds)
+    assert "no error" not in text and seconds < SECONDS + SLACK, (text, seconds)
     check_works(world)
 
 

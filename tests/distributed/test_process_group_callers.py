@@ -61,7 +61,7 @@ def threads(rank: int, world: int) -> None:
 
 
 def exit_of_child(body: Callable[[], int]) -> int:
-    """Of a process forked from this one; killed after 10 seconds."""
+    """Of a process forked from this one; killed after 60 seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of forking with threads around: that is what is tested
         child = os.fork()
@@ -71,7 +71,7 @@ def exit_of_child(body: Callable[[], int]) -> int:
             code = body()
         finally:
             os._exit(code)
-    end = time.monotonic() + 60  # a child that waits for its parent never ends
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
