@@ -48,27 +48,6 @@ ARK_LIBM(atanh, ::atanhf, ::atanh)
 ARK_LIBM(lgamma, ::lgammaf, ::lgamma)
 #undef ARK_LIBM
 
-/// out[i] = f(in[i]), two elements after the other two: the code of a long function is there twice, not V times.
-template <int V, class F>
-ARK_DEVICE void in_turn(const float (&in)[V], float (&out)[V], const F& f) {
-  constexpr int kTogether = V % 2 == 0 ? 2 : 1;
-  float x[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) x[i] = in[i];
-#pragma unroll 1
-  for (int n = 0; n < V; n += kTogether) {
-    float y[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) y[i] = f(x[i]);
-#pragma unroll
-    for (int i = 0; i + kTogether < V; ++i) x[i] = x[i + kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) x[V - kTogether + i] = y[i];
-  }
-#pragma unroll
-  for (int i = 0; i < V; ++i) out[i] = x[i];
-}
-
 ARK_DEVICE float exp_fast(float x) { return exp2_approx(x * 1.4426950408889634f); }
 ARK_DEVICE float tanh_fast(float x) {  // exact sign and limits; 1e-6 absolute
   const float e = exp2_approx(fabsf(x) * 2.8853900817779268f);

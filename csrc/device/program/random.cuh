@@ -11,13 +11,13 @@ struct PhiloxWords {
   ARK_DEVICE float uniform(int at) const { return static_cast<float>(word[at] >> 8) * 5.9604644775390625e-8f; }
 };
 
-/// kInTurn: a loop, a sixth of the code.
+/// kInTurn: a loop of two rounds, a fifth of the code.
 template <bool kInTurn = false>
 ARK_DEVICE PhiloxWords philox(i64 seed, i64 offset, u64 block) {
   u32 key0 = static_cast<u32>(seed), key1 = static_cast<u32>(static_cast<u64>(seed) >> 32);
   u32 c0 = static_cast<u32>(block), c1 = static_cast<u32>(block >> 32), c2 = static_cast<u32>(offset),
       c3 = static_cast<u32>(static_cast<u64>(offset) >> 32);
-#pragma unroll(kInTurn ? 1 : 10)
+#pragma unroll(kInTurn ? 2 : 10)
   for (int round = 0; round < 10; ++round) {
     // one instruction each, which both halves are of
     const u64 left = static_cast<u64>(0xCD9E8D57u) * c2, right = static_cast<u64>(0xD2511F53u) * c0;
