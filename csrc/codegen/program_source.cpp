@@ -393,7 +393,8 @@ class Printer : public ProgramAnalysis {
                                 " program");
         if (is_called_in_turn(i))
           return line(cat("    float r", i, "[V]; op::in_turn<V>(r", in.a, ", r", i,
-                          ", [](float x) __attribute__((always_inline)) { return ", function(in.op, false), "(x); });"));
+                          ", [](float x) __attribute__((always_inline)) { return ", function(in.op, false),
+                          "(x); });"));
         first_element_ = once_per_vector(i);
         declare(i, arithmetic(i));
         first_element_ = false;
@@ -420,7 +421,7 @@ class Printer : public ProgramAnalysis {
   }
   void print_rand_of_vector(int i) {
     const Instr& in = instr(i);
-    const std::string run = long_rows() ? "in_turn" : info_[in.c].run ? "run" : "vector";
+    const std::string run = info_[in.c].run ? "run" : long_rows() ? "in_turn" : "vector";
     line(cat("    float r", i, "[V]; op::rand_", run, "<V>(", converted(in.a, DType::kI64), ", ",
              converted(in.b, DType::kI64), ", r", in.c, ", r", i, ");"));
   }

@@ -25,7 +25,7 @@ struct RowSelect {
   }
 
  private:
-  static constexpr int kAhead = 8;  // vectors of a thread under way
+  static constexpr int kAhead = 8;   // vectors of a thread under way
   static constexpr int kAtOnce = 2;  // of them worked on by one pass of the loop: a token's code is fetched anew
   using Vectors = Vec<float, 4>[kAhead];
 
@@ -188,9 +188,7 @@ struct RowSelect {
         if (at + i < end) store_element(made() + (at + i) * step, x.v[i]);
       }
     }
-    ARK_DEVICE float* made() const {
-      return task.address<float>(X::kMade) + row * task.operand(X::kMade).stride[0];
-    }
+    ARK_DEVICE float* made() const { return task.address<float>(X::kMade) + row * task.operand(X::kMade).stride[0]; }
 
     ARK_DEVICE SelectSums* sums() const {
       const abi::Operand& x = task.operand(X::kSums);

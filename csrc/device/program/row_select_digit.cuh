@@ -73,8 +73,7 @@ struct SelectDigit {
   template <class T, class W, class F>
   ARK_DEVICE double sum(int first, W (&between)[kConsumerWarps][32], const F& meanwhile) const {
     meanwhile();
-    if (p.parts == 1)
-      return static_cast<double>(reinterpret_cast<const T*>(&s.own)[first + lane_bin()]);
+    if (p.parts == 1) return static_cast<double>(reinterpret_cast<const T*>(&s.own)[first + lane_bin()]);
     const abi::Operand& x = task.operand(X::kSumsBefore);
     const T* from =
         task.address<const T>(X::kSumsBefore) + row * x.stride[0] + first + consumer.thread() % kVectors * 4;

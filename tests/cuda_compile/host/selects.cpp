@@ -175,8 +175,14 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
   for (int round = 0; round <= (whole ? 0 : ark::abi::kSelectRounds); ++round) {
     const bool counts = round < ark::abi::kSelectRounds, joins = c.of_values && round == 0;
     ark::abi::OpRecord record{};
-    record.params.row_select = {static_cast<int>(rows), static_cast<int>(size), c.vector, c.count.empty(), round,
-                                static_cast<int>(parts), c.part, joins ? static_cast<int>(tops) : 0};
+    record.params.row_select = {static_cast<int>(rows),
+                                static_cast<int>(size),
+                                c.vector,
+                                c.count.empty(),
+                                round,
+                                static_cast<int>(parts),
+                                c.part,
+                                joins ? static_cast<int>(tops) : 0};
     record.grid[0] = static_cast<int>(rows), record.grid[1] = counts ? static_cast<int>(parts) : 1, record.grid[2] = 1;
     std::vector<ark::abi::Operand> o(X::kCount, absent);
     if (counts) o[X::kDistance] = c.of_values && !joins ? made.operand : x.operand;
