@@ -402,23 +402,6 @@ class Printer : public ProgramAnalysis {
     }
   }
 
-  /// Rows of which a worker has one or two, and whose elements are long: a token fetches the code anew, which takes
-  /// longer than running it.
-  bool long_rows() const {
-    constexpr int kLong = 100, kWorkerThreads = 256;
-    return form_ != nullptr && form_->threads == kWorkerThreads && element_code() >= kLong;
-  }
-  bool is_called_in_turn(int i) const {
-    constexpr int kLongFunction = 25;
-    const Instr& in = instr(i);
-    return long_rows() && call_arity(in.op) == 1 && code_of(in) >= kLongFunction && !once_per_vector(i) &&
-           !once_per_vector(in.a) && info_[i].type == DType::kF32 && info_[in.a].type == DType::kF32 &&
-           erf_plus_one(i) < 0;
-  }
-  bool rand_of_vector(int i) const {
-    const Instr& in = instr(i);
-    return !once_per_vector(i) && info_[in.a].scalar && info_[in.b].scalar;
-  }
   void print_rand_of_vector(int i) {
     const Instr& in = instr(i);
     const std::string run = info_[in.c].run ? "run" : long_rows() ? "in_turn" : "vector";
