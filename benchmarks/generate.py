@@ -5,7 +5,7 @@
 ms a token: the time of a whole call, prompt included, divided by the tokens that it makes.
 
 - ark: `ark_torch.generate`, greedy like all that do not say otherwise, all tokens but the first in one launch
-- ark, temperature / top-k 50 / top-p 0.9: the same, drawn; `sampling_us` is what that adds to a token
+- ark, temperature / top-k 50 / top-p 0.9 / both: the same, drawn; `sampling_us` is what that adds to a token
 - ark, a launch a token: transformers' generate with ark's forward
 - transformers: its generate with a static cache, as it is by default: on a GPU it compiles the forward itself and
   replays CUDA graphs
@@ -32,6 +32,7 @@ SAMPLED = {
     "ark, temperature": dict(temperature=0.8, top_k=0),
     "ark, top-k 50": dict(temperature=0.8, top_k=50),
     "ark, top-p 0.9": dict(temperature=0.8, top_k=0, top_p=0.9),
+    "ark, both": dict(temperature=0.8, top_k=50, top_p=0.9),
 }
 
 

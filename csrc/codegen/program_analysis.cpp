@@ -52,6 +52,19 @@ int ProgramAnalysis::element_code() const {
   return code;
 }
 
+bool ProgramAnalysis::long_rows() const {
+  constexpr int kLong = 100, kWorkerThreads = 256;
+  return form_ != nullptr && form_->threads == kWorkerThreads && element_code() >= kLong;
+}
+
+bool ProgramAnalysis::is_called_in_turn(int i) const {
+  constexpr int kLongFunction = 25;
+  const Instr& in = instr(i);
+  return long_rows() && call_arity(in.op) == 1 && code_of(in) >= kLongFunction && !once_per_vector(i) &&
+         !once_per_vector(in.a) && info_[i].type == DType::kF32 && info_[in.a].type == DType::kF32 &&
+         erf_plus_one(i) < 0;
+}
+
 int ProgramAnalysis::row_kept_registers(bool full) const {
   int all = 0, most = 0;
   for (int pass = 0; pass < num_passes_; ++pass) {

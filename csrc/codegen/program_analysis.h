@@ -81,6 +81,11 @@ class ProgramAnalysis {
   static bool is_half(DType t) { return t == DType::kBF16 || t == DType::kF16; }
   /// erf(x) + 1 (gelu), where a value a little off is rounded to 16 bits later: x, else -1.
   int erf_plus_one(int i) const;
+  /// Rows of which a worker has one or two, and whose elements are long: a token fetches the code anew, which takes
+  /// longer than running it.
+  bool long_rows() const;
+  /// A long function of such a row, whose elements go one after the other (device/program/in_turn.cuh).
+  bool is_called_in_turn(int i) const;
   bool uniform_store(int i) const;
   /// Whether an epilogue reads accumulators of other columns.
   bool reads_pairs() const;
@@ -130,6 +135,9 @@ class ProgramAnalysis {
   std::string accumulators() const;
 
   bool once_per_vector(int i) const { return info_[i].scalar || info_[i].run; }
+  bool rand_of_vector(int i) const {
+    return !once_per_vector(i) && info_[instr(i).a].scalar && info_[instr(i).b].scalar;
+  }
   /// Whether an access with these index registers and this predicate is one run of elements a constant step apart: the
   /// registers stay the same along the vector or, one of them, count up.
   bool is_run(int a, int b, int predicate) const;

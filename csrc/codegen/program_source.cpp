@@ -391,6 +391,10 @@ class Printer : public ProgramAnalysis {
           return line(cat("    float r", i, "[V]; cast_vector<", storage_type(in.dtype), ">(r", in.a, ", r", i, ");"));
         check<UnsupportedError>(call_arity(in.op) > 0, "opcode ", name(in.op), " in a ", int(program_.kind),
                                 " program");
+        if (is_called_in_turn(i))
+          return line(cat("    float r", i, "[V]; op::in_turn<V>(r", in.a, ", r", i,
+                          ", [](float x) __attribute__((always_inline)) { return ", function(in.op, false),
+                          "(x); });"));
         first_element_ = once_per_vector(i);
         declare(i, arithmetic(i));
         first_element_ = false;
@@ -398,13 +402,9 @@ class Printer : public ProgramAnalysis {
     }
   }
 
-  bool rand_of_vector(int i) const {
-    const Instr& in = instr(i);
-    return !once_per_vector(i) && info_[in.a].scalar && info_[in.b].scalar;
-  }
   void print_rand_of_vector(int i) {
     const Instr& in = instr(i);
-    const std::string run = info_[in.c].run ? "run" : "vector";
+    const std::string run = info_[in.c].run ? "run" : long_rows() ? "in_turn" : "vector";
     line(cat("    float r", i, "[V]; op::rand_", run, "<V>(", converted(in.a, DType::kI64), ", ",
              converted(in.b, DType::kI64), ", r", in.c, ", r", i, ");"));
   }

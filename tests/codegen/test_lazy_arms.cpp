@@ -81,6 +81,24 @@ void source() {
   EXPECT(end != std::string::npos && none.find("takes_") == std::string::npos);
 }
 
+/// Long elements of rows that a worker has alone: their functions go element by element, those of shorter ones do not.
+void in_turn() {
+  const auto printed = [](int functions, int threads) {
+    ProgramBuilder b(ProgramKind::kRow, 2, 1, 2);
+    int value = b.op(Opcode::kRand, b.constant(5, DType::kI64), b.constant(0, DType::kI64), b.index(1));
+    for (int i = 0; i < functions; ++i) value = b.op(Opcode::kLog1p, value);
+    b.store(1, DType::kF32, b.reduce(ReduceOp::kMax, value), true);
+    RowForm form;
+    form.vector = 4, form.threads = threads;
+    return codegen::row_program_source(b.program, form, 0, "");
+  };
+  const auto has = [](const std::string& text, const char* what) { return text.find(what) != std::string::npos; };
+  const std::string one = printed(2, 256), shorter = printed(1, 256), of_warps = printed(2, 32);
+  EXPECT(has(one, "op::in_turn<V>(r3, r4, [](float x)") && has(one, "op::rand_in_turn<V>"));
+  EXPECT(!has(one, "ARK_EACH r4[i] = op::log1p"));
+  for (const std::string& other : {shorter, of_warps}) EXPECT(!has(other, "in_turn") && has(other, "op::log1p(r3[i])"));
+}
+
 }  // namespace
 
 int main() {
@@ -88,5 +106,6 @@ int main() {
   shared_values();
   nested();
   source();
+  in_turn();
   return ark::test::result("lazy arms");
 }

@@ -75,11 +75,13 @@ def run_on_host(name: str, folder: Path) -> None:
         ("batch_stores", "batch_stores"),
         ("column", "columns"),
         ("scatter_sum", "scatter_sums"),
+        ("row_select", "selects"),
+        ("row", "in_turn"),
     ],
 )
 def test_values(sources, tmp_path, plan, tool):
     """Generated programs on the host: by vectors that end in the next row, by slots of rows, by whole vectors, and by
-    elements; stores of every batch; odd columns; sums by index."""
+    elements; stores of every batch; odd columns; sums by index; row selects; long functions in turn."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     (tmp_path / "programs.inc").write_text("\n".join(structs))
     run_on_host(tool, tmp_path)

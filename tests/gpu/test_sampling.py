@@ -22,7 +22,7 @@ PROCESSORS = ("temperature", "top-k 50", "top-p", "min-p", "repetition", "least 
 
 @pytest.mark.parametrize("kind", selects.KINDS)
 def test_selects(kind):
-    for rows, size in (*selects.SIZES, (2, VOCABULARY), (2, 151937), (150, 12345)):
+    for rows, size in (*selects.SIZES, (1, VOCABULARY), (8, VOCABULARY), (2, 151937), (150, 12345)):
         selects.check(kind, rows, size, "cuda", "ark")
 
 
@@ -52,7 +52,7 @@ def test_any_number_of_workers_finds_the_same(rows, size):
         assert torch.equal(found[1], first[1]), workers
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [1, 3, 8])
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_processed_scores_are_those_of_transformers(name, rows):
     torch.manual_seed(0)

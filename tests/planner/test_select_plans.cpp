@@ -46,12 +46,12 @@ std::string ops_of(const plan::Plan& plan) {
 }
 
 void test_ops() {
-  EXPECT_EQ(ops_of(select_plan(1, 128256, DType::kI64)), "1x62 1x62 1x62 1x1");
+  EXPECT_EQ(ops_of(select_plan(1, 128256, DType::kI64)), "1x126 1x126 1x126 1x1");
   EXPECT_EQ(ops_of(select_plan(8, 128256, DType::kF32)), "8x16 8x16 8x16 8x1");
   EXPECT_EQ(ops_of(select_plan(200, 128256, DType::kF32)), "200x4 200x4 200x4 200x1");  // of 32 064: masses fit no more
   EXPECT_EQ(ops_of(select_plan(50, 30000, DType::kI64)), "50x1");                       // two parts would not pay
   EXPECT_EQ(ops_of(select_plan(1, 8191, DType::kI64)), "1x1");
-  EXPECT_EQ(ops_of(select_plan(1, 8192, DType::kI64)), "1x4 1x4 1x4 1x1");
+  EXPECT_EQ(ops_of(select_plan(1, 8192, DType::kI64)), "1x8 1x8 1x8 1x1");
   EXPECT_EQ(ops_of(select_plan(1, 8192, DType::kI64, 3)), "1x1");
   EXPECT_EQ(ops_of(select_plan(1, 1, DType::kF32)), "1x1");
   EXPECT_EQ(ops_of(select_plan(1, abi::kSelectMost, DType::kF32, 1)), "1x128 1x128 1x128 1x1");

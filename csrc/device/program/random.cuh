@@ -11,11 +11,13 @@ struct PhiloxWords {
   ARK_DEVICE float uniform(int at) const { return static_cast<float>(word[at] >> 8) * 5.9604644775390625e-8f; }
 };
 
+/// kInTurn: a loop of two rounds, a fifth of the code.
+template <bool kInTurn = false>
 ARK_DEVICE PhiloxWords philox(i64 seed, i64 offset, u64 block) {
   u32 key0 = static_cast<u32>(seed), key1 = static_cast<u32>(static_cast<u64>(seed) >> 32);
   u32 c0 = static_cast<u32>(block), c1 = static_cast<u32>(block >> 32), c2 = static_cast<u32>(offset),
       c3 = static_cast<u32>(static_cast<u64>(offset) >> 32);
-#pragma unroll
+#pragma unroll(kInTurn ? 2 : 10)
   for (int round = 0; round < 10; ++round) {
     // one instruction each, which both halves are of
     const u64 left = static_cast<u64>(0xCD9E8D57u) * c2, right = static_cast<u64>(0xD2511F53u) * c0;
@@ -75,6 +77,27 @@ ARK_DEVICE void rand_vector(i64 seed, i64 offset, const i64 (&index)[V], float (
     const float value = rand(seed, offset, at);
 #pragma unroll
     for (int i = 0; i < V; ++i) out[i] = i == n ? value : out[i];
+  }
+}
+
+/// The same as a loop over the blocks that the elements touch, for code that runs once: neighbours have one, or two.
+template <int V>
+ARK_DEVICE void rand_in_turn(i64 seed, i64 offset, const i64 (&index)[V], float (&out)[V]) {
+  u32 left = (1u << V) - 1;
+#pragma unroll 1
+  while (left != 0) {
+    i64 at = index[0];
+#pragma unroll
+    for (int i = 1; i < V; ++i) at = (left & ((1u << i) - 1)) == 0 ? index[i] : at;
+    const PhiloxWords words = philox<true>(seed, offset, static_cast<u64>(at) / 4);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if ((index[i] ^ at) >> 2 != 0) continue;
+      const float pair[2] = {index[i] & 1 ? words.uniform(1) : words.uniform(0),
+                             index[i] & 1 ? words.uniform(3) : words.uniform(2)};
+      out[i] = index[i] & 2 ? pair[1] : pair[0];
+      left &= ~(1u << i);
+    }
   }
 }
 

@@ -25,7 +25,9 @@ struct RowSelect {
   }
 
  private:
-  static constexpr int kAhead = 8;  // vectors of a thread under way
+  static constexpr int kAhead = 8;   // vectors of a thread under way
+  static constexpr int kAtOnce = 2;  // of them worked on by one pass of the loop: a token's code is fetched anew
+  using Vectors = Vec<float, 4>[kAhead];
 
   struct Scratch {
     SelectHistogram::Bins bins;
@@ -35,8 +37,7 @@ struct RowSelect {
 
   struct Tile {
     using X = abi::RowSelectOperand;
-    using Vectors = Vec<float, 4>[kAhead];
-    static constexpr int kStep = kConsumerThreads * 4;
+    static constexpr int kStep = kConsumerThreads * 4;  // elements that all threads take at once
 
     const Consumer& consumer;
     const Task& task;
@@ -44,6 +45,7 @@ struct RowSelect {
     Scratch& s;
     int row, part;
     int begin, end;  // elements
+    int whole_end;   // of those that vectors hold
     const float* data;
     i64 stride;
     float top = 0;  // of the row; where values are given
@@ -60,6 +62,7 @@ struct RowSelect {
       end = counts ? min(begin + p.part, p.size) : begin;
       data = counts ? of.template address<const float>(X::kDistance) + row * x.stride[0] : nullptr;
       stride = x.stride[1];
+      whole_end = p.vector == 4 ? end & ~3 : begin;
     }
 
     ARK_DEVICE void run() {
@@ -92,41 +95,60 @@ struct RowSelect {
     }
 
    private:
-    /// The thread's vectors from `first` on. A row's last one may end behind it: that one goes element by element.
+    /// The thread's whole vectors from `first` on.
     ARK_DEVICE void load(int first, Vectors& x) const {
       const int own = first + consumer.thread() * 4;
-      const bool vectors = p.vector == 4;
 #pragma unroll
       for (int k = 0; k < kAhead; ++k)
-        if (vectors && own + k * kStep + 4 <= end) load_vector(data + own + k * kStep, x[k]);
-      if (vectors && end % 4 == 0) return;
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        const int at = own + k * kStep;
-        if (vectors && at + 4 <= end) continue;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (at + i < end) x[k].v[i] = load_element(data + (at + i) * stride);
-      }
+        if (own + k * kStep < whole_end) load_vector(data + own + k * kStep, x[k]);
     }
 
     /// The histogram of the round's digit; `x` are the first vectors.
     template <bool kMass>
     ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
-      const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
-      const bool makes = task.has(X::kMade);
+      const SelectRange range{abi::select_shift(round), abi::select_shift(round - 1), state.found};
 #pragma unroll 1
-      for (int first = begin;;) {
-        if (makes) make_distances(first, x);
+      for (int first = begin; first < whole_end;) {
+#pragma unroll 1
+        for (int k = 0; k < kAhead && first + k * kStep < whole_end; k += kAtOnce) {
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          if (first + k * kStep >= end) break;
-          const int left = end - (first + k * kStep + consumer.thread() * 4);
-          histogram.template add<kMass>(x[k], left, state.found, shift, above);
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int at = first + (k + i) * kStep + consumer.thread() * 4;
+            if (at >= whole_end) continue;
+            if (task.has(X::kMade)) make_distances(at, x[i]);
+            histogram.template add<kMass>(x[i], 4, range);
+          }
+          turn(x);
         }
         first += kAhead * kStep;
-        if (first >= end) return;
-        load(first, x);
+        if (first < whole_end) load(first, x);
+      }
+      count_rest<kMass>(histogram, range);
+    }
+    /// The next vectors come first.
+    static ARK_DEVICE void turn(Vectors& x) {
+#pragma unroll
+      for (int k = 0; k + kAtOnce < kAhead; ++k) x[k] = x[k + kAtOnce];
+    }
+
+    /// What no vector holds: the end of a row, or all of one that lies in another way.
+    template <bool kMass>
+    ARK_DEVICE void count_rest(const SelectHistogram& histogram, const SelectRange& range) const {
+#pragma unroll 1
+      for (int first = whole_end + consumer.thread() * 4; first < end; first += kAtOnce * kStep) {
+        Vec<float, 4> x[kAtOnce] = {};
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (const int at = first + k * kStep + i; at < end) x[k].v[i] = load_element(data + at * stride);
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int at = first + k * kStep, left = end - at;
+          if (left <= 0) continue;
+          if (task.has(X::kMade)) make_some_distances(at, x[k]);
+          histogram.template add<kMass>(x[k], left, range);
+        }
       }
     }
 
@@ -151,24 +173,22 @@ struct RowSelect {
         top = maximum_or_nan(top, __shfl_xor_sync(~0u, top, distance));
       return top;
     }
-    /// The thread's vectors from `first` on are values: they become distances, here and in memory.
-    ARK_DEVICE void make_distances(int first, Vectors& x) const {
-      const abi::Operand& made = task.operand(X::kMade);
-      float* to = task.address<float>(X::kMade) + row * made.stride[0];
+    /// A vector of values becomes distances, here and in memory.
+    ARK_DEVICE void make_distances(int at, Vec<float, 4>& x) const {
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        const int at = first + consumer.thread() * 4 + k * kStep;
+      for (int i = 0; i < 4; ++i) x.v[i] = top - x.v[i];
+      store_vector(made() + at, x);
+    }
+    /// Of those before the end.
+    ARK_DEVICE void make_some_distances(int at, Vec<float, 4>& x) const {
+      const i64 step = task.operand(X::kMade).stride[1];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x[k].v[i] = top - x[k].v[i];
-        if (p.vector == 4 && at + 4 <= end) {
-          store_vector(to + at, x[k]);
-          continue;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (at + i < end) store_element(to + (at + i) * made.stride[1], x[k].v[i]);
+      for (int i = 0; i < 4; ++i) {
+        x.v[i] = top - x.v[i];
+        if (at + i < end) store_element(made() + (at + i) * step, x.v[i]);
       }
     }
+    ARK_DEVICE float* made() const { return task.address<float>(X::kMade) + row * task.operand(X::kMade).stride[0]; }
 
     ARK_DEVICE SelectSums* sums() const {
       const abi::Operand& x = task.operand(X::kSums);

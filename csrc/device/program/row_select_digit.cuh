@@ -69,37 +69,25 @@ struct SelectDigit {
   ARK_DEVICE int lane_bin() const { return p.by_mass != 0 ? 31 - consumer.lane() : consumer.lane(); }
 
   /// The lane's one of 32 neighbouring sums, of all parts together, by way of `between` the warps. `meanwhile` is called
-  /// while the loads are under way.
+  /// first: what it computes is not needed before the loads are there.
   template <class T, class W, class F>
   ARK_DEVICE double sum(int first, W (&between)[kConsumerWarps][32], const F& meanwhile) const {
-    if (p.parts == 1) {
-      meanwhile();
-      return static_cast<double>(reinterpret_cast<const T*>(&s.own)[first + lane_bin()]);
-    }
+    meanwhile();
+    if (p.parts == 1) return static_cast<double>(reinterpret_cast<const T*>(&s.own)[first + lane_bin()]);
     const abi::Operand& x = task.operand(X::kSumsBefore);
     const T* from =
         task.address<const T>(X::kSumsBefore) + row * x.stride[0] + first + consumer.thread() % kVectors * 4;
-    const auto load_parts = [&](int part, Vec<T, 4>(&v)[kAhead]) {
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        v[k] = {};
-        if (part + k * kTogether < p.parts) load_vector(from + (part + k * kTogether) * x.stride[1], v[k]);
-      }
-    };
     W sums[4] = {};
-    int part = consumer.thread() / kVectors;
-    Vec<T, 4> v[kAhead];
-    load_parts(part, v);
-    meanwhile();
 #pragma unroll 1
-    while (true) {
+    for (int part = consumer.thread() / kVectors; part < p.parts; part += kAhead * kTogether) {
+      Vec<T, 4> v[kAhead] = {};
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        if (part + k * kTogether < p.parts) load_vector(from + (part + k * kTogether) * x.stride[1], v[k]);
 #pragma unroll
       for (int k = 0; k < kAhead; ++k)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[i] += wide(v[k].v[i]);
-      part += kAhead * kTogether;
-      if (part >= p.parts) break;
-      load_parts(part, v);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

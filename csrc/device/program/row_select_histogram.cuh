@@ -6,6 +6,12 @@
 
 namespace ark::device {
 
+/// A round's digit is bits [shift, above); those above it have been found.
+struct SelectRange {
+  int shift, above;
+  u32 found;
+};
+
 struct SelectHistogram {
   static constexpr int kCopies = 4, kOwnGroups = abi::kSelectGroups / kConsumerWarps;
   using Bins = Vec<u32, kCopies>[abi::kSelectBins];
@@ -19,10 +25,11 @@ struct SelectHistogram {
     for (int i = 0; i < kOwnGroups; ++i) bins[own_bin(i)] = {};
   }
 
-  /// Neighbours of which the first `left` are there. A round's digit is bits [shift, above). All weights come before the
-  /// first addition, which is behind a branch.
+  /// Neighbours of which the first `left` are there. All weights come before the first addition, which is behind a
+  /// branch.
   template <bool kMass>
-  ARK_DEVICE void add(const Vec<float, 4>& x, int left, u32 found, int shift, int above) const {
+  ARK_DEVICE void add(const Vec<float, 4>& x, int left, const SelectRange& range) const {
+    const auto [shift, above, found] = range;
     u32 weight[4], bin[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

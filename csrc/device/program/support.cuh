@@ -29,6 +29,7 @@
 #include "device/program/batch_stores.cuh"
 #include "device/program/domain.cuh"
 #include "device/program/element.cuh"
+#include "device/program/in_turn.cuh"
 #include "device/program/indexed_operand.cuh"
 #include "device/program/math.cuh"
 #include "device/program/operand.cuh"

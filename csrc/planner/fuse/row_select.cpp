@@ -19,12 +19,12 @@ int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block;
 
 }  // namespace
 
-/// As many as give every worker one, each long enough to be worth its sums, which others read, and short enough for
-/// masses. Two or three parts save less time than their ops take.
+/// As many as give every worker one, each a vector for all of its threads or more, and short enough for masses. Two or
+/// three parts, and parts of short rows, save less time than their ops take.
 SelectParts select_parts(int64_t rows, int64_t size, int num_workers) {
-  constexpr int64_t kLeast = 2048, kFewest = 4, kVector = 4;
+  constexpr int64_t kLeast = 1024, kShortRow = 8192, kFewest = 4, kVector = 4;
   const int64_t least = blocks(size, abi::kSelectMostPart);
-  int64_t parts = std::min<int64_t>(num_workers / rows, size / kLeast);
+  int64_t parts = size < kShortRow ? 1 : std::min<int64_t>(num_workers / rows, blocks(size, kLeast));
   if (parts < kFewest) parts = 1;
   parts = std::max({parts, least, int64_t{1}});
   const int64_t part = std::max(blocks(blocks(size, parts), kVector) * kVector, kVector);

@@ -135,6 +135,7 @@ struct Task {
   const abi::Operand* operands;
   int first = 0, count = 1;
   const abi::Operand& operand(int i) const { return operands[i]; }
+  bool has(int i) const { return operands[i].slot != abi::kNoSlot; }
   template <class S>
   S* address(int i) const {
     return reinterpret_cast<S*>(operands[i].offset);

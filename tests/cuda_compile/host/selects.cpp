@@ -1,0 +1,285 @@
+// Row selects on the host, by a worker whose threads are the host's (device/program/row_select.cuh), against sorted
+// rows: rows of parts and of one worker, by vectors and by elements, of values and of distances, with ties of whole
+// rows, neighbours that differ in their last bits, infinities and NaN.
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <thread>
+
+#define ARK_HOST_THREADS 256
+#define __device__
+#define __forceinline__ inline
+#include "device/abi/roles.h"
+#include "device/program/support.cuh"
+// of this folder, before what is written for the device
+
+namespace {
+
+using ark::device::u32;
+using ark::device::u64;
+
+/// What the lanes of a warp tell each other.
+struct Warp {
+  std::barrier<> barrier{32};
+  u64 said[32];
+};
+thread_local Warp* own_warp;
+thread_local int own_lane;
+
+template <class T, class F>
+auto exchange(T mine, const F& f) {
+  u64 bits = 0;
+  std::memcpy(&bits, &mine, sizeof(T));
+  own_warp->said[own_lane] = bits;
+  own_warp->barrier.arrive_and_wait();
+  const auto of_lane = [&](int lane) {
+    T value;
+    std::memcpy(&value, &own_warp->said[lane], sizeof(T));
+    return value;
+  };
+  const auto result = f(of_lane);
+  own_warp->barrier.arrive_and_wait();
+  return result;
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return exchange(value, [&](const auto& of) { return of(lane); });
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return exchange(value, [&](const auto& of) { return of(own_lane ^ mask); });
+}
+template <class T>
+T __shfl_up_sync(unsigned, T value, int by) {
+  return exchange(value, [&](const auto& of) { return of(std::max(own_lane - by, 0)); });
+}
+unsigned __ballot_sync(unsigned, bool vote) {
+  return exchange(vote, [](const auto& of) {
+    unsigned mask = 0;
+    for (int lane = 0; lane < 32; ++lane) mask |= unsigned{of(lane)} << lane;
+    return mask;
+  });
+}
+unsigned __reduce_add_sync(unsigned, unsigned value) {
+  return exchange(value, [](const auto& of) {
+    unsigned sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += of(lane);
+    return sum;
+  });
+}
+u32 atomicAdd(u32* at, u32 value) { return std::atomic_ref(*at).fetch_add(value); }
+int __ffs(u32 x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
+int __clz(u32 x) { return std::countl_zero(x); }
+u32 __float2uint_rz(float x) { return x > 0 ? static_cast<u32>(x) : 0; }
+u32 __float2uint_rn(float x) { return static_cast<u32>(std::lrint(x)); }
+int __double2int_rn(double x) { return static_cast<int>(std::lrint(x)); }
+double __hiloint2double(int high, int low) { return std::bit_cast<double>(u64{static_cast<u32>(high)} << 32 | low); }
+long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+
+}  // namespace
+
+namespace ark::device {
+inline float exp2_approx(float x) { return std::exp2(x); }
+inline float maximum_or_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
+namespace op {
+inline float infinity() { return std::numeric_limits<float>::infinity(); }
+inline float exp_fast(float x) { return std::exp(x); }
+}  // namespace op
+}  // namespace ark::device
+
+#include "device/program/row_select.cuh"
+
+using namespace ark::device;
+
+namespace {
+
+using X = ark::abi::RowSelectOperand;
+constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::mt19937 engine(5);
+int failures = 0, cases = 0;
+
+struct Case {
+  std::vector<std::vector<float>> rows;  // values, of one length
+  std::vector<i64> count;                // of each row, or
+  std::vector<float> share;
+  int part, vector;
+  bool of_values;  // distances are made from them; else they are distances
+};
+
+i64 steps_of(float distance) {
+  const double steps = static_cast<double>(distance) * ark::abi::kSelectSteps;
+  return steps < ark::abi::kSelectFarthest ? static_cast<i64>(steps) : ark::abi::kSelectFarthest;
+}
+
+/// A tensor of the ops, and the operand that names it.
+template <class T>
+struct Data {
+  std::vector<T> values;
+  ark::abi::Operand operand{};
+  Data(std::vector<i64> stride, i64 size) : values(static_cast<size_t>(size) + 16 / sizeof(T)) {
+    const u64 at = (reinterpret_cast<u64>(values.data()) + 15) / 16 * 16;
+    operand.offset = static_cast<i64>(at);
+    std::copy(stride.begin(), stride.end(), operand.stride);
+    memory.ranges.push_back({at, at + static_cast<u64>(size) * sizeof(T)});
+  }
+  T* data() { return reinterpret_cast<T*>(operand.offset); }
+};
+
+void run_op(const ark::abi::OpRecord& record, const std::vector<ark::abi::Operand>& operands) {
+  const Task task{&record, operands.data(), 0, record.grid[0] * record.grid[1]};
+  alignas(16) static unsigned char scratch[kScratchBytes];
+  std::barrier<> barrier(kConsumerThreads);
+  std::vector<Warp> warps(kConsumerWarps);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kConsumerThreads; ++t)
+    threads.emplace_back([&, t] {
+      own_warp = &warps[static_cast<size_t>(t / 32)];
+      own_lane = t % 32;
+      Consumer consumer{t, &barrier, scratch};
+      RowSelect<int>::consume(consumer, task);
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+/// All rounds, as the planner makes them (planner/fuse/row_select.cpp); the bits of each row, and its distances.
+std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distances) {
+  const i64 rows = static_cast<i64>(c.rows.size()), size = static_cast<i64>(c.rows[0].size());
+  const i64 pitch = (size + 3) / 4 * 4, parts = (size + c.part - 1) / c.part, tops = 3;
+  constexpr i64 kWords = ark::abi::kSelectWords, kState = ark::abi::kSelectState;
+  memory = {};
+  Data<float> x({pitch, 1}, rows * pitch), made({pitch, 1}, rows * pitch), top({tops, 1}, rows * tops);
+  Data<float> share({1}, rows);
+  Data<i64> count({1}, rows), out({1}, rows);
+  std::vector<Data<u32>> sums;
+  std::vector<Data<i64>> state;
+  for (int i = 0; i < 3; ++i) {
+    sums.emplace_back(std::vector<i64>{parts * kWords, kWords, 1}, rows * parts * kWords);
+    state.emplace_back(std::vector<i64>{parts * kState, kState, 1}, rows * parts * kState);
+  }
+  for (i64 r = 0; r < rows; ++r) {
+    std::copy(c.rows[r].begin(), c.rows[r].end(), x.data() + r * pitch);
+    float largest = -kInfinity;
+    for (const float value : c.rows[r]) largest = maximum_or_nan(maximum_or_nan(largest, value), value);
+    for (i64 i = 0; i < tops; ++i) top.data()[r * tops + i] = i == 1 ? largest : -kInfinity;
+    if (c.count.empty())
+      share.data()[r] = c.share[static_cast<size_t>(r)];
+    else
+      count.data()[r] = c.count[static_cast<size_t>(r)];
+  }
+  ark::abi::Operand absent{};
+  absent.slot = ark::abi::kNoSlot;
+  const bool whole = parts == 1;
+  for (int round = 0; round <= (whole ? 0 : ark::abi::kSelectRounds); ++round) {
+    const bool counts = round < ark::abi::kSelectRounds, joins = c.of_values && round == 0;
+    ark::abi::OpRecord record{};
+    record.params.row_select = {static_cast<int>(rows),
+                                static_cast<int>(size),
+                                c.vector,
+                                c.count.empty(),
+                                round,
+                                static_cast<int>(parts),
+                                c.part,
+                                joins ? static_cast<int>(tops) : 0};
+    record.grid[0] = static_cast<int>(rows), record.grid[1] = counts ? static_cast<int>(parts) : 1, record.grid[2] = 1;
+    std::vector<ark::abi::Operand> o(X::kCount, absent);
+    if (counts) o[X::kDistance] = c.of_values && !joins ? made.operand : x.operand;
+    if (joins) o[X::kTops] = top.operand, o[X::kMade] = made.operand;
+    if (whole || round == 1) o[X::kBound] = c.count.empty() ? share.operand : count.operand;
+    if (whole || !counts) o[X::kOut] = out.operand;
+    if (!whole && counts) o[X::kSums] = sums[static_cast<size_t>(round)].operand;
+    if (!whole && counts && round > 0) o[X::kState] = state[static_cast<size_t>(round)].operand;
+    if (round > 0) o[X::kSumsBefore] = sums[static_cast<size_t>(round - 1)].operand;
+    if (round > 1) o[X::kStateBefore] = state[static_cast<size_t>(round - 1)].operand;
+    run_op(record, o);
+  }
+  distances = c.rows;
+  for (i64 r = 0; r < rows && c.of_values; ++r)
+    std::copy_n(made.data() + r * pitch, size, distances[static_cast<size_t>(r)].begin());
+  return {out.data(), out.data() + rows};
+}
+
+bool right_count(std::vector<i64> steps, i64 count, i64 found) {
+  std::sort(steps.begin(), steps.end());
+  const i64 size = static_cast<i64>(steps.size());
+  return found == (count <= 0 ? 0 : count > size ? (1 << 28) - 1 : steps[static_cast<size_t>(count - 1)]);
+}
+
+bool right_mass(const std::vector<float>& distances, const std::vector<i64>& steps, float share, i64 found) {
+  double all = 0, not_below = 0, behind = 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double mass = std::isnan(distances[i]) ? 0 : std::exp(-static_cast<double>(distances[i]));
+    all += mass;
+    not_below += steps[i] >= found ? mass : 0;
+    behind += steps[i] > found ? mass : 0;
+  }
+  const double error = std::ldexp(all, -15);
+  return (not_below > share * all - error || found == 0) && behind <= share * all + error;
+}
+
+void check(const char* name, const Case& c) {
+  std::vector<std::vector<float>> distances;
+  const std::vector<i64> found = found_by(c, distances);
+  for (size_t r = 0; r < found.size(); ++r) {
+    std::vector<i64> steps;
+    float top = -kInfinity;
+    bool same = memory.fine;
+    for (const float x : c.rows[r]) top = maximum_or_nan(maximum_or_nan(top, x), x);
+    for (size_t i = 0; i < distances[r].size(); ++i) {
+      steps.push_back(steps_of(distances[r][i]));
+      const float wanted = c.of_values ? top - c.rows[r][i] : c.rows[r][i];
+      same = same && (distances[r][i] == wanted || (std::isnan(wanted) && std::isnan(distances[r][i])));
+    }
+    ++cases;
+    same = same && (c.count.empty() ? right_mass(distances[r], steps, c.share[r], found[r])
+                                    : right_count(steps, c.count[r], found[r]));
+    if (same) continue;
+    ++failures;
+    std::printf("%s, row %zu: found %lld\n", name, r, static_cast<long long>(found[r]));
+  }
+}
+
+/// Distances of each kind.
+std::vector<std::vector<float>> kinds(int size) {
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> rows(8, std::vector<float>(static_cast<size_t>(size)));
+  for (int i = 0; i < size; ++i) {
+    const float x = std::abs(3 * normal(engine));
+    const float of[] = {x,
+                        2.5f,
+                        engine() % 2 == 0 ? 0.5f : 1.25f,
+                        3 + x * 0x1p-21f,
+                        engine() % 10 == 0 ? x : kInfinity,
+                        i == 7 ? 0.0f : 40 * x,
+                        i % 100 == 3 ? kNan : x,
+                        i == size - 1 ? 0.0f : 20.0f};
+    for (size_t r = 0; r < rows.size(); ++r) rows[r][static_cast<size_t>(i)] = of[r];
+  }
+  return rows;
+}
+
+void check_all(const char* name, int size, int part, int vector, bool of_values) {
+  std::vector<std::vector<float>> rows = kinds(size);
+  if (of_values)
+    for (std::vector<float>& row : rows)
+      for (float& x : row) x = 7 - x;
+  if (of_values) rows[6][0] = kInfinity;  // beside NaN
+  check(name, {rows, {50, 1, size / 2, 100, size - 1, 3, size, size + 1}, {}, part, vector, of_values});
+  check(name, {rows, {}, {0.1f, 0.5f, 0.7f, 0.2f, 0, 0.01f, 0.999f, 1}, part, vector, of_values});
+}
+
+}  // namespace
+
+int main() {
+  check_all("parts, vectors", 4099, 1028, 4, false);
+  check_all("parts of several rounds of loads", 20002, 10004, 4, true);
+  check_all("parts of values", 4100, 1028, 4, true);
+  check_all("parts, elements", 4099, 1028, 1, true);
+  check_all("one worker's", 3001, 3004, 4, false);
+  check_all("one worker's, elements", 9001, 9004, 1, false);
+  check_all("fewer than a vector", 3, 4, 4, false);
+  std::printf("%d cases, %d failures\n", cases, failures);
+  return failures != 0;
+}
