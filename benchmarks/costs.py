@@ -150,8 +150,9 @@ class Measured:
         self.rates("column", column_sum(64, n), column_sum(512 if self.small else 4096, n))
 
     def attention(self) -> None:
-        lengths = (128, 256) if self.small else (256, 2048)
-        shapes = [Shape(1, self.workers, self.workers, n, n, 64) for n in lengths]
+        """Of few keys and many, which are enough for arithmetic to take longer than memory."""
+        queries, *lengths = (128, 128, 256) if self.small else (2048, 512, 4096)
+        shapes = [Shape(1, self.workers, self.workers, queries, keys, 64) for keys in lengths]
         self.rates("attention_forward", *(attention("attention_forward", x) for x in shapes), of="flops")
 
     # ---- products ----
@@ -185,12 +186,12 @@ class Measured:
         self.keep(small_tile__block=self.positive((times[1] - times[0]) / ((long - short) / 64), 1e-9))
 
     def families(self) -> None:
-        """Of what memory gives to products of few rows: as a family of their own, and in tiles."""
+        """Of what memory gives to products of few rows: as a family of their own, and in narrow tiles."""
         m, k, n = (8, 256, 64 * self.workers) if self.small else (8, 4096, 128 * self.workers)
         of_all = self.numbers["read_bytes_per_second"]
         for name, costs in {
             "matmul_rows": {"matmul_tile.bytes": FREE},
-            "matmul_tile": {"matmul_rows.bytes": FREE},
+            "matmul_tile": {"matmul_rows.bytes": FREE, "narrow_share": 0.1, "small_tile.block": 1.0},
         }.items():
             kind = product(name, m, k, n)
             share = self.op(kind, **costs)["bytes"] / self.seconds(kind, **costs) / of_all
@@ -224,9 +225,9 @@ class Measured:
     def prologues(self) -> None:
         rows, k, n = (8, 512, 256) if self.small else (8, 4096, 4096)
         normed, plain = normed_product(rows, k, n), product("matmul_rows", rows, k, n)
-        inside = {"prologue_element": FREE / k}
-        self.op(normed, **inside)  # one op
-        more = self.positive(self.seconds(normed, **inside) - self.seconds(plain), 1e-8)
+        forced = {"prologue_element": FREE / k, "matmul_tile.bytes": FREE}
+        self.op(normed, **forced), self.op(plain, **forced)  # one op each
+        more = self.positive(self.seconds(normed, **forced) - self.seconds(plain, **forced), 1e-8)
         self.keep(prologue_element=more / (rows * k * 2))
 
     def all(self) -> None:

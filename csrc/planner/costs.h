@@ -1,6 +1,6 @@
-// What work costs on a GPU, as data: choices between families and forms follow from these numbers. A GPU model has its
-// own (`ark_torch/gpus/`, written by `benchmarks/costs.py`). Those here are for an H200: measured in plans, where it does
-// not say that they are reckoned.
+// What work costs on a GPU, as data: choices between families and forms, order and predictions follow from these
+// numbers. A GPU model has its own (`ark_torch/gpus/`, written by `benchmarks/costs.py`). Those here are for an H200:
+// measured in plans, where it does not say that they are reckoned or not measured.
 #pragma once
 #include <array>
 #include <string>
@@ -19,8 +19,8 @@ struct TileCosts {
 
 /// Seconds, but for shares and rates.
 struct Costs {
-  // What the memory gives and what is computed of each kind's tiles (plan::Rates): by the table of kinds, and where a
-  // kind's tiles differ.
+  // What memory gives and what is computed of each kind's tiles (plan::Rates): by the table of kinds, and where tiles
+  // of a kind differ. Of kMatmulTile `bytes` alone is read (fuse/matmul.cpp: a family for few rows), not measured here.
   std::array<plan::Rates, static_cast<size_t>(abi::TaskKind::kCount)> kinds = kinds_of_table();
   plan::Rates long_row{6e-6, 0.39, 0.5};  // rows that are walked again and again in memory
   plan::Rates mma_attention{3e-6, 0.3, 0.25}, double_attention{3e-6, 0.3, 0.3};  // forms of kAttentionSimple

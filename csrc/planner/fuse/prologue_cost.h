@@ -20,8 +20,8 @@ struct PrologueReads {
 
 /// Seconds that the prologue of [m, k] takes beyond loading an activation that is there; `reduces`: by rows.
 /// Measured (us, 16-bit tensors): 8 rows of 8192 of four tensors, twice through, 32 (H100; here 39); 8 and 16 rows of
-/// 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). Eight rows are worked on together, and so sizes that share a
-/// kernel have the same ops. One row has another form.
+/// 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). Eight rows are worked on together: sizes that share
+/// a kernel have the same ops. One row has another form.
 inline double prologue_seconds(const Costs& costs, int64_t m, int64_t k, const PrologueReads& reads, bool reduces) {
   if (m <= 1) return 0;
   // A thread keeps what it has read for the second pass where 112 registers take it (RowsReduction::kKeeps): k / 256
