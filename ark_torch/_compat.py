@@ -114,6 +114,21 @@ def functional_graph(function, *arguments) -> torch.fx.GraphModule:
     return graph
 
 
+def _cat_of_elements(tensors: list[torch.Tensor], dim: int = 0):
+    """A cat without the inputs that are known to be empty, of the type and layout that they give it: those of all, and
+    contiguous. What may be empty in some calls only stays, without a guard."""
+
+    def empty(x: torch.Tensor) -> bool:
+        return size_expr(x.shape[0 if x.dim() == 1 else dim]) == 0  # of rank 1: beside inputs of any rank
+
+    kept = [x for x in tensors if x.dim() == 0 or not empty(x)]
+    if not kept or len(kept) == len(tensors):
+        return NotImplemented
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    first = kept[0].to(dtype, memory_format=torch.contiguous_format)  # copied only where type or format differ
+    return torch.ops.aten.cat.default([first, *kept[1:]], dim)
+
+
 def decompositions(fallback_random: bool = False) -> dict:
     """Inductor's decomposition table without the ops that ark (or a library call) runs better as a whole, and, where
     random numbers are left to ATen, without its own forms of those."""
@@ -134,6 +149,7 @@ def decompositions(fallback_random: bool = False) -> dict:
     for packet in whole:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    table[aten.cat.default] = _cat_of_elements
     return table
 
 

@@ -58,6 +58,8 @@ BODIES = {
     "batches": lambda y: F.scaled_dot_product_attention(y[:, None, None], y[:, None, None], y[:, None, None]),
     "cat": lambda y: torch.cat([y, y]),
     "cat with others": lambda y: torch.cat([y, torch.ones(2, COLUMNS), y]),
+    "cat with what is empty": lambda y: torch.cat([torch.ones(0), y, y[:0].double()]),
+    "cat of images": lambda y: torch.cat([y[:, :, None, None][:, :0], y[:, :, None, None]], 1),
     "sum of a cat": lambda y: torch.cat([y, y]).sum(),
     "sum of a stack": lambda y: torch.stack([y, y]).sum(0),
     "pad": lambda y: F.pad(y, (0, 0, 1, 2)).sum(1),
