@@ -22,6 +22,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -125,8 +126,9 @@ def _cat_of_elements(tensors: list[torch.Tensor], dim: int = 0):
     if not kept or len(kept) == len(tensors):
         return NotImplemented
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
-    first = kept[0].to(dtype, memory_format=torch.contiguous_format)  # copied only where type or format differ
-    return torch.ops.aten.cat.default([first, *kept[1:]], dim)
+    if kept[0].dtype != dtype or suggest_memory_format(kept[0]) != torch.contiguous_format:
+        kept[0] = torch.ops.aten._to_copy.default(kept[0], dtype=dtype, memory_format=torch.contiguous_format)
+    return torch.ops.aten.cat.default(kept, dim)
 
 
 def decompositions(fallback_random: bool = False) -> dict:
