@@ -22,6 +22,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2 as
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -114,6 +115,22 @@ def functional_graph(function, *arguments) -> torch.fx.GraphModule:
     return graph
 
 
+def _cat_of_elements(tensors: list[torch.Tensor], dim: int = 0):
+    """A cat without the inputs that are known to be empty, of the type and layout that they give it: those of all, and
+    contiguous. What may be empty in some calls only stays, without a guard."""
+
+    def empty(x: torch.Tensor) -> bool:
+        return size_expr(x.shape[0 if x.dim() == 1 else dim]) == 0  # of rank 1: beside inputs of any rank
+
+    kept = [x for x in tensors if x.dim() == 0 or not empty(x)]
+    if not kept or len(kept) == len(tensors):
+        return NotImplemented
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    if kept[0].dtype != dtype or suggest_memory_format(kept[0]) != torch.contiguous_format:
+        kept[0] = torch.ops.aten._to_copy.default(kept[0], dtype=dtype, memory_format=torch.contiguous_format)
+    return torch.ops.aten.cat.default(kept, dim)
+
+
 def decompositions(fallback_random: bool = False) -> dict:
     """Inductor's decomposition table without the ops that ark (or a library call) runs better as a whole, and, where
     random numbers are left to ATen, without its own forms of those."""
@@ -134,6 +151,7 @@ def decompositions(fallback_random: bool = False) -> dict:
     for packet in whole:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    table[aten.cat.default] = _cat_of_elements
     return table
 
 

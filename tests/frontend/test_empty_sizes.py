@@ -17,6 +17,11 @@ def _indices(y, *trailing):
     return torch.zeros(y.size(0), *trailing, dtype=torch.int64)
 
 
+def _images(y):
+    """Channels last."""
+    return y.view(y.size(0), 1, 1, COLUMNS).expand(y.size(0), 1, 3, COLUMNS).contiguous().permute(0, 3, 1, 2)
+
+
 BODIES = {
     "sum": lambda y: y.sum(),
     "sum of rows": lambda y: y.sum(0),
@@ -58,6 +63,9 @@ BODIES = {
     "batches": lambda y: F.scaled_dot_product_attention(y[:, None, None], y[:, None, None], y[:, None, None]),
     "cat": lambda y: torch.cat([y, y]),
     "cat with others": lambda y: torch.cat([y, torch.ones(2, COLUMNS), y]),
+    "cat with what is empty": lambda y: torch.cat([torch.ones(0), y, y[:0].double()]),
+    "cat of images": lambda y: torch.cat([_images(y)[:, :0], _images(y)], 1),
+    "cat of no images": lambda y: torch.cat([_images(y), torch.ones(0, COLUMNS, 1, 3), _images(y) * 2]),
     "sum of a cat": lambda y: torch.cat([y, y]).sum(),
     "sum of a stack": lambda y: torch.stack([y, y]).sum(0),
     "pad": lambda y: F.pad(y, (0, 0, 1, 2)).sum(1),

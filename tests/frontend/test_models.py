@@ -95,6 +95,26 @@ def test_llama_generate(executor):
     assert torch.equal(model.generate(prompt, **options), wanted)
 
 
+def test_llama_prefill_with_a_cache_that_grows(executor):
+    """transformers' default: the first call concatenates with keys and values that are empty. One segment."""
+    model = llama(torch.float32)
+    tokens = torch.randint(0, 128, (2, 12))
+    compiled = torch.compile(model, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad(), recording() as records:
+        wanted, actual = model(tokens[:, :11]), compiled(tokens[:, :11])
+        (record,) = records
+        assert len(record.segments) == 1 and record.num_aten == 0
+        pairs = [(wanted, actual)]
+        pairs.append(
+            [f(tokens[:, 11:], past_key_values=o.past_key_values) for f, o in zip((model, compiled), pairs[0])]
+        )
+    for want, have in pairs:
+        torch.testing.assert_close(have.logits, want.logits, rtol=1e-4, atol=1e-4, check_stride=True)
+        for one, other in zip(have.past_key_values.layers, want.past_key_values.layers, strict=True):
+            torch.testing.assert_close(one.keys, other.keys, rtol=1e-4, atol=1e-4, check_stride=True)
+            torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-4, check_stride=True)
+
+
 def test_llama_left_padding(executor):
     model = llama(torch.float32)
     tokens = torch.randint(1, 128, (2, 9))

@@ -29,7 +29,8 @@ An op is native where the lowering table has a rule for it. Rules look at dtypes
 refuses runs through ATen, with a message that says why. Everything else runs through ATen as well.
 
 Tensors may be of these types: {types}. Half types are computed in f32,
-f64 in f64, integers in i64. Tensors of other types, sparse and empty tensors run through ATen.
+f64 in f64, integers in i64. Tensors of other types, sparse and empty tensors run through ATen; a `cat`
+leaves empty pieces out.
 """
 TASKS = """A task kind is what a tile of the kernel does (docs/ARCHITECTURE.md). The planner fuses neighbouring nodes:
 pointwise nodes run inside the task of a product or reduction where they can. The kinds below are what it chooses for
