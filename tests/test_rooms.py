@@ -23,7 +23,7 @@ ALLOWED = {
     "device/attention": LOOP | {"device/program", "device/attention"},
     "device/collective": WAIT | {"device/collective"},
     "plan": PLAN,
-    "planner/fuse": PLAN | {"planner/fuse"},
+    "planner/fuse": PLAN | {"planner", "planner/fuse"},
     "planner/tile": PLAN | {"planner", "planner/fuse", "planner/tile"},
     "planner/order": PLAN | {"planner", "planner/fuse", "planner/order"},
     "planner/verify": PLAN | {"planner/verify"},
