@@ -74,7 +74,6 @@ def without_numbers(rank: int, world: int) -> None:
     if rank > 0:
         found = " ".join(ark_torch.report().fallbacks)
         assert "uneven splits of sizes that are symbols (native: splits that are numbers" in found, found
-        assert "collective in a graph whose all_to_all_single runs through ATen" in found, found
 
 
 def random_ways(rank: int, world: int) -> None:
