@@ -13,7 +13,6 @@ from ark_torch._compat import size_expr
 from ark_torch.errors import Unsupported
 from ark_torch.groups import (
     COLLECTIVES,
-    beside_aten_all_to_all,
     is_wait,
     may_be_empty,
     other_groups,
@@ -36,8 +35,6 @@ HOST_OPS = {
     check_sizes,
 }
 
-BESIDE_ATEN = "collective in a graph whose all_to_all_single runs through ATen"
-
 
 def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, causes: dict[fx.Node, str]) -> None:
     """Adds the nodes that cannot be lowered, and why."""
@@ -49,7 +46,6 @@ def probe_nodes(nodes: list[fx.Node], device: torch.device, target: str | None, 
         if reason is not None:
             causes[node] = reason
     if target:
-        causes.update(dict.fromkeys(beside_aten_all_to_all(nodes, causes, device), BESIDE_ATEN))
         causes.update(other_groups(nodes, causes, device))
     _follow(causes, nodes)
 

@@ -134,14 +134,6 @@ def ranks_meet(nodes: list[fx.Node], device: torch.device) -> bool:
     return any(is_all_to_all(n) and is_of_ark(n, device) for n in nodes)
 
 
-def beside_aten_all_to_all(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> list[fx.Node]:
-    """Collectives without a cause of a graph whose all-to-alls this rank leaves to ATen: ranks that have a plan for all
-    of them follow it there, call by call (segment.py), and plans for some would never be launched."""
-    if not any(is_all_to_all(n) and n in causes and is_of_ark(n, device) for n in nodes):
-        return []
-    return [n for n in nodes if n not in causes and is_of_ark(n, device)]
-
-
 def may_be_empty(nodes: list[fx.Node]) -> bool:
     """Whether a tensor without elements may stand where other ranks have some: all of them make the same plans."""
     return any(is_all_to_all(n) for n in nodes)

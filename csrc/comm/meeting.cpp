@@ -4,7 +4,6 @@
 // ranks see the same announcements of a place, and decide alike; and two slots are enough, since who announces a third
 // place has seen every peer at the second.
 #include "base/check.h"
-#include "comm/backoff.h"
 #include "comm/step_channel.h"
 
 namespace ark::comm {
@@ -44,13 +43,8 @@ bool StepChannel::went_on(int peer, uint64_t place) const {
 void StepChannel::await_announcement(int peer, uint64_t place, const Scope& scope,
                                      const std::function<bool()>& cancelled) {
   auto came = [&] { return announced(peer, place) != nullptr || went_on(peer, place); };
-  wait_until(came, [&] {
-    const std::string why = absence(peer);  // before the last look at what the peer may have done till then
-    if (!why.empty() && came()) return;
-    check<CancelledError>(!cancelled || !cancelled(), scope.what, ": the group was destroyed");
-    check_wait(scope, cat("rank ", peer), "arrive");
-    check<DeviceError>(why.empty(), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
-  });
+  await(peer, "arrive", scope, came,
+        [&] { check<CancelledError>(!cancelled || !cancelled(), scope.what, ": the group was destroyed"); });
 }
 
 StepChannel::Meeting StepChannel::meet(const LaunchNote& own, const Scope& scope,

@@ -203,12 +203,7 @@ void StepChannel::check_message_from_any(const Scope& scope) const {
 
 void StepChannel::wait(const Counter& counter, uint64_t target, int peer, const char* what, const Scope& scope) {
   auto reached = [&] { return static_cast<int64_t>(counter.value.load(std::memory_order_acquire) - target) >= 0; };
-  wait_until(reached, [&] {
-    const std::string why = absence(peer);  // before the last look at what the peer may have done till then
-    if (!why.empty() && reached()) return;
-    check_wait(scope, cat("rank ", peer), what);
-    check<DeviceError>(why.empty(), scope.what, " on rank ", rank(), ": rank ", peer, " ", why);
-  });
+  await(peer, what, scope, reached, [] {});
 }
 
 std::byte* StepChannel::begin_step(const Scope& scope) {

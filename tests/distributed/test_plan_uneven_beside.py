@@ -63,8 +63,8 @@ def even_on_some(rank: int, world: int) -> None:
 
 
 def without_numbers(rank: int, world: int) -> None:
-    """Where splits have changed they are symbols of one function: no collective of its graph is native, and ranks that
-    have a plan follow."""
+    """Where splits have changed they are symbols of one function: the all-to-alls are ATen steps, the other collectives
+    stay in plans. Rank 0 has plans for all of them, and the ranks follow each other."""
     gloo, ways = dist.new_group(backend="gloo"), Ways(among_others)
     choice = random.Random(32)
     pool = [random_rows(choice, world) for _ in range(6)]
@@ -74,7 +74,20 @@ def without_numbers(rank: int, world: int) -> None:
     if rank > 0:
         found = " ".join(ark_torch.report().fallbacks)
         assert "uneven splits of sizes that are symbols (native: splits that are numbers" in found, found
-        assert "collective in a graph whose all_to_all_single runs through ATen" in found, found
+
+
+def symbols_on_all(rank: int, world: int) -> None:
+    """Splits are symbols on every rank: all launch the plans of what stands between the all-to-alls."""
+    gloo = dist.new_group(backend="gloo")
+    torch._dynamo.reset()
+    way = torch.compile(lambda x, out, sent: among_others(x, out, sent), backend="ark", dynamic=True)
+    for number in range(4):
+        rows = [[2 + number + a * world + b for b in range(world)] for a in range(world)]
+        check_round(way, gloo, rows, rank, number, among_others)
+    graph = ark_torch.records.REGISTRY.graphs[-1]
+    assert sum(graph.fallbacks.values()) == 4 and not graph.runtime_fallbacks, graph  # with their waits
+    native = [node["op"] for segment in graph.segments for node in segment.lowered.graph["nodes"]]
+    assert len(graph.segments) == 3 and native.count("exchange") == 3, native
 
 
 def random_ways(rank: int, world: int) -> None:
@@ -122,7 +135,16 @@ def wrong_splits(rank: int, world: int) -> None:
         check_rounds(rank, [right, right], strict=True)
 
 
-CASES = [native, no_rows, even_on_some, without_numbers, random_ways, in_one_of_two_groups, wrong_splits]
+CASES = [
+    native,
+    no_rows,
+    even_on_some,
+    without_numbers,
+    symbols_on_all,
+    random_ways,
+    in_one_of_two_groups,
+    wrong_splits,
+]
 
 
 def cases(rank: int, world: int) -> dict:
