@@ -69,7 +69,8 @@ ARK_DEVICE bool ready_operand(const ProgramContext&, int, const i32 (&)[kDims], 
 template <class Ready>
 ARK_DEVICE void wait_until_ready(const ProgramContext& c, Ready ready) {
   c.worker.waiter.spin(
-      ready, [] { return 0u; }, WaitName{c.task.record->op, c.task.first, abi::kWaitFlaggedWords}, flag_of(c), kTilePatience);
+      ready, [] { return 0u; }, WaitName{c.task.record->op, c.task.first, abi::kWaitFlaggedWords}, flag_of(c),
+      kTilePatience);
 }
 
 template <int V, bool kFlagged, class S, int kDims>
