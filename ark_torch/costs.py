@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 from pathlib import Path
 
@@ -27,19 +26,19 @@ def file_of(model: str, folder: Path = FOLDER) -> Path:
 
 def read_costs(path: str) -> dict[str, float]:
     """name -> number of a file. Raises ValueError, naming the file, where it cannot be read or holds what is no number
-    over 0 of `_C.default_costs()`."""
+    between `_C.COST_BOUNDS` of `_C.default_costs()`."""
     try:
         numbers = json.loads(Path(path).read_text())["costs"]
         items = list(numbers.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = 'expected JSON with {"costs": {name: number}}'
         raise ValueError(f"option 'costs': {expected} in {path}: {error!r}") from None
-    known = _C.default_costs()
+    known, (least, most) = _C.default_costs(), _C.COST_BOUNDS
     for name, number in items:
         if name not in known:
             raise ValueError(f"option 'costs': nothing is called {name!r}, in {path}")
-        if type(number) not in (int, float) or not 0 < number < math.inf:
-            raise ValueError(f"option 'costs': expected {name} over 0, got {number!r}, in {path}")
+        if type(number) not in (int, float) or not least <= number <= most:
+            raise ValueError(f"option 'costs': expected {name} from {least} to {most}, got {number!r}, in {path}")
     return {name: float(number) for name, number in items}
 
 

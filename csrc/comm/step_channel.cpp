@@ -163,7 +163,7 @@ uint64_t StepChannel::nonce(Clock::time_point deadline) const {
 }
 
 std::string StepChannel::absence(int peer) const {
-  if (control(peer).notice.left.load(std::memory_order_acquire)) return "has destroyed the group";
+  if (has_left(peer)) return "has destroyed the group";
   auto pid = static_cast<pid_t>(control(peer).pid.value.load(std::memory_order_relaxed));
   return pid && process_gone(pid) ? cat("(process ", pid, ") has died") : std::string();
 }

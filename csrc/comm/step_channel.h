@@ -174,6 +174,7 @@ class StepChannel {
 
   /// Why `peer` will not do anything any more ("has destroyed the group"); empty: it may.
   std::string absence(int peer) const;
+  bool has_left(int peer) const { return control(peer).notice.left.load(std::memory_order_acquire) != 0; }
   /// What `peer` has failed with; empty: it has not.
   std::string failure(int peer) const;
 
@@ -204,7 +205,7 @@ class StepChannel {
 
   // Checks between two looks at a peer's process. One takes 4 us and more (it reads a file), and a wait whose peer has
   // lost its core ends at its first check or soon after: with a look in each, a launch of four ranks on two cores that
-  // met took 350 us instead of 240. A peer that has died is noticed 30 ms later.
+  // met took 350 us instead of 240. A peer that has died is noticed some 30 ms later; one that left, at the next check.
   static constexpr unsigned kChecksBetweenLooks = 4;
 
   GroupInfo group_;
@@ -220,7 +221,7 @@ void StepChannel::await(int peer, const char* what, const Scope& scope, Ready&& 
   unsigned checks = 0;
   wait_until(ready, [&] {
     const bool looks = ++checks % kChecksBetweenLooks == 0;
-    const std::string why = looks ? absence(peer) : std::string();  // before the last look at what the peer has done
+    const std::string why = looks || has_left(peer) ? absence(peer) : std::string();  // before the last `ready`
     if (!why.empty() && ready()) return;
     also();
     check_wait(scope, cat("rank ", peer), what);

@@ -17,6 +17,9 @@ struct TileCosts {
   double instruction;  // of each arithmetic instruction of an epilogue
 };
 
+/// What a number may be: products and quotients of a few of them are finite.
+inline constexpr double kLeastCost = 1e-18, kMostCost = 1e18;
+
 /// Seconds, but for shares and rates.
 struct Costs {
   // What memory gives and what is computed of each kind's tiles (plan::Rates): by the table of kinds, and where tiles

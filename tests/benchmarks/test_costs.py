@@ -74,7 +74,7 @@ def test_numbers_that_are_refused():
     with pytest.raises(ValueError, match="nothing is called hops"):
         _C.plan_graph(graph, [], {"costs": {"hops": 1.0}})
     for bad in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="expected hop over 0"):
+        with pytest.raises(ValueError, match="expected hop from 1e-18 to 1e[+]18"):
             _C.plan_graph(graph, [], {"costs": {"hop": bad}})
 
 
@@ -116,11 +116,12 @@ def test_files_of_the_package_have_known_names():
         ("{}", "expected JSON"),
         ('{"costs": 3}', "expected JSON"),
         ('{"costs": {"hops": 3e-6}}', "nothing is called 'hops'"),
-        ('{"costs": {"hop": "long"}}', "expected hop over 0, got 'long'"),
-        ('{"costs": {"hop": true}}', "expected hop over 0, got True"),
-        ('{"costs": {"hop": 0}}', "expected hop over 0, got 0"),
-        ('{"costs": {"hop": NaN}}', "expected hop over 0, got nan"),
-        ('{"costs": {"hop": Infinity}}', "expected hop over 0, got inf"),
+        ('{"costs": {"hop": "long"}}', "expected hop from 1e-18 to 1e+18, got 'long'"),
+        ('{"costs": {"hop": true}}', "expected hop from 1e-18 to 1e+18, got True"),
+        ('{"costs": {"hop": 1e-19}}', "expected hop from 1e-18 to 1e+18, got 1e-19"),
+        ('{"costs": {"hop": 0}}', "expected hop from 1e-18 to 1e+18, got 0"),
+        ('{"costs": {"hop": NaN}}', "expected hop from 1e-18 to 1e+18, got nan"),
+        ('{"costs": {"hop": Infinity}}', "expected hop from 1e-18 to 1e+18, got inf"),
     ],
 )
 def test_files_that_are_refused(tmp_path, text, expected):

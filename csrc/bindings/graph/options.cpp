@@ -26,7 +26,8 @@ planner::Schedule schedule(const std::string& text) {
   return planner::Schedule::kSequential;
 }
 
-/// Numbers by name; those that are not there stay as they are.
+/// Numbers by name; those that are not there stay as they are. The bounds keep products and quotients of a few of them
+/// finite.
 void set_costs(planner::Machine& machine, const py::dict& numbers) {
   std::map<std::string, double*> known;
   planner::for_each_number(machine, [&](const std::string& name, double& number) { known.emplace(name, &number); });
@@ -35,7 +36,8 @@ void set_costs(planner::Machine& machine, const py::dict& numbers) {
     const auto found = known.find(name);
     check<UserError>(found != known.end(), "option costs: nothing is called ", name);
     const auto number = py::cast<double>(value);
-    check<UserError>(std::isfinite(number) && number > 0, "option costs: expected ", name, " over 0, got ", number);
+    check<UserError>(number >= planner::kLeastCost && number <= planner::kMostCost, "option costs: expected ", name,
+                     " from ", planner::kLeastCost, " to ", planner::kMostCost, ", got ", number);
     *found->second = number;
   }
 }

@@ -158,7 +158,12 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   const bool out_plain = compute_type(state.tensor(node.outputs[0]).dtype) == DType::kF32;
   if (!state.tensor_cores || !out_plain || shape.k == 0) return shape;
   const int64_t a_sizes[3] = {shape.batch, shape.m, shape.k}, b_sizes[3] = {shape.batch, shape.k, shape.n};
-  const bool few_rows = state.few_rows && rank == 2 && !is_sooner_in_tiles(state, shape);
+  const auto read_by_tiles = [&](const StridedSource& x, int value, const int64_t(&sizes)[3]) {
+    return tile_readable(x, shape.dtype, sizes) || tile_readable(source(value, true), shape.dtype, sizes);
+  };
+  const bool tiles = is_sooner_in_tiles(state, shape) && read_by_tiles(shape.a, node.inputs[0], a_sizes) &&
+                     read_by_tiles(shape.b, node.inputs[1], b_sizes);
+  const bool few_rows = state.few_rows && rank == 2 && !tiles;
   if (few_rows && is_few(shape)) {
     shape.way = MatmulWay::kRows;
     return shape;

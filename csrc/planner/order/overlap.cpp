@@ -190,7 +190,8 @@ double Sharing::seconds_beside(int sender) const {
 /// They fill the link, or take as long as what runs beside them.
 int Sharing::workers_for(int sender, double beside) const {
   const double all = tile_seconds(graph_, op(sender), machine_) * static_cast<double>(num_tiles(record(sender)));
-  return static_cast<int>(std::ceil(all / std::max(link_seconds(graph_, op(sender), machine_), beside)));
+  const double wanted = std::ceil(all / std::max(link_seconds(graph_, op(sender), machine_), beside));
+  return static_cast<int>(std::min<double>(machine_.num_workers, wanted));
 }
 
 }  // namespace
