@@ -30,7 +30,7 @@ def read_costs(path: str) -> dict[str, float]:
     try:
         numbers = json.loads(Path(path).read_text())["costs"]
         items = list(numbers.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         expected = 'expected JSON with {"costs": {name: number}}'
         raise ValueError(f"option 'costs': {expected} in {path}: {error!r}") from None
     known, (least, most) = _C.default_costs(), _C.COST_BOUNDS

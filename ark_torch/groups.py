@@ -82,8 +82,13 @@ def waited_for(node: fx.Node) -> fx.Node:
 def other_groups(nodes: list[fx.Node], causes: dict[fx.Node, str], device: torch.device) -> dict[fx.Node, str]:
     """Of the collectives without a cause those of groups that the graph's plans have no room for, and why: beside
     all-to-alls, before whose launches ranks meet on the host, of all groups but the one with the most; on GPUs of
-    those behind the `groups_on_gpus` with the most. What is counted is alike on all ranks: causes may not be."""
-    ours = [n for n in nodes if n.target in COLLECTIVES and (n not in causes or is_of_ark(n, device))]
+    those behind the `groups_on_gpus` with the most. What is counted is alike on all ranks: causes are, but of
+    all-to-alls, whose splits may be symbols here and numbers elsewhere."""
+
+    def counts(n: fx.Node) -> bool:
+        return n.target in COLLECTIVES and (n not in causes or is_all_to_all(n) and is_of_ark(n, device))
+
+    ours = [n for n in nodes if counts(n)]
     times = Counter(group_name(n) for n in ours)
     if any(is_all_to_all(n) for n in ours):
         room, why = 1, "collective of a second process group in a graph with an all-to-all"

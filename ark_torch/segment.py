@@ -176,7 +176,7 @@ class NativeSegment:
         try:
             self._fall_back("other ranks launch another plan, or none", error)
             self._fallback = self._fallback or self.make_fallback()
-        except (Unsupported, RuntimeError) as refusal:
+        except Exception as refusal:
             self._fail_ranks(refusal, [])
             raise
 

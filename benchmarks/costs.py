@@ -6,8 +6,9 @@
 A number is the difference between a long and a short chain of one kind (tasks.py), on two shapes where it takes two
 numbers to say what a tile takes. Shapes fill the workers in whole waves, however many there are. Where the planner
 would choose another form for such a shape, the chain is planned by costs that make it choose this one. What is not
-measured here stays as it is (a hop, an item, what splits and ops of rows must save: they belong together, and were
-found in steps of whole models); the file says what was measured, and what failed.
+measured here is the default of `csrc/planner/costs.h`, and not in the file: a hop, an item, what splits and ops of rows
+must save (they belong together, and were found in steps of whole models), the attention's backward pass and that of few
+rows, sums by index, row selects. The file says what failed.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Measured:
         each = self.positive((times[1] - times[0]) / (work[1] - work[0]), 0.25 * times[1] / work[1])
         rate = self.numbers["read_bytes_per_second" if of == "bytes" else "tensor_flops"]
         self.keep_share(f"{kind}.{of}", self.workers / (each * rate))
-        self.keep(**{f"{kind}__seconds": max(times[0] - each * work[0], 0.1e-6)})
+        self.keep(**{f"{kind}__seconds": self.positive(times[0] - each * work[0], 0.1e-6)})
 
     def pointwise(self) -> None:
         w = self.workers
@@ -207,11 +208,11 @@ class Measured:
             if m * n != self.op(ops[0])["tiles"] * blocks * 64 * 64:
                 raise AssertionError(f"{ops[0].name}: expected tiles of {blocks} blocks")
             step[blocks] = self.positive((times[1] - times[0]) / ((long - short) / 32), 0.1 * times[1] / (long / 32))
-            own[blocks] = max(times[0] - short / 32 * step[blocks], 0.1e-6)
+            own[blocks] = self.positive(times[0] - short / 32 * step[blocks], 0.1e-6)
         block = self.positive((step[4] - step[1]) / 3, 0.1 * step[1])
         epilogue = self.positive((own[4] - own[1]) / 3, 0.01e-6)
-        self.keep(float_block=block, float_step=max(step[1] - block, 0.01e-6))
-        self.keep(float_epilogue=epilogue, float_tile=max(own[1] - epilogue, 0.1e-6))
+        self.keep(float_block=block, float_step=self.positive(step[1] - block, 0.01e-6))
+        self.keep(float_epilogue=epilogue, float_tile=self.positive(own[1] - epilogue, 0.1e-6))
 
     def strips(self) -> None:
         """Of 8, 16 and 32 columns against 64."""
@@ -231,13 +232,15 @@ class Measured:
         self.keep(prologue_element=more / (rows * k * 2))
 
     def all(self) -> None:
-        """What fails is said, and costs its own numbers alone."""
+        """What fails is said, and costs the numbers of its own step: those of a step belong together."""
         steps: list[Callable[[], None]] = [self.memory, self.wide_tiles, self.pointwise, self.row, self.column]
         steps += [self.attention, self.small_tiles, self.families, self.float_tiles, self.strips, self.prologues]
         for step in steps:
+            before = dict(self.found)
             try:
                 step()
             except (AssertionError, RuntimeError, ValueError) as error:
+                self.found = before
                 self.failed[step.__name__] = f"{type(error).__name__}: {error}"[:300]
                 print(f"{step.__name__} FAILED: {error}", flush=True)
 
@@ -266,10 +269,11 @@ def main() -> None:
     measured.all()
     model = torch.cuda.get_device_name(0) if where == "cuda" else "host"
     document = {"model": model, "machine": machine(), "versions": versions(), "commit": commit()}
-    document |= {"measured": sorted(measured.found), "failed": measured.failed, "costs": measured.numbers}
+    document |= {"failed": measured.failed, "costs": measured.found}
 
     def write() -> None:
-        for path in filter(None, [args.json, file_of(model, FOLDER) if args.write else None]):
+        keeps = args.write and measured.found
+        for path in filter(None, [args.json, file_of(model, FOLDER) if keeps else None]):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(json.dumps(document, indent=1) + "\n")
             print(f"wrote {path}")
@@ -279,6 +283,8 @@ def main() -> None:
         document["error_of_predictions"] = measured.foretold()
         print(f"|log(predicted / measured)|, mean: {document['error_of_predictions']}")
         write()
+    if measured.failed:
+        raise SystemExit(f"not measured: {', '.join(measured.failed)}")
 
 
 if __name__ == "__main__":

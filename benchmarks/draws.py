@@ -9,7 +9,8 @@ us of a call: the scores of b rows, then the likeliest word or a drawn one.
 - eager: transformers' processors, softmax and multinomial, in a CUDA graph
 - inductor: the same, compiled, in a CUDA graph
 
-Checked: what is drawn is a word that transformers' processors leave.
+Checked: what is drawn is a word that transformers' processors leave, or one whose score is as good within
+rounding (bf16 scores have many ties).
 """
 
 from __future__ import annotations
@@ -87,9 +88,10 @@ def case(rows: Rows, name: str, ways_of: dict) -> Case:
         scores = rows.scores()
         for one in PROCESSORS[name]:
             scores = one(rows.ids, scores)
+        least = scores.masked_fill(scores.isinf(), torch.inf).amin(-1, keepdim=True)
         for way, tokens in outputs.items():
-            own = scores.gather(1, tokens[:, None])
-            if way != GREEDY and not own.isfinite().all():
+            own = PROCESSORS[name][0](rows.ids, rows.scores()).gather(1, tokens[:, None])
+            if way != GREEDY and not (own >= least - least.abs() / 64).all():  # products round in other orders
                 raise AssertionError(f"{way}: words {tokens.tolist()}, of which the processors leave some not")
         return {}
 

@@ -229,6 +229,13 @@ def test_sizes_are_zero_in_some_calls(executor):
         torch.testing.assert_close(compiled(a, b), body(a, b), rtol=0, atol=0, check_stride=True)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_one_input_two_thousand_times(dim, executor):
+    """More instructions than a program has, as pieces."""
+    check(lambda x: torch.cat([x] * 2000, dim) + 1, values((3, 5)))
+    check(lambda x: torch.cat([x.t()] * 2000, dim - 2), values((3, 5)))
+
+
 @pytest.mark.parametrize("count", [17, 40, 300])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_many_pieces(count, dim, executor):

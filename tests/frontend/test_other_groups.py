@@ -66,3 +66,14 @@ def test_beside_an_all_to_all(device):
     nodes.append(nodes[0].graph.call_function(op, (nodes[-1], [1, 1], [1, 1], "c")))
     why = "collective of a second process group in a graph with an all-to-all"
     assert left_out(nodes, device) == ({"a", "c"}, {why})
+
+
+def test_what_is_native_on_no_rank_takes_no_room():
+    """Three collectives of a type that plans do not have, beside an all-to-all of another group."""
+    from ark_torch import groups, lower_collective  # noqa: F401
+
+    nodes = summed_over("a", "a", "a", "b")
+    op = torch.ops._c10d_functional.all_to_all_single.default
+    nodes.append(nodes[0].graph.call_function(op, (nodes[-1], [1, 1], [1, 1], "b")))
+    causes = dict.fromkeys(nodes[:3], "a type")
+    assert groups.other_groups(nodes, causes, torch.device("cpu")) == {}
