@@ -376,7 +376,7 @@ PYBIND11_MODULE(_C, m) {
       "Compiles a plan's kernel; needs no GPU.");
   m.def("task_kinds", &task_kinds, "The names of the task kinds, in the order of their table (csrc/plan/kinds.h).");
   m.def("default_costs", &default_costs, "What the planner takes work to cost: name -> number.");
-  m.attr("COST_BOUNDS") = py::make_tuple(planner::kLeastCost, planner::kMostCost);
+  m.attr("COST_BOUNDS") = cost_bounds();
   m.def("check_environment", &check_environment,
         "Raises ValueError on a value that ARK_LOG or ARK_VERIFY cannot have.");
   m.def("info", [toolchain] { return info(*toolchain); }, "Driver, NVRTC, GPU, cache.");

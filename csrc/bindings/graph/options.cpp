@@ -96,6 +96,8 @@ const std::map<std::string, Setter>& setters() {
 
 }  // namespace
 
+py::tuple cost_bounds() { return py::make_tuple(planner::kLeastCost, planner::kMostCost); }
+
 py::dict default_costs() {
   py::dict numbers;
   planner::Machine machine;

@@ -24,5 +24,6 @@ GraphOptions parse_options(const pybind11::dict& options, runtime::TargetKind ta
 
 /// The planner's numbers by name (planner/options.h), as they are without the option `costs`.
 pybind11::dict default_costs();
+pybind11::tuple cost_bounds();
 
 }  // namespace ark::bindings
