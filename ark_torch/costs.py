@@ -56,4 +56,6 @@ def costs_for(wanted: str, target: str, device: torch.device) -> dict[str, float
     """The native option `costs`; wanted: the option of torch.compile, "auto" or a file."""
     if wanted != "auto":
         return read_costs(wanted)
-    return _of_model(torch.cuda.get_device_name(device)) if target == "cuda" else {}
+    if target != "cuda" or not torch.cuda.is_available():  # plans for a GPU can be made without one
+        return {}
+    return _of_model(torch.cuda.get_device_name(device))

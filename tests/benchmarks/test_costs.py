@@ -81,6 +81,7 @@ def test_numbers_that_are_refused():
 def test_each_model_has_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(ark_torch.costs, "FOLDER", tmp_path)
     monkeypatch.setattr(ark_torch.costs, "file_of", lambda model: file_of(model, tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA H{device.index}00 80GB HBM3")
     ark_torch.costs._of_model.cache_clear()
     assert file_of("NVIDIA H100 80GB HBM3", tmp_path).name == "nvidia_h100_80gb_hbm3.json"
@@ -94,6 +95,7 @@ def test_each_model_has_its_file(tmp_path, monkeypatch):
 def test_a_model_whose_file_is_refused_has_the_defaults(tmp_path, monkeypatch, caplog):
     path = tmp_path / "nvidia_h100.json"
     monkeypatch.setattr(ark_torch.costs, "file_of", lambda model: path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     path.write_text('{"costs": {"hops": 3e-6}}')
     ark_torch.costs._of_model.cache_clear()
