@@ -117,8 +117,8 @@ def functional_graph(function, *arguments) -> torch.fx.GraphModule:
 
 def _cat_of_elements(tensors: list[torch.Tensor], dim: int = 0):
     """A cat without the inputs that are known to be empty, of the type and layout that they give it: those of all, and
-    contiguous. What may be empty in some calls only stays, without a guard. One tensor again and again is an expanded
-    one, where eager's result is contiguous: 64 pieces of 256 x 256 took the host 21 ms, so they take 1.7."""
+    contiguous. What may be empty in some calls only stays, without a guard. Where eager's result is contiguous, one
+    tensor again and again is an expanded one: on the host 64 pieces of 256 x 256 take 1.7 ms instead of 21."""
     first = tensors[0]
     if len(tensors) > 1 and first.dim() > 0 and all(x is first for x in tensors):
         if suggest_memory_format(first) != torch.contiguous_format:
