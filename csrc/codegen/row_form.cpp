@@ -146,12 +146,11 @@ int lanes_of_few(int64_t vectors, int64_t worker_rows) {
   return lanes;
 }
 
-/// Rows that `threads` threads keep at once, `registers` for each: no more than a worker has for all of them.
+/// Rows that `threads` threads keep at once, `registers` for each: where a worker has more of them than such threads.
 int rows_at_once(int64_t chunks, int64_t registers, int threads, int64_t worker_rows) {
   const int64_t groups = kConsumers / threads;
   int rows = 1;
-  while (2 * rows * chunks <= kLaneVectors && 2 * rows * registers <= kKeptRegisters &&
-         2 * rows * groups <= worker_rows)
+  while (2 * rows * chunks <= kLaneVectors && 2 * rows * registers <= kKeptRegisters && rows * groups < worker_rows)
     rows *= 2;
   return rows;
 }
