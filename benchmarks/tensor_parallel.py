@@ -14,8 +14,8 @@ way's results are compared with an fp32 reference on every rank: errors up to tw
 exchanges and ATen steps. A way that fails, hangs or crashes is in `failed`.
 
 Of more ranks than GPUs, several share each: `ranks_of_a_gpu` in the file, and a line before the rows, say so. Plans
-have their share of the SMs as workers, kernels of different processes take turns of some 2 ms (unless MPS runs them at once), and
-eager and inductor have Gloo: such a table shows what is right, not what is fast.
+have their share of the SMs as workers, kernels of different processes take turns of some 2 ms (unless MPS runs them at
+once), and eager and inductor have Gloo: such a table shows what is right, not what is fast.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ std::string of_group(const plan::Plan& plan, int32_t group) {
   return plan.more_groups.empty() ? "" : cat(" of group '", group_at(plan, group).name, "'");
 }
 
-/// How many launches came before the one in which a counter was to reach `expected`, if each counts `target` on. Counters
-/// wrap, so this is a division modulo 2^32, by the inverse of the target's odd part: right for 2^32 launches over the
-/// target's power of two.
+/// How many launches came before the one in which a counter was to reach `expected`, if each counts `target` on.
+/// Counters wrap, so this is a division modulo 2^32, by the inverse of the target's odd part: right for 2^32 launches
+/// over the target's power of two.
 uint32_t launches_before(uint32_t expected, uint32_t target) {
   const int shift = std::countr_zero(target);
   const uint32_t odd = target >> shift;
