@@ -66,12 +66,12 @@ def measure(rounds: int) -> list[dict]:
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="ark", options={"strict": True})
         torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-3, atol=1e-3)
-        ark, eager = (summary(times(call, arguments, rounds)) for call in (compiled, function))
+        timed = in_turns({"ark": compiled, "eager": function}, arguments, rounds)
         row = {
             "case": what,
             "unit": "ms",
-            "ark": ark,
-            "rivals": {"eager": eager},
+            "ark": summary(timed["ark"]),
+            "rivals": {"eager": summary(timed["eager"])},
             "errors": None,
             "floor": None,
             "must": None,
