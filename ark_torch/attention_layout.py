@@ -55,11 +55,13 @@ def orders_of_gradients(q, k, v) -> tuple[tuple[int, ...], ...] | None:
 def _order_of_strides(val) -> tuple[int, ...]:
     if not isinstance(val, Tensor) or val.dim() not in (3, 4) or val.layout != torch.strided:
         return ROWS_FIRST
-    val = val.unsqueeze(0) if val.dim() == 3 else val
+    shape, strides = list(val.shape), list(val.stride())
+    if val.dim() == 3:  # those of one batch; an op would fail, as the vmap that the tensor is of has ended
+        shape, strides = [1, *shape], [shape[0] * strides[0], *strides]
     orders = (ROWS_FIRST, *((*outer, 3) for outer in itertools.permutations(range(3))))
-    for sizes in (val.shape, _padded(val.shape)):
+    for sizes in (shape, _padded(shape)):
         for order in orders:
-            if all(map(same_size, val.stride(), _dense_strides(sizes, order))):
+            if all(map(same_size, strides, _dense_strides(sizes, order))):
                 return order
     return ROWS_FIRST
 
