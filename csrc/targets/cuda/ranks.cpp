@@ -39,6 +39,7 @@ std::string of_group(const plan::Plan& plan, int32_t group) {
 /// Counters wrap, so this is a division modulo 2^32, by the inverse of the target's odd part: right for 2^32 launches
 /// over the target's power of two.
 uint32_t launches_before(uint32_t expected, uint32_t target) {
+  if (target == 0) return 0;
   const int shift = std::countr_zero(target);
   const uint32_t odd = target >> shift;
   uint32_t inverse = odd;  // right in the last 3 bits; each step doubles them
