@@ -81,11 +81,12 @@ def measure(rounds: int) -> list[dict]:
 
 
 def in_turns(calls: dict, arguments: list, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each; they take turns, so that what else the machine does befalls all."""
+    """Milliseconds of each; they take five turns, so that what else the machine does befalls all. `rounds`
+    is rounded up to a multiple of five."""
     samples = {name: [] for name in calls}
     for _ in range(5):
         for name, call in calls.items():
-            samples[name] += times(call, arguments, rounds // 5)
+            samples[name] += times(call, arguments, -(-rounds // 5))
     return samples
 
 

@@ -1,6 +1,6 @@
-"""Random functions with collectives of random groups, sizes and types, compiled: the bits of eager with the group's own
-calls. Ops between the collectives are exact, so that fusion changes no bit. Ranks are late now and then. All ranks draw
-the same functions; which is late is a rank's own."""
+"""Random functions with collectives of random groups, sizes and types, compiled: the values of eager with the group's
+own calls (zeros of either sign are equal). Ops between the collectives are exact, so that fusion changes no value.
+Ranks are late now and then. All ranks draw the same functions; which is late is a rank's own."""
 
 from __future__ import annotations
 

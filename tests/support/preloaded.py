@@ -1,14 +1,13 @@
 """What a rank imports when it first compiles, a second of a core: a server imports it once and forks the ranks. Nothing
-here starts CUDA or a thread."""
+here starts CUDA or a thread, so nothing is compiled either: Dynamo asks GPUs for the state of their generators."""
 
 import contextlib
 import importlib
 import pkgutil
 
-import torch
 import torch._dynamo.testing
 import torch._functorch.aot_autograd
-import torch._inductor.compile_fx
+import torch._inductor.compile_fx  # noqa: F401
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 
 import ark_torch.distributed
@@ -33,5 +32,3 @@ for module in pkgutil.iter_modules(ark_torch.__path__, "ark_torch."):
 for name in WITHIN_FUNCTIONS:
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
-torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # tables of Dynamo are made
-torch._dynamo.reset()

@@ -35,18 +35,6 @@ std::string of_group(const plan::Plan& plan, int32_t group) {
   return plan.more_groups.empty() ? "" : cat(" of group '", group_at(plan, group).name, "'");
 }
 
-/// How many launches came before the one in which a counter was to reach `expected`, if each counts `target` on.
-/// Counters wrap, so this is a division modulo 2^32, by the inverse of the target's odd part: right for 2^32 launches
-/// over the target's power of two.
-uint32_t launches_before(uint32_t expected, uint32_t target) {
-  if (target == 0) return 0;
-  const int shift = std::countr_zero(target);
-  const uint32_t odd = target >> shift;
-  uint32_t inverse = odd;  // right in the last 3 bits; each step doubles them
-  for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;
-  return ((expected >> shift) * inverse << shift >> shift) - 1;
-}
-
 /// Of a wait for an exchange, `block` counters behind the first one of a rank.
 uint32_t target_of(const abi::Wait& wait, int64_t block) {
   return block == (wait.limit - 1) / wait.div ? wait.last_target : wait.target;
@@ -84,6 +72,15 @@ std::string counter_text(const plan::Plan& plan, abi::i32 counter) {
   const uint32_t group = run >> abi::kCounterGroupShift;
   return cat("counter ", plan::planned_counter(plan, run),
              group == 0 ? "" : of_group(plan, static_cast<int32_t>(group)));
+}
+
+abi::u32 launches_before(abi::u32 expected, abi::u32 target) {
+  if (target == 0) return 0;
+  const int shift = std::countr_zero(target);
+  const abi::u32 odd = target >> shift;
+  abi::u32 inverse = odd;  // right in the last 3 bits; each step doubles them
+  for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;
+  return ((expected >> shift) * inverse << shift >> shift) - 1;
 }
 
 std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& e) {
