@@ -41,25 +41,30 @@ def order_of(node: fx.Node) -> tuple[int, ...]:
 
 
 def orders_of_gradients(q, k, v) -> tuple[tuple[int, ...], ...] | None:
-    """The orders of eager's gradients, where its mathematics make them (CPU: the fused kernel takes heads of one width,
-    contiguous within); None: rows first."""
+    """The orders of eager's gradients, where its mathematics make them (CPU: the fused kernel takes four dimensions,
+    heads of one width, contiguous within); None: rows first."""
     vals = (q, k, v)
-    if not all(isinstance(x, Tensor) and x.device.type == "cpu" and x.dim() == 4 for x in vals):
+    if not all(isinstance(x, Tensor) and x.device.type == "cpu" for x in vals):
         return None
-    if same_size(q.shape[3], v.shape[3]) and all(same_size(x.stride(3), 1) for x in vals):
+    if any(x.dim() not in (3, 4) or x.dim() != q.dim() for x in vals):
         return None
-    of_keys = (0, 1, 3, 2) if same_size(q.shape[1], k.shape[1]) else DENSE  # a transposed product; a sum over groups
+    fused = q.dim() == 4 and same_size(q.shape[3], v.shape[3])
+    if fused and all(same_size(x.stride(3), 1) for x in vals):
+        return None
+    of_keys = (0, 1, 3, 2) if same_size(q.shape[-3], k.shape[-3]) else DENSE  # a transposed product; a sum over groups
     return DENSE, of_keys, DENSE
 
 
 def _order_of_strides(val) -> tuple[int, ...]:
     if not isinstance(val, Tensor) or val.dim() not in (3, 4) or val.layout != torch.strided:
         return ROWS_FIRST
-    val = val.unsqueeze(0) if val.dim() == 3 else val
+    shape, strides = list(val.shape), list(val.stride())
+    if val.dim() == 3:  # those of one batch; an op would fail, as the vmap that the tensor is of has ended
+        shape, strides = [1, *shape], [shape[0] * strides[0], *strides]
     orders = (ROWS_FIRST, *((*outer, 3) for outer in itertools.permutations(range(3))))
-    for sizes in (val.shape, _padded(val.shape)):
+    for sizes in (shape, _padded(shape)):
         for order in orders:
-            if all(map(same_size, val.stride(), _dense_strides(sizes, order))):
+            if all(map(same_size, strides, _dense_strides(sizes, order))):
                 return order
     return ROWS_FIRST
 

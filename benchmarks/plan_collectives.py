@@ -66,12 +66,12 @@ def measure(rounds: int) -> list[dict]:
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="ark", options={"strict": True})
         torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-3, atol=1e-3)
-        ark, eager = (summary(times(call, arguments, rounds)) for call in (compiled, function))
+        timed = in_turns({"ark": compiled, "eager": function}, arguments, rounds)
         row = {
             "case": what,
             "unit": "ms",
-            "ark": ark,
-            "rivals": {"eager": eager},
+            "ark": summary(timed["ark"]),
+            "rivals": {"eager": summary(timed["eager"])},
             "errors": None,
             "floor": None,
             "must": None,
@@ -81,11 +81,12 @@ def measure(rounds: int) -> list[dict]:
 
 
 def in_turns(calls: dict, arguments: list, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each; they take turns, so that what else the machine does befalls all."""
+    """Milliseconds of each; they take five turns, so that what else the machine does befalls all. `rounds`
+    is rounded up to a multiple of five."""
     samples = {name: [] for name in calls}
     for _ in range(5):
         for name, call in calls.items():
-            samples[name] += times(call, arguments, rounds // 5)
+            samples[name] += times(call, arguments, -(-rounds // 5))
     return samples
 
 

@@ -3,6 +3,7 @@
     python benchmarks/tensor_parallel.py --ranks 4 --json benchmarks/results/h200/tensor_parallel_4.json
     python benchmarks/tensor_parallel.py --cases exchange,decode --layers 8 --modes ark,ark-graph,eager-graph
     python benchmarks/tensor_parallel.py --device cpu --ranks 2 --modes ark,eager    # small shapes, to try the file
+    python benchmarks/tensor_parallel.py --ranks 2 --modes ark,ark-graph,eager --small    # on one GPU
 
 A process per GPU. Cases (tensor_parallel_cases.py): `exchange`, 16 layers of a few-row product, all-reduce, residual,
 norm, product, with and without the all-reduces, and with weights in the norms, us per layer; `decode`, a step of
@@ -11,6 +12,10 @@ forward and backward of a Llama layer, sequence parallel. Ways (`--modes`, tenso
 is that of one call on the slowest rank: GPU time in `ark` and `rivals`, by the clock in `wall_ms`. Before it is timed a
 way's results are compared with an fp32 reference on every rank: errors up to twice eager's pass. `plan` has ark's
 exchanges and ATen steps. A way that fails, hangs or crashes is in `failed`.
+
+Of more ranks than GPUs, several share each: `ranks_of_a_gpu` in the file, and a line before the rows, say so. Plans
+have their share of the SMs as workers, kernels of different processes take turns of some 2 ms (unless MPS runs them at
+once), and eager and inductor have Gloo: such a table shows what is right, not what is fast.
 """
 
 from __future__ import annotations
@@ -73,6 +78,13 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(f"--{name}", type=int, default=default, help=argparse.SUPPRESS)
     made.add_argument("--skip", default="{}", help=argparse.SUPPRESS)
     return made
+
+
+def ranks_of_a_gpu(ranks: int, gpus: int) -> int:
+    """As few as there is room for; all GPUs have as many, or the last fewer."""
+    if gpus < 1:
+        raise SystemExit("no GPU: --device cpu")
+    return -(-ranks // gpus)
 
 
 class Ranks:
@@ -187,11 +199,15 @@ def main() -> None:
     names = [
         (kind, f"{kind} {sizes}") for kind, _, sizes in entries(args.cases, small, args.layers, args.batch, args.models)
     ]
+    each = ranks_of_a_gpu(args.ranks, torch.cuda.device_count()) if args.device == "cuda" else None
+    if each and each > 1:
+        print(f"{each} ranks share a GPU and take turns there: what is right, not what is fast", flush=True)
     rows = []
     for row in rows_of(args, names):
         rows.append(row)
         print_row(row)
         extra = {"ranks": args.ranks, "device": args.device, "rounds": args.rounds, "multicast": False}
+        extra |= {"ranks_of_a_gpu": each} if each else {}
         write_json(args.json, rows, **extra, not_started=[name for _, name in names[len(rows) :]])
 
 

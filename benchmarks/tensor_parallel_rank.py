@@ -23,10 +23,10 @@ import ark_torch
 from ark_torch.explain import summarize
 from ark_torch.records import recording
 from harness import Captured, relative_error, summary
-from tensor_parallel import AT, END, parser
+from tensor_parallel import AT, END, parser, ranks_of_a_gpu
 from tensor_parallel_cases import Draw, Problem, entries
 from tensor_parallel_together import Clock, Together, synchronize
-from tensor_parallel_ways import base_of, called, exists
+from tensor_parallel_ways import base_of, called, exists, without_rivals_of_gpus
 from workers import emit
 
 FACTOR, LEAST = 2.0, 1e-6  # of eager's own error; a smaller one is none
@@ -57,14 +57,22 @@ def largest(errors: tuple[float, ...]) -> float:
 class Row:
     """The ways of a problem, those that failed, and what is measured."""
 
-    def __init__(self, problem: Problem, together: Together, groups: dict, dtype: torch.dtype, skip: dict[str, str]):
-        self.problem, self.together, self.groups, self.dtype = problem, together, groups, dtype
+    def __init__(
+        self,
+        problem: Problem,
+        together: Together,
+        groups: dict,
+        dtype: torch.dtype,
+        skip: dict[str, str],
+        options: dict | None = None,
+    ):
+        self.problem, self.together, self.groups, self.dtype, self.options = problem, together, groups, dtype, options
         self.failed, self.bases, self.calls, self.errors = dict(skip), {}, {}, {}
         self.first_call_s, self.plan = {}, None
 
     def base(self, name: str) -> Callable[[], object]:
         if name not in self.bases:
-            call, begin = called(name, self.problem, self.groups, self.dtype), time.perf_counter()
+            call, begin = called(name, self.problem, self.groups, self.dtype, self.options), time.perf_counter()
             with recording() as records:
                 call()
             synchronize()
@@ -147,33 +155,41 @@ def measure(row: Row, ways: list[str], clock: Clock, rounds: int) -> dict:
     }
 
 
-def groups_of(together: Together, device: str, limit: float) -> dict[str, dist.ProcessGroup]:
+def groups_of(together: Together, device: str, limit: float, shared: bool) -> dict[str, dist.ProcessGroup]:
+    """NCCL takes no two ranks of one GPU."""
     wait = timedelta(seconds=limit)
     store = dist.PrefixStore("groups", together.store)
     dist.init_process_group("ark", store=store, rank=together.rank, world_size=together.world, timeout=wait)
-    rival = dist.new_group(backend="nccl" if device == "cuda" else "gloo", timeout=wait)
+    rival = dist.new_group(backend="nccl" if device == "cuda" and not shared else "gloo", timeout=wait)
     return {"ark": dist.group.WORLD, "rival": rival}
+
+
+def own_share(each: int) -> dict[str, int]:
+    """Of the SMs, as options of plans whose ranks share a GPU."""
+    return {"workers": torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count // each}
 
 
 def main() -> None:
     args = parser().parse_args()
     cuda = args.device == "cuda"
+    each = ranks_of_a_gpu(args.ranks, torch.cuda.device_count()) if cuda else 1
+    device = torch.device("cuda", args.rank // each) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(args.rank)
+        torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
     torch._dynamo.config.recompile_limit = 64  # ways share code
-    device = torch.device("cuda", args.rank) if cuda else torch.device("cpu")
     together = Together(args.port, args.rank, args.ranks, args.limit)
-    groups = groups_of(together, args.device, args.limit)
+    groups = groups_of(together, args.device, args.limit, each > 1)
     clock, skip = Clock(groups["rival"], cuda), json.loads(args.skip)
+    modes, options = (args.modes, None) if each == 1 else (without_rivals_of_gpus(args.modes), own_share(each))
     every = entries(args.cases, args.small or not cuda, args.layers, args.batch, args.models)
     for kind, make, sizes in every[args.start :]:
         draw = Draw(f"{kind} {sizes}", device, torch.bfloat16)
         problem = make(draw, args.rank, args.ranks, *sizes)
         together.say(problem.case)
-        row = Row(problem, together, groups, draw.dtype, skip.get(kind, {}))
-        found = measure(row, args.modes, clock, args.rounds)
+        row = Row(problem, together, groups, draw.dtype, skip.get(kind, {}), options)
+        found = measure(row, modes, clock, args.rounds)
         if args.rank == 0:
             emit(found)
         del problem, row

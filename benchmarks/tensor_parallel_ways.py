@@ -115,6 +115,11 @@ def exists(way: str, problem, cuda: bool) -> bool:
     return base != "inductor-symm" or problem.collectives
 
 
+def without_rivals_of_gpus(ways: list[str]) -> list[str]:
+    """Those that ranks can go which share a GPU: eager and inductor have Gloo there, which no CUDA graph can hold."""
+    return [way for way in ways if base_of(way) == "ark" or way in ("eager", "inductor")]
+
+
 def comm_of(base: str, problem, groups: dict[str, dist.ProcessGroup], dtype: torch.dtype) -> OfGroup:
     group = groups["ark" if base == "ark" else "rival"]
     if base in REDUCES_ONLY or (base == "inductor-symm" and problem.reduced):
@@ -131,12 +136,14 @@ def pipelined(group: dist.ProcessGroup) -> dict[str, bool]:
     return {"_micro_pipeline_tp": True}
 
 
-def called(base: str, problem, groups: dict[str, dist.ProcessGroup], dtype: torch.dtype) -> Callable[[], object]:
-    """One call of the problem in this way, outside of a CUDA graph."""
+def called(
+    base: str, problem, groups: dict[str, dist.ProcessGroup], dtype: torch.dtype, options: dict | None = None
+) -> Callable[[], object]:
+    """One call of the problem in this way, outside of a CUDA graph. `options`: ark's."""
     comm = comm_of(base, problem, groups, dtype)
     function = lambda *tensors: problem.function(comm, *tensors)
     if base == "ark":
-        function = torch.compile(function, backend="ark", dynamic=False)
+        function = torch.compile(function, backend="ark", options=options, dynamic=False)
     elif base == "inductor":
         function = torch.compile(function, dynamic=False)
     elif base == "inductor-symm":

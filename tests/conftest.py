@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # collecting tests never starts CUDA: some fork afterwards
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads that wait for work take a sixth of them
@@ -36,16 +37,26 @@ SLOW = (
     "cuda_compile/",
     "distributed/",
     "frontend/test_accelerate.py",
+    "frontend/test_attention_transforms.py",
+    "frontend/test_canonical_domain.py",
+    "frontend/test_concatenation.py",
+    "frontend/test_dropout.py",
     "frontend/test_empty_sizes.py",
     "frontend/test_generate",
-    "frontend/test_long_graphs.py",
+    "frontend/test_interrupted_compile.py",
+    "frontend/test_long_",
+    "frontend/test_loop_function.py",
     "frontend/test_loop_random.py",
     "frontend/test_loops.py",
+    "frontend/test_lowering_memory.py",
     "frontend/test_models.py",
+    "frontend/test_multihead.py",
     "frontend/test_opdb.py",
     "frontend/test_random_graphs.py",
     "frontend/test_random_programs.py",
+    "frontend/test_refused_dtypes.py",
     "frontend/test_registration.py",
+    "frontend/test_row_select.py",
     "frontend/test_sampling.py",
     "frontend/test_size_functions.py",
     "frontend/test_sizes.py",
@@ -159,11 +170,10 @@ def executor(request, monkeypatch) -> str:
 
 
 def pytest_terminal_summary(terminalreporter):
-    """One line for the tests of several GPUs where they could not run, just above the last line."""
+    """A line for each reason why tests of several GPUs could not run, just above the last line."""
     skipped = [r for r in terminalreporter.stats.get("skipped", []) if "multigpu" in r.nodeid.split("/")]
-    if skipped:
-        found = torch.cuda.device_count()
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.items():
         terminalreporter.write_line(
-            f"tests/multigpu: {len(skipped)} tests skipped, they need two GPUs and found {found}, "
-            "or TESTS_RANKS_PER_GPU=2 (plans alone)"
+            f"tests/multigpu: {count} tests skipped ({reason}), {torch.cuda.device_count()} GPUs found"
         )

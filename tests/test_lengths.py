@@ -1,4 +1,4 @@
-"""Files have at most 500 lines, and nine of ten functions at most 21."""
+"""Files have at most 500 lines, nine of ten functions at most 21, lines of C++ at most 120 characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("ark_torch", "benchmarks", "csrc", "examples", "tests")
-MOST_LINES, MOST_OF_NINE_IN_TEN = 500, 21
+MOST_LINES, MOST_OF_NINE_IN_TEN, MOST_CHARACTERS = 500, 21, 120
 CPP = (".h", ".cpp", ".cuh", ".cu")
 # What no brace or line of code is in: comments, raw strings, strings, characters, lines of the preprocessor.
 NO_CODE = re.compile(
@@ -94,6 +94,17 @@ def test_no_file_is_long():
     lines = {f: f.read_text().count("\n") for f in files((".py", *CPP))}
     assert len(lines) > 300
     assert {str(f.relative_to(ROOT)): n for f, n in lines.items() if n > MOST_LINES} == {}
+
+
+def test_lines_of_cpp_are_short():
+    """clang-format leaves comments alone; ruff looks at those of Python."""
+    long = [
+        f"{f.relative_to(ROOT)}:{number}"
+        for f in files(CPP)
+        for number, line in enumerate(f.read_text().splitlines(), 1)
+        if len(line) > MOST_CHARACTERS
+    ]
+    assert long == []
 
 
 def test_functions_of_python_are_short():

@@ -15,9 +15,9 @@ namespace ark::codegen {
 /// `struct Program<number> { ... };`, preceded by `comment` (whole lines). Throws InternalError for a malformed program
 /// and UnsupportedError for an opcode that the device does not know in this kind of program. `broadcast_operands`: bit
 /// i says that operand i has stride 0 along the last dimension wherever the program is used. `epilogue_ways`: of an
-/// epilogue of tiles, EpilogueWay (epilogue_ways.h); 0: it is none. `transposed_operands`: of a pointwise program, those
-/// that may go through tiles of shared memory (plan/transposed_operands.h). `flat_operands`: of a pointwise program,
-/// those that are contiguous over the whole domain wherever it is used.
+/// epilogue of tiles, EpilogueWay (epilogue_ways.h); 0: it is none. `transposed_operands`: of a pointwise program,
+/// those that may go through tiles of shared memory (plan/transposed_operands.h). `flat_operands`: of a pointwise
+/// program, those that are contiguous over the whole domain wherever it is used.
 std::string program_source(const Program& program, int number, const std::string& comment,
                            uint32_t broadcast_operands = 0, uint32_t epilogue_ways = 0,
                            uint32_t transposed_operands = 0, uint32_t flat_operands = 0);

@@ -113,6 +113,8 @@ enum class Opcode : uint8_t {
   //   operand + 2: i32 pairs (first, end): visible keys; batch b's pair is at element offset + b * stride[0];
   //     kNoSlot: (0, keys)
   //   operand + 3: no storage; stride[0..5] = parts, rows, value_dim, positions_per_part, keys, kv_heads
+  //   operand + 4: i64, the position of a cache, of which the device knows the used parts; kNoSlot: none.
+  //     stride[5] = queries
   // bg = a / rows, used = clamp(ceil((end - first) / positions_per_part), 1, parts) as in AttentionParams, M = max m
   // over used parts, result = sum o[p] * exp2(m[p] - M) / sum l[p] * exp2(m[p] - M) over p < used (0 when the
   // denominator is 0). Result f32.

@@ -16,8 +16,8 @@ struct History {
   std::vector<Touch> writers, readers;
 };
 
-/// An op that sends for an uneven exchange comes after those that store its parts, on every rank, and who reads what has
-/// come waits for it.
+/// An op that sends for an uneven exchange comes after those that store its parts, on every rank, and who reads what
+/// has come waits for it.
 class Parts {
  public:
   explicit Parts(const FusedGraph& graph) : graph_(graph) {}

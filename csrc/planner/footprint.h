@@ -1,7 +1,7 @@
 // Which elements of a storage a tile may touch through one operand, as an interval that is affine in the tile's grid
 // coordinates. Intervals are hulls: they cover everything that the tile touches and may cover more (a block of columns
-// covers its whole rows). Dependences and counters are derived from these; planner/verify/regions.h, which the verifier uses,
-// is exact and written independently.
+// covers its whole rows). Dependences and counters are derived from these; planner/verify/regions.h, which the verifier
+// uses, is exact and written independently.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -15,7 +15,8 @@ struct Machine {
   double simple_flops = 40e12;
   double link_bytes_per_second = 350e9;        // stores to other ranks, all workers together
   double worker_link_bytes_per_second = 18e9;  // of one worker, 16 bytes at a time: 15 to 25 measured
-  /// Ops share workers with sends that take the link longer. A layer with eight of 72 us gained nothing (notes/collectives).
+  /// Ops share workers with sends that take the link longer. A layer with eight of 72 us gained nothing
+  /// (notes/collectives).
   double long_send_seconds = 100e-6;
   /// Copies that take the link longer go on in the background (not measured: a layer's 72 us gain by it).
   double background_send_seconds = 20e-6;

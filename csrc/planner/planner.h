@@ -8,8 +8,8 @@
 
 namespace ark::planner {
 
-/// Throws UnsupportedError (NodeUnsupported: with the node) for what no task kind can run. `stages` hears of each stage;
-/// may be null.
+/// Throws UnsupportedError (NodeUnsupported: with the node) for what no task kind can run. `stages` hears of each
+/// stage; may be null.
 plan::Plan make_plan(ir::Graph bound_graph, const Options& options, Stages* stages = nullptr);
 
 /// Everything after `fuse` (fused.h): tile, share_programs, order_ops, synchronize, schedule, place_memory,

@@ -1,4 +1,5 @@
-// Who wants to see what a planning makes: told at the end of each stage, so that a stage that throws leaves those before.
+// Who wants to see what a planning makes: told at the end of each stage, so that a stage that throws leaves those
+// before.
 #pragma once
 
 namespace ark::plan {

@@ -48,7 +48,8 @@ std::string folder_of(const std::string& root, const ir::Graph& graph, std::span
   return root + "/" + name;
 }
 
-/// The path of the folder `name`, made: of a later graph of a name that has failed another one. Empty: it cannot be made.
+/// The path of the folder `name`, made: of a later graph of a name that has failed another one. Empty: it cannot be
+/// made.
 std::string make_folder(const std::string& name) {
   std::string path = name;
   if (const int n = failures().of(name)) path += cat('.', n + 1);

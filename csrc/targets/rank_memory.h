@@ -13,8 +13,8 @@
 
 namespace ark::targets {
 
-/// The parts of an uneven exchange, by rank, in bytes from where a set of boxes begins: where what comes from it lies in
-/// the own segment, and where what goes to it lies in its segment.
+/// The parts of an uneven exchange, by rank, in bytes from where a set of boxes begins: where what comes from it lies
+/// in the own segment, and where what goes to it lies in its segment.
 struct PartPlaces {
   std::vector<int64_t> in, out;
 };

@@ -19,6 +19,7 @@ import tensor_parallel
 from tensor_parallel_cases import Draw, entries
 from tensor_parallel_rank import Row, largest
 from tensor_parallel_together import Together
+from tensor_parallel_ways import without_rivals_of_gpus
 from tests.conftest import has_extension
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
@@ -121,6 +122,42 @@ def test_a_crash_and_a_hang_are_left_out_one_by_one(tmp_path, monkeypatch):
     rows = list(tensor_parallel.rows_of(args, [("gemm_rs", "a"), ("gemm_rs", "b")]))
     assert rows[0] == {"case": 0, "failed": {}} and rows[1]["case"] == 1 and len(rows) == 2
     assert rows[1]["failed"] == {"ark": "rank 1 ended with 3: lost", "eager": "the row took more than 25 s"}
+
+
+ONE_ROW = """
+import os, sys
+sys.path.insert(0, {folder!r})
+from tensor_parallel import END, parser
+from workers import emit
+args = parser().parse_args()
+if args.rank == 0:
+    nothing = dict.fromkeys(("ark", "floor", "must"))
+    emit({{"case": args.cases[0], "unit": "ms", "rivals": {{}}, "errors": {{}}, **nothing}})
+    print(END, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("gpus", "each"), [(1, 2), (2, 1)])
+def test_ranks_that_share_a_gpu_are_told_of(tmp_path, monkeypatch, capsys, gpus, each):
+    """As on a machine with so many."""
+    script, file = tmp_path / "rank.py", tmp_path / "rows.json"
+    script.write_text(ONE_ROW.format(folder=str(ROOT / "benchmarks")))
+    monkeypatch.setattr(tensor_parallel, "SCRIPT", script)
+    monkeypatch.setattr(tensor_parallel, "kill_children_at_exit", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    words = ["--device", "cuda", "--ranks", "2", "--cases", "gemm_rs", "--small", "--limit", "60"]
+    monkeypatch.setattr(sys, "argv", ["tensor_parallel.py", *words, "--json", str(file)])
+    tensor_parallel.main()
+    assert json.loads(file.read_text())["ranks_of_a_gpu"] == each
+    assert ("2 ranks share a GPU" in capsys.readouterr().out) == (each == 2)
+
+
+def test_what_ranks_that_share_a_gpu_run():
+    """NCCL takes no two ranks of a GPU, and no graph holds Gloo's calls."""
+    share = tensor_parallel.ranks_of_a_gpu
+    assert [share(2, 1), share(2, 2), share(4, 2), share(3, 2), share(2, 8)] == [2, 1, 2, 2, 1]
+    ways = without_rivals_of_gpus([*tensor_parallel.MODES.split(","), "eager", "inductor"])
+    assert ways == ["ark", "ark-graph", "eager", "inductor"]
 
 
 def test_a_wrong_result_is_never_timed(monkeypatch):

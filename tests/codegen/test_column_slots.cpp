@@ -1,5 +1,6 @@
 // Slots of columns whose rows begin anywhere between aligned addresses (device/program/column_slots.cuh): the index
-// arithmetic that device code shares with this test. Every element has one thread, whose slot is aligned in all its rows.
+// arithmetic that device code shares with this test. Every element has one thread, whose slot is aligned in all its
+// rows.
 #include <algorithm>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Strips of few-row products (device/matmul/few_rows_strips.cuh): the index arithmetic that device code shares with this
-// test. Every k of a row is multiplied once, by the activation's element of the same k, from its byte in the page.
+// Strips of few-row products (device/matmul/few_rows_strips.cuh): the index arithmetic that device code shares with
+// this test. Every k of a row is multiplied once, by the activation's element of the same k, from its byte in the page.
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -43,7 +43,8 @@ void every_k_once(int m, int k) {
   for (const int times : met) EXPECT(times == 1);
 }
 
-/// Rows of a page lie apart, begin where one bit tells halves apart, and whoever reads behind a row's end stays in the page.
+/// Rows of a page lie apart, begin where one bit tells halves apart, and whoever reads behind a row's end stays in the
+/// page.
 void rows_fit_pages(int k) {
   const int rows = abi::strip_page_rows(k), bytes = abi::strip_row_bytes(k);
   EXPECT(8 % rows == 0 && bytes % 128 == 0);
@@ -53,8 +54,8 @@ void rows_fit_pages(int k) {
 
 int slices_of_page(int columns) { return std::max(1, abi::column_page_k(columns) / abi::kColumnSliceK); }
 
-/// Weights [k][n]: every k of a strip is read by one warp, in a page that it waits for; an mma's 8 lines of a page lie in
-/// different banks, whatever the swizzle; fragments have as many registers as those of weight rows.
+/// Weights [k][n]: every k of a strip is read by one warp, in a page that it waits for; an mma's 8 lines of a page lie
+/// in different banks, whatever the swizzle; fragments have as many registers as those of weight rows.
 void columns_fit(int m, int k) {
   const int windows = abi::column_windows(m, k), slices = abi::column_slices(k),
             of_window = (slices + windows - 1) / windows;

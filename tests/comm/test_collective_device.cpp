@@ -1,4 +1,5 @@
-// The device side of communication as kernels of a plan use it: a signal, send requests. Checked, and measured where there are two GPUs or more; without a GPU the kernels are only compiled.
+// The device side of communication as kernels of a plan use it: a signal, send requests. Checked, and measured where
+// there are two GPUs or more; without a GPU the kernels are only compiled.
 //   test_collective_device [world]
 #include "support/request_test.h"
 

@@ -16,16 +16,16 @@ abi::Operand whole_vectors(DType type) {
   return operand;
 }
 
-/// Shapes that fit no function (codegen/codegen.cpp): each is the body of a kernel of its own. Together the four take the
-/// compiler 41 CPU seconds, alone 26: what it does with a body grows faster than the body.
+/// Shapes that fit no function (codegen/codegen.cpp): each is the body of a kernel of its own. Together the four take
+/// the compiler 41 CPU seconds, alone 26: what it does with a body grows faster than the body.
 constexpr struct {
   const char* name;
   int m, k;
 } kLarge[] = {
     {"rows_gated_8192", 2, 8192}, {"rows_gated_2560", 12, 2560}, {"rows_5000", 5, 5000}, {"rows_14336", 5, 14336}};
 
-/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; lengths of one row and types,
-/// each form once (called), one row in two layers (part of the kernel's body), or several rows.
+/// Rotary pairs (columns n and n +- p of one weight), gated pairs (two weights), a residual; lengths of one row and
+/// types, each form once (called), one row in two layers (part of the kernel's body), or several rows.
 enum class RowsPlan {
   kEverySize,
   kOne,

@@ -90,7 +90,9 @@ import torch
 def start():
     raise AssertionError("the process that forks the ranks starts CUDA")
 torch.cuda.is_available, torch.cuda.device_count, torch.cuda._lazy_init = lambda: True, lambda: 2, start
+torch.cuda.random._lazy_init = start
 import unittest
+import tests.support.preloaded
 from tests.support import distributed_suite as suite
 suite.TestArk._start_processes = lambda self, process: print("forked" if "Fork" in process.__name__ else "spawned")
 result = unittest.TestResult()
@@ -100,7 +102,8 @@ print(result.errors, result.failures)
 
 
 def test_process_that_forks_never_starts_cuda():
-    """As on a machine with GPUs: neither importing the suite nor what runs before a test asks a GPU for anything."""
+    """As on a machine with GPUs: neither importing the suite, or what a server imports before it forks the ranks, nor
+    what runs before a test asks a GPU for anything."""
     own = environment() | {"CUDA_VISIBLE_DEVICES": "0,1"}
     out = subprocess.run([sys.executable, "-c", FORKING], env=own, cwd=ROOT, capture_output=True, text=True)
     assert out.stdout.splitlines()[-2:] == ["forked", "[] []"], out.stdout + out.stderr

@@ -4,6 +4,7 @@ group works."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ import torch.distributed._functional_collectives as funcol
 
 from tests.conftest import has_extension
 from tests.distributed.test_plan_collectives import compiled
+from tests.support.damaged_plans import silent
 from tests.support.distributed_worker import run_each, run_ranks, values
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
@@ -129,6 +131,19 @@ def a_rank_stays_away(rank: int, world: int) -> None:
         check_works(world)
 
 
+def a_rank_sends_nothing(rank: int, world: int) -> None:
+    """It runs the plan without the op that sends: the others name rank, op, tile and launch. It ends too: it waits for
+    itself, and they give up before."""
+    group = a_group(world, SECONDS)
+    with silent() if rank == 1 else contextlib.nullcontext():
+        text, seconds = raised(summed(group), torch.ones(4, 5))
+    assert "launch 0 of '" in text and f" on rank {rank}: rank " in text and seconds < SOON + SLACK, (text, seconds)
+    named = "rank 1 has not sent in " in text and " what op " in text and "all_reduce" in text and ", tile 0, " in text
+    assert named if rank != 1 and world == 2 else named or "has given up" in text, text
+    dist.barrier()
+    check_works(world)
+
+
 def a_rank_refuses(rank: int, world: int) -> None:
     """Its argument does not fit the plan: the others hear of it at once."""
     group = a_group(world)
@@ -178,6 +193,7 @@ FAULTS = [
     a_rank_compiles_again,
     few_instances,
     a_rank_stays_away,
+    a_rank_sends_nothing,
     a_rank_refuses,
     a_rank_leaves,
     a_call_instead,

@@ -215,6 +215,36 @@ def some_ranks(rank: int, world: int) -> None:
     dist.barrier()
 
 
+def outside_of_the_group(rank: int, world: int) -> None:
+    """The last rank is in no group of the others and calls what they call: nothing happens to its tensor, as in eager.
+    The groups go on."""
+    group = dist.new_group(list(range(world - 1)), backend=own_backend())
+
+    def function(x):
+        y = x * 2
+        dist.all_reduce(y, group=group)
+        return y + 1
+
+    for call in (function, torch.compile(function, backend="ark")):
+        for launch in range(3):
+            x = torch.full((4, 5), float(launch), device=own_device())
+            assert (call(x) == 2 * launch * (1 if rank == world - 1 else world - 1) + 1).all()
+    check_equal(lambda x: funcol.all_reduce(x * 2, "sum", dist.group.WORLD), x)
+
+
+def permuted(rank: int, world: int) -> None:
+    """Each rank sends to one other and receives from one, forward and backward: an all-to-all with zeros."""
+    turn = [(r + 1) % world for r in range(world)]
+    function = lambda x: funcol.permute_tensor(x * 2, turn, dist.group.WORLD) + 1
+    fast, x = compiled(function), ranks_values(rank, (20,), torch.float32, 1)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    for _ in range(2):
+        want, got = function(a), fast(b)
+        assert torch.equal(want, got)
+        want.square().sum().backward(), got.square().sum().backward()
+    assert torch.equal(a.grad, b.grad)
+
+
 def fallbacks(function, *arguments) -> dict[str, int]:
     """Causes, from the graphs that a call compiled; the result is eager's."""
     torch._dynamo.reset()
@@ -296,6 +326,8 @@ MODELS = [
     vocabulary_parallel,
     dynamic_sizes,
     some_ranks,
+    outside_of_the_group,
+    permuted,
     through_aten,
     rows_that_do_not_divide,
     other_strides,

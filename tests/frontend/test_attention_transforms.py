@@ -78,6 +78,19 @@ def test_vmap(what):
     assert ops.count("ark.attention_backward.default") == what.startswith("grad")
 
 
+@pytest.mark.parametrize("what", ["all", "queries", "grad"])
+def test_vmap_of_samples_without_a_batch(what):
+    """A sample's heads alone, three dimensions."""
+    compare(BATCHED[what], *[torch.randn(3, 4, 9, 16) for _ in range(3)])
+
+
+def test_gradients_without_a_batch():
+    """Eager's mathematics make them."""
+    inputs = [torch.randn(4, 9, 16) for _ in range(3)]
+    compare(torch.func.grad(loss, argnums=(0, 1, 2)), *inputs)
+    compare(lambda *qkv: torch.func.grad(loss)(*qkv).view(-1), *inputs)
+
+
 def test_vmap_inside_autograd():
     inputs = [torch.randn(3, 2, 4, 9, 16, requires_grad=True) for _ in range(3)]
     out = torch.compile(torch.vmap(attend), backend=ark)(*inputs)

@@ -3,6 +3,7 @@ out, plans that differ, an index out of range, a group that is destroyed with a 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 from tests.distributed.test_plan_collectives import compiled
+from tests.support.damaged_plans import silent
 from tests.support.distributed_worker import room_for_ranks, run_each, run_gpus, values
 
 ROOM = room_for_ranks()
@@ -65,10 +67,26 @@ def a_rank_stays_away(rank: int, world: int) -> None:
     text = raised(fast, ones(4, 5))
     seconds = time.monotonic() - begin
     if rank == 0:
-        assert "rank 1 has not sent in time what op" in text and "all_reduce" in text, text
+        assert "launch 1 of '" in text and "rank 1 has not sent in time what op" in text and "all_reduce" in text, text
         assert SECONDS - 0.5 < seconds < SECONDS + 3, seconds
     else:
         assert "rank" in text and "no error" not in text and seconds < SECONDS, (text, seconds)
+    check_works(world)
+
+
+def a_rank_sends_nothing(rank: int, world: int) -> None:
+    """It runs the plan without the op that sends: the other names rank, op, tile and launch. It ends too: it waits for
+    itself, and the other gives up before."""
+    group = a_group(world, SECONDS)
+    begin = time.monotonic()
+    with silent() if rank == 1 else contextlib.nullcontext():
+        text = raised(summed(group), ones(4, 5))
+    if rank == 0:
+        assert "launch 0 of '" in text and " on rank 0: rank 1 has not sent in time what op " in text, text
+        assert "all_reduce" in text and ", tile 0, " in text, text
+    assert "rank" in text and "no error" not in text, text
+    assert time.monotonic() - begin < 60  # with compilations
+    dist.barrier()
     check_works(world)
 
 
@@ -137,7 +155,14 @@ def destroyed_during_a_replay(rank: int, world: int) -> None:
     check_works(world)
 
 
-FAULTS = [a_rank_stays_away, plans_differ, destroyed_on_the_way, an_index_out_of_range, destroyed_during_a_replay]
+FAULTS = [
+    a_rank_stays_away,
+    a_rank_sends_nothing,
+    plans_differ,
+    destroyed_on_the_way,
+    an_index_out_of_range,
+    destroyed_during_a_replay,
+]
 
 
 def faults(rank: int, world: int) -> dict:

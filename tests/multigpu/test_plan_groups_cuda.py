@@ -181,8 +181,10 @@ def a_rank_stays_away(rank: int, world: int) -> None:
     else:
         assert "rank" in text and "no error" not in text and seconds < SECONDS, (text, seconds)
     for group in (first, second):
-        text, seconds = raised(summed(group, group), ones(4, 5))
-        assert "no error" not in text and seconds < SECONDS, (text, seconds)
+        alone = summed(group, group)
+        compiling, _ = raised(alone, ones(4, 5))  # seconds, where other processes compile too
+        text, seconds = raised(alone, ones(4, 5))
+        assert "no error" not in compiling + text and seconds < SECONDS, (compiling, text, seconds)
     check_works(world)
 
 

@@ -97,7 +97,8 @@ plan::Plan plan_of_weighted(int64_t rows, int64_t width, DType dtype) {
   return plan_of(b.finish({x}, "weighted layers"), true, true, 132);
 }
 
-/// Where a prologue cannot keep the boxes, the residual and the weight in registers, ops of rows norm and store the sum.
+/// Where a prologue cannot keep the boxes, the residual and the weight in registers, ops of rows norm and store the
+/// sum.
 void test_weights_of_norms() {
   const auto row_ops = [](int64_t rows, int64_t width, DType dtype) {
     return count_kind(plan_of_weighted(rows, width, dtype), abi::TaskKind::kRow);

@@ -133,8 +133,8 @@ void test_not_worth_it() {
       EXPECT(share.spare == 0 && share.until == -1 && share.most == INT_MAX && share.m_order.empty());
 }
 
-/// A product that needs nothing of the exchange is what the sends run beside: no other is held up, and they take no more
-/// workers than fill the link, or are done with it.
+/// A product that needs nothing of the exchange is what the sends run beside: no other is held up, and they take no
+/// more workers than fill the link, or are done with it.
 void test_beside_others() {
   ExchangeBuilder b(4);
   ValueId x = b.input(DType::kBF16, {4096, 3584}), w = b.input(DType::kBF16, {4096, 3584});

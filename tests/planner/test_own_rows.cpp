@@ -1,5 +1,5 @@
-// Products of what ranks gather read the own rank's rows where they are: which plans do, whose tiles come first and wait
-// for whom, that ranks compute what they did, and that what is damaged is refused.
+// Products of what ranks gather read the own rank's rows where they are: which plans do, whose tiles come first and
+// wait for whom, that ranks compute what they did, and that what is damaged is refused.
 #include <bit>
 
 #include "device/abi/roles.h"

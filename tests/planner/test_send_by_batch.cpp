@@ -1,5 +1,6 @@
 // Products that store the rows of each rank in the box there: no op that sends, readers that begin with the first rows,
-// a visiting order in which all ranks' rows go together. Proved, enumerated, damaged, and run by ranks that are threads.
+// a visiting order in which all ranks' rows go together. Proved, enumerated, damaged, and run by ranks that are
+// threads.
 #include <algorithm>
 
 #include "device/abi/roles.h"

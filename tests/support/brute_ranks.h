@@ -1,6 +1,6 @@
 // Ranks and launches of a plan with exchanges by enumeration: memory of segments byte by byte, counters that go on
-// counting from launch to launch, every tile of every rank. Knows what abi.h and plan.h say of waits, arrivals and boxes,
-// and shares no code with the verifier; no order of ops is taken for granted. For plans of some dozen tiles.
+// counting from launch to launch, every tile of every rank. Knows what abi.h and plan.h say of waits, arrivals and
+// boxes, and shares no code with the verifier; no order of ops is taken for granted. For plans of some dozen tiles.
 #pragma once
 #include <optional>
 #include <tuple>
@@ -165,7 +165,8 @@ class BruteRanks {
     return wait.rank_stride == 0 ? 1 : world_of(plan_, group_of_counter(plan_, wait.counter));
   }
 
-  /// Everything before tile i by the launch before and by its waits, as far as the order is known. True when that is more than it was.
+  /// Everything before tile i by the launch before and by its waits, as far as the order is known. True when that is
+  /// more than it was.
   bool follow(size_t i) {
     const Tile& t = tiles_[i];
     const abi::OpRecord& r = plan_.ops[t.op].record;

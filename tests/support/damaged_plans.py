@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 
 import torch
 
+from ark_torch import segment
 from tests.support.reference_eval import DTYPES
 
 
@@ -56,6 +58,31 @@ def without_one_item(plan_text: str, most: int) -> Iterator[tuple[str, str]]:
         item = lists[worker].pop(place)
         yield ops[op]["name"], json.dumps(plan)
         lists[worker].insert(place, item)
+
+
+def without_sends(plan_text: str) -> str:
+    """The plan without the work items that send to other ranks; what ranks compare of it is the same."""
+    plan = json.loads(plan_text)
+    sends = {i for i, op in enumerate(plan["ops"]) if any(op.get("arrive_rank_stride", []))}
+    assert sends
+    plan["lists"] = [[item for item in items if item[0] not in sends] for items in plan["lists"]]
+    return json.dumps(plan)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Plans that this rank compiles meanwhile, of fixed sizes, send nothing."""
+    make = segment.make_executable
+
+    def damaged(graph_text: str, target: str, device_index: int, options: dict):
+        whole = make(graph_text, target, device_index, options)
+        return make(graph_text, target, device_index, {**options, "plan": without_sends(whole.plan_json([]))})
+
+    segment.make_executable = damaged
+    try:
+        yield
+    finally:
+        segment.make_executable = make
 
 
 def some_inputs(graph_text: str, device: str) -> list[torch.Tensor]:

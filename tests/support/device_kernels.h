@@ -26,8 +26,8 @@ extern "C" __global__ void ping(const __grid_constant__ CollectiveParams p, int 
   *ns = global_time_ns() - begin;
 }
 
-// One thread per CTA sends `n` requests of `bytes`, CTA by CTA through buffer 0 -> 1; the last and every `every`-th of a
-// CTA tell the receiver. Then flags alone, `alone` times.
+// One thread per CTA sends `n` requests of `bytes`, CTA by CTA through buffer 0 -> 1; the last and every `every`-th of
+// a CTA tell the receiver. Then flags alone, `alone` times.
 extern "C" __global__ void dma(const ark::abi::DmaBuffer* buffers, u32 bytes, int n, int every, int alone, u32* sent) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   DmaEngine engine(*reinterpret_cast<DmaShared*>(dynamic_shared), buffers, 2, sent);

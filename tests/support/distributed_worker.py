@@ -123,13 +123,8 @@ def _collect(queue, processes: list, job: Job, number: int) -> dict:
     return results
 
 
-# What ranks import: a server imports it once and forks them. Importing it starts no CUDA and no thread of torch.
-PRELOADED = [
-    "tests.support.distributed_worker",
-    "torch._dynamo",
-    "torch._functorch.aot_autograd",
-    "ark_torch.distributed",
-]
+# A server imports it once and forks the ranks.
+PRELOADED = ["tests.support.preloaded"]
 
 
 def _environment() -> dict[str, str]:

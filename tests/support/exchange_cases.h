@@ -271,8 +271,8 @@ inline Case unread(int world) {
           }};
 }
 
-/// Products one after the other, each scattered as soon as it is there: they share memory, so that a later product waits
-/// for the op that has sent an earlier one.
+/// Products one after the other, each scattered as soon as it is there: they share memory, so that a later product
+/// waits for the op that has sent an earlier one.
 inline Case shared_memory(int world) {
   constexpr size_t kRows = 384, kWidth = 128, kInner = 16, kProducts = 12;
   ExchangeBuilder b(world);

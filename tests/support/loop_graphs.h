@@ -42,7 +42,8 @@ struct LoopBuilder : GraphBuilder {
   }
 };
 
-/// x, y = tanh(x @ w + y), x, a count, and, with `flag`, a stop flag: while count + 1 < limit. Returns the sums of rows.
+/// x, y = tanh(x @ w + y), x, a count, and, with `flag`, a stop flag: while count + 1 < limit. Returns the sums of
+/// rows.
 inline Graph recurrence(int64_t rows, int64_t columns, bool flag) {
   using enum DType;
   LoopBuilder b;

@@ -1,4 +1,5 @@
-// The ranks of a plan with exchanges as threads of this process: memory, launches, inputs that change with every launch.
+// The ranks of a plan with exchanges as threads of this process: memory, launches, inputs that change with every
+// launch.
 #pragma once
 #include <cstring>
 #include <functional>

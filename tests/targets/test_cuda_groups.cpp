@@ -194,10 +194,14 @@ void test_errors() {
       const auto group = static_cast<int32_t>(run.wait[w].counter >> abi::kCounterGroupShift);
       const int last = world_of(plan, group) - 1;
       e.fault.name = {static_cast<int>(i), 0, static_cast<int>(run.wait[w].counter) + last * run.wait[w].rank_stride};
-      const std::string text = targets::describe_ranks(plan, e);
       const std::string want =
-          cat(": rank ", last, " of group '", group_at(plan, group).name, "' has not sent in time");
-      EXPECT(text.find(want) != std::string::npos);
+          cat(" of 'mesh' on rank 1 of group 'tensor': rank ", last, " of group '", group_at(plan, group).name,
+              "' has not sent in time what op ", i, " '", plan.ops[i].name, "', tile 0, ");
+      for (uint32_t launch : {0u, 2u, 100'000'000u}) {
+        const auto target = run.wait[w].limit <= run.wait[w].div ? run.wait[w].last_target : run.wait[w].target;
+        e.fault.expected = (launch + 1) * target;
+        EXPECT(targets::describe_ranks(plan, e).starts_with(cat("launch ", launch, want)));
+      }
       told |= 1 << group;
     }
   }
@@ -229,6 +233,15 @@ void test_order() {
   EXPECT(heard == std::vector<std::string>({"tensor late", "all late"}));
 }
 
+void test_launches() {
+  for (const abi::u32 target : {1u, 2u, 3u, 6u, 48u, 100u, 1u << 20, 3u << 20})
+    for (const abi::u32 launch : {0u, 1u, 7u, 1000u}) {
+      EXPECT_EQ(targets::launches_before((launch + 1) * target, target), launch);
+    }
+  EXPECT_EQ(targets::launches_before(90'000'001u * 48u, 48), 90'000'000u);  // counters have come round
+  EXPECT_EQ(targets::launches_before(5, 0), 0u);                            // such a wait is never late
+}
+
 void test_refusals() {
   plan::Plan plan = mesh_plan();
   EXPECT(!plan::pack(plan).records.empty());
@@ -247,6 +260,7 @@ int main() {
   test_counters();
   test_boxes();
   test_errors();
+  test_launches();
   test_order();
   test_refusals();
   return test::result("cuda_groups");

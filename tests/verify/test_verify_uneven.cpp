@@ -1,5 +1,5 @@
-// The verifier on uneven exchanges: what orders parts is taken away in turn. The proof of one rank and that of all ranks
-// together, which knows nothing of it, must both see what is missing.
+// The verifier on uneven exchanges: what orders parts is taken away in turn. The proof of one rank and that of all
+// ranks together, which knows nothing of it, must both see what is missing.
 #include <functional>
 
 #include "support/check.h"

@@ -143,9 +143,9 @@ std::shared_ptr<PlanMemory> ProcessGroupArk::plan_memory(const RankPlan& plan) {
   }
 }
 
-/// What finds the memory of a launch: all that ranks run in it. In a graph with an all-to-all, sizes may be a rank's own: a
-/// peer may come with a new plan, or call the collectives, while this rank comes with the same one. So ranks meet first,
-/// for each launch: what the splits are here says nothing of a peer's.
+/// What finds the memory of a launch: all that ranks run in it. In a graph with an all-to-all, sizes may be a rank's
+/// own: a peer may come with a new plan, or call the collectives, while this rank comes with the same one. So ranks
+/// meet first, for each launch: what the splits are here says nothing of a peer's.
 std::string ProcessGroupArk::meet_for(const RankPlan& plan) {
   if (plan.plan.splits.find_first_not_of('-') == std::string::npos) return plan.key;
   const auto turn_of_calls = turn("plan");

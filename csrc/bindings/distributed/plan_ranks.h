@@ -22,11 +22,12 @@ struct RankPlan {
 using PlanLaunch = std::function<void(const targets::RankMemory&)>;
 
 /// Calls `launch` with the memory of the ranks of all its groups; needs no interpreter. Throws UserError where ranks
-/// have different plans, DeviceError where a group is gone, has failed, or fails. What keeps this rank from a launch that
-/// it has met its ranks for, its groups hear; not of an index out of range, which the launch has survived.
+/// have different plans, DeviceError where a group is gone, has failed, or fails. What keeps this rank from a launch
+/// that it has met its ranks for, its groups hear; not of an index out of range, which the launch has survived.
 void run_with_ranks(const RankPlan& plan, const PlanLaunch& launch);
 
-/// This rank does not run a plan that its peers may wait for: they raise, with `why`. Nothing if there is no such group.
+/// This rank does not run a plan that its peers may wait for: they raise, with `why`. Nothing if there is no such
+/// group.
 void fail_group(const std::string& group, const std::string& why);
 
 }  // namespace ark::bindings

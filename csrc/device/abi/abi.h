@@ -64,8 +64,8 @@ ARK_ABI_BOTH constexpr int strip_windows(int m, int k) {
   return (strip_slices(k) * registers + 127) / 128;
 }
 // The same with weights [k][n] (device/matmul/few_rows_columns.cuh): strips of 8, 16, 32 or 64 columns of a lane, in
-// pages of these columns by so many k that they are full. Slices of k have kColumnSliceK, whatever the width. Of one row
-// the activation lies in shared memory as a whole.
+// pages of these columns by so many k that they are full. Slices of k have kColumnSliceK, whatever the width. Of one
+// row the activation lies in shared memory as a whole.
 inline constexpr int kLeastColumns = 8, kMostColumns = 64, kColumnSliceK = 512, kColumnBoxK = 256,
                      kMostColumnsOneRowK = 11264;
 inline constexpr int kMostWindows = 4;  // of k, in all few-row products: each is code of its own
@@ -87,8 +87,8 @@ ARK_ABI_BOTH constexpr int column_byte(int columns, int row, int chunk) {
 inline constexpr u32 kNoSlot = 0xffffffffu;    // Operand::slot of an operand that is not there
 inline constexpr u32 kFlagSlot = 0xfffffffeu;  // Operand::slot: flagged words (planner/flag_words.h); offset counts
                                                // words behind LaunchHeader::counters, then it is their address
-// In Operand::slot and TensorMapPatch::slot, beside the number: a box of an exchange, and of which of the plan's groups.
-// Odd launches have boxes of their own, `box_bytes` of the group behind the slot's address.
+// In Operand::slot and TensorMapPatch::slot, beside the number: a box of an exchange, and of which of the plan's
+// groups. Odd launches have boxes of their own, `box_bytes` of the group behind the slot's address.
 inline constexpr u32 kBoxSlot = 0x80000000u;
 inline constexpr int kBoxGroupShift = 16;
 inline constexpr u32 kSlotNumber = (1u << kBoxGroupShift) - 1;
@@ -105,12 +105,13 @@ enum class TaskKind : i32 {
   kPointwise,  // program over `tile` consecutive elements of the flattened domain
   kRow,        // row program; tile = a block of rows
   kColumn,     // column program; tile = (split of the reduced range, block of kept columns); partial sums if splits > 1
-  kMatmulRows,  // few rows (m <= kMostFewRows): weights stream through the ring; tile = a unit (a column of the output or a pair)
-  kMatmulTile,              // tensor cores, wgmma + TMA; tile = (batch, m block, n block)
-  kMatmulFloat,             // fp32, CUDA cores, TMA; tile = (batch, m block, n block)
-  kMatmulSimple,            // any type, stride and size, on the CUDA cores; tile = (batch, m block, n block)
-  kAttentionDecode,         // few queries against a cache; tile = (batch, kv head, part)
-  kAttentionForward,        // tile = (batch, head, query block)
+  kMatmulRows,        // few rows (m <= kMostFewRows): weights stream through the ring; tile = a unit (a column of the
+                      // output or a pair)
+  kMatmulTile,        // tensor cores, wgmma + TMA; tile = (batch, m block, n block)
+  kMatmulFloat,       // fp32, CUDA cores, TMA; tile = (batch, m block, n block)
+  kMatmulSimple,      // any type, stride and size, on the CUDA cores; tile = (batch, m block, n block)
+  kAttentionDecode,   // few queries against a cache; tile = (batch, kv head, part)
+  kAttentionForward,  // tile = (batch, head, query block)
   kAttentionBackwardRows,   // delta = rowsum(dout * out); tile = (batch, head, query block)
   kAttentionBackward,       // dk, dv for a key block; tile = (batch, kv head, key block)
   kAttentionBackwardQuery,  // dq for a query block; tile = (batch, head, query block)
@@ -141,8 +142,8 @@ static_assert(sizeof(Operand) == 64);
 /// Before a tile with grid coordinates c (c[0] slowest) runs: rows [r, r + extent) with r = base + sum c[i] * coef[i],
 /// clipped to [0, limit), fall on counters counter + row / div; each must have reached its target for this run.
 /// Every counter's target is `target`, the last one's (row limit - 1) is `last_target`. With `rank_stride` the wait is
-/// for an exchange between ranks: rank r counts on counters that lie r * rank_stride behind, and those of all ranks must
-/// have reached their targets.
+/// for an exchange between ranks: rank r counts on counters that lie r * rank_stride behind, and those of all ranks
+/// must have reached their targets.
 struct Wait {
   u32 counter;
   i32 base, coef[3], extent, div, limit;
@@ -199,9 +200,9 @@ inline constexpr int kSmallTile = 64, kSmallTileK = 128, kSmallTileBlock = 64;
 /// in one block of 128 columns), of small tiles 32. kMatmulFloat: f32, tile_m and tile_n 64 or 128, tile_k 32, boxes
 /// (32, 64, 1) and (64, 32, 1). kMatmulSimple: tile_m 64, tile_n 64, no maps. Of both, pair_distance divides 32.
 /// Grid: (batch, m blocks, n blocks).
-/// With own_rows (kMatmulTile of several ranks) batch b of a is what rank b has sent. The own rank's batch is read where
-/// that rank has it: operand 2 (dims b, m, k; its stride along b is 0), through map_own. Lists give batches as distances
-/// from the own rank (turned_tile).
+/// With own_rows (kMatmulTile of several ranks) batch b of a is what rank b has sent. The own rank's batch is read
+/// where that rank has it: operand 2 (dims b, m, k; its stride along b is 0), through map_own. Lists give batches as
+/// distances from the own rank (turned_tile).
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
@@ -231,8 +232,8 @@ inline constexpr i32 kMostHeadDim = 128;
 /// f16, head_dim == value_dim, a multiple of 8 up to kMostHeadDim, tile_q = tile_k = 128; tensor maps of rank 4,
 /// innermost first, (d, s or t, head, batch), box (64, 64, 1, 1), in the order q, k, v, dout (forward: the first
 /// three). Grids: forward, backward rows, backward query (batch, heads, ceil(queries / 128)); backward (batch,
-/// kv_heads * head_parts, ceil(keys / 128)), dk and dv with as many heads (g) as the grid. Simple: any type, size and stride, grid (batch, heads, ceil(queries / tile_q)), see
-/// kMmaQueries.
+/// kv_heads * head_parts, ceil(keys / 128)), dk and dv with as many heads (g) as the grid. Simple: any type, size and
+/// stride, grid (batch, heads, ceil(queries / tile_q)), see kMmaQueries.
 struct AttentionParams {
   i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   i32 causal;              // query s sees keys <= s + (keys - queries) .. see causal_offset
@@ -240,8 +241,8 @@ struct AttentionParams {
   i32 mask_kind;           // 0 none, 1 bool, 2 additive
   i32 parts;               // decode: at most so many parts per kv head
   i32 positions_per_part;  // decode: parts used = clamp(ceil(visible / positions_per_part), 1, parts)
-  i32 fresh_operand;  // decode: operand of the i64 scalar below which the cache rows are immutable in this launch, or
-                      // -1
+  i32 fresh_operand;  // decode: AttentionOperand::kPosition, the i64 scalar below which the cache rows are immutable
+                      // in this launch, or -1
   i32 tile_q, tile_k;
   i32 map[8];  // tensor maps of q, k, v, dout, ...
   i32 dtype;
@@ -256,9 +257,9 @@ struct MaskRangeParams {
   i32 batch, heads, queries, keys, block, mask_kind, dtype, pad;
 };
 
-/// kScatterSum: out[r, c] = the sum of source[t, c] over all t < terms with index[t] == r; an index out of [0, rows), or
-/// `without`, adds nothing. Operands index (dims t), source (t, c), out (r, c). A tile is tile_rows rows, a power of two,
-/// of lanes * vector columns. dtype: of source and out, a floating-point type; summed in f32, f64 in f64.
+/// kScatterSum: out[r, c] = the sum of source[t, c] over all t < terms with index[t] == r; an index out of [0, rows),
+/// or `without`, adds nothing. Operands index (dims t), source (t, c), out (r, c). A tile is tile_rows rows, a power of
+/// two, of lanes * vector columns. dtype: of source and out, a floating-point type; summed in f32, f64 in f64.
 struct ScatterSumParams {
   i32 rows, columns, terms;
   i32 tile_rows;
@@ -276,9 +277,9 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 /// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread moves at
 /// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
 /// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
-/// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64 what
-/// is outside of them (elements before, or mass behind), and the limit. With `tops` above 0, which round 0 of several
-/// parts may have, the row's top is the largest of so many maxima (f32, dims r, top; a NaN is larger than all),
+/// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64
+/// what is outside of them (elements before, or mass behind), and the limit. With `tops` above 0, which round 0 of
+/// several parts may have, the row's top is the largest of so many maxima (f32, dims r, top; a NaN is larger than all),
 /// `distance` holds values, and top - value goes to `made` (f32, dims r, n).
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
 /// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
@@ -358,8 +359,8 @@ static_assert(sizeof(OpRecord) == 768);
 ARK_ABI_BOTH inline bool has_own_rows(const OpRecord& r) {
   return r.kind == TaskKind::kMatmulTile && r.params.matmul.own_rows != 0;
 }
-/// MatmulTileParams::own_rows of an item of the own batch, as the fetch warp hands it out: map_a and map_own have changed
-/// places.
+/// MatmulTileParams::own_rows of an item of the own batch, as the fetch warp hands it out: map_a and map_own have
+/// changed places.
 inline constexpr i32 kTheseOwnRows = 2;
 /// The tile that rank `rank` runs for tile `tile` of a list: where the op has own rows, lists count batches from that
 /// rank on. So all ranks have the same lists, and each begins with what it has.
@@ -386,8 +387,8 @@ struct TensorMapPatch {
 };
 
 /// Device (or host target) memory that belongs to one run of a plan at a time. Zeroed once. `epoch` counts finished
-/// launches: a counter's target in the current launch is (epoch + 1) * target, compared so that it may wrap. A launch of
-/// n iterations (plan::Loop) counts as n.
+/// launches: a counter's target in the current launch is (epoch + 1) * target, compared so that it may wrap. A launch
+/// of n iterations (plan::Loop) counts as n.
 struct RunState {
   u32 epoch;
   u32 workers_done;

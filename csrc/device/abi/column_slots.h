@@ -28,8 +28,8 @@ ARK_ABI_BOTH constexpr int alignment_period(i64 stride, int length) {
   return period;
 }
 
-/// Of `threads`, those that take vectors of a run of rows of `row` columns, `row` below `threads`: so many that a thread's
-/// next vector begins at the same column.
+/// Of `threads`, those that take vectors of a run of rows of `row` columns, `row` below `threads`: so many that a
+/// thread's next vector begins at the same column.
 ARK_ABI_BOTH constexpr int folding_threads(int row, int length, int threads) {
   int step = row;  // vectors after which that is so
   for (int shared = length; shared > 1 && step % 2 == 0; shared /= 2) step /= 2;

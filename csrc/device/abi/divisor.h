@@ -10,8 +10,8 @@ namespace ark::abi {
 #define ARK_DIVISOR
 #endif
 
-/// n / d for 0 <= n < 2^31 and 1 <= d < 2^31 is (2 n * multiplier >> 32) >> shift, with 2^(shift - 1) < d <= 2^shift and
-/// multiplier = ceil(2^(31 + shift) / d), which is at least 2^31 and below 2^32. Exact: multiplier * d exceeds
+/// n / d for 0 <= n < 2^31 and 1 <= d < 2^31 is (2 n * multiplier >> 32) >> shift, with 2^(shift - 1) < d <= 2^shift
+/// and multiplier = ceil(2^(31 + shift) / d), which is at least 2^31 and below 2^32. Exact: multiplier * d exceeds
 /// 2^(31 + shift) by less than d <= 2^shift, so that the result is too large by n / 2^31 / d < 1 / d at most, and the
 /// fraction of n / d is at most 1 - 1 / d.
 struct Divisor {

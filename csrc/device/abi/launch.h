@@ -47,8 +47,8 @@ struct LaunchHeader {
   i64 box_bytes;
 };
 
-/// Of a plan of several groups: one of them. A group's exchanges have counters and boxes in memory of its own, which its
-/// ranks have mapped. Of the run states there only the abort word is used, but for group 0's, which is the plan's.
+/// Of a plan of several groups: one of them. A group's exchanges have counters and boxes in memory of its own, which
+/// its ranks have mapped. Of the run states there only the abort word is used, but for group 0's, which is the plan's.
 struct GroupLaunch {
   RunState* state;  // own
   RunState* peers[kMostPlanRanks];

@@ -1,5 +1,5 @@
-// Which rows, and which aligned vectors of a row, a thread works on (device/program/row_places.cuh, row_kept.cuh), shared
-// with the test that looks whether every element is met once: tests/codegen/test_row_vectors.cpp.
+// Which rows, and which aligned vectors of a row, a thread works on (device/program/row_places.cuh, row_kept.cuh),
+// shared with the test that looks whether every element is met once: tests/codegen/test_row_vectors.cpp.
 #pragma once
 #include "device/abi/abi.h"
 

@@ -1,8 +1,9 @@
 // Which k a thread multiplies in a strip (device/matmul/few_rows_strips.cuh), shared with the test that looks whether
 // every k is met once: tests/codegen/test_strip_vectors.cpp.
 //
-// Of a row's part in a page, a warp has 64 k in every 512 (a round), lane q of the row's four two vectors of 8 of them: a
-// half each. Vectors are numbered along k; those of a window have the numbers of the fragments that hold the activation.
+// Of a row's part in a page, a warp has 64 k in every 512 (a round), lane q of the row's four two vectors of 8 of them:
+// a half each. Vectors are numbered along k; those of a window have the numbers of the fragments that hold the
+// activation.
 #pragma once
 #include "device/abi/abi.h"
 

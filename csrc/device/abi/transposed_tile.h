@@ -2,7 +2,8 @@
 // elements lie in shared memory (device/program/pointwise_transposed.cuh). Shared with planner and codegen.
 //
 // A row is a place of the last but one dimension, along which these operands are contiguous, a column one of the last.
-// Of each column a tile holds the 16-byte pieces of memory that its rows lie in, so that any stride and address will do.
+// Of each column a tile holds the 16-byte pieces of memory that its rows lie in, so that any stride and address will
+// do.
 #pragma once
 #include "device/abi/abi.h"
 

@@ -26,8 +26,9 @@ struct FaultRecord {
 ARK_HOST_DEVICE inline constexpr u32 abort_about(i32 rank) { return static_cast<u32>(rank) + 1; }
 ARK_HOST_DEVICE inline constexpr i32 rank_of_abort(u32 about) { return static_cast<i32>(about) - 1; }
 
-/// Deadlines that a wait for the own rank may take among ranks: a peer's absence holds it up as well, and the wait for the
-/// peer passes its deadline first and names it. (Where processes shared GPUs, a rank that was missing was not named.)
+/// Deadlines that a wait for the own rank may take among ranks: a peer's absence holds it up as well, and the wait for
+/// the peer passes its deadline first and names it. (Where processes shared GPUs, a rank that was missing was not
+/// named.)
 inline constexpr int kOwnPatience = 2;
 
 // ---- of the loop kernel

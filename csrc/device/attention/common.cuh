@@ -116,14 +116,13 @@ ARK_DEVICE void load_wide_page(u32 shared, const void* map, u32 barrier, int row
 /// The two consumer warpgroups give products to the tensor cores in turn: while one computes weights, the other's
 /// products run. Both take equally many turns; group 0 begins.
 struct Turns {
-  static constexpr int kBarrier = 4;  // and 5: whose turn it is
   int group;
 
   ARK_DEVICE explicit Turns(int own_group) : group(own_group) {
     if (group == 1) pass();
   }
-  ARK_DEVICE void wait() const { named_barrier_sync(kBarrier + group, kConsumerThreads); }
-  ARK_DEVICE void pass() const { named_barrier_arrive(kBarrier + 1 - group, kConsumerThreads); }
+  ARK_DEVICE void wait() const { named_barrier_sync(kTurnBarrier + group, kConsumerThreads); }
+  ARK_DEVICE void pass() const { named_barrier_arrive(kTurnBarrier + 1 - group, kConsumerThreads); }
   /// After the last turn.
   ARK_DEVICE void finish() const {
     if (group == 0) pass();

@@ -1,7 +1,7 @@
-// Sends that go on beside a worker's tiles. An op that does nothing but copy to other ranks (OpRecord::background) takes
-// no turn of the consumers: its items stand in a list of their own, and the reporter and the fetch warp each copy a piece
-// of one whenever they have nothing else to do. No worker stops to compute. (A piece of 2 KB takes one warp some 2.6 us,
-// notes/collectives.md.)
+// Sends that go on beside a worker's tiles. An op that does nothing but copy to other ranks (OpRecord::background)
+// takes no turn of the consumers: its items stand in a list of their own, and the reporter and the fetch warp each copy
+// a piece of one whenever they have nothing else to do. No worker stops to compute. (A piece of 2 KB takes one warp
+// some 2.6 us, notes/collectives.md.)
 //
 // An item is one tile; the two warps take turns with them. Operands of such a record are runs of 16-byte vectors: a
 // source, and behind it the boxes that it is copied to.

@@ -25,8 +25,7 @@
 //    the loop then does the barrier and the arrivals. All writes must be plain stores by then, or bulk stores
 //    completed by their thread (wait_group 0). Scratch is free at entry and at exit of consume(). consume() may return
 //    from no thread early: all 256 reach the same barriers.
-//  * Barrier ids: 0 __syncthreads (only the loop), 1..3 Consumer, 4..7 free for a family's own use inside an item, 8..
-//    the loop.
+//  * Named barriers: NamedBarrier (pipeline.cuh); __syncthreads is the loop's alone.
 //  * Record fields and operands are read from shared memory where they are needed (task.record->..., task.operand(i)).
 //  * An index read from memory is checked before it forms an address; out of range: report_index_error.
 //
@@ -43,8 +42,8 @@
 // An epilogue program offers
 //   template <int V, class Roots>
 //   static ARK_DEVICE void run(const ProgramContext& c, const i32 (&x)[3], const Roots& roots);
-// which computes and stores V consecutive elements along n from coordinates x = (batch, m, n). V is 1 or P::kVector (8
-// or 4, chosen by the types). V > 1 needs: n % V == 0 and all V elements inside the domain; each operand falls back to
+// which computes and stores V consecutive elements along n from coordinates x = (batch, m, n). V is 1 or P::kVector (8,
+// 4 or 2, by the types). V > 1 needs: n % V == 0 and all V elements inside the domain; each operand falls back to
 // scalar accesses by itself where its strides demand it. roots.template get<V>(int root, int sign, float (&value)[V])
 // gives the fp32 accumulators of the same elements (sign 0) or of those at n + sign * pair_distance (sign +1, -1:
 // whatever, but readable, where that column does not exist). ProgramContext c(task, params.first_operand, worker).

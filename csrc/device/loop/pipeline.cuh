@@ -9,7 +9,8 @@
 
 namespace ark::device {
 
-/// Whether a wait for an exchange is for that rank. Of role kSource for the tile's batch alone, if that is another rank's.
+/// Whether a wait for an exchange is for that rank. Of role kSource for the tile's batch alone, if that is another
+/// rank's.
 ARK_DEVICE bool is_awaited(const Worker& worker, const abi::OpRecord& r, const abi::Wait& wait, int tile, int rank) {
   if constexpr (kGroups > 1) return rank < worker.ranks_of(wait.counter);  // which have no such role
   if (wait.role != static_cast<i32>(abi::WaitRole::kSource)) return true;
@@ -251,6 +252,14 @@ struct ConsumerState {
   u64 wait_end = 0, load_end = 0;  // trace only
 };
 
+/// The named barriers of a worker; 0 is __syncthreads.
+enum NamedBarrier : int {
+  kConsumerBarrier = 1,  // all consumers
+  kGroupBarrier = 2,     // and 3: those of a warpgroup
+  kTurnBarrier = 4,      // and 5: whose turn it is (attention/common.cuh)
+  kJoinBarrier = 6,      // to 9: a warp of each warpgroup (matmul/epilogue_join.cuh)
+};
+
 /// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of
 /// an item.
 struct Consumer : ConsumerState {
@@ -264,9 +273,9 @@ struct Consumer : ConsumerState {
   ARK_DEVICE int lane() const { return thread_index() & 31; }
   ARK_DEVICE unsigned char* scratch() const { return worker.shared.scratch; }
 
-  /// Barriers 1 (all 256 consumers), 2 and 3 (the 128 of this thread's warpgroup). release/acquire.cta.
-  ARK_DEVICE void sync() const { named_barrier_sync(1, kConsumerThreads); }
-  ARK_DEVICE void sync_group() const { named_barrier_sync(2 + group(), 128); }
+  /// All 256 consumers, and the 128 of this thread's warpgroup. release/acquire.cta.
+  ARK_DEVICE void sync() const { named_barrier_sync(kConsumerBarrier, kConsumerThreads); }
+  ARK_DEVICE void sync_group() const { named_barrier_sync(kGroupBarrier + group(), 128); }
 
   /// Page number p of the sequence (page + i): its data, once it has landed.
   ARK_DEVICE unsigned char* wait_page(u32 p) const {

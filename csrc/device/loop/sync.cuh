@@ -1,6 +1,6 @@
-// Waiting in the loop. Every wait of the kernel goes through Waiter, on behalf of its worker (device/wait/poll.cuh); the
-// first one that fails says what it waited for. After a failure every wait returns at once, so that all roles walk out
-// by themselves.
+// Waiting in the loop. Every wait of the kernel goes through Waiter, on behalf of its worker (device/wait/poll.cuh);
+// the first one that fails says what it waited for. After a failure every wait returns at once, so that all roles walk
+// out by themselves.
 #pragma once
 #include "device/abi/launch.h"
 #include "device/ptx/ptx.cuh"
@@ -71,8 +71,8 @@ inline constexpr bool kLoop = ARK_LOOP != 0;
 
 // Deadlines that a wait may take. What is late is to be told by the wait for it, so those that it holds up are patient:
 // a worker with nothing to do waits at the border for a whole iteration, its roles for their next item or page.
-// Among ranks a wait for another one comes first, then those for own tiles, then those inside a worker. Not beside wgmma:
-// those kernels have no register left for a second deadline (training_backward_groups spilled 44 bytes).
+// Among ranks a wait for another one comes first, then those for own tiles, then those inside a worker. Not beside
+// wgmma: those kernels have no register left for a second deadline (training_backward_groups spilled 44 bytes).
 inline constexpr int kTilePatience = kRanks > 1 && ARK_CALLED_WAITS != 0 ? abi::kOwnPatience : 1;
 inline constexpr int kBorderPatience = 8, kBarrierPatience = kLoop ? 2 * kBorderPatience : 2 * kTilePatience;
 

@@ -11,10 +11,10 @@ namespace ark::device {
 /// lanes of both warps, which meet here. Their scratch memory is free at chunk 0.
 template <class Layout, int kRegisters>
 ARK_DEVICE void stage_joined(int chunk, const float (&acc)[kRegisters], u32 staging) {
-  constexpr int kFirstBarrier = 6, kGroupWarps = 4, kBlocks = abi::kSmallTile / 8;
+  constexpr int kGroupWarps = 4, kBlocks = abi::kSmallTile / 8;
   const int thread = thread_index(), lane = thread & 31, warp = (thread >> 5) - 4;
   const bool first = warp < kGroupWarps;
-  auto meet = [&] { named_barrier_sync(kFirstBarrier + (warp & (kGroupWarps - 1)), 64); };
+  auto meet = [&] { named_barrier_sync(kJoinBarrier + (warp & (kGroupWarps - 1)), 64); };
   const u32 own = Layout::lane_line(staging, lane),
             others = first ? own + kGroupWarps * Layout::kBytes : own - kGroupWarps * Layout::kBytes;
   const bool mine = Layout::kRows == 8 || lane >> 4 == chunk;  // the chunk has rows of this lane

@@ -1,4 +1,5 @@
-// The vectors of a few-row product's activation with several rows: which k a thread has, how it loads and finishes them.
+// The vectors of a few-row product's activation with several rows: which k a thread has, how it loads and finishes
+// them.
 //
 // A slice of a window is the k of a page, cut into rounds of 64 k for each of the eight warps (abi/strip_vectors.h).
 #pragma once

@@ -1,4 +1,5 @@
-// One row of 16 bits through tensor cores: fragments of the activation, the walk over the pages of weights, sums of the pieces.
+// One row of 16 bits through tensor cores: fragments of the activation, the walk over the pages of weights, sums of the
+// pieces.
 //
 // The k axis is cut into pieces of 8 elements; a step of 128 elements is 8 pieces of the lower and 8 of the upper 64.
 // ldmatrix turns 128 contiguous bytes of a weight row into 8 rows of the A fragment, one per piece (no bank conflicts,

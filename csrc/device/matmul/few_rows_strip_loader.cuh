@@ -1,5 +1,5 @@
-// The loader of few-row products whose activation has several rows (few_rows_strips.cuh has the order of pages). One lane
-// issues all copies.
+// The loader of few-row products whose activation has several rows (few_rows_strips.cuh has the order of pages). One
+// lane issues all copies.
 #pragma once
 #include "device/loop/page_walk.cuh"
 #include "device/matmul/few_rows_range.cuh"

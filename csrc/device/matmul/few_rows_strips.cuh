@@ -3,8 +3,8 @@
 // mma.m16n8k16 takes 16 weight rows as A and eight rows of the activation as B. B stays in registers for all strips of
 // an item; the k of a page is split over the eight warps, whose sums meet in shared memory once a strip. The order of k
 // within an mma is free as long as A and B agree: of 32 k, lane q of a row has the 8 that lie together at 8 q, so both
-// are read as they lie, by 16 bytes. Rows of a page lie a multiple of 128 bytes apart: odd rows read their halves of 64 k
-// in the other order, which leaves no bank conflict.
+// are read as they lie, by 16 bytes. Rows of a page lie a multiple of 128 bytes apart: odd rows read their halves of 64
+// k in the other order, which leaves no bank conflict.
 //
 // Page sequence of an item: per window of k, per strip, per slice of k: the pages of the strip's rows, those that are
 // there. Of one lane, the strip's rows are those of 16 units; of two, eight units' first lanes, then their second.
@@ -114,8 +114,8 @@ struct Strips {
  private:
   static ARK_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
 
-  /// The lane's vectors of 64 k: two of its row of the upper eight, then two of the lower. No branch: loads of all rounds
-  /// in flight are issued together.
+  /// The lane's vectors of 64 k: two of its row of the upper eight, then two of the lower. No branch: loads of all
+  /// rounds in flight are issued together.
   template <int kRound>
   static ARK_DEVICE void load_round(u32 upper, u32 lower, uint4 (&raw)[4]) {
     constexpr int kBytes = abi::strip_vector_byte(kRound, 0, 0, 0);
@@ -207,8 +207,8 @@ struct StripsTask {
  private:
   static constexpr int kHeldStride = 8 * Activation::kBlocks;
 
-  /// Units [first, first + units) of segment G over one window; in the last one, their epilogue: a thread has one row of
-  /// the activation, unit and lane. Half of the warps have an epilogue of eight rows, by turns.
+  /// Units [first, first + units) of segment G over one window; in the last one, their epilogue: a thread has one row
+  /// of the activation, unit and lane. Half of the warps have an epilogue of eight rows, by turns.
   template <class G, int kWindow>
   static ARK_DEVICE void run_strip(Consumer& consumer, const Task& task, PageReader& pages,
                                    const typename Activation::Fragments& b, int first, int units, float* sums,

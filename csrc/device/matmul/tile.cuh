@@ -136,8 +136,8 @@ struct MatmulTile {
   }
 
   /// Of operands that nothing writes, mostly weights. What is read once, or by tiles that all run at once, should not
-  /// push the kernel's own instructions out of the L2: 8 KB of code that are fetched from there cost a stage 1.1 us, from
-  /// memory 3 (one H200; 128 KB stay in the SM).
+  /// push the kernel's own instructions out of the L2: 8 KB of code that are fetched from there cost a stage 1.1 us,
+  /// from memory 3 (one H200; 128 KB stay in the SM).
   static ARK_DEVICE bool reads_once(const Task& task) {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
@@ -215,8 +215,8 @@ struct MatmulTile {
     }
   }
 
-  /// k of a small tile for which the ring has room. Weights come ahead of the waits, those behind them when the products
-  /// have begun: from the L2 by then.
+  /// k of a small tile for which the ring has room. Weights come ahead of the waits, those behind them when the
+  /// products have begun: from the L2 by then.
   static constexpr int kRingK = kPages / 2 * abi::kSmallTileK;
   /// What load_page brings of a small tile.
   template <bool kTrans>

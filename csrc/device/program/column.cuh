@@ -1,8 +1,8 @@
 // kColumn: the first dimensions of the domain are reduced, the others kept. Tile = (split of the reduced range, block
 // of `tile` kept columns). Threads form lanes of V columns and groups that take the reduced elements in turn; the
 // groups' sums meet in shared memory in a fixed order. Rows off alignment have slots (column_slots.cuh). With several
-// splits, the stores get coordinate x[0] = split (the other reduced coordinates 0), so that stride[0] of a stored operand
-// is the distance of partial results.
+// splits, the stores get coordinate x[0] = split (the other reduced coordinates 0), so that stride[0] of a stored
+// operand is the distance of partial results.
 #pragma once
 #include "device/program/column_folded.cuh"
 #include "device/program/column_slots.cuh"
@@ -221,7 +221,8 @@ struct Column {
     const Rows rows{r, static_cast<Place>(last), static_cast<Place>(groups)};
     rows.run(c, static_cast<Place>(first) + group, x, acc);
   }
-  /// The same where all vectors are aligned, `low` to `high` the columns of one that count; false: distances are too long.
+  /// The same where all vectors are aligned, `low` to `high` the columns of one that count; false: distances are too
+  /// long.
   template <class P, int V, class Context, class A>
   static ARK_DEVICE bool sum_aligned(const Context& c, int low, int high, const abi::OpRecord& r, i64 split,
                                      i32 (&x)[P::kDims], int group, int groups, A (&acc)[V]) {

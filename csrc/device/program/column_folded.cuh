@@ -1,7 +1,7 @@
 // Rows of a few columns that lie one behind another, as one run of elements: a thread takes whole vectors so far apart
 // that an element of a vector always belongs to the same column. Of the vectors at both ends, some elements count. The
-// order of sums follows from where the run begins in its 16 bytes: equal tensors that begin elsewhere may differ in last
-// bits.
+// order of sums follows from where the run begins in its 16 bytes: equal tensors that begin elsewhere may differ in
+// last bits.
 #pragma once
 #include "device/abi/column_slots.h"
 #include "device/program/column_rows.cuh"

@@ -1,6 +1,6 @@
-// Columns whose rows begin anywhere between aligned addresses. A row has slots of V columns where one operand, the head,
-// is aligned. A thread takes only rows of one alignment, so that its slot is the same columns in all of them; what a
-// slot holds beyond the columns of a round is read with it, computed and dropped.
+// Columns whose rows begin anywhere between aligned addresses. A row has slots of V columns where one operand, the
+// head, is aligned. A thread takes only rows of one alignment, so that its slot is the same columns in all of them;
+// what a slot holds beyond the columns of a round is read with it, computed and dropped.
 #pragma once
 #include "device/abi/column_slots.h"
 #include "device/program/shifted_vector.cuh"

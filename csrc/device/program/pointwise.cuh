@@ -1,6 +1,6 @@
 // kPointwise: a program over `tile` consecutive elements of the flattened domain. No pages; consumers read and write
-// directly, in vectors wherever they are aligned (pointwise_places.cuh): whole ones (pointwise_whole.cuh), those of whole
-// rows (pointwise_walk.cuh), of rows off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh).
+// directly, in vectors wherever they are aligned (pointwise_places.cuh): whole ones (pointwise_whole.cuh), those of
+// whole rows (pointwise_walk.cuh), of rows off alignment (pointwise_row_walk.cuh), across rows (pointwise_flat.cuh).
 // Transposed operands are turned in registers (pointwise_blocks.cuh) or go through shared memory: one that begins
 // anywhere (pointwise_windows.cuh), and those of long programs (pointwise_transposed.cuh).
 #pragma once

@@ -1,7 +1,7 @@
 // Pointwise items some of whose operands are contiguous along the last but one dimension: each thread loads a block of
-// these, a few 16-byte pieces of every column, turns it in registers, and computes rows of vectors. No shared memory and
-// no barrier; all pieces of a block are in flight at once. What is off alignment is shifted: columns as they come, rows
-// with the help of the next lane's block (transposed_blocks.cuh); where one operand alone is transposed, that goes
+// these, a few 16-byte pieces of every column, turns it in registers, and computes rows of vectors. No shared memory
+// and no barrier; all pieces of a block are in flight at once. What is off alignment is shifted: columns as they come,
+// rows with the help of the next lane's block (transposed_blocks.cuh); where one operand alone is transposed, that goes
 // through shared memory instead (pointwise_windows.cuh).
 #pragma once
 #include "device/program/pointwise_row_walk.cuh"

@@ -1,6 +1,6 @@
 // Pointwise items some of whose operands are contiguous along the last but one dimension: these are copied tile by tile
-// into shared memory as they lie, 16 bytes at a time, and read from there. All others are read, and results are written,
-// as in other items. One barrier a tile; the copies of the next one or two tiles are under way meanwhile.
+// into shared memory as they lie, 16 bytes at a time, and read from there. All others are read, and results are
+// written, as in other items. One barrier a tile; the copies of the next one or two tiles are under way meanwhile.
 #pragma once
 #include "device/abi/transposed_tile.h"
 #include "device/program/support.cuh"

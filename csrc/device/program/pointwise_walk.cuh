@@ -1,5 +1,5 @@
-// Pointwise items that lie in whole vectors: coordinates walk along with the thread, so that no vector divides, and what
-// the records say of the operands is in registers, where it would be read anew behind every store.
+// Pointwise items that lie in whole vectors: coordinates walk along with the thread, so that no vector divides, and
+// what the records say of the operands is in registers, where it would be read anew behind every store.
 #pragma once
 #include "device/program/flat_places.cuh"
 #include "device/program/operand_sizes.cuh"

@@ -38,8 +38,8 @@ ARK_DEVICE float rand(i64 seed, i64 offset, i64 index) {
   return index & 2 ? pair[1] : pair[0];
 }
 
-/// Elements `first` to first + V - 1. Where they are whole blocks of four (or half a one, of two elements) that is V / 4
-/// times the work; others go one by one.
+/// Elements `first` to first + V - 1. Where they are whole blocks of four (or half a one, of two elements) that is
+/// V / 4 times the work; others go one by one.
 template <int V>
 ARK_DEVICE void rand_run(i64 seed, i64 offset, i64 first, float (&out)[V]) {
   constexpr int kStep = V < 4 ? V : 4;

@@ -1,6 +1,6 @@
-// kRowSelect: a digit of the answer, chosen from the sums of all parts of a row: first among the 32 groups of bins, then
-// among the 32 bins of that group. A lane has a bin, and every warp does the same, so that no warp waits for another's
-// choice. Whoever chooses from the same sums gets the same bits: sums are of integers, or have one order.
+// kRowSelect: a digit of the answer, chosen from the sums of all parts of a row: first among the 32 groups of bins,
+// then among the 32 bins of that group. A lane has a bin, and every warp does the same, so that no warp waits for
+// another's choice. Whoever chooses from the same sums gets the same bits: sums are of integers, or have one order.
 #pragma once
 #include "device/program/support.cuh"
 
@@ -68,8 +68,8 @@ struct SelectDigit {
   /// Which of the 32 the lane has: masses add up from behind.
   ARK_DEVICE int lane_bin() const { return p.by_mass != 0 ? 31 - consumer.lane() : consumer.lane(); }
 
-  /// The lane's one of 32 neighbouring sums, of all parts together, by way of `between` the warps. `meanwhile` is called
-  /// first: what it computes is not needed before the loads are there.
+  /// The lane's one of 32 neighbouring sums, of all parts together, by way of `between` the warps. `meanwhile` is
+  /// called first: what it computes is not needed before the loads are there.
   template <class T, class W, class F>
   ARK_DEVICE double sum(int first, W (&between)[kConsumerWarps][32], const F& meanwhile) const {
     meanwhile();

@@ -1,5 +1,5 @@
-// kRowSelect: the histogram of a part of a row, in shared memory. It lies there four times, for every fourth lane: lanes
-// of a warp that have the same bin meet in four banks. Sums are of integers: any order gives the same bits.
+// kRowSelect: the histogram of a part of a row, in shared memory. It lies there four times, for every fourth lane:
+// lanes of a warp that have the same bin meet in four banks. Sums are of integers: any order gives the same bits.
 #pragma once
 #include "device/program/row_select_digit.cuh"
 #include "device/program/support.cuh"

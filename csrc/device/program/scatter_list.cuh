@@ -1,4 +1,5 @@
-// The terms of some rows of a tile of kScatterSum: found among all indices, sorted by row, those of a row in their order.
+// The terms of some rows of a tile of kScatterSum: found among all indices, sorted by row, those of a row in their
+// order.
 #pragma once
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/support.cuh"
@@ -11,8 +12,8 @@ struct ScatterList {
   static constexpr int kMost = 2 * kStep, kMostRows = abi::kScatterMostRows;
   static_assert(kMost == abi::kScatterMostTerms && kMostRows == kConsumerThreads);
   // In scratch memory: counts of the steps' warps; numbers and rows (behind the list's first one) of terms as they are
-  // found, later the sums of groups that share a row; numbers by row; of each warp's part of the list, how many of a row
-  // come before; where rows begin.
+  // found, later the sums of groups that share a row; numbers by row; of each warp's part of the list, how many of a
+  // row come before; where rows begin.
   static constexpr int kCountBytes = 2 * kAhead * kConsumerWarps * 4, kPartBytes = kMost * 5, kNumberBytes = kMost * 4,
                        kBeforeBytes = kConsumerWarps * kMostRows * 2,
                        kBeginBytes = (kMostRows + kConsumerWarps + 4) * 4;

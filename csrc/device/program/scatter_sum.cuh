@@ -1,9 +1,9 @@
 // kScatterSum: a tile's rows, each the sum of the source's rows whose index names it. The threads look through all
 // indices, 1024 at a time, list the terms of the tile's rows in shared memory, and sort the list by row, in its order
-// (scatter_list.cuh). `lanes` threads add a row's terms, a vector of its columns each; where the tile has fewer rows than
-// there are such groups, several groups share a row's terms (every so many of them) and are added in order. Tiles of the
-// same rows that an item has one after another use one list. Which groups add what depends on the indices and the tiles
-// alone, so that results have the same bits in every run of a plan.
+// (scatter_list.cuh). `lanes` threads add a row's terms, a vector of its columns each; where the tile has fewer rows
+// than there are such groups, several groups share a row's terms (every so many of them) and are added in order. Tiles
+// of the same rows that an item has one after another use one list. Which groups add what depends on the indices and
+// the tiles alone, so that results have the same bits in every run of a plan.
 #pragma once
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/scatter_list.cuh"

@@ -4,8 +4,8 @@
 
 namespace ark::device {
 
-/// Moves words forward by the steps kStep, kStep / 2, ..., 1 that `shift`, in words, is the sum of. Unrolled by the front
-/// end, so that the words are in registers for certain.
+/// Moves words forward by the steps kStep, kStep / 2, ..., 1 that `shift`, in words, is the sum of. Unrolled by the
+/// front end, so that the words are in registers for certain.
 template <int kStep, int kIn>
 ARK_DEVICE void move_words(u32 (&words)[kIn], u32 shift) {
   if constexpr (kStep > 0) {

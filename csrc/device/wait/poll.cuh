@@ -1,8 +1,8 @@
-// Waiting, for the loop and for the collectives: every poll of a word that somebody else writes goes through here, has a
-// deadline, and ends when somebody has failed.
+// Waiting, for the loop and for the collectives: every poll of a word that somebody else writes goes through here, has
+// a deadline, and ends when somebody has failed.
 //
-// A Party is on whose behalf a thread waits: the worker of a launch of the loop (Waiter in loop/sync.cuh), the rank of a
-// group (GroupRank in collective/signal.cuh). It offers (look_up needs all of it, the loops `Name` and `look`)
+// A Party is on whose behalf a thread waits: the worker of a launch of the loop (Waiter in loop/sync.cuh), the rank of
+// a group (GroupRank in collective/signal.cuh). It offers (look_up needs all of it, the loops `Name` and `look`)
 //   Name                  what its waits are called by
 //   bool aborted() const  it has failed already; looks at its abort words
 //   bool hears(abi::Fault<Name>&) const

@@ -135,8 +135,8 @@ class Canonical {
     return true;
   }
 
-  /// A divisor of the columns: whole tiles if possible, else whole vectors, else as they are where there are rows enough
-  /// for all workers.
+  /// A divisor of the columns: whole tiles if possible, else whole vectors, else as they are where there are rows
+  /// enough for all workers.
   static int64_t column_block(int64_t columns, int64_t rows) {
     constexpr int64_t kLeast = abi::kTransposedColumns / 2, kMost = 4 * abi::kTransposedColumns, kManyRows = 1024;
     if (columns <= kMost) return columns;

@@ -272,8 +272,8 @@ static std::string joined_names(const std::vector<std::string>& names) {
 }
 
 /// An op with too many operands: values at even distances among its nodes go to memory, and fusion starts again. Pieces
-/// of concatenations first, as their readers share nothing; then values that the op only computes on the way; then values
-/// of the group, which is cut there.
+/// of concatenations first, as their readers share nothing; then values that the op only computes on the way; then
+/// values of the group, which is cut there.
 void Emitter::cut(const FusedOp& op, const std::vector<int>& nodes) {
   constexpr int kCutRestarts = 100;  // later the op is left to ATen, the others stay
   std::vector<int> pieces, passing, own;

@@ -43,8 +43,8 @@ struct FusedOp {
   std::vector<Access> access;  // parallel to op.operands; kParameters: index strides of the operand that names it
   /// Anti-dependences that the data flow alone does not give: this op overwrites storages that these earlier ops read.
   std::vector<int32_t> after;
-  /// A row op whose few rows are much work each, so that every worker takes one: parts of longer rows, and rows that sum
-  /// the parts of a product (planner/tile/join_sums.h).
+  /// A row op whose few rows are much work each, so that every worker takes one: parts of longer rows, and rows that
+  /// sum the parts of a product (planner/tile/join_sums.h).
   bool spread_rows = false;
 };
 
@@ -62,8 +62,8 @@ struct FusedGraph {
   ir::Loop loop;
 };
 
-/// Ranks then have values of other sizes, so that nothing that they have to do alike may follow from these: exchanges are
-/// ops of their own, over a box, which arrive on one counter whoever reads; boxes are not taken over.
+/// Ranks then have values of other sizes, so that nothing that they have to do alike may follow from these: exchanges
+/// are ops of their own, over a box, which arrive on one counter whoever reads; boxes are not taken over.
 inline bool has_uneven(const FusedGraph& graph) { return graph.splits.find('u') != std::string::npos; }
 
 /// Ways to send that know of one group are not taken then.

@@ -1,5 +1,6 @@
-// All boxes of an exchange as one tensor: a concatenation of what all ranks have sent, in their order, lies in memory as
-// soon as it has come, for boxes lie side by side. Nothing is copied, and what reads it may begin with what is there.
+// All boxes of an exchange as one tensor: a concatenation of what all ranks have sent, in their order, lies in memory
+// as soon as it has come, for boxes lie side by side. Nothing is copied, and what reads it may begin with what is
+// there.
 #pragma once
 #include <vector>
 

@@ -109,7 +109,8 @@ bool is_few_columns(const MatmulShape& shape) {
   return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= abi::kMostWindows;
 }
 
-/// Whether tiles, by their costs, do such a product sooner than the family for few rows. What both wait for are weights.
+/// Whether tiles, by their costs, do such a product sooner than the family for few rows. What both wait for are
+/// weights.
 bool is_sooner_in_tiles(const State& state, const MatmulShape& shape) {
   if (size_bytes(shape.dtype) != 2 || shape.k < kMinTileK) return false;
   const Machine& machine = state.machine;

@@ -5,8 +5,8 @@
 namespace ark::planner {
 namespace {
 
-/// To other ranks, of one exchange: 24 us of the link, what goes on in the background (Machine::background_send_seconds,
-/// which fusion does not know).
+/// To other ranks, of one exchange: 24 us of the link, what goes on in the background
+/// (Machine::background_send_seconds, which fusion does not know).
 constexpr int64_t kLeastBytes = int64_t{8} << 20;
 /// Of a product: several m blocks of each rank, several n blocks. No other numbers were tried.
 constexpr int64_t kLeastRows = 256, kLeastColumns = 512;

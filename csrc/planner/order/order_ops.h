@@ -1,4 +1,4 @@
-// Pass 3: the order of ops. Topological; of the ops that can run, the one with the longest path behind it comes first,
+// Pass: the order of ops. Topological; of the ops that can run, the one with the longest path behind it comes first,
 // but one whose inputs are only just being computed leaves the workers to others (weight gradients, casts) that fill
 // them meanwhile.
 #pragma once

@@ -1,7 +1,8 @@
 // Places of the boxes of exchanges. A later exchange takes the boxes of an earlier one when all ranks are done with
 // these: some exchange in between is sent by every rank after the ops that touch them, and whoever sends the later one
-// has seen it come from all ranks. Where that lacks a wait for an op that was over long before, it is added. Comes before
-// the arena, so that places depend on the order of ops and what they wait for alone: all ranks need the same ones.
+// has seen it come from all ranks. Where that lacks a wait for an op that was over long before, it is added. Comes
+// before the arena, so that places depend on the order of ops and what they wait for alone: all ranks need the same
+// ones.
 #pragma once
 #include <cstdint>
 #include <vector>

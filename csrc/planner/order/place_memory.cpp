@@ -274,7 +274,8 @@ void join_arena(Draft& draft, plan::Plan& plan) {
   plan.buffers = std::move(kept);
 }
 
-/// The box of what rank `source` sends in slot `slot`, and the out-box that is its twin, in a new one, which is returned.
+/// The box of what rank `source` sends in slot `slot`, and the out-box that is its twin, in a new one, which is
+/// returned.
 int32_t add_box(plan::Plan& plan, int32_t slot, int64_t begin, int32_t source) {
   plan::Buffer& box = plan.buffers[static_cast<size_t>(slot)];
   box.kind = plan::BufferKind::kBox;

@@ -1,4 +1,4 @@
-// Pass 6: addresses. Turns storages into buffers (slots), places intermediates in the arena by lifetime, and rewrites
+// Pass: addresses. Turns storages into buffers (slots), places intermediates in the arena by lifetime, and rewrites
 // the slots of operands and tensor maps. Memory is shared only where everyone who touches the old tenant is proved to
 // be finished before the first writer of the new one starts, or where a wait for them is added that costs nothing: they
 // finished long ago by the schedule's clock.

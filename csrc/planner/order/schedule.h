@@ -1,4 +1,4 @@
-// Pass 5: the work list of every worker. Op by op, tiles go to the worker that can start them first, in a simulation of
+// Pass: the work list of every worker. Op by op, tiles go to the worker that can start them first, in a simulation of
 // the plan by the cost model; a few-row matmul's units go to all workers in contiguous ranges that balance the bytes.
 //
 // Every tile is in exactly one item and every list is in op order, so that the globally first unfinished tile can

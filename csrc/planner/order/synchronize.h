@@ -1,4 +1,4 @@
-// Pass 4: waits and arrivals. From the dependences between ops and the footprints of their tiles, derives counters as
+// Pass: waits and arrivals. From the dependences between ops and the footprints of their tiles, derives counters as
 // fine as the affine maps of abi.h can express, drops waits that others imply, and sets targets. At most kMaxWaits
 // waits and kMaxArrivals arrivals per op; an op that needs more waits gets empty ops before it that gather them.
 //

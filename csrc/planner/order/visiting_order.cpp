@@ -24,8 +24,8 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
   return order;
 }
 
-/// Of a product whose batches are what each rank has sent (tile/split_by_boxes.h), or is sent (tile/send_by_batch.h): row
-/// blocks that come, or are read, at the same time go together.
+/// Of a product whose batches are what each rank has sent (tile/split_by_boxes.h), or is sent (tile/send_by_batch.h):
+/// row blocks that come, or are read, at the same time go together.
 bool comes_by_rows(const abi::OpRecord& record) {
   return record.grid[0] > 1 && std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
            return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;

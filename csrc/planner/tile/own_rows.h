@@ -4,8 +4,8 @@
 
 namespace ark::planner {
 
-/// Of a product that has just been split by boxes (tile/split_by_boxes.h): gives it an operand for its own rows, if what
-/// this rank sends is a tensor that stays as it is until the product has read it.
+/// Of a product that has just been split by boxes (tile/split_by_boxes.h): gives it an operand for its own rows, if
+/// what this rank sends is a tensor that stays as it is until the product has read it.
 void read_own_rows(FusedGraph& graph, size_t op);
 
 }  // namespace ark::planner

@@ -76,8 +76,8 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
 // Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
 constexpr int64_t kMinElements = kLeastFlatElements, kMaxElements = kMostFlatElements;
 constexpr int64_t kRowElements = 32768;  // of a tile of rows
-// Rows that fewer threads than a warp share (codegen/row_form): the worker reads and writes some 8192 elements in the 1.5
-// us of a tile's own cost.
+// Rows that fewer threads than a warp share (codegen/row_form): the worker reads and writes some 8192 elements in the
+// 1.5 us of a tile's own cost.
 constexpr int64_t kShortRow = 640, kMostShortRows = 256, kShortRowElements = 65536, kTileCostElements = 8192;
 constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
 constexpr int64_t kFewColumns = 32;        // fewer are no row of vectors
@@ -90,8 +90,8 @@ constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
-/// them, so that its tiles line up with the row blocks of others; without rows of a fitting length, 1024 elements. Whole
-/// vectors in any case.
+/// them, so that its tiles line up with the row blocks of others; without rows of a fitting length, 1024 elements.
+/// Whole vectors in any case.
 int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, int64_t target) {
   for (size_t x = 0; x < op.access.size(); ++x) {
     const uint32_t slot = op.op.operands[x].slot;
@@ -111,10 +111,10 @@ struct Room {
   double beside;  // what stands beside the op (beside.h)
 };
 
-/// Rows of a tile of transposed operands, `most` of them if these are more than a line's: what costs the worker that has
-/// most of them least. They are read by whole sectors, from a line's on by whole lines; `anywhere`: they begin between
-/// these. Blocks of rows (device/program/transposed_blocks.cuh) in any case; if the tile could straddle an outer
-/// dimension, a power of two or a divisor.
+/// Rows of a tile of transposed operands, `most` of them if these are more than a line's: what costs the worker that
+/// has most of them least. They are read by whole sectors, from a line's on by whole lines; `anywhere`: they begin
+/// between these. Blocks of rows (device/program/transposed_blocks.cuh) in any case; if the tile could straddle an
+/// outer dimension, a power of two or a divisor.
 int64_t transposed_rows(const abi::OpRecord& record, int64_t total, int bytes, bool anywhere, int64_t most,
                         const Room& room) {
   constexpr int64_t kSectorBytes = 32, kBlockRows = 8;
@@ -159,7 +159,8 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   // As many tiles for every worker as keep a tile within kMaxElements, and no more.
   const int64_t workers = workers_for(graph, op, options.machine.num_workers),
                 rounds = std::max<int64_t>(1, ceil_div(total, workers * kMaxElements));
-  // Ranks compare tiles of what they send (verify/rank_interface), and whether it is a mere copy may depend on the rank.
+  // Ranks compare tiles of what they send (verify/rank_interface), and whether it is a mere copy may depend on the
+  // rank.
   const bool sends = params.num_dims == 1 && is_exchange(graph, op) &&
                      link_seconds(graph, op, options.machine) > options.machine.background_send_seconds;
   const int64_t target = sends ? background_tile(sent_element_bytes(graph, op))
@@ -220,8 +221,8 @@ void tile_row(FusedOp& op, const Options& options, double beside) {
   set_flat_grid(op, joint, params.tile);
 }
 
-/// Columns that a tile should have. 32 of them still are whole 64- or 128-byte lines; more when there are enough columns,
-/// or other ops beside, and where a tile would be over before its own cost is earned.
+/// Columns that a tile should have. 32 of them still are whole 64- or 128-byte lines; more when there are enough
+/// columns, or other ops beside, and where a tile would be over before its own cost is earned.
 int64_t column_target(const FusedOp& op, const Room& room) {
   const abi::ProgramParams& params = op.op.record.params.program;
   const int64_t row = op.op.record.size[params.num_dims - 1], columns = params.num_rows;

@@ -1,4 +1,4 @@
-// Pass 2: tile sizes and grids. Fills OpRecord::grid and the tile fields of the parameters, splits long reductions over
+// Pass: tile sizes and grids. Fills OpRecord::grid and the tile fields of the parameters, splits long reductions over
 // the workers, and describes the tensor maps of the tensor-core kinds.
 //
 // Grids, slowest coordinate first; a tile's number is t = (c0 * grid[1] + c1) * grid[2] + c2:

@@ -1,4 +1,5 @@
-// Part of tile: sums of rows by index. Every tile looks at all indices, which is no way to add many to many: sorting is.
+// Part of tile: sums of rows by index. Every tile looks at all indices, which is no way to add many to many: sorting
+// is.
 #pragma once
 #include "planner/draft.h"
 #include "planner/options.h"

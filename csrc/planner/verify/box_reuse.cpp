@@ -57,8 +57,8 @@ void add(Set& set, const Set& more) {
   for (size_t word = 0; word < set.size(); ++word) set[word] |= more[word];
 }
 
-/// What lies behind ops as waits say: ops of the own rank that are over, and ops that send of which a tile has come from
-/// every rank. Before any tile of an op, and after all of them.
+/// What lies behind ops as waits say: ops of the own rank that are over, and ops that send of which a tile has come
+/// from every rank. Before any tile of an op, and after all of them.
 class Order {
  public:
   explicit Order(const Plan& plan) : plan_(plan), arrives_(static_cast<size_t>(plan.num_counters), -1) {

@@ -32,8 +32,8 @@ void require(const plan::Plan& plan, bool condition, const Args&... message) {
   if (!condition) [[unlikely]]
     throw InternalError(cat("plan ", plan.name, ": ", message...));
 }
-/// The slot that stands for the memory: a box's for its out-box, the first box's for all of an exchange, its own for what
-/// goes to another rank or comes from it as a part.
+/// The slot that stands for the memory: a box's for its out-box, the first box's for all of an exchange, its own for
+/// what goes to another rank or comes from it as a part.
 inline uint32_t memory_slot(const plan::Plan& plan, uint32_t slot) {
   const plan::Buffer& b = plan.buffers[slot];
   return b.twin >= 0 && !plan::is_part(b.kind) ? static_cast<uint32_t>(b.twin) : slot;

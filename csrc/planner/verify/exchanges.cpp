@@ -46,8 +46,8 @@ bool goes_by_batch(const Plan& plan, const plan::Op& op, const std::vector<Opera
          });
 }
 
-/// Each tile writes to all ranks the same bytes of their boxes: so its peers write these bytes here. Or each batch goes to
-/// a rank of its own: then every tile is read as one that writes to all of them.
+/// Each tile writes to all ranks the same bytes of their boxes: so its peers write these bytes here. Or each batch goes
+/// to a rank of its own: then every tile is read as one that writes to all of them.
 void check_parts(const Plan& plan, size_t index, const std::vector<OperandUse>& uses,
                  const std::vector<int>& operands) {
   const plan::Op& op = plan.ops[index];

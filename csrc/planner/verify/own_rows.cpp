@@ -1,7 +1,8 @@
-// Products with own rows: batch b of operand a is what rank b has sent, and the own rank's batch is read where that rank
-// has it (abi::MatmulTileParams). All ranks run the plan, and none knows its rank: each batch must be right through the
-// box and through the own operand. So the op that sends has to copy the one to the other, and nothing may write the
-// source between the two. Waits for one rank alone say that its box is there and nothing else (verify/memory.cpp).
+// Products with own rows: batch b of operand a is what rank b has sent, and the own rank's batch is read where that
+// rank has it (abi::MatmulTileParams). All ranks run the plan, and none knows its rank: each batch must be right
+// through the box and through the own operand. So the op that sends has to copy the one to the other, and nothing may
+// write the source between the two. Waits for one rank alone say that its box is there and nothing else
+// (verify/memory.cpp).
 #include <algorithm>
 
 #include "device/abi/roles.h"

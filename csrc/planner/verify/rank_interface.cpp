@@ -86,8 +86,8 @@ std::string describe_arrivals(const abi::OpRecord& record, int32_t before) {
   return text;
 }
 
-/// Whose boxes the op's exchanges have taken, and what shows that all ranks were done with them: ops that send, in their
-/// order. A rank relies on what others do before that one.
+/// Whose boxes the op's exchanges have taken, and what shows that all ranks were done with them: ops that send, in
+/// their order. A rank relies on what others do before that one.
 std::string describe_reuse(const Plan& plan, const std::vector<BoxReuse>& reuses, const plan::Op& op, int32_t group) {
   auto number = [&](int32_t of_op) {
     return std::count_if(plan.ops.begin(), plan.ops.begin() + of_op,

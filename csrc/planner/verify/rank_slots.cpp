@@ -13,8 +13,8 @@ using plan::Buffer;
 using plan::BufferKind;
 using plan::Plan;
 
-/// The first run that has the same memory for a buffer: constants are the same everywhere, a rank's inputs and its arena
-/// stay, its outputs are new in every launch.
+/// The first run that has the same memory for a buffer: constants are the same everywhere, a rank's inputs and its
+/// arena stay, its outputs are new in every launch.
 Run owner_of(const Buffer& b, Run run, const RankRules& rules) {
   switch (b.kind) {
     case BufferKind::kConstant:
@@ -38,8 +38,8 @@ std::string name_of(const Buffer& b, size_t slot, Run owner) {
   return b.name.empty() ? name : cat(name, ", ", b.name);
 }
 
-/// Ranks have parts of other sizes than this one's plan says. All that is proved is who waits for whom, for which a part
-/// may be as large as the largest of its exchange.
+/// Ranks have parts of other sizes than this one's plan says. All that is proved is who waits for whom, for which a
+/// part may be as large as the largest of its exchange.
 class PartSizes {
  public:
   explicit PartSizes(const Plan& plan) : plan_(plan) {

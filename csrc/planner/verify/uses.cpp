@@ -52,8 +52,8 @@ Hull hull_of(const plan::Plan& plan, const Use& use, int64_t bytes) {
   return hull;
 }
 
-/// Who sends for an uneven exchange counts as who writes its parts anew: what this rank has stored for others lies behind
-/// it, and what others have stored, who reads waits for them to say (plan::kPart).
+/// Who sends for an uneven exchange counts as who writes its parts anew: what this rank has stored for others lies
+/// behind it, and what others have stored, who reads waits for them to say (plan::kPart).
 void add_parts(const plan::Plan& plan, size_t index, std::vector<Use>& uses) {
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const plan::Buffer& part = plan.buffers[slot];

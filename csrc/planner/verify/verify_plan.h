@@ -1,4 +1,4 @@
-// Pass 7: proves a plan right before it runs. Written from the meaning of the records alone. It shares no code with the
+// Pass: proves a plan right before it runs. Written from the meaning of the records alone. It shares no code with the
 // passes that made them, but for what a program does with its operands (plan::program_uses).
 //
 // - structure: every tile is in exactly one list; waits, arrivals, slots, lifetimes and flags stay within bounds; what
@@ -12,6 +12,7 @@
 // - flagged words (flag_words.h), with the races: the same of the plan as the loop kernel runs it, where some reads
 //   poll words instead of waiting.
 // - ranks (ranks.h), of exchanges: the races once more, among all ranks and several launches.
+// - loops, ops in the background, products with own rows: checks.h.
 // - bounds: no tile reaches beyond its buffer (but under a predicate).
 #pragma once
 #include <cstdint>

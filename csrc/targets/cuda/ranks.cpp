@@ -1,5 +1,6 @@
 #include "targets/cuda/ranks.h"
 
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -32,6 +33,11 @@ abi::GroupLaunch group_launch(const plan::Plan& plan, const RankMemory& memory, 
 /// Where there are several.
 std::string of_group(const plan::Plan& plan, int32_t group) {
   return plan.more_groups.empty() ? "" : cat(" of group '", group_at(plan, group).name, "'");
+}
+
+/// Of a wait for an exchange, `block` counters behind the first one of a rank.
+uint32_t target_of(const abi::Wait& wait, int64_t block) {
+  return block == (wait.limit - 1) / wait.div ? wait.last_target : wait.target;
 }
 
 }  // namespace
@@ -68,10 +74,19 @@ std::string counter_text(const plan::Plan& plan, abi::i32 counter) {
              group == 0 ? "" : of_group(plan, static_cast<int32_t>(group)));
 }
 
+abi::u32 launches_before(abi::u32 expected, abi::u32 target) {
+  if (target == 0) return 0;
+  const int shift = std::countr_zero(target);
+  const abi::u32 odd = target >> shift;
+  abi::u32 inverse = odd;  // right in the last 3 bits; each step doubles them
+  for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;
+  return ((expected >> shift) * inverse << shift >> shift) - 1;
+}
+
 std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& e) {
-  const std::string launch = cat("launch of '", plan.name, "' on rank ", e.rank, of_group(plan, 0));
+  const std::string where = cat(" of '", plan.name, "' on rank ", e.rank, of_group(plan, 0), ": rank ");
   if (e.set == abi::kErrorRank)
-    return cat(launch, ": rank ", e.fault.seen, of_group(plan, e.group),
+    return cat("launch", where, e.fault.seen, of_group(plan, e.group),
                " has given up, in this launch or an earlier one. Outputs are not valid");
   const abi::WaitName& wanted = e.fault.name;
   if (wanted.op < 0 || static_cast<size_t>(wanted.op) >= plan.ops.size()) return "";
@@ -84,9 +99,11 @@ std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& e) {
     const int32_t group = group_of_counter(plan, wait.counter);
     const int64_t after = counter - int64_t{wait.counter};
     if (after < 0 || after >= int64_t{world_of(plan, group)} * wait.rank_stride) continue;
-    return cat(launch, ": rank ", after / wait.rank_stride, of_group(plan, group), " has not sent in time what op ",
-               wanted.op, " '", op.name, "', tile ", wanted.tile, ", worker ", e.worker, " waits for (counter ",
-               counter, ": expected ", e.fault.expected, ", seen ", e.fault.seen, "). Outputs are not valid");
+    const uint32_t number = launches_before(e.fault.expected, target_of(wait, after % wait.rank_stride));
+    return cat("launch ", number, where, after / wait.rank_stride, of_group(plan, group),
+               " has not sent in time what op ", wanted.op, " '", op.name, "', tile ", wanted.tile, ", worker ",
+               e.worker, " waits for (counter ", counter, ": expected ", e.fault.expected, ", seen ", e.fault.seen,
+               "). Outputs are not valid");
   }
   return "";
 }

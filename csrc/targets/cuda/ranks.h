@@ -23,6 +23,11 @@ void give_up_all(const RankMemory& memory, const std::string& why);
 /// "counter 3", with its group where there are several.
 std::string counter_text(const plan::Plan& plan, abi::i32 counter);
 
+/// How many launches came before the one in which a counter was to reach `expected`, if each counts `target` on.
+/// Counters wrap, so this is a division modulo 2^32, by the inverse of the target's odd part: right for 2^32 launches
+/// over the target's power of two.
+abi::u32 launches_before(abi::u32 expected, abi::u32 target);
+
 /// Of an error about another rank; empty: it is about none.
 std::string describe_ranks(const plan::Plan& plan, const abi::ErrorRecord& error);
 

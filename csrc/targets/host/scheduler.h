@@ -37,8 +37,8 @@ struct LaunchOptions {
 
 /// Runs one launch to its end. Throws DeviceError when nothing moved for deadline_ns, or what a task threw; the run
 /// state is then as new (zero). Otherwise its epoch has advanced by the iterations that ran. `index_error` is left set
-/// in the state when an index was out of range: in the last iteration, since none follows it. With ranks, who throws makes all others throw, in this launch or at the start of their next one,
-/// and the state stays as it is.
+/// in the state when an index was out of range: in the last iteration, since none follows it. With ranks, who throws
+/// makes all others throw, in this launch or at the start of their next one, and the state stays as it is.
 void run_plan(const plan::Plan& plan, std::span<const std::unique_ptr<Task>> tasks, const Kernels& kernels,
               const LaunchOptions& options, LaunchMemory& memory);
 

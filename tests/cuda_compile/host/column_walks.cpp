@@ -1,6 +1,7 @@
 // Few rows and weights [k][n], on the host: the loader's walk over pages (device/matmul/few_rows_column_loader.cuh) and
-// those of the consumers (device/matmul/few_rows_columns.cuh). They count the same pages; every k of every eight columns
-// of a strip is read by one thread, from a box that came, and multiplied by the activation's element of the same k.
+// those of the consumers (device/matmul/few_rows_columns.cuh). They count the same pages; every k of every eight
+// columns of a strip is read by one thread, from a box that came, and multiplied by the activation's element of the
+// same k.
 #include <cstdio>
 
 #define __device__

@@ -150,8 +150,8 @@ void record(const RecordCheck& check) {
 }
 
 /// Strips of columns are counted from an item's first unit of a segment: it begins where a strip does, so that one that
-/// ends within a strip leaves its rest to nobody. With every unit in one item, and every column in one unit, each column
-/// is in one strip. Sums of one row, or that wait for further windows of k, have room for so many columns.
+/// ends within a strip leaves its rest to nobody. With every unit in one item, and every column in one unit, each
+/// column is in one strip. Sums of one row, or that wait for further windows of k, have room for so many columns.
 void item(const RecordCheck& check, int64_t first, int64_t count) {
   const abi::MatmulRowsParams& p = check.record().params.rows;
   if (p.columns == 0) return;
