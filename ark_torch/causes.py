@@ -22,7 +22,7 @@ from ark_torch.host_scalars import on_device
 from ark_torch.loops import Loop, log_one_by_one
 from ark_torch.ordering import is_view
 from ark_torch.partition import Step, is_symbolic
-from ark_torch.records import REGISTRY, GraphRecord
+from ark_torch.records import REGISTRY, GraphRecord, told
 from ark_torch.runtime_asserts import check_sizes
 from ark_torch.segment import probe
 
@@ -112,7 +112,7 @@ def _users_line(node: fx.Node) -> str:
 
 def _at(cause: str, place: str) -> str:
     """A cause and the user's line, which some causes have in them."""
-    return cause if place in cause else cause + place
+    return cause if place in cause else told(cause) + place
 
 
 def _count_loop(loop: Loop, record: GraphRecord, strict: bool) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from ark_torch import exchanges
 from ark_torch.errors import Unsupported
-from ark_torch.records import REGISTRY, GraphRecord, recording
+from ark_torch.records import REGISTRY, GraphRecord, recording, told
 
 NOTHING = "nothing was captured: no graph reached ark, everything ran eagerly"
 
@@ -60,7 +60,7 @@ class Explanation:
         lines += self._loop_lines()
         if self.fallbacks:
             lines.append("through ATen:")
-            lines += [f"  {n:4d}  {cause}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
+            lines += [f"  {n:4d}  {told(cause)}{self._place(cause)}" for cause, n in self.fallbacks.most_common()]
         else:
             lines.append("through ATen: nothing" + (" of these graphs" if self.breaks else ""))
         return lines

@@ -25,6 +25,11 @@ DTYPE_NAMES = {
 }
 
 
+def type_refused(dtype: torch.dtype) -> str:
+    names = [str(t).removeprefix("torch.") for t in (dtype, *DTYPE_NAMES)]
+    return f"dtype {names[0]} (native: {', '.join(names[1:])})"
+
+
 def compute_type(dtype: torch.dtype) -> torch.dtype:
     """The type in which values of `dtype` are computed (ark::compute_type)."""
     if dtype in (torch.float64, torch.bool):
@@ -68,7 +73,7 @@ class GraphBuilder:
 
     def _add_value(self, dtype, shape, strides, offset=0, base=None, name="") -> Value:
         if dtype not in DTYPE_NAMES:
-            raise Unsupported(f"dtype {str(dtype).removeprefix('torch.')}")
+            raise Unsupported(type_refused(dtype))
         entry = {
             "name": name or f"v{len(self.values)}",
             "dtype": DTYPE_NAMES[dtype],

@@ -27,9 +27,9 @@ def _mask_inputs(ctx: Lowering, q: Value, k: Value, mask: Value | None, causal: 
     left corner) is given as a mask."""
     if mask is not None:
         if causal:
-            raise Unsupported("attention with a mask and causal")
+            raise Unsupported("attention with a mask and causal (native: one of them)")
         if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
-            raise Unsupported(f"attention mask of {mask.dtype}")
+            raise Unsupported(f"attention mask of {mask.dtype} (native: bool and floating types)")
         return [ctx.reshape_rank(mask, 4)], False
     if causal and q.shape[2] != k.shape[2]:
         return [_causal_mask(ctx, q, k)], False
@@ -43,7 +43,7 @@ def _outputs(ctx: Lowering, vals) -> list[Value]:
 @rule(ark.attention.default)
 def lower_attention(ctx: Lowering, node, q, k, v, mask, scale, causal, order=None):
     if q.dtype == torch.float64:
-        raise Unsupported("attention in float64")
+        raise Unsupported("attention in float64 (native: float32, bfloat16, float16)")
     masks, causal = _mask_inputs(ctx, q, k, mask, causal)
     outputs = _outputs(ctx, node.meta["val"])
     attrs = {"scale": scale, "causal": causal, "has_mask": bool(masks)}

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 def _check(a: Value, b: Value) -> None:
     if not a.dtype.is_floating_point or a.dtype != b.dtype:
-        raise Unsupported(f"matmul of {a.dtype} and {b.dtype}")
+        raise Unsupported(f"matmul of {a.dtype} and {b.dtype} (native: one floating type)")
 
 
 def _product(ctx: Lowering, a: Value, b: Value, dtype, shape, strides=None) -> Value:

@@ -270,7 +270,7 @@ def _integer_pow(ctx: Lowering, node, x, exponent):
 @rule(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def lower_pow(ctx: Lowering, node, x, exponent):
     if not ctx.out(node).dtype.is_floating_point:
-        raise Unsupported("integer pow with a tensor exponent")
+        raise Unsupported("integer pow with a tensor exponent (native: a constant of 1 to 4)")
     return _binary(ctx, node, "pow", x, exponent)
 
 

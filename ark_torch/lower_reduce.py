@@ -135,7 +135,7 @@ def lower_mean(ctx: Lowering, node, x, dims=None, keepdim=False, dtype=None):
 def _moments(ctx: Lowering, x: Value, dims, keepdim: bool, correction) -> tuple[Value, Value]:
     """Variance and mean in the compute type: two passes, as the second pass is what keeps the digits."""
     if not x.dtype.is_floating_point:
-        raise Unsupported(f"variance of {x.dtype}")
+        raise Unsupported(f"variance of {x.dtype} (native: floating types)")
     wide = compute_type(x.dtype)
     dims = _dims(x, dims)
     x = ctx.to_compute(x, wide)

@@ -17,7 +17,7 @@ from torch import fx
 
 from ark_torch._compat import size_expr, sympy, unset_fake_temporarily
 from ark_torch.errors import Unsupported
-from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type
+from ark_torch.graph_json import DTYPE_NAMES, GraphBuilder, Value, compute_type, type_refused
 from ark_torch.refusals import check_taken
 from ark_torch.size_source import check_python
 
@@ -57,7 +57,7 @@ def check_meta(val: Any, device: torch.device | None, empty: bool) -> None:
     if val.layout != torch.strided:
         raise Unsupported(f"layout {str(val.layout).removeprefix('torch.')}")
     if val.dtype not in DTYPE_NAMES:
-        raise Unsupported(f"dtype {str(val.dtype).removeprefix('torch.')}")
+        raise Unsupported(type_refused(val.dtype))
     if device is not None and val.device != device:
         raise Unsupported(f"tensor on {val.device} in a graph on {device}")
     if not empty and any(isinstance(s, int) and s == 0 for s in meta_shape(val)):

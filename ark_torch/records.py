@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import weakref
 from collections import Counter
@@ -36,6 +37,11 @@ class GraphRecord:
     loops: list[LoopRow] = field(default_factory=list)
     num_aten: int = 0
     seconds: float = 0.0  # ark's own part of the compilation
+
+
+def told(cause: str) -> str:
+    """A cause as the user reads it: of an op that has no rule it is the op's name alone."""
+    return f"{cause} (no plan computes this op)" if re.fullmatch(r"[\w.]+", cause) and "." in cause else cause
 
 
 @dataclass

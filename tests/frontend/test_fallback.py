@@ -71,7 +71,7 @@ def test_fallbacks_name_the_users_line(executor, caplog):
     with caplog.at_level(logging.WARNING, logger="ark"):
         text = str(explain(mixed, torch.randn(5, 9)))
     line = mixed.__code__.co_firstlineno + 2
-    place = rf"aten.sort.default \(values, indices = torch.sort\(y, 1\), at .*test_fallback.py:{line}\)"
+    place = rf"aten.sort.default \(no .*op\) \(values, indices = torch.sort\(y, 1\), at .*test_fallback.py:{line}\)"
     assert re.search(rf"1  {place}$", text, re.M)
     assert sum(bool(re.search(place, r.getMessage())) for r in caplog.records) == 1
     with pytest.raises(Exception, match=rf"strict: graph.* needs ATen for: {place} x1, aten.cumprod"):
@@ -102,6 +102,26 @@ def test_messages_have_the_condition(executor, body, message):
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         with pytest.raises(Exception, match=message):
             torch.compile(body, backend=ark, options={"strict": True})(torch.randn(16))
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (lambda x: torch.topk(x, 2)[0], r"aten.topk.default \(no plan computes this op\) \("),
+        (lambda x: x * 1j, r"dtype complex64 \(native: bool, .*float64\)"),
+        (lambda x: x.long() ** x.long(), r"\(native: a constant of 1 to 4\)"),
+        (lambda x: x.long()[None] @ x.long()[:, None], r"matmul of torch.int64 and .* \(native: one floating type\)"),
+    ],
+    ids=["op", "type", "exponent", "product"],
+)
+def test_messages_say_what_is_native(executor, caplog, body, message):
+    x = torch.ones(16)
+    with pytest.raises(Exception, match=message):
+        torch.compile(body, backend=ark, options={"strict": True})(x)
+    REGISTRY.logged.clear()
+    with caplog.at_level(logging.WARNING, logger="ark"):
+        found = str(explain(body, x))
+    assert re.search(message, found) and re.search(message, caplog.text)
 
 
 def checked(n, size):
