@@ -154,6 +154,8 @@ bool ProgramAnalysis::broadcast(const Instr& in) const {
   return !flagged_ && !row && !column_ && in.operand >= 0 && in.operand < 32 && (broadcast_ >> in.operand & 1) != 0;
 }
 
+bool ProgramAnalysis::has_lanes() const { return !column_ && (!row_ || (form_ != nullptr && form_->multiples)); }
+
 void ProgramAnalysis::classify_preload(int i) {
   const Instr& in = instr(i);
   Info& info = info_[i];
@@ -161,12 +163,12 @@ void ProgramAnalysis::classify_preload(int i) {
   const bool inputs_known = std::all_of(inputs.begin(), inputs.end(), [&](int input) { return info_[input].known; });
   info.known = in.op == Opcode::kConst || in.op == Opcode::kIndex || in.op == Opcode::kParameter ||
                (call_arity(in.op) > 0 && inputs_known);
-  const bool indexed = in.op == Opcode::kLoad && !info.plain_load && !row_ && !column_ && !flagged_;
+  const bool indexed = in.op == Opcode::kLoad && !info.plain_load && !info.gather && has_lanes() && !flagged_;
   info.preloaded = info.plain_load || (indexed && inputs_known && is_run(in.a, in.b, in.c));
 }
 
 void ProgramAnalysis::classify_lanes(const Instr& in, Info& info) const {
-  if (row_ || column_) return;
+  if (!has_lanes()) return;
   const int64_t lanes = vector_length();
   if (in.op == Opcode::kIndex) info.run = info.aligned = in.aux == last_dim();
   if (in.op == Opcode::kConst && info.type == DType::kI64) info.aligned = in.imm_int % lanes == 0;
@@ -449,7 +451,7 @@ std::vector<LazyArm> ProgramAnalysis::lazy_arms_in(int pass) const {
 }
 
 bool ProgramAnalysis::loaded_in(int i, int pass) const {
-  return (info_[i].gather || (info_[i].plain_load && !info_[i].scalar)) && needed_in(pass)[i];
+  return (info_[i].gather || (info_[i].preloaded && !info_[i].scalar)) && needed_in(pass)[i];
 }
 
 bool ProgramAnalysis::loaded_ahead(int i) const {

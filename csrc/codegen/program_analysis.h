@@ -66,8 +66,9 @@ class ProgramAnalysis {
   void classify_preload(int i);
   /// How an integer changes along a vector, whose first coordinate is a multiple of its length: indices made of
   /// coordinates by shifts and masks mostly stay the same or count up, so that one address serves the vector.
-  /// (Vectors of rows and columns may begin anywhere.)
+  /// (Vectors of columns, and of rows that say nothing of it, may begin anywhere.)
   void classify_lanes(const Instr& in, Info& info) const;
+  bool has_lanes() const;
   template <class Good>
   bool all_uses(int value, const Good& good) const;
   /// Whether that use rounds the value to a 16-bit float.

@@ -216,13 +216,17 @@ class Printer : public ProgramAnalysis {
 
   void print_row_load(int i) {
     const Instr& in = instr(i);
-    if (!info_[i].gather) return line(cat("    load_operand<V>(c, ", in.operand, ", x, in.r", i, ");"));
+    if (info_[i].plain_load) return line(cat("    load_operand<V>(c, ", in.operand, ", x, in.r", i, ");"));
     std::vector<bool> wanted(count_);
     for (const int input : inputs_of(in)) wanted[input] = true;
     const std::vector<bool> needed = needed_by(wanted);
     line("    {");
     for (int k = 0; k < i; ++k)
       if (needed[k]) print_instruction(k, true);
+    if (!info_[i].gather) {
+      print_indexed("load", cat("in.r", i), i, in.a, in.b, in.c);
+      return line("    }");
+    }
     line(cat("    load_gathered<V, ",
              in.a < 0   ? 0
              : in.b < 0 ? 1
@@ -361,7 +365,8 @@ class Printer : public ProgramAnalysis {
       case Opcode::kConst:
         return declare(i, constant(in));
       case Opcode::kIndex:
-        return declare(i, cat("x[", in.aux, "]", once_per_vector(i) ? "" : " + c.further + i"));
+        return declare(i, cat("x[", in.aux, "]", once_per_vector(i) ? "" : " + c.further + i",
+                              info_[i].run && row_ ? " + c.further" : ""));
       case Opcode::kParameter:
         return declare(i, cat("c.operand(", in.operand, ").stride[", in.aux, "]"));
       case Opcode::kLoad:

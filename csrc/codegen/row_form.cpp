@@ -112,9 +112,17 @@ int narrowest_operand(const plan::Op& op, uint32_t operands) {
   return best;
 }
 
+int64_t tile_rows(const plan::Op& op) { return std::min<int64_t>(params_of(op).tile, params_of(op).num_rows); }
+
+/// Rows that a worker has of the op, about: where all have some, those of several tiles.
+int64_t worker_rows(const plan::Op& op) {
+  constexpr int64_t kWorkers = 128;
+  return std::max(tile_rows(op), int64_t{params_of(op).num_rows} / kWorkers);
+}
+
 /// Threads that share a row of an op whose rows are streamed: a tile of few rows keeps all consumers busy.
 int threads_of(const plan::Op& op) {
-  const int64_t rows = std::min<int64_t>(params_of(op).tile, params_of(op).num_rows);
+  const int64_t rows = tile_rows(op);
   return rows >= kConsumers / kWarp ? kWarp : rows >= kConsumers / kWarpgroup ? kWarpgroup : kConsumers;
 }
 
@@ -131,10 +139,19 @@ int lanes_of(int64_t vectors) {
   return best;
 }
 
-/// Rows that threads keep at once, `registers` for each.
-int rows_at_once(int64_t chunks, int64_t registers) {
+/// Where a worker has so few rows that threads would have none: more of them share a row.
+int lanes_of_few(int64_t vectors, int64_t worker_rows) {
+  int lanes = lanes_of(vectors);
+  while (lanes < kWarp && vectors > lanes && 2 * lanes * worker_rows <= kConsumers) lanes *= 2;
+  return lanes;
+}
+
+/// Rows that `threads` threads keep at once, `registers` for each: where a worker has more of them than such threads.
+int rows_at_once(int64_t chunks, int64_t registers, int threads, int64_t worker_rows) {
+  const int64_t groups = kConsumers / threads;
   int rows = 1;
-  while (2 * rows * chunks <= kLaneVectors && 2 * rows * registers <= kKeptRegisters) rows *= 2;
+  while (2 * rows * chunks <= kLaneVectors && 2 * rows * registers <= kKeptRegisters && rows * groups < worker_rows)
+    rows *= 2;
   return rows;
 }
 
@@ -179,12 +196,11 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   const auto all = [&](auto&& holds) {
     return std::all_of(ops.begin(), ops.end(), [&](const plan::Op* op) { return holds(*op, moved, form.vector); });
   };
+  form.multiples = all(aligned);
   const uint32_t gathers = ProgramAnalysis(program, &form).gathers();
   const auto fits = [&](const plan::Op* op) { return aligned(*op, moved | gathers, form.vector); };
-  if (std::all_of(ops.begin(), ops.end(), fits)) {
-    form.vector_operands = moved | gathers;
-  } else if (all(aligned)) {
-    form.vector_operands = moved;
+  if (form.multiples) {
+    form.vector_operands = std::all_of(ops.begin(), ops.end(), fits) ? moved | gathers : moved;
   } else if (all(off_alike)) {
     form.vector_operands = moved;
     form.head_operand = narrowest_operand(*ops.front(), moved);
@@ -199,7 +215,8 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   } else {
     do form.vector /= 2;
     while (form.vector > 1 && !all(aligned));
-    if (form.vector > 1) form.vector_operands = moved;
+    form.multiples = form.vector > 1;
+    if (form.multiples) form.vector_operands = moved;
   }
 }
 
@@ -208,7 +225,7 @@ void use_elements(RowForm& form) {
   form.vector = 1;
   form.vector_operands = form.shifted_operands = 0;
   form.head_operand = -1;
-  form.edges = false;
+  form.edges = form.multiples = false;
 }
 
 /// Vectors that a row of so many elements may touch.
@@ -218,6 +235,7 @@ int64_t most_vectors(const RowForm& form, int64_t length) {
 
 struct Lengths {
   int64_t longest = 0, shortest = INT64_MAX;
+  int64_t worker_rows = 0;  // at most
 };
 
 /// Rows in registers, if they fit.
@@ -226,7 +244,7 @@ void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, 
   // Off alignment only what a warp keeps well: streamed code serves any length, and graphs have rows of several.
   const bool masks = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_mask(program);
   if (lengths.longest == 0 || (form.edges && !masks)) return;
-  const int threads = form.threads == kWarp ? lanes_of(vectors) : form.threads;
+  const int threads = form.threads == kWarp ? lanes_of_few(vectors, lengths.worker_rows) : form.threads;
   const int64_t step = int64_t{threads} * form.vector, chunks = (vectors + threads - 1) / threads;
   const bool full = !form.edges && lengths.longest == lengths.shortest && lengths.longest % step == 0;
   const ProgramAnalysis analysis(program, &form);
@@ -235,7 +253,7 @@ void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, 
   form.threads = threads;
   form.full = full;
   form.chunks = static_cast<int>(chunks);
-  if (threads < kWarp) form.rows = rows_at_once(chunks, registers);
+  if (threads < kWarp) form.rows = rows_at_once(chunks, registers, threads, lengths.worker_rows);
   const int code = analysis.element_code();
   form.in_turn = code >= kLongElement && chunks > 1 && form.rows * chunks * form.vector * code > kMostRowCode;
   form.ahead_operands = differing_operands(program, ops);
@@ -252,6 +270,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
   for (const plan::Op* op : ops) {
     lengths.longest = std::max(lengths.longest, int64_t{params_of(*op).row_size});
     lengths.shortest = std::min(lengths.shortest, int64_t{params_of(*op).row_size});
+    lengths.worker_rows = std::max(lengths.worker_rows, worker_rows(*op));
     threads = std::max(threads, threads_of(*op));
   }
   RowForm form;

@@ -18,13 +18,14 @@ struct RowForm {
   uint32_t vector_operands = 0;   // bit i: contiguous along the row, moved by vectors
   uint32_t shifted_operands = 0;  // bit i: contiguous along the row, read across two aligned vectors
   int vector = 1;                 // elements per vector
-  int head_operand = -1;  // the operand that says where the first vector of a row begins; -1: at its first element
-  bool edges = false;     // elements before the first or after the last vector
-  int threads = 256;      // that share a row: 4, 8, 16, 32, 128 or 256
-  int rows = 1;           // that threads keep at once
-  int chunks = 0;         // vectors of the row that a thread keeps; 0: streamed
-  bool in_turn = false;   // a loop over the chunks, instead of code for each
-  bool full = false;      // every thread has all of its chunks, in every op
+  int head_operand = -1;   // the operand that says where the first vector of a row begins; -1: at its first element
+  bool edges = false;      // elements before the first or after the last vector
+  int threads = 256;       // that share a row: 4, 8, 16, 32, 128 or 256
+  int rows = 1;            // that threads keep at once
+  int chunks = 0;          // vectors of the row that a thread keeps; 0: streamed
+  bool in_turn = false;    // a loop over the chunks, instead of code for each
+  bool multiples = false;  // the first element of every vector is a multiple of their length
+  bool full = false;       // every thread has all of its chunks, in every op
   uint32_t ahead_operands = 0;  // bit i: what the first pass reads of it is loaded while the row before is worked on
 };
 

@@ -45,7 +45,7 @@ plan::Op rows_of(DType type, int64_t rows, int64_t length, int64_t tile = 64) {
 }
 
 RowForm form_of(DType type, int64_t length, int64_t tile = 64) {
-  const plan::Op op = rows_of(type, 10000, length, tile);
+  const plan::Op op = rows_of(type, 40000, length, tile);
   return codegen::row_form(normalized(type), {&op});
 }
 
@@ -64,6 +64,12 @@ void test_lanes() {
     const std::string got = cat(form.threads, " threads, ", form.chunks, " chunks, ", form.rows, " rows, ", form.full);
     EXPECT_EQ(got, cat(c.threads, " threads, ", c.chunks, " chunks, ", c.rows, " rows, ", c.full));
   }
+  const plan::Op heads = rows_of(DType::kBF16, 16, 128, 8);  // of a token
+  const RowForm of_few = codegen::row_form(normalized(DType::kBF16), {&heads});
+  EXPECT_EQ(cat(of_few.threads, " ", of_few.chunks, " ", of_few.rows), "16 1 1");
+  const plan::Op many_heads = rows_of(DType::kBF16, 4096, 128, 8);  // 32 rows a worker, a row for each eight threads
+  EXPECT_EQ(codegen::row_form(normalized(DType::kBF16), {&many_heads}).threads, 8);
+  EXPECT_EQ(codegen::row_form(normalized(DType::kBF16), {&many_heads}).rows, 1);
   EXPECT_EQ(form_of(DType::kF32, 64).threads, 8);  // 16 vectors
   EXPECT_EQ(form_of(DType::kF32, 64).rows, 2);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import ark_torch
 from tests.conftest import has_extension
 from tests.support.head_norms import NORMS, POSITIONS, ROTATIONS, check, heads_of, inputs, kept
 
@@ -27,6 +28,12 @@ def test_into_a_cache(rotation):
         positions = torch.randperm(POSITIONS)[:tokens]
         args = [*inputs(tokens, heads, dim, torch.bfloat16, "cpu"), cache, positions]
         check(kept("rms", rotation, heads), args)
+
+
+def test_norm_rotation_and_write_are_one_task():
+    """The other task is what reads the cache afterwards."""
+    args = [*inputs(1, 8, 128, torch.bfloat16, "cpu"), torch.randn(1, 8, POSITIONS, 128).bfloat16(), torch.tensor([3])]
+    assert ark_torch.explain(kept("rms", "halves", 8), *args).tasks == {"row": 1, "pointwise": 1}
 
 
 def test_rows_that_a_concatenation_joins():

@@ -28,12 +28,34 @@ std::optional<Coords> Grouper::row_major(const Coords& coords, const std::vector
   return delinearize(*linear, to, contiguous_strides(to));
 }
 
+/// Place of a tensor of these sizes that has, in one dimension, more of what `part` is a slice of, or is computed from.
+std::optional<Coords> Grouper::whole_place(int part, const std::vector<int64_t>& sizes, int g, int depth) const {
+  const Tensor& t = state_.tensor(part);
+  const Tensor& owner = state_.tensor(t.owner);
+  const std::optional<Coords>& place = state_.place[static_cast<size_t>(t.owner)];
+  if (place && state_.group_of[static_cast<size_t>(t.owner)] == g) {
+    if (owner.numel != product(sizes) || t.strides.size() != sizes.size()) return std::nullopt;
+    const std::optional<Expr> linear = linearize(*place, owner.strides, 0);
+    return linear ? delinearize(*linear, sizes, t.strides) : std::nullopt;
+  }
+  if (t.owner != part || t.node < 0 || state_.node(t.node).op != OpKind::kPointwise || depth == 0) return std::nullopt;
+  for (ir::ValueId input : state_.node(t.node).inputs) {
+    if (state_.tensor(input).sizes != t.sizes) continue;
+    if (std::optional<Coords> found = whole_place(input, sizes, g, depth - 1)) return found;
+  }
+  return std::nullopt;
+}
+
 std::optional<Coords> Grouper::find_place(int owner, const Node& node, int g) {
   const Tensor& t = state_.tensor(owner);
   const Group& x = group(g);
   for (ir::ValueId input : node.inputs) {
     if (state_.group(input) != g || state_.tensor(input).sizes != t.sizes) continue;
     if (std::optional<Coords> place = place_of(input)) return place;
+  }
+  if (node.op == OpKind::kCat) {
+    for (ir::ValueId input : node.inputs)
+      if (std::optional<Coords> place = whole_place(input, t.sizes, g, 4)) return place;
   }
   if (t.numel == product(x.x_sizes)) return row_major(x.x_place, x.x_sizes, t.sizes);
   if (x.reduce_dims == 0) return std::nullopt;
@@ -114,8 +136,23 @@ bool Grouper::claim_part(int owner, int g) const {
   const Group& x = state_.groups[static_cast<size_t>(g)];
   for (ir::ValueId input : state_.node(state_.tensor(owner).node).inputs)  // what others have sent is not along the op
     if (is_box(state_, state_.owner(input)) && state_.group(input) == g) return false;
-  return x.kind == GroupKind::kMatmul && !state_.forced[static_cast<size_t>(owner)] &&
-         state_.tensor(owner).numel <= product(x.x_sizes);
+  if (state_.forced[static_cast<size_t>(owner)]) return false;
+  if (x.kind == GroupKind::kRow) return joins_rows(owner, product(x.x_sizes), 8);
+  return x.kind == GroupKind::kMatmul && state_.tensor(owner).numel <= product(x.x_sizes);
+}
+
+/// Do all that read the value put it into whole rows of so many elements, as the halves of rotated heads are?
+bool Grouper::joins_rows(int owner, int64_t numel, int depth) const {
+  const Tensor& t = state_.tensor(owner);
+  const std::vector<int>& users = state_.users[static_cast<size_t>(owner)];
+  if (t.numel >= numel || t.numel == 0 || users.empty() || depth == 0) return false;
+  return std::ranges::all_of(users, [&](int i) {
+    const Node& node = state_.node(i);
+    const Tensor& out = state_.tensor(node.outputs[0]);
+    if (node.op == OpKind::kCat && out.numel == numel) return true;
+    const bool goes_on = node.op == OpKind::kCat || (node.op == OpKind::kPointwise && out.numel == t.numel);
+    return goes_on && joins_rows(node.outputs[0], numel, depth - 1);
+  });
 }
 
 void Grouper::adopt(int owner, int g) {

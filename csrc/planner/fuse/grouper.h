@@ -38,6 +38,7 @@ class Grouper {
   std::optional<Coords> place_of(int value) const;
   std::optional<Coords> row_major(const Coords& coords, const std::vector<int64_t>& sizes,
                                   const std::vector<int64_t>& to) const;
+  std::optional<Coords> whole_place(int part, const std::vector<int64_t>& sizes, int g, int depth) const;
   std::optional<Coords> find_place(int owner, const ir::Node& node, int g);
   uint32_t row_dims(int g);
   /// Whether the group's op computes anything: a reduction over nothing does.
@@ -45,9 +46,10 @@ class Grouper {
   void elementwise(int owner, int g);
   void set_pointwise_domain(int g, int owner);
   bool claim(int owner, int g);
-  /// A value along a matmul that is not one per element of its domain (half of rotated columns): whoever needs it
-  /// computes it.
+  /// A value along a matmul or along rows that is not one per element of its domain (half of rotated columns): whoever
+  /// needs it computes it.
   bool claim_part(int owner, int g) const;
+  bool joins_rows(int owner, int64_t numel, int depth) const;
   /// Values that depend on no group but have to be in memory (dropout masks) are computed and stored by the group that
   /// reads them first.
   void adopt(int owner, int g);

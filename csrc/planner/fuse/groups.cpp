@@ -185,7 +185,7 @@ void Grouper::index_store(int i) {
   const int out = node.outputs[0], src = node.inputs[1];
   const int g = last_group(node);
   if (state_.in_place[static_cast<size_t>(out)] && g >= 0 && state_.group(src) == g && !is_opaque(group(g).kind) &&
-      group(g).kind != GroupKind::kColumn && group(g).reduce_dims == 0) {
+      group(g).kind != GroupKind::kColumn) {
     const std::optional<Coords> place = place_of(src);
     if (place && indices_computable(node, *place, g)) {
       group(g).index_stores.push_back(i);

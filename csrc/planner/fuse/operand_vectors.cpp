@@ -14,11 +14,13 @@ constexpr int64_t kVectorBytes = 16;
 
 int64_t element_bytes(const abi::Operand& o) { return size_bytes(static_cast<DType>(o.dtype)); }
 
-/// Contiguous along the last dimension, with an index, if any, that is the same for a vector.
+/// Contiguous along the last dimension, with an index, if any, that is the same for a vector. So is a predicate, but of
+/// a row: there an arm of a concatenation mostly begins and ends between vectors, and device code looks.
 bool is_contiguous(const DomainFacts& facts, uint32_t innermost, const BuiltProgram& built, size_t i) {
   const size_t rank = built.dims.size();
+  const bool predicate = built.program.kind == ProgramKind::kRow && built.operands[i].index_operand < 0;
   return walks_domain(facts, built, i) && rank > 0 && built.operands[i].stride[rank - 1] == 1 &&
-         (facts.index_depends[i] & innermost) == 0;
+         ((facts.index_depends[i] & innermost) == 0 || predicate);
 }
 
 /// Whether an index moves the operand by whole vectors.

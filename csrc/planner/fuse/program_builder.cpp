@@ -142,6 +142,7 @@ int ProgramBuilder::eval(int value, const Coords& coords, int pred) {
 }
 
 int ProgramBuilder::eval_owner(int owner, const Coords& coords, int pred) {
+  if (pred >= 0 && is_reduced_everywhere(owner, coords)) pred = -1;
   for (int i = memo_head(owner); i >= 0; i = memo_[static_cast<size_t>(i)].next) {
     const Memo& m = memo_[static_cast<size_t>(i)];
     if (m.owner == owner && m.pred == pred && m.coords == coords) return m.reg;
@@ -149,6 +150,18 @@ int ProgramBuilder::eval_owner(int owner, const Coords& coords, int pred) {
   const int reg = compute(owner, coords, pred);
   remember(owner, pred, reg, coords);
   return reg;
+}
+
+/// A reduction that lies in its tensor at every element of the domain: it needs no predicate, whatever arm of a
+/// concatenation reads it. (What a register holds lies there only where its predicate does.)
+bool ProgramBuilder::is_reduced_everywhere(int owner, const Coords& coords) const {
+  const Tensor& t = state_.tensor(owner);
+  if (t.node < 0 || state_.node(t.node).op != ir::OpKind::kReduce) return false;
+  for (size_t d = 0; d < coords.size(); ++d) {
+    const bool by_register = std::ranges::any_of(coords[d].view(), [](const Term& term) { return term.reg >= 0; });
+    if (by_register || coords[d].min() < 0 || coords[d].max() >= t.sizes[d]) return false;
+  }
+  return true;
 }
 
 void ProgramBuilder::remember(int owner, int pred, int reg, const Coords& coords) {

@@ -88,6 +88,7 @@ class ProgramBuilder {
   bool in_memory(int owner) const;
   bool computes(int owner) const;
   int eval_owner(int owner, const Coords& coords, int pred);
+  bool is_reduced_everywhere(int owner, const Coords& coords) const;
   int compute(int owner, const Coords& coords, int pred);
   int pointwise(int owner, const ir::Node& node, const Coords& coords, int pred);
   int power(const ir::Node& node, int base, int exponent, DType type);
