@@ -106,8 +106,11 @@ def _which_values(node: fx.Node) -> str:
 
 def _users_line(node: fx.Node) -> str:
     """The innermost line of the user's code, where tracing noted it."""
-    places = re.findall(r'File "(.+)", line (\d+), in .*\n\s*(.*)', node.stack_trace or "")
-    return " ({2}, at {0}:{1})".format(*places[-1]) if places else ""
+    places = re.findall(r'File "(.+)", line (\d+), in .*(?:\n(?!\s*File ")\s*(.*))?', node.stack_trace or "")
+    if not places:
+        return ""
+    file, line, code = places[-1]  # no code where its source is not to be had
+    return f" ({code}, at {file}:{line})" if code else f" (at {file}:{line})"
 
 
 def _at(cause: str, place: str) -> str:
@@ -119,7 +122,7 @@ def _count_loop(loop: Loop, record: GraphRecord, strict: bool) -> None:
     """One whose iterations are calls."""
     if loop.launch is not None:
         return
-    cause = f"a while_loop once per iteration: {loop.row.cause}"
+    cause = f"a while_loop once per iteration: {told(loop.row.cause)}"
     record.num_aten += 1
     record.fallbacks[cause] += 1
     place = record.places.setdefault(cause, _users_line(loop.row.node))

@@ -132,7 +132,7 @@ class Lowering:
         function = RULES.get(node.target)
         if function is None:
             more = WITHOUT_RULE.get(node.target)
-            raise Unsupported(f"{node.target} ({more})" if more else str(node.target))
+            raise Unsupported(f"{_op_name(node)} ({more})" if more else _op_name(node))
         for val in _flat_vals(node.meta.get("val")):
             check_meta(val, self.device, self.empty)
         args = _map(node.args, self._argument)
@@ -337,6 +337,12 @@ def canonical_dim(dim: int, rank: int) -> int:
 
 def _is_getitem(node: fx.Node) -> bool:
     return node.target is operator.getitem
+
+
+def _op_name(node: fx.Node) -> str:
+    """With the op that `with_effects` is around."""
+    around = node.target is torch.ops.higher_order.with_effects
+    return f"{node.target} of {node.args[1]}" if around else str(node.target)
 
 
 def _map(arg: Any, function: Callable) -> Any:

@@ -40,8 +40,9 @@ class GraphRecord:
 
 
 def told(cause: str) -> str:
-    """A cause as the user reads it: of an op that has no rule it is the op's name alone."""
-    return f"{cause} (no plan computes this op)" if re.fullmatch(r"[\w.]+", cause) and "." in cause else cause
+    """A cause as the user reads it: of an op that has no rule it is the op's name alone (`aten.topk.default`, `cond`,
+    `with_effects of aten._print.default`)."""
+    return f"{cause} (no plan computes this op)" if re.fullmatch(r"(with_effects of )?[\w.]+", cause) else cause
 
 
 @dataclass

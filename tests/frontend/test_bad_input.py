@@ -356,9 +356,34 @@ def test_a_result_larger_than_any_memory(dynamic):
         ) as caught:
             one(x, n)
         assert caught.type is RuntimeError
-    with pytest.raises(Exception, match="strict: graph.*tiles, at most 67108864"):
+    with pytest.raises(Exception, match="strict: graph.*elements, at most 274877906944"):
         strict(x, n)
     torch.testing.assert_close(call(x, 8), body(x, 8))
+
+
+@pytest.mark.skipif(not has_extension(), reason="the extension is not built")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("what", ["sum", "variance", "columns", "iota", "expanded"])
+def test_a_value_larger_than_any_memory(device, what, dynamic):
+    """Fused, it needs none: the plan would count to 2^45. Eager has it in memory, and refuses at once."""
+    bodies = {
+        "sum": lambda x, n: (x.sum() + torch.zeros(n, device=x.device)).sum(),
+        "variance": lambda x, n: (x[:1] + torch.zeros(n // 4, 4, device=x.device)).exp().var(),
+        "columns": lambda x, n: (x + torch.zeros(n // 4, 4, device=x.device)).amax(0),
+        "iota": lambda x, n: torch.arange(n, device=x.device) * 2 > x.sum(),
+        "expanded": lambda x, n: x[:, None].expand(4, n // 4).sin().sum(1),
+    }
+    x, body = torch.ones(4, device=device), bodies[what]
+    error = RuntimeError if device == "cpu" else torch.OutOfMemoryError
+    call = compiled(body, dynamic=dynamic)
+    for _ in range(2):
+        if dynamic:
+            torch.testing.assert_close(call(x, 40), body(x, 40))
+        for one in (body, call):
+            with pytest.raises(error, match="(?i)tried to allocate") as caught:
+                one(x, 1 << 45)
+            assert caught.type is error
+    torch.testing.assert_close(call(x, 80), body(x, 80))
 
 
 def test_index_out_of_range_in_the_call_with_copies():

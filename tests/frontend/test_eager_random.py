@@ -24,6 +24,10 @@ BODIES = {
     "dropout in place, transposed": lambda x: F.dropout(x.view(4, 5, 20).transpose(0, 2).sin(), 0.3, True, True),
     "dropout of an expanded one": lambda x: F.dropout(x[:, None].expand(4, 3, 100), 0.3),
     "dropout of a number": lambda x: F.dropout(x.sum(), 0.3),
+    "dropout of channels": lambda x: F.dropout1d(x.view(4, 5, 20), 0.3),
+    "dropout of channels, transposed": lambda x: F.dropout1d(x.view(4, 5, 20).transpose(1, 2), 0.3),
+    "dropout of channels in place": lambda x: F.dropout1d((x * 2).view(4, 5, 20).transpose(0, 1), 0.3, True, True),
+    "bernoulli in place": lambda x: (x * 2).bernoulli_(0.3),
     "no dropout": lambda x: F.dropout(x, 0.3, training=False) * 2,
     "attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, 4, 10, 10)] * 3, dropout_p=0.2),
 }

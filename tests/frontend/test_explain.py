@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from ark_torch.causes import _users_line
 from ark_torch.errors import Unsupported
 from ark_torch.explain import compile_times, explain, report
 
@@ -217,3 +218,13 @@ def test_strict_takes_a_whole_training_step(executor):
 
     assert step(x) > step(x)
     assert {g.kind for g in report().graphs} == {"forward", "backward", "inference"} and report().breaks
+
+
+def test_a_line_without_its_source_is_told_by_its_place():
+    node = torch.fx.Graph().placeholder("x")
+    node.stack_trace = (
+        '  File "a.py", line 1, in f\n    g(x)\n  File "<stdin>", line 2, in g\n  File "<string>", line 3, in h\n'
+    )
+    assert _users_line(node) == " (at <string>:3)"
+    node.stack_trace = '  File "<stdin>", line 2, in g\n  File "a.py", line 1, in f\n    g(x)\n'
+    assert _users_line(node) == " (g(x), at a.py:1)"

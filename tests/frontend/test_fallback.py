@@ -104,15 +104,26 @@ def test_messages_have_the_condition(executor, body, message):
             torch.compile(body, backend=ark, options={"strict": True})(torch.randn(16))
 
 
+def branch(x):
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+
+def said(x):
+    torch.ops.aten._print("")
+    return x + 1
+
+
 @pytest.mark.parametrize(
     "body, message",
     [
         (lambda x: torch.topk(x, 2)[0], r"aten.topk.default \(no plan computes this op\) \("),
+        (branch, r"cond \(no plan computes this op\) \("),
+        (said, r"with_effects of aten._print.default \(no plan computes this op\) \("),
         (lambda x: x * 1j, r"dtype complex64 \(native: bool, .*float64\)"),
         (lambda x: x.long() ** x.long(), r"\(native: a constant of 1 to 4\)"),
         (lambda x: x.long()[None] @ x.long()[:, None], r"matmul of torch.int64 and .* \(native: one floating type\)"),
     ],
-    ids=["op", "type", "exponent", "product"],
+    ids=["op", "cond", "effect", "type", "exponent", "product"],
 )
 def test_messages_say_what_is_native(executor, caplog, body, message):
     x = torch.ones(16)

@@ -31,6 +31,19 @@ using abi::TaskKind;
 
 /// Of an op: more have results of terabytes, and take seconds and gigabytes to plan (2^29 tiles: 5.5 s).
 constexpr int64_t kMostTiles = int64_t{1} << 26;
+/// Of a program; of bytes so many are more than a GPU has. Eager, which has all values in memory, says at once that it
+/// cannot; that a fused op needs no memory is no help where it takes for ever (two CPU threads: six minutes for so many
+/// exponentials).
+constexpr int64_t kMostElements = int64_t{1} << 38;
+
+void check_elements(const FusedOp& op) {
+  if (plan::kind_of(op.op.record).family != plan::Family::kProgram) return;
+  int64_t elements = 1;
+  for (const int64_t size : op.op.record.size)
+    if (__builtin_mul_overflow(elements, size, &elements)) elements = INT64_MAX;
+  check_node(elements <= kMostElements, op.op.node, "op '", op.op.name, "': ", elements, " elements, at most ",
+             kMostElements);
+}
 
 void set_grid(FusedOp& op, int64_t c0, int64_t c1, int64_t c2) {
   const int64_t grid[3] = {c0, c1, c2};
@@ -448,6 +461,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, dou
 }  // namespace
 
 void tile(Draft& draft, const Options& options) {
+  for (const FusedOp& op : draft.graph.ops) check_elements(op);
   split_reductions(draft, options);
   align_operands(draft, options);
   split_by_boxes(draft.graph, options);
