@@ -81,14 +81,16 @@ std::string params_text(const abi::MatmulTileParams& p) {
   return cat("batch ", p.batch, ", m ", p.m, ", n ", p.n, ", k ", p.k, ", tile ", p.tile_m, " x ", p.tile_n, " x ",
              p.tile_k, ", maps ", p.map_a, ' ', p.map_b, ", k major ", p.a_k_major, ' ', p.b_k_major, ", program ",
              p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance,
-             p.a_immutable || p.b_immutable ? cat(", immutable ", p.a_immutable, ' ', p.b_immutable) : "", p.own_rows ? cat(", own rows through map ", p.map_own) : "");
+             p.a_immutable || p.b_immutable ? cat(", immutable ", p.a_immutable, ' ', p.b_immutable) : "",
+             p.own_rows ? cat(", own rows through map ", p.map_own) : "");
 }
 
 std::string params_text(const abi::AttentionParams& p) {
   return cat("batch ", p.batch, ", heads ", p.heads, " / ", p.kv_heads, ", queries ", p.queries, ", keys ", p.keys,
              ", dims ", p.head_dim, ' ', p.value_dim, p.causal ? cat(", causal ", p.causal_offset) : "", ", mask kind ",
              p.mask_kind, ", parts ", p.parts, " of ", p.positions_per_part, ", tile ", p.tile_q, " x ", p.tile_k,
-             ", scale ", p.scale, p.fresh_operand >= 0 ? cat(", position operand ", p.fresh_operand) : "", p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
+             ", scale ", p.scale, p.fresh_operand > 0 ? cat(", position operand ", p.fresh_operand) : "",
+             p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
 }
 
 /// Of families without words of their own: all fields, by their names.

@@ -15,14 +15,15 @@ class StoredRows {
   StoredRows(const plan::Op& op, const Program& program, int first, const CacheRows& rows)
       : op_(op), program_(program), first_(first), rows_(rows) {}
 
-  /// Of one store.
+  /// Of one store. An index that is the scalar itself, with nothing to count up from it, may be the next row of a ring
+  /// of them: those behind it are older ones, which the last part would read alone.
   std::optional<Scalar> begin(const Instr& store) const {
     const abi::Operand& x = operand(store.operand);
     if (x.index_operand < 0) return std::nullopt;
     const abi::Operand& index = op_.operands[static_cast<size_t>(x.index_operand)];
     const int registers[2] = {store.b, store.c};
     for (int k = 0; k < 2; ++k) {
-      if (registers[k] < 0 || index.stride[k] != rows_.stride) continue;
+      if (registers[k] < 0 || index.stride[k] != rows_.stride || at(registers[k]).op != Opcode::kAdd) continue;
       const bool within = rows_.span == 0 || index.stride[2 + k] * rows_.stride <= rows_.span;
       const std::optional<Scalar> scalar = at_least(registers[k]);
       if (!scalar || !within) continue;

@@ -23,8 +23,8 @@ struct CacheRows {
 /// Rows of the keys or values of decode attention. None: its heads and batches do not lie apart.
 std::optional<CacheRows> cache_rows(const plan::Op& attention, size_t operand);
 
-/// Every store of the op through the operand goes to rows whose number is at least this scalar, an i64, or the scalar
-/// is negative. None: not known.
+/// Every store of the op through the operand goes to rows counted up from this scalar, an i64, or the scalar is
+/// negative. None: not known.
 std::optional<Scalar> stored_from(const plan::Op& op, const std::vector<Program>& programs, size_t operand,
                                   const CacheRows& rows);
 

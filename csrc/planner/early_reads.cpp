@@ -73,8 +73,7 @@ class EarlyReads {
     if (!rows || graph_.storages[slot].input < 0) return std::nullopt;
     std::optional<Scalar> begin;
     for (const Touch& touch : writers_[slot]) {
-      const std::optional<Scalar> own =
-          stored_from(graph_.ops[touch.op].op, graph_.programs, touch.operand, *rows);
+      const std::optional<Scalar> own = stored_from(graph_.ops[touch.op].op, graph_.programs, touch.operand, *rows);
       if (!own || (begin && !(*begin == *own))) return std::nullopt;
       begin = own;
     }

@@ -161,6 +161,8 @@ int ProgramBuilder::random(int owner, const ir::Node& node, const Coords& coords
 /// found, planner/early_reads.h) with the queries in stride[5]: from it the loop kernel knows how many parts are used,
 /// and the others are neither written nor read; the host knows from the visible keys.
 int ProgramBuilder::load_parts(int owner, const Coords& coords) {
+  if (state_.parts_of_node.empty())
+    throw NeedStored{owner};  // parts have no memory yet: an op of its own combines them
   const int which = state_.parts_of_node[static_cast<size_t>(state_.tensor(owner).node)];
   if (which < 0 || state_.tensor(owner).out_index != 0) throw NeedStored{owner};
   // Every worker has a prologue of its own: of one row it may combine them, of several an op does it once for all.

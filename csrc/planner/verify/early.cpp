@@ -101,7 +101,8 @@ class EarlyVerifier {
     const bool tiles = r.kind == abi::TaskKind::kMatmulTile || r.kind == abi::TaskKind::kMatmulFloat ||
                        r.kind == abi::TaskKind::kMatmulSimple;
     require(plan_,
-            !(rows && p.rows.weights_immutable != 0) && !(tiles && (p.matmul.a_immutable | p.matmul.b_immutable) != 0) &&
+            !(rows && p.rows.weights_immutable != 0) &&
+                !(tiles && (p.matmul.a_immutable | p.matmul.b_immutable) != 0) &&
                 !(decode && p.attention.fresh_operand >= 0),
             name(index), ": its record says what is read before the waits, expected bits alone");
   }

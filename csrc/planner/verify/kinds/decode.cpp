@@ -77,7 +77,7 @@ void record(const RecordCheck& check) {
   check.need(!has_position || (check.op().early & bits) == bits, "a position, and operands read early ",
              check.op().early, ", expected ", bits, " among them");
   check.need(!has_position || check.op().operands[X::kPosition].dtype == static_cast<int>(DType::kI64),
-             "a position of type ", check.op().operands[X::kPosition].dtype, ", expected i64");
+             "its position is no i64");
   check.need(p.parts <= 1 || operands > X::kPartsMaxSum, operands, " operands of ", p.parts, " parts");
   check.grid({p.batch, p.kv_heads, p.parts});
 }
