@@ -28,9 +28,10 @@ void test_retired_keys_are_skipped() {
 
 /// Of plans without Op::early: what records and buffers say.
 void test_older_caches() {
-  const plan::Plan plan = plan::from_json(
-      R"({"name":"old","buffers":[{"kind":"input"},{"kind":"input","immutable":true}],"ops":[{"kind":"attention_decode",)"
-      R"("operands":[{},{},{},{},{},{"slot":1},{},{},{},{}],"attention":{"fresh_operand":9}}]})");
+  const plan::Plan plan =
+      plan::from_json(R"({"name":"old","buffers":[{"kind":"input"},{"kind":"input","immutable":true}],)"
+                      R"("ops":[{"kind":"attention_decode","operands":[{},{},{},{},{},{"slot":1},{},{},{},{}],)"
+                      R"("attention":{"fresh_operand":9}}]})");
   EXPECT_EQ(plan.ops.at(0).early, 1u << 1 | 1u << 2 | 1u << 5 | 1u << 9);
   EXPECT_EQ(plan.ops.at(0).record.params.attention.fresh_operand, -1);
   EXPECT(plan::to_json(plan::from_json(plan::to_json(plan))) == plan::to_json(plan));

@@ -153,9 +153,10 @@ struct Wait {
 };
 static_assert(sizeof(Wait) == 48);
 
-/// kAll: everything but what is read before the waits (plan/early_reads.h); kFresh: only what the task reads of rows appended in this launch (KV
-/// cache). kSource: a wait for an exchange of a product with own rows (MatmulTileParams::own_rows): a tile of batch b
-/// waits for the counters of rank b alone, and one of the own rank's batch not at all.
+/// kAll: everything but what is read before the waits (plan/early_reads.h); kFresh: only what the task reads of rows
+/// appended in this launch (KV cache). kSource: a wait for an exchange of a product with own rows
+/// (MatmulTileParams::own_rows): a tile of batch b waits for the counters of rank b alone, and one of the own rank's
+/// batch not at all.
 enum class WaitRole : i32 { kAll, kFresh, kSource };
 
 /// After the tile: add 1 to each counter that its rows fall on (same map as Wait).

@@ -197,7 +197,6 @@ void verify_structure(const Plan& plan) {
   verify_records(plan);
   check_lists(plan);
   check_uses(plan);
-  verify_early(plan);
 }
 
 }  // namespace ark::planner
