@@ -10,6 +10,7 @@
 #include "codegen/epilogue_ways.h"
 #include "codegen/program_analysis.h"
 #include "device/abi/launch.h"
+#include "plan/early_reads.h"
 #include "plan/kinds.h"
 #include "plan/transposed_operands.h"
 
@@ -197,7 +198,7 @@ class Analysis {
     needs_.features.decode_types.insert(static_cast<DType>(p.dtype));
     needs_.features.decode_dims.insert(p.head_dim);
     needs_.features.decode_rows.insert(rows <= 4 ? 4 : 16);
-    needs_.features.decode_caches.insert(p.fresh_operand >= 0);
+    needs_.features.decode_caches.insert(plan::has_early_cache(op));
   }
 
   void note_epilogue(const plan::Op& op, Needs::Program& need) const {

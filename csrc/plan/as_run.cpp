@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "plan/early_reads.h"
 #include "plan/params.h"
 #include "plan/pointwise_form.h"
 #include "plan/record_limits.h"
@@ -87,6 +88,7 @@ void set_run_op(Op& op, RunOp run, const KernelNumbers& numbers) {
   op.record = run.record;
   op.operands = std::move(run.operands);
   op.flags = {};
+  op.early = 0;
   if (programs_are_the_forms(op.record)) {
     renumber(numbers, op.record);
     op.form = op.record.params.rows.form;
@@ -120,6 +122,7 @@ RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers) {
   run.record.op = static_cast<int32_t>(index);
   run.record.num_operands = static_cast<int32_t>(run.operands.size());
   run.record.record_bytes = static_cast<int32_t>(sizeof(run.record) + run.operands.size() * sizeof(abi::Operand));
+  set_early_params(op, run.record);
   const int form = numbers.form.empty() ? op.form : numbers.form[index];
   if (form >= 0) run.record.params.rows.form = form;
   if (!programs_are_the_forms(run.record)) renumber(numbers, run.record);

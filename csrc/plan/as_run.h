@@ -15,7 +15,8 @@ struct RunOp {
   std::vector<abi::Operand> operands;
 };
 
-/// The waits and arrivals that the flags leave; flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot and
+/// The waits and arrivals that the flags leave; what is read before them (early_reads.h);
+/// flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot and
 /// their group; counters of exchanges by group (run_counter); the kernel's numbers of programs and forms; the record's
 /// number and lengths. Throws what check_limits throws.
 RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers = {});

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/types.h"
+#include "plan/early_reads.h"
 
 namespace ark::plan {
 namespace {
@@ -31,7 +32,7 @@ bool early_prologue(const Plan& plan, const Op& op) {
                      " of ", plan.buffers.size());
     if (i < 32 && (op.flags.operands >> i & 1) != 0)
       some = true;
-    else if (o.slot != abi::kNoSlot && !plan.buffers[o.slot].immutable)
+    else if (o.slot != abi::kNoSlot && !is_early(op, static_cast<size_t>(i)))
       return false;
   }
   return some;
@@ -43,6 +44,7 @@ bool is_few(const Op& op) { return op.record.kind == abi::TaskKind::kMatmulRows;
 RowsForm form_of(const Plan& plan, const Op& op) {
   RowsForm form{op.record.params.rows, vector_operands(op), op.flags.operands, early_prologue(plan, op)};
   form.params.form = 0;
+  form.params.weights_immutable = has_early_weights(op);
   std::fill(std::begin(form.params.map), std::end(form.params.map), 0);
   form.params.m = rows_of_form(form.params.m);
   return form;

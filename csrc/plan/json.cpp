@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "ir/names_json.h"
+#include "plan/early_reads.h"
 #include "plan/few_rows_form.h"
 #include "plan/param_fields.h"
 #include "plan/params.h"
@@ -31,6 +32,7 @@ struct OpText {
   std::vector<int32_t> programs;
   std::string name, module;
   int64_t bytes = 0, flops = 0;
+  uint32_t early = 0;
   int32_t form = -1;
   Flags flags;
 };
@@ -58,6 +60,7 @@ OpText to_text(const Op& op) {
            .module = op.module,
            .bytes = op.bytes,
            .flops = op.flops,
+           .early = op.early,
            .form = op.form,
            .flags = op.flags};
   visit_params(r, [&]<class Params>(const Params& params) { params_of<Params>(t) = params; });
@@ -94,6 +97,7 @@ Op from_text(OpText&& t, const json::Path& path) {
   op.module = std::move(t.module);
   op.bytes = t.bytes;
   op.flops = t.flops;
+  op.early = t.early;
   op.form = t.form;
   op.flags = std::move(t.flags);
   return op;
@@ -168,6 +172,7 @@ struct Fields<OpText> {
                                           field("programs", &T::programs),
                                           field("bytes", &T::bytes),
                                           field("flops", &T::flops),
+                                          field("early", &T::early),
                                           field("form", &T::form),
                                           field("flags", &T::flags)};
 #undef ARK_FAMILY
@@ -354,6 +359,7 @@ Plan from_json(const std::string& text) {
   Plan plan;
   json::read(json::parse(text), plan, json::Path{nullptr, "plan"});
   for (size_t i = 0; i < plan.ops.size(); ++i) plan.ops[i].record.op = static_cast<int32_t>(i);
+  take_early_from_records(plan);
   if (!has_forms(plan)) number_forms(plan);
   return plan;
 }

@@ -37,7 +37,7 @@ struct Buffer {
   int32_t index = -1;
   int64_t arena_offset = 0;
   int64_t size_bytes = 0;
-  bool immutable = false;               // never written in this plan and safe to read before any wait
+  bool immutable = false;               // no op of this plan writes it
   int32_t first_op = -1, last_op = -1;  // lifetime in plan order (arena)
   std::string data;                     // kConstant
   std::string name;
@@ -99,6 +99,7 @@ struct Op {
   std::string module;
   std::string node;              // to blame where the op is refused (base/unsupported.h); not saved
   int64_t bytes = 0, flops = 0;  // the least that it has to move and compute
+  uint32_t early = 0;            // bit i: operand i may be read before the op's waits (early_reads.h; first 32)
   int32_t form = -1;             // of a few-row product: number of its form in the plan (few_rows_form.h)
   Flags flags;
 };

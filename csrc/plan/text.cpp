@@ -80,15 +80,17 @@ std::string params_text(const abi::MatmulRowsParams& p) {
 std::string params_text(const abi::MatmulTileParams& p) {
   return cat("batch ", p.batch, ", m ", p.m, ", n ", p.n, ", k ", p.k, ", tile ", p.tile_m, " x ", p.tile_n, " x ",
              p.tile_k, ", maps ", p.map_a, ' ', p.map_b, ", k major ", p.a_k_major, ' ', p.b_k_major, ", program ",
-             p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance, ", immutable ",
-             p.a_immutable, ' ', p.b_immutable, p.own_rows ? cat(", own rows through map ", p.map_own) : "");
+             p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance,
+             p.a_immutable || p.b_immutable ? cat(", immutable ", p.a_immutable, ' ', p.b_immutable) : "",
+             p.own_rows ? cat(", own rows through map ", p.map_own) : "");
 }
 
 std::string params_text(const abi::AttentionParams& p) {
   return cat("batch ", p.batch, ", heads ", p.heads, " / ", p.kv_heads, ", queries ", p.queries, ", keys ", p.keys,
              ", dims ", p.head_dim, ' ', p.value_dim, p.causal ? cat(", causal ", p.causal_offset) : "", ", mask kind ",
              p.mask_kind, ", parts ", p.parts, " of ", p.positions_per_part, ", tile ", p.tile_q, " x ", p.tile_k,
-             ", scale ", p.scale, p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
+             ", scale ", p.scale, p.fresh_operand > 0 ? cat(", position operand ", p.fresh_operand) : "",
+             p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
 }
 
 /// Of families without words of their own: all fields, by their names.
@@ -169,6 +171,7 @@ std::string op_text(const Op& op, size_t index) {
                " strides ", list(o.stride), o.vector > 1 ? cat(" vector ", int{o.vector}) : "",
                o.index_operand >= 0 ? cat(" indexed by ", int{o.index_operand}) : "", "\n");
   }
+  if (op.early != 0) out += cat("  before the waits: operands ", list(places(op.early)), "\n");
   for (int i = 0; i < r.num_waits; ++i) out += cat("  wait ", wait_text(r.wait[i]));
   for (int i = 0; i < r.num_arrivals; ++i)
     out += cat("  arrive ", map_text(r.arrive[i]), ranks_text(r.arrive_rank_stride[i]), "\n");

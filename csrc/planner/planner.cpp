@@ -7,6 +7,7 @@
 #include "plan/few_rows_form.h"
 #include "planner/cost.h"
 #include "planner/draft.h"
+#include "planner/early_reads.h"
 #include "planner/flag_words.h"
 #include "planner/order/order_ops.h"
 #include "planner/order/place_memory.h"
@@ -70,6 +71,7 @@ plan::Plan run_passes(FusedGraph&& fused, const Options& options) {
   plan::Plan plan;
   tile(draft, options);
   share_programs(draft.graph, options.sizes_vary);
+  early_reads(draft.graph);
   order_ops(draft, options);
   Sync sync = synchronize(draft, options);
   const Timeline timeline = schedule(draft, options);

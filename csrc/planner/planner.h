@@ -12,8 +12,8 @@ namespace ark::planner {
 /// stage; may be null.
 plan::Plan make_plan(ir::Graph bound_graph, const Options& options, Stages* stages = nullptr);
 
-/// Everything after `fuse` (fused.h): tile, share_programs, order_ops, synchronize, schedule, place_memory,
-/// flag_words, number_forms, verify_plan.
+/// Everything after `fuse` (fused.h): tile, share_programs, early_reads, order_ops, synchronize, schedule,
+/// place_memory, flag_words, number_forms, verify_plan.
 struct FusedGraph;
 plan::Plan plan_fused(FusedGraph&& fused, const Options& options);
 

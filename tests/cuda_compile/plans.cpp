@@ -1,5 +1,7 @@
 #include "plans.h"
 
+#include "device/abi/roles.h"
+
 namespace ark::cuda_compile {
 namespace {
 
@@ -346,7 +348,7 @@ NamedPlan column_plan() {
   return {"column", p};
 }
 
-/// Keys of a cache (the position is operand 0), keys that are none, or both.
+/// Keys of a cache, keys that are none, or both.
 NamedPlan decode_plan() {
   plan::Plan p;
   for (const int dim : {64, 128}) {
@@ -358,7 +360,8 @@ NamedPlan decode_plan() {
     attention.head_dim = attention.value_dim = dim;
     attention.heads = dim == 64 ? 4 : 16;
     attention.kv_heads = attention.queries = 1;
-    attention.fresh_operand = dim == 64 ? 0 : -1;
+    using X = ark::abi::AttentionOperand;
+    if (dim == 64) op.early = 1u << X::kK | 1u << X::kV | 1u << X::kPosition;
     p.ops.push_back(op);
   }
   return {"decode", p};

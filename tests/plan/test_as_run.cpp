@@ -151,7 +151,12 @@ void test_nothing_to_do() {
   const size_t at = run.find(said);
   EXPECT(at != std::string::npos);
   if (at != std::string::npos) run.erase(at, said.size());
-  EXPECT_EQ(run, plan::to_string(plan));
+  const std::string early = "  before the waits: operands [0]\n";  // which no field of the record says
+  std::string planned = plan::to_string(plan);
+  const size_t bits = planned.find(early);
+  EXPECT(bits != std::string::npos);
+  if (bits != std::string::npos) planned.erase(bits, early.size());
+  EXPECT_EQ(run, planned);
 }
 
 /// What cannot run is refused, before anything of it is read.

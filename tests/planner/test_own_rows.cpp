@@ -44,6 +44,7 @@ Graph gathered_product(int world, int64_t rows, int64_t k, int64_t n) {
 plan::Plan through_boxes(plan::Plan plan) {
   plan::Op& op = plan.ops[static_cast<size_t>(product_of(plan))];
   op.operands.erase(op.operands.begin() + X::kOwn);
+  op.early &= (1u << X::kOwn) - 1;
   abi::MatmulTileParams& p = op.record.params.matmul;
   p.own_rows = p.map_own = 0;
   p.first_operand = X::kCount;

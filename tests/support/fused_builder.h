@@ -165,7 +165,7 @@ class Builder {
     op.op.name = name;
     op.op.record.kind = abi::TaskKind::kMatmulRows;
     abi::MatmulRowsParams& p = op.op.record.params.rows;
-    p.m = 1, p.k = static_cast<int>(k), p.lanes = lanes, p.pair_distance = pair, p.weights_immutable = 1;
+    p.m = 1, p.k = static_cast<int>(k), p.lanes = lanes, p.pair_distance = pair;
     p.dtype = static_cast<int>(DType::kBF16);
     p.num_segments = static_cast<int>(segments.size());
     Program prologue;

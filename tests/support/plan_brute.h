@@ -280,10 +280,10 @@ class BrutePlan {
     for (int64_t head = h; head < h + group; ++head)
       for (int64_t i : {0, 1}) element(op, 6, {c[0], head, 0, i}, false, visit);
     for (int operand : {7, 8})
-      if (static_cast<int>(op.operands.size()) > operand && operand != p.fresh_operand)
+      if (static_cast<int>(op.operands.size()) > operand)
         each({group * p.queries, operand == 7 ? p.value_dim : 2},
              [&](const Index& x) { element(op, operand, {c[0], c[1], c[2], x[0], x[1]}, true, visit); });
-    if (p.fresh_operand >= 0) element(op, p.fresh_operand, {}, false, visit);
+    if (op.operands.size() > 9) element(op, 9, {}, false, visit);
   }
 
   void touch_mask_range(const plan::Op& op, const int64_t* c, const Visit& visit) const {

@@ -34,7 +34,6 @@ void damage_buffers(const plan::Plan& plan) {
             [&](plan::Plan& p) { p.buffers[arena].last_op = p.buffers[arena].first_op - 1; });
   must_fail(plan, "touches bytes", [&](plan::Plan& p) { p.buffers[arena].size_bytes /= 2; });
   must_fail(plan, "ends at byte", [&](plan::Plan& p) { p.buffers[input].size_bytes -= 2; });
-  must_fail(plan, "ahead of its waits", [&](plan::Plan& p) { p.buffers[input].immutable = false; });
   must_fail(plan, "which is immutable", [&](plan::Plan& p) {
     for (plan::Buffer& b : p.buffers) b.immutable |= b.kind == plan::BufferKind::kOutput;
   });

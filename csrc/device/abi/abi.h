@@ -153,9 +153,10 @@ struct Wait {
 };
 static_assert(sizeof(Wait) == 48);
 
-/// kAll: everything but immutable operands; kFresh: only what the task reads of rows appended in this launch (KV
-/// cache). kSource: a wait for an exchange of a product with own rows (MatmulTileParams::own_rows): a tile of batch b
-/// waits for the counters of rank b alone, and one of the own rank's batch not at all.
+/// kAll: everything but what is read before the waits (plan/early_reads.h); kFresh: only what the task reads of rows
+/// appended in this launch (KV cache). kSource: a wait for an exchange of a product with own rows
+/// (MatmulTileParams::own_rows): a tile of batch b waits for the counters of rank b alone, and one of the own rank's
+/// batch not at all.
 enum class WaitRole : i32 { kAll, kFresh, kSource };
 
 /// After the tile: add 1 to each counter that its rows fall on (same map as Wait).
@@ -180,8 +181,8 @@ struct MatmulRowsParams {
   i32 pair_distance;               // lanes 2, not gated: unit u = columns ((u / p) * 2p + u % p) and + p
   i32 gated;                       // lanes 2: unit u = column u of weight and of weight2 (Root 0 and 1)
   i32 prologue, prologue_operand;  // program that yields the activation (m, k); its first operand
-  i32 weights_immutable;
-  i32 dtype;    // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
+  i32 weights_immutable;           // may be loaded ahead of every wait; set by plan::run_op, as are the like below
+  i32 dtype;                       // ark::DType of weights and activation (bf16 or f16: tensor cores; else CUDA cores)
   i32 form;     // which of the kernel's forms of few-row products this is (plan/few_rows_form.h); set by plan::run_op
   i32 columns;  // weights [k][n] (16 bits): columns of a strip and lane, a width of column_page_k; else 0
   i32 map[2 * kMaxSegments];  // columns: tensor maps of the segments' weights, gated: then of their second weights
@@ -241,8 +242,8 @@ struct AttentionParams {
   i32 mask_kind;           // 0 none, 1 bool, 2 additive
   i32 parts;               // decode: at most so many parts per kv head
   i32 positions_per_part;  // decode: parts used = clamp(ceil(visible / positions_per_part), 1, parts)
-  i32 fresh_operand;  // decode: AttentionOperand::kPosition, the i64 scalar below which the cache rows are immutable
-                      // in this launch, or -1
+  i32 fresh_operand;  // decode: AttentionOperand::kPosition, the i64 scalar below which no op before writes rows of the
+                      // cache, or -1; set by plan::run_op
   i32 tile_q, tile_k;
   i32 map[8];  // tensor maps of q, k, v, dout, ...
   i32 dtype;

@@ -129,35 +129,6 @@ abi::Operand Emitter::range_operand(const MaskInfo& mask) const {
   return x;
 }
 
-/// The i64 scalar below which a cache's rows are not written in this launch: its index store goes to iota + scalar.
-/// Owner or -1.
-int Emitter::fresh_scalar(int value) const {
-  const int out = strided_source(state_, value).owner;
-  if (!state_.in_place[static_cast<size_t>(out)]) return -1;
-  const Node& store = state_.node(state_.tensor(out).node);
-  if (store.attrs.map.size() != 4 || store.attrs.map[2] >= 0) return -1;
-  for (const size_t d : {0u, 1u, 3u}) {
-    if (store.attrs.map[d] < 0) return -1;
-  }
-  const int index = state_.owner(store.inputs[static_cast<size_t>(2 + ~store.attrs.map[2])]);
-  const int add = state_.tensor(index).node;
-  if (add < 0 || state_.node(add).op != ir::OpKind::kPointwise) return -1;
-  const Node& node = state_.node(add);
-  int scalar = -1;
-  if (node.attrs.opcode == Opcode::kAdd) {
-    for (size_t k = 0; k < 2; ++k) {
-      const int other = state_.owner(node.inputs[1 - k]);
-      const int other_node = state_.tensor(other).node;
-      const bool iota = other_node >= 0 && state_.node(other_node).op == ir::OpKind::kIota &&
-                        state_.node(other_node).attrs.imm_int >= 0 && state_.node(other_node).attrs.step >= 0;
-      const int owner = state_.owner(node.inputs[k]);
-      if (iota && state_.is_input(owner) && state_.tensor(owner).numel == 1) scalar = owner;
-    }
-  }
-  const bool usable = scalar >= 0 && state_.tensor(scalar).dtype == DType::kI64;
-  return usable ? scalar : -1;
-}
-
 void Emitter::attention_group(int g) {
   const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
   const Node& node = state_.node(number);
@@ -197,11 +168,8 @@ void Emitter::attention_group(int g) {
   if (way == AttentionWay::kDecode) {
     p.parts = static_cast<int>(parts);
     const int64_t rows = int64_t{p.heads / p.kv_heads} * p.queries;
-    int scalar = fresh_scalar(node.inputs[1]);
-    if (scalar >= 0 && fresh_scalar(node.inputs[2]) != scalar) scalar = -1;
-    const StorageId position = scalar < 0 ? -1 : state_.places[static_cast<size_t>(scalar)].storage;
     const abi::Operand range = operands[X::kRange];
-    operands.resize(static_cast<size_t>(scalar >= 0 ? X::kPosition : X::kPartsMaxSum) + 1, absent_operand());
+    operands.resize(static_cast<size_t>(X::kPartsMaxSum) + 1, absent_operand());
     if (parts > 1) {
       auto add = [&](int64_t inner, const char* what) {
         const std::vector<int64_t> sizes{p.batch, p.kv_heads, parts, rows, inner};
@@ -218,17 +186,11 @@ void Emitter::attention_group(int g) {
       known.out = static_cast<StorageId>(operands[X::kPartsOut].slot);
       known.max_sum = static_cast<StorageId>(operands[X::kPartsMaxSum].slot);
       known.range = range.slot == abi::kNoSlot ? -1 : static_cast<StorageId>(range.slot);
-      known.position = position;
       known.parts = parts, known.rows = rows, known.value_dim = p.value_dim,
       known.positions_per_part = p.positions_per_part;
       known.keys = p.keys, known.kv_heads = p.kv_heads, known.queries = p.queries, known.range_stride = range.stride[0];
       state_.parts_of_node[static_cast<size_t>(number)] = static_cast<int>(state_.parts.size());
       state_.parts.push_back(known);
-    }
-    if (scalar >= 0) {
-      p.fresh_operand = X::kPosition;
-      operands[X::kPosition].slot = static_cast<uint32_t>(position);
-      operands[X::kPosition].dtype = static_cast<short>(DType::kI64);
     }
   }
   set_operands(op, std::move(operands));

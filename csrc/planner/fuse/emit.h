@@ -63,7 +63,6 @@ class Emitter {
   MaskInfo mask_of(int mask, int64_t queries, int64_t keys, bool with_range);
   abi::Operand strided_operand(int value, DType dtype) const;
   abi::Operand range_operand(const MaskInfo& mask) const;
-  int fresh_scalar(int value) const;
   // scatter_sum.cpp
   void scatter_sum_group(int g);
   // row_select.cpp

@@ -160,7 +160,6 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
   p.lanes = p.gated || p.pair_distance > 0 ? 2 : 1;
   p.columns = first.columns ? abi::kLeastColumns : 0;  // until the planner tiles
   std::fill(std::begin(p.map), std::end(p.map), -1);
-  p.weights_immutable = 1;
   std::vector<int> nodes;
   struct Weights {
     int weight[2];
@@ -180,7 +179,6 @@ void Emitter::rows_matmul(const std::vector<Unit>& units) {
       x.stride[1] = own.b.strides[1];  // k
       x.stride[2] = 0;
       x.vector = static_cast<signed char>(16 / size_bytes(own.dtype));
-      if (!result_.storages[x.slot].immutable) p.weights_immutable = 0;
       w.weight[count++] = static_cast<int>(op.op.operands.size());
       op.op.operands.push_back(x);
       op.access.push_back(Access::kRead);
@@ -235,8 +233,6 @@ void Emitter::tile_matmul(int g) {
                                             state_.tensor(source->owner), shape.dtype));
     op.access.push_back(Access::kRead);
   }
-  p.a_immutable = result_.storages[op.op.operands[abi::MatmulOperand::kA].slot].immutable;
-  p.b_immutable = result_.storages[op.op.operands[abi::MatmulOperand::kB].slot].immutable;
   p.a_k_major = shape.a.strides[2] == 1;
   p.b_k_major = shape.b.strides[1] == 1;
   const BuiltProgram tail = epilogue({g, 1, 0});

@@ -157,10 +157,12 @@ int ProgramBuilder::random(int owner, const ir::Node& node, const Coords& coords
   return emit(instr, meta);
 }
 
-/// See Opcode::kLoadParts. Behind its four operands stands the attention's fresh scalar
-/// (AttentionParams::fresh_operand, kNoSlot: none) with the queries in stride[5]: from it the loop kernel knows how
-/// many parts are used, and the others are neither written nor read; the host knows from the visible keys.
+/// See Opcode::kLoadParts. Behind its four operands stands the position of the attention's cache (set where it is
+/// found, planner/early_reads.h) with the queries in stride[5]: from it the loop kernel knows how many parts are used,
+/// and the others are neither written nor read; the host knows from the visible keys.
 int ProgramBuilder::load_parts(int owner, const Coords& coords) {
+  if (state_.parts_of_node.empty())
+    throw NeedStored{owner};  // parts have no memory yet: an op of its own combines them
   const int which = state_.parts_of_node[static_cast<size_t>(state_.tensor(owner).node)];
   if (which < 0 || state_.tensor(owner).out_index != 0) throw NeedStored{owner};
   // Every worker has a prologue of its own: of one row it may combine them, of several an op does it once for all.
@@ -196,7 +198,7 @@ int ProgramBuilder::load_parts(int owner, const Coords& coords) {
     operand(-1, DType::kF32,
             {parts.parts, parts.rows, parts.value_dim, parts.positions_per_part, parts.keys, parts.kv_heads},
             Access::kParameters);
-    operand(parts.position, DType::kI64, {0, 0, 0, 0, 0, parts.queries}, Access::kRead);
+    operand(-1, DType::kI64, {0, 0, 0, 0, 0, parts.queries}, Access::kRead);
     // index_operand >= 0 tells later passes that the strides say nothing about what is touched.
     using P = abi::PartsOperand;
     for (int i : {P::kValues, P::kMaxSum, P::kRange, P::kPosition})

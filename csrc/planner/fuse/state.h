@@ -112,7 +112,7 @@ struct State {
   std::vector<Place> places;       // per owner, once storages are known
   std::vector<int> parts_of_node;  // per node: index into `parts`, or -1
   struct Parts {
-    StorageId out = -1, max_sum = -1, range = -1, position = -1;
+    StorageId out = -1, max_sum = -1, range = -1;
     int64_t parts = 1, rows = 1, value_dim = 1, positions_per_part = 256, keys = 0, kv_heads = 1, queries = 1;
     int64_t range_stride = 0;
   };

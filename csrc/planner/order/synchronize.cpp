@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/abi/roles.h"
+#include "plan/early_reads.h"
 #include "planner/depend.h"
 #include "planner/order/synchronizer.h"
 
@@ -48,11 +50,8 @@ Need Synchronizer::need_of(const Dependence& dep) const {
   }
   const bool sent = storage.joined_boxes() && dep.hazard == Hazard::kReadAfterWrite && need.reads.step[0] == 0;
   if (sent && abi::has_own_rows(op.op.record) && dep.operand == abi::MatmulOperand::kA) need.role = WaitRole::kSource;
-  const bool cache = dep.operand == 1 || dep.operand == 2;
-  if (record(dep.op).kind == TaskKind::kAttentionDecode && cache && dep.hazard == Hazard::kReadAfterWrite &&
-      record(dep.op).params.attention.fresh_operand >= 0) {
-    need.role = WaitRole::kFresh;
-  }
+  const bool cache = dep.operand == abi::AttentionOperand::kK || dep.operand == abi::AttentionOperand::kV;
+  if (cache && dep.hazard == Hazard::kReadAfterWrite && plan::has_early_cache(op.op)) need.role = WaitRole::kFresh;
   return need;
 }
 

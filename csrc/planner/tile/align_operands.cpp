@@ -175,8 +175,6 @@ void align_operands(Draft& draft, const Options& options) {
         if (!fits_b) b = aligner.copied(b, 2, 1, {p.batch, p.n, p.k}, op);
         const bool f32 = p.dtype == static_cast<int>(DType::kF32);
         op.op.record.kind = f32 ? TaskKind::kMatmulFloat : TaskKind::kMatmulTile;
-        op.op.record.params.matmul.a_immutable = graph.storages[a.slot].immutable;
-        op.op.record.params.matmul.b_immutable = graph.storages[b.slot].immutable;
       }
     }
     place[i] = static_cast<int>(ops.size());

@@ -14,6 +14,8 @@ void verify_structure(const plan::Plan& plan);
 void verify_records(const plan::Plan& plan);
 /// Boxes of exchanges: within verify_structure, before anybody asks for a twin.
 void verify_boxes(const plan::Plan& plan);
+/// What is read before the waits; structure must be right.
+void verify_early(const plan::Plan& plan);
 /// Who sends what, and who waits for whom; structure must be right.
 void verify_exchanges(const plan::Plan& plan);
 /// Products that read the own rank's rows elsewhere, and waits for one rank; structure must be right.

@@ -112,7 +112,23 @@ Plan rest_of(const Plan& plan) {
   return rest;
 }
 
-/// A form is one piece of code: its ops have the same parameters and flag the same operands.
+/// Of a few-row product: whether all weights are read before the waits, and whether its prologue needs none of them:
+/// it reads words, and beside them what is read early alone.
+std::pair<bool, bool> read_early(const plan::Op& op) {
+  const abi::MatmulRowsParams& p = op.record.params.rows;
+  bool weights = true, prologue = true, words = false;
+  for (int s = 0; s < p.num_segments; ++s)
+    for (const int weight : {p.segment[s].weight, p.gated ? p.segment[s].weight2 : p.segment[s].weight})
+      weights = weights && has_bit(op.early, static_cast<size_t>(weight));
+  for (auto i = static_cast<size_t>(p.prologue_operand); i < static_cast<size_t>(p.segment[0].first_operand); ++i) {
+    prologue = prologue && (op.operands[i].slot == abi::kNoSlot || has_bit(op.early | op.flags.operands, i));
+    words = words || has_bit(op.flags.operands, i);
+  }
+  return {weights, prologue && words};
+}
+
+/// A form is one piece of code: its ops have the same parameters, flag the same operands, and read as much before
+/// their waits.
 void check_forms(const Plan& plan) {
   std::map<int32_t, size_t> first;  // op of each form
   for (size_t index = 0; index < plan.ops.size(); ++index) {
@@ -127,8 +143,9 @@ void check_forms(const Plan& plan) {
             " rows, another op of that form has ", b.m);
     a.m = b.m, a.form = b.form;
     std::copy(std::begin(b.map), std::end(b.map), a.map);
-    require(plan, std::memcmp(&a, &b, sizeof a) == 0 && op.flags.operands == other.flags.operands,
-            describe(plan, static_cast<int64_t>(index)), " and '", other.name, "' differ, but have form ", op.form);
+    const bool same = op.flags.operands == other.flags.operands && read_early(op) == read_early(other);
+    require(plan, std::memcmp(&a, &b, sizeof a) == 0 && same, describe(plan, static_cast<int64_t>(index)), " and '",
+            other.name, "' differ, but have form ", op.form);
   }
 }
 

@@ -1,6 +1,6 @@
 // Loops. Between two iterations is a border, which orders as the end of a launch does, so all that is proved of
 // launches that follow each other holds for iterations: counters get in each what their waits expect, no tile races
-// with another of its iteration, and nothing that is loaded early is ever written. What is left is that the border
+// with another of its iteration, and no op before writes what is loaded early. What is left is that the border
 // waits for all, and that an iteration stores what the next one reads.
 #include <algorithm>
 #include <set>

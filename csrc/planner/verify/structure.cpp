@@ -89,11 +89,6 @@ void check_record(const Plan& plan, size_t index) {
   }
 }
 
-std::vector<int> early_of(const plan::Op& op) {
-  const Reading& reading = reading_of(op.record.kind);
-  return reading.early == nullptr ? std::vector<int>{} : reading.early(op);
-}
-
 /// What each op does to each buffer, in order: lifetimes, immutability, writes before reads.
 void check_uses(const Plan& plan) {
   std::vector<bool> written(plan.buffers.size(), false);
@@ -118,13 +113,6 @@ void check_uses(const Plan& plan) {
                 b.last_op);
         if (writes) written[memory_slot(plan, static_cast<uint32_t>(slot))] = true;
       }
-    for (int i : early_of(op)) {
-      bool known = i >= 0 && static_cast<size_t>(i) < op.operands.size() && op.operands[i].slot != abi::kNoSlot;
-      require(plan, known, name(), ": operand ", i, " of ", op.operands.size(), " is loaded early");
-      size_t slot = op.operands[static_cast<size_t>(i)].slot;
-      require(plan, plan.buffers[slot].immutable || plan.buffers[slot].kind == BufferKind::kConstant, name(),
-              " loads slot ", slot, " (", plan.buffers[slot].name, ") ahead of its waits, but it is not immutable");
-    }
   }
   for (size_t slot = 0; slot < plan.buffers.size(); ++slot) {
     const Buffer& b = plan.buffers[slot];

@@ -63,7 +63,7 @@ void add_op(Hash& hash, const plan::Op& op, const Groups& groups) {
   }
   for (int w = 0; w < r.num_waits; ++w) add_wait(hash, r.wait[w], r, groups);
   const plan::Flags& f = op.flags;
-  hash.add(op.form, f.operands, f.dropped_waits, f.dropped_arrivals, f.added_waits.size());
+  hash.add(op.form, op.early, f.operands, f.dropped_waits, f.dropped_arrivals, f.added_waits.size());
   for (const abi::Wait& wait : f.added_waits) add_wait(hash, wait, r, groups);
 }
 

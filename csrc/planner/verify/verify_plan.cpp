@@ -24,6 +24,7 @@ VerifyReport verify_plan(const plan::Plan& plan, VerifyLevel level) {
     verify_background(plan);
     verify_exchanges(plan);
     verify_own_rows(plan);
+    verify_early(plan);
     verify_counters(plan);
     verify_loop(plan);
   }

@@ -71,9 +71,13 @@ void record(const RecordCheck& check) {
   const size_t operands = check.op().operands.size();
   check.need(operands > X::kRange && operands <= X::kCount, operands, " operands, expected ", X::kRange + 1, " to ",
              int{X::kCount});
-  const bool cache = p.fresh_operand == X::kPosition && operands == X::kCount;
-  check.need(p.fresh_operand < 0 || cache, "its position is operand ", p.fresh_operand, " of ", operands, ", expected ",
-             int{X::kPosition});
+  // Who reads a part of a cache early must know its position, and who knows it counts parts by it.
+  const uint32_t bits = 1u << X::kK | 1u << X::kV | 1u << X::kPosition;
+  const bool has_position = operands == X::kCount && check.op().operands[X::kPosition].slot != abi::kNoSlot;
+  check.need(!has_position || (check.op().early & bits) == bits, "a position, and operands read early ",
+             check.op().early, ", expected ", bits, " among them");
+  check.need(!has_position || check.op().operands[X::kPosition].dtype == static_cast<int>(DType::kI64),
+             "its position is no i64");
   check.need(p.parts <= 1 || operands > X::kPartsMaxSum, operands, " operands of ", p.parts, " parts");
   check.grid({p.batch, p.kv_heads, p.parts});
 }

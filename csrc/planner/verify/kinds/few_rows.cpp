@@ -170,18 +170,8 @@ void item(const RecordCheck& check, int64_t first, int64_t count) {
              p.columns * p.lanes, " columns, expected at most ", abi::kMaxRowsPerItem, " columns");
 }
 
-std::vector<int> early(const plan::Op& op) {
-  const abi::MatmulRowsParams& p = op.record.params.rows;
-  std::vector<int> operands;
-  for (int s = 0; s < p.num_segments && p.weights_immutable != 0; ++s) {
-    operands.push_back(p.segment[s].weight);
-    if (p.gated) operands.push_back(p.segment[s].weight2);
-  }
-  return operands;
-}
-
 }  // namespace
 
-extern const Reading kReadFewRows = {uses, region, coordinates, record, early, item};
+extern const Reading kReadFewRows = {uses, region, coordinates, record, item};
 
 }  // namespace ark::planner

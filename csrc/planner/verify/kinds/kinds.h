@@ -37,8 +37,6 @@ struct Reading {
   std::optional<Dims> (*coordinates)(const Region& region);
   /// Throws where the record does not say what a task of its kind needs.
   void (*record)(const RecordCheck& check);
-  /// Operands that are loaded ahead of every wait; null: none.
-  std::vector<int> (*early)(const plan::Op& op) = nullptr;
   /// Throws where tiles [first, first + count) cannot be one item; null: any can.
   void (*item)(const RecordCheck& check, int64_t first, int64_t count) = nullptr;
 };

@@ -86,15 +86,8 @@ void record(const RecordCheck& check) {
   if (p.own_rows != 0) check.map(p.map_own, X::kOwn, sizes(p.a_k_major, p.m, 1), box(p.a_k_major));
 }
 
-std::vector<int> early(const plan::Op& op) {
-  std::vector<int> operands;
-  if (op.record.params.matmul.a_immutable) operands.push_back(X::kA);
-  if (op.record.params.matmul.b_immutable) operands.push_back(X::kB);
-  return operands;
-}
-
 }  // namespace
 
-extern const Reading kReadMatmul = {uses, region, coordinates, record, early};
+extern const Reading kReadMatmul = {uses, region, coordinates, record};
 
 }  // namespace ark::planner
