@@ -330,14 +330,20 @@ bool ProgramAnalysis::is_long() const {
 }
 
 int ProgramAnalysis::unroll() const {
-  int registers = 0;
+  // Columns: a sum and what is added to it, an address for each load.
+  constexpr int kOfColumns = 88, kAddress = 4;
+  int registers = 0, room = column_ ? kOfColumns : 64;
   for (int i = 0; i < count_; ++i) {
     if (irregular_load(i)) return 1;
-    if (info_[i].preloaded) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+    if (column_ && instr(i).op == Opcode::kReduce)
+      room -= 2 * std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+    if (!info_[i].preloaded) continue;
+    registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
+    if (column_) room -= kAddress;
   }
   if (registers == 0 || is_long()) return 1;
   const int most = count_ > 60 ? 1 : count_ > 25 ? 2 : column_ ? 16 : row_ ? 4 : 8;
-  const int vectors = std::clamp((column_ ? 80 : 64) / registers, 1, most);
+  const int vectors = std::clamp(room / registers, 1, most);
   return column_ ? static_cast<int>(std::bit_floor(static_cast<unsigned>(vectors))) : vectors;  // rows come in 2^n
 }
 

@@ -16,7 +16,7 @@ namespace ark::planner {
 namespace {
 
 using plan::Plan;
-using X = abi::AttentionOperand;
+using Attention = abi::AttentionOperand;
 
 struct EarlyWrite {
   size_t op, operand;
@@ -31,7 +31,7 @@ KeyRows key_rows(const Plan& plan, size_t index, size_t operand) {
   const plan::Op& op = plan.ops[index];
   const abi::AttentionParams& p = op.record.params.attention;
   const abi::Operand& x = op.operands[operand];
-  int64_t head = 0, width = (operand == X::kK ? p.head_dim : p.value_dim) * x.stride[3];
+  int64_t head = 0, width = (operand == Attention::kK ? p.head_dim : p.value_dim) * x.stride[3];
   const int64_t counts[2] = {p.batch, p.kv_heads};
   for (int d = 0; d < 2; ++d) {
     if (counts[d] <= 1 || x.stride[d] == 0) continue;
@@ -64,11 +64,11 @@ bool stores_from(const plan::Op& op, const Program& program, int first, const In
                (rows.head == 0 || numbers.stride[2 + k] * rows.stride <= rows.head);
       if (!by_row) return false;
     } else {
-      place = sum(place, times(index, numbers.stride[k], rows.stride));
+      place = added(place, times(index, numbers.stride[k], rows.stride));
     }
   }
   for (int d = 0; d < program.num_dims; ++d)
-    place = sum(place, times({true, 0, op.record.size[d] - 1}, x.stride[d], rows.stride));
+    place = added(place, times({true, 0, op.record.size[d] - 1}, x.stride[d], rows.stride));
   if (!by_row || !place.known || place.from >= 0 || place.low < 0) return false;
   const bool same_row = rows.head == 0 ? place.step == 0 : place.step % rows.head == 0;
   return same_row && place.high < rows.stride;
@@ -125,8 +125,9 @@ class EarlyVerifier {
   /// Keys or values of a cache: the earlier op stores to rows from the position on alone.
   bool leaves_rows(size_t index, size_t operand, const EarlyWrite& write) const {
     const plan::Op &op = plan_.ops[index], &writer = plan_.ops[write.op];
-    const bool cache = op.record.kind == abi::TaskKind::kAttentionDecode && op.operands.size() > X::kPosition &&
-                       (op.early >> X::kPosition & 1) != 0 && (operand == X::kK || operand == X::kV);
+    const bool cache = op.record.kind == abi::TaskKind::kAttentionDecode && op.operands.size() > Attention::kPosition &&
+                       (op.early >> Attention::kPosition & 1) != 0 &&
+                       (operand == Attention::kK || operand == Attention::kV);
     if (!cache) return false;
     const KeyRows rows = key_rows(plan_, index, operand);
     bool all = false, some = false;
@@ -134,7 +135,7 @@ class EarlyVerifier {
       for (const Instr& instr : plan_.programs[static_cast<size_t>(number)].instrs) {
         if (instr.op != Opcode::kStore || static_cast<size_t>(first + instr.operand) != write.operand) continue;
         const Program& program = plan_.programs[static_cast<size_t>(number)];
-        all = stores_from(writer, program, first, instr, rows, op.operands[X::kPosition]) && (all || !some);
+        all = stores_from(writer, program, first, instr, rows, op.operands[Attention::kPosition]) && (all || !some);
         some = true;
       }
     });

@@ -16,14 +16,18 @@ namespace {
 using plan::Buffer;
 using plan::BufferKind;
 using plan::Plan;
-using X = abi::MatmulOperand;
+using Matmul = abi::MatmulOperand;
 
 bool of_source(const abi::Wait& wait) { return wait.role == static_cast<int32_t>(abi::WaitRole::kSource); }
 
 class OwnRowsCheck {
  public:
   OwnRowsCheck(const Plan& plan, size_t index)
-      : plan_(plan), index_(index), op_(plan.ops[index]), a_(op_.operands[X::kA]), own_(op_.operands[X::kOwn]) {}
+      : plan_(plan),
+        index_(index),
+        op_(plan.ops[index]),
+        a_(op_.operands[Matmul::kA]),
+        own_(op_.operands[Matmul::kOwn]) {}
 
   void run() const {
     need(plan_.world > 1 && plan_.more_groups.empty() && op_.record.grid[0] == plan_.world, "a batch for each of ",
@@ -89,7 +93,7 @@ class OwnRowsCheck {
   /// An op from the one that sends on writes nothing of what the own operand reads.
   void check_kept(size_t i) const {
     const std::vector<Use> read = uses_of(plan_, index_, read_uses(op_, plan_.programs));
-    const auto own = std::find_if(read.begin(), read.end(), [](const Use& use) { return use.operand == X::kOwn; });
+    const auto own = std::find_if(read.begin(), read.end(), [](const Use& use) { return use.operand == Matmul::kOwn; });
     if (own == read.end()) return;
     for (const Use& use : uses_of(plan_, i, read_uses(plan_.ops[i], plan_.programs))) {
       if (!use.how.write || !same_memory(use.slot, own->slot)) continue;

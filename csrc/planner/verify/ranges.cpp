@@ -33,7 +33,7 @@ ValueRange shifted(const ValueRange& a, const ValueRange& by) {
 
 }  // namespace
 
-ValueRange sum(const ValueRange& a, const ValueRange& b) {
+ValueRange added(const ValueRange& a, const ValueRange& b) {
   const bool both = a.from >= 0 && b.from >= 0;
   if (!a.known || !b.known || both || a.high >= ValueRange::kEndless || b.high >= ValueRange::kEndless) return {};
   ValueRange result = range_of(a.low + b.low, a.high + b.high);
@@ -72,7 +72,7 @@ std::vector<ValueRange> value_ranges(const plan::Op& op, const Program& program,
         value = range_of(0, 0);
         value.from = first + i.operand;
       }
-      if (i.op == Opcode::kAdd) value = sum(a, b);
+      if (i.op == Opcode::kAdd) value = added(a, b);
       if (i.op == Opcode::kMul && b.is_number()) value = times(a, b.low, far);
       if (i.op == Opcode::kMul && !b.is_number() && a.is_number()) value = times(b, a.low, far);
       if (i.op == Opcode::kAnd) value = masked(a, b);

@@ -19,7 +19,7 @@ struct ValueRange {
   bool is_count() const { return known && from < 0 && low >= 0; }
 };
 
-ValueRange sum(const ValueRange& a, const ValueRange& b);
+ValueRange added(const ValueRange& a, const ValueRange& b);
 /// By a number that is not negative. From `far` on the product counts as steps of that length.
 ValueRange times(const ValueRange& a, int64_t number, int64_t far);
 
