@@ -1,7 +1,6 @@
 #include "codegen/program_analysis.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 #include "codegen/expressions.h"
@@ -63,36 +62,6 @@ bool ProgramAnalysis::is_called_in_turn(int i) const {
   return long_rows() && call_arity(in.op) == 1 && code_of(in) >= kLongFunction && !once_per_vector(i) &&
          !once_per_vector(in.a) && info_[i].type == DType::kF32 && info_[in.a].type == DType::kF32 &&
          erf_plus_one(i) < 0;
-}
-
-int ProgramAnalysis::row_kept_registers(bool full) const {
-  int all = 0, most = 0;
-  for (int pass = 0; pass < num_passes_; ++pass) {
-    int more = 0;
-    for (int i = 0; i < count_; ++i)
-      if (loaded_in(i, pass) && !loaded_before(i, pass)) more += vector_registers(i);
-    all += more;
-    most = std::max(most, more + (pass == 0 ? 0 : form_->vector * kept_values()));
-  }
-  return (full ? std::min(all, most) : all) + function_registers();
-}
-
-int ProgramAnalysis::row_ahead_registers() const {
-  int ahead = 0, last = 0;
-  for (int i = 0; i < count_; ++i) {
-    if (loaded_ahead(i)) ahead += vector_registers(i);
-    if (num_passes_ > 1 && loaded_in(i, num_passes_ - 1) && !loaded_before(i, num_passes_ - 1))
-      last += vector_registers(i);
-  }
-  return ahead + last + form_->vector * kept_values() + function_registers();
-}
-
-int ProgramAnalysis::function_registers() const {
-  const bool calls = std::any_of(program_.instrs.begin(), program_.instrs.end(), [&](const Instr& in) {
-    const int i = static_cast<int>(&in - program_.instrs.data());
-    return !info_[i].scalar && info_[i].pass == 0 && in.op >= Opcode::kExp && in.op <= Opcode::kErf;
-  });
-  return calls && num_passes_ > 1 ? 2 * form_->vector : 0;
 }
 
 bool ProgramAnalysis::reads_irregularly() const {
@@ -329,76 +298,6 @@ bool ProgramAnalysis::is_long() const {
   });
 }
 
-int ProgramAnalysis::unroll() const {
-  // Columns: a sum and what is added to it, an address for each load.
-  constexpr int kOfColumns = 88, kAddress = 4;
-  int registers = 0, room = column_ ? kOfColumns : 64;
-  for (int i = 0; i < count_; ++i) {
-    if (irregular_load(i)) return 1;
-    if (column_ && instr(i).op == Opcode::kReduce)
-      room -= 2 * std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
-    if (!info_[i].preloaded) continue;
-    registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
-    if (column_) room -= kAddress;
-  }
-  if (registers == 0 || is_long()) return 1;
-  const int most = count_ > 60 ? 1 : count_ > 25 ? 2 : column_ ? 16 : row_ ? 4 : 8;
-  const int vectors = std::clamp(room / registers, 1, most);
-  return column_ ? static_cast<int>(std::bit_floor(static_cast<unsigned>(vectors))) : vectors;  // rows come in 2^n
-}
-
-int ProgramAnalysis::held_registers(int i) const {
-  const int bytes = size_bytes(instr(i).dtype) * (info_[i].scalar ? 1 : vector_length());
-  return info_[i].scalar ? (bytes + 3) / 4 : (bytes + std::min(bytes, 16)) / 4 + 1;
-}
-
-int ProgramAnalysis::held_unroll() const {
-  constexpr int kRegisters = 96;
-  int registers = program_.num_dims + 2;  // where the vector lies
-  for (int i = 0; i < count_; ++i)
-    if (info_[i].plain_load) registers += held_registers(i);
-  return is_long() || count_ > 60 ? 1 : std::clamp(kRegisters / registers, 1, count_ > 25 ? 2 : 8);
-}
-
-int ProgramAnalysis::in_flight(int pass) const {
-  int registers = 0, instructions = 0;
-  const std::vector<bool> needed = needed_in(pass);
-  for (int i = 0; i < count_; ++i) {
-    if (!needed[i]) continue;
-    if (irregular_load(i)) return 1;
-    if (!info_[i].scalar) instructions += vector_length();
-    if (loaded_in(i, pass)) registers += vector_registers(i);
-  }
-  if (is_long()) return 1;
-  const int most = std::clamp(800 / std::max(1, instructions), 2,
-                              vector_length() < 4 ? 16 : 8);  // code: so many copies of the pass
-  return registers == 0 ? 2 : std::clamp(64 / registers, 1, most);
-}
-
-int ProgramAnalysis::kept_values() const {
-  if (num_passes_ == 1) return 0;
-  const std::vector<bool> first = needed_in(0);
-  std::vector<bool> kept(count_);
-  for (int pass = 1; pass < num_passes_; ++pass) {
-    const std::vector<bool> needed = needed_in(pass);
-    for (int i = 0; i < count_; ++i) {
-      if (!needed[i] || first[i] || instr(i).op == Opcode::kReduce) continue;
-      for (const int input : inputs_of(instr(i)))
-        if (first[input] && !info_[input].scalar) kept[input] = true;
-    }
-  }
-  return static_cast<int>(std::count(kept.begin(), kept.end(), true));
-}
-
-int ProgramAnalysis::cached_chunks() const {
-  int registers = 0;
-  for (int i = 0; i < count_; ++i) {
-    if (irregular_load(i)) return 1;
-    if (info_[i].preloaded) registers += std::max(1, size_bytes(instr(i).dtype) * vector_length() / 4);
-  }
-  return std::clamp(registers == 0 ? 4 : 64 / registers, 1, 4);
-}
-
 bool ProgramAnalysis::is_run(int a, int b, int predicate) const {
   for (const int value : {a, b, predicate})
     if (value >= 0 && !once_per_vector(value)) return false;
@@ -469,6 +368,17 @@ bool ProgramAnalysis::loaded_before(int i, int pass) const {
   for (int p = 0; p < pass; ++p)
     if (loaded_in(i, p)) return true;
   return false;
+}
+
+std::string ProgramAnalysis::column_loads() const {
+  uint32_t loads = 0, vectors = 0;
+  for (int i = 0; i < count_; ++i) {
+    const uint32_t bit = info_[i].plain_load ? 1u << (instr(i).operand & 31) : 0;
+    loads |= bit, vectors |= info_[i].scalar ? 0 : bit;
+  }
+  return cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
+             ", kFolds = ", program_.reduce_dims == 1 && loads == vectors && !names_places() ? "true" : "false",
+             "; static constexpr u32 kLoads = ", loads, "u, kVectorLoads = ", vectors, "u;\n");
 }
 
 std::string ProgramAnalysis::accumulators() const {

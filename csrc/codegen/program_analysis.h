@@ -132,6 +132,8 @@ class ProgramAnalysis {
   bool loaded_ahead(int i) const;
   bool loaded_before(int i, int pass) const;
 
+  /// What a column program loads by vectors.
+  std::string column_loads() const;
   /// Declares Uniform and, for each pass, its Accumulator with what starts, merges and finishes it.
   std::string accumulators() const;
 

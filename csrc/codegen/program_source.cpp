@@ -35,7 +35,7 @@ class Printer : public ProgramAnalysis {
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
-    if (column_) print_column_loads();
+    if (column_) out_ += column_loads();
     if (program_.kind == ProgramKind::kPointwise)
       out_ += operand_sizes_source(program_, broadcast_) + transposed_source(program_, transposed_);
     if (form_ != nullptr) print_form();
@@ -116,18 +116,6 @@ class Printer : public ProgramAnalysis {
   }
   const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
   const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
-
-  /// What a column program loads by vectors.
-  void print_column_loads() {
-    uint32_t loads = 0, vectors = 0;
-    for (int i = 0; i < count_; ++i) {
-      const uint32_t bit = info_[i].plain_load ? 1u << (instr(i).operand & 31) : 0;
-      loads |= bit, vectors |= info_[i].scalar ? 0 : bit;
-    }
-    line(cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
-             ", kFolds = ", program_.reduce_dims == 1 && loads == vectors && !names_places() ? "true" : "false",
-             "; static constexpr u32 kLoads = ", loads, "u, kVectorLoads = ", vectors, "u;"));
-  }
 
   bool may_be_flagged(const Instr& in) const {
     return flagged_ && (in.dtype == DType::kBF16 || in.dtype == DType::kF16);
@@ -223,18 +211,21 @@ class Printer : public ProgramAnalysis {
     line("    {");
     for (int k = 0; k < i; ++k)
       if (needed[k]) print_instruction(k, true);
-    if (!info_[i].gather) {
+    if (info_[i].gather)
+      print_gather(i);
+    else
       print_indexed("load", cat("in.r", i), i, in.a, in.b, in.c);
-      return line("    }");
-    }
-    line(cat("    load_gathered<V, ",
-             in.a < 0   ? 0
-             : in.b < 0 ? 1
-                        : 2,
-             ">(c, ", in.operand, ", x, ", in.a < 0 ? "0" : converted(in.a, DType::kI64), ", ",
-             in.b < 0 ? "0" : converted(in.b, DType::kI64), ", ", in.c < 0 ? "true" : converted(in.c, DType::kBool),
-             ", in.r", i, ");"));
     line("    }");
+  }
+
+  void print_gather(int i) {
+    const Instr& in = instr(i);
+    const int indices = (in.a >= 0) + (in.b >= 0);
+    const auto or_else = [&](int value, DType type, const char* none) {
+      return value < 0 ? none : converted(value, type);
+    };
+    line(cat("    load_gathered<V, ", indices, ">(c, ", in.operand, ", x, ", or_else(in.a, DType::kI64, "0"), ", ",
+             or_else(in.b, DType::kI64, "0"), ", ", or_else(in.c, DType::kBool, "true"), ", in.r", i, ");"));
   }
 
   /// load: what a pass needs; load_more: what of it no earlier pass does, except load_ahead: what comes before the row
