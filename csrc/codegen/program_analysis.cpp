@@ -6,6 +6,12 @@
 #include "codegen/expressions.h"
 
 namespace ark::codegen {
+namespace {
+/// Loaded elements and sums of a thread's columns that leave registers for the rest: with 48, kernels of training steps
+/// spilled.
+constexpr int kColumnElements = 40;
+}  // namespace
+
 bool is_sink(Opcode op) { return op == Opcode::kStore || op == Opcode::kYield; }
 
 std::vector<int> inputs_of(const Instr& instr) {
@@ -270,7 +276,14 @@ bool ProgramAnalysis::irregular_load(int i) const {
 
 int ProgramAnalysis::vector_length() const {
   if (form_ != nullptr) return form_->vector;
-  return is_long() ? 2 : longest_vector(program_);
+  if (is_long()) return 2;
+  const int longest = longest_vector(program_);
+  return column_ && longest * columns_held() > kColumnElements ? longest / 2 : longest;
+}
+
+int ProgramAnalysis::columns_held() const {
+  return static_cast<int>(std::ranges::count_if(
+      program_.instrs, [](const Instr& in) { return in.op == Opcode::kReduce || in.op == Opcode::kLoad; }));
 }
 
 bool ProgramAnalysis::is_long() const {

@@ -42,7 +42,6 @@ class StoredRows {
   bool in_row(const abi::Operand& x, int64_t beside) const {
     int64_t reach = x.offset - rows_.offset;
     if (reach < 0) return false;
-    if (rows_.span > 0) reach %= rows_.span;
     for (int d = 0; d < program_.num_dims; ++d) {
       if (x.stride[d] < 0) return false;
       if (rows_.span == 0 || x.stride[d] % rows_.span != 0) reach += (op_.record.size[d] - 1) * x.stride[d];
@@ -89,6 +88,8 @@ class StoredRows {
       return std::nullopt;
     const std::optional<int64_t> a = most(i.a), b = most(i.b);
     if (!a || !b) return std::nullopt;
+    const bool by_number = constant(i.a).has_value() || constant(i.b).has_value();
+    if (i.op != Opcode::kAdd && !by_number) return std::nullopt;  // as the verifier knows ranges
     if (i.op == Opcode::kAnd) return std::min(*a, *b);
     if (i.op == Opcode::kShr) return constant(i.b) && *b < 63 ? std::optional(*a >> *b) : std::nullopt;
     const int64_t result = i.op == Opcode::kAdd ? *a + *b : *a > 0 && *b > kLargest / *a ? -1 : *a * *b;

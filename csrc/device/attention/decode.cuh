@@ -1,7 +1,7 @@
 // kAttentionDecode: few queries against a cache. Tile = (batch, kv head, part of the keys); the query rows of a kv head
 // (heads in its group times queries, at most 16) share every key and value that is read.
 //
-// Keys. With fresh_operand, cache rows below that scalar (the position) are immutable in this launch: they stream
+// Keys. With fresh_operand, no op before this one writes cache rows below that scalar (the position): they stream
 // through the ring ahead of every wait, cut into parts of equal length; the rows from there on (appended in this
 // launch) are read directly after the wait, by the last part that is used. Without it, all keys stream through the ring
 // after the wait; pages of keys outside the mask's range stay empty. Parts beyond those that are used (cache_parts) do

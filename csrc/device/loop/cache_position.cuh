@@ -4,7 +4,7 @@
 
 namespace ark::device {
 
-/// The scalar below which the rows of a cache of `keys` rows are immutable in this launch (i64 or i32).
+/// The scalar below which no op before writes rows of a cache of `keys` rows (i64 or i32).
 ARK_DEVICE int cache_position(const abi::Operand& o, int keys) {
   const void* at = reinterpret_cast<const void*>(o.offset);
   i64 value;

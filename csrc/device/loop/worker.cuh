@@ -44,7 +44,7 @@ struct TaskSlot {
   // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
   // between an op and the next. -1: not so simple, the record is asked.
   short single_waits, single_arrivals;
-  i32 position;       // decode attention: rows of the cache that are immutable in this launch, read once for all roles
+  i32 position;       // decode attention: rows of the cache that no op before writes, read once for all roles
   short waits_alike;  // every tile of the op waits for the same
   short border;       // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch

@@ -180,12 +180,21 @@ void read(State& state) {
   force(state);
 }
 
+namespace {
+
+/// Loaders of few-row products take registers (codegen/codegen.cpp) that attention's backward needs.
+bool has_room_for_few_rows(const ir::Graph& graph) {
+  return std::ranges::none_of(graph.nodes, [](const Node& n) { return n.op == OpKind::kAttentionBackward; });
+}
+
+}  // namespace
+
 FusedGraph fuse(ir::Graph bound_graph, const Options& options) {
   State state;
   state.graph = simplify(std::move(bound_graph), options.machine.num_workers);
   check_empty(state.graph);
   state.tensor_cores = options.tensor_cores;
-  state.few_rows = options.few_rows;
+  state.few_rows = options.few_rows && has_room_for_few_rows(state.graph);
   state.machine = options.machine;
   read(state);
   const std::vector<Pieces> boxes = joined_boxes(state);
