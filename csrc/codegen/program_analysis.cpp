@@ -277,8 +277,9 @@ bool ProgramAnalysis::irregular_load(int i) const {
 int ProgramAnalysis::vector_length() const {
   if (form_ != nullptr) return form_->vector;
   if (is_long()) return 2;
-  const int longest = longest_vector(program_);
-  return column_ && longest * columns_held() > kColumnElements ? longest / 2 : longest;
+  int length = longest_vector(program_);
+  while (column_ && length > 2 && length * columns_held() > kColumnElements) length /= 2;
+  return length;
 }
 
 int ProgramAnalysis::columns_held() const {

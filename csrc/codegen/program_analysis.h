@@ -99,7 +99,7 @@ class ProgramAnalysis {
   uint32_t plain_operands(Opcode op) const;
   bool irregular_load(int i) const;
   int vector_length() const;
-  /// Loads and sums of a column program: what a thread holds V elements of.
+  /// Loads and sums of a column program: at most so many has a thread V elements of.
   int columns_held() const;
   /// Functions of a hundred instructions and more per element: copies of the program must be few.
   bool is_long() const;

@@ -90,7 +90,7 @@ class StoredRows {
     if (!a || !b) return std::nullopt;
     const bool by_number = constant(i.a).has_value() || constant(i.b).has_value();
     if (i.op != Opcode::kAdd && !by_number) return std::nullopt;  // as the verifier knows ranges
-    if (i.op == Opcode::kAnd) return std::min(*a, *b);
+    if (i.op == Opcode::kAnd) return constant(i.b) ? *b : *a;
     if (i.op == Opcode::kShr) return constant(i.b) && *b < 63 ? std::optional(*a >> *b) : std::nullopt;
     const int64_t result = i.op == Opcode::kAdd ? *a + *b : *a > 0 && *b > kLargest / *a ? -1 : *a * *b;
     return result < 0 || result > kLargest ? std::nullopt : std::optional(result);

@@ -44,6 +44,20 @@ bool refuses(const plan::Plan& plan) {
   return false;
 }
 
+/// A column program that sums each of `number` operands of bf16.
+Program column_sums(int number) {
+  ProgramBuilder b(ProgramKind::kColumn, 2, 1, 2 * number);
+  for (int i = 0; i < number; ++i)
+    b.store(number + i, DType::kF32, b.reduce(ReduceOp::kSum, b.load(i, DType::kBF16)), true);
+  return b.program;
+}
+
+void columns_of_many_sums_have_shorter_vectors() {
+  for (const auto& [sums, vector] :
+       {std::pair(1, 8), std::pair(2, 8), std::pair(3, 4), std::pair(5, 4), std::pair(6, 2)})
+    EXPECT(contains(codegen::program_source(column_sums(sums), 0, ""), cat("kVector = ", vector, ",").c_str()));
+}
+
 void sizes_are_not_in_the_source() {
   const std::string a = codegen::generate(pointwise_plan(1237), {}).text,
                     b = codegen::generate(pointwise_plan(64), {}).text;
@@ -364,6 +378,7 @@ int main() {
   flat_operands_are_in_the_source();
   types_of_masks();
   rows_of_all_lengths();
+  columns_of_many_sums_have_shorter_vectors();
   sizes_are_not_in_the_source();
   few_rows_are_sizes();
   forms_of_one_op_are_called();

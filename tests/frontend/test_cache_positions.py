@@ -15,6 +15,8 @@ INDICES = {
     "counting": lambda a: a,
     "steps": lambda a: a * 5,
     "halved": lambda a: (a * 2) >> 1,
+    "halved beyond a row": lambda a: (a * 128) >> 7,
+    "masked": lambda a: (a * 3) & 7,
     "squares": lambda a: a * a,
     "masked by each other": lambda a: ((a * 3) & (a + 1)) + a * 4,
     "backward": lambda a: a.flip(0),

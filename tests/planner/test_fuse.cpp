@@ -187,6 +187,23 @@ void test_matmul_kinds() {
   EXPECT_EQ(kind(kBF16, 64, 128, 64, true, false), "simple");
 }
 
+/// Loaders of few-row products would take its registers.
+void test_no_few_rows_beside_attention_backward() {
+  Model m;
+  const std::vector<int64_t> s{1, 2, 64, 64};
+  const ValueId x = m.input(kBF16, s), lse = m.input(kF32, {1, 2, 64});
+  const ValueId dq = m.value(kBF16, s), dk = m.value(kBF16, s), dv = m.value(kBF16, s);
+  m.node(OpKind::kAttentionBackward, {x, x, x, x, x, lse}, {dq, dk, dv});
+  const ValueId few = m.matmul(m.input(kBF16, {10, 2048}), m.transposed(m.input(kBF16, {512, 2048})), kBF16);
+  const FusedGraph fused = m.fuse({dq, dk, dv, few});
+  int tiles = 0;
+  for (const auto& op : fused.ops) {
+    EXPECT(op.op.record.kind != abi::TaskKind::kMatmulRows);
+    tiles += op.op.record.kind == abi::TaskKind::kMatmulTile;
+  }
+  EXPECT_EQ(tiles, 1);
+}
+
 /// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and TMA reads it for both products.
 void test_padded_rows(DType type, const std::string& wanted, int64_t row) {
   Model m;
@@ -332,6 +349,7 @@ int main() {
   test_sibling_columns();
   test_epilogue();
   test_matmul_kinds();
+  test_no_few_rows_beside_attention_backward();
   test_padded_rows(kBF16, "pointwise tile tile", 1008);
   test_padded_rows(kF32, "pointwise float float", 1004);
   test_decode_step();

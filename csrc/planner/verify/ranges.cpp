@@ -35,8 +35,8 @@ ValueRange shifted(const ValueRange& a, const ValueRange& by) {
 
 ValueRange added(const ValueRange& a, const ValueRange& b) {
   const bool both = a.from >= 0 && b.from >= 0;
-  if (!a.known || !b.known || both || a.high >= ValueRange::kEndless || b.high >= ValueRange::kEndless) return {};
-  ValueRange result = range_of(a.low + b.low, a.high + b.high);
+  if (!a.known || !b.known || both) return {};
+  ValueRange result = range_of(a.low + b.low, std::min(a.high + b.high, ValueRange::kEndless));
   result.step = std::gcd(a.step, b.step);
   result.from = std::max(a.from, b.from);
   return result;
