@@ -88,8 +88,21 @@ bool has_strips(const Kernel& kernel) {
     return form.params.m > 1 && size_bytes(static_cast<DType>(form.params.dtype)) == 2;
   });
 }
+bool has_pages(const Kernel& kernel) {
+  return std::ranges::any_of(kernel.forms, [](const plan::RowsForm& form) {
+    const abi::MatmulRowsParams& p = form.params;
+    return p.m == 1 && p.columns == 0 && size_bytes(static_cast<DType>(p.dtype)) == 2;
+  });
+}
 bool has_columns(const Kernel& kernel) {
   return std::ranges::any_of(kernel.forms, [](const plan::RowsForm& form) { return form.params.columns != 0; });
+}
+
+/// wgmma tolerates no calls; beside the activation of several rows they cost spills (k 5000, five rows: 4 bytes).
+bool calls_waits(const Kernel& kernel) {
+  const KernelFeatures& has = kernel.features;
+  const bool wgmma = has.matmul_variants != 0 || has.attention_variants != 0;
+  return !has.maps || (!wgmma && !has_strips(kernel) && !has.kinds.contains(TaskKind::kMatmulFloat));
 }
 
 std::string dispatch_text(const Kernel& kernel) {
@@ -112,6 +125,7 @@ std::string dispatch_text(const Kernel& kernel) {
   }
   if (kernel.features.kinds.contains(TaskKind::kMatmulRows))
     text += cat(
+        "  static constexpr bool kPages = ", has_pages(kernel) ? "true" : "false", ";  // few_rows_pages.cuh\n",
         "  static constexpr bool kStrips = ", has_strips(kernel) ? "true" : "false", ";  // few_rows_strips.cuh\n",
         "  static constexpr bool kColumns = ", has_columns(kernel) ? "true" : "false", ";  // few_rows_columns.cuh\n");
   if (kernel.features.matmul_variants != 0)
@@ -132,6 +146,10 @@ std::string dispatch_text(const Kernel& kernel) {
     text +=
         cat("  static constexpr bool kDecodeCache = ", flag(kernel.features.decode_caches.contains(true)),
             ", kDecodePlain = ", flag(kernel.features.decode_caches.contains(false)), ";  // where keys come from\n");
+    text += "  // Whether some have several queries, are causal, have masks that are added (others are of one byte).\n";
+    text += cat("  static constexpr bool kDecodeQueries = ", flag(kernel.features.decode_queries),
+                ", kDecodeCausal = ", flag(kernel.features.decode_causal),
+                ", kDecodeAddedMasks = ", flag(kernel.features.decode_added_masks), ";\n");
   }
   if (kernel.features.mask_types != 0)
     text += cat("  static constexpr u32 kMaskTypes = ", kernel.features.mask_types, ";\n");
@@ -170,16 +188,48 @@ bool fits_function(const abi::MatmulRowsParams& p) {
   return p.m == 1 || blocks * vectors * 4 <= kMostRegisters;
 }
 
+/// A form that is called, not inlined.
+bool is_called(const plan::RowsForm& form) { return form.once && fits_function(form.params); }
+
+/// Whether forms share what is between their prologues and epilogues (device/matmul/few_rows.cuh, RowsGroup).
+bool are_alike(const plan::RowsForm& one, const plan::RowsForm& other) {
+  const abi::MatmulRowsParams &p = one.params, &q = other.params;
+  constexpr int kMostPairs = 4096;  // k of pages with several rows
+  const auto rows_of_page = [](const abi::MatmulRowsParams& of) {
+    return std::min(2 * kMostPairs / (of.k * of.lanes), abi::kMaxRowsPerPage / of.lanes) * of.lanes;
+  };
+  return !is_called(one) && !is_called(other) && p.m == 1 && q.m == 1 && p.columns == 0 && q.columns == 0 &&
+         p.k == q.k && p.k * std::max(p.lanes, q.lanes) <= 2 * kMostPairs && p.k <= kMostPairs && p.dtype == q.dtype &&
+         size_bytes(static_cast<DType>(p.dtype)) == 2 && rows_of_page(p) == rows_of_page(q);
+}
+
+/// `switch` over forms; those that are alike have one case.
+std::string form_cases(const std::vector<plan::RowsForm>& forms) {
+  std::string text = "        switch (task.record->params.rows.form) {\n";
+  std::vector<bool> done(forms.size());
+  for (size_t i = 0; i < forms.size(); ++i) {
+    if (done[i]) continue;
+    std::string cases, types;
+    int members = 0;
+    for (size_t j = i; j < forms.size(); ++j) {
+      if (j != i && (done[j] || !are_alike(forms[i], forms[j]))) continue;
+      done[j] = true;
+      cases += cat("          case ", j, ":\n");
+      types += cat(members++ > 0 ? ", " : "", "RowsForm", j);
+    }
+    const std::string type = cat(members > 1 ? "RowsGroup<" : "RowsTask<", types, ">");
+    text += cases + "            " + consume_text(type, is_called(forms[i]));
+  }
+  return text + "        }\n        return;\n";
+}
+
 std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
   switch (kind.reach) {
     case plan::Reach::kInline:
     case plan::Reach::kCall:
       return "        " + consume_text(cat(kind.type, "<Programs>"), kind.reach == plan::Reach::kCall);
     case plan::Reach::kPerForm:
-      return switch_text("rows.form", std::views::iota(size_t{0}, kernel.forms.size()), [&](size_t form) {
-        const bool called = kernel.forms[form].once && fits_function(kernel.forms[form].params);
-        return consume_text(cat("RowsTask<RowsForm", form, ">"), called);
-      });
+      return form_cases(kernel.forms);
     case plan::Reach::kCallPerProgram:
       break;
   }
@@ -252,7 +302,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
   // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
   // cores and attention's backward need the consumers' 224.
   const bool rows = kernel.features.kinds.contains(TaskKind::kMatmulRows);
-  const bool walks = has_strips(kernel) || has_columns(kernel);
+  const bool walks = has_columns(kernel) || (has_strips(kernel) && kernel.features.dependent_pages);
   Source source;
   source.slot_capacity = kernel.features.slot_capacity;
   source.groups = kernel.features.groups;
@@ -262,7 +312,8 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
       {
           {"title", cat("The loop kernel of ", kernel.name.empty() ? "a plan" : kernel.name, ".")},
           {"trace", options.trace ? "1" : "0"},
-          {"called_waits", kernel.features.maps ? "0" : "1"},  // wgmma reads by tensor maps
+          {"dependent_pages", kernel.features.dependent_pages ? "1" : "0"},
+          {"called_waits", calls_waits(kernel) ? "1" : "0"},
           {"ranks", kernel.features.ranks > 1 ? cat("#define ARK_RANKS ", kernel.features.ranks, "\n") : ""},
           {"groups", kernel.features.groups > 1 ? cat("#define ARK_GROUPS ", kernel.features.groups, "\n") : ""},
           {"background", kernel.features.background ? "#define ARK_BACKGROUND 1\n" : ""},

@@ -199,6 +199,16 @@ class Analysis {
     needs_.features.decode_dims.insert(p.head_dim);
     needs_.features.decode_rows.insert(rows <= 4 ? 4 : 16);
     needs_.features.decode_caches.insert(plan::has_early_cache(op));
+    needs_.features.decode_queries |= p.queries != 1;
+    needs_.features.decode_causal |= p.causal != 0;
+    needs_.features.decode_added_masks |= p.mask_kind == 2;
+  }
+
+  /// Not of weights and caches, which are read ahead of every wait.
+  static bool has_dependent_pages(const plan::Op& op) {
+    if (op.record.kind == TaskKind::kMatmulRows) return !plan::has_early_weights(op);
+    if (op.record.kind == TaskKind::kAttentionDecode) return !plan::has_early_cache(op);
+    return plan::kind_of(op.record).loads;
   }
 
   void note_epilogue(const plan::Op& op, Needs::Program& need) const {
@@ -234,6 +244,7 @@ class Analysis {
     if (op.record.kind == TaskKind::kPointwise) note_pointwise(op);
     if (op.record.kind == TaskKind::kRow) note_program(op, kRowUse, p.program.program, -1).row_ops.push_back(&op);
     if (op.record.kind == TaskKind::kColumn) note_program(op, kColumnUse, p.program.program, -1);
+    if (has_dependent_pages(op)) needs_.features.dependent_pages = true;
     if (family == kRows) note_rows(op);
     if (family == kMatmul) note_matmul(op);
     if (family == kAttention) note_attention(op);

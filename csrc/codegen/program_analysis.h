@@ -15,6 +15,8 @@ namespace ark::codegen {
 bool is_sink(Opcode op);
 /// The instructions whose values it takes.
 std::vector<int> inputs_of(const Instr& instr);
+/// The call of a kLoadParts up to its operand (attention_parts.cpp).
+std::string load_parts_call(const Program& program, const Instr& instr);
 
 class ProgramAnalysis {
  public:

@@ -365,7 +365,7 @@ class Printer : public ProgramAnalysis {
       case Opcode::kLoadParts:
         line(cat("    i64 a", i, "[V], b", i, "[V]; ARK_EACH { a", i, "[i] = ", converted(in.a, DType::kI64), "; b", i,
                  "[i] = ", converted(in.b, DType::kI64), "; }"));
-        line(cat("    float r", i, "[V]; load_parts<V>(c, ", in.operand, ", a", i, ", b", i, ", r", i, ");"));
+        line(cat("    float r", i, "[V]; ", load_parts_call(program_, in), ", a", i, ", b", i, ", r", i, ");"));
         return;
       case Opcode::kRoot:
         line(cat("    ", register_type(result_type(in)), " r", i, "[V]; roots.template get<V>(", in.aux, ", ",

@@ -1,4 +1,5 @@
 // plan::pack: records one behind the other at multiples of 64 bytes, lists one behind the other with end marks.
+#include <cstddef>
 #include <cstring>
 
 #include "base/check.h"
@@ -9,6 +10,7 @@
 namespace ark::plan {
 namespace {
 
+static_assert(offsetof(abi::Wait, limit) == offsetof(abi::Arrive, limit), "a wait begins with an arrival");
 static_assert(abi::kTypeBool == int(DType::kBool) && abi::kTypeU8 == int(DType::kU8) &&
               abi::kTypeI8 == int(DType::kI8) && abi::kTypeI16 == int(DType::kI16) &&
               abi::kTypeI32 == int(DType::kI32) && abi::kTypeI64 == int(DType::kI64) &&

@@ -11,14 +11,19 @@ struct ColumnSlots {
   int lanes, groups;  // slots of a round's row; threads that have the same slot: a multiple of the period
 };
 
-/// `columns`: at least one, in one row. `period`: rows after which alignment is the same again; it divides `length`, a
-/// vector's elements, and both are powers of two. Rounds of nearly equal size.
-ARK_ABI_BOTH constexpr ColumnSlots column_slots(int columns, int length, int period, int threads) {
-  // a row's slots begin up to length - 1 columns before it
-  const int most = (threads / period - 1) * length, rounds = (columns + most - 1) / most;
+/// `columns`: at least one, in `runs` rows that follow each other (1 or 2), whose slots are apart. `period`: rows after
+/// which alignment is the same again; it divides `length`, a vector's elements, and both are powers of two. Rounds of
+/// nearly equal size.
+ARK_ABI_BOTH constexpr ColumnSlots column_slots(int columns, int runs, int length, int period, int threads) {
+  // a run's slots begin up to length - 1 columns before it
+  const int most = (threads / period - (runs == 1 ? 1 : 3)) * length, rounds = (columns + most - 1) / most;
   const int each = ((columns + rounds - 1) / rounds + length - 1) / length * length;
-  const int count = each < columns ? each : columns, lanes = (count + 2 * length - 2) / length;
+  const int count = each < columns ? each : columns, lanes = (count + runs * (2 * length - 2)) / length;
   return {each, lanes, threads / lanes / period * period};
+}
+/// Slots that `columns` columns of one row may lie in, none of them: 0.
+ARK_ABI_BOTH constexpr int slots_of(int columns, int length) {
+  return columns > 0 ? (columns + 2 * length - 2) / length : 0;
 }
 
 /// Rows after which `stride` elements a row are a multiple of `length` elements again.

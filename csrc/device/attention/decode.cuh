@@ -22,10 +22,10 @@
 namespace ark::device {
 
 /// One tile.
-template <MmaType kType, class S, int kDim, int kRows>
+template <class Programs, MmaType kType, class S, int kDim, int kRows>
 struct DecodeTile {
   using Warp = DecodeWarp<kType, kDim, kRows>;
-  using Mask = DecodeMask<Warp>;
+  using Mask = DecodeMask<Warp, Programs::kDecodeAddedMasks>;
   static constexpr int kPerPage = Warp::kPerPage, kPerWarp = Warp::kPerWarp, kPieces = Warp::kPieces;
   static constexpr int kHalves = Warp::kHalves;
   static constexpr float kLog2E = 1.4426950408889634f;
@@ -37,18 +37,19 @@ struct DecodeTile {
 
   Consumer& consumer;
   const Task& task;
+  const DecodeParams<Programs> known;
   const abi::AttentionParams& p;
   DecodeKeys keys;
   int kv_head, batch, rows, group;
   Warp own;
 
   ARK_DEVICE DecodeTile(Consumer& c, const Task& t, int tile)
-      : consumer(c), task(t), p(t.record->params.attention), keys(t, part_of(t, tile)) {
+      : consumer(c), task(t), known(t), p(known.p), keys(t, part_of(t, tile)) {
     const int rest = small_divide(tile, t.record->grid[2]);
     batch = small_divide(rest, t.record->grid[1]);
     kv_head = rest - batch * t.record->grid[1];
     group = small_divide(p.heads, p.kv_heads);
-    rows = group * p.queries;
+    rows = group * known.queries();
   }
 
   /// Addresses are made before the item's wait; what comes from memory after it is asked for before any of it is used.
@@ -74,9 +75,9 @@ struct DecodeTile {
     consumer.stamp(1);
     own.load_queries(query_from);
     Raw<16> fresh{};
-    if (takes_fresh && p.fresh_operand >= 0) fresh = load_global<16>(fresh_from);
+    if (takes_fresh && known.cached()) fresh = load_global<16>(fresh_from);
     const DecodeRange range(task, batch, kv_head, group);
-    const DirectKeys direct(p, keys, range);
+    const DirectKeys direct(known, keys, range);
     consumer.stamp(2);
     walk(pages, range, direct, Mask(task, mask_offset), takes_fresh, fresh);
     consumer.advance(pages);
@@ -93,7 +94,7 @@ struct DecodeTile {
   /// Element 0 of a row of queries, outputs or the mask; row = (head of the group, query).
   ARK_DEVICE i64 row_offset(int operand, int r) const {
     const abi::Operand& o = task.operand(operand);
-    const int in_group = p.queries == 1 ? r : small_divide(r, p.queries), query = r - in_group * p.queries;
+    const int in_group = known.head_of(r), query = r - in_group * known.queries();
     return batch * o.stride[0] + (kv_head * group + in_group) * o.stride[1] + query * o.stride[2];
   }
   ARK_DEVICE const S* cache_row(int operand, int row) const {
@@ -109,7 +110,7 @@ struct DecodeTile {
   };
   ARK_DEVICE Step ring_step(int page, const DecodeRange& range) const {
     const int begin = keys.old_begin + page * kPerPage, first = begin + (consumer.warp() & 3) * kPerWarp;
-    const bool loaded = p.fresh_operand >= 0 || range.sees(begin, kPerPage);
+    const bool loaded = known.cached() || range.sees(begin, kPerPage);
     return {first, loaded ? min(keys.old_end - first, kPerWarp) : 0};
   }
 
@@ -200,8 +201,8 @@ struct DecodeTile {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       int seen = step.count;
-      if (p.causal) {
-        const int r = Warp::row(h), query = p.queries == 1 ? 0 : r - small_divide(r, p.queries) * p.queries;
+      if (known.causal()) {
+        const int r = Warp::row(h), query = r - known.head_of(r) * known.queries();
         seen = min(seen, query + p.causal_offset + 1 - step.first);
       }
 #pragma unroll
@@ -274,39 +275,44 @@ template <class Programs>
 struct AttentionDecode {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
     if constexpr (Programs::kDecodeCache)
-      if (task.record->params.attention.fresh_operand >= 0) return DecodeLoader::load_cache(loader, task);
+      if (!Programs::kDecodePlain || task.record->params.attention.fresh_operand >= 0)
+        return DecodeLoader::load_cache(loader, task);
     DecodeLoader::skip(loader, task);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     if constexpr (Programs::kDecodePlain)
       if (task.record->params.attention.fresh_operand < 0) return DecodeLoader::load_after_waits(loader, task);
-    DecodeLoader::skip(loader, task);
+    if constexpr (kDependentPages) DecodeLoader::skip(loader, task);
   }
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
     if constexpr (Programs::kDecodeBF16)
-      if (p.dtype == abi::kTypeBF16) consume_type<MmaType::kBF16, bf16>(consumer, task);
+      if (!Programs::kDecodeF16 || p.dtype == abi::kTypeBF16) consume_type<MmaType::kBF16, bf16>(consumer, task);
     if constexpr (Programs::kDecodeF16)
-      if (p.dtype == abi::kTypeF16) consume_type<MmaType::kF16, f16>(consumer, task);
+      if (!Programs::kDecodeBF16 || p.dtype == abi::kTypeF16) consume_type<MmaType::kF16, f16>(consumer, task);
   }
 
  private:
   template <MmaType kType, class S>
   static ARK_DEVICE void consume_type(Consumer& consumer, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
-    const int rows = small_divide(p.heads, p.kv_heads) * p.queries;
+    // of what does not occur nobody asks
+    const bool few =
+        !Programs::kDecodeRows16 ||
+        (Programs::kDecodeRows4 && small_divide(p.heads, p.kv_heads) * DecodeParams<Programs>(task).queries() <= 4);
+    const bool is_64 = !Programs::kDecode128 || (Programs::kDecode64 && p.head_dim == 64);
     if constexpr (Programs::kDecode64) {
       if constexpr (Programs::kDecodeRows4)
-        if (p.head_dim == 64 && rows <= 4) run<kType, S, 64, 4>(consumer, task);
+        if (is_64 && few) run<kType, S, 64, 4>(consumer, task);
       if constexpr (Programs::kDecodeRows16)
-        if (p.head_dim == 64 && rows > 4) run<kType, S, 64, 16>(consumer, task);
+        if (is_64 && !few) run<kType, S, 64, 16>(consumer, task);
     }
     if constexpr (Programs::kDecode128) {
       if constexpr (Programs::kDecodeRows4)
-        if (p.head_dim == 128 && rows <= 4) run<kType, S, 128, 4>(consumer, task);
+        if (!is_64 && few) run<kType, S, 128, 4>(consumer, task);
       if constexpr (Programs::kDecodeRows16)
-        if (p.head_dim == 128 && rows > 4) run<kType, S, 128, 16>(consumer, task);
+        if (!is_64 && !few) run<kType, S, 128, 16>(consumer, task);
     }
   }
   /// Parts that are not used come last: the item's first used tile waits.
@@ -315,7 +321,7 @@ struct AttentionDecode {
     bool waits = true;
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t) {
-      DecodeTile<kType, S, kDim, kRows> tile(consumer, task, t);
+      DecodeTile<Programs, kType, S, kDim, kRows> tile(consumer, task, t);
       if (!tile.keys.used()) continue;
       tile.run(waits);
       waits = false;

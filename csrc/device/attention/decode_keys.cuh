@@ -1,6 +1,6 @@
 // Which keys a tile of kAttentionDecode reads: those that come through the ring (of a cache the rows below the
-// position, which the fetch warp has read for all roles of the item, TaskSlot::position; else all that sizes and
-// causality leave) and the rows of a cache from the position on, by the mask's range.
+// position; else all that sizes and causality leave; the fetch warp has worked out which for all roles of the item) and
+// the rows of a cache from the position on, by the mask's range.
 #pragma once
 #include "device/loop/cache_position.cuh"
 #include "device/program/support.cuh"
@@ -8,6 +8,20 @@
 namespace ark::device {
 
 using DecodeOperand = abi::AttentionOperand;
+
+/// Parameters of which the kernel knows what does not occur in it.
+template <class Programs>
+struct DecodeParams {
+  const abi::AttentionParams& p;
+
+  ARK_DEVICE explicit DecodeParams(const Task& task) : p(task.record->params.attention) {}
+  /// Whether keys are a cache, most of which is read ahead of the wait.
+  ARK_DEVICE bool cached() const { return Programs::kDecodeCache && (!Programs::kDecodePlain || p.fresh_operand >= 0); }
+  ARK_DEVICE bool causal() const { return Programs::kDecodeCausal && p.causal != 0; }
+  ARK_DEVICE int queries() const { return Programs::kDecodeQueries ? p.queries : 1; }
+  /// Head of the group, of a row (head of the group, query).
+  ARK_DEVICE int head_of(int row) const { return queries() == 1 ? row : small_divide(row, queries()); }
+};
 
 /// The keys of one tile that come through the ring: [old_begin, old_end).
 struct DecodeKeys {
@@ -17,15 +31,9 @@ struct DecodeKeys {
   int old_begin, old_end;
 
   ARK_DEVICE DecodeKeys(const Task& task, int number) : part(number) {
-    const abi::AttentionParams& p = task.record->params.attention;
-    if (p.fresh_operand >= 0) {
-      position = task.slot->position;
-      parts_used = cache_parts(position, p.queries, p.positions_per_part, p.parts);
-    } else {
-      position = p.causal ? max(0, min(p.keys, p.queries + p.causal_offset)) : p.keys;
-      parts_used = max(1, p.parts);
-    }
-    const int length = parts_used > 1 ? (position + parts_used - 1) / parts_used : position;
+    position = task.slot->position;
+    parts_used = task.slot->parts_used;
+    const int length = task.slot->part_length;
     old_begin = min(position, part * length);
     old_end = part < parts_used ? min(position, old_begin + length) : old_begin;
   }
@@ -71,10 +79,11 @@ struct DecodeRange {
 struct DirectKeys {
   int begin, end;
 
-  ARK_DEVICE DirectKeys(const abi::AttentionParams& p, const DecodeKeys& keys, const DecodeRange& range)
+  template <class Params>
+  ARK_DEVICE DirectKeys(const Params& of, const DecodeKeys& keys, const DecodeRange& range)
       : begin(keys.position), end(begin) {
-    if (p.fresh_operand < 0 || keys.part != keys.parts_used - 1) return;
-    end = p.causal ? min(range.high, p.queries + p.causal_offset) : range.high;
+    if (!of.cached() || keys.part != keys.parts_used - 1) return;
+    end = of.causal() ? min(range.high, of.queries() + of.p.causal_offset) : range.high;
   }
   ARK_DEVICE int count() const { return end - begin; }
 };

@@ -29,7 +29,9 @@ struct DecodeLoader {
   }
 
  private:
-  static ARK_DEVICE int positions_per_page(const abi::AttentionParams& p) { return kPageBytes / (4 * p.head_dim); }
+  static ARK_DEVICE int positions_per_page(const abi::AttentionParams& p) {
+    return small_divide(kPageBytes / 4, p.head_dim);
+  }
 
   /// Of a cache nothing is read again in this launch.
   template <bool kAfterWaits>
@@ -44,12 +46,12 @@ struct DecodeLoader {
   template <bool kAfterWaits>
   static ARK_DEVICE void load_tile(Loader& loader, const Task& task, int tile) {
     const abi::AttentionParams& p = task.record->params.attention;
-    const int c2 = tile % task.record->grid[2], rest = tile / task.record->grid[2];
-    const int batch = rest / task.record->grid[1], kv_head = rest % task.record->grid[1];
+    const int rest = small_divide(tile, task.record->grid[2]), c2 = tile - rest * task.record->grid[2];
+    const int batch = small_divide(rest, task.record->grid[1]), kv_head = rest - batch * task.record->grid[1];
     const DecodeKeys keys(task, c2);
     int low = 0, high = p.keys;
     if constexpr (kAfterWaits) {
-      const DecodeRange range(task, batch, kv_head, p.heads / p.kv_heads);
+      const DecodeRange range(task, batch, kv_head, small_divide(p.heads, p.kv_heads));
       low = range.low;
       high = range.high;
     }

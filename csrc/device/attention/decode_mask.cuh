@@ -5,7 +5,8 @@
 
 namespace ark::device {
 
-template <class Warp>
+/// kAdded: some masks of the kernel are added to the scores; else all are of one byte.
+template <class Warp, bool kAdded>
 struct DecodeMask {
   using Values = u32[Warp::kHalves][Warp::kBlocks][2];  // as they lie in memory
 
@@ -17,10 +18,10 @@ struct DecodeMask {
   ARK_DEVICE DecodeMask(const Task& task, const i64 (&offset)[Warp::kHalves]) {
     const abi::Operand& o = task.operand(DecodeOperand::kMask);
     dtype = o.dtype;
-    bytes = element_bytes(dtype);
+    bytes = kAdded ? element_bytes(dtype) : 1;
     stride = static_cast<i32>(o.stride[3]) * bytes;
     last = task.record->params.attention.keys - 1;
-    additive = task.record->params.attention.mask_kind == 2;
+    additive = kAdded && task.record->params.attention.mask_kind == 2;
 #pragma unroll
     for (int h = 0; h < Warp::kHalves; ++h)
       row[h] = task.address<unsigned char>(DecodeOperand::kMask) + offset[h] * bytes;

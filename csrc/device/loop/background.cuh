@@ -116,8 +116,8 @@ ARK_DEVICE bool BackgroundSender<kMe, kPieces>::ready() const {
 #pragma unroll 1
   for (int w = 0; w < r.num_waits; ++w) {
     const abi::Wait& wait = r.wait[w];
-    const Counters c(wait, r, item().first);
-    const int blocks = c.high - c.low + 1, ranks = wait.rank_stride != 0 ? kRanks : 1;
+    const Counters c(map_of(wait), r, item().first);
+    const int blocks = c.count(), ranks = wait.rank_stride != 0 ? kRanks : 1;
 #pragma unroll 1
     for (int i = lane(); there && i < blocks * ranks; i += 32) {
       const int block = c.low + i % blocks;
@@ -208,7 +208,7 @@ ARK_DEVICE void BackgroundSender<kMe, kPieces>::end_item() const {
     const Counters c(r.arrive[a], r, item().first);
     const u32 first = r.arrive[a].counter + static_cast<u32>(launch.rank * r.arrive_rank_stride[a] + c.low);
 #pragma unroll 1
-    for (int i = lane(); i < (c.high - c.low + 1) * kRanks; i += 32) {
+    for (int i = lane(); i < c.count() * kRanks; i += 32) {
       u32* const counters = reinterpret_cast<u32*>(launch.peers[i % kRanks] + 1);
       red_relaxed_add_system(counters + static_cast<u64>(first + i / kRanks) * abi::kCounterStride, 1);
     }

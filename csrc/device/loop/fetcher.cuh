@@ -133,19 +133,23 @@ struct Fetcher {
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
     bool simple_wait = true, simple_arrival = true, alike = true;
-    if (lane < r.num_waits) {
-      const abi::Wait& w = r.wait[lane];
-      const Counters c(w, r, item.first);
-      const bool of_source = kRanks > 1 && w.role == static_cast<i32>(abi::WaitRole::kSource);  // differs over batches
-      alike = Counters::fixed(w) && !of_source;
-      simple_wait = c.single() && (alike || item.count == 1) && !of_source;
-      t.wait_counter[lane] = w.counter + c.low;
-      t.wait_target[lane] = (epoch() + 1) * (c.low == (w.limit - 1) / w.div ? w.last_target : w.target);
-    } else if (lane >= 16 && lane - 16 < r.num_arrivals) {
-      const abi::Arrive& a = r.arrive[lane - 16];
-      const Counters c(a, r, item.first);
-      simple_arrival = c.single() && (Counters::fixed(a) || item.count == 1);
-      t.arrive_counter[lane - 16] = a.counter + c.low;
+    const bool waits = lane < r.num_waits;
+    if (waits || (lane >= 16 && lane - 16 < r.num_arrivals)) {
+      const abi::Arrive& map = waits ? map_of(r.wait[lane]) : r.arrive[lane - 16];
+      const Counters c(map, r, item.first);
+      const bool fixed = Counters::fixed(map), single = c.single() && (fixed || item.count == 1);
+      if (waits) {
+        const abi::Wait& w = r.wait[lane];
+        const bool of_source =
+            kRanks > 1 && w.role == static_cast<i32>(abi::WaitRole::kSource);  // differs over batches
+        alike = fixed && !of_source;
+        simple_wait = single && !of_source;
+        t.wait_counter[lane] = w.counter + c.low;
+        t.wait_target[lane] = (epoch() + 1) * (c.low_is_last(map) ? w.last_target : w.target);
+      } else {
+        simple_arrival = single;
+        t.arrive_counter[lane - 16] = map.counter + c.low;
+      }
     }
     alike = __all_sync(~0u, alike);
     simple_wait = __all_sync(~0u, simple_wait);
@@ -156,11 +160,18 @@ struct Fetcher {
       t.single_arrivals = static_cast<short>(simple_arrival ? r.num_arrivals : -1);
     }
   }
-  /// Of decode attention: later in the launch another op may move it on.
-  static ARK_DEVICE int position(const abi::OpRecord& r) {
-    if (r.kind != abi::TaskKind::kAttentionDecode || r.params.attention.fresh_operand < 0) return 0;
-    const abi::Operand* operands = reinterpret_cast<const abi::Operand*>(&r + 1);
-    return cache_position(operands[r.params.attention.fresh_operand], r.params.attention.keys);
+  /// The keys of decode attention. Later in the launch another op may move the position on.
+  static ARK_DEVICE void cut_keys(const abi::OpRecord& r, TaskSlot& t) {
+    if (r.kind != abi::TaskKind::kAttentionDecode) return;
+    const abi::AttentionParams& p = r.params.attention;
+    int position = p.causal ? max(0, min(p.keys, p.queries + p.causal_offset)) : p.keys, parts = max(1, p.parts);
+    if (p.fresh_operand >= 0) {
+      position = cache_position(reinterpret_cast<const abi::Operand*>(&r + 1)[p.fresh_operand], p.keys);
+      parts = cache_parts(position, p.queries, p.positions_per_part, p.parts);
+    }
+    t.position = position;
+    t.parts_used = parts;
+    t.part_length = parts > 1 ? (position + parts - 1) / parts : position;
   }
   /// Batches of lists count from the own rank, whose rows have a map of their own.
   ARK_DEVICE void turn(abi::WorkItem& item, abi::OpRecord& r, int lane) const {
@@ -193,7 +204,7 @@ struct Fetcher {
       abi::OpRecord& r = *reinterpret_cast<abi::OpRecord*>(s.records + offset);
       if constexpr (kRanks > 1) turn(item, r, lane);
       resolve(item, r, s.task[slot]);
-      s.task[slot].position = position(r);
+      cut_keys(r, s.task[slot]);
     }
     if (lane == 0) {
       TaskSlot& t = s.task[slot];

@@ -9,6 +9,13 @@
 
 namespace ark::device {
 
+// 0: no item has pages that are loaded after its waits, so that all pages are the immutable loader's and nobody skips
+// any. Decode steps: a loader that only counted its pages had as much code as the one that fills them.
+#ifndef ARK_DEPENDENT_PAGES
+#define ARK_DEPENDENT_PAGES 1
+#endif
+inline constexpr bool kDependentPages = ARK_DEPENDENT_PAGES != 0;
+
 /// Whether a wait for an exchange is for that rank. Of role kSource for the tile's batch alone, if that is another
 /// rank's.
 ARK_DEVICE bool is_awaited(const Worker& worker, const abi::OpRecord& r, const abi::Wait& wait, int tile, int rank) {
@@ -171,13 +178,16 @@ struct Loader {
   ARK_DEVICE u64* barrier() { return &worker.shared.full[slot]; }
   /// After the copies into the page have been issued (or none: then one lane has arrived plainly).
   ARK_DEVICE void advance() {
-    mine |= 1u << slot;
+    if constexpr (kDependentPages) mine |= 1u << slot;
     ++page;
     if (++slot == kPages) {
       slot = 0;
       parity ^= 1;
     }
-    publish();
+    if constexpr (kDependentPages)
+      publish();
+    else
+      __syncwarp();
   }
 
   /// Streaming reads: call between acquire() and the copies. Waits until the own page kPagesInFlight back has landed.
@@ -190,7 +200,7 @@ struct Loader {
       s += kPages;
       p ^= 1;
     }
-    if (page < kPagesInFlight || !(mine >> s & 1)) return;
+    if (page < kPagesInFlight || (kDependentPages && !(mine >> s & 1))) return;
     const u32 full = shared_address(&worker.shared.full[s]), empty = shared_address(&worker.shared.empty[s]);
     if (mbarrier_test_wait(full, p) || mbarrier_test_wait(empty, p)) return;
     for (int polls = 0; polls < kThrottlePolls && !mbarrier_try_wait(full, p); ++polls) {
@@ -215,7 +225,7 @@ struct Loader {
     // `empty` is a parity: being two phases ahead would look like free. Where the other loader filled the slot last, it
     // must have got there first.
     bool free = true;
-    if (page >= kPages && !(mine >> slot & 1)) {
+    if (kDependentPages && page >= kPages && !(mine >> slot & 1)) {
       const u32* other = &worker.shared.progress[me ^ 1];
       u32 seen = 0;
       const u32 behind = page - kPages;

@@ -4,11 +4,16 @@
 
 namespace ark::device {
 
-/// First and last counter that rows [row, row + extent) of a tile fall on, or an empty range.
+/// What a wait has in common with an arrival, with which it begins: where the rows of a tile fall.
+ARK_DEVICE const abi::Arrive& map_of(const abi::Wait& wait) {
+  return reinterpret_cast<const abi::Arrive&>(wait);
+}
+
+/// The first counter that rows [row, row + extent) of a tile fall on, and how many rows there are from its first on
+/// (0: none). One division: it is on the way of every item.
 struct Counters {
-  int low = 0, high = -1;
-  template <class Map>
-  ARK_DEVICE Counters(const Map& map, const abi::OpRecord& r, int tile) {
+  int low = 0, rows = 0, div;
+  ARK_DEVICE Counters(const abi::Arrive& map, const abi::OpRecord& r, int tile) : div(map.div) {
     int row = map.base;
     if (!fixed(map)) {
       const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
@@ -16,15 +21,14 @@ struct Counters {
     }
     const int begin = max(row, 0), end = min(row + map.extent, map.limit);
     if (begin >= end) return;
-    low = begin / map.div;
-    high = (end - 1) / map.div;
+    low = begin / div;
+    rows = end - low * div;
   }
-  ARK_DEVICE bool single() const { return low == high; }
+  ARK_DEVICE int count() const { return rows > 0 ? (rows - 1) / div + 1 : 0; }
+  ARK_DEVICE bool single() const { return rows > 0 && rows <= div; }
+  ARK_DEVICE bool low_is_last(const abi::Arrive& map) const { return map.limit - low * div <= div; }
   /// The same rows for every tile.
-  template <class Map>
-  static ARK_DEVICE bool fixed(const Map& map) {
-    return (map.coef[0] | map.coef[1] | map.coef[2]) == 0;
-  }
+  static ARK_DEVICE bool fixed(const abi::Arrive& map) { return (map.coef[0] | map.coef[1] | map.coef[2]) == 0; }
 };
 
 /// The address in a slot of the launch; boxes lie twice in memory, for even and for odd launches.

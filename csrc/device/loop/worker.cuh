@@ -21,8 +21,8 @@ inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
 /// What the table of several groups takes of the record ring.
 inline constexpr int kGroupTableBytes = kGroups > 1 ? (kGroups* int{sizeof(abi::GroupLaunch)} + 63) / 64 * 64 : 0;
-// Three records of the largest size, four to five usual ones.
-inline constexpr int kRecordRingBytes = 6 * 1024 - kGroupTableBytes;
+// Three records of the largest size, four to five usual ones; a trace takes room from them.
+inline constexpr int kRecordRingBytes = 6 * 1024 - kGroupTableBytes - (kTrace ? 64 : 0);
 static_assert(kRecordRingBytes >= 2 * abi::kMaxRecordBytes);
 inline constexpr int kTaskSlots = 4;  // as many records as the ring of records holds
 // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)
@@ -44,7 +44,9 @@ struct TaskSlot {
   // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
   // between an op and the next. -1: not so simple, the record is asked.
   short single_waits, single_arrivals;
-  i32 position;       // decode attention: rows of the cache that no op before writes, read once for all roles
+  // Of decode attention, worked out once for all roles (attention/decode_keys.cuh). The position: rows of the cache
+  // that no op before writes, read once for all of them.
+  i32 position, parts_used, part_length;
   short waits_alike;  // every tile of the op waits for the same
   short border;       // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch

@@ -99,55 +99,96 @@ struct RowsTask {
 
   template <MmaType kType, class S>
   static ARK_DEVICE void consume_one(Consumer& consumer, const Task& task) {
-    using Pages = RowsPages<Form, kType>;
-    const RowsPlace at(consumer.thread());
-    unsigned char* scratch = consumer.scratch();
-    unsigned char* reduction = scratch + kActivationBytes;  // 8 accumulators of a prologue
-
-    // ---- the activation, in windows that fit the scratch memory, into registers
-    typename Pages::Fragments b = {};
-    // (still there, if this item comes after another one of its op and what it waits for has been waited for)
-    if (!kWhole || consumer.staged != consumer.op || !task.slot->waits_alike) {
+    OneRow<kType> row(consumer);
+    if constexpr (kWhole) {
+      stage_whole<S>(consumer, task);
+    } else {  // in windows that fit the scratch memory
       if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
       consumer.stamp(1);
 #pragma unroll 1
       for (int begin = 0; begin < kK; begin += kWindow) {
-        const int end = kWhole ? kK : min(kK, begin + kWindow);
-        if (!kWhole && begin > 0) consumer.sync();
-        stage<S>(consumer, task, reinterpret_cast<S*>(scratch), begin, end, reduction);
+        const int end = min(kK, begin + kWindow);
+        if (begin > 0) consumer.sync();
+        stage<S>(consumer, task, reinterpret_cast<S*>(consumer.scratch()), begin, end, reduction(consumer));
         consumer.stamp(2);
         consumer.sync();
-        if constexpr (!kWhole) Pages::template load_fragments<kWhole>(b, scratch, begin, end, at);
+        OneRow<kType>::Pages::template load_fragments<false>(row.b, consumer.scratch(), begin, end, row.at);
       }
     }
-    if constexpr (kWhole) Pages::template load_fragments<kWhole>(b, scratch, 0, kK, at);
-    // the sums lie behind the activation if there is room, else over it
-    static_assert((abi::kMaxRowsPerItem * R::kChunks + R::kRowsPerPage) * Pages::kSlotWords * 4 <= kScratchBytes);
-    int pages = 0, slots = 0;
+    const Extent extent = extent_of(task);
+    row.multiply(consumer, extent, [&] { prefetch_epilogues(consumer, task); });
+    consumer.arrive_warp(task, finish_pages<kType>(consumer, task, row.sums));
+  }
+
+  static ARK_DEVICE unsigned char* reduction(const Consumer& consumer) {  // 8 accumulators of a prologue
+    return consumer.scratch() + kActivationBytes;
+  }
+
+ public:
+  // ---- the parts of consume() for one row whose activation fits the scratch memory, which forms share (RowsGroup)
+
+  struct Extent {
+    int pages = 0, slots = 0;  // of all segments together, as every page has as many slots
+  };
+  static ARK_DEVICE Extent extent_of(const Task& task) {
+    Extent extent;
     for_each_segment<Form>(task, [&](auto, const auto& range, int page, int slot) __attribute__((always_inline)) {
-      pages = page + R::pages(range.count);
-      slots = slot + R::slots(range.count);
+      extent = {page + R::pages(range.count), slot + R::slots(range.count)};
     });
-    float* sums = reinterpret_cast<float*>(scratch + kStagedBytes);
-    const bool behind = kStagedBytes + slots * Pages::kSlotWords * 4 <= kActivationBytes;
-    if (!behind) {
-      consumer.sync();
-      sums = reinterpret_cast<float*>(scratch);
-    }
-    consumer.staged = behind && kWhole ? consumer.op : -1;
-    if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
-    consumer.stamp(3);
-    prefetch_epilogues(consumer, task);
+    return extent;
+  }
 
-    // ---- the pages: of all segments together, as every page has as many slots
-    Pages::run(consumer, b, sums, consumer.page, pages, at);
-    consumer.advance(pages);
-    consumer.stamp(7);
+  /// The activation, unless it is there after another item of this op and what this one waits for has been waited for.
+  template <class S>
+  static ARK_DEVICE void stage_whole(Consumer& consumer, const Task& task) {
+    static_assert(kWhole);
+    if (consumer.staged == consumer.op && task.slot->waits_alike) return;
+    if constexpr (!Form::kEarlyPrologue) consumer.wait_for_item(task);
+    consumer.stamp(1);
+    stage<S>(consumer, task, reinterpret_cast<S*>(consumer.scratch()), 0, kK, reduction(consumer));
+    consumer.stamp(2);
     consumer.sync();
-    consumer.mark_loaded();
-    consumer.stamp(8);
+  }
 
-    // ---- the epilogues, one thread per element
+  /// From the staged activation to the sums of the weight rows.
+  template <MmaType kType>
+  struct OneRow {
+    using Pages = RowsPages<Form, kType>;
+    RowsPlace at;
+    typename Pages::Fragments b = {};
+    float* sums = nullptr;
+
+    ARK_DEVICE explicit OneRow(const Consumer& consumer) : at(consumer.thread()) {}
+
+    template <class Prefetch>
+    ARK_DEVICE void multiply(Consumer& consumer, const Extent& extent, const Prefetch& prefetch) {
+      unsigned char* scratch = consumer.scratch();
+      if constexpr (kWhole) Pages::template load_fragments<kWhole>(b, scratch, 0, kK, at);
+      // the sums lie behind the activation if there is room, else over it
+      static_assert((abi::kMaxRowsPerItem * R::kChunks + R::kRowsPerPage) * Pages::kSlotWords * 4 <= kScratchBytes);
+      sums = reinterpret_cast<float*>(scratch + kStagedBytes);
+      const bool behind = kStagedBytes + extent.slots * Pages::kSlotWords * 4 <= kActivationBytes;
+      if (!behind) {
+        consumer.sync();
+        sums = reinterpret_cast<float*>(scratch);
+      }
+      consumer.staged = behind && kWhole ? consumer.op : -1;
+      if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
+      consumer.stamp(3);
+      prefetch();
+      Pages::run(consumer, b, sums, consumer.page, extent.pages, at);
+      consumer.advance(extent.pages);
+      consumer.stamp(7);
+      consumer.sync();
+      consumer.mark_loaded();
+      consumer.stamp(8);
+    }
+  };
+
+  /// The epilogues, one thread per element: how many units this warp has finished.
+  template <MmaType kType>
+  static ARK_DEVICE int finish_pages(Consumer& consumer, const Task& task, const float* sums) {
+    using Pages = RowsPages<Form, kType>;
     int done = 0;
     for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int slot) __attribute__((always_inline)) {
       if (range.count > 0)
@@ -156,9 +197,26 @@ struct RowsTask {
                                             return Pages::total(sums, slot + R::slot_of(unit, unit_lane));
                                           });
     });
-    consumer.arrive_warp(task, done);
+    return done;
   }
 
+  /// What the epilogues read comes into the first-level cache while the pages arrive: the loads are issued and never
+  /// waited for.
+  static ARK_DEVICE void prefetch_epilogues(Consumer& consumer, const Task& task) {
+    for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
+      using G = decltype(segment);
+      using P = typename G::Program;
+      const int e = consumer.thread(), lane = e & (R::kLanes - 1), unit = e >> (R::kLanes - 1);
+      if (unit >= range.count) return;
+      const ProgramContext c(task, G::kFirstOperand, consumer.worker);
+      i32 x[P::kDims] = {};
+      x[P::kDims - 1] = G::column(range.first + unit, lane);
+      typename P::template Inputs<1> in;
+      P::template load<1>(c, x, in);
+    });
+  }
+
+ private:
   /// One row, weights [k][n]: the activation stays in shared memory, the item's sums lie behind it.
   template <MmaType kType, class S>
   static ARK_DEVICE void consume_columns(Consumer& consumer, const Task& task) {
@@ -204,22 +262,6 @@ struct RowsTask {
       first += (range.count + R::kColumns - 1) / R::kColumns * R::kColumns * R::kLanes;
     });
     consumer.arrive_warp(task, done);
-  }
-
-  /// What the epilogues read comes into the first-level cache while the pages arrive: the loads are issued and never
-  /// waited for.
-  static ARK_DEVICE void prefetch_epilogues(Consumer& consumer, const Task& task) {
-    for_each_segment<Form>(task, [&](auto segment, const auto& range, int, int) __attribute__((always_inline)) {
-      using G = decltype(segment);
-      using P = typename G::Program;
-      const int e = consumer.thread(), lane = e & (R::kLanes - 1), unit = e >> (R::kLanes - 1);
-      if (unit >= range.count) return;
-      const ProgramContext c(task, G::kFirstOperand, consumer.worker);
-      i32 x[P::kDims] = {};
-      x[P::kDims - 1] = G::column(range.first + unit, lane);
-      typename P::template Inputs<1> in;
-      P::template load<1>(c, x, in);
-    });
   }
 
   /// Epilogue of one segment's units: thread = (activation row, unit, lane of the unit), lanes of a unit side by side.
@@ -316,17 +358,64 @@ struct RowsTask {
   }
 };
 
+/// Forms of one row of 16 bits that differ in prologue and epilogues alone: what is between them stands in the kernel
+/// once. A layer's products are such forms, and what a layer executes is more code than the instruction caches hold.
+template <class First, class... Others>
+struct RowsGroup {
+  static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
+    if constexpr (Rows<First>::kDtype == abi::kTypeBF16)
+      consume_halves<MmaType::kBF16, bf16>(consumer, task);
+    else
+      consume_halves<MmaType::kF16, f16>(consumer, task);
+  }
+
+ private:
+  template <class Form>
+  static constexpr bool kAlike =
+      Rows<Form>::kM == 1 && Rows<Form>::kColumns == 0 && Rows<Form>::kK == Rows<First>::kK &&
+      Rows<Form>::kDtype == Rows<First>::kDtype && Rows<Form>::kRowsPerPage == Rows<First>::kRowsPerPage;
+  static_assert(Rows<First>::kM == 1 && Rows<First>::kColumns == 0 && (kAlike<Others> && ...));
+
+  /// f(RowsTask<Form>{}) of the record's form.
+  template <class F>
+  static ARK_DEVICE void of_form(const Task& task, const F& f) {
+    const int form = task.record->params.rows.form;
+    const bool found = ((form == Rows<Others>::kForm ? (f(RowsTask<Others>{}), true) : false) || ...);
+    if (!found) f(RowsTask<First>{});
+  }
+
+  template <MmaType kType, class S>
+  static ARK_DEVICE void consume_halves(Consumer& consumer, const Task& task) {
+    typename RowsTask<First>::Extent extent;
+    of_form(task, [&](auto rows) __attribute__((always_inline)) {
+      using Own = decltype(rows);
+      Own::template stage_whole<S>(consumer, task);
+      const auto own = Own::extent_of(task);
+      extent = {own.pages, own.slots};
+      Own::prefetch_epilogues(consumer, task);
+    });
+    typename RowsTask<First>::template OneRow<kType> row(consumer);
+    row.multiply(consumer, extent, [] {});
+    int done = 0;
+    of_form(task, [&](auto rows) __attribute__((always_inline)) {
+      done = decltype(rows)::template finish_pages<kType>(consumer, task, row.sums);
+    });
+    consumer.arrive_warp(task, done);
+  }
+};
+
 /// The loaders; consumers call RowsTask of the record's form.
 template <class Programs>
 struct MatmulRows {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
-    RowsLoader::load<Programs::kStrips, Programs::kColumns>(loader, task,
-                                                            task.record->params.rows.weights_immutable != 0);
+    RowsLoader::load<Programs>(loader, task, !kDependentPages || task.record->params.rows.weights_immutable != 0);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
-    const bool fills = task.record->params.rows.weights_immutable == 0;
-    if (fills) loader.wait_for(task, task.first, task.count);
-    RowsLoader::load<Programs::kStrips, Programs::kColumns>(loader, task, fills);
+    if constexpr (kDependentPages) {
+      const bool fills = task.record->params.rows.weights_immutable == 0;
+      if (fills) loader.wait_for(task, task.first, task.count);
+      RowsLoader::load<Programs>(loader, task, fills);
+    }
     prefetch_operands(loader, task);
   }
 
@@ -339,6 +428,7 @@ struct MatmulRows {
       const abi::Operand& o = task.operand(i);
       if (o.slot == abi::kNoSlot || o.index_operand >= 0 || o.vector < 4) continue;
       const int bytes = p.k * element_bytes(o.dtype);
+#pragma unroll 1
       for (int at = loader.lane() * 128; at < bytes; at += 32 * 128) prefetch_l2(task.address<unsigned char>(i) + at);
     }
   }

@@ -20,7 +20,7 @@ struct Rows {
   static constexpr int kM = Form::params().m,  // one, or the most rows that there may be
       kK = Form::params().k, kLanes = Form::params().lanes;
   static constexpr int kSegments = Form::params().num_segments, kDtype = Form::params().dtype;
-  static constexpr int kPrologueOperand = Form::params().prologue_operand;
+  static constexpr int kForm = Form::params().form, kPrologueOperand = Form::params().prologue_operand;
   static constexpr int kPairDistance = Form::params().pair_distance;
   static constexpr int kColumns = Form::params().columns;  // of a strip, where weights lie [k][n]; else 0
   static constexpr bool kGated = Form::params().gated != 0, kImmutable = Form::params().weights_immutable != 0;

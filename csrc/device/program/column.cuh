@@ -135,41 +135,48 @@ struct Column {
                [&](int column, const A& total) { finish<P>(c, r, split, begin + column, total); });
   }
 
-  /// Columns of several rows, row by row.
+  /// Columns of several rows, two of them side by side.
   template <class P, int V>
   static ARK_DEVICE void run_rows(Consumer& consumer, const Task& task, i64 split, const Range& range,
                                   const ColumnHead<P, V>& head) {
     const i64 row = task.record->size[P::kDims - 1];
 #pragma unroll 1
     for (i64 begin = range.begin; begin < range.end;) {
-      const i64 end = min(range.end, (begin / row + 1) * row);
-      run_slots<P, V>(consumer, task, split, {begin, end}, head);
+      const i64 border = (begin / row + 1) * row, end = min(range.end, border + row);
+      run_slots<P, V>(consumer, task, split, {begin, end}, border, head);
       begin = end;
     }
   }
 
-  /// Columns of one row.
+  /// Columns of one row, or of two, the second of which begins at `border`.
   template <class P, int V>
-  static ARK_DEVICE void run_slots(Consumer& consumer, const Task& task, i64 split, const Range& range,
+  static ARK_DEVICE void run_slots(Consumer& consumer, const Task& task, i64 split, const Range& range, i64 border,
                                    const ColumnHead<P, V>& head) {
     using A = decltype(P::accumulator(Pass<0>{}));
     constexpr int kAsking = kFewInFlight<P>;
     const abi::OpRecord& r = *task.record;
     const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
     const int columns = static_cast<int>(range.end - range.begin);
-    const abi::ColumnSlots s = abi::column_slots(columns, V, head.period, kConsumerThreads);
+    const int runs = border < range.end ? 2 : 1;
+    const abi::ColumnSlots s = abi::column_slots(columns, runs, V, head.period, kConsumerThreads);
     const int lane = consumer.thread() % s.lanes, group = consumer.thread() / s.lanes;
     A* sums = reinterpret_cast<A*>(consumer.scratch());  // [group][s.columns]
 #pragma unroll 1
     for (int start = 0; start < columns; start += s.columns) {
       const int count = min(columns - start, s.columns);
+      // the columns of a round that are the first row's, and the run that is this thread's
+      const int cut = static_cast<int>(max(min(border - range.begin - start, static_cast<i64>(count)), 0ll));
+      const int slots = abi::slots_of(cut, V);
+      const bool second = lane >= slots;
+      const int from = second ? cut : 0, to = second ? count : cut;
       i32 x[P::kDims] = {};
-      unflatten<P::kReduceDims, P::kDims>(r, range.begin + start, x);
+      unflatten<P::kReduceDims, P::kDims>(r, min(range.begin + start + from, range.end - 1), x);
       unflatten<0, P::kReduceDims>(r, split * r.params.program.split + group, x);
-      const int at = lane * V - head.phase(c, x), low = max(0, -at), high = min(V, count - at);
+      const int before = (second ? lane - slots : lane) * V - head.phase(c, x);  // from the run's begin to the slot
+      const int at = from + before, low = max(0, -before), high = min(V, to - at);
       if (group < s.groups && low < high) {
         A acc[V];
-        x[P::kDims - 1] += at;
+        x[P::kDims - 1] += before;
         const ColumnSlotContext<true> known(c, head.together, low, high);
         if (!head.all_together() || !sum_aligned<P, V>(known, low, high, r, split, x, group, s.groups, acc))
           sum_rows<P, V, kAsking>(ColumnSlotContext<false>(c, head.together, low, high), r, split, x, group, s.groups,

@@ -23,11 +23,22 @@ ARK_DEVICE IndexedOffset indexed_offset(const ProgramContext& c, const abi::Oper
   return {offset, valid};
 }
 /// Tells of the index of an access that indexed_offset found out of range.
-ARK_DEVICE void report_index(const ProgramContext& c, const abi::Operand& o, i64 a, i64 b) {
-  const abi::Operand& parameters = c.task.operand(o.index_operand);
+ARK_DEVICE void note_index(abi::RunState* state, int op, const abi::Operand& parameters, i64 a, i64 b) {
   const i64 limit = parameters.stride[2], place = a < 0 ? a + limit : a;
   const bool first = place < 0 || place >= limit;
-  c.worker.report_index_error(c.task.record->op, first ? a : b, first ? limit : parameters.stride[3]);
+  note_index_error(state, op, first ? a : b, first ? limit : parameters.stride[3]);
+}
+/// Kept out of the instruction cache of those whose indices are right.
+__device__ __noinline__ void note_index_called(abi::RunState* state, int op, const abi::Operand* parameters, i64 a,
+                                               i64 b) {
+  note_index(state, op, *parameters, a, b);
+}
+ARK_DEVICE void report_index(const ProgramContext& c, const abi::Operand& o, i64 a, i64 b) {
+  const abi::Operand& parameters = c.task.operand(o.index_operand);
+  if constexpr (ARK_CALLED_WAITS != 0)
+    note_index_called(c.worker.launch.state, c.task.record->op, &parameters, a, b);
+  else
+    note_index(c.worker.launch.state, c.task.record->op, parameters, a, b);
 }
 /// Opcode::kCheckIndex.
 template <bool kWraps>
@@ -168,6 +179,14 @@ ARK_DEVICE void load_run(const ProgramContext& c, int number, const i32 (&x)[kDi
   const abi::Operand& o = c.operand(number);
   const IndexedRun run = indexed_run<V, kIndices, kRun>(c, o, x, a, b);
   const S* p = reinterpret_cast<const S*>(o.offset) + run.offset;
+  if constexpr (V == 1) {
+    out.v[0] = out_of_range_value<S>();
+    if (run.regular)
+      out.v[0] = load_element(p);
+    else
+      report_index(c, o, a, b);
+    return;
+  }
   if (run.regular) {
     if (moves_together<S, V>(p, run.step)) {
       load_vector(p, out);
@@ -195,6 +214,13 @@ ARK_DEVICE void store_run(const ProgramContext& c, int number, const i32 (&x)[kD
   const abi::Operand& o = c.operand(number);
   const IndexedRun run = indexed_run<V, kIndices, kRun>(c, o, x, a, b);
   S* p = reinterpret_cast<S*>(o.offset) + run.offset;
+  if constexpr (V == 1) {
+    if (run.regular)
+      store_element(p, in.v[0]);
+    else
+      report_index(c, o, a, b);
+    return;
+  }
   if (run.regular) {
     if (moves_together<S, V>(p, run.step)) {
       store_vector(p, in);

@@ -38,11 +38,6 @@
 
 namespace ark::device {
 
-/// a / b for 0 <= a < 2^20, b > 0: half the latency of the general division, which is on the way of every item.
-ARK_DEVICE int small_divide(int a, int b) {
-  return static_cast<int>(divide_approx(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
-}
-
 /// f(Number<0>{}), ..., f(Number<kCount - 1>{}). Unrolled by the front end: arrays indexed by the number are in
 /// registers for certain, which loops with #pragma unroll do not guarantee when the elements are copied as bytes.
 template <int kValue>

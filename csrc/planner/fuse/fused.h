@@ -46,6 +46,8 @@ struct FusedOp {
   /// A row op whose few rows are much work each, so that every worker takes one: parts of longer rows, and rows that
   /// sum the parts of a product (planner/tile/join_sums.h).
   bool spread_rows = false;
+  /// Of parts of columns: what stands beside the whole (planner/tile/beside.h), by which it was cut; 0: of other ops.
+  double beside = 0;
 };
 
 struct FusedGraph {

@@ -74,9 +74,22 @@ std::vector<double> alike_beside(const FusedGraph& graph, const Options& options
   std::vector<int> kinds;
   for (const FusedOp& op : graph.ops) kinds.push_back(static_cast<int>(op.op.record.kind));
   std::vector<double> beside = beside_of(graph, options, kinds);
-  const std::vector<bool> awaited = awaited_ops(graph);
+  const std::vector<bool> read = read_ops(graph);
   for (size_t i = 0; i < beside.size(); ++i)
-    if (awaited[i]) beside[i] = 1;
+    if (read[i]) beside[i] = 1;
+  return beside;
+}
+
+std::vector<double> free_beside(const FusedGraph& graph, const Options& options) {
+  std::vector<bool> written(graph.storages.size(), false);
+  for (const FusedOp& op : graph.ops) each_slot(op, Access::kRead, [&](uint32_t slot) { written[slot] = true; });
+  std::vector<double> beside = alike_beside(graph, options);
+  for (size_t i = 0; i < beside.size(); ++i) {
+    each_slot(graph.ops[i], Access::kWrite, [&](uint32_t slot) {
+      if (written[slot]) beside[i] = 1;
+    });
+    if (!graph.ops[i].after.empty()) beside[i] = 1;
+  }
   return beside;
 }
 

@@ -14,9 +14,12 @@ namespace ark::planner {
 /// what is waited for.
 std::vector<double> beside_ops(const FusedGraph& graph, const Options& options);
 
-/// The same of ops of one kind alone, by which tiles may be larger; 1 for ops that others wait for, whose tiles are
-/// wanted early.
+/// The same of ops of one kind alone, by which tiles may be larger; 1 for ops whose results others read, whose tiles
+/// are wanted early.
 std::vector<double> alike_beside(const FusedGraph& graph, const Options& options);
+
+/// Of these, ops that read nothing that the graph computes: no tile begins later for being larger; 1 for others.
+std::vector<double> free_beside(const FusedGraph& graph, const Options& options);
 
 /// Turns that the workers take for `tiles` tiles of an op beside which so much stands.
 int64_t turns_of(int64_t tiles, double beside, int64_t workers);

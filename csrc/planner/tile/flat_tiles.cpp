@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/tile/beside.h"
+
 namespace ark::planner {
 
 std::vector<Joint> joint_dims(const FusedOp& op, int begin, int end) {
@@ -59,6 +61,8 @@ namespace {
 
 /// What a tile costs by itself, in elements: 1.5 us, in which a worker reads and writes so many.
 constexpr int64_t kTileCost = 8192;
+
+constexpr int64_t kFlatStep = 1024;  // what tiles of a one-dimensional domain are multiples of
 
 int64_t flat_cost(int64_t total, int64_t tile, int64_t workers) {
   return ceil_div(ceil_div(total, tile), workers) * (tile + kTileCost);
@@ -125,6 +129,30 @@ int64_t cheapest_tile(const std::vector<Joint>& joint, int64_t tile, int64_t wor
   }
   // A power of two of rows, so that tiles line up with the row blocks of products.
   for (int64_t q = 1; q < joint[0].size && q * inner <= 2 * kMostFlatElements; q *= 2) ask(q * inner);
+  return best;
+}
+
+int64_t free_tile(const std::vector<Joint>& joint, int64_t tile, double beside, int64_t workers) {
+  int64_t total = 1, inner = 1;
+  for (const Joint& j : joint) total *= j.size;
+  if (beside <= 1 || total <= tile) return tile;
+  const auto cost = [&](int64_t one) { return turns_of(ceil_div(total, one), beside, workers) * (one + kTileCost); };
+  int64_t best = tile, best_cost = cost(tile) * 19 / 20;
+  const auto ask = [&](int64_t other) {
+    if (other <= tile || other > kMostFreeElements) return;
+    if (const int64_t other_cost = cost(other); other_cost < best_cost) best = other, best_cost = other_cost;
+  };
+  for (size_t j = joint.size(); j-- > 1;) {
+    const int64_t step = inner == 1 && joint[j].size % 8 == 0 ? 8 : 1, unit = inner;  // whole vectors if possible
+    each_divisor(joint[j].size, kMostFreeElements / unit, [&](int64_t q) {
+      if (q % step == 0) ask(q * unit);
+    });
+    inner *= joint[j].size;
+  }
+  // Of the outermost dimension any part: the last one may be smaller.
+  const int64_t step = inner == 1 ? kFlatStep : 1, steps = ceil_div(joint[0].size, step);
+  const int64_t most = std::min(steps, ceil_div(total, tile));
+  for (int64_t tiles = 1; tiles <= most; ++tiles) ask(ceil_div(steps, tiles) * step * inner);
   return best;
 }
 

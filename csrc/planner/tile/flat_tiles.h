@@ -32,4 +32,10 @@ inline constexpr int64_t kLeastFlatElements = 2048, kMostFlatElements = 32768;
 /// twentieth and more.
 int64_t cheapest_tile(const std::vector<Joint>& joint, int64_t tile, int64_t workers);
 
+/// Elements of a tile of an op that stands beside others like it, waits for nobody and is awaited by nobody.
+inline constexpr int64_t kMostFreeElements = 1 << 18;
+/// For such an op `tile`, or a larger one by which the workers have all of these done sooner, by a twentieth and more.
+/// `beside`: free_beside's.
+int64_t free_tile(const std::vector<Joint>& joint, int64_t tile, double beside, int64_t workers);
+
 }  // namespace ark::planner

@@ -58,6 +58,7 @@ std::optional<Flow> flow_of(const Program& program) {
 
 /// How an op is split: its program, perhaps with extremes behind, and what depends on what there.
 struct Split {
+  double beside;
   RowCut cut;
   Program program;
   Flow flow;
@@ -73,7 +74,7 @@ std::optional<Split> split_of_places(const FusedOp& op, const Program& program, 
   if (!flow) return std::nullopt;
   flow->extreme = std::move(extremes->extreme);
   flow->num_asked = extremes->num_asked;
-  return Split{cut, std::move(extremes->program), std::move(*flow)};
+  return Split{1.0, cut, std::move(extremes->program), std::move(*flow)};
 }
 
 std::optional<Split> split_of(const FusedOp& op, bool awaited, double beside, const FusedGraph& graph,
@@ -88,7 +89,7 @@ std::optional<Split> split_of(const FusedOp& op, bool awaited, double beside, co
   if (!flow) return std::nullopt;
   flow->extreme.assign(program.instrs.size(), -1);
   flow->num_asked = program.instrs.size();
-  return Split{cut, program, std::move(*flow)};
+  return Split{beside, cut, program, std::move(*flow)};
 }
 
 class Splitter {
@@ -98,6 +99,7 @@ class Splitter {
         whole_(op),
         params_(op.op.record.params.program),
         program_(std::move(split.program)),
+        beside_(split.beside),
         cut_(split.cut),
         flow_(std::move(split.flow)),
         column_(op.op.record.kind == TaskKind::kColumn) {}
@@ -119,6 +121,8 @@ class Splitter {
   int kept_dims() const { return params_.num_dims - params_.reduce_dims; }
   int kept_dim(int d) const { return column_ ? params_.reduce_dims + d : d; }
   int64_t last_kept() const { return kept_dims() == 0 ? 1 : whole_.op.record.size[params_.num_dims - 1]; }
+  /// What parts' rows of columns begin at multiples of.
+  int64_t result_row() const { return kept_dims() == 1 ? result_step_ : last_kept(); }
   int outermost() const { return column_ ? 0 : kept_dims(); }
 
   /// A store of the second op: once per kept element.
@@ -130,8 +134,10 @@ class Splitter {
     for (int reduce : flow_.reduces) {
       Storage storage;
       storage.dtype = compute_type(program_.instrs[reduce].dtype);
-      storage.num_elements = kept_total_ * cut_.results();
-      storage.sizes = {column_ ? cut_.results() : kept_total_, column_ ? kept_total_ : cut_.results()};
+      // parts of columns begin at whole vectors, so that those are read by them
+      if (column_) result_step_ = whole_vectors(kept_total_);
+      storage.num_elements = (column_ ? result_step_ : kept_total_) * cut_.results();
+      storage.sizes = {column_ ? cut_.results() : kept_total_, column_ ? result_step_ : cut_.results()};
       storage.strides = {storage.sizes[1], 1};
       storage.name = whole_.op.name + ".parts";
       parts_storage_.push_back(static_cast<StorageId>(graph_.storages.size()));
@@ -139,6 +145,10 @@ class Splitter {
     }
   }
 
+  static int64_t whole_vectors(int64_t elements) {
+    constexpr int64_t kSector = 8, kFew = 32;  // of 4 bytes; fewer columns are one run (device/program/column_folded)
+    return elements < kFew ? elements : (elements + kSector - 1) / kSector * kSector;
+  }
   static int vector_of(DType dtype, int64_t inner) {
     int vector = 16 / size_bytes(dtype);
     while (inner % vector != 0) vector /= 2;
@@ -154,7 +164,7 @@ class Splitter {
     x.dtype = static_cast<short>(storage.dtype);
     x.vector = static_cast<signed char>(vector_of(storage.dtype, inner));
     x.index_operand = -1;
-    x.stride[part_dim] = column_ ? kept_total_ : 1;
+    x.stride[part_dim] = column_ ? result_step_ : 1;
     int64_t stride = column_ ? 1 : cut_.results();
     for (int d = kept_dims() - 1; d >= 0; --d) {
       x.stride[first_kept + d] = stride;
@@ -274,6 +284,7 @@ class Splitter {
   FusedOp first_op() {
     FusedOp op = base(".parts");
     op.spread_rows = true;
+    if (column_) op.beside = beside_;
     op.after = whole_.after;
     op.op.bytes = whole_.op.bytes;
     op.op.flops = whole_.op.flops;
@@ -293,7 +304,7 @@ class Splitter {
       store.operand = static_cast<int16_t>(op.op.operands.size());
       store.uniform = true;
       program.instrs.push_back(store);
-      op.op.operands.push_back(parts_operand(r, part_dim, column_ ? part_dim + 1 : 0, column_ ? last_kept() : 1));
+      op.op.operands.push_back(parts_operand(r, part_dim, column_ ? part_dim + 1 : 0, column_ ? result_row() : 1));
       op.access.push_back(Access::kWrite);
     }
     abi::i64* size = op.op.record.size;
@@ -344,7 +355,7 @@ class Splitter {
     Instr load{.op = Opcode::kLoad, .dtype = storage.dtype};
     load.operand = static_cast<int16_t>(op.op.operands.size());
     op.op.operands.push_back(
-        parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? last_kept() : cut_.results()));
+        parts_operand(r, column_ ? 0 : kept_dims(), column_ ? 1 : 0, column_ ? result_row() : cut_.results()));
     op.access.push_back(Access::kRead);
     op.op.bytes += storage.num_elements * size_bytes(storage.dtype);
     program.instrs.push_back(load);
@@ -385,10 +396,12 @@ class Splitter {
   const FusedOp& whole_;
   const abi::ProgramParams params_;
   const Program program_;
+  const double beside_;
   const RowCut cut_;
   const Flow flow_;
   const bool column_;
   int64_t kept_total_ = 1;
+  int64_t result_step_ = 1;               // of columns: elements from one part's result to the next one's
   std::vector<StorageId> parts_storage_;  // per Reduce
   std::vector<int> places_;               // of the program's instructions in the last copy
   int16_t owned_ = -1;                    // register of the first op's program: see append_owned

@@ -118,6 +118,10 @@ int64_t flat_multiple(const FusedOp& op, const std::vector<Storage>& storages, i
   return 1024;
 }
 
+/// What stands beside an op (beside.h), and what of it leaves tiles free to be large.
+struct Beside {
+  double all, free;
+};
 /// What a tile of a program has for itself.
 struct Room {
   int64_t workers;
@@ -163,7 +167,7 @@ Transposed transposed_of(const FusedOp& op, const Program& program) {
   return result;
 }
 
-void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options, double beside) {
+void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options, const Beside& beside) {
   const std::vector<Storage>& storages = graph.storages;
   abi::ProgramParams& params = op.op.record.params.program;
   const std::vector<Joint> joint = joint_dims(op, 0, params.num_dims);
@@ -180,11 +184,12 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
                                : std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   if (!sends) params.tile = cheapest_tile(joint, params.tile, workers);
+  if (!is_exchange(graph, op)) params.tile = free_tile(joint, params.tile, beside.free, options.machine.num_workers);
   if (const Transposed x = transposed_of(op, graph.programs[static_cast<size_t>(params.program)]); x.bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1];
     if (params.tile < total)
       params.tile = std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere, kMaxElements / row,
-                                                          {workers, beside}));
+                                                          {workers, beside.all}));
   }
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);
@@ -426,10 +431,10 @@ void tile_attention(Draft& draft, FusedOp& op) {
   set_grid(op);
 }
 
-void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options, double beside) {
+void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options, const Beside& beside) {
   const TaskKind kind = op.op.record.kind;
-  if (kind == TaskKind::kRow) return tile_row(op, options, beside);
-  if (kind == TaskKind::kColumn) return tile_column(op, options, beside);
+  if (kind == TaskKind::kRow) return tile_row(op, options, beside.all);
+  if (kind == TaskKind::kColumn) return tile_column(op, options, beside.all);
   tile_pointwise(op, graph, options, beside);
 }
 
@@ -447,7 +452,7 @@ void tile_row_select(FusedOp& op) {
 }
 
 /// Families that choose their tiles here; of the others planner/fuse has said all that the grid follows from.
-void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, double beside) {
+void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, const Beside& beside) {
   const plan::Family family = plan::kind_of(op.op.record).family;
   if (family == plan::Family::kProgram) return tile_program(op, draft.graph, options, beside);
   if (family == plan::Family::kMatmul) return tile_matmul(draft, op, options, columns);
@@ -471,11 +476,12 @@ void tile(Draft& draft, const Options& options) {
   split_heads(draft.graph, options);
   const std::vector<int> columns = tile_columns(draft.graph, options);
   std::vector<double> beside = beside_ops(draft.graph, options);
-  const std::vector<double> alike = alike_beside(draft.graph, options);
+  const std::vector<double> alike = alike_beside(draft.graph, options), free = free_beside(draft.graph, options);
   for (size_t i = 0; i < beside.size(); ++i)
-    if (draft.graph.ops[i].op.record.kind == TaskKind::kColumn) beside[i] = alike[i];
+    if (const FusedOp& op = draft.graph.ops[i]; op.op.record.kind == TaskKind::kColumn)
+      beside[i] = std::max(alike[i], op.beside);
   for (size_t i = 0; i < draft.graph.ops.size(); ++i)
-    tile_op(draft, draft.graph.ops[i], options, columns[i], beside[i]);
+    tile_op(draft, draft.graph.ops[i], options, columns[i], {beside[i], free[i]});
 }
 
 }  // namespace ark::planner
