@@ -29,9 +29,10 @@ std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
     const Code& code = kernel.code[static_cast<size_t>(number)];
     std::string comment;
     for (const std::string& user : code.users) comment += cat("// ", user, "\n");
-    text += code.row ? row_program_source(code.program, *code.row, number, comment)
-                     : program_source(code.program, number, comment, code.broadcast, code.epilogue_ways,
-                                      code.transposed, code.flat);
+    text += code.row
+                ? row_program_source(code.program, *code.row, number, comment)
+                : program_source(code.program, number, comment,
+                                 {code.broadcast, code.epilogue_ways, code.column_ways, code.transposed, code.flat});
     text += "\n";
     if (flagged.contains(number)) text += flagged_program_source(code.program, number) + "\n";
   }

@@ -7,8 +7,10 @@
 
 #include "base/check.h"
 #include "base/unsupported.h"
+#include "codegen/column_ways.h"
 #include "codegen/epilogue_ways.h"
 #include "codegen/program_analysis.h"
+#include "device/abi/column_ways.h"
 #include "device/abi/launch.h"
 #include "plan/early_reads.h"
 #include "plan/kinds.h"
@@ -129,7 +131,7 @@ struct Needs {
   struct Program {
     std::set<Use> uses;
     std::vector<std::string> users;  // names of the first ops
-    uint32_t broadcast = ~0u, flat = ~0u, epilogue_ways = 0, layouts = 0, transposed = 0;
+    uint32_t broadcast = ~0u, flat = ~0u, epilogue_ways = 0, column_ways = 0, layouts = 0, transposed = 0;
     Ops row_ops;
     std::optional<EpilogueShape> epilogue;
   };
@@ -169,6 +171,16 @@ class Analysis {
         first_operand < 0 ? 0 : broadcast_operands(op, plan_.programs[static_cast<size_t>(number)], first_operand);
     if (program.users.size() < 4) program.users.push_back(op.name);
     return program;
+  }
+
+  /// An op without operands, which no planner makes, may be anything.
+  void note_column(const plan::Op& op) {
+    const abi::ProgramParams& p = op.record.params.program;
+    Needs::Program& need = note_program(op, kColumnUse, p.program, -1);
+    const ColumnShape shape = ProgramAnalysis(plan_.programs[static_cast<size_t>(p.program)]).column_shape();
+    const bool known = static_cast<size_t>(p.first_operand + shape.num_operands) <= op.operands.size();
+    need.column_ways |=
+        known ? column_ways(shape, op.record, op.operands.data() + p.first_operand) : abi::kAllColumnWays;
   }
 
   void note_pointwise(const plan::Op& op) {
@@ -243,7 +255,7 @@ class Analysis {
     const plan::Family family = plan::kind_of(op.record).family;
     if (op.record.kind == TaskKind::kPointwise) note_pointwise(op);
     if (op.record.kind == TaskKind::kRow) note_program(op, kRowUse, p.program.program, -1).row_ops.push_back(&op);
-    if (op.record.kind == TaskKind::kColumn) note_program(op, kColumnUse, p.program.program, -1);
+    if (op.record.kind == TaskKind::kColumn) note_column(op);
     if (has_dependent_pages(op)) needs_.features.dependent_pages = true;
     if (family == kRows) note_rows(op);
     if (family == kMatmul) note_matmul(op);
@@ -319,6 +331,7 @@ class Maker {
       for (const Use use : need.uses) kernel_.uses[use].insert(code);
       if (code < 0) continue;
       kernel_.code[static_cast<size_t>(code)].epilogue_ways |= need.epilogue_ways;
+      kernel_.code[static_cast<size_t>(code)].column_ways |= need.column_ways;
       kernel_.code[static_cast<size_t>(code)].layouts |= need.layouts;
     }
     for (const plan::RowsForm& form : needs.forms) add_form(renumbered(form, number));
@@ -395,7 +408,8 @@ std::optional<plan::KernelNumbers> find_numbers(const Kernel& kernel, const plan
       if (!kernel.uses[use].contains(code)) return std::nullopt;
     if (code < 0) continue;
     const Code& own = kernel.code[static_cast<size_t>(code)];
-    if (!has_epilogue_ways(own.epilogue_ways, need.epilogue_ways) || (need.layouts & ~own.layouts) != 0)
+    if (!has_epilogue_ways(own.epilogue_ways, need.epilogue_ways) || (need.layouts & ~own.layouts) != 0 ||
+        (need.column_ways & ~own.column_ways) != 0)
       return std::nullopt;
   }
   std::vector<int32_t> forms;

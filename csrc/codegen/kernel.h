@@ -39,6 +39,7 @@ struct Code {
   uint32_t broadcast = 0;          // operands with stride 0 along the last dimension wherever it is used
   uint32_t flat = 0;               // of a pointwise task: operands contiguous over the whole domain wherever it is used
   uint32_t epilogue_ways = 0;      // of kMatmulTile: EpilogueWay, of all ops that use it
+  uint32_t column_ways = 0;        // abi::ColumnWay, of all column ops that use it
   uint32_t transposed = 0;         // operands of a pointwise task that go through tiles (plan/transposed_operands.h)
   uint32_t layouts = 0;            // of the fp32 products that end in it (device/matmul/float.cuh)
   std::vector<std::string> users;  // names of some ops, for the reader of the source

@@ -50,6 +50,20 @@ int ProgramAnalysis::row_vector_length() const {
   return narrowest <= 2 && widest <= 2 && 8 * element_code() <= kMostRowCode ? 8 : 4;
 }
 
+ColumnShape ProgramAnalysis::column_shape() const {
+  ColumnShape shape{.dims = program_.num_dims,
+                    .reduce_dims = program_.reduce_dims,
+                    .num_operands = program_.num_operands,
+                    .vector = vector_length(),
+                    .plain = is_plain(program_) && program_.num_operands <= 32};
+  for (int i = 0; i < count_; ++i) {
+    const uint32_t bit = info_[i].plain_load ? 1u << (instr(i).operand & 31) : 0;
+    shape.loads |= bit, shape.vector_loads |= info_[i].scalar ? 0 : bit;
+  }
+  shape.folds = program_.reduce_dims == 1 && shape.loads == shape.vector_loads && !names_places();
+  return shape;
+}
+
 int ProgramAnalysis::element_code() const {
   int code = 0;
   for (int i = 0; i < count_; ++i)
@@ -382,17 +396,6 @@ bool ProgramAnalysis::loaded_before(int i, int pass) const {
   for (int p = 0; p < pass; ++p)
     if (loaded_in(i, p)) return true;
   return false;
-}
-
-std::string ProgramAnalysis::column_loads() const {
-  uint32_t loads = 0, vectors = 0;
-  for (int i = 0; i < count_; ++i) {
-    const uint32_t bit = info_[i].plain_load ? 1u << (instr(i).operand & 31) : 0;
-    loads |= bit, vectors |= info_[i].scalar ? 0 : bit;
-  }
-  return cat("  static constexpr bool kPlain = ", is_plain(program_) && program_.num_operands <= 32 ? "true" : "false",
-             ", kFolds = ", program_.reduce_dims == 1 && loads == vectors && !names_places() ? "true" : "false",
-             "; static constexpr u32 kLoads = ", loads, "u, kVectorLoads = ", vectors, "u;\n");
 }
 
 std::string ProgramAnalysis::accumulators() const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codegen/batch_stores.h"
+#include "codegen/column_ways.h"
 #include "codegen/flat_form.h"
 #include "codegen/lazy_arms.h"
 #include "codegen/row_form.h"
@@ -37,6 +38,7 @@ class ProgramAnalysis {
   int element_code() const;
   /// Whether elements are read where other elements say: in every pass, so that no row is kept.
   bool reads_irregularly() const;
+  ColumnShape column_shape() const;
   /// `flat`: operands that are contiguous over the whole domain wherever the program is used.
   FlatForm flat_form(uint32_t flat) const;
 
@@ -136,8 +138,6 @@ class ProgramAnalysis {
   bool loaded_ahead(int i) const;
   bool loaded_before(int i, int pass) const;
 
-  /// What a column program loads by vectors.
-  std::string column_loads() const;
   /// Declares Uniform and, for each pass, its Accumulator with what starts, merges and finishes it.
   std::string accumulators() const;
 

@@ -20,11 +20,10 @@ class Printer : public ProgramAnalysis {
  public:
   using ProgramAnalysis::ProgramAnalysis;
 
-  std::string text(int number, const std::string& comment, bool flagged = false, uint32_t epilogue_ways = 0,
-                   uint32_t transposed = 0, uint32_t flat = 0) {
+  std::string text(int number, const std::string& comment, const ProgramUse& use = {}, bool flagged = false) {
     out_ = comment;
     flagged_ = flagged;
-    transposed_ = transposed;
+    transposed_ = use.transposed;
     line(flagged ? cat("template <u32 kFlags>\nstruct FlaggedProgram", number, " {")
                  : cat("struct Program", number, " {"));
     line(cat("  static constexpr bool kFlagged = ", flagged ? "true;" : "false;"));
@@ -35,7 +34,7 @@ class Printer : public ProgramAnalysis {
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
-    if (column_) out_ += column_loads();
+    if (column_) print_column(use.column_ways);
     if (program_.kind == ProgramKind::kPointwise)
       out_ += operand_sizes_source(program_, broadcast_) + transposed_source(program_, transposed_);
     if (form_ != nullptr) print_form();
@@ -48,7 +47,7 @@ class Printer : public ProgramAnalysis {
                "u, kStores = ", plain_operands(Opcode::kStore), "u;"));
     if (by_batch_.count > 0)
       line(cat("  using ByBatch = BatchStores<", by_batch_.count, ", ", by_batch_.first, ", ", by_batch_.rest, ">;"));
-    if (epilogue_ways != 0) line(cat("  static constexpr u32 kEpilogueWays = ", epilogue_ways, ";"));
+    if (use.epilogue_ways != 0) line(cat("  static constexpr u32 kEpilogueWays = ", use.epilogue_ways, ";"));
     print_inputs();
     if (flagged_) print_ready();
     if (row_ || column_) {
@@ -61,7 +60,7 @@ class Printer : public ProgramAnalysis {
       print_run();
       if (program_.kind == ProgramKind::kPointwise && has_free_rows(program_) && is_plain(program_) && !flagged_)
         print_held();
-      if (program_.kind == ProgramKind::kPointwise) print_flat(transposed_ != 0 ? FlatForm{} : flat_form(flat));
+      if (program_.kind == ProgramKind::kPointwise) print_flat(transposed_ != 0 ? FlatForm{} : flat_form(use.flat));
     }
     line("};");
     return std::move(out_);
@@ -116,6 +115,13 @@ class Printer : public ProgramAnalysis {
   }
   const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
   const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
+
+  void print_column(uint32_t ways) {
+    const ColumnShape shape = column_shape();
+    line(cat("  static constexpr bool kPlain = ", shape.plain ? "true" : "false",
+             ", kFolds = ", shape.folds ? "true" : "false", "; static constexpr u32 kLoads = ", shape.loads,
+             "u, kVectorLoads = ", shape.vector_loads, "u, kColumnWays = ", ways, "u;"));
+  }
 
   bool may_be_flagged(const Instr& in) const {
     return flagged_ && (in.dtype == DType::kBF16 || in.dtype == DType::kF16);
@@ -479,14 +485,12 @@ class Printer : public ProgramAnalysis {
 
 }  // namespace
 
-std::string program_source(const Program& program, int number, const std::string& comment, uint32_t broadcast_operands,
-                           uint32_t epilogue_ways, uint32_t transposed_operands, uint32_t flat_operands) {
-  return Printer(program, nullptr, broadcast_operands)
-      .text(number, comment, false, epilogue_ways, transposed_operands, flat_operands);
+std::string program_source(const Program& program, int number, const std::string& comment, const ProgramUse& use) {
+  return Printer(program, nullptr, use.broadcast).text(number, comment, use);
 }
 
 std::string flagged_program_source(const Program& program, int number) {
-  return Printer(program).text(number, "", true);
+  return Printer(program).text(number, "", {}, true);
 }
 
 std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment) {

@@ -8,19 +8,24 @@
 #include <string>
 
 #include "codegen/row_form.h"
+#include "device/abi/column_ways.h"
 #include "ir/program.h"
 
 namespace ark::codegen {
 
+/// What is known of the ops that use a program, beside rows. Operands are bits.
+struct ProgramUse {
+  uint32_t broadcast = 0;      // stride 0 along the last dimension wherever it is used
+  uint32_t epilogue_ways = 0;  // of an epilogue of tiles, EpilogueWay (epilogue_ways.h); 0: it is none
+  uint32_t column_ways = abi::kAllColumnWays;
+  uint32_t transposed =
+      0;              // of a pointwise program, may go through tiles of shared memory (plan/transposed_operands.h)
+  uint32_t flat = 0;  // of a pointwise program, contiguous over the whole domain wherever it is used
+};
+
 /// `struct Program<number> { ... };`, preceded by `comment` (whole lines). Throws InternalError for a malformed program
-/// and UnsupportedError for an opcode that the device does not know in this kind of program. `broadcast_operands`: bit
-/// i says that operand i has stride 0 along the last dimension wherever the program is used. `epilogue_ways`: of an
-/// epilogue of tiles, EpilogueWay (epilogue_ways.h); 0: it is none. `transposed_operands`: of a pointwise program,
-/// those that may go through tiles of shared memory (plan/transposed_operands.h). `flat_operands`: of a pointwise
-/// program, those that are contiguous over the whole domain wherever it is used.
-std::string program_source(const Program& program, int number, const std::string& comment,
-                           uint32_t broadcast_operands = 0, uint32_t epilogue_ways = 0,
-                           uint32_t transposed_operands = 0, uint32_t flat_operands = 0);
+/// and UnsupportedError for an opcode that the device does not know in this kind of program.
+std::string program_source(const Program& program, int number, const std::string& comment, const ProgramUse& use = {});
 
 /// The same as `template <u32 kFlags> struct FlaggedProgram<number>`: bit i of kFlags says that plain accesses of
 /// operand i are flagged words (device/program/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of

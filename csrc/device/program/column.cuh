@@ -2,8 +2,10 @@
 // of `tile` kept columns). Threads form lanes of V columns and groups that take the reduced elements in turn; the
 // groups' sums meet in shared memory in a fixed order. Rows off alignment have slots (column_slots.cuh). With several
 // splits, the stores get coordinate x[0] = split (the other reduced coordinates 0), so that stride[0] of a stored
-// operand is the distance of partial results.
+// operand is the distance of partial results. Each way is a copy of the program's loop: P::kColumnWays says which there
+// are.
 #pragma once
+#include "device/abi/column_ways.h"
 #include "device/program/column_folded.cuh"
 #include "device/program/column_slots.cuh"
 #include "device/program/support.cuh"
@@ -38,6 +40,15 @@ struct Column {
   template <class P>
   static constexpr int kFewInFlight = P::kUnroll < 4 ? P::kUnroll : 4;
 
+  template <class P>
+  static ARK_DEVICE constexpr bool has(u32 ways) {
+    return (P::kColumnWays & ways) != 0;
+  }
+  template <class P>
+  static ARK_DEVICE constexpr bool has_only(u32 ways) {
+    return (P::kColumnWays & ~ways) == 0;
+  }
+
   /// Whole vectors, then the columns that are left of a row whose length is no multiple of V; or slots of each row.
   template <class P, int V>
   static ARK_DEVICE void run_tile(Consumer& consumer, const Task& task, int tile) {
@@ -50,27 +61,29 @@ struct Column {
     if constexpr (V > 1) {
       const i64 row = r.size[P::kDims - 1];
       const bool divides = p.tile % V == 0 && (row % V == 0 || row == p.num_rows);
-      if constexpr (P::kFolds && kColumnsWalk<P>) {
+      if constexpr (P::kFolds && kColumnsWalk<P> && has<P>(abi::kColumnFolded)) {
         // all threads take one row's run after another: worth it for a single one, or where each fills them
         const bool few = columns.end - columns.begin == row,
                    full = min(p.split, p.row_size) * row >= 4 * V * kConsumerThreads;
-        if (row < 4 * V && (few || full) && columns.begin % row == 0 && columns.end % row == 0 &&
-            folds<P, V>(consumer, task, split, columns))
+        if (has_only<P>(abi::kColumnFolded) || (row < 4 * V && (few || full) && columns.begin % row == 0 &&
+                                                columns.end % row == 0 && folds<P, V>(consumer, task, split, columns)))
           return fold_rows<P, V>(consumer, task, split, columns);
       }
-      if constexpr (P::kPlain && P::kVectorLoads != 0) {
+      if constexpr (P::kPlain && P::kVectorLoads != 0 && has<P>(abi::kColumnSlots | abi::kColumnSlotsAsking)) {
         if (row >= 4 * V && !(divides && all_vectors<V>(task, p.first_operand, P::kNumOperands))) {
           const ColumnHead<P, V> head(ProgramContext(task, p.first_operand, consumer.worker));
           if (head.operand >= 0 && !(divides && head.aligned))
             return run_rows<P, V>(consumer, task, split, columns, head);
         }
       }
-      if (divides) {
-        whole = columns.end - columns.end % V;
-        run_columns<P, V>(consumer, task, split, {columns.begin, whole});
+      if constexpr (has<P>(abi::kColumnWhole | abi::kColumnAsking)) {
+        if (divides) {
+          whole = columns.end - columns.end % V;
+          run_columns<P, V>(consumer, task, split, {columns.begin, whole});
+        }
       }
     }
-    run_columns<P, 1>(consumer, task, split, {whole, columns.end});
+    if constexpr (V == 1 || has<P>(abi::kColumnSingle)) run_columns<P, 1>(consumer, task, split, {whole, columns.end});
   }
 
   template <class P, int V>
@@ -79,7 +92,8 @@ struct Column {
     const abi::OpRecord& r = *task.record;
     const int operands = r.params.program.first_operand;
     const ProgramContext c(task, operands, consumer.worker), known(task, operands, consumer.worker, ~0u);
-    const bool vectors = V > 1 && all_vectors<V>(task, operands, P::kNumOperands);
+    constexpr bool kWhole = V > 1 && has<P>(abi::kColumnWhole), kAsks = V == 1 || has<P>(abi::kColumnAsking);
+    const bool vectors = kWhole && (!kAsks || all_vectors<V>(task, operands, P::kNumOperands));
     // more columns than threads: several rounds
     const i64 columns = range.end - range.begin;
     const int lanes = static_cast<int>(min((columns + V - 1) / V, static_cast<i64>(kConsumerThreads)));
@@ -96,8 +110,10 @@ struct Column {
         // single elements: more of them; loads that ask how to be done: fewer copies of more code
         constexpr int kWanted = V == 1 ? P::kUnroll * P::kVector : P::kUnroll, kMost = V == 1 ? 8 : 4;
         constexpr int kAsking = kWanted < kMost ? kWanted : kMost;
-        if (!vectors || !sum_aligned<P, V>(known, 0, V, r, split, x, group, groups, acc))
-          sum_rows<P, V, kAsking>(c, r, split, x, group, groups, acc);
+        bool done = false;
+        if constexpr (kWhole) done = vectors && sum_aligned<P, V>(known, 0, V, r, split, x, group, groups, acc);
+        if constexpr (kAsks)
+          if (!done) sum_rows<P, V, kAsking>(c, r, split, x, group, groups, acc);
         ARK_EACH sums[group * lanes * V + lane * V + i] = acc[i];
       }
       const i64 count = min(columns - start, static_cast<i64>(lanes) * V);
@@ -154,6 +170,7 @@ struct Column {
                                    const ColumnHead<P, V>& head) {
     using A = decltype(P::accumulator(Pass<0>{}));
     constexpr int kAsking = kFewInFlight<P>;
+    constexpr bool kAsks = has<P>(abi::kColumnSlotsAsking);
     const abi::OpRecord& r = *task.record;
     const ProgramContext c(task, r.params.program.first_operand, consumer.worker);
     const int columns = static_cast<int>(range.end - range.begin);
@@ -177,10 +194,15 @@ struct Column {
       if (group < s.groups && low < high) {
         A acc[V];
         x[P::kDims - 1] += before;
-        const ColumnSlotContext<true> known(c, head.together, low, high);
-        if (!head.all_together() || !sum_aligned<P, V>(known, low, high, r, split, x, group, s.groups, acc))
-          sum_rows<P, V, kAsking>(ColumnSlotContext<false>(c, head.together, low, high), r, split, x, group, s.groups,
-                                  acc);
+        bool done = false;
+        if constexpr (has<P>(abi::kColumnSlots))
+          done =
+              (!kAsks || head.all_together()) && sum_aligned<P, V>(ColumnSlotContext<true>(c, head.together, low, high),
+                                                                   low, high, r, split, x, group, s.groups, acc);
+        if constexpr (kAsks)
+          if (!done)
+            sum_rows<P, V, kAsking>(ColumnSlotContext<false>(c, head.together, low, high), r, split, x, group, s.groups,
+                                    acc);
         ARK_EACH if (i >= low && i < high) sums[group * s.columns + at + i] = acc[i];
       }
       merge_groups<P>(consumer, c, split, {range.begin + start, range.begin + start + count}, sums, s.columns,

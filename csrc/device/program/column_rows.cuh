@@ -1,15 +1,14 @@
 // The reduced elements that a thread of a column task takes, for V columns: half of the vectors that a thread may have
 // in flight are asked for while the other half is added. With one reduced dimension, addresses walk (ColumnWalk).
 #pragma once
+#include "device/abi/column_ways.h"
 #include "device/program/column_slots.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
 
-/// Addresses and distances in registers leave enough of these for the vectors in flight.
 template <class P>
-inline constexpr bool kColumnsWalk =
-    P::kReduceDims == 1 && P::kPlain && P::kVectorLoads != 0 && P::kNumOperands > 0 && P::kNumOperands <= 6;
+inline constexpr bool kColumnsWalk = abi::columns_walk(P::kReduceDims, P::kPlain, P::kVectorLoads, P::kNumOperands);
 
 /// Loads of a program of plain accesses whose vectors are all aligned at the columns of x: per operand the place of
 /// these columns in the first row, and the bytes from row to row.
