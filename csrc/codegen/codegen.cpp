@@ -140,9 +140,10 @@ std::string dispatch_text(const Kernel& kernel) {
     text += "  // Decode attention: element types, head sizes, query rows (padded) and keys that occur.\n";
     text += cat("  static constexpr bool kDecodeBF16 = ", flag(kernel.features.decode_types.contains(DType::kBF16)),
                 ", kDecodeF16 = ", flag(kernel.features.decode_types.contains(DType::kF16)), ";\n");
-    text += cat("  static constexpr bool kDecode64 = ", flag(kernel.features.decode_dims.contains(64)),
-                ", kDecode128 = ", flag(kernel.features.decode_dims.contains(128)),
-                ", kDecodeRows4 = ", flag(kernel.features.decode_rows.contains(4)),
+    uint32_t dims = 0;
+    for (const int dim : kernel.features.decode_dims) dims |= 1u << dim / 16;
+    text += cat("  static constexpr u32 kDecodeDims = ", dims, ";  // bit d / 16: heads of d columns\n");
+    text += cat("  static constexpr bool kDecodeRows4 = ", flag(kernel.features.decode_rows.contains(4)),
                 ", kDecodeRows16 = ", flag(kernel.features.decode_rows.contains(16)), ";\n");
     text +=
         cat("  static constexpr bool kDecodeCache = ", flag(kernel.features.decode_caches.contains(true)),

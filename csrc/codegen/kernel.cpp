@@ -204,9 +204,9 @@ class Analysis {
   void note_decode(const plan::Op& op) {
     const abi::AttentionParams& p = op.record.params.attention;
     const int rows = p.kv_heads > 0 ? p.heads / p.kv_heads * p.queries : 0;
-    check_node(p.head_dim == p.value_dim && (p.head_dim == 64 || p.head_dim == 128) && rows >= 1 && rows <= 16, op.node,
-               "op '", op.name, "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ",
-               rows, " query rows per kv head");
+    check_node(p.head_dim == p.value_dim && abi::is_decode_dim(p.head_dim) && rows >= 1 && rows <= 16, op.node, "op '",
+               op.name, "': decode attention of head size ", p.head_dim, ", value size ", p.value_dim, " and ", rows,
+               " query rows per kv head");
     needs_.features.decode_types.insert(static_cast<DType>(p.dtype));
     needs_.features.decode_dims.insert(p.head_dim);
     needs_.features.decode_rows.insert(rows <= 4 ? 4 : 16);

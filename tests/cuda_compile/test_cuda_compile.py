@@ -90,3 +90,8 @@ def test_values(sources, tmp_path, plan, tool):
 def test_walks_of_columns(tmp_path):
     """Few rows and weights [k][n]: the loader of pages and who multiplies them, on the host."""
     run_on_host("column_walks", tmp_path)
+
+
+def test_warps_of_decode_attention(tmp_path):
+    """Scores and sums of every head size, warps of the host's threads against fp64."""
+    run_on_host("decode_warps", tmp_path)

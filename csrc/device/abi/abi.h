@@ -223,6 +223,9 @@ struct MatmulTileParams {
 inline constexpr i32 kMmaQueries = 128, kTiledQueries = 64, kTiledQueriesF64 = 32;
 /// Of forward, backward and backward query.
 inline constexpr i32 kMostHeadDim = 128;
+/// Of decode.
+inline constexpr i32 kLeastDecodeDim = 64, kMostDecodeDim = 256;
+constexpr bool is_decode_dim(i64 dim) { return dim % 16 == 0 && dim >= kLeastDecodeDim && dim <= kMostDecodeDim; }
 
 /// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot kNoSlot: none), mask, range; decode
 /// adds parts_out f32 [batch, kv head, part, group * queries, dv] and parts_ml f32 [.., 2] when parts > 1. Backward and

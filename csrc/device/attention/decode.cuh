@@ -8,9 +8,10 @@
 // nothing at all and are not read; without the scalar all are used, and one that sees no keys leaves m = -infinity,
 // l = 0.
 //
-// A page holds the keys and values of 16384 / (4 * dim) positions and belongs to one consumer group; each of its 4
-// warps takes a quarter of the positions (decode_warp.cuh). Softmax is online per warp, in base 2; warps, then parts,
-// are combined in a fixed order.
+// Heads have 64 to 256 columns, a multiple of 16. A page holds the keys and values of 64, 32 (over 64 columns) or 16
+// (over 128) positions and belongs to one consumer group; each of its 4 warps takes a quarter of the positions, or two
+// of them share a half, with half the columns of the values each (decode_warp.cuh). Softmax is online per warp, in base
+// 2; warps, then parts, are combined in a fixed order.
 //
 // The code runs once a layer and comes out of the L2 each time, beside the weights that stream: what counts is how many
 // instructions it is, so there is one copy of the work on a page, for all places that keys come from.
@@ -27,7 +28,7 @@ struct DecodeTile {
   using Warp = DecodeWarp<kType, kDim, kRows>;
   using Mask = DecodeMask<Warp, Programs::kDecodeAddedMasks>;
   static constexpr int kPerPage = Warp::kPerPage, kPerWarp = Warp::kPerWarp, kPieces = Warp::kPieces;
-  static constexpr int kHalves = Warp::kHalves;
+  static constexpr int kHalves = Warp::kHalves, kSlices = Warp::kSlices;
   static constexpr float kLog2E = 1.4426950408889634f;
 
   // scratch: a page of direct keys and values or the warps' sums [warp][8][kLine] | maxima and sums [warp][16][2] |
@@ -64,9 +65,9 @@ struct DecodeTile {
                    : nullptr;
       mask_offset[h] = row_offset(DecodeOperand::kMask, min(r, rows - 1));
     }
-    const S* fresh_from = fresh_address(consumer.lane());
+    const S* fresh_from = fresh_address(fresh_lane());
     const int pages = (keys.count() + kPerPage - 1) / kPerPage;
-    const bool takes_fresh = consumer.warp() == fresh_warp(pages);
+    const bool takes_fresh = consumer.warp() >> (kSlices - 1) == fresh_warp(pages);
     own.start();
     if (waits)
       consumer.wait_for_item(task);
@@ -109,16 +110,20 @@ struct DecodeTile {
     int first, count;
   };
   ARK_DEVICE Step ring_step(int page, const DecodeRange& range) const {
-    const int begin = keys.old_begin + page * kPerPage, first = begin + (consumer.warp() & 3) * kPerWarp;
+    const int begin = keys.old_begin + page * kPerPage, first = begin + Warp::key_warp(consumer.warp()) * kPerWarp;
     const bool loaded = known.cached() || range.sees(begin, kPerPage);
     return {first, loaded ? min(keys.old_end - first, kPerWarp) : 0};
   }
 
-  /// The warp for the rows of this launch: one that has nothing of the last page, else one of the other group.
+  /// The warp (of slices: the pair of warps) for the rows of this launch: one that has nothing of the last page, else
+  /// one of the other group.
   ARK_DEVICE int fresh_warp(int pages) const {
+    constexpr int kLast = Warp::kKeyWarps - 1;
     const int last = keys.count() - (pages - 1) * kPerPage, group = consumer.page + pages & 1;
-    return (pages > 0 && last <= 3 * kPerWarp ? group ^ 1 : group) * 4 + 3;
+    return (pages > 0 && last <= kLast * kPerWarp ? group ^ 1 : group) * Warp::kKeyWarps + kLast;
   }
+  /// Of those who copy them.
+  ARK_DEVICE int fresh_lane() const { return consumer.lane() + Warp::slice(consumer.warp()) * 32; }
   /// 16 bytes of the rows from the position on: piece i of row after row, keys before values.
   ARK_DEVICE const S* fresh_address(int i) const {
     const int row = min(keys.position + i / (2 * kPieces), p.keys - 1);  // beyond the visible keys it is not used
@@ -126,12 +131,15 @@ struct DecodeTile {
   }
   ARK_DEVICE void stage_fresh(unsigned char* to, int count, const Raw<16>& first) const {
 #pragma unroll 1
-    for (int i = consumer.lane(); i < count * 2 * kPieces; i += 32) {
-      const Raw<16> raw = i < 32 ? first : load_global<16>(fresh_address(i));
+    for (int i = fresh_lane(); i < count * 2 * kPieces; i += 32 * kSlices) {
+      const Raw<16> raw = i < 32 * kSlices ? first : load_global<16>(fresh_address(i));
       const int line = i / (2 * kPieces) + (i / kPieces % 2) * kPerWarp;
       *reinterpret_cast<Raw<16>*>(to + line * kDim * 2 + i % kPieces * 16) = raw;
     }
-    __syncwarp();
+    if constexpr (kSlices == 1)
+      __syncwarp();
+    else
+      consumer.sync_pair();
   }
 
   /// A page of keys copied into the scratch memory by all consumers.
@@ -152,7 +160,7 @@ struct DecodeTile {
   ARK_DEVICE void walk(int pages, const DecodeRange& range, const DirectKeys& direct, const Mask& masks,
                        bool takes_fresh, const Raw<16>& fresh) {
     const bool few = direct.count() <= kPerWarp;
-    const int quarter = (consumer.warp() & 3) * kPerWarp;
+    const int quarter = Warp::key_warp(consumer.warp()) * kPerWarp;  // of slices a half
     int i = (consumer.group() - static_cast<int>(consumer.page)) & 1, turn = 0;
 #pragma unroll 1
     for (;;) {
@@ -235,28 +243,32 @@ struct DecodeTile {
       own.template store<round.value>(lines);
       consumer.sync();
 #pragma unroll 1
-      for (int e = consumer.thread(); e < Warp::kLineRows * 64; e += kConsumerThreads) {
-        const int r = Warp::row_of(round.value, e);
-        if (r < rows) combine(r, Warp::dim_of(round.value, e), sums + e / 64 * Warp::kLine + e % 64, ml + r * 2);
+      for (int e = consumer.thread(); e < Warp::kLineRows * 64 * kSlices; e += kConsumerThreads) {
+        const int slice = kSlices == 1 ? 0 : e / (Warp::kLineRows * 64), own = e - slice * Warp::kLineRows * 64;
+        const int r = Warp::row_of(round.value, own), d = Warp::dim_of(round.value, own);
+        if (r < rows && (Warp::kOwnPieces % 8 == 0 || d < Warp::kOwnPieces * 8))
+          combine(r, d + slice * Warp::kOwnPieces * 8, sums + (slice * 8 + own / 64) * Warp::kLine + own % 64,
+                  ml + r * 2);
       }
     });
   }
-  /// One element of the tile's result; its sums and maxima by warp.
+  /// One element of the tile's result; its sums and maxima by warp, those of slice 0 of the latter.
   ARK_DEVICE void combine(int r, int d, const float* sums, const float* ml) const {
-    float2 pair[kConsumerWarps];
+    constexpr int kWarps = kConsumerWarps / kSlices;
+    float2 pair[kWarps];
     float top = -op::infinity(), total = 0, value = 0;
 #pragma unroll
-    for (int w = 0; w < kConsumerWarps; ++w) {
-      pair[w] = *reinterpret_cast<const float2*>(ml + w * 32);
+    for (int w = 0; w < kWarps; ++w) {
+      pair[w] = *reinterpret_cast<const float2*>(ml + w * kSlices * 32);
       top = fmaxf(top, pair[w].x);
     }
     const float reference = top == -op::infinity() ? 0.0f : top;
 #pragma unroll
-    for (int w = 0; w < kConsumerWarps; ++w) {
+    for (int w = 0; w < kWarps; ++w) {
       const float weight = exp2_approx(pair[w].x - reference);
       total = ::fmaf(pair[w].y, weight, total);
-      float sum = sums[w * 8 * Warp::kLine];
-      if constexpr (Warp::kLines == 2) sum += sums[(w * 8 + 4) * Warp::kLine];
+      float sum = sums[w * kSlices * 8 * Warp::kLine];
+      if constexpr (Warp::kLines == 2) sum += sums[(w * kSlices * 8 + 4) * Warp::kLine];
       value = ::fmaf(sum, weight, value);
     }
     if (p.parts > 1) {
@@ -276,13 +288,14 @@ struct AttentionDecode {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
     if constexpr (Programs::kDecodeCache)
       if (!Programs::kDecodePlain || task.record->params.attention.fresh_operand >= 0)
-        return DecodeLoader::load_cache(loader, task);
-    DecodeLoader::skip(loader, task);
+        return DecodeLoader<Programs>::load_cache(loader, task);
+    DecodeLoader<Programs>::skip(loader, task);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     if constexpr (Programs::kDecodePlain)
-      if (task.record->params.attention.fresh_operand < 0) return DecodeLoader::load_after_waits(loader, task);
-    if constexpr (kDependentPages) DecodeLoader::skip(loader, task);
+      if (task.record->params.attention.fresh_operand < 0)
+        return DecodeLoader<Programs>::load_after_waits(loader, task);
+    if constexpr (kDependentPages) DecodeLoader<Programs>::skip(loader, task);
   }
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
@@ -301,19 +314,23 @@ struct AttentionDecode {
     const bool few =
         !Programs::kDecodeRows16 ||
         (Programs::kDecodeRows4 && small_divide(p.heads, p.kv_heads) * DecodeParams<Programs>(task).queries() <= 4);
-    const bool is_64 = !Programs::kDecode128 || (Programs::kDecode64 && p.head_dim == 64);
-    if constexpr (Programs::kDecode64) {
+    consume_dim<kType, S, abi::kLeastDecodeDim>(consumer, task, few);
+  }
+  /// The record's head size is this one or a larger one of those that occur.
+  template <MmaType kType, class S, int kDim>
+  static ARK_DEVICE void consume_dim(Consumer& consumer, const Task& task, bool few) {
+    static_assert(kDim <= abi::kMostDecodeDim);
+    constexpr bool kLarger = Programs::kDecodeDims >= head_size_bit(kDim + 16);
+    bool larger = kLarger;
+    if constexpr ((Programs::kDecodeDims & head_size_bit(kDim)) != 0) {
+      larger = kLarger && task.record->params.attention.head_dim != kDim;
       if constexpr (Programs::kDecodeRows4)
-        if (is_64 && few) run<kType, S, 64, 4>(consumer, task);
+        if (!larger && few) run<kType, S, kDim, 4>(consumer, task);
       if constexpr (Programs::kDecodeRows16)
-        if (is_64 && !few) run<kType, S, 64, 16>(consumer, task);
+        if (!larger && !few) run<kType, S, kDim, 16>(consumer, task);
     }
-    if constexpr (Programs::kDecode128) {
-      if constexpr (Programs::kDecodeRows4)
-        if (!is_64 && few) run<kType, S, 128, 4>(consumer, task);
-      if constexpr (Programs::kDecodeRows16)
-        if (!is_64 && !few) run<kType, S, 128, 16>(consumer, task);
-    }
+    if constexpr (kLarger)
+      if (larger) consume_dim<kType, S, kDim + 16>(consumer, task, few);
   }
   /// Parts that are not used come last: the item's first used tile waits.
   template <MmaType kType, class S, int kDim, int kRows>

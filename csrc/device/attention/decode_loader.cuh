@@ -5,6 +5,7 @@
 
 namespace ark::device {
 
+template <class Programs>
 struct DecodeLoader {
   static ARK_DEVICE void load_cache(Loader& loader, const Task& task) {
 #pragma unroll 1
@@ -20,7 +21,7 @@ struct DecodeLoader {
   /// The other loader's pages.
   static ARK_DEVICE void skip(Loader& loader, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
-    const int per_page = positions_per_page(p);
+    const int per_page = per_page_of(p);
     int pages = 0;
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t)
@@ -29,8 +30,9 @@ struct DecodeLoader {
   }
 
  private:
-  static ARK_DEVICE int positions_per_page(const abi::AttentionParams& p) {
-    return small_divide(kPageBytes / 4, p.head_dim);
+  static ARK_DEVICE int per_page_of(const abi::AttentionParams& p) {
+    constexpr bool kFull = (Programs::kDecodeDims & ~(head_size_bit(64) | head_size_bit(128))) == 0;
+    return kFull ? small_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
   }
 
   /// Of a cache nothing is read again in this launch.
@@ -55,7 +57,7 @@ struct DecodeLoader {
       low = range.low;
       high = range.high;
     }
-    const int per_page = positions_per_page(p), row_bytes = p.head_dim * 2;
+    const int per_page = per_page_of(p), row_bytes = p.head_dim * 2;
     const abi::Operand &k = task.operand(DecodeOperand::kK), &v = task.operand(DecodeOperand::kV);
     const i64 head_k = batch * k.stride[0] + kv_head * k.stride[1],
               head_v = batch * v.stride[0] + kv_head * v.stride[1];

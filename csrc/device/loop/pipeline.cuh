@@ -268,6 +268,7 @@ enum NamedBarrier : int {
   kGroupBarrier = 2,     // and 3: those of a warpgroup
   kTurnBarrier = 4,      // and 5: whose turn it is (attention/common.cuh)
   kJoinBarrier = 6,      // to 9: a warp of each warpgroup (matmul/epilogue_join.cuh)
+  kPairBarrier = 10,     // one pair of warps that are neighbours (attention/decode.cuh)
 };
 
 /// A consumer warp's view: 8 warps, 2 warpgroups of 4. All consumers keep `page` equal by advancing over every page of
@@ -286,6 +287,8 @@ struct Consumer : ConsumerState {
   /// All 256 consumers, and the 128 of this thread's warpgroup. release/acquire.cta.
   ARK_DEVICE void sync() const { named_barrier_sync(kConsumerBarrier, kConsumerThreads); }
   ARK_DEVICE void sync_group() const { named_barrier_sync(kGroupBarrier + group(), 128); }
+  /// This warp and one other; no two pairs of an item may do so.
+  ARK_DEVICE void sync_pair() const { named_barrier_sync(kPairBarrier, 64); }
 
   /// Page number p of the sequence (page + i): its data, once it has landed.
   ARK_DEVICE unsigned char* wait_page(u32 p) const {

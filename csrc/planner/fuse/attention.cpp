@@ -12,8 +12,6 @@ namespace {
 
 using ir::Node;
 
-constexpr int kPositionsPerPart = 256;
-
 void set_sizes(const State& state, int q, int k, int v, abi::AttentionParams& p) {
   const Tensor &tq = state.tensor(q), &tk = state.tensor(k), &tv = state.tensor(v);
   p.batch = static_cast<int>(tq.sizes[0]), p.heads = static_cast<int>(tq.sizes[1]),
@@ -23,7 +21,7 @@ void set_sizes(const State& state, int q, int k, int v, abi::AttentionParams& p)
   p.value_dim = static_cast<int>(tv.sizes[3]);
   p.dtype = static_cast<int>(tq.dtype);
   p.parts = 1;
-  p.positions_per_part = kPositionsPerPart;
+  p.positions_per_part = static_cast<int>(positions_per_part(p.head_dim));
   p.fresh_operand = -1;
   std::fill(std::begin(p.map), std::end(p.map), -1);
 }

@@ -205,7 +205,7 @@ AttentionWay attention_way(const State& state, const Node& node) {
     return true;
   };
   if (!readable(node.inputs[0]) || !readable(node.inputs[1]) || !readable(node.inputs[2])) return AttentionWay::kSimple;
-  const bool sizes = d == dv && (d == 64 || d == 128), padded = d == dv && d % 8 == 0 && d <= abi::kMostHeadDim;
+  const bool sizes = d == dv && abi::is_decode_dim(d), padded = d == dv && d % 8 == 0 && d <= abi::kMostHeadDim;
   const bool keys = k.sizes[2] >= kDecodeKeys || q.sizes[2] == 1;  // a short cache needs no kernel of its own
   if (sizes && q.sizes[2] * group <= kDecodeRows && keys && !logsumexp) return AttentionWay::kDecode;
   return padded ? AttentionWay::kForward : AttentionWay::kSimple;
@@ -213,13 +213,14 @@ AttentionWay attention_way(const State& state, const Node& node) {
 
 int64_t attention_parts(const State& state, const Node& node) {
   if (attention_way(state, node) != AttentionWay::kDecode) return 1;
-  constexpr int64_t kPositionsPerPart = 256, kMostParts = 16;
+  constexpr int64_t kMostParts = 16;
   const Tensor& k = state.tensor(node.inputs[1]);
   const int64_t room = std::max<int64_t>(1, state.machine.num_workers / std::max<int64_t>(1, k.sizes[0] * k.sizes[1]));
   // Two or three parts of a cache that is short gain less than the op that combines them costs.
   constexpr int64_t kWorthwhile = 4, kShortCache = 2048;
   if (room < kWorthwhile && k.sizes[2] <= kShortCache) return 1;
-  return std::min({room, kMostParts, (k.sizes[2] + kPositionsPerPart - 1) / kPositionsPerPart});
+  const int64_t each = positions_per_part(k.sizes[3]);
+  return std::min({room, kMostParts, (k.sizes[2] + each - 1) / each});
 }
 
 }  // namespace ark::planner

@@ -30,7 +30,14 @@ void check(cudaError_t error, int line) {
   ark_loop<OneFamily<Called<MatmulFloat<FloatProgram<Whole<StoreProgram<float>>, 1u << l>>>, 56, 224>>
 
 #define DECODE(half, dim, rows) ark_loop<OneFamily<AttentionDecode<DecodePrograms<half, dim, rows>>, 72, 216>>
-#define ALL_DECODE(half) {DECODE(half, 64, 4), DECODE(half, 64, 16), DECODE(half, 128, 4), DECODE(half, 128, 16)}
+#define BOTH_ROWS(half, dim)                             \
+  {                                                      \
+    dim, { DECODE(half, dim, 4), DECODE(half, dim, 16) } \
+  }
+struct DecodeKernels {
+  int dim;
+  void (*kernels[2])(abi::LaunchParams<64>);  // few rows, more
+};
 
 #define SIMPLE_ATTENTION(forms) ark_loop<CalledFamily<AttentionSimple<SimpleAttentionPrograms<forms>>, 56, 224>>
 /// Value sizes of the kernels on the tensor cores, in sixteens.
@@ -381,9 +388,18 @@ void* decode_job(void* const* tensors, const long long* strides, const int* size
                  int causal_offset, int mask_kind, int mask_type, int half, int parts, int positions_per_part,
                  int chunk) {
   auto* job = new Job;
-  void (*const kernels[2][4])(abi::LaunchParams<64>) = {ALL_DECODE(false), ALL_DECODE(true)};
+  constexpr int kSizes = 8;
+  const DecodeKernels kernels[2][kSizes] = {
+      {BOTH_ROWS(false, 64), BOTH_ROWS(false, 80), BOTH_ROWS(false, 96), BOTH_ROWS(false, 112), BOTH_ROWS(false, 128),
+       BOTH_ROWS(false, 160), BOTH_ROWS(false, 192), BOTH_ROWS(false, 256)},
+      {BOTH_ROWS(true, 64), BOTH_ROWS(true, 128), BOTH_ROWS(true, 256)}};
   const int rows = sizes[1] / sizes[2] * sizes[3];
-  job->kernel = kernels[half][(sizes[5] == 128) * 2 + (rows > 4)];
+  for (const DecodeKernels& k : kernels[half])
+    if (k.dim == sizes[5]) job->kernel = k.kernels[rows > 4];
+  if (job->kernel == nullptr) {
+    std::fprintf(stderr, "decode_job: heads of %d, of which there is no kernel of this type\n", sizes[5]);
+    std::abort();
+  }
   const int type = half ? 6 : 7, types[10] = {type, type, type, type, 8, mask_type, 4, 8, 8, 5};
   for (int i = 0; i < 10; ++i) job->add_operand(tensors[i], types[i], strides + 4 * i, 4, i < 4 ? 8 : 1);
   abi::OpRecord& r = job->record;

@@ -184,9 +184,10 @@ struct SimpleAttentionPrograms {
 
 template <bool kHalf, int kDim, int kRows>
 struct DecodePrograms {
-  static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf, kDecode64 = kDim == 64, kDecode128 = kDim == 128;
+  static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf;
+  static constexpr u32 kDecodeDims = head_size_bit(kDim);
   static constexpr bool kDecodeRows4 = kRows == 4, kDecodeRows16 = kRows == 16, kDecodeCache = true,
-                        kDecodePlain = true;
+                        kDecodePlain = true, kDecodeQueries = true, kDecodeCausal = true, kDecodeAddedMasks = true;
 };
 
 template <class Family, int kService, int kConsumers>

@@ -11,6 +11,8 @@ import driver
 from test_attention import error, heads, reference_attention
 
 TYPES = [torch.bfloat16, torch.float16]
+DIMS = [64, 128, 256]  # of both types
+ODD_DIMS = [80, 96, 112, 160, 192]  # of bfloat16
 
 
 def range_of(mask, batch, num_heads, queries, keys):
@@ -81,7 +83,7 @@ def row_mask(keys, visible, queries=1):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("group", [1, 2, 4, 7, 8, 16])
 def test_positions(dtype, dim, group):
     for position in (0, 1, 15, 31, 63, 96, 127, 130, 500, 1000):
@@ -89,7 +91,15 @@ def test_positions(dtype, dim, group):
         check(sizes, dtype, position, parts=4, mask=row_mask(1024, position + 1))
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", ODD_DIMS)
+@pytest.mark.parametrize("group", [1, 3, 4, 5, 16])
+def test_other_head_sizes(dim, group):
+    for position in (0, 7, 15, 31, 96, 130, 1000):
+        mask = row_mask(1024, position + 1)
+        check((2, 2 * group, 2, 1, 1024, dim), position=position, parts=8, each=128, mask=mask)
+
+
+@pytest.mark.parametrize("dim", DIMS + ODD_DIMS)
 @pytest.mark.parametrize("queries", [2, 3, 4, 5, 8])
 def test_several_queries(dim, queries):
     for position in (0, 13, 96, 250):
@@ -100,7 +110,7 @@ def test_several_queries(dim, queries):
     check((1, 4, 4, queries, 300, dim), causal_offset=300 - queries, parts=3, each=100, chunk=3)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.float32])
 def test_masks(dim, dtype):
     """Padding on the left, holes, and additive masks that change every score."""
@@ -121,7 +131,7 @@ def test_masks(dim, dtype):
     check((1, 4, 1, 1, keys, dim), position=position, mask=per_head, parts=2, each=128)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", DIMS + ODD_DIMS)
 def test_everything_after_the_waits(dim):
     for keys in (1, 40, 64, 100, 1000):
         check((2, 8, 2, 1, keys, dim))
@@ -129,6 +139,6 @@ def test_everything_after_the_waits(dim):
         check((1, 8, 2, 1, keys, dim), transposed=True)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", DIMS + ODD_DIMS)
 def test_rows_that_lie_apart(dim):
     check((2, 8, 2, 1, 300, dim), position=170, mask=row_mask(300, 171), transposed=True)

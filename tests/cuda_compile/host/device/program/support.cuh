@@ -130,10 +130,14 @@ inline float reciprocal(float a) { return 1 / a; }
 inline float relu(float a) { return a > 0 ? a : 0; }
 }  // namespace op
 
+struct TaskSlot {
+  int position, parts_used, part_length;
+};
 struct Task {
   const abi::OpRecord* record;
   const abi::Operand* operands;
   int first = 0, count = 1;
+  const TaskSlot* slot = nullptr;
   const abi::Operand& operand(int i) const { return operands[i]; }
   bool has(int i) const { return operands[i].slot != abi::kNoSlot; }
   template <class S>
