@@ -55,6 +55,7 @@ void test_ops() {
   EXPECT_EQ(ops_of(select_plan(1, 8192, DType::kI64, 3)), "1x1");
   EXPECT_EQ(ops_of(select_plan(1, 1, DType::kF32)), "1x1");
   EXPECT_EQ(ops_of(select_plan(1, abi::kSelectMost, DType::kF32, 1)), "1x128 1x128 1x1");
+  EXPECT_EQ(ops_of(select_plan(1, abi::kSelectMost, DType::kF32, 3000)), "1x1024 1x1024 1x1");
 }
 
 void test_parts_cover_rows() {

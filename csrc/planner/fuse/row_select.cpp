@@ -25,6 +25,7 @@ SelectParts select_parts(int64_t rows, int64_t size, int num_workers) {
   constexpr int64_t kLeast = 1024, kShortRow = 8192, kFewest = 4, kVector = 4;
   const int64_t least = blocks(size, abi::kSelectMostPart);
   int64_t parts = size < kShortRow ? 1 : std::min<int64_t>(num_workers / rows, blocks(size, kLeast));
+  parts = std::min<int64_t>(parts, abi::kSelectMostParts);
   if (parts < kFewest) parts = 1;
   parts = std::max({parts, least, int64_t{1}});
   const int64_t part = std::max(blocks(blocks(size, parts), kVector) * kVector, kVector);
