@@ -406,7 +406,7 @@ class Printer : public ProgramAnalysis {
 
   void print_rand_of_vector(int i) {
     const Instr& in = instr(i);
-    const std::string run = info_[in.c].run ? "run" : long_rows() ? "in_turn" : "vector";
+    const std::string run = long_rows() ? "in_turn" : info_[in.c].run ? "run" : "vector";
     line(cat("    float r", i, "[V]; op::rand_", run, "<V>(", converted(in.a, DType::kI64), ", ",
              converted(in.b, DType::kI64), ", r", in.c, ", r", i, ");"));
   }

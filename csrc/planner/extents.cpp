@@ -119,9 +119,9 @@ Extent extent(const abi::RowSelectParams& p, Axis axis) {
     case Axis::kM:
       return {p.rows, 1};
     case Axis::kN:
-      return {p.size, 1, Axis::kPart, p.part};
+      return {p.size, 1, Axis::kPart, p.round < abi::kSelectLast ? p.part : std::max(p.size, 1)};
     case Axis::kPart:
-      return {p.round < abi::kSelectRounds ? p.parts : 1};
+      return {p.round < abi::kSelectLast ? p.parts : 1};
     case Axis::kAllParts:
       return {p.parts};
     case Axis::kSelectTop:

@@ -105,6 +105,50 @@ def check_kept(kept: torch.Tensor, ours: torch.Tensor, processed: torch.Tensor) 
         assert (near | (different < x.max() - 60)).all(), (row, different, x[both].min())
 
 
+# Rows long enough to be counted in parts: how many are left decides who finds the last digit, and how.
+PARTED = {
+    "top-k 1": lambda: [TopKLogitsWarper(1)],
+    "top-k 50": lambda: [TopKLogitsWarper(50)],
+    "top-k of nearly all": lambda: [TopKLogitsWarper(20002)],
+    "top-k of more than all": lambda: [TopKLogitsWarper(10**6)],
+    "top-p of the best": lambda: [TopPLogitsWarper(1e-6)],
+    "top-p": lambda: [TopPLogitsWarper(0.9)],
+    "top-p of nearly all": lambda: [TopPLogitsWarper(0.999)],
+    "both": lambda: [TemperatureLogitsWarper(0.8), TopKLogitsWarper(50), TopPLogitsWarper(0.9)],
+}
+
+
+def parted_scores(kind: str, rows: int) -> torch.Tensor:
+    scores = 4 * torch.randn(rows, 20003)
+    if kind == "ties":
+        return scores.bfloat16().float()
+    if kind == "equal":
+        return torch.full_like(scores, -1.5)
+    if kind == "few words":
+        few = torch.full_like(scores, -torch.inf)
+        few[:, [3, 4, 9000, 20002]] = torch.tensor([1.0, 2.0, 2.0, -3.0])
+        return few
+    if kind == "close":  # one bin but for the last digit
+        return scores.masked_fill(torch.rand_like(scores) < 0.5, -torch.inf) * 2.0**-20
+    return scores
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "equal", "few words", "close"])
+@pytest.mark.parametrize("name", PARTED)
+def test_processed_scores_of_rows_in_parts(name, kind):
+    torch.manual_seed(2)
+    ids = torch.zeros(3, 1, dtype=torch.int64)
+    for rows in (1, 3):
+        scores = parted_scores(kind, rows)
+        wanted = LogitsProcessorList(PARTED[name]())(ids[:rows], scores.double()).float()
+        actual = natively(scores, ids[:rows], PARTED[name]())
+        kept, ours = wanted > -torch.inf, actual > -torch.inf
+        torch.testing.assert_close(actual[kept & ours], wanted[kept & ours], rtol=3e-7, atol=0)
+        check_kept(kept, ours, wanted.where(kept, actual))
+        least, most = scores.where(ours, torch.inf).amin(1), scores.where(~ours, -torch.inf).amax(1)
+        assert (least > most).all()  # those as good as the last one stay too
+
+
 @pytest.mark.parametrize(
     "name, least", [("top-k of all", 5), ("top-p of some at least", 5), ("min-p of some at least", 4)]
 )

@@ -277,14 +277,16 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 
 /// kRowSelect: out[r] as ir::OpKind::kRowSelect says, found a digit a round. An element's digit is its bin; only those
 /// count whose higher bits have been found. Op `round` chooses the digit of the round before and counts its own; op
-/// kSelectRounds chooses the last one and has one tile a row. With `parts` 1 a single op does it all, a tile is a row.
-/// `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread moves at
-/// once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
+/// kSelectLast has one tile a row, chooses the digit before the last one and finds that one by itself: from the marks
+/// of the bin, or in the elements of the parts that have some there. With `parts` 1 a single op does it all, a tile is
+/// a row. `part`: elements of a part, a multiple of 4; the last one may be shorter. `vector`: elements that a thread
+/// moves at once, 1 or 4. by_mass 1: the bound is f32, a share; 0: i64, a number of elements.
 /// Operands distance f32 (dims r, n), bound (r), out i64 (r), and between ops: sums i32 (r, part, kSelectWords), of
-/// groups of 32 bins (as f32), then of the bins; state i64 (r, part, kSelectState): the bits found, and as bits of f64
-/// what is outside of them (elements before, or mass behind), and the limit. With `tops` above 0, which round 0 of
-/// several parts may have, the row's top is the largest of so many maxima (f32, dims r, top; a NaN is larger than all),
-/// `distance` holds values, and top - value goes to `made` (f32, dims r, n).
+/// groups of 32 bins (as f32), then of the bins, then (round kSelectLast - 1) the bins' marks, which of the lower bits
+/// are 1 in some of their elements and, kSelectMarkBits above, which are 0; state i64 (r, part, kSelectState): the bits
+/// found, and as bits of f64 what is outside of them (elements before, or mass behind), and the limit. With `tops`
+/// above 0, which round 0 of several parts may have, the row's top is the largest of so many maxima (f32, dims r, top;
+/// a NaN is larger than all), `distance` holds values, and top - value goes to `made` (f32, dims r, n).
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
 /// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
 struct RowSelectParams {
@@ -295,8 +297,10 @@ struct RowSelectParams {
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1
 inline constexpr i32 kSelectMost = 1 << 22;                                        // elements of a row
-inline constexpr i32 kSelectRounds = 3, kSelectGroups = 32, kSelectBins = 1024, kSelectState = 3,
-                     kSelectWords = kSelectGroups + kSelectBins;
+inline constexpr i32 kSelectRounds = 3, kSelectLast = kSelectRounds - 1, kSelectMarkBits = 8;
+inline constexpr i32 kSelectGroups = 32, kSelectBins = 1024, kSelectState = 3,
+                     kSelectWords = kSelectGroups + 2 * kSelectBins;
+inline constexpr i32 kSelectMostParts = 1024;
 inline constexpr i32 kSelectMassBits = 16, kSelectMostPart = 1 << 15;  // a part's mass: at most 2^31 units
 inline constexpr float kSelectMassless = 88.0f;
 /// The lowest bit of a round's digit: 10, 10 and 8 bits. Of round -1: kSelectBits.

@@ -100,5 +100,20 @@ ARK_DEVICE void rand_in_turn(i64 seed, i64 offset, const i64 (&index)[V], float 
     }
   }
 }
+/// Neighbours from `first` on: one code for whole blocks and others.
+template <int V>
+ARK_DEVICE void rand_in_turn(i64 seed, i64 offset, i64 first, float (&out)[V]) {
+#pragma unroll 1
+  for (i64 block = first >> 2; block <= (first + V - 1) >> 2; ++block) {
+    const PhiloxWords words = philox<true>(seed, offset, static_cast<u64>(block));
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const i64 at = first + i;
+      const float pair[2] = {at & 1 ? words.uniform(1) : words.uniform(0),
+                             at & 1 ? words.uniform(3) : words.uniform(2)};
+      if (at >> 2 == block) out[i] = at & 2 ? pair[1] : pair[0];
+    }
+  }
+}
 
 }  // namespace ark::device::op

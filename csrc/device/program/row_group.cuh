@@ -27,18 +27,13 @@ struct RowGroup {
   /// together.
   template <class A>
   ARK_DEVICE void reduce(A& acc, unsigned char* buffer) const {
-    if constexpr (!A::kEmpty) {
+    if constexpr (kLong<A>) {
+      reduce_in_turn(acc, buffer);
+    } else if constexpr (!A::kEmpty) {
 #pragma unroll
       for (int mask = 16; mask > 0; mask >>= 1) {
         if (mask >= size) continue;
-        A other = shuffle_xor(acc, mask);
-        // the lower lane's part comes first, in both lanes
-        if (consumer.lane() & mask) {
-          other.merge(acc);
-          acc = other;
-        } else {
-          acc.merge(other);
-        }
+        merge_lanes(acc, mask);
       }
       if (size <= 32) return;
       A* parts = reinterpret_cast<A*>(buffer);
@@ -53,6 +48,38 @@ struct RowGroup {
       });
       sync();
     }
+  }
+
+ private:
+  /// Those of places, with their indices of 64 bits: in what runs once a token.
+  template <class A>
+  static constexpr bool kLong = alignof(A) == 8 && sizeof(A) > 8;
+
+  template <class A>
+  ARK_DEVICE void merge_lanes(A& acc, int mask) const {
+    A other = shuffle_xor(acc, mask);
+    // the lower lane's part comes first, in both lanes
+    if (consumer.lane() & mask) {
+      other.merge(acc);
+      acc = other;
+    } else {
+      acc.merge(other);
+    }
+  }
+  /// The same by loops: a merge of places is dozens of instructions, and code that runs once is fetched anew.
+  template <class A>
+  ARK_DEVICE void reduce_in_turn(A& acc, unsigned char* buffer) const {
+#pragma unroll 1
+    for (int mask = min(size, 32) / 2; mask > 0; mask >>= 1) merge_lanes(acc, mask);
+    if (size <= 32) return;
+    A* parts = reinterpret_cast<A*>(buffer);
+    const int warps = size / 32, first = index() * warps;
+    if (consumer.lane() == 0) parts[consumer.warp()] = acc;
+    sync();
+    acc = parts[first];
+#pragma unroll 1
+    for (int w = 1; w < warps; ++w) acc.merge(parts[first + w]);
+    sync();
   }
 };
 

@@ -15,16 +15,21 @@ struct RowSelect {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     Scratch& s = *reinterpret_cast<Scratch*>(consumer.scratch());
-    SelectHistogram{consumer, s.bins}.clear();
+    const SelectHistogram histogram{consumer, s.bins, s.digit.seen};
+    const bool marks = makes_marks(task.record->params.row_select);
+    histogram.clear(marks);
     consumer.wait_for_item(task);
 #pragma unroll 1
     for (int tile = task.first; tile < task.first + task.count; ++tile) {
-      if (tile != task.first) SelectHistogram{consumer, s.bins}.clear();
+      if (tile != task.first) histogram.clear(marks);
       Tile(consumer, task, s, tile).run();
     }
   }
 
  private:
+  static ARK_DEVICE bool makes_marks(const abi::RowSelectParams& p) {
+    return p.parts > 1 && p.round == abi::kSelectLast - 1;
+  }
   static constexpr int kAhead = 8;   // vectors of a thread under way
   static constexpr int kAtOnce = 2;  // of them worked on by one pass of the loop: a token's code is fetched anew
   using Vectors = Vec<float, 4>[kAhead];
@@ -57,7 +62,7 @@ struct RowSelect {
       row = tile / of.record->grid[1];
       part = tile - row * of.record->grid[1];
       const abi::Operand& x = of.operand(X::kDistance);
-      const bool counts = of.has(X::kDistance);
+      const bool counts = of.has(X::kDistance);  // a row has elements
       begin = part * p.part;
       end = counts ? min(begin + p.part, p.size) : begin;
       data = counts ? of.template address<const float>(X::kDistance) + row * x.stride[0] : nullptr;
@@ -67,28 +72,38 @@ struct RowSelect {
 
     ARK_DEVICE void run() {
       const bool whole = p.parts == 1;
-      const SelectHistogram histogram{consumer, s.bins};
+      const SelectHistogram histogram{consumer, s.bins, s.digit.seen};
       const SelectDigit digit{consumer, task, p, s.digit, row, bound};
       load_ahead();
 #pragma unroll 1
       for (int round = p.round;; ++round) {
+        const bool finishes = !whole && round >= abi::kSelectLast, own = whole || round > p.round;
         Vectors x = {};
-        if (round < abi::kSelectRounds) load(begin, x);
-        if (whole && round > 0) {
-          histogram.clear();
+        if (!finishes && round < abi::kSelectRounds) load(begin, x);
+        if (own && round > 0) {
+          histogram.clear(false);
           consumer.sync();  // the sums are there
         }
-        if (round > 0) digit.choose(round - 1, state);
+        SelectRest rest;
+        if (round > 0) rest = digit.choose(round - 1, own, state);
         if (round == abi::kSelectRounds) break;
+        if (finishes && SelectDigit::alike(rest.marks)) {
+          state.found |= digit.only_digit(rest, state);
+          break;
+        }
         if (task.has(X::kMade)) top = row_top();
-        if (whole || round == 0) consumer.sync();  // the bins are clear; sums have been read
-        if (p.by_mass != 0)
+        if (finishes) digit.note_parts(state.found >> abi::kSelectMarkBits & (abi::kSelectBins - 1));
+        if (own || finishes || round == 0) consumer.sync();  // the bins are clear; sums have been read
+        if (finishes)
+          count_again(histogram, round);
+        else if (p.by_mass != 0)
           count<true>(histogram, round, x);
         else
           count<false>(histogram, round, x);
         consumer.sync();
-        histogram.store(whole ? &s.digit.own : sums(), p.by_mass != 0 && round == 0);
-        if (!whole) return store_state();
+        histogram.store(own || finishes ? &s.digit.own : sums(), p.by_mass != 0 && round == 0);
+        if (makes_marks(p)) histogram.store_marks(reinterpret_cast<u32*>(sums() + 1));
+        if (!whole && !finishes) return store_state();
       }
       if (consumer.thread() == 0)
         store_element(task.address<i64>(X::kOut) + row * task.operand(X::kOut).stride[0], i64{state.found});
@@ -99,18 +114,56 @@ struct RowSelect {
     ARK_DEVICE void load(int first, Vectors& x) const {
       const int own = first + consumer.thread() * 4;
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k)
+      for (int k = 0; k < kAhead; ++k) {
+        if (first + k * kStep >= whole_end)
+          return;  // most parts have a vector for each thread: the rest is not fetched
         if (own + k * kStep < whole_end) load_vector(data + own + k * kStep, x[k]);
+      }
+    }
+
+    ARK_DEVICE SelectRange range_of(int round, bool marks) const {
+      return {abi::select_shift(round), abi::select_shift(round - 1), state.found, marks, p.by_mass != 0};
+    }
+    /// The histogram of the last digit, of the parts that have elements in the bin: a warp takes a part.
+    ARK_DEVICE void count_again(const SelectHistogram& histogram, int round) const {
+      const SelectRange range = range_of(round, false);
+#pragma unroll 1
+      for (int i = consumer.warp(); i < p.parts; i += kConsumerWarps)
+        if ((s.digit.some[i / 32] >> i % 32 & 1) != 0) count_part(histogram, range, i * p.part);
+    }
+    ARK_DEVICE void count_part(const SelectHistogram& histogram, const SelectRange& range, int from) const {
+      constexpr int kTurn = 32 * 4, kLoads = 4;
+      const int to = min(from + p.part, p.size);
+#pragma unroll 1
+      for (int first = from + consumer.lane() * 4; first < to; first += kLoads * kTurn) {
+        Vec<float, 4> x[kLoads] = {};
+#pragma unroll
+        for (int k = 0; k < kLoads; ++k) load_some(first + k * kTurn, to, x[k]);
+#pragma unroll
+        for (int k = 0; k < kLoads; ++k) histogram.template add<false, true>(x[k], to - first - k * kTurn, range);
+      }
+    }
+    /// Four neighbours, as far as they are there.
+    ARK_DEVICE void load_some(int at, int to, Vec<float, 4>& x) const {
+      if (p.vector == 4 && at + 4 <= to) return load_vector(data + at, x);
+#pragma unroll 1
+      for (int i = 0; i < 4; ++i)
+        if (at + i < to) set(x, i, load_element(data + (at + i) * stride));
+    }
+    static ARK_DEVICE void set(Vec<float, 4>& x, int at, float value) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (i == at) x.v[i] = value;
     }
 
     /// The histogram of the round's digit; `x` are the first vectors.
     template <bool kMass>
     ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
-      const SelectRange range{abi::select_shift(round), abi::select_shift(round - 1), state.found};
+      const SelectRange range = range_of(round, makes_marks(p));
 #pragma unroll 1
       for (int first = begin; first < whole_end;) {
 #pragma unroll 1
-        for (int k = 0; k < kAhead && first + k * kStep < whole_end; k += kAtOnce) {
+        for (int k = 0;;) {
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
             const int at = first + (k + i) * kStep + consumer.thread() * 4;
@@ -118,6 +171,8 @@ struct RowSelect {
             if (task.has(X::kMade)) make_distances(at, x[i]);
             histogram.template add<kMass>(x[i], 4, range);
           }
+          k += kAtOnce;
+          if (k >= kAhead || first + k * kStep >= whole_end) break;
           turn(x);
         }
         first += kAhead * kStep;

@@ -10,6 +10,8 @@ namespace ark::device {
 struct SelectRange {
   int shift, above;
   u32 found;
+  bool marks;    // what the bits below `shift` are is noted as well
+  bool by_mass;  // only what has a mass counts
 };
 
 struct SelectHistogram {
@@ -18,35 +20,43 @@ struct SelectHistogram {
 
   const Consumer& consumer;
   Bins& bins;
+  u32 (&seen)[abi::kSelectBins];  // marks, where they are made
 
   /// A warp clears the bins that it will sum up, and reads no others there.
-  ARK_DEVICE void clear() const {
+  ARK_DEVICE void clear(bool marks) const {
 #pragma unroll
     for (int i = 0; i < kOwnGroups; ++i) bins[own_bin(i)] = {};
+    if (!marks) return;
+#pragma unroll
+    for (int i = 0; i < kOwnGroups; ++i) seen[own_bin(i)] = 0;
   }
 
   /// Neighbours of which the first `left` are there. All weights come before the first addition, which is behind a
-  /// branch.
-  template <bool kMass>
+  /// branch. `kOnes`: elements are counted whose masses have been.
+  template <bool kMass, bool kOnes = false>
   ARK_DEVICE void add(const Vec<float, 4>& x, int left, const SelectRange& range) const {
-    const auto [shift, above, found] = range;
-    u32 weight[4], bin[4];
+    const auto [shift, above, found, marks, by_mass] = range;
+    u32 weight[4], bin[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float distance = x.v[i];
       const u32 n = steps(distance), rest = n & ((1u << above) - 1);
       bin[i] = rest >> shift;
+      low[i] = rest & kLow;
       bool counts = i < left && (n ^ rest) == found;
       weight[i] = 1;
+      if (kMass || (kOnes && by_mass)) counts = counts && distance < abi::kSelectMassless;  // no NaN is
       if constexpr (kMass) {
-        counts = counts && distance < abi::kSelectMassless;  // no NaN is
         weight[i] = weight_of(distance, above == abi::kSelectBits ? n & ~0u << shift : found);
       }
       if (!counts) weight[i] = 0;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (weight[i] != 0) atomicAdd(&bins[bin[i]].v[consumer.lane() % kCopies], kMass ? weight[i] : 1u);
+      if (weight[i] != 0) {
+        atomicAdd(&bins[bin[i]].v[consumer.lane() % kCopies], kMass ? weight[i] : 1u);
+        if (marks) atomicOr(&seen[bin[i]], low[i] | (low[i] ^ kLow) << abi::kSelectMarkBits);
+      }
   }
 
   /// The sums of the bins, and of groups of 32 of them. `falls`: a bin's units are those of its own low end, a group's
@@ -68,7 +78,16 @@ struct SelectHistogram {
     }
   }
 
+  /// Of round kSelectLast - 1.
+  ARK_DEVICE void store_marks(u32* to) const {
+#pragma unroll
+    for (int i = 0; i < kOwnGroups; ++i) to[own_bin(i)] = seen[own_bin(i)];
+  }
+
  private:
+  static constexpr u32 kLow = (1u << abi::kSelectMarkBits) - 1;
+  static_assert(abi::select_shift(abi::kSelectLast - 1) == abi::kSelectMarkBits);
+
   ARK_DEVICE int own_bin(int i) const { return (consumer.warp() * kOwnGroups + i) * 32 + consumer.lane(); }
 
   static ARK_DEVICE u32 steps(float distance) {  // NaN: fminf takes the other

@@ -1,5 +1,5 @@
-// The ops of a row select: one a round of digits, and one that chooses the last digit; a single one where a row is one
-// worker's.
+// The ops of a row select: one a round of digits but for the last, and one that finds that digit by itself; a single
+// one where a row is one worker's.
 #include "planner/fuse/row_select.h"
 
 #include <algorithm>
@@ -25,6 +25,7 @@ SelectParts select_parts(int64_t rows, int64_t size, int num_workers) {
   constexpr int64_t kLeast = 1024, kShortRow = 8192, kFewest = 4, kVector = 4;
   const int64_t least = blocks(size, abi::kSelectMostPart);
   int64_t parts = size < kShortRow ? 1 : std::min<int64_t>(num_workers / rows, blocks(size, kLeast));
+  parts = std::min<int64_t>(parts, abi::kSelectMostParts);
   if (parts < kFewest) parts = 1;
   parts = std::max({parts, least, int64_t{1}});
   const int64_t part = std::max(blocks(blocks(size, parts), kVector) * kVector, kVector);
@@ -76,15 +77,15 @@ void Emitter::row_select_group(int g) {
              rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
   const bool whole = row_select_op(node, 0).op.record.params.row_select.parts == 1;
   abi::Operand sums = absent_operand(), state = absent_operand();  // of the op before
-  for (int round = 0; round <= (whole ? 0 : abi::kSelectRounds); ++round) {
+  for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); ++round) {
     FusedOp op = row_select_op(node, round);
     std::vector<abi::Operand>& x = op.op.operands;
-    const bool counts = round < abi::kSelectRounds, last = whole || !counts;
+    const bool last = whole || round == abi::kSelectLast;
     x[X::kSumsBefore] = std::exchange(sums, absent_operand());
     x[X::kStateBefore] = std::exchange(state, absent_operand());
     const bool joins = of_values && round == 0;
     const int distance = of_values && !joins ? node.outputs[1] : node.inputs[0];
-    if (counts && rows.sizes[1] > 0) x[X::kDistance] = strided_operand(distance, DType::kF32);
+    if (rows.sizes[1] > 0) x[X::kDistance] = strided_operand(distance, DType::kF32);
     if (joins) x[X::kTops] = strided_operand(node.inputs[2], DType::kF32);
     if (joins) x[X::kMade] = strided_operand(node.outputs[1], DType::kF32);
     if (joins) op.op.record.params.row_select.tops = static_cast<int>(state_.tensor(node.inputs[2]).sizes[1]);
@@ -92,9 +93,12 @@ void Emitter::row_select_group(int g) {
     if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
     if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);
     if (!last && round > 0) x[X::kState] = state = select_storage(op, X::kState);
-    op.op.flops = whole ? abi::kSelectRounds * rows.numel : counts ? rows.numel : 0;
+    op.op.flops = whole ? abi::kSelectRounds * rows.numel : last ? 0 : rows.numel;
     finish(std::move(op), {number}, number);
-    if (!last) result_.ops.back().op.name += cat(".round", round);
+    plan::Op& done = result_.ops.back().op;
+    if (!last) done.name += cat(".round", round);
+    if (round == abi::kSelectLast)  // it reads few elements, or none
+      done.bytes = std::max<int64_t>(done.bytes - rows.numel * size_bytes(rows.dtype), 0);
   }
 }
 

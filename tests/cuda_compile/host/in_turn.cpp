@@ -26,6 +26,18 @@ void check_random(i64 seed, i64 offset, const i64 (&index)[V]) {
 }
 
 template <int V>
+void check_neighbours(i64 seed, i64 offset, i64 first) {
+  float out[V];
+  op::rand_in_turn<V>(seed, offset, first, out);
+  bool same = true;
+  for (int i = 0; i < V; ++i) same = same && out[i] == op::rand(seed, offset, first + i);
+  ++cases;
+  if (same) return;
+  ++failures;
+  std::printf("%d neighbours from %lld\n", V, static_cast<long long>(first));
+}
+
+template <int V>
 void check_vector() {
   for (const i64 first : {i64{0}, i64{4}, i64{7}, i64{128253}, i64{1} << 40}) {
     i64 run[V], any[V];
@@ -33,6 +45,7 @@ void check_vector() {
     for (const i64 offset : {0, 1}) {
       check_random<V>(1234567890123 + first, offset, run);
       check_random<V>(-5, offset, any);
+      for (i64 i = 0; i < 4; ++i) check_neighbours<V>(-5, offset, first + i);
     }
   }
   float in[V], out[V];

@@ -26,6 +26,7 @@ void region(const Region& r, BoxEmitter& emitter) {
   switch (r.operand) {
     case X::kDistance:
     case X::kMade:
+      if (p.round == abi::kSelectLast) return emitter.box(std::array{rows, Range{0, p.size, x.stride[1]}});
       return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
     case X::kSumsBefore:
       return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
@@ -63,13 +64,14 @@ void record(const RecordCheck& check) {
   const abi::RowSelectParams& p = params(check.op());
   check.need(p.by_mass == 0 || p.by_mass == 1, "by mass ", p.by_mass);
   check.need(p.size >= 0 && p.size <= abi::kSelectMost, "rows of ", p.size, ", at most ", abi::kSelectMost);
+  check.need(p.parts <= abi::kSelectMostParts, p.parts, " parts, at most ", abi::kSelectMostParts);
   check.need(p.part > 0 && p.part % 4 == 0 && p.part <= abi::kSelectMostPart, "parts of ", p.part);
   check.need(p.parts == std::max<int64_t>(1, ceil_div(p.size, p.part)), p.parts, " parts of ", p.part, " in rows of ",
              p.size);
-  const bool whole = p.parts == 1, counts = p.round < abi::kSelectRounds, last = whole || !counts;
-  check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectRounds), "round ", p.round, " of ", p.parts, " parts");
+  const bool whole = p.parts == 1, last = whole || p.round == abi::kSelectLast;
+  check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectLast), "round ", p.round, " of ", p.parts, " parts");
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
-  operand(check, X::kDistance, counts && p.size > 0, DType::kF32);
+  operand(check, X::kDistance, p.size > 0, DType::kF32);
   operand(check, X::kBound, whole || p.round == 1, bound);
   operand(check, X::kOut, last, DType::kI64);
   operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
@@ -88,7 +90,7 @@ void record(const RecordCheck& check) {
     check.need(p.vector == 1 || (p.vector == 4 && aligned), "vectors of ", p.vector, " in rows ", x.stride[0],
                " apart");
   }
-  check.grid({p.rows, counts ? p.parts : 1, 1});
+  check.grid({p.rows, last ? 1 : p.parts, 1});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// kRowSelect: the GPU's rounds. Sums of groups of bins are not needed here, and stay 0.
+// kRowSelect: the GPU's rounds. Sums of groups of bins and marks are not needed here, and stay 0.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace ark::targets::host {
 namespace {
 
 using X = abi::RowSelectOperand;
-using Sums = std::vector<uint32_t>;  // as in memory
+using Sums = std::vector<uint64_t>;  // of the bins
 
 struct State {
   uint32_t found = 0;             // bits
@@ -68,16 +68,15 @@ class RowSelectTask : public Task {
       state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
     }
     if (has(X::kTops)) make_distances(env, row, part);
-    std::vector<uint64_t> bins(abi::kSelectBins);
+    Sums bins;
     for (int round = params().round;; ++round) {
       if (round > 0) {
-        if (has(X::kSumsBefore)) bins = sums_before(env, row);
+        if (has(X::kSumsBefore) && round == params().round) bins = sums_before(env, row);
         choose(env, row, round - 1, bins, state);
       }
       if (round == abi::kSelectRounds) break;
-      const Sums sums = count(env, row, part, round, state.found);
-      bins.assign(sums.begin() + abi::kSelectGroups, sums.end());
-      if (params().parts > 1) return store(env, row, part, sums, state);
+      bins = count(env, row, part, round, state.found);
+      if (params().parts > 1 && round < abi::kSelectLast) return store(env, row, part, bins, state);
     }
     *address<int64_t>(env, X::kOut, row) = state.found;
   }
@@ -99,21 +98,22 @@ class RowSelectTask : public Task {
   /// The part's histogram of the round's digit, of the elements whose higher bits have been found.
   Sums count(const TileEnvironment& env, int64_t row, int64_t part, int round, uint32_t found) const {
     const int shift = abi::select_shift(round), above = abi::select_shift(round - 1);
-    Sums sums(abi::kSelectWords);
-    const int64_t begin = part * params().part, end = end_of(part);
+    Sums sums(abi::kSelectBins);
+    const bool last = params().round == abi::kSelectLast;
+    const int64_t begin = part * params().part, end = last ? params().size : end_of(part);
     const int distances = has(X::kMade) ? X::kMade : X::kDistance;
     for (int64_t i = begin; i < end; ++i) {
       const float distance = *address<const float>(env, distances, row, i);
       const uint32_t steps = steps_of(distance);
       if ((steps ^ found) >> above != 0) continue;
       const uint32_t bin = (steps & ((1u << above) - 1)) >> shift, low = round == 0 ? bin << shift : found;
-      sums[abi::kSelectGroups + bin] += params().by_mass != 0 ? mass_of(distance, low) : 1;
+      sums[bin] += params().by_mass != 0 ? mass_of(distance, low) : 1;
     }
     return sums;
   }
 
-  std::vector<uint64_t> sums_before(const TileEnvironment& env, int64_t row) const {
-    std::vector<uint64_t> bins(abi::kSelectBins);
+  Sums sums_before(const TileEnvironment& env, int64_t row) const {
+    Sums bins(abi::kSelectBins);
     for (int64_t part = 0; part < params().parts; ++part) {
       const uint32_t* sums = address<uint32_t>(env, X::kSumsBefore, row, part) + abi::kSelectGroups;
       for (size_t bin = 0; bin < bins.size(); ++bin) bins[bin] += sums[bin];
@@ -122,8 +122,7 @@ class RowSelectTask : public Task {
   }
 
   /// The digit is the last bin that fits.
-  void choose(const TileEnvironment& env, int64_t row, int round, const std::vector<uint64_t>& bins,
-              State& state) const {
+  void choose(const TileEnvironment& env, int64_t row, int round, const Sums& bins, State& state) const {
     const int shift = abi::select_shift(round), count = 1 << (abi::select_shift(round - 1) - shift);
     const bool by_mass = params().by_mass != 0;
     std::vector<double> sums(bins.begin(), bins.begin() + count);
@@ -157,7 +156,8 @@ class RowSelectTask : public Task {
   }
 
   void store(const TileEnvironment& env, int64_t row, int64_t part, const Sums& sums, const State& state) const {
-    std::ranges::copy(sums, address<uint32_t>(env, X::kSums, row, part));
+    std::ranges::transform(sums, address<uint32_t>(env, X::kSums, row, part) + abi::kSelectGroups,
+                           [](uint64_t sum) { return static_cast<uint32_t>(sum); });
     if (!has(X::kState)) return;
     int64_t* to = address<int64_t>(env, X::kState, row, part);
     to[0] = state.found;
