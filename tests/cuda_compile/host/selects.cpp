@@ -1,7 +1,7 @@
 // Row selects on the host, by a worker whose threads are the host's (device/program/row_select.cuh), against sorted
 // rows: rows of parts and of one worker, by vectors and by elements, of values and of distances, with ties of whole
-// rows, neighbours that differ in their last bits, infinities and NaN. The last op may read what it has to only: nothing
-// where all that is left has one digit, else the parts that have some of it.
+// rows, neighbours that differ in their last bits, infinities and NaN. The last op may read what it has to only:
+// nothing where all that is left has one digit, else the parts that have some of it.
 #include <atomic>
 #include <bit>
 #include <cstdio>
