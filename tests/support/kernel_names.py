@@ -9,6 +9,7 @@ KERNELS = (
     "row",
     "row_trace",
     "short_rows",
+    "residual_rows",
     "places",
     "column",
     "rows",
