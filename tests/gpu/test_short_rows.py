@@ -13,6 +13,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 # The last rows end within a turn of the threads, within a warp and within a tile.
 SHAPES = [(100000, 64), (30000, 320), (2364, 197), (30000, 321), (1001, 8), (4099, 40), (513, 128), (7, 64), (9, 600)]
 SHAPES += [(4099, 65), (3001, 127), (2003, 257), (517, 513), (301, 769), (203, 1001), (1001, 9), (515, 13), (99, 3)]
+SHAPES += [(9, 129), (40, 65)]  # few rows: more threads each
 
 
 def compiled(body):
