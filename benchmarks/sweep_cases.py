@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -25,6 +26,7 @@ from task_graphs import (  # fmt: skip
 )
 
 ENOUGH_US, MOST_COPIES, LEAST_COPIES = 100, 32, 4
+F16 = torch.float16
 MOST_BYTES = 2 << 30  # of the operands of all copies
 
 
@@ -248,6 +250,31 @@ def short_rows(shapes=SHORT_ROWS) -> Iterator[Op]:
         yield op("short rows", f"log-sum-exp, {name}", lambda x: torch.logsumexp(x, -1), [x], size, **more)
 
 
+ODD_ROWS = (
+    (150000, 65),
+    (75000, 127),
+    (75000, 129),
+    (37500, 257),
+    (30000, 321),
+    (18750, 513),
+    (12500, 769),
+    (9600, 1001),
+)
+
+
+def odd_rows(shapes=ODD_ROWS) -> Iterator[Op]:
+    """Rows that begin anywhere between aligned addresses, of one size each."""
+    norm = lambda x, w, b: F.layer_norm(x, w.shape, w, b)
+    sum_and_norm = lambda x, y, w, b: (x + y, norm(x + y, w, b))
+    for (count, length), dtype in itertools.product(shapes, (BF16, F16, F32)):
+        x, w, size = normal(count, length, dtype=dtype), normal(length, dtype=dtype), count * length
+        name, more, moves = f"{count} x {length}, {dtype}", {"noise": 1e-6}, size * dtype.itemsize // 2
+        yield op("odd rows", f"softmax, {name}", lambda x: torch.softmax(x, -1), [x], 2 * moves, **more)
+        yield op("odd rows", f"log-sum-exp, {name}", lambda x: torch.logsumexp(x, -1), [x], moves, **more)
+        yield op("odd rows", f"layer norm, {name}", norm, [x, w, w], 2 * moves, **more)
+        yield op("odd rows", f"residual and norm, {name}", sum_and_norm, [x, x, w, w], 4 * moves, **more)
+
+
 TABLES = ((50257, 1024, 768), (30522, 3840, 1024), (512, 3840, 1024), (2, 3840, 1024), (128256, 4096, 2048))
 
 
@@ -315,6 +342,7 @@ PARTS = (
         heads_last,
         rows,
         short_rows,
+        odd_rows,
         tables,
         columns,
         joins,
@@ -342,6 +370,7 @@ def small_ops() -> list[Op | BuiltOp]:
         heads_last(((1, 2, 5, 8),)),
         rows((64, 33), (3,)),
         short_rows(((40, 64), (7, 33))),
+        odd_rows(((7, 33),)),
         tables(((20, 9, 16),)),
         columns(((40, 33),)),
         joins(((5, (8, 9)),)),

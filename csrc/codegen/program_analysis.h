@@ -126,8 +126,8 @@ class ProgramAnalysis {
   bool by_pairs(int value, DType type) const;
   /// What a store takes: a cast to the type that it rounds to anyway is left out.
   int stored_value(const Instr& in) const;
-  /// Vectors of a kept row may hold elements that are not the row's.
-  bool is_masked() const { return form_ != nullptr && form_->edges && form_->chunks > 0; }
+  /// Vectors and elements of a kept row may be beyond its last.
+  bool keeps_edges() const { return form_ != nullptr && form_->edges && form_->chunks > 0; }
   int reduce_pass(int i) const { return column_ ? 0 : info_[i].pass; }
   /// Type in which an element enters its accumulator.
   DType accumulated_type(int i) const;
@@ -137,6 +137,11 @@ class ProgramAnalysis {
   bool loaded_in(int i, int pass) const;
   bool loaded_ahead(int i) const;
   bool loaded_before(int i, int pass) const;
+  /// Kept from row to row.
+  bool stands(int i) const {
+    return info_[i].plain_load && !info_[i].scalar && instr(i).operand < 32 &&
+           (form_->standing_operands >> instr(i).operand & 1) != 0;
+  }
 
   /// Declares Uniform and, for each pass, its Accumulator with what starts, merges and finishes it.
   std::string accumulators() const;

@@ -176,21 +176,19 @@ class Printer : public ProgramAnalysis {
 
   void print_form() {
     line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks,
-             ", kRows = ", form_->rows, "; static constexpr bool kMasked = ", is_masked() ? "true" : "false",
-             ", kInTurn = ", form_->in_turn ? "true;" : "false;"));
+             ", kRows = ", form_->rows, ", kEdgeElements = ", form_->edge_elements, ", kSure = ", form_->sure,
+             "; static constexpr bool kInTurn = ", form_->in_turn ? "true;" : "false;"));
     line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
-             form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false", ";"));
-    line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands, "u;"));
-    line("  /// Elements of a row before its first vector.");
+             form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false",
+             ", kStanding = ", form_->standing_operands != 0 ? "true;" : "false;"));
+    line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands,
+             "u;\n  /// Elements of a row before its first vector."));
     line("  static ARK_DEVICE int head(const ProgramContext& c, const i32 (&x)[kDims]) {");
     const auto of_head = [&](const Instr& in) { return in.operand == form_->head_operand && in.op != Opcode::kConst; };
     const auto head = std::find_if(program_.instrs.begin(), program_.instrs.end(), of_head);
-    if (form_->head_operand < 0)
-      line("    return 0;");
-    else
-      line(cat("    return elements_until_aligned<kVector, ", storage_type(head->dtype), ">(c, ", form_->head_operand,
-               ", x);"));
-    line("  }");
+    const auto aligned = [&] { return cat("elements_until_aligned<kVector, ", storage_type(head->dtype), ">(c, "); };
+    line(form_->head_operand < 0 ? "    return 0;\n  }"
+                                 : cat("    return ", aligned(), form_->head_operand, ", x);\n  }"));
     std::string counts;
     for (int pass = 0; pass < num_passes_; ++pass) counts += cat(pass > 0 ? ", " : "", in_flight(pass));
     line(cat("  static constexpr int kInFlight[] = {", counts, "};  // vectors of a streamed row, by pass"));
@@ -234,8 +232,7 @@ class Printer : public ProgramAnalysis {
              or_else(in.b, DType::kI64, "0"), ", ", or_else(in.c, DType::kBool, "true"), ", in.r", i, ");"));
   }
 
-  /// load: what a pass needs; load_more: what of it no earlier pass does, except load_ahead: what comes before the row
-  /// itself.
+  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows.
   void print_row_loads() {
     for (const bool more : {false, true}) {
       for (int pass = 0; pass < num_passes_; ++pass) {
@@ -243,15 +240,18 @@ class Printer : public ProgramAnalysis {
         line(cat("  static ARK_DEVICE void ", more ? "load_more" : "load", "(Pass<", pass,
                  ">, const Context& c, const i32 (&x)[kDims], const Uniform& u, Inputs<V>& in) {"));
         for (int i = 0; i < count_; ++i)
-          if (loaded_in(i, pass) && !(more && (loaded_before(i, pass) || loaded_ahead(i)))) print_row_load(i);
+          if (loaded_in(i, pass) && !(more && (loaded_before(i, pass) || loaded_ahead(i) || stands(i))))
+            print_row_load(i);
         line("  }");
       }
     }
-    line("  template <int V, class Context>");
-    line("  static ARK_DEVICE void load_ahead(const Context& c, const i32 (&x)[kDims], Inputs<V>& in) {");
-    for (int i = 0; i < count_; ++i)
-      if (loaded_ahead(i)) print_row_load(i);
-    line("  }");
+    for (const bool standing : {false, true}) {
+      line(cat("  template <int V, class Context>\n  static ARK_DEVICE void load_", standing ? "standing" : "ahead",
+               "(const Context& c, const i32 (&x)[kDims], Inputs<V>& in) {"));
+      for (int i = 0; i < count_; ++i)
+        if (standing ? stands(i) : loaded_ahead(i)) print_row_load(i);
+      line("  }");
+    }
   }
 
   std::string arithmetic(int i) const {
@@ -451,8 +451,8 @@ class Printer : public ProgramAnalysis {
         if (arm.selection == i) print_lazy(arm);
       if (needed[i] && !later[i]) print_instruction(i, true);
       if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
-        line(cat("    ARK_EACH ", is_masked() ? "if (c.exists(i)) " : "", "acc", column_ ? "[i]" : "", ".r", i, ".add(",
-                 converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
+        line(cat("    ARK_EACH ", keeps_edges() ? "if (c.exists()) " : "", "acc", column_ ? "[i]" : "", ".r", i,
+                 ".add(", converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
     }
     line("  }");
   }

@@ -4,16 +4,19 @@
 
 #include "base/check.h"
 #include "codegen/program_analysis.h"
+#include "device/abi/row_vectors.h"
 
 namespace ark::codegen {
 namespace {
 
 constexpr int kWarp = 32, kWarpgroup = 128, kConsumers = 256;  // device/loop/pipeline.cuh
-constexpr int kKeptRegisters = 144;  // of the 224 that a consumer has and its caller leaves 180 of
-constexpr int kMostChunks = 16;      // of a row that a warp or more threads share
-constexpr int kLaneChunks = 5;       // of a row that fewer share, or that is off alignment
-constexpr int kLongElement = 60;     // instructions of functions, whose latency the code of one vector hides
-constexpr int kLaneVectors = 4;      // that a thread should have in flight, of several rows if need be
+constexpr int kKeptRegisters = 144;     // of the 224 that a consumer has and its caller leaves 180 of
+constexpr int kMostChunks = 16;         // of a row that a warp or more threads share
+constexpr int kLaneChunks = 5;          // of a row that fewer share, or that is off alignment
+constexpr int kShiftedRegisters = 128;  // of rows of which something is moved into place, with addresses
+constexpr int kAddressRegisters = 4;    // of an operand of these
+constexpr int kLongElement = 60;        // instructions of functions, whose latency the code of one vector hides
+constexpr int kLaneVectors = 4;         // that a thread should have in flight, of several rows if need be
 
 const abi::ProgramParams& params_of(const plan::Op& op) { return op.record.params.program; }
 const abi::Operand& operand_of(const plan::Op& op, int i) {
@@ -90,15 +93,19 @@ bool contiguous_rows(const plan::Op& op, int operand) {
   return params_of(op).reduce_dims == 1 && operand_of(op, operand).stride[params_of(op).num_dims - 1] == 1;
 }
 
+bool differs_by_row(const plan::Op& op, int operand) {
+  for (int d = 0; d < params_of(op).num_dims - params_of(op).reduce_dims; ++d)
+    if (operand_of(op, operand).stride[d] != 0) return true;
+  return false;
+}
+
 /// Operands of plain accesses that are not the same for all rows of some op.
 uint32_t differing_operands(const Program& program, const std::vector<const plan::Op*>& ops) {
   const uint32_t loads = accesses_of(program).loads;
   uint32_t differ = 0;
   for (const plan::Op* op : ops)
     for (int i = 0; i < 32; ++i)
-      if ((loads >> i & 1) != 0)
-        for (int d = 0; d < params_of(*op).num_dims - params_of(*op).reduce_dims; ++d)
-          if (operand_of(*op, i).stride[d] != 0) differ |= 1u << i;
+      if ((loads >> i & 1) != 0 && differs_by_row(*op, i)) differ |= 1u << i;
   return differ;
 }
 
@@ -155,8 +162,8 @@ int rows_at_once(int64_t chunks, int64_t registers, int threads, int64_t worker_
   return rows;
 }
 
-/// Whether vectors may hold elements that are not the row's: these are neither stored nor reduced.
-bool can_mask(const Program& program) {
+/// Whether what is beyond a row's last vector or element can be left out: it is neither stored nor reduced.
+bool can_leave_out(const Program& program) {
   return !accesses_of(program).others && std::none_of(program.instrs.begin(), program.instrs.end(),
                                                       [](const Instr& in) { return in.op == Opcode::kCheckIndex; });
 }
@@ -180,8 +187,17 @@ uint32_t alike_operands(const std::vector<const plan::Op*>& ops, uint32_t operan
   return (stores & ~alike) == 0 ? alike : 0;
 }
 
+struct Lengths {
+  int64_t longest = 0, shortest = INT64_MAX;
+  int64_t worker_rows = 0;  // at most
+};
+
+/// Elements of a row that has a whole vector wherever it begins.
+int64_t least_length(int vector) { return 2 * int64_t{vector} - 1; }
+
 /// `some_alike`: of operands that are off alignment, loads may be unlike the others; then rows must be kept.
-void choose_vectors(const Program& program, const std::vector<const plan::Op*>& ops, bool some_alike, RowForm& form) {
+void choose_vectors(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths,
+                    bool some_alike, RowForm& form) {
   const Accesses accesses = accesses_of(program);
   form.same_operands = accesses.loads & ~accesses.stores;
   for (const plan::Op* op : ops)
@@ -196,6 +212,8 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   const auto all = [&](auto&& holds) {
     return std::all_of(ops.begin(), ops.end(), [&](const plan::Op* op) { return holds(*op, moved, form.vector); });
   };
+  while (form.vector > 1 && !all(aligned) && lengths.shortest < least_length(form.vector)) form.vector /= 2;
+  if (form.vector == 1) return;
   form.multiples = all(aligned);
   const uint32_t gathers = ProgramAnalysis(program, &form).gathers();
   const auto fits = [&](const plan::Op* op) { return aligned(*op, moved | gathers, form.vector); };
@@ -228,38 +246,69 @@ void use_elements(RowForm& form) {
   form.edges = form.multiples = false;
 }
 
-/// Vectors that a row of so many elements may touch.
+/// Vectors that a row of so many elements may have; of one that begins anywhere, whole ones.
 int64_t most_vectors(const RowForm& form, int64_t length) {
-  return (length + (form.edges ? 2 : 1) * int64_t{form.vector - 1}) / form.vector;
+  return (length + (form.edges ? 0 : form.vector - 1)) / form.vector;
 }
 
-struct Lengths {
-  int64_t longest = 0, shortest = INT64_MAX;
-  int64_t worker_rows = 0;  // at most
-};
+/// Chunks that every thread has of a row of so many elements, wherever it begins.
+int sure_chunks(const RowForm& form, int64_t length) {
+  return static_cast<int>((length - (form.vector - 1)) / form.vector / form.threads);
+}
+
+/// Registers of an element at an end of a row that begins anywhere.
+int64_t edge_registers(const Program& program, RowForm form) {
+  form.vector = 1;
+  return ProgramAnalysis(program, &form).row_kept_registers(false);
+}
+
+/// Registers of all rows at once, where those of the next ones come in beside them.
+int64_t ahead_registers(const Program& program, const RowForm& form) {
+  RowForm edge = form;
+  edge.vector = 1;
+  const int64_t vectors = form.chunks * ProgramAnalysis(program, &form).row_ahead_registers();
+  return form.rows * (vectors + form.edge_elements * ProgramAnalysis(program, &edge).row_ahead_registers());
+}
+
+/// Rows in registers, shared by so many threads, if they fit. False: with more threads there would be registers for the
+/// next rows too.
+bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, int threads,
+                RowForm& form) {
+  const int64_t vectors = most_vectors(form, lengths.longest);
+  const int64_t step = int64_t{threads} * form.vector, chunks = (vectors + threads - 1) / threads;
+  const bool full = !form.edges && lengths.longest == lengths.shortest && lengths.longest % step == 0;
+  const ProgramAnalysis analysis(program, &form);
+  const int edge_elements = form.edges ? (abi::most_edges(form.vector) + threads - 1) / threads : 0;
+  const int64_t registers = chunks * analysis.row_kept_registers(full) + edge_elements * edge_registers(program, form);
+  if (analysis.reads_irregularly() || chunks > kMostChunks || registers > kKeptRegisters) return true;
+  form.threads = threads;
+  form.full = full;
+  form.edge_elements = edge_elements;
+  if (form.edges && lengths.longest == lengths.shortest) form.sure = sure_chunks(form, lengths.shortest);
+  form.chunks = static_cast<int>(chunks);
+  form.rows = threads < kWarp ? rows_at_once(chunks, registers, threads, lengths.worker_rows) : 1;
+  form.ahead_operands = differing_operands(program, ops);
+  const bool shifted = form.shifted_operands != 0;
+  const int64_t most = shifted ? kShiftedRegisters - kAddressRegisters * program.num_operands : kKeptRegisters;
+  const auto fits = [&] { return ahead_registers(program, form) <= most; };
+  while (shifted && form.rows > 1 && !fits()) form.rows /= 2;
+  const bool all_fit = fits();
+  if ((!full && !form.edges) || !all_fit) form.ahead_operands = 0;
+  form.standing_operands = form.ahead_operands != 0 ? form.shifted_operands & ~form.ahead_operands : 0;
+  const int code = analysis.element_code();
+  form.in_turn = code >= kLongElement && chunks > 1 && form.rows * chunks * form.vector * code > kMostRowCode;
+  return all_fit;
+}
 
 /// Rows in registers, if they fit.
 void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, RowForm& form) {
   const int64_t vectors = most_vectors(form, lengths.longest);
   // Off alignment only what a warp keeps well: streamed code serves any length, and graphs have rows of several.
-  const bool masks = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_mask(program);
-  if (lengths.longest == 0 || (form.edges && !masks)) return;
-  const int threads = form.threads == kWarp ? lanes_of_few(vectors, lengths.worker_rows) : form.threads;
-  const int64_t step = int64_t{threads} * form.vector, chunks = (vectors + threads - 1) / threads;
-  const bool full = !form.edges && lengths.longest == lengths.shortest && lengths.longest % step == 0;
-  const ProgramAnalysis analysis(program, &form);
-  const int64_t registers = chunks * analysis.row_kept_registers(full);
-  if (analysis.reads_irregularly() || chunks > kMostChunks || registers > kKeptRegisters) return;
-  form.threads = threads;
-  form.full = full;
-  form.chunks = static_cast<int>(chunks);
-  if (threads < kWarp) form.rows = rows_at_once(chunks, registers, threads, lengths.worker_rows);
-  const int code = analysis.element_code();
-  form.in_turn = code >= kLongElement && chunks > 1 && form.rows * chunks * form.vector * code > kMostRowCode;
-  form.ahead_operands = differing_operands(program, ops);
-  const bool unconditional = full || form.edges;
-  if (!unconditional || form.rows * chunks * ProgramAnalysis(program, &form).row_ahead_registers() > kKeptRegisters)
-    form.ahead_operands = 0;
+  const bool leaves_out = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_leave_out(program);
+  if (lengths.longest == 0 || (form.edges && (!leaves_out || lengths.shortest < least_length(form.vector)))) return;
+  int threads = form.threads == kWarp ? lanes_of_few(vectors, lengths.worker_rows) : form.threads;
+  while (!share_rows(program, ops, lengths, threads, form) && form.shifted_operands != 0 && threads < kWarp)
+    threads *= 2;
 }
 
 }  // namespace
@@ -276,7 +325,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
   RowForm form;
   for (const bool some_alike : {true, false}) {
     form = {};
-    choose_vectors(program, ops, some_alike, form);
+    choose_vectors(program, ops, lengths, some_alike, form);
     form.threads = threads;
     if (threads == kConsumers && lengths.longest <= kConsumers) use_elements(form);
     keep_rows(program, ops, lengths, form);
@@ -288,12 +337,15 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
 bool row_form_serves(const RowForm& form, const plan::Op& op) {
   for (int i = 0; i < 32; ++i)
     if (((form.same_operands >> i & 1) != 0 && !same_along_row(op, i)) ||
-        ((form.shifted_operands >> i & 1) != 0 && !contiguous_rows(op, i)))
+        ((form.shifted_operands >> i & 1) != 0 && !contiguous_rows(op, i)) ||
+        ((form.standing_operands >> i & 1) != 0 && differs_by_row(op, i)))
       return false;
   const bool fits =
       form.edges ? off_alike(op, form.vector_operands, form.vector) : aligned(op, form.vector_operands, form.vector);
   if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
   const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;
+  if (form.chunks > 0 && form.edges && (size < least_length(form.vector) || sure_chunks(form, size) < form.sure))
+    return false;
   return form.chunks == 0 || (form.full ? size == kept * form.vector : most_vectors(form, size) <= kept);
 }
 

@@ -26,7 +26,10 @@ struct RowForm {
   bool in_turn = false;    // a loop over the chunks, instead of code for each
   bool multiples = false;  // the first element of every vector is a multiple of their length
   bool full = false;       // every thread has all of its chunks, in every op
-  uint32_t ahead_operands = 0;  // bit i: what the first pass reads of it is loaded while the row before is worked on
+  int edge_elements = 0;   // that a thread keeps beside the chunks
+  int sure = 0;            // with edges: of the chunks, those that every thread has, in every op and place
+  uint32_t ahead_operands = 0;     // bit i: what the first pass reads of it is loaded while the row before is worked on
+  uint32_t standing_operands = 0;  // bit i: shifted, the same for all rows: loaded where alignment changes
 };
 
 /// `ops`: at least one, all of kind kRow and of this program.

@@ -90,19 +90,31 @@ RowForm weighted_form(int64_t length, int64_t stride_of_x, int64_t stride_of_y) 
   return codegen::row_form(p, {&op});
 }
 
-/// Rows off alignment keep the aligned vectors that they touch; loads that are off by another number are shifted.
+/// Rows off alignment keep their whole vectors and the elements beside them; loads that are off by another number are
+/// shifted.
 void test_off_alignment() {
   const RowForm alike = form_of(DType::kBF16, 197);
   EXPECT(alike.edges && alike.vector_operands == 3u && alike.vector == 8);
-  EXPECT_EQ(cat(alike.threads, " ", alike.chunks), std::string("8 4"));  // 26 vectors at most
+  EXPECT_EQ(cat(alike.threads, " ", alike.chunks, " ", alike.edge_elements), std::string("8 3 2"));  // 24 vectors
   EXPECT(!alike.full && alike.ahead_operands == 1u);
-  EXPECT(codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 249)));
-  EXPECT(!codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 250)));  // may touch 33
+  EXPECT(codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 199)));
+  EXPECT(!codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 201)));  // 25 vectors
+  EXPECT_EQ(alike.sure, 2);                                                  // 23 vectors of eight threads at least
+  EXPECT(codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 135)));
+  EXPECT(!codegen::row_form_serves(alike, rows_of(DType::kBF16, 77, 133)));  // perhaps 15
+  const plan::Op first = rows_of(DType::kBF16, 77, 197), second = rows_of(DType::kBF16, 77, 77);
+  const RowForm two = codegen::row_form(normalized(DType::kBF16), {&first, &second});
+  EXPECT_EQ(two.sure, 0);
+  EXPECT(codegen::row_form_serves(two, rows_of(DType::kBF16, 77, 15)));
+  EXPECT(!codegen::row_form_serves(two, rows_of(DType::kBF16, 77, 13)));  // perhaps none
   const RowForm shifted = weighted_form(197, 197, 197), both = weighted_form(197, 203, 197);
   EXPECT(shifted.edges && shifted.chunks > 0 && shifted.vector_operands == 3u && shifted.shifted_operands == 4u);
   EXPECT(both.edges && both.chunks > 0 && both.vector_operands == 2u);  // that it stores to
   plan::Op sparse = rows_of(DType::kBF16, 77, 197);
   sparse.operands.push_back(sparse.operands[0]);
+  EXPECT(both.standing_operands == 4u && shifted.standing_operands == 4u);  // the same for all rows
+  EXPECT(!codegen::row_form_serves(both, sparse));                          // not of this op
+  sparse.operands[2].stride[0] = 0;
   EXPECT(codegen::row_form_serves(both, sparse));
   sparse.operands[2].stride[1] = 2;
   EXPECT(!codegen::row_form_serves(both, sparse));
@@ -110,6 +122,35 @@ void test_off_alignment() {
   EXPECT(streamed.edges && streamed.chunks == 0);
   const RowForm long_rows = weighted_form(30001, 30003, 30001);  // only kept rows can be shifted
   EXPECT(!long_rows.edges && long_rows.vector == 1);
+}
+
+/// Rows off alignment are shared as aligned ones of as many whole vectors; very short ones have shorter vectors.
+void test_edges() {
+  struct Case {
+    DType type;
+    int64_t length;
+    const char* form;
+  };
+  for (const Case& c :
+       {Case{DType::kBF16, 5, "2 x 1 + 1, 4 threads, 4 rows"}, Case{DType::kBF16, 9, "4 x 1 + 2, 4 threads, 4 rows"},
+        Case{DType::kBF16, 65, "8 x 1 + 2, 8 threads, 4 rows"}, Case{DType::kBF16, 127, "8 x 2 + 2, 8 threads, 2 rows"},
+        Case{DType::kBF16, 129, "8 x 2 + 2, 8 threads, 2 rows"},
+        Case{DType::kBF16, 257, "8 x 4 + 2, 8 threads, 1 rows"}, Case{DType::kF16, 321, "8 x 5 + 2, 8 threads, 1 rows"},
+        Case{DType::kBF16, 513, "8 x 4 + 1, 16 threads, 1 rows"},
+        Case{DType::kBF16, 769, "8 x 3 + 1, 32 threads, 1 rows"},
+        Case{DType::kBF16, 1001, "8 x 4 + 1, 32 threads, 1 rows"},
+        Case{DType::kF32, 129, "4 x 4 + 1, 8 threads, 1 rows"},
+        Case{DType::kF32, 321, "4 x 5 + 1, 16 threads, 1 rows"}}) {
+    const RowForm f = form_of(c.type, c.length);
+    EXPECT(f.edges);
+    EXPECT_EQ(cat(f.vector, " x ", f.chunks, " + ", f.edge_elements, ", ", f.threads, " threads, ", f.rows, " rows"),
+              std::string(c.form));
+  }
+  plan::Op twelve = rows_of(DType::kBF16, 10000, 12);
+  for (abi::Operand& o : twelve.operands) o.vector = 4;
+  EXPECT(!codegen::row_form(normalized(DType::kBF16), {&twelve}).edges);  // vectors of four are aligned
+  EXPECT_EQ(form_of(DType::kBF16, 1).vector, 1);
+  EXPECT_EQ(form_of(DType::kBF16, 1).vector_operands, 0u);
 }
 
 /// A tile of few rows keeps its warps together.
@@ -178,6 +219,7 @@ void test_other_lengths() {
 int main() {
   test_lanes();
   test_off_alignment();
+  test_edges();
   test_few_rows();
   test_elements();
   test_long_functions();

@@ -348,23 +348,40 @@ NamedPlan column_plan() {
   return {"column", p};
 }
 
-/// Keys of a cache, keys that are none, or both.
+/// Heads of `dim` columns and so many query rows per kv head; keys of a cache, or keys that are none.
+plan::Op decode_op(int dim, int rows, bool cached) {
+  plan::Op op;
+  op.name = "attention";
+  op.record.kind = TaskKind::kAttentionDecode;
+  abi::AttentionParams& attention = op.record.params.attention;
+  attention.dtype = static_cast<int>(DType::kBF16);
+  attention.head_dim = attention.value_dim = dim;
+  attention.heads = rows;
+  attention.kv_heads = attention.queries = 1;
+  using X = ark::abi::AttentionOperand;
+  if (cached) op.early = 1u << X::kK | 1u << X::kV | 1u << X::kPosition;
+  return op;
+}
+
+/// Heads of 64 and 128 columns, few query rows and more.
 NamedPlan decode_plan() {
   plan::Plan p;
-  for (const int dim : {64, 128}) {
-    plan::Op op;
-    op.name = "attention";
-    op.record.kind = TaskKind::kAttentionDecode;
-    abi::AttentionParams& attention = op.record.params.attention;
-    attention.dtype = static_cast<int>(DType::kBF16);
-    attention.head_dim = attention.value_dim = dim;
-    attention.heads = dim == 64 ? 4 : 16;
-    attention.kv_heads = attention.queries = 1;
-    using X = ark::abi::AttentionOperand;
-    if (dim == 64) op.early = 1u << X::kK | 1u << X::kV | 1u << X::kPosition;
-    p.ops.push_back(op);
-  }
+  p.ops = {decode_op(64, 4, true), decode_op(128, 16, false)};
   return {"decode", p};
+}
+
+/// Heads of 256 columns and up to four query rows. (With more rows 8 bytes are spilled, outside the walk over keys.)
+NamedPlan wide_decode_plan() {
+  plan::Plan p;
+  p.ops = {decode_op(256, 4, true), decode_op(256, 2, false)};
+  return {"decode_256", p};
+}
+
+/// Heads whose pages are not full: fewer than eight pieces at the end, alone or of each slice, and a slice of nine.
+NamedPlan odd_decode_plan() {
+  plan::Plan p;
+  for (const int dim : {80, 112, 144, 192}) p.ops.push_back(decode_op(dim, dim == 112 ? 16 : 4, dim < 192));
+  return {"decode_odd", p};
 }
 
 /// On the CUDA cores (one and two chunks of columns, fp64) or on the tensor cores.
@@ -444,6 +461,8 @@ std::vector<NamedPlan> plans() {
           scatter_plan(),
           select_plan(),
           decode_plan(),
+          wide_decode_plan(),
+          odd_decode_plan(),
           simple_attention_plan(false),
           simple_attention_plan(true)};
 }

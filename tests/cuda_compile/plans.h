@@ -97,6 +97,9 @@ std::vector<NamedPlan> training_plans();
 std::vector<NamedPlan> small_tile_plans();
 /// Rows that fewer threads than a warp share.
 std::vector<NamedPlan> short_row_plans();
+/// Softmax, log-sum-exp, norm, and norm of a sum, in every form that odd rows of 1 to 1100 elements have in bf16; norms
+/// divide by 256.
+std::vector<NamedPlan> kept_row_plans();
 /// Products whose rows go to the ranks of groups of several sizes; stores by batch of every number of ranks.
 std::vector<NamedPlan> scattered_plans();
 /// Exchanges of several groups.

@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
     plans.back().plan.loop.carried = {0};
   }
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::scattered_plans()) plans.push_back(plan);
+  for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::kept_row_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& plan : ark::cuda_compile::group_plans()) plans.push_back(plan);
   for (const ark::cuda_compile::NamedPlan& named : plans) {
     for (const bool trace : {false, true}) {

@@ -65,6 +65,8 @@ SAMPLES = (
     attention("attention, 256 x 256, heads of 80", (8, 8), 256, 256, 80),
     attention("attention, 256 x 256, heads of 256", (8, 8), 256, 256, 256),
     attention("attention, 1 query of 32 heads, 4096 keys of 8", (32, 8), 1, 4096, 64),
+    attention("attention, 1 query of 4 heads of 256, 4096 keys of 1", (4, 1), 1, 4096, 256),
+    attention("attention, 1 query of 32 heads of 72, 4096 keys of 8", (32, 8), 1, 4096, 72),
     backward(64),
     backward(256),
 )

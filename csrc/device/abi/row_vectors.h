@@ -1,4 +1,4 @@
-// Which rows, and which aligned vectors of a row, a thread works on (device/program/row_places.cuh, row_kept.cuh),
+// Which rows, and which vectors and elements of a row, a thread works on (device/program/row_places.cuh, row_kept.cuh),
 // shared with the test that looks whether every element is met once: tests/codegen/test_row_vectors.cpp.
 #pragma once
 #include "device/abi/abi.h"
@@ -11,19 +11,31 @@ ARK_ABI_BOTH constexpr int rows_before(i64 first, i64 end, int groups, int rows)
   return left > 0 ? static_cast<int>(left + groups - 1) / groups : 0;
 }
 
-/// An aligned vector of a row whose first element lies `shift` elements behind an aligned place.
-struct RowVector {
-  int at;         // its first element, perhaps before the row or behind it
-  int place;      // where it is read: behind the row its last vector, so that some element exists
-  int low, high;  // of what is read, elements [low, high) are the row's
-  u32 inside;     // bit i: element at + i is the row's
+/// The vectors of a row that begins anywhere: those that lie in it as a whole, from the first aligned place on. What is
+/// beside them, its edges, are elements: fewer than a vector has at either end.
+struct RowVectors {
+  int begin;  // elements before the first vector
+  int count;  // at least one: rows have 2 * length - 1 elements and more
 };
-/// Number `number` of the row's vectors of `length` elements, a power of two; the row has `size` of them, at least one.
-ARK_ABI_BOTH constexpr RowVector row_vector(int number, int length, int shift, int size) {
-  const int at = number * length - shift, last = (size + shift - 1) / length * length - shift;
-  const int place = at < last ? at : last, low = place < 0 ? -place : 0;
-  const int high = size - place < length ? size - place : length;
-  return {at, place, low, high, at > last ? 0 : (1u << high) - (1u << low)};
+ARK_ABI_BOTH constexpr RowVectors row_vectors(int begin, int length, int size) {
+  return {begin, (size - begin) / length};
 }
+
+/// A vector or an element: `at` is its first element. Beyond the last of the row it is that one once more.
+struct RowPart {
+  int at;
+  bool inside;
+};
+ARK_ABI_BOTH constexpr RowPart row_vector(const RowVectors& row, int number, int length) {
+  const bool inside = number < row.count;
+  return {row.begin + (inside ? number : row.count - 1) * length, inside};
+}
+/// Number `number` of the elements at both ends.
+ARK_ABI_BOTH constexpr RowPart row_edge(const RowVectors& row, int number, int length, int size) {
+  const int at = number < row.begin ? number : number + row.count * length;
+  return {at < size ? at : size - 1, at < size};
+}
+/// Elements at both ends, at most.
+ARK_ABI_BOTH constexpr int most_edges(int length) { return 2 * (length - 1); }
 
 }  // namespace ark::abi

@@ -5,12 +5,11 @@
 
 namespace ark::device {
 
-/// A context of one row, and where P::kMasked of one vector of it.
+/// A context of one row, and where P::kEdges of one vector or element of it.
 template <class P>
 struct RowContext : ProgramContext {
-  bool writes = true;     // false: what is stored goes nowhere (rows beyond the last one)
-  u32 inside = ~0u;       // P::kMasked: bit i: element i of the vector is the row's
-  i32 low = 0, high = 0;  // P::kMasked: elements [low, high) of the vector at the coordinates may be read
+  bool writes = true;  // false: what is stored goes nowhere (rows beyond the last one)
+  bool inside = true;  // P::kEdges: false: beyond the last of the row, so neither reduced nor stored
 
   ARK_DEVICE explicit RowContext(const ProgramContext& c) : ProgramContext(c) {}
   ARK_DEVICE RowContext behind(i32 elements) const {
@@ -18,27 +17,19 @@ struct RowContext : ProgramContext {
     c.further += elements;
     return c;
   }
-  ARK_DEVICE bool exists(int element) const { return !P::kMasked || (inside >> element & 1) != 0; }
-  template <int V>
-  ARK_DEVICE bool all_exist() const {
-    return !P::kMasked || inside == (1u << V) - 1;
-  }
+  ARK_DEVICE bool exists() const { return !P::kEdges || inside; }
 };
 
 template <int V, class S, int kDims, class P>
 ARK_DEVICE void load_operand(const RowContext<P>& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
-  if (!P::kMasked || V == 1 || c.known_vector(number))
+  if (!P::kEdges || V == 1 || c.known_vector(number))
     return load_operand<V, S, kDims>(static_cast<const ProgramContext&>(c), number, x, out);
   const abi::Operand& o = c.operand(number);  // contiguous along the row (codegen/row_form)
-  load_shifted(reinterpret_cast<const S*>(o.offset) + element_offset(o, x, c.further), c.low, c.high, out);
+  load_whole_shifted(reinterpret_cast<const S*>(o.offset) + vector_offset(o, x) + c.further, out);
 }
 template <int V, class S, int kDims, class P>
 ARK_DEVICE void store_operand(const RowContext<P>& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
-  if (!c.writes) return;
-  if (c.template all_exist<V>())
-    return store_operand<V, S, kDims>(static_cast<const ProgramContext&>(c), number, x, in);
-  S* p = reinterpret_cast<S*>(c.operand(number).offset) + vector_offset(c.operand(number), x) + c.further;
-  ARK_EACH if (c.exists(i)) store_element(p + i, in.v[i]);
+  if (c.writes && c.exists()) store_operand<V, S, kDims>(static_cast<const ProgramContext&>(c), number, x, in);
 }
 template <int V, int kIndices, class S, int kDims, class P>
 ARK_DEVICE void store_irregular(const RowContext<P>& c, int number, const i32 (&x)[kDims], const i64 (&a)[V],

@@ -14,7 +14,7 @@ struct RowPlaces {
 
   i32 row[kRows][P::kDims];  // coordinates of their first elements
   i32 count = 0;             // of the rows, that exist
-  i32 shift[kRows];          // P::kMasked: elements from the aligned place before the row to its first one
+  i32 begin[kRows];          // P::kEdges: elements before the first vector
 
   ARK_DEVICE bool exists(int r) const { return kAllExist || r < count; }
 
@@ -26,7 +26,7 @@ struct RowPlaces {
 #pragma unroll
       for (int d = 0; d < P::kDims; ++d) row[r.value][d] = 0;
       unflatten<0, P::kDims - P::kReduceDims>(*c.task.record, kAllExist ? number : min(number, end - 1), row[r.value]);
-      if constexpr (P::kMasked) shift[r.value] = -P::head(c, row[r.value]) & (P::kVector - 1);
+      if constexpr (P::kEdges && P::kChunks > 0) begin[r.value] = P::head(c, row[r.value]);
     });
   }
 };

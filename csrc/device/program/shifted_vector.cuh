@@ -75,6 +75,24 @@ ARK_DEVICE void hold_aligned(const S* p, int low, int high, HeldVector<S, V>& ou
   }
 }
 
+/// All V elements of p, of which none is read that lies in another piece: held and moved at once.
+template <class S, int V>
+ARK_DEVICE void load_whole_shifted(const S* p, Vec<S, V>& out) {
+  if constexpr (V == 1 || V * sizeof(S) < 4) {
+    ARK_EACH out.v[i] = load_element(p + i);
+  } else {
+    using Held = HeldVector<S, V>;
+    constexpr u64 kMask = ~static_cast<u64>(Held::kPiece - 1);
+    const u64 first = reinterpret_cast<u64>(p), begin = first & kMask;
+    Held held;
+#pragma unroll
+    for (int j = 0; j + 1 < Held::kPieces; ++j) held.set_piece(j, reinterpret_cast<const S*>(begin + j * Held::kPiece));
+    held.set_piece(Held::kPieces - 1, reinterpret_cast<const S*>((first + Held::kBytes - sizeof(S)) & kMask));
+    held.shift = static_cast<u32>(first) & (Held::kPiece - 1);
+    held.get_moved(out);
+  }
+}
+
 /// Held and moved at once.
 template <class S, int V>
 ARK_DEVICE void load_shifted(const S* p, int low, int high, Vec<S, V>& out) {

@@ -19,7 +19,8 @@
 //     finish<p>(acc, u), uniform_stores(c, x, u)
 //   row: its form (codegen/row_form.h) as constants; Scalars, the values that are the same along a row (load_scalars);
 //     load<V>(Pass<p>, c, x, u, in) issues the loads that a pass needs, load_more those of them that no earlier pass
-//     does, without the ones of load_ahead<V>(c, x, in), which may come before the row itself
+//     does, without the ones of load_ahead<V>(c, x, in), which may come before the row itself, and of
+//     load_standing<V>(c, x, in), which rows have in common
 //   column: Accumulator<0>, element<0, V>(...) with one accumulator per column, finish<0>, uniform_stores; kLoads, and
 //     those of them by vectors; kColumnWays (device/abi/column_ways.h)
 // All of them are called with the coordinates x of the first of V elements that are neighbours along the last

@@ -153,15 +153,17 @@ struct Worker {
 struct ProgramContext {
   inline static Worker worker;
   const Task& task;
+  u32 vectors = 0;
   i32 further = 0;
   ProgramContext(const Task& of) : task(of) {}
-  ProgramContext(const Task& of, int, const Worker&, u32 = 0) : task(of) {}
+  ProgramContext(const Task& of, int, const Worker&, u32 known = 0) : task(of), vectors(known) {}
   ProgramContext behind(i32 elements) const {
     ProgramContext c = *this;
     c.further += elements;
     return c;
   }
   const abi::Operand& operand(int i) const { return task.operands[i]; }
+  bool known_vector(int i) const { return (vectors >> i & 1) != 0; }
 };
 template <int kDims>
 i64 element_offset(const abi::Operand& o, const i32 (&x)[kDims]) {
@@ -182,13 +184,18 @@ S* element_at(const ProgramContext& c, int number, const i32 (&x)[kDims]) {
 }
 template <int V, class S, int kDims>
 void load_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
-  const S* p = element_at<S>(c, number, x);
-  ARK_EACH out.v[i] = load_element(p + i * c.operand(number).stride[kDims - 1]);
+  const i64 stride = c.operand(number).stride[kDims - 1];
+  const S* p = element_at<S>(c, number, x) + c.further * stride;
+  if (c.known_vector(number)) {
+    if (memory.may_touch(p, sizeof(S) * V, min<size_t>(16, sizeof(S) * V))) std::memcpy(&out, p, sizeof(S) * V);
+    return;
+  }
+  ARK_EACH out.v[i] = load_element(p + i * stride);
 }
 template <int V, class S, int kDims>
 void store_operand(const ProgramContext& c, int number, const i32 (&x)[kDims], const Vec<S, V>& in) {
-  static_assert(V == 1);
-  store_vector(element_at<S>(c, number, x), in);
+  if (V > 1 && !c.known_vector(number)) memory.fine = false;
+  store_vector(element_at<S>(c, number, x) + c.further * c.operand(number).stride[kDims - 1], in);
 }
 template <int V, int kIndices, int kRun, class S, int kDims>
 void store_run(const ProgramContext& c, int number, const i32 (&x)[kDims], i64, i64, bool predicate,
@@ -213,6 +220,7 @@ struct Consumer {
   int warp() const { return number / 32; }
   unsigned char* scratch() const { return memory; }
   void sync() const { barrier->arrive_and_wait(); }
+  void sync_group() const { sync(); }
   void wait_for_item(const Task&) const {}
 };
 struct Loader {
