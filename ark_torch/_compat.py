@@ -41,6 +41,7 @@ except ImportError:  # pragma: no cover - the public alias of older versions
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 __all__ = [
+    "ONE_BATCH_IS_FUSED",
     "BackendCompilerFailed",
     "FakeTensor",
     "FakeTensorMode",
@@ -83,6 +84,8 @@ WHILE_LOOPS = (while_loop_op, while_loop_stack_output_op)
 without_side_effect_checks = None
 if minor(torch.__version__) < (2, 13):
     without_side_effect_checks = dynamo_utils._disable_side_effect_safety_checks_for_current_subtracer
+# Whether eager's fused attention of the CPU takes three dimensions, as those of one batch.
+ONE_BATCH_IS_FUSED = minor(torch.__version__) >= (2, 14)
 _ = _sympy  # the package must be imported for its printers to be registered
 
 

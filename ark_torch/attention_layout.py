@@ -8,6 +8,8 @@ import itertools
 import torch
 from torch import Tensor, fx
 
+from ark_torch._compat import ONE_BATCH_IS_FUSED
+
 ROWS_FIRST = (0, 2, 1, 3)  # [B, H, S, D] stored as [B, S, H, D]
 DENSE = (0, 1, 2, 3)
 
@@ -41,15 +43,15 @@ def order_of(node: fx.Node) -> tuple[int, ...]:
 
 
 def orders_of_gradients(q, k, v) -> tuple[tuple[int, ...], ...] | None:
-    """The orders of eager's gradients, where its mathematics make them (CPU: the fused kernel takes four dimensions,
-    heads of one width, contiguous within); None: rows first."""
+    """The orders of eager's gradients, where its mathematics make them (CPU: the fused kernel takes heads of one width,
+    contiguous within, of four dimensions, since torch 2.14 of three too); None: rows first."""
     vals = (q, k, v)
     if not all(isinstance(x, Tensor) and x.device.type == "cpu" for x in vals):
         return None
     if any(x.dim() not in (3, 4) or x.dim() != q.dim() for x in vals):
         return None
-    fused = q.dim() == 4 and same_size(q.shape[3], v.shape[3])
-    if fused and all(same_size(x.stride(3), 1) for x in vals):
+    fused = (q.dim() == 4 or ONE_BATCH_IS_FUSED) and same_size(q.shape[-1], v.shape[-1])
+    if fused and all(same_size(x.stride(-1), 1) for x in vals):
         return None
     of_keys = (0, 1, 3, 2) if same_size(q.shape[-3], k.shape[-3]) else DENSE  # a transposed product; a sum over groups
     return DENSE, of_keys, DENSE

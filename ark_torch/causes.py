@@ -115,7 +115,7 @@ def _users_line(node: fx.Node) -> str:
 
 def _at(cause: str, place: str) -> str:
     """A cause and the user's line, which some causes have in them."""
-    return cause if place in cause else told(cause) + place
+    return cause if place and place in cause else told(cause) + place
 
 
 def _count_loop(loop: Loop, record: GraphRecord, strict: bool) -> None:

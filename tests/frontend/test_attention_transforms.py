@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ark_torch import attention_layout
 from ark_torch.backend import ark
 from ark_torch.records import recording
 
@@ -85,10 +86,21 @@ def test_vmap_of_samples_without_a_batch(what):
 
 
 def test_gradients_without_a_batch():
-    """Eager's mathematics make them."""
+    """Eager's mathematics make them, since torch 2.14 its fused kernel."""
     inputs = [torch.randn(4, 9, 16) for _ in range(3)]
     compare(torch.func.grad(loss, argnums=(0, 1, 2)), *inputs)
-    compare(lambda *qkv: torch.func.grad(loss)(*qkv).view(-1), *inputs)
+    outer = (1, 0, 2) if attention_layout.ONE_BATCH_IS_FUSED else (0, 1, 2)
+    compare(lambda *qkv: torch.func.grad(loss)(*qkv).permute(outer).view(-1), *inputs)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_orders_of_gradients_without_a_batch(monkeypatch, fused):
+    """None: rows first, as the fused kernel leaves them, where it takes the arguments."""
+    monkeypatch.setattr(attention_layout, "ONE_BATCH_IS_FUSED", fused)
+    orders = attention_layout.orders_of_gradients
+    assert (orders(*[torch.randn(4, 9, 16) for _ in range(3)]) is None) == fused
+    assert orders(*[columns((4, 9, 16)) for _ in range(3)]) is not None
+    assert orders(torch.randn(4, 9, 16), torch.randn(4, 9, 16), torch.randn(4, 9, 8)) is not None
 
 
 def test_vmap_inside_autograd():

@@ -11,6 +11,7 @@ import traceback
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import ark_torch.segment
 from ark_torch.backend import ark, record_callables
@@ -119,11 +120,12 @@ def said(x):
         (lambda x: torch.topk(x, 2)[0], r"aten.topk.default \(no plan computes this op\) \("),
         (branch, r"cond \(no plan computes this op\) \("),
         (said, r"with_effects of aten._print.default \(no plan computes this op\) \("),
+        (nn.Sequential(nn.Unflatten(0, (1, 4, 4)), nn.MaxPool2d(2)), r"max_pool2d.* \(no plan computes this op\)"),
         (lambda x: x * 1j, r"dtype complex64 \(native: bool, .*float64\)"),
         (lambda x: x.long() ** x.long(), r"\(native: a constant of 1 to 4\)"),
         (lambda x: x.long()[None] @ x.long()[:, None], r"matmul of torch.int64 and .* \(native: one floating type\)"),
     ],
-    ids=["op", "cond", "effect", "type", "exponent", "product"],
+    ids=["op", "cond", "effect", "module", "type", "exponent", "product"],
 )
 def test_messages_say_what_is_native(executor, caplog, body, message):
     x = torch.ones(16)
