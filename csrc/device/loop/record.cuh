@@ -5,9 +5,7 @@
 namespace ark::device {
 
 /// What a wait has in common with an arrival, with which it begins: where the rows of a tile fall.
-ARK_DEVICE const abi::Arrive& map_of(const abi::Wait& wait) {
-  return reinterpret_cast<const abi::Arrive&>(wait);
-}
+ARK_DEVICE const abi::Arrive& map_of(const abi::Wait& wait) { return reinterpret_cast<const abi::Arrive&>(wait); }
 
 /// The first counter that rows [row, row + extent) of a tile fall on, and how many rows there are from its first on
 /// (0: none). One division: it is on the way of every item.
