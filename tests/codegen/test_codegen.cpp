@@ -352,7 +352,7 @@ void copied_prologues() {
     EXPECT(contains(source, cat("  using Copied = ", type, ";\n").c_str()));
   };
   const auto text = [](const Program& p, uint32_t broadcast = 0) {
-    return codegen::program_source(p, 0, "", broadcast);
+    return codegen::program_source(p, 0, "", {.broadcast = broadcast});
   };
   const Program plain = program([](ProgramBuilder& b) { return b.load(0, DType::kBF16); });
   expect_type(text(plain), "bf16");

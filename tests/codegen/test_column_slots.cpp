@@ -13,21 +13,28 @@ namespace {
 
 constexpr int kThreads = 256;
 
-void every_element_once(int rows, int columns, int length, int stride, int offset) {
+/// `border`: where the columns of a second run begin, which lies `apart` elements from where the first would go on; as
+/// many as there are columns: one run.
+void every_element_once(int rows, int columns, int border, int apart, int length, int stride, int offset) {
   const int period = abi::alignment_period(stride & (length - 1), length);
-  const abi::ColumnSlots s = abi::column_slots(columns, length, period, kThreads);
+  const abi::ColumnSlots s = abi::column_slots(columns, border < columns ? 2 : 1, length, period, kThreads);
   EXPECT(period <= length && s.groups > 0 && s.groups % period == 0 && s.lanes * s.groups <= kThreads);
   EXPECT(s.columns % length == 0 && s.columns * s.groups <= kThreads * length);  // sums have room
   std::vector<int> met(static_cast<size_t>(rows) * static_cast<size_t>(columns));
   for (int start = 0; start < columns; start += s.columns) {
     const int count = std::min(s.columns, columns - start);
+    const int cut = std::max(std::min(border - start, count), 0), slots = abi::slots_of(cut, length);
+    EXPECT(slots + abi::slots_of(count - cut, length) <= s.lanes);
     for (int thread = 0; thread < s.lanes * s.groups; ++thread) {
       const int lane = thread % s.lanes, group = thread / s.lanes;
-      const int at = lane * length - ((offset + group * stride + start) & (length - 1));
-      const int low = std::max(0, -at), high = std::min(length, count - at);
+      const bool second = lane >= slots;
+      const int from = second ? cut : 0, to = second ? count : cut,
+                begin = offset + (second ? apart : 0) + start + from;
+      const int before = (second ? lane - slots : lane) * length - ((begin + group * stride) & (length - 1));
+      const int low = std::max(0, -before), high = std::min(length, to - from - before);
       for (int row = group; row < rows && low < high; row += s.groups) {
-        EXPECT((offset + row * stride + start + at) % length == 0);
-        for (int i = low; i < high; ++i) ++met[static_cast<size_t>(row * columns + start + at + i)];
+        EXPECT((begin + row * stride + before) % length == 0);
+        for (int i = low; i < high; ++i) ++met[static_cast<size_t>(row * columns + start + from + before + i)];
       }
     }
   }
@@ -49,6 +56,8 @@ int main() {
     for (int stride = 600; stride < 600 + length; ++stride)
       for (int offset = 0; offset < length; ++offset)
         for (const int columns : {1, 7, 31, 32, 192, 247, 248, 249, 256, 600})
-          every_element_once(33, columns, length, stride, offset);
+          for (const int border : {columns, columns / 2, 1, columns - 1})
+            for (const int apart : {0, 5})
+              if (border > 0) every_element_once(33, columns, border, apart, length, stride, offset);
   return test::result("column slots");
 }

@@ -289,7 +289,7 @@ ARK_DEVICE void finish_worker(const Worker& worker, const u64* slots, const abi:
         tell_rank_error(worker);
         tell_groups(worker);
       }
-    if (!poison) store_relaxed(&state->epoch, worker.shared.epoch + iterations);
+    if (!poison) store_relaxed(&state->epoch, worker.epoch + iterations);
   }
   if (__any_sync(~0u, poison)) poison_outputs(worker.launch, slots);
 }
