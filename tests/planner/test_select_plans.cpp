@@ -96,6 +96,7 @@ void test_damage() {
     refused(plan, op, "vectors of", [](plan::Op&, P& p) { p.vector = 2; });
     refused(plan, op, "vectors of", [](plan::Op& o, P& p) { p.vector = 4, o.operands[X::kDistance].offset = 1; });
   }
+  refused(plan, 0, "at most", [](plan::Op&, P& p) { p.part = 4, p.parts = abi::kSelectMostParts + 1; });
   refused(plan, 1, "operand 1", [](plan::Op& o, P&) { o.operands[X::kBound].slot = abi::kNoSlot; });
   refused(plan, 1, "operand 1", [](plan::Op&, P& p) { p.by_mass = 0; });
   refused(plan, 2, "operand 4", [](plan::Op& o, P&) { o.operands[X::kStateBefore].slot = abi::kNoSlot; });

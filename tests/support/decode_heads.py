@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch.nn import functional as F
 
-import ark_torch  # noqa: F401  (registers the backend)
+from ark_torch.records import recording
 
 HEAD_SIZES = [64, 80, 96, 112, 128, 160, 192, 256]
 MASKS = ["bool", "added", "none"]
@@ -46,6 +48,11 @@ def check(dim, where, dtype=torch.bfloat16, batch=2, heads=(4, 2), queries=1, ke
     eager = step(*(t.clone() for t in tensors), at, shown)
     with torch.no_grad():
         compiled = torch.compile(step, backend="ark", options={"strict": True})
-        got = compiled(*(t.clone() for t in tensors), at, shown)
+        with recording() as records:
+            got = compiled(*(t.clone() for t in tensors), at, shown)
+    tasks = Counter()
+    for segment in (s for record in records for s in record.segments):
+        tasks.update(segment.executable.stats()["tasks"])
+    assert tasks["attention_decode"] == 1, tasks
     error = lambda x: ((x.double() - exact).norm() / exact.norm()).item()
     assert error(got) <= 1.5 * error(eager) + 1e-6, (error(got), error(eager))

@@ -15,9 +15,9 @@
 //
 // Values (k = keys, columns = 8 dimensions, one "piece"): the rows of a fragment come from different pieces, keys 2 t
 // and 2 t + 1 from piece (t + c) % 8 of fragment c (of fewer than eight, modulo their number). So a product of fragment
-// c adds up four pieces that must be kept apart. Up to four queries: row 4 t + i of the probabilities holds query i with
-// the keys of lane t alone, and row 4 t + i of the result is piece (t + c) % 8 of query i. With more queries there are
-// four products, one per t.
+// c adds up four pieces that must be kept apart. Up to four queries: row 4 t + i of the probabilities holds query i
+// with the keys of lane t alone, and row 4 t + i of the result is piece (t + c) % 8 of query i. With more queries there
+// are four products, one per t.
 #pragma once
 #include "device/attention/decode_keys.cuh"
 

@@ -212,8 +212,7 @@ MatmulShape matmul_shape(const State& state, const ir::Node& node);
 enum class AttentionWay : uint8_t { kDecode, kForward, kSimple };
 AttentionWay attention_way(const State& state, const ir::Node& node);
 int64_t attention_parts(const State& state, const ir::Node& node);
-/// So many keys are worth a part of decode attention: of heads of 128 columns and more 128 KB, eight pages of the ring's
-/// twelve.
-inline int64_t positions_per_part(int64_t head_dim) { return head_dim <= abi::kMostHeadDim ? 256 : 128; }
+/// So many keys are worth a part of decode attention: at most 128 KB, eight pages of the ring's twelve.
+inline int64_t positions_per_part(int64_t head_dim) { return head_dim <= 128 ? 256 : 128; }
 
 }  // namespace ark::planner

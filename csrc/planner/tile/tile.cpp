@@ -184,12 +184,13 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
                                : std::max(kMinElements, ceil_div(total, rounds * workers));
   params.tile = aligned_tile(joint, target, flat_multiple(op, storages, target));
   if (!sends) params.tile = cheapest_tile(joint, params.tile, workers);
-  if (!is_exchange(graph, op)) params.tile = free_tile(joint, params.tile, beside.free, options.machine.num_workers);
   if (const Transposed x = transposed_of(op, graph.programs[static_cast<size_t>(params.program)]); x.bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1];
     if (params.tile < total)
       params.tile = std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere, kMaxElements / row,
                                                           {workers, beside.all}));
+  } else if (!is_exchange(graph, op)) {
+    params.tile = free_tile(joint, params.tile, beside.free, options.machine.num_workers);
   }
   params.split = params.num_rows = params.row_size = 1;
   set_flat_grid(op, joint, params.tile);

@@ -68,6 +68,10 @@ std::optional<Dims> coordinates(const Region& r) {
 void record(const RecordCheck& check) {
   const abi::AttentionParams& p = check.record().params.attention;
   check.need(p.kv_heads > 0 && p.heads % p.kv_heads == 0, p.heads, " heads, ", p.kv_heads, " kv heads");
+  const int64_t rows = int64_t{p.heads} / p.kv_heads * p.queries;
+  check.need(p.head_dim == p.value_dim && abi::is_decode_dim(p.head_dim), "heads of ", p.head_dim, " and ", p.value_dim,
+             " columns, expected equal multiples of 16 from 64 to 256");
+  check.need(rows >= 1 && rows <= 16, rows, " query rows of a kv head, expected 1 to 16");
   const size_t operands = check.op().operands.size();
   check.need(operands > X::kRange && operands <= X::kCount, operands, " operands, expected ", X::kRange + 1, " to ",
              int{X::kCount});

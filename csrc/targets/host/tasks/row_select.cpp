@@ -1,4 +1,4 @@
-// kRowSelect: the GPU's rounds. Sums of groups of bins and marks are not needed here, and stay 0.
+// kRowSelect: the GPU's rounds. Sums of groups of bins and marks are not needed here, and are not written.
 #include <algorithm>
 #include <bit>
 #include <cmath>
