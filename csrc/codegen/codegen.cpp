@@ -99,7 +99,8 @@ bool has_columns(const Kernel& kernel) {
   return std::ranges::any_of(kernel.forms, [](const plan::RowsForm& form) { return form.params.columns != 0; });
 }
 
-/// wgmma tolerates no calls; beside the activation of several rows they cost spills (k 5000, five rows: 4 bytes).
+/// wgmma tolerates no calls. Where there are maps, calls beside the activation of several rows cost spills (k 5000,
+/// five rows: 4 bytes), and products of fp32 are left as they were measured.
 bool calls_waits(const Kernel& kernel) {
   const KernelFeatures& has = kernel.features;
   const bool wgmma = has.matmul_variants != 0 || has.attention_variants != 0;
@@ -301,9 +302,10 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
 }
 
 Source generate(const Kernel& kernel, const SourceOptions& options) {
-  // Nobody may spill: the loaders of few-row matmuls have the longest address arithmetic, main loops on the tensor
-  // cores and attention's backward need the consumers' 224.
-  const bool rows = kernel.features.kinds.contains(TaskKind::kMatmulRows);
+  // Nobody may spill: the loaders of few-row matmuls and of wide heads have the longest address arithmetic, main loops
+  // on the tensor cores and attention's backward need the consumers' 224.
+  const bool wide = std::ranges::any_of(kernel.features.decode_dims, [](int dim) { return dim > 128; });
+  const bool longer = wide || kernel.features.kinds.contains(TaskKind::kMatmulRows);
   const bool walks = has_columns(kernel) || (has_strips(kernel) && kernel.features.dependent_pages);
   Source source;
   source.slot_capacity = kernel.features.slot_capacity;
@@ -323,12 +325,12 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"includes", includes_text(kernel)},
           {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
           {"dispatch", dispatch_text(kernel)},
-          {"service_registers", !rows   ? "56"
-                                : walks ? "88"
-                                        : "72"},
-          {"consumer_registers", !rows   ? "224"
-                                 : walks ? "208"
-                                         : "216"},
+          {"service_registers", walks    ? "88"
+                                : longer ? "72"
+                                         : "56"},
+          {"consumer_registers", walks    ? "208"
+                                 : longer ? "216"
+                                          : "224"},
           {"load_immutable", loader_cases(kernel, "load_immutable")},
           {"load_dependent", loader_cases(kernel, "load_dependent")},
           {"consume", consumer_cases(kernel)},

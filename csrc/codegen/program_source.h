@@ -18,9 +18,9 @@ struct ProgramUse {
   uint32_t broadcast = 0;      // stride 0 along the last dimension wherever it is used
   uint32_t epilogue_ways = 0;  // of an epilogue of tiles, EpilogueWay (epilogue_ways.h); 0: it is none
   uint32_t column_ways = abi::kAllColumnWays;
-  uint32_t transposed =
-      0;              // of a pointwise program, may go through tiles of shared memory (plan/transposed_operands.h)
-  uint32_t flat = 0;  // of a pointwise program, contiguous over the whole domain wherever it is used
+  // Of a pointwise program: what may go through tiles of shared memory (plan/transposed_operands.h), and what is
+  // contiguous over the whole domain wherever it is used.
+  uint32_t transposed = 0, flat = 0;
 };
 
 /// `struct Program<number> { ... };`, preceded by `comment` (whole lines). Throws InternalError for a malformed program

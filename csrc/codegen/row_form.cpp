@@ -13,7 +13,7 @@ constexpr int kWarp = 32, kWarpgroup = 128, kConsumers = 256;  // device/loop/pi
 constexpr int kKeptRegisters = 144;     // of the 224 that a consumer has and its caller leaves 180 of
 constexpr int kMostChunks = 16;         // of a row that a warp or more threads share
 constexpr int kLaneChunks = 5;          // of a row that fewer share, or that is off alignment
-constexpr int kShiftedRegisters = 120;  // of rows of which something is moved into place, with addresses
+constexpr int kShiftedRegisters = 120;  // of rows with something moved into place; in a loop 128 spilled 8 bytes
 constexpr int kAddressRegisters = 4;    // of an operand of these
 constexpr int kLongElement = 60;        // instructions of functions, whose latency the code of one vector hides
 constexpr int kLaneVectors = 4;         // that a thread should have in flight, of several rows if need be

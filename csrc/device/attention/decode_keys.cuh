@@ -9,8 +9,8 @@ namespace ark::device {
 
 using DecodeOperand = abi::AttentionOperand;
 
-/// Keys and values of so many positions share a page: of heads of 64 and 128 columns it is full. A group's warps take
-/// 8 positions each, or 16 of small heads; with over 128 columns two warps share them (decode_warp.cuh).
+/// Keys and values of so many positions share a page: of heads of 64, 128 and 256 columns it is full. A group's warps
+/// take 8 positions each, or 16 of small heads; with over 128 columns two warps share them (decode_warp.cuh).
 ARK_DEVICE constexpr int positions_per_page(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
 
 /// Bit dim / 16: a head size.

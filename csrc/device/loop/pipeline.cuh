@@ -136,14 +136,16 @@ ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int fir
 }
 
 /// A loader's view of the page sequence; all 32 lanes of the warp call everything together.
-/// For each page of an item, in order, a loader calls either skip() or acquire() ... advance().
+/// For each page of an item, in order, a loader calls either skip() or acquire() ... advance(); where all pages are
+/// immutable (kDependentPages 0), the loader of these alone does.
 struct Loader {
   Worker& worker;
   int me;          // 0: immutable pages, 1: dependent pages
   u32 page = 0;    // next page of the sequence
   int slot = 0;    // page % kPages
   u32 parity = 1;  // of the `empty` phase that frees the slot
-  u32 mine = 0;    // bit s: the last page in slot s was filled by this loader
+  // bit s: the last page in slot s was filled by this loader; where there is one alone, it fills all
+  u32 mine = kDependentPages ? 0 : (1u << kPages) - 1;
   bool ok = true;  // false after a failed wait: issue nothing any more
   i32 op = -1;     // of the current item, for error records
   bool maps_ready = false;
@@ -287,7 +289,7 @@ struct Consumer : ConsumerState {
   /// All 256 consumers, and the 128 of this thread's warpgroup. release/acquire.cta.
   ARK_DEVICE void sync() const { named_barrier_sync(kConsumerBarrier, kConsumerThreads); }
   ARK_DEVICE void sync_group() const { named_barrier_sync(kGroupBarrier + group(), 128); }
-  /// This warp and one other; no two pairs of an item may do so.
+  /// This warp and one other. One pair at a time: between two of them lies a barrier of all consumers.
   ARK_DEVICE void sync_pair() const { named_barrier_sync(kPairBarrier, 64); }
 
   /// Page number p of the sequence (page + i): its data, once it has landed.

@@ -358,8 +358,9 @@ struct RowsTask {
   }
 };
 
-/// Forms of one row of 16 bits that differ in prologue and epilogues alone: what is between them stands in the kernel
-/// once. A layer's products are such forms, and what a layer executes is more code than the instruction caches hold.
+/// Forms of one row of 16 bits that differ in prologue, epilogues and how weight rows make units: what is between them
+/// stands in the kernel once. A layer's products are such forms, and what a layer executes is more code than the
+/// instruction caches hold.
 template <class First, class... Others>
 struct RowsGroup {
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {

@@ -23,7 +23,7 @@ struct Rows {
   static constexpr int kForm = Form::params().form, kPrologueOperand = Form::params().prologue_operand;
   static constexpr int kPairDistance = Form::params().pair_distance;
   static constexpr int kColumns = Form::params().columns;  // of a strip, where weights lie [k][n]; else 0
-  static constexpr bool kGated = Form::params().gated != 0, kImmutable = Form::params().weights_immutable != 0;
+  static constexpr bool kGated = Form::params().gated != 0;
 
   static constexpr bool kStreams =
       kDtype == abi::kTypeF16 || kDtype == abi::kTypeBF16;  // 16-bit weights: through the ring

@@ -7,34 +7,29 @@
 
 namespace ark::device {
 
-/// What all roles derive from the record.
+/// What the loader derives from the record.
 struct RowsShape {
   int k, lanes;
-  bool streams;         // 16-bit weights: through the ring
   bool pairs;           // rows per page >= 2
-  int rows_per_page;    // pairs: weight rows, else 1
   int units_per_page;   // pairs only
   int chunks, chunk_k;  // pages per row and the k elements of one (not pairs)
 
   ARK_DEVICE explicit RowsShape(const abi::MatmulRowsParams& p) : k(p.k), lanes(p.lanes) {
     constexpr int kPageElements = kPageBytes / 2;
-    streams = element_bytes(p.dtype) == 2;
     pairs = k * 2 <= kPageElements;
     units_per_page = pairs ? min(small_divide(kPageElements, k * lanes), abi::kMaxRowsPerPage >> (lanes - 1)) : 0;
-    rows_per_page = pairs ? units_per_page * lanes : 1;
     chunks = k > kPageElements ? 2 : 1;
     chunk_k = chunks == 1 ? k : ((k + 1) / 2 + 127) / 128 * 128;
   }
   /// Pages of `units` units of one segment.
   ARK_DEVICE int pages(int units) const {
-    if (!streams) return 0;
     return pairs ? small_divide(units + units_per_page - 1, units_per_page) : units * lanes * chunks;
   }
 };
 
 struct RowsLoader {
-  /// Both loaders walk the pages; the one that `fills` copies them. Programs: which forms there are of several rows of
-  /// 16 bits (kStrips), of weights [k][n] (kColumns), of one row else (kPages).
+  /// Of two loaders both walk the pages; the one that `fills` copies them. Programs: which forms there are of several
+  /// rows of 16 bits (kStrips), of weights [k][n] (kColumns), of one row else (kPages).
   template <class Programs>
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool fills) {
     const abi::MatmulRowsParams& p = task.record->params.rows;

@@ -51,7 +51,7 @@ struct RowGroup {
   }
 
  private:
-  /// Those of places, with their indices of 64 bits: in what runs once a token.
+  /// Those of places, with their indices of 64 bits, in what runs once a token; several sums of 64 bits as well.
   template <class A>
   static constexpr bool kLong = alignof(A) == 8 && sizeof(A) > 8;
 
