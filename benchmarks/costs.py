@@ -51,7 +51,8 @@ class Measured:
         return json.loads(_C.plan_graph(kind.graph(copies), [], self.options(costs)))
 
     def options(self, costs: dict[str, float]) -> dict:
-        return {"workers": self.workers, "costs": self.numbers | costs}
+        """Copies have the tiles that one has."""
+        return {"workers": self.workers, "costs": self.numbers | costs, "share_tiles": False}
 
     def seconds(self, kind: Kind, **costs: float) -> float:
         """Of one op more in a launch of several."""

@@ -173,7 +173,7 @@ class Predicted(costs.Measured):
         return self.table | {name: number for name, number in self.found.items() if name not in NOT_COMPARED}
 
     def seconds(self, kind, **numbers: float) -> float:
-        options = {"workers": self.workers, "costs": self.truth | numbers}
+        options = self.options({}) | {"costs": self.truth | numbers}
         run = [json.loads(_C.plan_graph(kind.graph(n), [], options))["predicted_ms"] for n in (1, kind.copies)]
         return (run[1] - run[0]) / (kind.copies - 1) * 1e-3
 

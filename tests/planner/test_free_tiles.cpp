@@ -67,6 +67,10 @@ void test_what_stands_beside() {
   add_sum(like, "sum", {64, 1024});
   expect_near(free_of(like), {5, 5, 5, 2.5, 1}, "of one kind");
   expect(planner::beside_ops(like.graph, {})[4] > 5.9, "of all kinds");
+  planner::Options own;
+  own.share_tiles = false;
+  expect_near(planner::alike_beside(like.graph, own), {1, 1, 1, 1, 1}, "tiles are not shared");
+  expect_near(planner::free_beside(like.graph, own), {1, 1, 1, 1, 1}, "tiles are not shared, free ops");
   add_copy(like, "none", {0, 1024});
   expect_near(free_of(like), {5, 5, 5, 2.5, 1, 1}, "an op of nothing");
 }

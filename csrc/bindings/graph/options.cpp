@@ -65,6 +65,7 @@ const std::map<std::string, Setter>& setters() {
       {"tensor_cores",
        [](GraphOptions& o, const py::handle& v) { o.runtime.planner.tensor_cores = py::cast<bool>(v); }},
       {"few_rows", [](GraphOptions& o, const py::handle& v) { o.runtime.planner.few_rows = py::cast<bool>(v); }},
+      {"share_tiles", [](GraphOptions& o, const py::handle& v) { o.runtime.planner.share_tiles = py::cast<bool>(v); }},
       {"schedule",
        [](GraphOptions& o, const py::handle& v) { o.runtime.planner.schedule = schedule(py::cast<std::string>(v)); }},
       {"reuse_memory",

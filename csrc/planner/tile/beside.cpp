@@ -71,6 +71,7 @@ std::vector<double> beside_ops(const FusedGraph& graph, const Options& options) 
 }
 
 std::vector<double> alike_beside(const FusedGraph& graph, const Options& options) {
+  if (!options.share_tiles) return std::vector<double>(graph.ops.size(), 1.0);
   std::vector<int> kinds;
   for (const FusedOp& op : graph.ops) kinds.push_back(static_cast<int>(op.op.record.kind));
   std::vector<double> beside = beside_of(graph, options, kinds);
