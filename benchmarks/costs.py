@@ -51,7 +51,7 @@ class Measured:
         return json.loads(_C.plan_graph(kind.graph(copies), [], self.options(costs)))
 
     def options(self, costs: dict[str, float]) -> dict:
-        """Copies have the tiles that one has."""
+        """Copies of columns and pointwise ops have the tiles that one has."""
         return {"workers": self.workers, "costs": self.numbers | costs, "share_tiles": False}
 
     def seconds(self, kind: Kind, **costs: float) -> float:

@@ -33,7 +33,7 @@ struct Options {
   Schedule schedule = Schedule::kGreedy;
   bool tensor_cores = true;  // false: only the *Simple kinds (types and shapes permitting all)
   bool few_rows = true;      // false: products of few rows are done in tiles where types and shapes permit
-  bool share_tiles = true;   // ops side by side may have fewer, larger tiles; false: each has those that it has alone
+  bool share_tiles = true;   // columns and pointwise ops side by side may have fewer, larger tiles
   bool sizes_vary = false;   // the graph has symbols: numbers in programs that may be sizes go into the records
   bool reuse_memory = true;
   bool background = true;    // long copies to other ranks go on beside the workers' tiles; false: workers make them

@@ -1,5 +1,5 @@
-// Sums of columns in parts (planner/tile/split_reductions.h): parts' results begin at whole vectors, and the sums are
-// those of fp64 to within what an addition after another loses.
+// Sums of columns in parts (planner/tile/split_reductions.h): parts' results begin at whole vectors where they have 32
+// columns and more, and the sums are those of fp64 to within what an addition after another loses.
 #include <algorithm>
 #include <cmath>
 

@@ -6,6 +6,7 @@
 #include "planner/planner.h"
 #include "support/check.h"
 #include "support/graph_builder.h"
+#include "support/verify_plans.h"
 
 using namespace ark;
 using namespace ark::ir;
@@ -84,6 +85,26 @@ void test_source() {
   }
 }
 
+/// Loaders of wide heads have more registers.
+void test_registers() {
+  EXPECT(has(plan_of(128, 100), "kServiceRegisters = 56, kConsumerRegisters = 224;"));
+  for (const int64_t d : {144, 256}) EXPECT(has(plan_of(d, 100), "kServiceRegisters = 72, kConsumerRegisters = 216;"));
+}
+
+void test_damage() {
+  const auto refused = [](const char* what, auto&& damage) {
+    plan::Plan damaged = plan_of(256, 100);
+    damage(damaged.ops[0].record.params.attention);
+    const std::string message = test::complaint(damaged);
+    EXPECT(message.find(what) != std::string::npos);
+  };
+  EXPECT_EQ(test::complaint(plan_of(256, 100)), "");
+  for (const int wrong : {48, 72, 272})
+    refused("expected equal multiples of 16", [&](abi::AttentionParams& p) { p.head_dim = p.value_dim = wrong; });
+  refused("expected equal multiples of 16", [](abi::AttentionParams& p) { p.value_dim = 128; });
+  refused("34 query rows", [](abi::AttentionParams& p) { p.heads = 68; });
+}
+
 /// What the projection reads of parts it reads by vectors, whose rows are known: of heads of 80 as well.
 void test_rows_of_parts() {
   for (const int64_t d : {64, 80, 96, 256}) EXPECT(has(plan_of(d, 1000, 4, true), cat("load_parts<V, ", d, ">")));
@@ -95,6 +116,8 @@ int main() {
   test_kind();
   test_parts();
   test_source();
+  test_registers();
+  test_damage();
   test_rows_of_parts();
   return test::result("decode_heads");
 }
