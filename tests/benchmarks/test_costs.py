@@ -218,6 +218,14 @@ def test_numbers_of_a_step_that_fails_are_dropped_together(monkeypatch):
     assert not {"column.seconds", "column.bytes"} & measured.found.keys() and "row.bytes" in measured.found
 
 
+def test_times_that_say_nothing_cost_no_number_on_the_host(monkeypatch):
+    """An op more takes no time at all, as seen on a busy machine: rates that follow stay within what options take."""
+    measured = costs.Measured("cpu", 1, small=True)
+    monkeypatch.setattr(measured.chains, "per_task", lambda calls: {"op": [0.0]})
+    measured.all()
+    assert measured.failed == {}
+
+
 def test_the_command(tmp_path):
     path = tmp_path / "costs.json"
     command = [sys.executable, "benchmarks/costs.py", "--rounds", "1", "--check", "--json", str(path)]
