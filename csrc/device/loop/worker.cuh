@@ -51,7 +51,7 @@ struct TaskSlot {
   short border;       // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
-  i32 arrived;   // tiles that the consumers have reported themselves; written by them
+  i32 arrived;   // tiles that the consumers have reported themselves; written by them, 0 before
   u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 
@@ -80,6 +80,7 @@ struct Shared {
   TaskSlot task[kTaskSlots];
   u32 progress[2];  // per loader: pages below it are issued or not its own
   short leave[2];   // by parity of the item: consumers leave after it
+  u32 page[2];      // likewise: the first of the item, for consumers
   Failure failure;
   u32 epoch;
   union {  // no plan has both

@@ -37,8 +37,6 @@ ARK_DEVICE i64 load_as<i64>(const abi::Operand& o, i64 offset) {
 
 template <class Programs>
 struct MatmulSimple {
-  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
-  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);

@@ -27,8 +27,6 @@ inline constexpr bool kServesWhole = kWalks<P> && !has_row_values<P>();
 
 template <class Programs>
 struct Pointwise {
-  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
-  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);

@@ -14,8 +14,6 @@ struct RowNoSink {
 
 template <class Programs>
 struct Row {
-  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
-  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);

@@ -10,8 +10,6 @@ namespace ark::device {
 
 template <class Programs>
 struct RowSelect {
-  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
-  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     Scratch& s = *reinterpret_cast<Scratch*>(consumer.scratch());

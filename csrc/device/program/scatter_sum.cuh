@@ -13,8 +13,6 @@ namespace ark::device {
 
 template <class Programs>
 struct ScatterSum {
-  static ARK_DEVICE void load_immutable(Loader&, const Task&) {}
-  static ARK_DEVICE void load_dependent(Loader&, const Task&) {}
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
