@@ -171,9 +171,20 @@ std::string loader_cases(const Kernel& kernel, const char* role) {
   return text;
 }
 
-std::string consume_text(const std::string& type, bool called) {
-  return called ? cat("return call<", type, ">(consumer, task);\n")
-                : cat("return ", type, "::consume(consumer, task);\n");
+/// How a family is reached (device/loop/outline.cuh).
+enum class Call { kNone, kWithPages, kWithoutPages };
+Call call_of(bool called, bool pages) { return !called ? Call::kNone : pages ? Call::kWithPages : Call::kWithoutPages; }
+
+std::string consume_text(const std::string& type, Call how) {
+  switch (how) {
+    case Call::kNone:
+      return cat("return ", type, "::consume(consumer, task);\n");
+    case Call::kWithPages:
+      return cat("return call<", type, ">(consumer, task);\n");
+    case Call::kWithoutPages:
+      return cat("return call_without_pages<", type, ">(consumer, task);\n");
+  }
+  return "";
 }
 
 /// `switch (task.record->params.field)` over numbers, with a statement for each.
@@ -221,7 +232,7 @@ std::string form_cases(const std::vector<plan::RowsForm>& forms) {
       types += cat(members++ > 0 ? ", " : "", "RowsForm", j);
     }
     const std::string type = cat(members > 1 ? "RowsGroup<" : "RowsTask<", types, ">");
-    text += cases + "            " + consume_text(type, is_called(forms[i]));
+    text += cases + "            " + consume_text(type, call_of(is_called(forms[i]), true));
   }
   return text + "        }\n        return;\n";
 }
@@ -230,7 +241,8 @@ std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
   switch (kind.reach) {
     case plan::Reach::kInline:
     case plan::Reach::kCall:
-      return "        " + consume_text(cat(kind.type, "<Programs>"), kind.reach == plan::Reach::kCall);
+      return "        " +
+             consume_text(cat(kind.type, "<Programs>"), call_of(kind.reach == plan::Reach::kCall, kind.loads));
     case plan::Reach::kPerForm:
       return form_cases(kernel.forms);
     case plan::Reach::kCallPerProgram:
@@ -241,7 +253,7 @@ std::string consumer_case(const Kernel& kernel, const plan::Kind& kind) {
     const uint32_t layouts = kernel.code[static_cast<size_t>(program)].layouts;
     const std::string one = use == kEpilogueFloat ? cat("FloatProgram<Program", program, ", ", layouts, ">")
                                                   : cat("OneProgram<Program", program, ">");
-    return consume_text(cat(kind.type, "<", one, ">"), true);
+    return consume_text(cat(kind.type, "<", one, ">"), call_of(true, kind.loads));
   });
 }
 

@@ -136,7 +136,7 @@ void only_what_is_needed() {
   EXPECT(!contains(source.text, "patch_tensor_maps"));
   EXPECT(contains(source.text, "// add+tanh"));
   EXPECT(contains(source.text, "op::tanh_fast"));  // the result is rounded to bf16
-  EXPECT(contains(source.text, "call<Pointwise<OneProgram<Program0>>>(consumer, task)"));
+  EXPECT(contains(source.text, "call_without_pages<Pointwise<OneProgram<Program0>>>(consumer, task)"));
   EXPECT(!contains(source.text, "@"));
   EXPECT(source.slot_capacity == 64);
   EXPECT(contains(codegen::generate(pointwise_plan(64), {.trace = true}).text, "#define ARK_TRACE 1"));

@@ -204,6 +204,24 @@ void test_no_few_rows_beside_attention_backward() {
   EXPECT_EQ(tiles, 1);
 }
 
+/// Beside attention of many queries (or of one) and a product of `rows` rows: whether ten rows are done as few.
+bool few_beside_attention(int64_t queries, int64_t rows) {
+  Model m;
+  const ValueId q = m.input(kBF16, {1, 2, queries, 64}), kv = m.input(kBF16, {1, 2, 64, 64});
+  const ValueId out = m.value(kBF16, {1, 2, queries, 64}), sums = m.value(kF32, {1, 2, queries});
+  m.node(OpKind::kAttention, {q, kv, kv}, {out, sums});
+  const ValueId many = m.matmul(m.input(kBF16, {rows, 4096}), m.transposed(m.input(kBF16, {4096, 4096})), kBF16);
+  const ValueId few = m.matmul(m.input(kBF16, {10, 2048}), m.transposed(m.input(kBF16, {512, 2048})), kBF16);
+  const FusedGraph fused = m.fuse({out, many, few});
+  return std::ranges::any_of(fused.ops, [](const auto& op) { return op.op.record.kind == abi::TaskKind::kMatmulRows; });
+}
+/// They must be worth a thousandth of the time, which 2 MB are beside 17 GFLOP, and not beside 550.
+void test_few_rows_beside_attention() {
+  EXPECT(few_beside_attention(64, 512));
+  EXPECT(!few_beside_attention(64, 16384));
+  EXPECT(few_beside_attention(1, 16384));  // decode attention has no main loop on the tensor cores
+}
+
 /// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and TMA reads it for both products.
 void test_padded_rows(DType type, const std::string& wanted, int64_t row) {
   Model m;
@@ -350,6 +368,7 @@ int main() {
   test_epilogue();
   test_matmul_kinds();
   test_no_few_rows_beside_attention_backward();
+  test_few_rows_beside_attention();
   test_padded_rows(kBF16, "pointwise tile tile", 1008);
   test_padded_rows(kF32, "pointwise float float", 1004);
   test_decode_step();

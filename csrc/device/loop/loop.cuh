@@ -152,7 +152,6 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   Shared& s = worker.shared;
   auto next_is_there = [&](u32 n) {
     if (consumer.thread() != kListWarp * 32) return;
-    s.page[n & 1] = consumer.page;
     const bool ok = worker.waiter.wait_barrier(&s.task_full[n % kTaskSlots], n / kTaskSlots & 1,
                                                WaitName{-1, -1, abi::kWaitRecord});
     s.leave[n & 1] = !ok || worker.waiter.failed() || s.task[n % kTaskSlots].record == abi::kEnd;
@@ -168,7 +167,6 @@ ARK_DEVICE void run_consumers(Worker& worker) {
     u64 begin = 0;
     if constexpr (kTrace) begin = global_time_ns();
     consumer.op = task.record->op;
-    consumer.page = s.page[n & 1];
     if (consumer.staged != consumer.op || (kLoop && (t.border & kBegins) != 0)) consumer.staged = -1;
     consumer.stamp(0);
     Tasks::consume(consumer, task);

@@ -40,10 +40,6 @@ ARK_DEVICE T* in_shared(T* p) {
   return reinterpret_cast<T*>(__cvta_shared_to_generic(opaque(shared_address(p))));
 }
 
-/// Whether items of the family have pages, which its loaders fill and its consumers count on.
-template <class Family>
-concept HasPages = requires(Loader& loader, const Task& task) { Family::load_immutable(loader, task); };
-
 /// The handles are made anew: addresses of the caller's would force its registers into memory.
 template <class Family>
 __device__ __noinline__ ConsumerState run_called(Shared* shared, Task task, ConsumerState state) {
@@ -60,9 +56,9 @@ __device__ __noinline__ ConsumerState run_called(Shared* shared, Task task, Cons
 /// registers from the called one or goes to local memory, and from there into the main loops beside it (a backward of
 /// BERT-Large: 476 bytes of spills in the kernel, of which the page of each step of a product was one).
 template <class Family>
-__device__ __noinline__ void run_called(Shared* shared, const TaskSlot* slot) {
-  shared = in_shared(shared);
-  slot = in_shared(slot);
+__device__ __noinline__ void run_called(u32 shared_place, u32 slot_place) {
+  Shared* const shared = reinterpret_cast<Shared*>(__cvta_shared_to_generic(opaque(shared_place)));
+  const TaskSlot* const slot = reinterpret_cast<const TaskSlot*>(__cvta_shared_to_generic(opaque(slot_place)));
   Worker worker(*shared, shared->launch);
   const Task task{reinterpret_cast<const abi::OpRecord*>(shared->records + slot->record_offset), slot, slot->first,
                   slot->count, slot->item_index};
@@ -74,15 +70,11 @@ __device__ __noinline__ void run_called(Shared* shared, const TaskSlot* slot) {
 
 template <class Family>
 ARK_DEVICE void call(Consumer& consumer, const Task& task) {
-  Shared& shared = consumer.worker.shared;
-  if constexpr (HasPages<Family>) {
-    static_cast<ConsumerState&>(consumer) = run_called<Family>(&shared, task, consumer);
-  } else {
-    run_called<Family>(&shared, task.slot);
-    ConsumerState state;
-    state.page = *static_cast<const volatile u32*>(&shared.page[task.slot - shared.task & 1]);
-    static_cast<ConsumerState&>(consumer) = state;
-  }
+  static_cast<ConsumerState&>(consumer) = run_called<Family>(&consumer.worker.shared, task, consumer);
+}
+template <class Family>
+ARK_DEVICE void call_without_pages(Consumer& consumer, const Task& task) {
+  run_called<Family>(shared_address(&consumer.worker.shared), shared_address(task.slot));
 }
 
 }  // namespace ark::device

@@ -80,7 +80,6 @@ struct Shared {
   TaskSlot task[kTaskSlots];
   u32 progress[2];  // per loader: pages below it are issued or not its own
   short leave[2];   // by parity of the item: consumers leave after it
-  u32 page[2];      // likewise: the first of the item, for consumers
   Failure failure;
   u32 epoch;
   union {  // no plan has both

@@ -27,7 +27,6 @@ inline constexpr bool kServesWhole = kWalks<P> && !has_row_values<P>();
 
 template <class Programs>
 struct Pointwise {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     Programs::pointwise(task.record->params.program.program,

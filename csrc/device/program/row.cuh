@@ -14,7 +14,6 @@ struct RowNoSink {
 
 template <class Programs>
 struct Row {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     Programs::row(task.record->params.program.program, [&](auto program) __attribute__((always_inline)) {

@@ -10,7 +10,6 @@ namespace ark::device {
 
 template <class Programs>
 struct RowSelect {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     Scratch& s = *reinterpret_cast<Scratch*>(consumer.scratch());
     const SelectHistogram histogram{consumer, s.bins, s.digit.seen};

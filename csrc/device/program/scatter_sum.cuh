@@ -13,7 +13,6 @@ namespace ark::device {
 
 template <class Programs>
 struct ScatterSum {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     const abi::ScatterSumParams& p = task.record->params.scatter_sum;
