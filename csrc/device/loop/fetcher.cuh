@@ -218,7 +218,6 @@ struct Fetcher {
       t.record_offset = static_cast<short>(offset);
       t.record_bytes = static_cast<short>(bytes);
       t.item_index = index;
-      t.arrived = 0;
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(&s.task_full[slot]);

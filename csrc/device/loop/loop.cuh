@@ -168,12 +168,14 @@ ARK_DEVICE void run_consumers(Worker& worker) {
     u64 begin = 0;
     if constexpr (kTrace) begin = global_time_ns();
     consumer.op = task.record->op;
+    consumer.arrived = 0;
     if (consumer.staged != consumer.op || (kLoop && (t.border & kBegins) != 0)) consumer.staged = -1;
     consumer.stamp(0);
     Tasks::consume(consumer, task);
     n = opaque(n);
     consumer.stamp(12);
     const auto hand_over = [&] {  // the record may be gone afterwards
+      if (consumer.thread() == 0) s.task[n % kTaskSlots].arrived = consumer.arrived;
       __syncwarp();
       if (consumer.lane() == 0) mbarrier_arrive(&s.task_done[n % kTaskSlots]);
     };

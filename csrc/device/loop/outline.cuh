@@ -52,9 +52,9 @@ __device__ __noinline__ ConsumerState run_called(Shared* shared, Task task, Cons
   return consumer;
 }
 
-/// Of a family without pages: as little as possible is handed over. What lives in the caller beyond a call takes
-/// registers from the called one or goes to local memory, and from there into the main loops beside it (a backward of
-/// BERT-Large: 476 bytes of spills in the kernel, of which the page of each step of a product was one).
+/// Of a family without pages, which reports nothing before its end: its item alone is handed over. What lives beyond a
+/// call takes registers from both sides, or goes to local memory: there a main loop of products had its page at each
+/// step, and polls, which empty the L1, made it come from the L2.
 template <class Family>
 __device__ __noinline__ void run_called(u32 shared_place, u32 slot_place) {
   Shared* const shared = reinterpret_cast<Shared*>(__cvta_shared_to_generic(opaque(shared_place)));

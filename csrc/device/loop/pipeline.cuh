@@ -258,6 +258,7 @@ struct Loader {
 /// What a consumer carries from item to item and hands to a function that it calls, and back.
 struct ConsumerState {
   u32 page = 0;                    // first page of the current item, advanced by the family
+  i32 arrived = 0;                 // tiles of the current item already reported
   i32 op = -1;                     // of the current item, for error records
   i32 staged = -1;                 // op whose activation lies at the beginning of the scratch memory (matmul_rows)
   u64 wait_end = 0, load_end = 0;  // trace only
@@ -340,7 +341,7 @@ struct Consumer : ConsumerState {
     __syncwarp();
     if (lane() < n && count > 0 && !worker.waiter.failed())
       worker.count(task.slot->arrive_counter[lane()], count, task.record->arrive_rank_stride[lane()]);
-    if (lane() == 0) const_cast<TaskSlot*>(task.slot)->arrived = task.count;
+    arrived = task.count;
   }
   /// Trace only: the item is at step i (0: taken, 1: may read, 12: done by its family, 13: by all warps, 14: reported;
   /// the others are the family's).
@@ -356,11 +357,8 @@ struct Consumer : ConsumerState {
   /// Tiles that the family does not report are reported by the reporter (loop.cuh) after consume().
   ARK_DEVICE void arrive(const Task& task, int count) {
     sync();
-    if (warp() != 0) return;
-    const int before = task.slot->arrived;
-    arrive_for_tiles(worker, task, task.first + before, count);
-    __syncwarp();
-    if (lane() == 0) const_cast<TaskSlot*>(task.slot)->arrived = before + count;
+    if (warp() == 0) arrive_for_tiles(worker, task, task.first + arrived, count);
+    arrived += count;
   }
 };
 

@@ -51,7 +51,7 @@ struct TaskSlot {
   short border;       // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];
-  i32 arrived;   // tiles that the consumers have reported themselves; written by them, 0 before
+  i32 arrived;   // tiles that the consumers have reported themselves; written by them
   u64 wait_end;  // trace only: when the waits of the item's last tile were over
 };
 

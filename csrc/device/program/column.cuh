@@ -102,7 +102,7 @@ struct Column {
       const i64 column = start + lane * V;
       if (group < groups && column < columns) {
         A acc[V];
-        ARK_EACH acc[i].start();
+        ARK_EACH acc[i].start();  // on every path: see support.cuh
         i32 x[P::kDims] = {};
         unflatten<P::kReduceDims, P::kDims>(r, range.begin + column, x);
         // single elements: more of them; loads that ask how to be done: fewer copies of more code
@@ -112,7 +112,7 @@ struct Column {
         if constexpr (kWhole) done = vectors && sum_aligned<P, V>(known, 0, V, r, split, x, group, groups, acc);
         if constexpr (kAsks)
           if (!done) sum_rows<P, V, kAsking>(c, r, split, x, group, groups, acc);
-        ARK_EACH store_accumulator(&sums[group * lanes * V + lane * V + i], acc[i]);
+        ARK_EACH sums[group * lanes * V + lane * V + i] = acc[i];
       }
       const i64 count = min(columns - start, static_cast<i64>(lanes) * V);
       merge_groups<P>(consumer, c, split, {range.begin + start, range.begin + start + count}, sums, lanes * V, groups);
@@ -191,7 +191,7 @@ struct Column {
       const int at = from + before, low = max(0, -before), high = min(V, to - at);
       if (group < s.groups && low < high) {
         A acc[V];
-        ARK_EACH acc[i].start();
+        ARK_EACH acc[i].start();  // on every path: see support.cuh
         x[P::kDims - 1] += before;
         bool done = false;
         if constexpr (has<P>(abi::kColumnSlots))
@@ -202,7 +202,7 @@ struct Column {
           if (!done)
             sum_rows<P, V, kAsking>(ColumnSlotContext<false>(c, head.together, low, high), r, split, x, group, s.groups,
                                     acc);
-        ARK_EACH if (i >= low && i < high) store_accumulator(&sums[group * s.columns + at + i], acc[i]);
+        ARK_EACH if (i >= low && i < high) sums[group * s.columns + at + i] = acc[i];
       }
       merge_groups<P>(consumer, c, split, {range.begin + start, range.begin + start + count}, sums, s.columns,
                       s.groups);

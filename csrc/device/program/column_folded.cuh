@@ -42,7 +42,6 @@ class ColumnFold {
     const int thread = consumer.thread();
     if (thread < threads_) {
       A acc[V];
-      ARK_EACH acc[i].start();
       const i32 whole = (phase_ + elements_) / V;  // vectors before the last one that is partly there
       const i32 from = thread == 0 && phase_ > 0 ? threads_ : thread;
       i32 x[P::kDims] = {};
@@ -53,7 +52,7 @@ class ColumnFold {
       if (thread == 0 && phase_ > 0) add_part(0, acc);
       if ((whole > 0 || phase_ == 0) && (phase_ + elements_) % V != 0 && whole % threads_ == thread)
         add_part(whole, acc);
-      ARK_EACH store_accumulator(&sums[thread * V + i], acc[i]);
+      ARK_EACH sums[thread * V + i] = acc[i];
     }
     merge(consumer, sums, finish);
   }

@@ -76,14 +76,14 @@ struct ColumnRows {
   const Place last;
   const Place step;
 
-  /// Behind the end the last element again, which `add` leaves out: a vector that was loaded under a condition is alive
-  /// before that too, in a function called from the kernel's loop in the whole kernel (24 of its registers, and so 476
-  /// bytes of spills beside the products of a backward of BERT-Large).
   template <class Context>
   ARK_DEVICE void load(const Context& c, Place e, i32 (&x)[P::kDims], Batch& batch) const {
     unrolled<kBatch>([&](auto k) __attribute__((always_inline)) {
-      unflatten_place(min(e + k.value * step, last - 1), x);
-      P::template load<V>(c, x, batch.in[k.value]);
+      const Place at = e + k.value * step;
+      if (at < last) {
+        unflatten_place(at, x);
+        P::template load<V>(c, x, batch.in[k.value]);
+      }
     });
   }
   template <class Context, class A>
@@ -100,7 +100,7 @@ struct ColumnRows {
 
   template <class Context, class A>
   ARK_DEVICE void run(const Context& c, Place e, i32 (&x)[P::kDims], A (&acc)[V]) const {
-    if (e >= last) return;
+    ARK_EACH acc[i].start();
     if constexpr (kHalves) {
       Batch batch[2];
       load(c, e, x, batch[0]);

@@ -38,23 +38,6 @@ ARK_DEVICE T shuffle_xor(const T& value, int mask) {
   return out;
 }
 
-/// Accumulators into shared memory, word by word. As vectors they would live in neighbouring registers, of which the
-/// machine code compiler defines one after the other and so keeps the whole free from the kernel's beginning on, in all
-/// of its loop, where a called function has them (columns: 24 registers, and 476 bytes of spills beside the products of
-/// a backward of BERT-Large).
-template <class A>
-ARK_DEVICE void store_accumulator(A* place, const A& value) {
-  if constexpr (sizeof(A) % 4 == 0) {
-    u32 words[sizeof(A) / 4];
-    __builtin_memcpy(words, &value, sizeof(A));
-    volatile u32* const to = reinterpret_cast<volatile u32*>(place);
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) to[i] = words[i];
-  } else {
-    *place = value;
-  }
-}
-
 /// One reduction in progress: start(), add(element, index), merge(other accumulator). All merges are in a fixed order.
 template <class T>
 struct SumAccumulator {
