@@ -56,13 +56,20 @@ abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
   const abi::RowSelectParams& p = op.op.record.params.row_select;
   const bool sums = operand == X::kSums;
   const DType dtype = sums ? DType::kI32 : DType::kI64;
-  const int64_t inner = sums ? abi::kSelectWords : abi::kSelectState;
+  const int64_t inner = !sums ? abi::kSelectState : p.listed != 0 ? abi::kSelectListWords : abi::kSelectWords;
   const std::vector<int64_t> strides = {p.parts * inner, inner, 1};
   abi::Operand x = absent_operand();
   x.slot = static_cast<uint32_t>(add_storage(dtype, {p.rows, p.parts, inner}, strides, sums ? "sums" : "state"));
   x.dtype = static_cast<short>(dtype);
   std::ranges::copy(strides, x.stride);
   return x;
+}
+
+/// A part's maximum is one of so many that a common bound is among them; a number of elements is asked for.
+bool Emitter::has_lists(const ir::Node& node) const {
+  const int64_t tops = state_.tensor(node.inputs[2]).sizes[1];
+  return state_.tensor(node.inputs[1]).dtype == DType::kI64 && tops >= abi::kSelectLeastTops &&
+         tops <= abi::kSelectMostTops;
 }
 
 void Emitter::row_select_group(int g) {
@@ -77,8 +84,10 @@ void Emitter::row_select_group(int g) {
              rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
   const bool whole = row_select_op(node, 0).op.record.params.row_select.parts == 1;
   abi::Operand sums = absent_operand(), state = absent_operand();  // of the op before
-  for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); ++round) {
+  const bool listed = of_values && has_lists(node);
+  for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); round += listed ? abi::kSelectLast : 1) {
     FusedOp op = row_select_op(node, round);
+    op.op.record.params.row_select.listed = listed ? 1 : 0;
     std::vector<abi::Operand>& x = op.op.operands;
     const bool last = whole || round == abi::kSelectLast;
     x[X::kSumsBefore] = std::exchange(sums, absent_operand());
@@ -89,7 +98,7 @@ void Emitter::row_select_group(int g) {
     if (joins) x[X::kTops] = strided_operand(node.inputs[2], DType::kF32);
     if (joins) x[X::kMade] = strided_operand(node.outputs[1], DType::kF32);
     if (joins) op.op.record.params.row_select.tops = static_cast<int>(state_.tensor(node.inputs[2]).sizes[1]);
-    if (whole || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
+    if (whole || listed || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
     if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
     if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);
     if (!last && round > 0) x[X::kState] = state = select_storage(op, X::kState);
