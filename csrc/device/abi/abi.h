@@ -290,7 +290,8 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 /// With `listed` 1, which elements counted in parts with tops may have, there are rounds 0 and kSelectLast only, both
 /// with the bound, and no state; sums are i32 (r, part, kSelectListWords): how many elements of the part may be asked
 /// for, as near as the bound's of the best ones, then how many steps away they are. One tile a row finds the answer
-/// among them; where they are too many, in the row.
+/// among them; where they are too many, in the row. Round kSelectLast may have a share (f32, r) and a cut (i64, r)
+/// beside, what a select by mass finds among the elements that are no farther than the answer.
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
 /// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
 struct RowSelectParams {

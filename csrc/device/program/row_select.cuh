@@ -24,10 +24,12 @@ struct RowSelect {
 #pragma unroll 1
     for (int tile = task.first; tile < task.first + task.count; ++tile) {
       Tile of(consumer, task, s, tile);
+      if (listed) consumer.sync();  // what was in the scratch has been read
       if (listed && of.lists()) continue;
       if (listed) consumer.sync();  // the lists have been read
       if (listed || tile != task.first) histogram.clear(marks);
       of.run();
+      if (listed && task.has(abi::RowSelectOperand::kCut)) of.cut_row();
     }
   }
 
@@ -65,6 +67,7 @@ struct RowSelect {
     float top = 0;  // of the row; where values are given
     SelectState state;
     SelectBound bound;
+    float share = 0;  // of a cut
 
     ARK_DEVICE Tile(const Consumer& c, const Task& of, Scratch& scratch, int tile)
         : consumer(c),
@@ -90,7 +93,8 @@ struct RowSelect {
       if (whole) {
         u32 found;
         if (!lists.find(bound.count, found)) return false;
-        store_found(found);
+        store_found(X::kOut, found);
+        if (task.has(X::kCut)) store_found(X::kCut, lists.cut(found, share));
         return true;
       }
       Vectors x = {};
@@ -136,13 +140,31 @@ struct RowSelect {
         if (makes_marks(p)) histogram.store_marks(reinterpret_cast<u32*>(sums() + 1));
         if (!whole && !finishes) return store_state();
       }
-      store_found(state.found);
+      store_found(X::kOut, state.found);
+    }
+
+    /// What lists do not have, after run().
+    ARK_DEVICE void cut_row() {
+      const SelectLists lists{consumer, task, p, s.lists, row};
+      u64 all = 0, behind = 0;
+      u32 cut = 0;
+      consumer.sync();
+#pragma unroll 1
+      for (int round = 0; round < abi::kSelectRounds; ++round) {
+        const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), cut, false, true};
+        lists.clear();
+        Vectors x = {};
+        load(begin, x);
+        each(x, [&](const Vec<float, 4>& v, int left) { lists.weigh(v, left, range, state.found); });
+        cut |= lists.digit(share, round == 0, all, behind) << range.shift;
+      }
+      store_found(X::kCut, cut);
     }
 
    private:
-    ARK_DEVICE void store_found(u32 found) const {
+    ARK_DEVICE void store_found(int operand, u32 found) const {
       if (consumer.thread() == 0)
-        store_element(task.address<i64>(X::kOut) + row * task.operand(X::kOut).stride[0], i64{found});
+        store_element(task.address<i64>(operand) + row * task.operand(operand).stride[0], i64{found});
     }
     /// The thread's whole vectors from `first` on.
     ARK_DEVICE void load(int first, Vectors& x) const {
@@ -300,6 +322,8 @@ struct RowSelect {
         state.outside = load_element(reinterpret_cast<const double*>(from + 1));
         state.limit = load_element(reinterpret_cast<const double*>(from + 2));
       }
+      if (task.has(X::kCut))
+        share = load_element(task.address<const float>(X::kShare) + row * task.operand(X::kShare).stride[0]);
       if (!task.has(X::kBound)) return;
       const i64 at = row * task.operand(X::kBound).stride[0];
       if (p.by_mass != 0)

@@ -19,7 +19,9 @@ struct SelectLists {
       Vec<u32, 4> all[kMost / 4];  // of the row
     };
     u32 list[kListed];  // of the part
-    u32 count, found;
+    u64 masses[kMost];  // of the row's, of what is kept; or of the bins of a digit
+    u64 groups[32];     // of 32 bins each
+    u32 count, found, cut;
     float kth;
   };
 
@@ -74,21 +76,20 @@ struct SelectLists {
     }
   }
 
-  /// How many there are, and as many of them as there is room for. The first warp's: it may begin with the next list.
+  /// How many there are, and as many of them as there is room for.
   ARK_DEVICE void store(u32* to) const {
     if (consumer.warp() != 0) return;
     const u32 count = s.count;
 #pragma unroll 1
     for (u32 i = consumer.lane(); i <= min(count, kListed); i += 32)
       store_element(to + i, i == 0 ? count : s.list[i - 1]);
-    __syncwarp();
   }
 
-  /// Reads the row's lists; false: they do not have it all. Then how many steps away the k-th is, for the first thread.
+  /// Reads the row's lists; false: they do not have it all. Then how many steps away the k-th is,.
   ARK_DEVICE bool find(i64 k, u32& found) const {
     const int thread = consumer.thread();
     s.all[thread] = {{kNothing, kNothing, kNothing, kNothing}};
-    if (thread == 0) s.count = 0, s.found = kNothing;
+    if (thread == 0) s.count = 0, s.found = kNothing, s.cut = 0;
     consumer.sync();
     read();
     consumer.sync();
@@ -107,13 +108,81 @@ struct SelectLists {
       if (nearer < k && k <= not_farther) s.found = own;
     }
     consumer.sync();
-    if (thread != 0) return true;
     found = s.found;
     if (found == kNothing) found = k <= 0 ? 0 : k <= p.size ? abi::kSelectFarthest : (1u << abi::kSelectBits) - 1;
     return true;
   }
 
+  /// What is cut from the `kept` of the lists that find() has read, for the first thread. Sums are of integers.
+  ARK_DEVICE u32 cut(u32 kept, float share) const {
+    const u32 count = s.count, *all_of_row = reinterpret_cast<const u32*>(s.all);
+#pragma unroll 1
+    for (u32 at = consumer.thread(); at < count; at += kConsumerThreads) {
+      const u32 own = all_of_row[at];
+      s.masses[at] = own <= kept ? mass_of(own) : 0;
+    }
+    consumer.sync();
+#pragma unroll 1
+    for (u32 at = consumer.thread(); at < count; at += kConsumerThreads) {
+      const u32 own = all_of_row[at];
+      u64 all = 0, behind = 0;
+#pragma unroll 4
+      for (u32 i = 0; i < count; ++i) {
+        const u64 mass = s.masses[i];
+        all += mass;
+        if (all_of_row[i] >= own) behind += mass;
+      }
+      if (own <= kept && exceeds(behind, share, all)) atomicMax(&s.cut, own);
+    }
+    consumer.sync();
+    return s.cut;
+  }
+
+  /// The same of a row, a digit at a time: its bins are empty; the mass of elements with the bits above; the digit.
+  ARK_DEVICE void clear() const {
+    for (u32 i = consumer.thread(); i < kMost; i += kConsumerThreads) s.masses[i] = 0;
+    if (consumer.warp() == 0) s.groups[consumer.lane()] = 0;
+    consumer.sync();
+  }
+  ARK_DEVICE void weigh(const Vec<float, 4>& x, int left, const SelectRange& range, u32 kept) const {
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const float distance = i == 0 ? x.v[0] : i == 1 ? x.v[1] : i == 2 ? x.v[2] : x.v[3];
+      const u32 n = SelectHistogram::steps(distance), rest = n & ((1u << range.above) - 1);
+      if (i >= left || n > kept || (n ^ rest) != range.found || !(distance < abi::kSelectMassless)) continue;
+      const u64 mass = mass_of(n);
+      atomicAdd(&s.masses[rest >> range.shift], mass);
+      atomicAdd(&s.groups[rest >> range.shift >> 5], mass);
+    }
+  }
+  /// For all threads. `behind`: the mass behind the bins; `all` is found with the first digit.
+  ARK_DEVICE u32 digit(float share, bool first, u64& all, u64& behind) const {
+    consumer.sync();
+    if (first) {
+      all = 0;
+#pragma unroll 1
+      for (int i = 0; i < 32; ++i) all += s.groups[i];
+    }
+    u32 bin = 31;
+#pragma unroll 1
+    for (; bin > 0 && !exceeds(behind + s.groups[bin], share, all); --bin) behind += s.groups[bin];
+    const u32 end = bin * 32;
+#pragma unroll 1
+    for (bin = end + 31; bin > end && !exceeds(behind + s.masses[bin], share, all); --bin) behind += s.masses[bin];
+    consumer.sync();
+    return bin;
+  }
+
  private:
+  static constexpr float kUnits = 1ull << 40;  // of the nearest one's mass: fewer than 2^23 of it, or next to nothing
+  static_assert(abi::kSelectMost <= 1 << 22 && abi::kSelectBins <= static_cast<int>(kMost));
+  static ARK_DEVICE u64 mass_of(u32 steps) {
+    return max(__float2ull_rn(op::exp_fast(static_cast<float>(steps) * (-1 / abi::kSelectSteps)) * kUnits), u64{1});
+  }
+  static ARK_DEVICE bool exceeds(u64 mass, float share, u64 all) {
+    return static_cast<double>(mass) > static_cast<double>(fmaxf(share, 0.0f)) * static_cast<double>(all);
+  }
+
   /// A thread reads a part's list.
   ARK_DEVICE void read() const {
     const abi::Operand& x = task.operand(X::kSumsBefore);

@@ -69,7 +69,6 @@ class Emitter {
   void row_select_group(int g);
   FusedOp row_select_op(const ir::Node& node, int round) const;
   abi::Operand select_storage(const FusedOp& op, int operand);
-  bool has_lists(const ir::Node& node) const;
 
   // Shared.
   int add_program(const Program& program);

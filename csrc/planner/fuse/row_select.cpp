@@ -32,6 +32,11 @@ SelectParts select_parts(int64_t rows, int64_t size, int num_workers) {
   return {static_cast<int>(std::max<int64_t>(blocks(size, part), 1)), static_cast<int>(part)};
 }
 
+/// Maxima of so many parts that a bound of what is asked for is among them, which is a number of elements.
+bool select_has_lists(DType bound, int64_t tops) {
+  return bound == DType::kI64 && tops >= abi::kSelectLeastTops && tops <= abi::kSelectMostTops;
+}
+
 /// What all ops of the select share; operands that are not there.
 FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
   const Tensor& rows = state_.tensor(node.inputs[0]);
@@ -65,18 +70,11 @@ abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
   return x;
 }
 
-/// A part's maximum is one of so many that a common bound is among them; a number of elements is asked for.
-bool Emitter::has_lists(const ir::Node& node) const {
-  const int64_t tops = state_.tensor(node.inputs[2]).sizes[1];
-  return state_.tensor(node.inputs[1]).dtype == DType::kI64 && tops >= abi::kSelectLeastTops &&
-         tops <= abi::kSelectMostTops;
-}
-
 void Emitter::row_select_group(int g) {
   const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
   const ir::Node& node = state_.node(number);
   const int bound = node.inputs[1];
-  const bool of_values = node.inputs.size() == 3;
+  const bool of_values = node.inputs.size() >= 3;
   const Tensor& rows = state_.tensor(node.inputs[0]);
   if (rows.sizes[0] == 0) return;
   constexpr int64_t kMost = abi::kSelectMost;
@@ -84,7 +82,7 @@ void Emitter::row_select_group(int g) {
              rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
   const bool whole = row_select_op(node, 0).op.record.params.row_select.parts == 1;
   abi::Operand sums = absent_operand(), state = absent_operand();  // of the op before
-  const bool listed = of_values && has_lists(node);
+  const bool listed = of_values && select_has_lists(state_.tensor(bound).dtype, state_.tensor(node.inputs[2]).sizes[1]);
   for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); round += listed ? abi::kSelectLast : 1) {
     FusedOp op = row_select_op(node, round);
     op.op.record.params.row_select.listed = listed ? 1 : 0;
@@ -100,6 +98,10 @@ void Emitter::row_select_group(int g) {
     if (joins) op.op.record.params.row_select.tops = static_cast<int>(state_.tensor(node.inputs[2]).sizes[1]);
     if (whole || listed || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
     if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
+    if (last && node.inputs.size() == 4) {
+      x[X::kShare] = strided_operand(node.inputs[3], DType::kF32);
+      x[X::kCut] = strided_operand(node.outputs[2], DType::kI64);
+    }
     if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);
     if (!last && round > 0) x[X::kState] = state = select_storage(op, X::kState);
     op.op.flops = whole ? abi::kSelectRounds * rows.numel : last ? 0 : rows.numel;

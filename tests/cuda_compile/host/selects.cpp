@@ -70,7 +70,14 @@ unsigned __reduce_add_sync(unsigned, unsigned value) {
     return sum;
   });
 }
-void __syncwarp() { own_warp->barrier.arrive_and_wait(); }
+u32 atomicMax(u32* at, u32 value) {
+  u32 old = *at;
+  while (old < value && !std::atomic_ref(*at).compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+u64 atomicAdd(u64* at, u64 value) { return std::atomic_ref(*at).fetch_add(value); }
+u64 __float2ull_rn(float x) { return static_cast<u64>(std::llrint(x)); }
 u32 atomicAdd(u32* at, u32 value) { return std::atomic_ref(*at).fetch_add(value); }
 u32 atomicOr(u32* at, u32 value) { return std::atomic_ref(*at).fetch_or(value); }
 int __ffs(u32 x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }

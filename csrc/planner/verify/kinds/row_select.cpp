@@ -13,9 +13,10 @@ const abi::RowSelectParams& params(const plan::Op& op) { return op.record.params
 
 void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUse>& uses) {
   check(uses.size() == X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
-  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops})
+  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops, X::kShare})
     uses[static_cast<size_t>(read)].read = true;
-  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade}) uses[static_cast<size_t>(written)].write = true;
+  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade, X::kCut})
+    uses[static_cast<size_t>(written)].write = true;
 }
 
 void region(const Region& r, BoxEmitter& emitter) {
@@ -84,6 +85,10 @@ void record(const RecordCheck& check) {
   operand(check, X::kStateBefore, !listed && p.round > 1, DType::kI64);
   operand(check, X::kSums, !last, DType::kI32);
   operand(check, X::kState, !last && p.round > 0, DType::kI64);
+  const bool cuts = check.op().operands[X::kCut].slot != abi::kNoSlot;
+  check.need(!cuts || (listed && last), "a cut in round ", p.round, ", lists ", p.listed);
+  operand(check, X::kShare, cuts, DType::kF32);
+  operand(check, X::kCut, cuts, DType::kI64);
   check.need(p.tops >= 0 && (p.tops == 0 || (!whole && p.round == 0)), p.tops, " tops in round ", p.round);
   operand(check, X::kTops, p.tops > 0, DType::kF32);
   operand(check, X::kMade, p.tops > 0, DType::kF32);

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -93,6 +95,26 @@ class RowSelectTask : public Task {
       found = steps[static_cast<size_t>(k - 1)];
     }
     *address<int64_t>(env, X::kOut, row) = found;
+    if (has(X::kCut)) *address<int64_t>(env, X::kCut, row) = cut(env, row, found);
+  }
+
+  /// By mass, among the elements that are no farther than `kept`.
+  int64_t cut(const TileEnvironment& env, int64_t row, int64_t kept) const {
+    std::vector<std::pair<uint32_t, double>> masses;
+    double all = 0, behind = 0;
+    for (int64_t i = 0; i < params().size; ++i) {
+      const float distance = *address<const float>(env, X::kDistance, row, i);
+      if (steps_of(distance) <= kept && distance < abi::kSelectMassless)
+        masses.emplace_back(steps_of(distance), std::exp(-double{distance}));
+    }
+    std::ranges::sort(masses, std::greater());
+    for (const auto& [steps, mass] : masses) all += mass;
+    const double limit = std::max(0.0, double{*address<const float>(env, X::kShare, row)}) * all;
+    for (const auto& [steps, mass] : masses) {
+      behind += mass;
+      if (behind > limit) return steps;
+    }
+    return 0;
   }
 
   int64_t end_of(int64_t part) const { return std::min<int64_t>((part + 1) * params().part, params().size); }
