@@ -2,6 +2,7 @@
 // rows: rows of parts and of one worker, by vectors and by elements, of values and of distances, with ties of whole
 // rows, neighbours that differ in their last bits, infinities and NaN. The last op may read what it has to only:
 // nothing where all that is left has one digit, else the parts that have some of it.
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstdio>
@@ -119,7 +120,8 @@ struct Case {
   std::vector<float> share;
   int part, vector;
   bool of_values;  // distances are made from them; else they are distances
-  int tops = 3;    // with lists where there are more
+  int tops = 3;    // with lists where there are more, and with a cut by `cut`, of each row
+  std::vector<float> cut = {};
 };
 
 i64 steps_of(float distance) {
@@ -217,7 +219,7 @@ void run_with_lists(const Case& c, const ark::abi::OpRecord& record, const std::
 }
 
 /// All rounds, as the planner makes them (planner/fuse/row_select.cpp); the bits of each row, and its distances.
-std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distances) {
+std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distances, std::vector<i64>& cuts) {
   const i64 rows = static_cast<i64>(c.rows.size()), size = static_cast<i64>(c.rows[0].size());
   const i64 pitch = (size + 3) / 4 * 4, parts = (size + c.part - 1) / c.part, tops = c.tops;
   const bool listed = c.tops > 3;
@@ -225,7 +227,7 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
   memory = {};
   Data<float> x({pitch, 1}, rows * pitch), made({pitch, 1}, rows * pitch), top({tops, 1}, rows * tops);
   Data<float> share({1}, rows);
-  Data<i64> count({1}, rows), out({1}, rows);
+  Data<i64> count({1}, rows), out({1}, rows), cut({1}, rows);
   std::vector<Data<u32>> sums;
   std::vector<Data<i64>> state;
   for (int i = 0; i < 3; ++i) {
@@ -245,6 +247,7 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
       share.data()[r] = c.share[static_cast<size_t>(r)];
     else
       count.data()[r] = c.count[static_cast<size_t>(r)];
+    if (!c.cut.empty()) share.data()[r] = c.cut[static_cast<size_t>(r)];
   }
   ark::abi::Operand absent{};
   absent.slot = ark::abi::kNoSlot;
@@ -268,6 +271,7 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
     if (joins) o[X::kTops] = top.operand, o[X::kMade] = made.operand;
     if (whole || listed || round == 1) o[X::kBound] = c.count.empty() ? share.operand : count.operand;
     if (last) o[X::kOut] = out.operand;
+    if (last && !c.cut.empty()) o[X::kShare] = share.operand, o[X::kCut] = cut.operand;
     if (!last) o[X::kSums] = sums[static_cast<size_t>(round)].operand;
     if (!last && round > 0) o[X::kState] = state[static_cast<size_t>(round)].operand;
     if (round > 0) o[X::kSumsBefore] = sums[listed ? 0 : static_cast<size_t>(round - 1)].operand;
@@ -278,6 +282,7 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
     else if (last && !whole)
       run_with_what_it_needs(c, record, o, distance, out);
   }
+  cuts.assign(cut.data(), cut.data() + rows);
   distances = c.rows;
   for (i64 r = 0; r < rows && c.of_values; ++r)
     std::copy_n(made.data() + r * pitch, size, distances[static_cast<size_t>(r)].begin());
@@ -304,7 +309,8 @@ bool right_mass(const std::vector<float>& distances, const std::vector<i64>& ste
 
 void check(const char* name, const Case& c) {
   std::vector<std::vector<float>> distances;
-  const std::vector<i64> found = found_by(c, distances);
+  std::vector<i64> cuts;
+  const std::vector<i64> found = found_by(c, distances, cuts);
   for (size_t r = 0; r < found.size(); ++r) {
     std::vector<i64> steps;
     float top = -kInfinity;
@@ -318,6 +324,13 @@ void check(const char* name, const Case& c) {
     ++cases;
     same = same && (c.count.empty() ? right_mass(distances[r], steps, c.share[r], found[r])
                                     : right_count(steps, c.count[r], found[r]));
+    if (!c.cut.empty()) {
+      std::vector<float> kept = distances[r];
+      std::vector<i64> steps_of_kept = steps;
+      for (size_t i = 0; i < kept.size(); ++i)
+        if (steps[i] > found[r]) kept[i] = kInfinity, steps_of_kept[i] = ark::abi::kSelectFarthest;
+      same = same && right_mass(kept, steps_of_kept, c.cut[r], cuts[r]);
+    }
     if (same) continue;
     ++failures;
     std::printf("%s, row %zu: found %lld\n", name, r, static_cast<long long>(found[r]));
@@ -359,8 +372,12 @@ void check_lists(const char* name, int size, int part, int vector, int tops) {
   for (const std::vector<i64>& count :
        {std::vector<i64>{50, 1, 7, 20, 50, 3, 2, 1, 2, 60, tops, 5, 41, 2},
         std::vector<i64>{1, 0, tops + 1, 2, size, 1, size, size + 1, 1, tops, -3, size + 1, 40, 1},
-        std::vector<i64>{tops, 2, 1, tops, 3, tops, size + 1, 5, 3, 2, tops + 1, 0, 39, size}})
-    check(name, {rows, count, {}, part, vector, true, tops});
+        std::vector<i64>{tops, 2, 1, tops, 3, tops, size + 1, 5, 3, 2, tops + 1, 0, 39, size}}) {
+    if (count[0] == 50) check(name, {rows, count, {}, part, vector, true, tops});
+    std::vector<float> cut;
+    for (size_t r = 0; r < rows.size(); ++r) cut.push_back(std::array{0.1f, 0.5f, 0.7f, 0.02f, 0.99f}[engine() % 5]);
+    check(name, {rows, count, {}, part, vector, true, tops, cut});
+  }
 }
 
 void check_all(const char* name, int size, int part, int vector, bool of_values) {
