@@ -1,5 +1,5 @@
-// The ops of a row select: one a round of digits but for the last, and one that finds that digit by itself; a single
-// one where a row is one worker's.
+// The ops of a row select: one a round of digits but for the last, and one that finds that digit by itself; one that
+// lists and one that finds; a single one where a row is one worker's.
 #include "planner/fuse/row_select.h"
 
 #include <algorithm>

@@ -78,8 +78,32 @@ class Rewriter {
       by_count.outputs.push_back(cut);
       maker_[static_cast<size_t>(cut)] = select;
       removed_[i] = true;
-      return;
+      return take_from_distances(by_mass.inputs[0], by_count.outputs[1]);
     }
+  }
+  /// top - where(near, values, -inf) becomes distance - where(near, 0, -inf), the same, so that nobody needs the top.
+  void take_from_distances(ValueId id, ValueId distance) {
+    const auto subtract = static_cast<size_t>(maker(id));
+    const auto where = static_cast<size_t>(maker(graph_.nodes[subtract].inputs[1]));
+    const ValueId infinity = graph_.nodes[where].inputs[2];
+    const ValueId zero = copy(infinity, maker(owner(infinity)));
+    graph_.nodes.back().attrs.imm = 0;
+    const ValueId taken = copy(graph_.nodes[where].outputs[0], static_cast<int>(where));
+    graph_.nodes.back().inputs[1] = zero;
+    graph_.nodes[subtract].inputs = {distance, taken};
+  }
+  /// What that node makes, made again.
+  ValueId copy(ValueId id, int made_by) {
+    const auto made = static_cast<ValueId>(graph_.values.size());
+    Value of = value(id);
+    of.base = -1;
+    graph_.values.push_back(std::move(of));
+    Node again = graph_.nodes[static_cast<size_t>(made_by)];
+    again.outputs = {made};
+    maker_.push_back(static_cast<int>(graph_.nodes.size()));
+    removed_.push_back(false);
+    graph_.nodes.push_back(std::move(again));
+    return made;
   }
   /// top - where(steps(distance) <= found, values, -inf)
   bool is_of_kept(ValueId id, const Node& by_count, ValueId top) const {
@@ -90,7 +114,8 @@ class Rewriter {
         !has_sizes(value(id), rows, distance.sizes[1].value))
       return false;
     const Node* where = pointwise(subtract->inputs[1], Opcode::kWhere);
-    if (where == nullptr || where->inputs[1] != by_count.inputs[0] || !is_full(where->inputs[2], -INFINITY))
+    if (where == nullptr || where->inputs[1] != by_count.inputs[0] || !is_full(where->inputs[2], -INFINITY) ||
+        value(where->inputs[2]).base >= 0 || value(subtract->inputs[1]).base >= 0)
       return false;
     const Node* near = pointwise(where->inputs[0], Opcode::kLe);
     if (near == nullptr || owner(near->inputs[1]) != by_count.outputs[0]) return false;
