@@ -1,4 +1,6 @@
 // Row selects: which ops they become, and which damage of their records is refused.
+#include <cmath>
+
 #include "device/abi/roles.h"
 #include "support/check.h"
 #include "support/model_graph.h"
@@ -19,19 +21,40 @@ plan::Plan select_plan(int64_t rows, int64_t size, DType bound, int workers = 13
 }
 
 /// Of distances below the maximum of the row, which is that of parts of it where rows are long.
-plan::Plan values_plan(int64_t rows, int64_t size, bool needed_before = false) {
+plan::Plan values_plan(int64_t rows, int64_t size, bool needed_before = false, DType bound = DType::kF32) {
   Model b;
   const ir::ValueId values = b.input(DType::kF32, {rows, size}), out = b.value(DType::kI64, {rows}),
                     top = b.reduce(ReduceOp::kMax, values, {1}, true, DType::kF32),
                     distance = b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {rows, size});
   ir::ValueId limit = -1;
   if (needed_before) {
-    limit = b.reduce(ReduceOp::kMax, distance, {1}, false, DType::kF32);
+    limit = b.reduce(ReduceOp::kMax, distance, {1}, false, DType::kF32);  // a share
   } else {
-    limit = b.input(DType::kI64, {rows});
+    limit = b.input(bound, {rows});
   }
   b.node(ir::OpKind::kRowSelect, {distance, limit}, {out});
   b.graph.outputs = {out};
+  return plan_of(b.graph, true, true, 132);
+}
+
+/// A select by count, and one by mass of what it leaves (ark_torch/sampling.py); others are `far`.
+plan::Plan cut_plan(int64_t rows, int64_t size, double far = -INFINITY) {
+  Model b;
+  const ir::ValueId values = b.input(DType::kF32, {rows, size}), count = b.input(DType::kI64, {rows}),
+                    share = b.input(DType::kF32, {rows}), found = b.value(DType::kI64, {rows}),
+                    cut = b.value(DType::kI64, {rows}), top = b.reduce(ReduceOp::kMax, values, {1}, true, DType::kF32),
+                    distance = b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {rows, size});
+  const auto steps = [&](ir::ValueId x) {
+    const ir::ValueId all = b.binary(Opcode::kMul, x, b.scalar(DType::kF32, abi::kSelectSteps));
+    return b.cast(b.binary(Opcode::kMinimum, all, b.scalar(DType::kF32, abi::kSelectFarthest)), DType::kI64);
+  };
+  b.node(ir::OpKind::kRowSelect, {distance, count}, {found});
+  const ir::ValueId near =
+      b.pointwise(Opcode::kLe, {steps(distance), b.view(found, {rows, 1}, {1, 0})}, DType::kBool, {rows, size});
+  const ir::ValueId left = b.scalar(DType::kF32, far);
+  const ir::ValueId kept = b.pointwise(Opcode::kWhere, {near, values, left}, DType::kF32, {rows, size});
+  b.node(ir::OpKind::kRowSelect, {b.pointwise(Opcode::kSub, {top, kept}, DType::kF32, {rows, size}), share}, {cut});
+  b.graph.outputs = {found, cut};
   return plan_of(b.graph, true, true, 132);
 }
 
@@ -125,6 +148,13 @@ void test_values() {
   EXPECT_EQ(tops(values_plan(8, 128256)), "op select 16 select 0 select 0");
   EXPECT_EQ(tops(values_plan(8, 4096)), "op select 0");                               // a row is one worker's
   EXPECT(tops(values_plan(1, 128256, true)).find("select 48") == std::string::npos);  // its bound needs the distances
+  EXPECT_EQ(tops(values_plan(1, 128256, false, DType::kI64)), "op select 128 select 0");  // lists
+  EXPECT_EQ(tops(values_plan(8, 128256, false, DType::kI64)), "op select 128 select 0");
+  EXPECT_EQ(tops(values_plan(1, 50257, false, DType::kI64)), "op select 29 select 0 select 0");  // 29 x 1733
+  EXPECT_EQ(tops(values_plan(100, 128256, false, DType::kI64)).find("select 128"), std::string::npos);
+  EXPECT_EQ(tops(cut_plan(1, 128256)), "op select 128 select 0");
+  EXPECT_EQ(tops(cut_plan(8, 128256)), "op select 128 select 0");
+  EXPECT(tops(cut_plan(1, 128256, -1e30)).ends_with("select 0 select 0 select 0"));  // what is left is not far away
 }
 
 void test_damage_of_values() {
@@ -146,9 +176,38 @@ void test_damage_of_values() {
   refused(plan, 2, "tops", [](plan::Op&, P& p) { p.tops = 4; });
 }
 
+void test_damage_of_lists() {
+  using X = abi::RowSelectOperand;
+  using P = abi::RowSelectParams;
+  const plan::Plan plan = cut_plan(2, 128256);
+  EXPECT_EQ(complaint(plan), "");
+  EXPECT_EQ(plan.ops.size(), size_t{3});
+  for (const size_t op : {1, 2}) {
+    EXPECT_EQ(plan.ops[op].record.params.row_select.listed, 1);
+    refused(plan, op, "operand 1", [](plan::Op& o, P&) { o.operands[X::kBound].slot = abi::kNoSlot; });
+    refused(plan, op, "lists 2", [](plan::Op&, P& p) { p.listed = 2; });
+    refused(plan, op, "lists 1", [](plan::Op&, P& p) { p.by_mass = 1; });
+    refused(plan, op, "lists 1", [](plan::Op&, P& p) { p.round = 1; });
+    refused(plan, op, "operand", [](plan::Op&, P& p) { p.listed = 0; });
+    refused(plan, op, "", [](plan::Op& o, P&) { o.record.num_waits = 0; });
+  }
+  refused(plan, 1, "tops of lists", [](plan::Op&, P& p) { p.tops = 0; });
+  refused(plan, 1, "at most", [](plan::Op&, P& p) { p.tops = abi::kSelectMostTops + 1; });
+  refused(plan, 1, "operand 5", [](plan::Op& o, P&) { o.operands[X::kSums].slot = abi::kNoSlot; });
+  refused(plan, 1, "sums", [](plan::Op& o, P&) { o.operands[X::kSums].stride[1] -= 1; });
+  refused(plan, 1, "", [](plan::Op& o, P&) { o.operands[X::kSums].stride[1] = 32; });
+  refused(plan, 2, "operand 9", [](plan::Op& o, P&) { o.operands[X::kShare].slot = abi::kNoSlot; });
+  refused(plan, 2, "", [](plan::Op& o, P& p) { p.listed = 0, o.operands[X::kBound].slot = abi::kNoSlot; });
+  refused(plan, 2, "operand 9", [](plan::Op& o, P&) { o.operands[X::kShare].dtype = o.operands[X::kOut].dtype; });
+  refused(plan, 2, "operand 10", [](plan::Op& o, P&) { o.operands[X::kCut].dtype = o.operands[X::kShare].dtype; });
+  refused(plan, 2, "operand 9", [](plan::Op& o, P&) { o.operands[X::kCut].slot = abi::kNoSlot; });
+  refused(plan, 2, "operand 0", [](plan::Op& o, P&) { o.operands[X::kDistance].slot = abi::kNoSlot; });
+}
+
 }  // namespace
 
 int main() {
+  test_damage_of_lists();
   test_ops();
   test_parts_cover_rows();
   test_damage();

@@ -13,15 +13,17 @@ const abi::RowSelectParams& params(const plan::Op& op) { return op.record.params
 
 void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUse>& uses) {
   check(uses.size() == X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
-  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops})
+  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops, X::kShare})
     uses[static_cast<size_t>(read)].read = true;
-  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade}) uses[static_cast<size_t>(written)].write = true;
+  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade, X::kCut})
+    uses[static_cast<size_t>(written)].write = true;
 }
 
 void region(const Region& r, BoxEmitter& emitter) {
   const abi::RowSelectParams& p = params(r.op);
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;
+  const int64_t words = p.listed != 0 ? abi::kSelectListWords : abi::kSelectWords;
   const Range rows{c.first[0], c.count[0], x.stride[0]}, parts{c.first[1], c.count[1], x.stride[1]};
   switch (r.operand) {
     case X::kDistance:
@@ -29,9 +31,9 @@ void region(const Region& r, BoxEmitter& emitter) {
       if (p.round == abi::kSelectLast) return emitter.box(std::array{rows, Range{0, p.size, x.stride[1]}});
       return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
     case X::kSumsBefore:
-      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
+      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, words, x.stride[2]}});
     case X::kSums:
-      return emitter.box(std::array{rows, parts, Range{0, abi::kSelectWords, x.stride[2]}});
+      return emitter.box(std::array{rows, parts, Range{0, words, x.stride[2]}});
     case X::kStateBefore:
     case X::kState:
       return emitter.box(std::array{rows, parts, Range{0, abi::kSelectState, x.stride[2]}});
@@ -72,12 +74,21 @@ void record(const RecordCheck& check) {
   check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectLast), "round ", p.round, " of ", p.parts, " parts");
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
   operand(check, X::kDistance, p.size > 0, DType::kF32);
-  operand(check, X::kBound, whole || p.round == 1, bound);
+  const bool listed = p.listed == 1;
+  check.need(p.listed == 0 || (listed && !whole && p.by_mass == 0 && p.round != 1), "lists ", p.listed, " in round ",
+             p.round);
+  check.need(!listed || (p.round == 0) == (p.tops > 0), p.tops, " tops of lists in round ", p.round);
+  check.need(!listed || p.tops <= abi::kSelectMostTops, p.tops, " tops of lists, at most ", abi::kSelectMostTops);
+  operand(check, X::kBound, whole || listed || p.round == 1, bound);
   operand(check, X::kOut, last, DType::kI64);
   operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
-  operand(check, X::kStateBefore, p.round > 1, DType::kI64);
+  operand(check, X::kStateBefore, !listed && p.round > 1, DType::kI64);
   operand(check, X::kSums, !last, DType::kI32);
   operand(check, X::kState, !last && p.round > 0, DType::kI64);
+  const bool cuts = check.op().operands[X::kCut].slot != abi::kNoSlot;
+  check.need(!cuts || (listed && last), "a cut in round ", p.round, ", lists ", p.listed);
+  operand(check, X::kShare, cuts, DType::kF32);
+  operand(check, X::kCut, cuts, DType::kI64);
   check.need(p.tops >= 0 && (p.tops == 0 || (!whole && p.round == 0)), p.tops, " tops in round ", p.round);
   operand(check, X::kTops, p.tops > 0, DType::kF32);
   operand(check, X::kMade, p.tops > 0, DType::kF32);
