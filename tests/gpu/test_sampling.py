@@ -48,6 +48,12 @@ def test_cuts(kind, rows, size):
     selects.check_cuts(kind, rows, size, "cuda")
 
 
+@pytest.mark.parametrize("kind", ["row", "other row"])
+@pytest.mark.parametrize("count", [1, 50, 100, 3000])
+def test_maxima_of_other_values(kind, count):
+    selects.check_other_maxima(kind, count, "cuda")
+
+
 @pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (200, VOCABULARY), (70, 33001)])
 def test_any_number_of_workers_finds_the_same(rows, size):
     distances = selects.rows_of("few values", rows, size).cuda() + selects.rows_of("random", rows, size).cuda() / 64

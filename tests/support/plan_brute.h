@@ -305,7 +305,8 @@ class BrutePlan {
   void touch_row_select(const plan::Op& op, const int64_t* c, const Visit& visit) const {
     const abi::RowSelectParams& p = op.record.params.row_select;
     const auto has = [&](int operand) { return op.operands[static_cast<size_t>(operand)].slot != abi::kNoSlot; };
-    const int64_t first = c[1] * p.part, count = std::min<int64_t>(p.part, p.size - first);
+    const bool whole = p.parts > 1 && p.round == abi::kSelectLast;  // the last round may look at all of its row
+    const int64_t first = c[1] * p.part, count = whole ? p.size : std::min<int64_t>(p.part, p.size - first);
     if (has(0)) each({count}, [&](const Index& x) { element(op, 0, {c[0], first + x[0]}, false, visit); });
     for (const int operand : {1, 2, 9, 10})
       if (has(operand)) element(op, operand, {c[0]}, operand == 2 || operand == 10, visit);

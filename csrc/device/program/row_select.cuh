@@ -99,7 +99,7 @@ struct RowSelect {
       const u32 most = lists.choose(bound.count, top);
       each(x, [&](const Vec<float, 4>& v, int left) { lists.add(v, left, most); });
       consumer.sync();
-      lists.store(reinterpret_cast<u32*>(sums()));
+      lists.store(reinterpret_cast<u32*>(sums()), most);
       return true;
     }
 

@@ -11,6 +11,7 @@ struct SelectLists {
   static constexpr u32 kListed = abi::kSelectListWords - 1;  // of a part
   static constexpr u32 kMost = 4 * kConsumerThreads;         // of all parts
   static constexpr u32 kNothing = ~0u;                       // farther than anything
+  static constexpr u32 kFarthestListed = abi::kSelectFarthest - 1;
   static_assert(abi::kSelectMostTops == kConsumerThreads);
 
   struct Scratch {
@@ -22,6 +23,7 @@ struct SelectLists {
     u64 masses[kMost];  // of the row's, of what is kept; or of the bins of a digit
     u64 groups[32];     // of 32 bins each
     u32 count, found, cut;
+    u32 all_near;  // not 0: lists hold whatever is not farthest
     float kth;
   };
 
@@ -56,7 +58,7 @@ struct SelectLists {
     }
     if (nearer < k && k <= not_farther) s.kth = own;
     consumer.sync();
-    return min(SelectHistogram::steps(top - s.kth), static_cast<u32>(abi::kSelectFarthest - 1));
+    return min(SelectHistogram::steps(top - s.kth), kFarthestListed);
   }
 
   /// Neighbours of which the first `left` are there.
@@ -77,24 +79,25 @@ struct SelectLists {
   }
 
   /// How many there are, and as many of them as there is room for.
-  ARK_DEVICE void store(u32* to) const {
+  ARK_DEVICE void store(u32* to, u32 most) const {
     if (consumer.warp() != 0) return;
-    const u32 count = s.count;
+    const u32 count = s.count, word = count | (most == kFarthestListed ? abi::kSelectAllNear : 0);
 #pragma unroll 1
     for (u32 i = consumer.lane(); i <= min(count, kListed); i += 32)
-      store_element(to + i, i == 0 ? count : s.list[i - 1]);
+      store_element(to + i, i == 0 ? word : s.list[i - 1]);
   }
 
-  /// Reads the row's lists; false: they do not have it all. Then how many steps away the k-th is,.
+  /// Reads the row's lists; false: they do not have it all. Else how many steps away the k-th is. Lists have all that
+  /// is near enough, so whoever has listed `k` of them has found it, whatever the maxima were of.
   ARK_DEVICE bool find(i64 k, u32& found) const {
     const int thread = consumer.thread();
     s.all[thread] = {{kNothing, kNothing, kNothing, kNothing}};
-    if (thread == 0) s.count = 0, s.found = kNothing, s.cut = 0;
+    if (thread == 0) s.count = 0, s.found = kNothing, s.cut = 0, s.all_near = 0;
     consumer.sync();
     read();
     consumer.sync();
     const u32 count = s.count;
-    if (count > kMost) return false;
+    if (count > kMost || (s.all_near == 0 && count < k && k <= p.size)) return false;
 #pragma unroll 1
     for (u32 at = thread; at < count; at += kConsumerThreads) {
       const u32 own = reinterpret_cast<const u32*>(s.all)[at];
@@ -139,9 +142,10 @@ struct SelectLists {
   }
 
   /// The same of a row, a digit at a time: its bins are empty; the mass of elements with the bits above; the digit.
+  /// What is farthest has no mass, as it is in no list. Lanes that have the same steps add them up first: a row of
+  /// equals is one address.
   ARK_DEVICE void clear() const {
     for (u32 i = consumer.thread(); i < kMost; i += kConsumerThreads) s.masses[i] = 0;
-    if (consumer.warp() == 0) s.groups[consumer.lane()] = 0;
     consumer.sync();
   }
   ARK_DEVICE void weigh(const Vec<float, 4>& x, int left, const SelectRange& range, u32 kept) const {
@@ -149,14 +153,22 @@ struct SelectLists {
     for (int i = 0; i < 4; ++i) {
       const float distance = i == 0 ? x.v[0] : i == 1 ? x.v[1] : i == 2 ? x.v[2] : x.v[3];
       const u32 n = SelectHistogram::steps(distance), rest = n & ((1u << range.above) - 1);
-      if (i >= left || n > kept || (n ^ rest) != range.found || !(distance < abi::kSelectMassless)) continue;
-      const u64 mass = mass_of(n);
-      atomicAdd(&s.masses[rest >> range.shift], mass);
-      atomicAdd(&s.groups[rest >> range.shift >> 5], mass);
+      if (i >= left || n > kept || n > kFarthestListed || (n ^ rest) != range.found) continue;
+      const u32 same = __match_any_sync(__activemask(), n);
+      if (__ffs(same) - 1 == consumer.lane())
+        atomicAdd(&s.masses[rest >> range.shift], mass_of(n) * static_cast<u32>(__popc(same)));
     }
   }
   /// For all threads. `behind`: the mass behind the bins; `all` is found with the first digit.
   ARK_DEVICE u32 digit(float share, bool first, u64& all, u64& behind) const {
+    consumer.sync();
+#pragma unroll 1
+    for (int i = consumer.warp(); i < 32; i += kConsumerWarps) {
+      u64 sum = s.masses[i * 32 + consumer.lane()];
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+      if (consumer.lane() == 0) s.groups[i] = sum;
+    }
     consumer.sync();
     if (first) {
       all = 0;
@@ -192,7 +204,8 @@ struct SelectLists {
       const u32* from = lists + part * x.stride[1];
       Vec<u32, 4> v;
       load_vector(from, v);
-      const u32 count = v.v[0];
+      const u32 count = v.v[0] & ~abi::kSelectAllNear;
+      if (count != v.v[0]) s.all_near = 1;
       const u32 first = atomicAdd(&s.count, count > kListed ? kMost + 1 : count);
       if (first + count > kMost || count > kListed) continue;
 #pragma unroll 1

@@ -57,11 +57,13 @@ class Rewriter {
     if (rows == 0 || size == 0 || select_parts(rows, size, num_workers_).count == 1) return false;
     const ValueId tops = maxima_of_parts(top, values, rows);
     if (tops < 0 || depends_on(node_of.inputs[1], distance)) return false;
+    const bool listed = select_has_lists(value(node_of.inputs[1]).dtype, value(tops).sizes[1].value);
+    if (listed && !are_of_all(tops, values)) return false;
     removed_[static_cast<size_t>(maker(distance))] = true;
     maker_[static_cast<size_t>(distance)] = select;
     node_of.inputs = {values, node_of.inputs[1], tops};
     node_of.outputs.push_back(distance);
-    if (select_has_lists(value(node_of.inputs[1]).dtype, value(tops).sizes[1].value)) join_cut(select, top);
+    if (listed) join_cut(select, top);
     return true;
   }
 
@@ -160,6 +162,26 @@ class Rewriter {
     const Node* each = maximum(tops);
     if (each == nullptr || !each->attrs.of_part || joins->attrs.dims != std::vector<int64_t>{1}) return -1;
     return owner(each->inputs[0]) == owner(values) ? tops : -1;
+  }
+
+  /// Each of the maxima [R, P] is of a part of its own of a row of `values`, and the parts are all of the row.
+  bool are_of_all(ValueId tops, ValueId values) const {
+    const Node& each = *maximum(tops);
+    const Value &x = value(values), &cut = value(each.inputs[0]), &parts = value(tops);
+    const int64_t rows = x.sizes[0].value, size = x.sizes[1].value, count = parts.sizes[1].value;
+    if (owner(each.inputs[0]) != owner(values) || cut.dtype != x.dtype || cut.offset.value != x.offset.value)
+      return false;
+    if (cut.sizes.size() != 3 || each.attrs.dims != std::vector<int64_t>{2}) return false;
+    const int64_t part = cut.sizes[2].value;
+    if (cut.sizes[0].value != rows || cut.sizes[1].value != count || count * part != size) return false;
+    const int64_t step = x.strides[1].value;
+    if ((rows > 1 && cut.strides[0].value != x.strides[0].value) || cut.strides[1].value != part * step) return false;
+    if (part > 1 && cut.strides[2].value != step) return false;
+    // `tops` shows what each makes as it is.
+    const Value& made = value(owner(tops));
+    return made.sizes.size() == 2 && made.sizes[0].value == rows && made.sizes[1].value == count &&
+           parts.offset.value == 0 && parts.strides[1].value == made.strides[1].value &&
+           (rows == 1 || parts.strides[0].value == made.strides[0].value);
   }
 
   bool depends_on(ValueId id, ValueId other) const {

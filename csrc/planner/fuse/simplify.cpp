@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "device/abi/abi.h"
 #include "plan/plan.h"
 #include "planner/fuse/select_values.h"
 
@@ -252,6 +253,14 @@ int64_t largest_divisor(int64_t n, int64_t limit) {
   return 1;
 }
 
+/// The same of a row that a select may list by parts, with whole vectors in a part where there are such.
+int64_t parts_of_tops(int64_t size, int64_t limit) {
+  constexpr int64_t kVector = 4;
+  for (int64_t d = std::min<int64_t>(limit, abi::kSelectMostTops); d >= abi::kSelectLeastTops; --d)
+    if (size % (d * kVector) == 0) return d;
+  return largest_divisor(size, limit);
+}
+
 std::vector<Size> contiguous(const std::vector<Size>& sizes) {
   std::vector<Size> strides(sizes.size());
   int64_t step = 1;
@@ -306,7 +315,8 @@ bool split_reduction(Graph& graph, const Node& node, int num_workers, int64_t le
   for (size_t d = 0; d < x.sizes.size(); ++d) {
     const int64_t size = x.sizes[d].value, stride = x.strides[d].value;
     const bool is_reduced = std::find(node.attrs.dims.begin(), node.attrs.dims.end(), d) != node.attrs.dims.end();
-    const int64_t outer = is_reduced ? largest_divisor(size, wanted) : size;
+    const auto parts_in = least > 1 ? parts_of_tops : largest_divisor;
+    const int64_t outer = is_reduced ? parts_in(size, wanted) : size;
     if (is_reduced) {
       // What is left is cut from the inner dimensions only when this one is used up.
       wanted = outer == size ? wanted / outer : 1;

@@ -1,4 +1,5 @@
 // kRowSelect.
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -62,6 +63,34 @@ void sums(const RecordCheck& check, int number) {
              x.stride[1], " words apart");
 }
 
+/// Whoever has written the sums cuts rows as this op does; beside lists, both ask for the same.
+void writer_of_sums(const RecordCheck& check) {
+  const abi::RowSelectParams& p = params(check.op());
+  const abi::Operand& sums = check.op().operands[X::kSumsBefore];
+  if (sums.slot == abi::kNoSlot) return;
+  bool written = false;
+  for (const plan::Op& other : check.plan().ops) {
+    if (other.record.kind != abi::TaskKind::kRowSelect || other.operands[X::kSums].slot != sums.slot) continue;
+    written = true;
+    const abi::RowSelectParams& w = params(other);
+    const abi::Operand& made = other.operands[X::kSums];
+    check.need(made.offset == sums.offset && std::ranges::equal(made.stride, sums.stride), "sums at ", sums.offset,
+               ", those of op ", other.name, " at ", made.offset, ", or strides apart");
+    check.need(w.rows == p.rows && w.size == p.size, p.rows, " rows of ", p.size, ", of op ", other.name, " ", w.rows,
+               " of ", w.size);
+    check.need(w.parts == p.parts && w.part == p.part, p.parts, " parts of ", p.part, ", of op ", other.name, " ",
+               w.parts, " of ", w.part);
+    check.need(w.listed == p.listed && w.by_mass == p.by_mass, "lists ", p.listed, " by mass ", p.by_mass, ", of op ",
+               other.name, " ", w.listed, " and ", w.by_mass);
+    if (p.listed == 0) continue;
+    const abi::Operand &a = check.op().operands[X::kBound], &b = other.operands[X::kBound];
+    check.need(a.slot == b.slot && a.offset == b.offset && (p.rows == 1 || a.stride[0] == b.stride[0]),
+               "another bound than op ", other.name, ": slot ", a.slot, " at ", a.offset, ", expected ", b.slot, " at ",
+               b.offset);
+  }
+  check.need(written, "sums in slot ", sums.slot, ", which no row select writes");
+}
+
 void record(const RecordCheck& check) {
   const abi::RowSelectParams& p = params(check.op());
   check.need(p.by_mass == 0 || p.by_mass == 1, "by mass ", p.by_mass);
@@ -92,6 +121,7 @@ void record(const RecordCheck& check) {
   check.need(p.tops >= 0 && (p.tops == 0 || (!whole && p.round == 0)), p.tops, " tops in round ", p.round);
   operand(check, X::kTops, p.tops > 0, DType::kF32);
   operand(check, X::kMade, p.tops > 0, DType::kF32);
+  writer_of_sums(check);
   sums(check, X::kSumsBefore);
   sums(check, X::kSums);
   for (const int number : {X::kDistance, X::kMade}) {

@@ -98,13 +98,13 @@ class RowSelectTask : public Task {
     if (has(X::kCut)) *address<int64_t>(env, X::kCut, row) = cut(env, row, found);
   }
 
-  /// By mass, among the elements that are no farther than `kept`.
+  /// By mass, among the elements that are no farther than `kept`; what is farthest has none.
   int64_t cut(const TileEnvironment& env, int64_t row, int64_t kept) const {
     std::vector<std::pair<uint32_t, double>> masses;
     double all = 0, behind = 0;
     for (int64_t i = 0; i < params().size; ++i) {
       const float distance = *address<const float>(env, X::kDistance, row, i);
-      if (steps_of(distance) <= kept && distance < abi::kSelectMassless)
+      if (steps_of(distance) <= kept && steps_of(distance) < abi::kSelectFarthest)
         masses.emplace_back(steps_of(distance), std::exp(-double{distance}));
     }
     std::ranges::sort(masses, std::greater());
