@@ -24,7 +24,7 @@ struct SelectLists {
     u64 groups[32];     // of 32 bins each
     u32 count, found, cut;
     u32 all_near;  // not 0: lists hold whatever is not farthest
-    float kth;
+    float kth, top;
   };
 
   const Consumer& consumer;
@@ -44,20 +44,24 @@ struct SelectLists {
     reinterpret_cast<float*>(s.tops)[thread] = own;
     if (thread == 0) s.kth = -op::infinity(), s.count = 0;
     consumer.sync();
-    top = -op::infinity();
-    int nearer = 0, not_farther = 0;
+    if (consumer.warp() * 32 < p.tops) {  // the others have none to rank, and are in the way
+      int nearer = 0, not_farther = 0;
+      float largest = -op::infinity();
 #pragma unroll 1
-    for (int i = 0; i * 4 < p.tops; ++i) {
-      const Vec<float, 4> v = s.tops[i];
+      for (int i = 0; i * 4 < p.tops; ++i) {
+        const Vec<float, 4> v = s.tops[i];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        top = maximum_or_nan(top, v.v[j]);
-        nearer += v.v[j] > own;
-        not_farther += v.v[j] >= own;
+        for (int j = 0; j < 4; ++j) {
+          largest = maximum_or_nan(largest, v.v[j]);
+          nearer += v.v[j] > own;
+          not_farther += v.v[j] >= own;
+        }
       }
+      if (nearer < k && k <= not_farther) s.kth = own;
+      if (thread == 0) s.top = largest;
     }
-    if (nearer < k && k <= not_farther) s.kth = own;
     consumer.sync();
+    top = s.top;
     return min(SelectHistogram::steps(top - s.kth), kFarthestListed);
   }
 
