@@ -47,9 +47,11 @@ struct SelectLists {
     if (consumer.warp() * 32 < p.tops) {  // the others have none to rank, and are in the way
       int nearer = 0, not_farther = 0;
       float largest = -op::infinity();
+      Vec<float, 4> next = s.tops[0];
 #pragma unroll 1
       for (int i = 0; i * 4 < p.tops; ++i) {
-        const Vec<float, 4> v = s.tops[i];
+        const Vec<float, 4> v = next;
+        next = s.tops[(i + 1) % (abi::kSelectMostTops / 4)];  // on its way while these are compared
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           largest = maximum_or_nan(largest, v.v[j]);
@@ -106,9 +108,11 @@ struct SelectLists {
     for (u32 at = thread; at < count; at += kConsumerThreads) {
       const u32 own = reinterpret_cast<const u32*>(s.all)[at];
       int nearer = 0, not_farther = 0;
+      Vec<u32, 4> next = s.all[0];
 #pragma unroll 1
       for (u32 i = 0; i * 4 < count; ++i) {
-        const Vec<u32, 4> v = s.all[i];
+        const Vec<u32, 4> v = next;
+        next = s.all[(i + 1) % (kMost / 4)];
 #pragma unroll
         for (int j = 0; j < 4; ++j) nearer += v.v[j] < own, not_farther += v.v[j] <= own;
       }
