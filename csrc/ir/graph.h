@@ -59,7 +59,8 @@ enum class OpKind : uint8_t {
                // elements are below. Bound f32: the largest one such that the elements that are not below it have more
                // than `bound` of the row's sum of exp(-distance), within 2^-15 of it. None: 0. The planner makes
                // another form: inputs values [R, N], bound, maxima of parts of the rows [R, P]; a second output is
-               // the distances, the largest maximum of the row less its values
+               // the distances, the largest maximum of the row less its values; with a fourth input, a share, f32 [R],
+               // a third output is what a select by mass finds among the elements that are no farther than the first
   kCat,        // inputs..., attrs.dim
   kPad,        // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
   kRand,       // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index

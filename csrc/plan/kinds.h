@@ -189,6 +189,8 @@ inline constexpr Role kRowSelect[] = {
     {abi::RowSelectOperand::kState, "state", kWrite, {kM, kPart, kSelectState}},
     {abi::RowSelectOperand::kTops, "tops", kRead, {kM, kSelectTop}},
     {abi::RowSelectOperand::kMade, "made", kWrite, {kM, kN}},
+    {abi::RowSelectOperand::kShare, "share", kRead, {kM}},
+    {abi::RowSelectOperand::kCut, "cut", kWrite, {kM}},
 };
 }  // namespace roles
 

@@ -112,9 +112,10 @@ struct Fields<abi::ScatterSumParams> {
 template <>
 struct Fields<abi::RowSelectParams> {
   using T = abi::RowSelectParams;
-  static constexpr auto list = std::tuple{
-      field("rows", &T::rows),   field("size", &T::size),   field("vector", &T::vector), field("by_mass", &T::by_mass),
-      field("round", &T::round), field("parts", &T::parts), field("part", &T::part),     field("tops", &T::tops)};
+  static constexpr auto list =
+      std::tuple{field("rows", &T::rows),       field("size", &T::size),   field("vector", &T::vector),
+                 field("by_mass", &T::by_mass), field("round", &T::round), field("parts", &T::parts),
+                 field("part", &T::part),       field("tops", &T::tops),   field("listed", &T::listed)};
 };
 }  // namespace ark::json
 

@@ -23,8 +23,6 @@ Extent common(Axis axis) {
       return {abi::kVisibleValues};
     case Axis::kMaxSum:
       return {2};
-    case Axis::kSelectWord:
-      return {abi::kSelectWords};
     case Axis::kSelectState:
       return {abi::kSelectState};
     default:
@@ -124,6 +122,8 @@ Extent extent(const abi::RowSelectParams& p, Axis axis) {
       return {p.round < abi::kSelectLast ? p.parts : 1};
     case Axis::kAllParts:
       return {p.parts};
+    case Axis::kSelectWord:
+      return {p.listed != 0 ? abi::kSelectListWords : abi::kSelectWords};
     case Axis::kSelectTop:
       return {p.tops};
     default:

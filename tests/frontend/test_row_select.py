@@ -267,3 +267,90 @@ def check_values(device: str, special: float | None, size: int, rows: int = 2) -
 @pytest.mark.parametrize("size", [20000, 33001, 17250])
 def test_selects_of_values(special, size, executor):
     check_values("cpu", special, size)
+
+
+def cut_values(kind: str, rows: int, size: int) -> torch.Tensor:
+    torch.manual_seed(size + rows)
+    x = torch.randn(rows, size) * 3
+    if kind == "16 bits":
+        return x.bfloat16().float()
+    if kind == "equal":
+        return torch.full_like(x, 1.5)
+    if kind == "few values":
+        return x.round()
+    if kind == "one part's":  # more of them than a list holds
+        return torch.where(torch.arange(size) < 90, x + 40, x)
+    if kind == "taken away":
+        return torch.where(torch.rand(rows, size) < 0.999, -torch.inf, x)
+    if kind == "far":  # masses that are next to nothing
+        return torch.where(torch.arange(size) % 5 == 2, x * 0 - 60, x)
+    if kind in ("nan", "inf", "-inf"):
+        x[0, 17], x[-1, size - 3] = float(kind), float(kind)
+    return x
+
+
+CUT_KINDS = ("random", "16 bits", "equal", "few values", "one part's", "taken away", "far", "nan", "inf", "-inf")
+
+
+def check_cuts(kind: str, rows: int, size: int, device: str) -> None:
+    """A select by mass of what one by count leaves, as `sampling` has them: one op finds both."""
+    values = cut_values(kind, rows, size).to(device)
+
+    def selects(values, count, share):
+        top = values.amax(-1, keepdim=True)
+        distances = top - values
+        found = torch.ops.ark.select_by_count(distances, count)
+        kept = values.where(ark_torch.row_select.steps(distances) <= found[:, None], -torch.inf)
+        return found, torch.ops.ark.select_by_mass(top - kept, share), kept
+
+    run = torch.compile(selects, backend="ark", options=STRICT)
+    for count in (50, 1, 0, 2, 17, 100, 127, 128, 129, 1000, size - 1, size, size + 1):
+        for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+            given = torch.full((rows,), count, device=device), torch.full((rows,), share, device=device)
+            with torch.no_grad():
+                (found, cut, kept), wanted = run(values, *given), selects(values, *given)
+            assert torch.equal(found, wanted[0]), (count, share)
+            assert torch.equal(kept.nan_to_num(nan=-7.0), wanted[2].nan_to_num(nan=-7.0)), (count, share)
+            distances = (values.amax(-1, keepdim=True) - kept).double().cpu()
+            steps, masses = steps_of(distances), torch.exp(-distances)
+            steps, masses = steps.where(~distances.isnan(), MOST - 15), masses.nan_to_num(0.0)
+            sums = masses.sum(-1)
+            cut = cut.cpu()[:, None]
+            not_below, behind = (masses.where(side, 0.0).sum(-1) for side in (steps >= cut, steps > cut))
+            error = 2.0**-15 * sums
+            assert ((not_below > share * sums - error) | (cut[:, 0] == 0)).all(), (count, share)
+            assert (behind <= share * sums + error).all(), (count, share)
+            if share == 0:  # what is farthest has no mass, in lists and in rows
+                assert torch.equal(cut, steps.where(steps < MOST - 15, 0).amax(-1, keepdim=True)), count
+            there = (steps == cut).any(-1) | (cut[:, 0] == 0)
+            assert there.all(), (count, share, cut)
+
+
+@extension
+@pytest.mark.parametrize("kind", CUT_KINDS)
+@pytest.mark.parametrize(("rows", "size"), [(1, 16896), (3, 20000)])
+def test_cuts(kind, rows, size):
+    check_cuts(kind, rows, size, "cpu")
+
+
+@extension
+@pytest.mark.parametrize("kind", ["row", "other row"])
+@pytest.mark.parametrize("count", [1, 50, 100, 3000])
+def test_maxima_of_other_values(kind, count, device="cpu"):
+    check_other_maxima(kind, count, device)
+
+
+def check_other_maxima(kind: str, count: int, device: str, size: int = 128256) -> None:
+    """The top is of more than what is selected from, or of something else in the same memory."""
+    torch.manual_seed(7)
+    x = torch.randn(2, size, device=device) * 3
+    x[:, size // 2 + 9] = 20
+    values = (lambda x: x[:1, : size // 2]) if kind == "row" else (lambda x: x[1:])
+
+    def select(x, n):
+        return torch.ops.ark.select_by_count(x[:1].amax(-1, keepdim=True) - values(x), n)
+
+    with torch.no_grad():
+        given = torch.full((1,), count, device=device)
+        found = torch.compile(select, backend="ark", options=STRICT)(x, given)
+        assert torch.equal(found, select(x, given))

@@ -42,6 +42,18 @@ def test_selects_of_values(special, rows, size):
     selects.check_values("cuda", special, size, rows)
 
 
+@pytest.mark.parametrize("kind", selects.CUT_KINDS)
+@pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (3, 20000), (30, 33000)])
+def test_cuts(kind, rows, size):
+    selects.check_cuts(kind, rows, size, "cuda")
+
+
+@pytest.mark.parametrize("kind", ["row", "other row"])
+@pytest.mark.parametrize("count", [1, 50, 100, 3000])
+def test_maxima_of_other_values(kind, count):
+    selects.check_other_maxima(kind, count, "cuda")
+
+
 @pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (200, VOCABULARY), (70, 33001)])
 def test_any_number_of_workers_finds_the_same(rows, size):
     distances = selects.rows_of("few values", rows, size).cuda() + selects.rows_of("random", rows, size).cuda() / 64

@@ -1,4 +1,7 @@
 // Row selects: which ops they become, and which damage of their records is refused.
+#include <algorithm>
+#include <cmath>
+
 #include "device/abi/roles.h"
 #include "support/check.h"
 #include "support/model_graph.h"
@@ -19,19 +22,40 @@ plan::Plan select_plan(int64_t rows, int64_t size, DType bound, int workers = 13
 }
 
 /// Of distances below the maximum of the row, which is that of parts of it where rows are long.
-plan::Plan values_plan(int64_t rows, int64_t size, bool needed_before = false) {
+plan::Plan values_plan(int64_t rows, int64_t size, bool needed_before = false, DType bound = DType::kF32) {
   Model b;
   const ir::ValueId values = b.input(DType::kF32, {rows, size}), out = b.value(DType::kI64, {rows}),
                     top = b.reduce(ReduceOp::kMax, values, {1}, true, DType::kF32),
                     distance = b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {rows, size});
   ir::ValueId limit = -1;
   if (needed_before) {
-    limit = b.reduce(ReduceOp::kMax, distance, {1}, false, DType::kF32);
+    limit = b.reduce(ReduceOp::kMax, distance, {1}, false, DType::kF32);  // a share
   } else {
-    limit = b.input(DType::kI64, {rows});
+    limit = b.input(bound, {rows});
   }
   b.node(ir::OpKind::kRowSelect, {distance, limit}, {out});
   b.graph.outputs = {out};
+  return plan_of(b.graph, true, true, 132);
+}
+
+/// A select by count, and one by mass of what it leaves (ark_torch/sampling.py); others are `far`.
+plan::Plan cut_plan(int64_t rows, int64_t size, double far = -INFINITY) {
+  Model b;
+  const ir::ValueId values = b.input(DType::kF32, {rows, size}), count = b.input(DType::kI64, {rows}),
+                    share = b.input(DType::kF32, {rows}), found = b.value(DType::kI64, {rows}),
+                    cut = b.value(DType::kI64, {rows}), top = b.reduce(ReduceOp::kMax, values, {1}, true, DType::kF32),
+                    distance = b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {rows, size});
+  const auto steps = [&](ir::ValueId x) {
+    const ir::ValueId all = b.binary(Opcode::kMul, x, b.scalar(DType::kF32, abi::kSelectSteps));
+    return b.cast(b.binary(Opcode::kMinimum, all, b.scalar(DType::kF32, abi::kSelectFarthest)), DType::kI64);
+  };
+  b.node(ir::OpKind::kRowSelect, {distance, count}, {found});
+  const ir::ValueId near =
+      b.pointwise(Opcode::kLe, {steps(distance), b.view(found, {rows, 1}, {1, 0})}, DType::kBool, {rows, size});
+  const ir::ValueId left = b.scalar(DType::kF32, far);
+  const ir::ValueId kept = b.pointwise(Opcode::kWhere, {near, values, left}, DType::kF32, {rows, size});
+  b.node(ir::OpKind::kRowSelect, {b.pointwise(Opcode::kSub, {top, kept}, DType::kF32, {rows, size}), share}, {cut});
+  b.graph.outputs = {found, cut};
   return plan_of(b.graph, true, true, 132);
 }
 
@@ -125,6 +149,41 @@ void test_values() {
   EXPECT_EQ(tops(values_plan(8, 128256)), "op select 16 select 0 select 0");
   EXPECT_EQ(tops(values_plan(8, 4096)), "op select 0");                               // a row is one worker's
   EXPECT(tops(values_plan(1, 128256, true)).find("select 48") == std::string::npos);  // its bound needs the distances
+  const auto listed = [&](int64_t rows, int64_t size) { return tops(values_plan(rows, size, false, DType::kI64)); };
+  EXPECT_EQ(listed(1, 128256), "op select 96 select 0");  // 96 x 1336, whole vectors; 128 x 1002 are none
+  EXPECT_EQ(listed(8, 128256), "op select 96 select 0");
+  EXPECT_EQ(listed(1, 50304), "op select 96 select 0");
+  EXPECT_EQ(listed(1, 32000), "op select 125 select 0");
+  EXPECT_EQ(listed(1, 151936), "op select 128 select 0");  // 128 x 1187: no other is better
+  EXPECT_EQ(tops(values_plan(1, 50257, false, DType::kI64)), "op select 29 select 0 select 0");  // 29 x 1733
+  EXPECT_EQ(listed(100, 128256).find("select 96"), std::string::npos);
+  EXPECT_EQ(tops(cut_plan(1, 128256)), "op select 96 select 0");
+  EXPECT_EQ(tops(cut_plan(8, 128256)), "op select 96 select 0");
+  EXPECT(tops(cut_plan(1, 128256, -1e30)).ends_with("select 0 select 0 select 0"));  // what is left is not far away
+}
+
+/// Maxima of parts that are not all of the values: their ranks say nothing of these.
+void test_other_maxima() {
+  const auto lists = [](int64_t rows, int64_t size, int64_t first_row, int64_t first, int64_t end, int64_t top_row) {
+    Model b;
+    const ir::ValueId x = b.input(DType::kF32, {rows, size}), limit = b.input(DType::kI64, {1}),
+                      of = b.view(x, {1, size}, {size, 1}, top_row * size),
+                      values = b.view(x, {1, end - first}, {size, 1}, first_row * size + first),
+                      top = b.reduce(ReduceOp::kMax, of, {1}, true, DType::kF32), out = b.value(DType::kI64, {1});
+    b.node(ir::OpKind::kRowSelect, {b.pointwise(Opcode::kSub, {top, values}, DType::kF32, {1, end - first}), limit},
+           {out});
+    b.graph.outputs = {out};
+    const plan::Plan plan = plan_of(b.graph, true, true, 132);
+    EXPECT_EQ(complaint(plan), "");
+    return std::ranges::any_of(plan.ops, [](const plan::Op& op) {
+      return op.record.kind == abi::TaskKind::kRowSelect && op.record.params.row_select.listed != 0;
+    });
+  };
+  EXPECT(lists(1, 128256, 0, 0, 128256, 0));
+  EXPECT(lists(3, 128256, 1, 0, 128256, 1));
+  EXPECT(!lists(1, 128256, 0, 0, 64128, 0));  // half of what the maxima are of
+  EXPECT(!lists(1, 128256, 0, 64128, 128256, 0));
+  EXPECT(!lists(2, 128256, 1, 0, 128256, 0));  // another row's
 }
 
 void test_damage_of_values() {
@@ -146,13 +205,49 @@ void test_damage_of_values() {
   refused(plan, 2, "tops", [](plan::Op&, P& p) { p.tops = 4; });
 }
 
+void test_damage_of_lists() {
+  using X = abi::RowSelectOperand;
+  using P = abi::RowSelectParams;
+  const plan::Plan plan = cut_plan(2, 128256);
+  EXPECT_EQ(complaint(plan), "");
+  EXPECT_EQ(plan.ops.size(), size_t{3});
+  for (const size_t op : {1, 2}) {
+    EXPECT_EQ(plan.ops[op].record.params.row_select.listed, 1);
+    refused(plan, op, "operand 1", [](plan::Op& o, P&) { o.operands[X::kBound].slot = abi::kNoSlot; });
+    refused(plan, op, "lists 2", [](plan::Op&, P& p) { p.listed = 2; });
+    refused(plan, op, "lists 1", [](plan::Op&, P& p) { p.by_mass = 1; });
+    refused(plan, op, "lists 1", [](plan::Op&, P& p) { p.round = 1; });
+    refused(plan, op, "operand", [](plan::Op&, P& p) { p.listed = 0; });
+    refused(plan, op, "", [](plan::Op& o, P&) { o.record.num_waits = 0; });
+  }
+  refused(plan, 1, "tops of lists", [](plan::Op&, P& p) { p.tops = 0; });
+  refused(plan, 1, "at most", [](plan::Op&, P& p) { p.tops = abi::kSelectMostTops + 1; });
+  refused(plan, 1, "operand 5", [](plan::Op& o, P&) { o.operands[X::kSums].slot = abi::kNoSlot; });
+  refused(plan, 1, "sums", [](plan::Op& o, P&) { o.operands[X::kSums].stride[1] -= 1; });
+  refused(plan, 1, "", [](plan::Op& o, P&) { o.operands[X::kSums].stride[1] = 32; });
+  refused(plan, 2, " of op ", [](plan::Op&, P& p) { p.part += 4, p.parts = (p.size + p.part - 1) / p.part; });
+  refused(plan, 2, " of op ", [](plan::Op&, P& p) { p.part /= 2, p.parts = (p.size + p.part - 1) / p.part; });
+  refused(plan, 2, " of op ", [](plan::Op&, P& p) { p.size -= 4; });
+  refused(plan, 2, " of op ", [](plan::Op& o, P& p) { p.rows = o.record.grid[0] = 1; });
+  refused(plan, 2, "another bound", [](plan::Op& o, P&) { o.operands[X::kBound].offset = 1; });
+  refused(plan, 2, "another bound", [](plan::Op& o, P&) { o.operands[X::kBound].stride[0] = 0; });
+  refused(plan, 2, "operand 9", [](plan::Op& o, P&) { o.operands[X::kShare].slot = abi::kNoSlot; });
+  refused(plan, 2, "", [](plan::Op& o, P& p) { p.listed = 0, o.operands[X::kBound].slot = abi::kNoSlot; });
+  refused(plan, 2, "operand 9", [](plan::Op& o, P&) { o.operands[X::kShare].dtype = o.operands[X::kOut].dtype; });
+  refused(plan, 2, "operand 10", [](plan::Op& o, P&) { o.operands[X::kCut].dtype = o.operands[X::kShare].dtype; });
+  refused(plan, 2, "operand 9", [](plan::Op& o, P&) { o.operands[X::kCut].slot = abi::kNoSlot; });
+  refused(plan, 2, "operand 0", [](plan::Op& o, P&) { o.operands[X::kDistance].slot = abi::kNoSlot; });
+}
+
 }  // namespace
 
 int main() {
+  test_damage_of_lists();
   test_ops();
   test_parts_cover_rows();
   test_damage();
   test_values();
+  test_other_maxima();
   test_damage_of_values();
   return test::result("select plans");
 }

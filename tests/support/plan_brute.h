@@ -305,11 +305,12 @@ class BrutePlan {
   void touch_row_select(const plan::Op& op, const int64_t* c, const Visit& visit) const {
     const abi::RowSelectParams& p = op.record.params.row_select;
     const auto has = [&](int operand) { return op.operands[static_cast<size_t>(operand)].slot != abi::kNoSlot; };
-    const int64_t first = c[1] * p.part, count = std::min<int64_t>(p.part, p.size - first);
+    const bool whole = p.parts > 1 && p.round == abi::kSelectLast;  // the last round may look at all of its row
+    const int64_t first = c[1] * p.part, count = whole ? p.size : std::min<int64_t>(p.part, p.size - first);
     if (has(0)) each({count}, [&](const Index& x) { element(op, 0, {c[0], first + x[0]}, false, visit); });
-    for (const int operand : {1, 2})
-      if (has(operand)) element(op, operand, {c[0]}, operand == 2, visit);
-    constexpr int64_t kWords = 1056, kState = 3;
+    for (const int operand : {1, 2, 9, 10})
+      if (has(operand)) element(op, operand, {c[0]}, operand == 2 || operand == 10, visit);
+    const int64_t kWords = p.listed != 0 ? 64 : 1056, kState = 3;
     if (has(3)) each({p.parts, kWords}, [&](const Index& x) { element(op, 3, {c[0], x[0], x[1]}, false, visit); });
     if (has(4)) each({kState}, [&](const Index& x) { element(op, 4, {c[0], c[1], x[0]}, false, visit); });
     if (has(5)) each({kWords}, [&](const Index& x) { element(op, 5, {c[0], c[1], x[0]}, true, visit); });

@@ -287,12 +287,19 @@ inline constexpr i32 kScatterLanes = 32, kScatterFewLanes = 8, kScatterMostRows 
 /// found, and as bits of f64 what is outside of them (elements before, or mass behind), and the limit. With `tops`
 /// above 0, which round 0 of several parts may have, the row's top is the largest of so many maxima (f32, dims r, top;
 /// a NaN is larger than all), `distance` holds values, and top - value goes to `made` (f32, dims r, n).
+/// With `listed` 1, which elements counted in parts with tops may have, there are rounds 0 and kSelectLast only, both
+/// with the bound, and no state; sums are i32 (r, part, kSelectListWords): how many elements of the part may be asked
+/// for, as near as the bound's of the best ones (and kSelectAllNear, where that is whatever is not farthest), then how
+/// many steps away they are. One tile a row finds the answer among them; where they are too many or too few, in the
+/// row. Round kSelectLast may have a share (f32, r) and a cut (i64, r) beside, what a select by mass finds among the
+/// elements that are no farther than the answer; what is kSelectFarthest away has no mass there.
 /// Masses count in units of 2^-kSelectMassBits, relative to the low end of the bin (round 0; a group of bins: of its
 /// first) or of the bits found (later), at least one unit; what is kSelectMassless away has none.
 struct RowSelectParams {
   i32 rows, size;
   i32 vector, by_mass;
   i32 round, parts, part, tops;
+  i32 listed;
 };
 inline constexpr i32 kSelectBits = 28, kSelectFarthest = (1 << kSelectBits) - 16;  // steps; the most that f32 holds
 inline constexpr float kSelectSteps = 4194304.0f;                                  // to a distance of 1
@@ -301,6 +308,8 @@ inline constexpr i32 kSelectRounds = 3, kSelectLast = kSelectRounds - 1, kSelect
 inline constexpr i32 kSelectGroups = 32, kSelectBins = 1024, kSelectState = 3,
                      kSelectWords = kSelectGroups + 2 * kSelectBins;
 inline constexpr i32 kSelectMostParts = 1024;
+inline constexpr i32 kSelectListWords = 64, kSelectLeastTops = 64, kSelectMostTops = 256;  // of selects with lists
+inline constexpr u32 kSelectAllNear = 1u << 31;
 inline constexpr i32 kSelectMassBits = 16, kSelectMostPart = 1 << 15;  // a part's mass: at most 2^31 units
 inline constexpr float kSelectMassless = 88.0f;
 /// The lowest bit of a round's digit: 10, 10 and 8 bits. Of round -1: kSelectBits.

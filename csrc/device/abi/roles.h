@@ -37,9 +37,10 @@ struct ScatterSumOperand {
   enum : i32 { kIndex, kSource, kOut, kCount };
 };
 
-/// kRowSelect. Sums and states of the op before, and those for the op behind; what makes distances of values, and they.
+/// kRowSelect. Sums and states of the op before, and those for the op behind; what makes distances of values, and they;
+/// a share of what is found, and the cut that it asks for.
 struct RowSelectOperand {
-  enum : i32 { kDistance, kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kTops, kMade, kCount };
+  enum : i32 { kDistance, kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kTops, kMade, kShare, kCut, kCount };
 };
 
 /// Of Opcode::kLoadParts, counted from the instruction's operand. kSizes has no slot: its strides are the numbers.

@@ -4,6 +4,7 @@
 #pragma once
 #include "device/program/row_select_digit.cuh"
 #include "device/program/row_select_histogram.cuh"
+#include "device/program/row_select_lists.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -14,25 +15,34 @@ struct RowSelect {
     Scratch& s = *reinterpret_cast<Scratch*>(consumer.scratch());
     const SelectHistogram histogram{consumer, s.bins, s.digit.seen};
     const bool marks = makes_marks(task.record->params.row_select);
-    histogram.clear(marks);
+    const bool listed = task.record->params.row_select.listed != 0;
+    if (!listed) histogram.clear(marks);
     consumer.wait_for_item(task);
 #pragma unroll 1
     for (int tile = task.first; tile < task.first + task.count; ++tile) {
-      if (tile != task.first) histogram.clear(marks);
-      Tile(consumer, task, s, tile).run();
+      Tile of(consumer, task, s, tile);
+      if (listed) consumer.sync();  // what was in the scratch has been read
+      if (listed && of.lists()) continue;
+      if (listed) consumer.sync();  // the lists have been read
+      if (listed || tile != task.first) histogram.clear(marks);
+      of.run();
+      if (listed && task.has(abi::RowSelectOperand::kCut)) of.cut_row();
     }
   }
 
  private:
   static ARK_DEVICE bool makes_marks(const abi::RowSelectParams& p) {
-    return p.parts > 1 && p.round == abi::kSelectLast - 1;
+    return p.parts > 1 && p.round == abi::kSelectLast - 1;  // not of lists
   }
   static constexpr int kAhead = 8;   // vectors of a thread under way
   static constexpr int kAtOnce = 2;  // of them worked on by one pass of the loop: a token's code is fetched anew
   using Vectors = Vec<float, 4>[kAhead];
 
   struct Scratch {
-    SelectHistogram::Bins bins;
+    union {
+      SelectHistogram::Bins bins;
+      SelectLists::Scratch lists;
+    };
     SelectDigit::Scratch digit;
   };
   static_assert(sizeof(Scratch) <= kScratchBytes);
@@ -45,6 +55,7 @@ struct RowSelect {
     const Task& task;
     const abi::RowSelectParams& p;
     Scratch& s;
+    const bool whole;
     int row, part;
     int begin, end;  // elements
     int whole_end;   // of those that vectors hold
@@ -53,27 +64,51 @@ struct RowSelect {
     float top = 0;  // of the row; where values are given
     SelectState state;
     SelectBound bound;
+    float share = 0;  // of a cut
 
     ARK_DEVICE Tile(const Consumer& c, const Task& of, Scratch& scratch, int tile)
-        : consumer(c), task(of), p(of.record->params.row_select), s(scratch) {
+        : consumer(c),
+          task(of),
+          p(of.record->params.row_select),
+          s(scratch),
+          whole(p.parts == 1 || (p.listed != 0 && p.round > 0)) {
       row = tile / of.record->grid[1];
       part = tile - row * of.record->grid[1];
       const abi::Operand& x = of.operand(X::kDistance);
       const bool counts = of.has(X::kDistance);  // a row has elements
       begin = part * p.part;
-      end = counts ? min(begin + p.part, p.size) : begin;
+      end = counts ? (whole ? p.size : min(begin + p.part, p.size)) : begin;
       data = counts ? of.template address<const float>(X::kDistance) + row * x.stride[0] : nullptr;
       stride = x.stride[1];
       whole_end = p.vector == 4 ? end & ~3 : begin;
     }
 
+    /// Makes a list, or finds the answer in lists; false: it is not there.
+    ARK_DEVICE bool lists() {
+      const SelectLists lists{consumer, task, p, s.lists, row};
+      load_ahead();
+      if (whole) {
+        u32 found;
+        if (!lists.find(bound.count, found)) return false;
+        store_found(X::kOut, found);
+        if (task.has(X::kCut)) store_found(X::kCut, lists.cut(found, share));
+        return true;
+      }
+      Vectors x = {};
+      load(begin, x);
+      const u32 most = lists.choose(bound.count, top);
+      each(x, [&](const Vec<float, 4>& v, int left) { lists.add(v, left, most); });
+      consumer.sync();
+      lists.store(reinterpret_cast<u32*>(sums()), most);
+      return true;
+    }
+
     ARK_DEVICE void run() {
-      const bool whole = p.parts == 1;
       const SelectHistogram histogram{consumer, s.bins, s.digit.seen};
-      const SelectDigit digit{consumer, task, p, s.digit, row, bound};
+      const SelectDigit digit{consumer, task, p, s.digit, row, bound, whole};
       load_ahead();
 #pragma unroll 1
-      for (int round = p.round;; ++round) {
+      for (int round = whole ? 0 : p.round;; ++round) {
         const bool finishes = !whole && round >= abi::kSelectLast, own = whole || round > p.round;
         Vectors x = {};
         if (!finishes && round < abi::kSelectRounds) load(begin, x);
@@ -102,11 +137,32 @@ struct RowSelect {
         if (makes_marks(p)) histogram.store_marks(reinterpret_cast<u32*>(sums() + 1));
         if (!whole && !finishes) return store_state();
       }
-      if (consumer.thread() == 0)
-        store_element(task.address<i64>(X::kOut) + row * task.operand(X::kOut).stride[0], i64{state.found});
+      store_found(X::kOut, state.found);
+    }
+
+    /// What lists do not have, after run().
+    ARK_DEVICE void cut_row() {
+      const SelectLists lists{consumer, task, p, s.lists, row};
+      u64 all = 0, behind = 0;
+      u32 cut = 0;
+      consumer.sync();
+#pragma unroll 1
+      for (int round = 0; round < abi::kSelectRounds; ++round) {
+        const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), cut, false, true};
+        lists.clear();
+        Vectors x = {};
+        load(begin, x);
+        each(x, [&](const Vec<float, 4>& v, int left) { lists.weigh(v, left, range, state.found); });
+        cut |= lists.digit(share, round == 0, all, behind) << range.shift;
+      }
+      store_found(X::kCut, cut);
     }
 
    private:
+    ARK_DEVICE void store_found(int operand, u32 found) const {
+      if (consumer.thread() == 0)
+        store_element(task.address<i64>(operand) + row * task.operand(operand).stride[0], i64{found});
+    }
     /// The thread's whole vectors from `first` on.
     ARK_DEVICE void load(int first, Vectors& x) const {
       const int own = first + consumer.thread() * 4;
@@ -157,6 +213,11 @@ struct RowSelect {
     template <bool kMass>
     ARK_DEVICE void count(const SelectHistogram& histogram, int round, Vectors& x) const {
       const SelectRange range = range_of(round, makes_marks(p));
+      each(x, [&](const Vec<float, 4>& v, int left) { histogram.template add<kMass>(v, left, range); });
+    }
+    /// add(neighbours, how many of them are there) of all that the tile has; `x` are the first vectors.
+    template <class Add>
+    ARK_DEVICE void each(Vectors& x, const Add& add) const {
 #pragma unroll 1
       for (int first = begin; first < whole_end;) {
 #pragma unroll 1
@@ -166,7 +227,7 @@ struct RowSelect {
             const int at = first + (k + i) * kStep + consumer.thread() * 4;
             if (at >= whole_end) continue;
             if (task.has(X::kMade)) make_distances(at, x[i]);
-            histogram.template add<kMass>(x[i], 4, range);
+            add(x[i], 4);
           }
           k += kAtOnce;
           if (k >= kAhead || first + k * kStep >= whole_end) break;
@@ -175,7 +236,7 @@ struct RowSelect {
         first += kAhead * kStep;
         if (first < whole_end) load(first, x);
       }
-      count_rest<kMass>(histogram, range);
+      each_of_rest(add);
     }
     /// The next vectors come first.
     static ARK_DEVICE void turn(Vectors& x) {
@@ -184,8 +245,8 @@ struct RowSelect {
     }
 
     /// What no vector holds: the end of a row, or all of one that lies in another way.
-    template <bool kMass>
-    ARK_DEVICE void count_rest(const SelectHistogram& histogram, const SelectRange& range) const {
+    template <class Add>
+    ARK_DEVICE void each_of_rest(const Add& add) const {
 #pragma unroll 1
       for (int first = whole_end + consumer.thread() * 4; first < end; first += kAtOnce * kStep) {
         Vec<float, 4> x[kAtOnce] = {};
@@ -199,7 +260,7 @@ struct RowSelect {
           const int at = first + k * kStep, left = end - at;
           if (left <= 0) continue;
           if (task.has(X::kMade)) make_some_distances(at, x[k]);
-          histogram.template add<kMass>(x[k], left, range);
+          add(x[k], left);
         }
       }
     }
@@ -258,6 +319,8 @@ struct RowSelect {
         state.outside = load_element(reinterpret_cast<const double*>(from + 1));
         state.limit = load_element(reinterpret_cast<const double*>(from + 2));
       }
+      if (task.has(X::kCut))
+        share = load_element(task.address<const float>(X::kShare) + row * task.operand(X::kShare).stride[0]);
       if (!task.has(X::kBound)) return;
       const i64 at = row * task.operand(X::kBound).stride[0];
       if (p.by_mass != 0)

@@ -54,11 +54,12 @@ struct SelectDigit {
   Scratch& s;
   int row;
   const SelectBound& bound;
+  bool whole;  // a row is one worker's
 
   /// The digit of `round`, from sums of all parts or of the `own` ones. After round kSelectLast - 1 of parts: the rest.
   ARK_DEVICE SelectRest choose(int round, bool own, SelectState& state) const {
     const int shift = abi::select_shift(round), bins = 1 << (abi::select_shift(round - 1) - shift);
-    const bool ones = own && p.parts > 1;  // elements have been counted
+    const bool ones = own && !whole;  // elements have been counted
     const u32 low = state.found;
     u32 digit = 0;
     SelectRest rest;

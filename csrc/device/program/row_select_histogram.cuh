@@ -84,15 +84,15 @@ struct SelectHistogram {
     for (int i = 0; i < kOwnGroups; ++i) to[own_bin(i)] = seen[own_bin(i)];
   }
 
+  static ARK_DEVICE u32 steps(float distance) {  // NaN: fminf takes the other
+    return __float2uint_rz(fminf(distance * abi::kSelectSteps, static_cast<float>(abi::kSelectFarthest)));
+  }
+
  private:
   static constexpr u32 kLow = (1u << abi::kSelectMarkBits) - 1;
   static_assert(abi::select_shift(abi::kSelectLast - 1) == abi::kSelectMarkBits);
 
   ARK_DEVICE int own_bin(int i) const { return (consumer.warp() * kOwnGroups + i) * 32 + consumer.lane(); }
-
-  static ARK_DEVICE u32 steps(float distance) {  // NaN: fminf takes the other
-    return __float2uint_rz(fminf(distance * abi::kSelectSteps, static_cast<float>(abi::kSelectFarthest)));
-  }
 
   /// Relative to what is `low` steps away; at least one unit, so that a tail of next to nothings is not lost.
   static ARK_DEVICE u32 weight_of(float distance, u32 low) {

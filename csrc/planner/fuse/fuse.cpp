@@ -81,7 +81,7 @@ void force(State& state) {
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
                node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect) {
       for (ir::ValueId input : node.inputs) force_source(input);
-      if (node.op == OpKind::kRowSelect && node.outputs.size() == 2)
+      if (node.op == OpKind::kRowSelect && node.outputs.size() >= 2)
         for (ir::ValueId out : node.outputs) force_value(out);  // its later rounds read the distances
     } else if (node.op == OpKind::kExchange) {
       for (ir::ValueId box : node.outputs) force_value(box);

@@ -1,5 +1,5 @@
-// The ops of a row select: one a round of digits but for the last, and one that finds that digit by itself; a single
-// one where a row is one worker's.
+// The ops of a row select: one a round of digits but for the last, and one that finds that digit by itself; one that
+// lists and one that finds; a single one where a row is one worker's.
 #include "planner/fuse/row_select.h"
 
 #include <algorithm>
@@ -32,6 +32,11 @@ SelectParts select_parts(int64_t rows, int64_t size, int num_workers) {
   return {static_cast<int>(std::max<int64_t>(blocks(size, part), 1)), static_cast<int>(part)};
 }
 
+/// Maxima of so many parts that a bound of what is asked for is among them, which is a number of elements.
+bool select_has_lists(DType bound, int64_t tops) {
+  return bound == DType::kI64 && tops >= abi::kSelectLeastTops && tops <= abi::kSelectMostTops;
+}
+
 /// What all ops of the select share; operands that are not there.
 FusedOp Emitter::row_select_op(const ir::Node& node, int round) const {
   const Tensor& rows = state_.tensor(node.inputs[0]);
@@ -56,7 +61,7 @@ abi::Operand Emitter::select_storage(const FusedOp& op, int operand) {
   const abi::RowSelectParams& p = op.op.record.params.row_select;
   const bool sums = operand == X::kSums;
   const DType dtype = sums ? DType::kI32 : DType::kI64;
-  const int64_t inner = sums ? abi::kSelectWords : abi::kSelectState;
+  const int64_t inner = !sums ? abi::kSelectState : p.listed != 0 ? abi::kSelectListWords : abi::kSelectWords;
   const std::vector<int64_t> strides = {p.parts * inner, inner, 1};
   abi::Operand x = absent_operand();
   x.slot = static_cast<uint32_t>(add_storage(dtype, {p.rows, p.parts, inner}, strides, sums ? "sums" : "state"));
@@ -69,7 +74,7 @@ void Emitter::row_select_group(int g) {
   const int number = state_.groups[static_cast<size_t>(g)].anchors[0];
   const ir::Node& node = state_.node(number);
   const int bound = node.inputs[1];
-  const bool of_values = node.inputs.size() == 3;
+  const bool of_values = node.inputs.size() >= 3;
   const Tensor& rows = state_.tensor(node.inputs[0]);
   if (rows.sizes[0] == 0) return;
   constexpr int64_t kMost = abi::kSelectMost;
@@ -77,8 +82,10 @@ void Emitter::row_select_group(int g) {
              rows.sizes[0], " rows of ", rows.sizes[1], ", at most ", kMost);
   const bool whole = row_select_op(node, 0).op.record.params.row_select.parts == 1;
   abi::Operand sums = absent_operand(), state = absent_operand();  // of the op before
-  for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); ++round) {
+  const bool listed = of_values && select_has_lists(state_.tensor(bound).dtype, state_.tensor(node.inputs[2]).sizes[1]);
+  for (int round = 0; round <= (whole ? 0 : abi::kSelectLast); round += listed ? abi::kSelectLast : 1) {
     FusedOp op = row_select_op(node, round);
+    op.op.record.params.row_select.listed = listed ? 1 : 0;
     std::vector<abi::Operand>& x = op.op.operands;
     const bool last = whole || round == abi::kSelectLast;
     x[X::kSumsBefore] = std::exchange(sums, absent_operand());
@@ -89,8 +96,12 @@ void Emitter::row_select_group(int g) {
     if (joins) x[X::kTops] = strided_operand(node.inputs[2], DType::kF32);
     if (joins) x[X::kMade] = strided_operand(node.outputs[1], DType::kF32);
     if (joins) op.op.record.params.row_select.tops = static_cast<int>(state_.tensor(node.inputs[2]).sizes[1]);
-    if (whole || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
+    if (whole || listed || round == 1) x[X::kBound] = strided_operand(bound, state_.tensor(bound).dtype);
     if (last) x[X::kOut] = strided_operand(node.outputs[0], DType::kI64);
+    if (last && node.inputs.size() == 4) {
+      x[X::kShare] = strided_operand(node.inputs[3], DType::kF32);
+      x[X::kCut] = strided_operand(node.outputs[2], DType::kI64);
+    }
     if (!last) x[X::kSums] = sums = select_storage(op, X::kSums);
     if (!last && round > 0) x[X::kState] = state = select_storage(op, X::kState);
     op.op.flops = whole ? abi::kSelectRounds * rows.numel : last ? 0 : rows.numel;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "device/abi/abi.h"
 #include "plan/plan.h"
 #include "planner/fuse/select_values.h"
 
@@ -252,6 +253,14 @@ int64_t largest_divisor(int64_t n, int64_t limit) {
   return 1;
 }
 
+/// The same of a row that a select may list by parts, with whole vectors in a part where there are such.
+int64_t parts_of_tops(int64_t size, int64_t limit) {
+  constexpr int64_t kVector = 4;
+  for (int64_t d = std::min<int64_t>(limit, abi::kSelectMostTops); d >= abi::kSelectLeastTops; --d)
+    if (size % (d * kVector) == 0) return d;
+  return largest_divisor(size, limit);
+}
+
 std::vector<Size> contiguous(const std::vector<Size>& sizes) {
   std::vector<Size> strides(sizes.size());
   int64_t step = 1;
@@ -281,12 +290,14 @@ int64_t wanted_parts(const Value& x, const Node& node, int num_workers) {
 }
 
 /// Rewrites node as two reductions; the first keeps a divisor of the outer reduced dimensions.
-bool split_reduction(Graph& graph, const Node& node, int num_workers, std::vector<Node>& nodes) {
+/// `least`: parts that a row is cut in if it is cut.
+bool split_reduction(Graph& graph, const Node& node, int num_workers, int64_t least, std::vector<Node>& nodes) {
   const Value x = graph.values[static_cast<size_t>(node.inputs[0])];
   const ReduceOp reduce = node.attrs.reduce;
   if (reduce == ReduceOp::kArgMax || reduce == ReduceOp::kArgMin || num_elements(x) == 0) return false;
   int64_t wanted = wanted_parts(x, node, num_workers);
   if (wanted <= 1) return false;
+  wanted = std::max(wanted, least);
   const DType out_type = graph.values[static_cast<size_t>(node.outputs[0])].dtype;
   Value cut = x;  // x with the split dimensions as two
   cut.name = x.name + ".cut";
@@ -304,7 +315,8 @@ bool split_reduction(Graph& graph, const Node& node, int num_workers, std::vecto
   for (size_t d = 0; d < x.sizes.size(); ++d) {
     const int64_t size = x.sizes[d].value, stride = x.strides[d].value;
     const bool is_reduced = std::find(node.attrs.dims.begin(), node.attrs.dims.end(), d) != node.attrs.dims.end();
-    const int64_t outer = is_reduced ? largest_divisor(size, wanted) : size;
+    const auto parts_in = least > 1 ? parts_of_tops : largest_divisor;
+    const int64_t outer = is_reduced ? parts_in(size, wanted) : size;
     if (is_reduced) {
       // What is left is cut from the inner dimensions only when this one is used up.
       wanted = outer == size ? wanted / outer : 1;
@@ -364,14 +376,34 @@ bool is_beside_place(const Node& node, const Places& places) {
   return extreme && places.contains({node.inputs[0], node.attrs.dims});
 }
 
+/// A select by count lists what is as near as the best ones of many parts (abi::RowSelectParams).
+constexpr int64_t kPartsOfTops = 128;
+
+/// Below which a select has its elements counted.
+std::set<ValueId> tops_of_counts(const Graph& graph) {
+  std::set<ValueId> distances, tops;
+  for (const Node& node : graph.nodes)
+    if (node.op == OpKind::kRowSelect && graph.values[static_cast<size_t>(node.inputs[1])].dtype == DType::kI64)
+      distances.insert(node.inputs[0]);
+  for (const Node& node : graph.nodes) {
+    if (node.op != OpKind::kPointwise || node.attrs.opcode != Opcode::kSub || !distances.contains(node.outputs[0]))
+      continue;
+    const Value& top = graph.values[static_cast<size_t>(node.inputs[0])];
+    tops.insert(top.base < 0 ? node.inputs[0] : top.base);
+  }
+  return tops;
+}
+
 void split_reductions(Graph& graph, int num_workers) {
   const Places places = places_of(graph);
+  const std::set<ValueId> tops = tops_of_counts(graph);
   std::map<size_t, std::vector<Node>> parts;  // by the node that they stand for
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     std::vector<Node> nodes;
     if (node.op != OpKind::kReduce || is_beside_place(node, places)) continue;
-    if (split_reduction(graph, node, num_workers, nodes)) parts.emplace(i, std::move(nodes));
+    const int64_t least = tops.contains(node.outputs[0]) ? kPartsOfTops : 1;
+    if (split_reduction(graph, node, num_workers, least, nodes)) parts.emplace(i, std::move(nodes));
   }
   if (parts.empty()) return;
   std::vector<Node> nodes;

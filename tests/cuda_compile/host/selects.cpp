@@ -2,6 +2,7 @@
 // rows: rows of parts and of one worker, by vectors and by elements, of values and of distances, with ties of whole
 // rows, neighbours that differ in their last bits, infinities and NaN. The last op may read what it has to only:
 // nothing where all that is left has one digit, else the parts that have some of it.
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstdio>
@@ -70,8 +71,20 @@ unsigned __reduce_add_sync(unsigned, unsigned value) {
     return sum;
   });
 }
+u32 atomicMax(u32* at, u32 value) {
+  u32 old = *at;
+  while (old < value && !std::atomic_ref(*at).compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+u64 atomicAdd(u64* at, u64 value) { return std::atomic_ref(*at).fetch_add(value); }
+u64 __float2ull_rn(float x) { return static_cast<u64>(std::llrint(x)); }
 u32 atomicAdd(u32* at, u32 value) { return std::atomic_ref(*at).fetch_add(value); }
 u32 atomicOr(u32* at, u32 value) { return std::atomic_ref(*at).fetch_or(value); }
+/// Lanes of the host come one by one: none shares what it adds.
+unsigned __activemask() { return 1u << own_lane; }
+unsigned __match_any_sync(unsigned mask, u32) { return mask; }
+int __popc(u32 x) { return std::popcount(x); }
 int __ffs(u32 x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
 int __clz(u32 x) { return std::countl_zero(x); }
 u32 __float2uint_rz(float x) { return x > 0 ? static_cast<u32>(x) : 0; }
@@ -103,6 +116,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::
 
 std::mt19937 engine(5);
 int failures = 0, cases = 0, alike = 0, looked_at = 0;  // rows of the last op
+int listed_rows = 0, searched_rows = 0;                 // of the last op that has lists
+int short_rows = 0;                                     // of those: too few in the lists
 
 struct Case {
   std::vector<std::vector<float>> rows;  // values, of one length
@@ -110,6 +125,9 @@ struct Case {
   std::vector<float> share;
   int part, vector;
   bool of_values;  // distances are made from them; else they are distances
+  int tops = 3;    // with lists where there are more, and with a cut by `cut`, of each row
+  std::vector<float> cut = {};
+  bool all_tops = false;  // maxima are the row's, each of them, as no planner makes them: lists are too short
 };
 
 i64 steps_of(float distance) {
@@ -179,15 +197,48 @@ void run_with_what_it_needs(const Case& c, const ark::abi::OpRecord& record, con
   }
 }
 
+/// The last op again: nothing of a row whose lists have it all, and what is left of the lists' memory is as it was.
+void run_with_lists(const Case& c, const ark::abi::OpRecord& record, const std::vector<ark::abi::Operand>& o,
+                    Data<float>& distance, Data<i64>& out) {
+  const i64 rows = static_cast<i64>(c.rows.size());
+  const std::vector<i64> found(out.data(), out.data() + rows);
+  const ark::abi::Operand& lists = o[X::kSumsBefore];
+  const u64 begin = reinterpret_cast<u64>(distance.data());
+  std::erase_if(memory.ranges, [&](const auto& range) { return range.first == begin; });
+  for (i64 r = 0; r < rows; ++r) {
+    u32 all = 0, longest = 0, all_near = 0;
+    for (i64 part = 0; part < record.params.row_select.parts; ++part) {
+      const u32 word = *(reinterpret_cast<const u32*>(lists.offset) + r * lists.stride[0] + part * lists.stride[1]);
+      const u32 count = word & ~ark::abi::kSelectAllNear;
+      all_near |= word ^ count;
+      all += count, longest = std::max(longest, count);
+    }
+    const i64 k = c.count[static_cast<size_t>(r)];
+    const bool enough = all_near != 0 || all >= k || k > static_cast<i64>(c.rows[0].size());
+    const bool fits = longest < ark::abi::kSelectListWords && all <= 1024 && enough;
+    short_rows += enough ? 0 : 1;
+    ++(fits ? listed_rows : searched_rows);
+    const u64 row = begin + static_cast<u64>(r * distance.operand.stride[0]) * 4;
+    if (!fits) memory.ranges.push_back({row, row + c.rows[0].size() * 4});
+  }
+  std::fill_n(out.data(), rows, -1);
+  run_op(record, o);
+  if (!memory.fine || !std::equal(found.begin(), found.end(), out.data())) {
+    ++failures;
+    std::printf("a last op of lists reads more than it needs, or finds something else\n");
+  }
+}
+
 /// All rounds, as the planner makes them (planner/fuse/row_select.cpp); the bits of each row, and its distances.
-std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distances) {
+std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distances, std::vector<i64>& cuts) {
   const i64 rows = static_cast<i64>(c.rows.size()), size = static_cast<i64>(c.rows[0].size());
-  const i64 pitch = (size + 3) / 4 * 4, parts = (size + c.part - 1) / c.part, tops = 3;
+  const i64 pitch = (size + 3) / 4 * 4, parts = (size + c.part - 1) / c.part, tops = c.tops;
+  const bool listed = c.tops > 3;
   constexpr i64 kWords = ark::abi::kSelectWords, kState = ark::abi::kSelectState;
   memory = {};
   Data<float> x({pitch, 1}, rows * pitch), made({pitch, 1}, rows * pitch), top({tops, 1}, rows * tops);
   Data<float> share({1}, rows);
-  Data<i64> count({1}, rows), out({1}, rows);
+  Data<i64> count({1}, rows), out({1}, rows), cut({1}, rows);
   std::vector<Data<u32>> sums;
   std::vector<Data<i64>> state;
   for (int i = 0; i < 3; ++i) {
@@ -196,18 +247,23 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
   }
   for (i64 r = 0; r < rows; ++r) {
     std::copy(c.rows[r].begin(), c.rows[r].end(), x.data() + r * pitch);
-    float largest = -kInfinity;
-    for (const float value : c.rows[r]) largest = maximum_or_nan(maximum_or_nan(largest, value), value);
-    for (i64 i = 0; i < tops; ++i) top.data()[r * tops + i] = i == 1 ? largest : -kInfinity;
+    const i64 each = listed ? (size + tops - 1) / tops : size;
+    for (i64 i = 0; i < tops; ++i) {
+      float largest = -kInfinity;
+      for (i64 k = c.all_tops ? 0 : i * each; k < (c.all_tops ? size : std::min(size, (i + 1) * each)); ++k)
+        largest = maximum_or_nan(maximum_or_nan(largest, c.rows[r][k]), c.rows[r][k]);
+      top.data()[r * tops + i] = largest;
+    }
     if (c.count.empty())
       share.data()[r] = c.share[static_cast<size_t>(r)];
     else
       count.data()[r] = c.count[static_cast<size_t>(r)];
+    if (!c.cut.empty()) share.data()[r] = c.cut[static_cast<size_t>(r)];
   }
   ark::abi::Operand absent{};
   absent.slot = ark::abi::kNoSlot;
   const bool whole = parts == 1;
-  for (int round = 0; round <= (whole ? 0 : ark::abi::kSelectLast); ++round) {
+  for (int round = 0; round <= (whole ? 0 : ark::abi::kSelectLast); round += listed ? ark::abi::kSelectLast : 1) {
     const bool last = whole || round == ark::abi::kSelectLast, joins = c.of_values && round == 0;
     ark::abi::OpRecord record{};
     record.params.row_select = {static_cast<int>(rows),
@@ -217,21 +273,27 @@ std::vector<i64> found_by(const Case& c, std::vector<std::vector<float>>& distan
                                 round,
                                 static_cast<int>(parts),
                                 c.part,
-                                joins ? static_cast<int>(tops) : 0};
+                                joins ? static_cast<int>(tops) : 0,
+                                listed};
     record.grid[0] = static_cast<int>(rows), record.grid[1] = last ? 1 : static_cast<int>(parts), record.grid[2] = 1;
     std::vector<ark::abi::Operand> o(X::kCount, absent);
     Data<float>& distance = c.of_values && !joins ? made : x;
     o[X::kDistance] = distance.operand;
     if (joins) o[X::kTops] = top.operand, o[X::kMade] = made.operand;
-    if (whole || round == 1) o[X::kBound] = c.count.empty() ? share.operand : count.operand;
+    if (whole || listed || round == 1) o[X::kBound] = c.count.empty() ? share.operand : count.operand;
     if (last) o[X::kOut] = out.operand;
+    if (last && !c.cut.empty()) o[X::kShare] = share.operand, o[X::kCut] = cut.operand;
     if (!last) o[X::kSums] = sums[static_cast<size_t>(round)].operand;
     if (!last && round > 0) o[X::kState] = state[static_cast<size_t>(round)].operand;
-    if (round > 0) o[X::kSumsBefore] = sums[static_cast<size_t>(round - 1)].operand;
-    if (round > 1) o[X::kStateBefore] = state[static_cast<size_t>(round - 1)].operand;
+    if (round > 0) o[X::kSumsBefore] = sums[listed ? 0 : static_cast<size_t>(round - 1)].operand;
+    if (round > 1 && !listed) o[X::kStateBefore] = state[static_cast<size_t>(round - 1)].operand;
     run_op(record, o);
-    if (last && !whole) run_with_what_it_needs(c, record, o, distance, out);
+    if (last && listed)
+      run_with_lists(c, record, o, distance, out);
+    else if (last && !whole)
+      run_with_what_it_needs(c, record, o, distance, out);
   }
+  cuts.assign(cut.data(), cut.data() + rows);
   distances = c.rows;
   for (i64 r = 0; r < rows && c.of_values; ++r)
     std::copy_n(made.data() + r * pitch, size, distances[static_cast<size_t>(r)].begin());
@@ -247,7 +309,8 @@ bool right_count(std::vector<i64> steps, i64 count, i64 found) {
 bool right_mass(const std::vector<float>& distances, const std::vector<i64>& steps, float share, i64 found) {
   double all = 0, not_below = 0, behind = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
-    const double mass = std::isnan(distances[i]) ? 0 : std::exp(-static_cast<double>(distances[i]));
+    const bool has_mass = distances[i] < ark::abi::kSelectMassless;  // no NaN has
+    const double mass = has_mass ? std::exp(-static_cast<double>(distances[i])) : 0;
     all += mass;
     not_below += steps[i] >= found ? mass : 0;
     behind += steps[i] > found ? mass : 0;
@@ -258,7 +321,8 @@ bool right_mass(const std::vector<float>& distances, const std::vector<i64>& ste
 
 void check(const char* name, const Case& c) {
   std::vector<std::vector<float>> distances;
-  const std::vector<i64> found = found_by(c, distances);
+  std::vector<i64> cuts;
+  const std::vector<i64> found = found_by(c, distances, cuts);
   for (size_t r = 0; r < found.size(); ++r) {
     std::vector<i64> steps;
     float top = -kInfinity;
@@ -272,6 +336,16 @@ void check(const char* name, const Case& c) {
     ++cases;
     same = same && (c.count.empty() ? right_mass(distances[r], steps, c.share[r], found[r])
                                     : right_count(steps, c.count[r], found[r]));
+    if (!c.cut.empty()) {
+      std::vector<float> kept = distances[r];
+      std::vector<i64> steps_of_kept = steps;
+      for (size_t i = 0; i < kept.size(); ++i)
+        if (steps[i] > found[r]) kept[i] = kInfinity, steps_of_kept[i] = ark::abi::kSelectFarthest;
+      same = same && right_mass(kept, steps_of_kept, c.cut[r], cuts[r]);
+      i64 farthest = 0;  // that is not ark::abi::kSelectFarthest away, whichever way has found it
+      for (const i64 n : steps_of_kept) farthest = std::max(farthest, n < ark::abi::kSelectFarthest ? n : 0);
+      same = same && (c.cut[r] > 0 || cuts[r] == farthest);
+    }
     if (same) continue;
     ++failures;
     std::printf("%s, row %zu: found %lld\n", name, r, static_cast<long long>(found[r]));
@@ -299,6 +373,31 @@ std::vector<std::vector<float>> kinds(int size) {
   return rows;
 }
 
+/// Rows with lists: some, none, and more than there is room for.
+void check_lists(const char* name, int size, int part, int vector, int tops) {
+  std::vector<std::vector<float>> rows = kinds(size);
+  for (std::vector<float>& row : rows)
+    for (float& x : row) x = 7 - x;
+  rows[6][0] = kInfinity;  // beside NaN
+  rows.resize(15, rows[0]);
+  std::shuffle(rows[10].begin(), rows[10].end(), engine);
+  std::fill(rows[11].begin(), rows[11].end(), -kInfinity);
+  std::fill(rows[12].begin() + 40, rows[12].end(), -kInfinity);
+  rows[13][size / 2] = kInfinity;
+  for (int i = 5; i < size; i += 3) rows[14][static_cast<size_t>(i)] = -68;  // masses that count in no way
+  for (const std::vector<i64>& count :
+       {std::vector<i64>{50, 1, 7, 20, 50, 3, 2, 1, 2, 60, tops, 5, 41, 2, 30},
+        std::vector<i64>{1, 0, tops + 1, 2, size, 1, size, size + 1, 1, tops, -3, size + 1, 40, 1, size},
+        std::vector<i64>{tops, 2, 1, tops, 3, tops, size + 1, 5, 3, 2, tops + 1, 0, 39, size, size - 1}}) {
+    if (count[0] == 50) check(name, {rows, count, {}, part, vector, true, tops});
+    std::vector<float> cut;
+    for (size_t r = 0; r < rows.size(); ++r) cut.push_back(std::array{0.1f, 0.5f, 0.7f, 0.02f, 0.99f}[engine() % 5]);
+    if (count[0] != 50) cut[5] = cut[12] = cut[14] = 0;
+    check(name, {rows, count, {}, part, vector, true, tops, cut});
+    if (count[0] == 50) check(name, {rows, count, {}, part, vector, true, tops, cut, true});
+  }
+}
+
 void check_all(const char* name, int size, int part, int vector, bool of_values) {
   std::vector<std::vector<float>> rows = kinds(size);
   if (of_values)
@@ -319,10 +418,14 @@ int main() {
   const std::vector<std::vector<float>> rows = kinds(532);  // more parts than all threads load at once
   check("many parts", {{rows[3], rows[8]}, {}, {0.3f, 0.7f}, 4, 4, false});
   check_all("parts, elements", 4099, 1028, 1, true);
+  check_lists("lists, vectors", 8192, 1028, 4, 64);
+  check_lists("lists of long parts", 20002, 5004, 4, 128);
+  check_lists("lists, elements", 8195, 132, 1, 97);
   check_all("one worker's", 3001, 3004, 4, false);
   check_all("one worker's, elements", 9001, 9004, 1, false);
   check_all("fewer than a vector", 3, 4, 4, false);
   std::printf("%d cases, %d failures; last digits of %d rows told by marks, of %d looked for\n", cases, failures, alike,
               looked_at);
-  return failures != 0 || alike == 0 || looked_at == 0;
+  std::printf("lists of %d rows have it all, of %d not, %d of them too few\n", listed_rows, searched_rows, short_rows);
+  return failures != 0 || alike == 0 || looked_at == 0 || listed_rows == 0 || searched_rows == 0 || short_rows == 0;
 }

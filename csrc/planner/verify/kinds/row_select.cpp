@@ -1,4 +1,5 @@
 // kRowSelect.
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -13,15 +14,17 @@ const abi::RowSelectParams& params(const plan::Op& op) { return op.record.params
 
 void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUse>& uses) {
   check(uses.size() == X::kCount, "op ", op.name, ": a row select with ", uses.size(), " operands");
-  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops})
+  for (const int read : {X::kDistance, X::kBound, X::kSumsBefore, X::kStateBefore, X::kTops, X::kShare})
     uses[static_cast<size_t>(read)].read = true;
-  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade}) uses[static_cast<size_t>(written)].write = true;
+  for (const int written : {X::kOut, X::kSums, X::kState, X::kMade, X::kCut})
+    uses[static_cast<size_t>(written)].write = true;
 }
 
 void region(const Region& r, BoxEmitter& emitter) {
   const abi::RowSelectParams& p = params(r.op);
   const abi::Operand& x = r.x();
   const TileBlock& c = r.tiles;
+  const int64_t words = p.listed != 0 ? abi::kSelectListWords : abi::kSelectWords;
   const Range rows{c.first[0], c.count[0], x.stride[0]}, parts{c.first[1], c.count[1], x.stride[1]};
   switch (r.operand) {
     case X::kDistance:
@@ -29,9 +32,9 @@ void region(const Region& r, BoxEmitter& emitter) {
       if (p.round == abi::kSelectLast) return emitter.box(std::array{rows, Range{0, p.size, x.stride[1]}});
       return emitter.box(std::array{rows, blocks_of(c.first[1], c.count[1], p.part, p.size, x.stride[1])});
     case X::kSumsBefore:
-      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, abi::kSelectWords, x.stride[2]}});
+      return emitter.box(std::array{rows, Range{0, p.parts, x.stride[1]}, Range{0, words, x.stride[2]}});
     case X::kSums:
-      return emitter.box(std::array{rows, parts, Range{0, abi::kSelectWords, x.stride[2]}});
+      return emitter.box(std::array{rows, parts, Range{0, words, x.stride[2]}});
     case X::kStateBefore:
     case X::kState:
       return emitter.box(std::array{rows, parts, Range{0, abi::kSelectState, x.stride[2]}});
@@ -60,6 +63,34 @@ void sums(const RecordCheck& check, int number) {
              x.stride[1], " words apart");
 }
 
+/// Whoever has written the sums cuts rows as this op does; beside lists, both ask for the same.
+void writer_of_sums(const RecordCheck& check) {
+  const abi::RowSelectParams& p = params(check.op());
+  const abi::Operand& sums = check.op().operands[X::kSumsBefore];
+  if (sums.slot == abi::kNoSlot) return;
+  bool written = false;
+  for (const plan::Op& other : check.plan().ops) {
+    if (other.record.kind != abi::TaskKind::kRowSelect || other.operands[X::kSums].slot != sums.slot) continue;
+    written = true;
+    const abi::RowSelectParams& w = params(other);
+    const abi::Operand& made = other.operands[X::kSums];
+    check.need(made.offset == sums.offset && std::ranges::equal(made.stride, sums.stride), "sums at ", sums.offset,
+               ", those of op ", other.name, " at ", made.offset, ", or strides apart");
+    check.need(w.rows == p.rows && w.size == p.size, p.rows, " rows of ", p.size, ", of op ", other.name, " ", w.rows,
+               " of ", w.size);
+    check.need(w.parts == p.parts && w.part == p.part, p.parts, " parts of ", p.part, ", of op ", other.name, " ",
+               w.parts, " of ", w.part);
+    check.need(w.listed == p.listed && w.by_mass == p.by_mass, "lists ", p.listed, " by mass ", p.by_mass, ", of op ",
+               other.name, " ", w.listed, " and ", w.by_mass);
+    if (p.listed == 0) continue;
+    const abi::Operand &a = check.op().operands[X::kBound], &b = other.operands[X::kBound];
+    check.need(a.slot == b.slot && a.offset == b.offset && (p.rows == 1 || a.stride[0] == b.stride[0]),
+               "another bound than op ", other.name, ": slot ", a.slot, " at ", a.offset, ", expected ", b.slot, " at ",
+               b.offset);
+  }
+  check.need(written, "sums in slot ", sums.slot, ", which no row select writes");
+}
+
 void record(const RecordCheck& check) {
   const abi::RowSelectParams& p = params(check.op());
   check.need(p.by_mass == 0 || p.by_mass == 1, "by mass ", p.by_mass);
@@ -72,15 +103,25 @@ void record(const RecordCheck& check) {
   check.need(p.round >= 0 && p.round <= (whole ? 0 : abi::kSelectLast), "round ", p.round, " of ", p.parts, " parts");
   const DType bound = p.by_mass == 1 ? DType::kF32 : DType::kI64;
   operand(check, X::kDistance, p.size > 0, DType::kF32);
-  operand(check, X::kBound, whole || p.round == 1, bound);
+  const bool listed = p.listed == 1;
+  check.need(p.listed == 0 || (listed && !whole && p.by_mass == 0 && p.round != 1), "lists ", p.listed, " in round ",
+             p.round);
+  check.need(!listed || (p.round == 0) == (p.tops > 0), p.tops, " tops of lists in round ", p.round);
+  check.need(!listed || p.tops <= abi::kSelectMostTops, p.tops, " tops of lists, at most ", abi::kSelectMostTops);
+  operand(check, X::kBound, whole || listed || p.round == 1, bound);
   operand(check, X::kOut, last, DType::kI64);
   operand(check, X::kSumsBefore, p.round > 0, DType::kI32);
-  operand(check, X::kStateBefore, p.round > 1, DType::kI64);
+  operand(check, X::kStateBefore, !listed && p.round > 1, DType::kI64);
   operand(check, X::kSums, !last, DType::kI32);
   operand(check, X::kState, !last && p.round > 0, DType::kI64);
+  const bool cuts = check.op().operands[X::kCut].slot != abi::kNoSlot;
+  check.need(!cuts || (listed && last), "a cut in round ", p.round, ", lists ", p.listed);
+  operand(check, X::kShare, cuts, DType::kF32);
+  operand(check, X::kCut, cuts, DType::kI64);
   check.need(p.tops >= 0 && (p.tops == 0 || (!whole && p.round == 0)), p.tops, " tops in round ", p.round);
   operand(check, X::kTops, p.tops > 0, DType::kF32);
   operand(check, X::kMade, p.tops > 0, DType::kF32);
+  writer_of_sums(check);
   sums(check, X::kSumsBefore);
   sums(check, X::kSums);
   for (const int number : {X::kDistance, X::kMade}) {

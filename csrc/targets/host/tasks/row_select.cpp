@@ -1,8 +1,10 @@
-// kRowSelect: the GPU's rounds. Sums of groups of bins and marks are not needed here, and are not written.
+// kRowSelect: the GPU's rounds. Sums of groups of bins, marks and lists are not needed here, and are not written.
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -68,6 +70,7 @@ class RowSelectTask : public Task {
       state = {static_cast<uint32_t>(from[0]), std::bit_cast<double>(from[1]), std::bit_cast<double>(from[2])};
     }
     if (has(X::kTops)) make_distances(env, row, part);
+    if (params().listed != 0) return params().round == 0 ? void() : find(env, row);
     Sums bins;
     for (int round = params().round;; ++round) {
       if (round > 0) {
@@ -79,6 +82,39 @@ class RowSelectTask : public Task {
       if (params().parts > 1 && round < abi::kSelectLast) return store(env, row, part, bins, state);
     }
     *address<int64_t>(env, X::kOut, row) = state.found;
+  }
+
+  /// What lists say; they are not needed here.
+  void find(const TileEnvironment& env, int64_t row) const {
+    const int64_t size = params().size, k = *address<const int64_t>(env, X::kBound, row);
+    int64_t found = k <= 0 ? 0 : (int64_t{1} << abi::kSelectBits) - 1;
+    if (k > 0 && k <= size) {
+      std::vector<uint32_t> steps;
+      for (int64_t i = 0; i < size; ++i) steps.push_back(steps_of(*address<const float>(env, X::kDistance, row, i)));
+      std::ranges::nth_element(steps, steps.begin() + (k - 1));
+      found = steps[static_cast<size_t>(k - 1)];
+    }
+    *address<int64_t>(env, X::kOut, row) = found;
+    if (has(X::kCut)) *address<int64_t>(env, X::kCut, row) = cut(env, row, found);
+  }
+
+  /// By mass, among the elements that are no farther than `kept`; what is farthest has none.
+  int64_t cut(const TileEnvironment& env, int64_t row, int64_t kept) const {
+    std::vector<std::pair<uint32_t, double>> masses;
+    double all = 0, behind = 0;
+    for (int64_t i = 0; i < params().size; ++i) {
+      const float distance = *address<const float>(env, X::kDistance, row, i);
+      if (steps_of(distance) <= kept && steps_of(distance) < abi::kSelectFarthest)
+        masses.emplace_back(steps_of(distance), std::exp(-double{distance}));
+    }
+    std::ranges::sort(masses, std::greater());
+    for (const auto& [steps, mass] : masses) all += mass;
+    const double limit = std::max(0.0, double{*address<const float>(env, X::kShare, row)}) * all;
+    for (const auto& [steps, mass] : masses) {
+      behind += mass;
+      if (behind > limit) return steps;
+    }
+    return 0;
   }
 
   int64_t end_of(int64_t part) const { return std::min<int64_t>((part + 1) * params().part, params().size); }
