@@ -20,7 +20,6 @@ namespace ark::device {
 /// kAttentionBackwardRows: delta = rowsum(dout * out) in f32. A warp takes 16 of the tile's 128 rows.
 template <class Programs>
 struct AttentionBackwardRows {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     const i32 dtype = task.record->params.attention.dtype;

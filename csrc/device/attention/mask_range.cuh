@@ -12,7 +12,6 @@ namespace ark::device {
 
 template <class Programs>
 struct MaskRange {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     const int dtype = task.record->params.mask_range.dtype;

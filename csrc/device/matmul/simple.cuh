@@ -37,7 +37,6 @@ ARK_DEVICE i64 load_as<i64>(const abi::Operand& o, i64 offset) {
 
 template <class Programs>
 struct MatmulSimple {
-
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     consumer.wait_for_item(task);
     const i32 dtype = task.record->params.matmul.dtype;

@@ -204,8 +204,8 @@ ProductTimes product_times(const ir::Graph& graph) {
 }
 
 /// Loaders of few-row products take registers (codegen/codegen.cpp) that attention's backward needs, and its forward
-/// beside large products: there they must be worth a thousandth of the time. (A forward of BERT-Large in training, whose
-/// two products of ten rows read 2 MB, has 80 bytes of spills with them and none without.)
+/// beside large products: there they must be worth a thousandth of the time. (A forward of BERT-Large in training,
+/// whose two products of ten rows read 2 MB, has 80 bytes of spills with them and none without.)
 bool has_room_for_few_rows(const ir::Graph& graph) {
   constexpr int64_t kDecodeRows = 16;
   bool tiled = false;
