@@ -204,22 +204,28 @@ void test_no_few_rows_beside_attention_backward() {
   EXPECT_EQ(tiles, 1);
 }
 
-/// Beside attention of many queries (or of one) and a product of `rows` rows: whether ten rows are done as few.
-bool few_beside_attention(int64_t queries, int64_t rows) {
+/// Whether ten rows are done as few, beside attention of `queries` by `group` heads a kv head and products of `many`
+/// rows and of 32.
+bool few_beside_attention(int64_t queries, int64_t many_rows, int64_t group = 1, DType type = kBF16) {
   Model m;
-  const ValueId q = m.input(kBF16, {1, 2, queries, 64}), kv = m.input(kBF16, {1, 2, 64, 64});
-  const ValueId out = m.value(kBF16, {1, 2, queries, 64}), sums = m.value(kF32, {1, 2, queries});
+  const ValueId q = m.input(type, {1, 2 * group, queries, 64}), kv = m.input(type, {1, 2, 64, 64});
+  const ValueId out = m.value(type, {1, 2 * group, queries, 64}), sums = m.value(kF32, {1, 2 * group, queries});
   m.node(OpKind::kAttention, {q, kv, kv}, {out, sums});
-  const ValueId many = m.matmul(m.input(kBF16, {rows, 4096}), m.transposed(m.input(kBF16, {4096, 4096})), kBF16);
+  const ValueId weight = m.transposed(m.input(kBF16, {4096, 4096}));
+  const ValueId many = m.matmul(m.input(kBF16, {many_rows, 4096}), weight, kBF16),
+                some = m.matmul(m.input(kBF16, {32, 4096}), weight, kBF16);
   const ValueId few = m.matmul(m.input(kBF16, {10, 2048}), m.transposed(m.input(kBF16, {512, 2048})), kBF16);
-  const FusedGraph fused = m.fuse({out, many, few});
+  const FusedGraph fused = m.fuse({out, many, some, few});
   return std::ranges::any_of(fused.ops, [](const auto& op) { return op.op.record.kind == abi::TaskKind::kMatmulRows; });
 }
-/// They must be worth a thousandth of the time, which 2 MB are beside 17 GFLOP, and not beside 550.
+/// They must be worth a thousandth of the time, which 2 MB are beside 17 GFLOP, and not beside 550, whatever products
+/// of 32 rows read.
 void test_few_rows_beside_attention() {
   EXPECT(few_beside_attention(64, 512));
   EXPECT(!few_beside_attention(64, 16384));
   EXPECT(few_beside_attention(1, 16384));  // decode attention has no main loop on the tensor cores
+  EXPECT(!few_beside_attention(8, 16384, 4));
+  EXPECT(few_beside_attention(64, 16384, 1, kF32));  // nor has fp32's
 }
 
 /// Gradients of logits over an odd vocabulary: the intermediate gets padded rows and TMA reads it for both products.

@@ -79,7 +79,14 @@ BERT_SIZES = {
         hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, vocab_size=30522
     ),
 }
-BERT_ROWS = {"small": (4, 81), "tiny": (4, 128), "deep": (2, 129), "full": (10, 384)}  # batch, length
+BERT_SIZES["wide"] = BERT_SIZES["full"] | dict(num_hidden_layers=2)
+BERT_ROWS = {
+    "small": (4, 81),
+    "tiny": (4, 128),
+    "deep": (2, 129),
+    "full": (10, 384),
+    "wide": (10, 384),
+}  # batch, length
 
 
 def llama(size: str, rows: int):

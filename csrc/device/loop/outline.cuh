@@ -74,6 +74,7 @@ ARK_DEVICE void call(Consumer& consumer, const Task& task) {
 }
 template <class Family>
 ARK_DEVICE void call_without_pages(Consumer& consumer, const Task& task) {
+  static_assert(!requires(Loader& loader) { Family::load_immutable(loader, task); }, "it would lose its pages");
   run_called<Family>(shared_address(&consumer.worker.shared), shared_address(task.slot));
 }
 

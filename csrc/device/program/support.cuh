@@ -28,7 +28,7 @@
 //
 // What a called family computes is defined on every path. A value that some path leaves undefined is alive before that,
 // so in the whole kernel around the call, round its loop: accumulators of columns that a path left so took 24 registers
-// from the main loops beside them (a backward of BERT-Large: 1.9 KB of spills by NVRTC, 48 bytes since).
+// from the main loops beside them (a backward of BERT-Large: 1.9 KB of spills by NVRTC, 48 with these defined).
 #pragma once
 #include "device/loop/pipeline.cuh"
 #include "device/program/attention_parts.cuh"

@@ -188,14 +188,14 @@ struct ProductTimes {
 };
 ProductTimes product_times(const ir::Graph& graph) {
   constexpr double kBytesPerSecond = 4e12, kFlopsPerSecond = 7e14;
-  constexpr int64_t kFewRows = 64;
   ProductTimes times;
   for (const Node& node : graph.nodes) {
     if (node.op != OpKind::kMatmul) continue;
     const ir::Value& b = graph.values[static_cast<size_t>(node.inputs[1])];
     const std::vector<int64_t> a = numbers(graph.values[static_cast<size_t>(node.inputs[0])].sizes);
     const int64_t rows = a[a.size() - 2], weights = product(numbers(b.sizes));
-    if (rows <= kFewRows)
+    const bool half = b.dtype == DType::kBF16 || b.dtype == DType::kF16;
+    if (a.size() == 2 && rows <= (half ? abi::kMostFewRows : abi::kMostFewFloatRows))
       times.few += static_cast<double>(weights * size_bytes(b.dtype)) / kBytesPerSecond;
     else
       times.many += 2.0 * static_cast<double>(rows) * static_cast<double>(weights) / kFlopsPerSecond;
@@ -212,7 +212,10 @@ bool has_room_for_few_rows(const ir::Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.op == OpKind::kAttentionBackward) return false;
     if (node.op != OpKind::kAttention) continue;
-    tiled = tiled || graph.values[static_cast<size_t>(node.inputs[0])].sizes[2].value > kDecodeRows;
+    const ir::Value &q = graph.values[static_cast<size_t>(node.inputs[0])],
+                    &k = graph.values[static_cast<size_t>(node.inputs[1])];
+    const bool half = q.dtype == DType::kBF16 || q.dtype == DType::kF16;  // others use no tensor cores
+    tiled = tiled || (half && q.sizes[2].value * q.sizes[1].value > kDecodeRows * k.sizes[1].value);
   }
   if (!tiled) return true;
   const ProductTimes times = product_times(graph);

@@ -57,9 +57,8 @@ void choose_small_tiles(Draft& draft, const Options& options) {
   const std::vector<size_t> last = last_products(graph, workers);
   for (size_t i : last) tiles += tiles_of(graph.ops[i].op.record.params.matmul, kSmallTile);
   for (size_t i : last) waits[i] = tiles <= workers;
-  // Beside large tiles the code of both takes registers and instructions from these. A forward of BERT-Large in
-  // training, with small tiles for a product of ten rows: 40 bytes of spills, without: none; its tiles took 1 to 3 us
-  // more on an H200 than before there were small ones.
+  // Beside large tiles the code of both takes registers and instructions from these (docs/notes/training.md,
+  // "Registers"). What ranks send they must cut alike, whatever else they compute: such a product is asked alone.
   constexpr double kBesideLarge = 0.5e-6;
   std::vector<bool> small(graph.ops.size());
   double gain = 0;
@@ -68,9 +67,9 @@ void choose_small_tiles(Draft& draft, const Options& options) {
     small[i] = own > 0;
     gain += std::max(own, 0.0);
   }
-  if (gain < kBesideLarge * large_rounds(graph, small, workers)) return;
+  const bool all = gain >= kBesideLarge * large_rounds(graph, small, workers);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    if (!small[i]) continue;
+    if (!small[i] || !(all || is_exchange(graph, graph.ops[i]))) continue;
     abi::MatmulTileParams& p = graph.ops[i].op.record.params.matmul;
     p.tile_m = kSmallTile.rows;
     p.tile_n = kSmallTile.columns;

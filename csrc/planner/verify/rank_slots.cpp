@@ -25,9 +25,13 @@ Run owner_of(const Buffer& b, Run run, const RankRules& rules) {
     case BufferKind::kBoxes:
     case BufferKind::kPart:
       return {run.rank, run.launch % rules.box_sets};
-    default:
+    case BufferKind::kInput:
+    case BufferKind::kArena:
+    case BufferKind::kBoxOut:
+    case BufferKind::kPartOut:
       return {run.rank, 0};
   }
+  throw InternalError(cat("a buffer of kind ", static_cast<int>(b.kind)));
 }
 
 std::string name_of(const Buffer& b, size_t slot, Run owner) {

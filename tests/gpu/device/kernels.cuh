@@ -193,8 +193,12 @@ struct DecodePrograms {
 template <class Family, int kService, int kConsumers>
 struct OneFamily {
   static constexpr int kServiceRegisters = kService, kConsumerRegisters = kConsumers;
-  static ARK_DEVICE void load_immutable(Loader& l, const Task& t) { Family::load_immutable(l, t); }
-  static ARK_DEVICE void load_dependent(Loader& l, const Task& t) { Family::load_dependent(l, t); }
+  static ARK_DEVICE void load_immutable(Loader& l, const Task& t) {
+    if constexpr (requires { Family::load_immutable(l, t); }) Family::load_immutable(l, t);
+  }
+  static ARK_DEVICE void load_dependent(Loader& l, const Task& t) {
+    if constexpr (requires { Family::load_dependent(l, t); }) Family::load_dependent(l, t);
+  }
   static ARK_DEVICE void consume(Consumer& c, const Task& t) { Family::consume(c, t); }
   static ARK_DEVICE void patch_maps(const Worker& worker, const u64* slots) {
     patch_tensor_maps(worker, slots, thread_index() & 31);

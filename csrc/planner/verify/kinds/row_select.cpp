@@ -40,9 +40,13 @@ void region(const Region& r, BoxEmitter& emitter) {
       return emitter.box(std::array{rows, parts, Range{0, abi::kSelectState, x.stride[2]}});
     case X::kTops:
       return emitter.box(std::array{rows, Range{0, p.tops, x.stride[1]}});
-    default:
+    case X::kBound:
+    case X::kOut:
+    case X::kShare:
+    case X::kCut:
       return emitter.box(std::array{rows});
   }
+  throw InternalError(cat("op ", r.op.name, ": operand ", r.operand, " of a row select"));
 }
 
 std::optional<Dims> coordinates(const Region&) { return std::nullopt; }
@@ -70,7 +74,8 @@ void writer_of_sums(const RecordCheck& check) {
   if (sums.slot == abi::kNoSlot) return;
   bool written = false;
   for (const plan::Op& other : check.plan().ops) {
-    if (other.record.kind != abi::TaskKind::kRowSelect || other.operands[X::kSums].slot != sums.slot) continue;
+    if (other.record.kind != abi::TaskKind::kRowSelect || std::ssize(other.operands) != X::kCount) continue;
+    if (other.operands[X::kSums].slot != sums.slot) continue;
     written = true;
     const abi::RowSelectParams& w = params(other);
     const abi::Operand& made = other.operands[X::kSums];
