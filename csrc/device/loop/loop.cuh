@@ -159,7 +159,6 @@ ARK_DEVICE void run_consumers(Worker& worker) {
   next_is_there(0);
   consumer.sync();
   for (u32 n = 0;; ++n) {
-    n = opaque(n);  // what follows from it is worked out anew, and takes no registers meanwhile
     const TaskSlot& t = s.task[n % kTaskSlots];
     // Under way together with the flag; of no item: anything.
     const u32 offset = opaque(static_cast<u32>(t.record_offset));
@@ -172,7 +171,6 @@ ARK_DEVICE void run_consumers(Worker& worker) {
     if (consumer.staged != consumer.op || (kLoop && (t.border & kBegins) != 0)) consumer.staged = -1;
     consumer.stamp(0);
     Tasks::consume(consumer, task);
-    n = opaque(n);
     consumer.stamp(12);
     const auto hand_over = [&] {  // the record may be gone afterwards
       if (consumer.thread() == 0) s.task[n % kTaskSlots].arrived = consumer.arrived;
