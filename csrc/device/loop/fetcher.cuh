@@ -3,6 +3,7 @@
 #include "device/loop/background.cuh"
 #include "device/loop/border.cuh"
 #include "device/loop/cache_position.cuh"
+#include "device/loop/item_arrivals.cuh"
 #include "device/loop/record.cuh"
 
 namespace ark::device {
@@ -132,7 +133,7 @@ struct Fetcher {
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
-    bool simple_wait = true, simple_arrival = true, alike = true;
+    bool simple_wait = true, simple_arrival = true, known_arrivals = true, alike = true;
     const bool waits = lane < r.num_waits;
     if (waits || (lane >= 16 && lane - 16 < r.num_arrivals)) {
       const abi::Arrive& map = waits ? map_of(r.wait[lane]) : r.arrive[lane - 16];
@@ -148,16 +149,21 @@ struct Fetcher {
         t.wait_target[lane] = (epoch() + 1) * (c.low_is_last(map) ? w.last_target : w.target);
       } else {
         simple_arrival = single;
-        t.arrive_counter[lane - 16] = map.counter + c.low;
+        const ItemArrivals at(map, r, item.first, item.count);
+        known_arrivals = at.known && item.count < 1 << 16;
+        t.arrive_counter[lane - 16] = map.counter + at.low;
+        for (int i = 0; i < 2; ++i) t.arrive_tiles[lane - 16][i] = static_cast<unsigned short>(at.tiles[i]);
       }
     }
     alike = __all_sync(~0u, alike);
     simple_wait = __all_sync(~0u, simple_wait);
     simple_arrival = __all_sync(~0u, simple_arrival);
+    known_arrivals = __all_sync(~0u, known_arrivals);
     if (lane == 0) {
-      t.waits_alike = static_cast<short>(alike);
-      t.single_waits = static_cast<short>(simple_wait ? r.num_waits : -1);
-      t.single_arrivals = static_cast<short>(simple_arrival ? r.num_arrivals : -1);
+      t.waits_alike = static_cast<signed char>(alike);
+      t.single_waits = static_cast<signed char>(simple_wait ? r.num_waits : -1);
+      t.single_arrivals = static_cast<signed char>(simple_arrival ? r.num_arrivals : -1);
+      t.known_arrivals = static_cast<signed char>(known_arrivals ? r.num_arrivals : -1);
     }
   }
   /// The keys of decode attention. Later in the launch another op may move the position on.

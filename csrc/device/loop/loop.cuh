@@ -134,8 +134,9 @@ ARK_DEVICE void write_trace(const Consumer& consumer, const Task& task, u64 begi
   t.count = task.count;
   t.worker = static_cast<i32>(blockIdx.x);
   t.begin = begin;
-  const u64 waited = max(consumer.wait_end, task.slot->wait_end);
-  const_cast<TaskSlot*>(task.slot)->wait_end = 0;
+  u64& wait_end = consumer.worker.shared.wait_end[task.slot - consumer.worker.shared.task];
+  const u64 waited = max(consumer.wait_end, wait_end);
+  wait_end = 0;
   t.wait_end = waited < begin ? begin : waited;
   t.load_end = consumer.load_end < t.wait_end ? t.wait_end : consumer.load_end;
   t.end = global_time_ns();
@@ -207,9 +208,11 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     if constexpr (kBackground) background.send_until([&] { return to_report(s, n); });
     Task task;
     if (!open_task(worker, n, task)) break;
-    const int arrivals = task.slot->single_arrivals;
-    const bool counts = lane < arrivals;  // known before the item is done: nothing is looked up behind that
-    const u32 counter = counts ? task.slot->arrive_counter[lane] : 0;
+    const int arrivals = task.slot->known_arrivals;
+    // Known before the item is done: nothing is looked up behind that.
+    const bool counts = lane < 2 * arrivals;
+    const u32 counter = counts ? task.slot->arrive_counter[lane >> 1] + (lane & 1) : 0;
+    const int tiles = counts ? task.slot->arrive_tiles[lane >> 1][lane & 1] : 0;
     // The waits of the item itself come first with their deadlines.
     const bool done = Listener{worker.waiter}.spin(
         [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
@@ -218,7 +221,7 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     const int arrived = s.task[n % kTaskSlots].arrived;
     if (arrived < task.count) {
       if (arrived == 0 && arrivals >= 0) {
-        if (counts) worker.count(counter, task.count, task.record->arrive_rank_stride[lane]);
+        if (tiles > 0) worker.count(counter, tiles, task.record->arrive_rank_stride[lane >> 1]);
       } else {
         arrive_for_tiles(worker, task, task.first + arrived, task.count - arrived);
       }
@@ -260,7 +263,8 @@ ARK_DEVICE void start_worker(Shared& s, const Params& params) {
     s.failure.first = 0;
     s.launch = launch;
     *reinterpret_cast<uint4*>(s.zeros) = uint4{0, 0, 0, 0};
-    for (int i = 0; i < kTaskSlots; ++i) s.task[i].wait_end = 0;
+    if constexpr (kTrace)
+      for (int i = 0; i < kTaskSlots; ++i) s.wait_end[i] = 0;
     fence_mbarrier_init();
     fence_proxy_async_shared();
   }

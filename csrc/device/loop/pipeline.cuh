@@ -68,9 +68,9 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
 }
 
 /// The warp that has waited notes when: behind the barrier that follows, the clock may still show the time before it.
-ARK_DEVICE void trace_wait(const Task& task) {
+ARK_DEVICE void trace_wait(const Worker& worker, const Task& task) {
   if constexpr (kTrace) {
-    if ((thread_index() & 31) == 0) const_cast<TaskSlot*>(task.slot)->wait_end = global_time_ns();
+    if ((thread_index() & 31) == 0) worker.shared.wait_end[task.slot - worker.shared.task] = global_time_ns();
   }
 }
 
@@ -244,7 +244,7 @@ struct Loader {
 
  private:
   ARK_DEVICE void end_wait(const Task& task) {
-    trace_wait(task);
+    trace_wait(worker, task);
     fence_proxy_async_global();
     ok = !__any_sync(~0u, worker.waiter.failed()) && ok;
   }
@@ -310,7 +310,7 @@ struct Consumer : ConsumerState {
     if (task.record->num_waits != 0) {
       if (warp() == kPollWarp) {
         wait_for_tiles(worker, task, first, count, fresh);
-        trace_wait(task);
+        trace_wait(worker, task);
       }
       sync();
     }
@@ -320,7 +320,7 @@ struct Consumer : ConsumerState {
     if (task.record->num_waits != 0) {
       if (warp() == kPollWarp) {
         wait_for_item_alone(task);
-        trace_wait(task);
+        trace_wait(worker, task);
       }
       sync();
     }

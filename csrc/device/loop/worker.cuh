@@ -40,19 +40,19 @@ struct TaskSlot {
   i32 item_index;       // in the launch's `items`
   short record_offset;  // in Shared::records
   short record_bytes;
-  // What the item waits for and where it reports, when every wait falls on one counter (single_waits >= 0) and every
-  // arrival of all its tiles on one (single_arrivals >= 0): worked out by the fetch warp, so that nobody divides
-  // between an op and the next. -1: not so simple, the record is asked.
-  short single_waits, single_arrivals;
+  // What the item waits for and where it reports, when every wait falls on one counter (single_waits >= 0), every
+  // arrival of all its tiles on one (single_arrivals >= 0), or on two neighbours at most (known_arrivals >= 0): worked
+  // out by the fetch warp, so that nobody divides between an op and the next. -1: not so simple, the record is asked.
+  signed char single_waits, single_arrivals, known_arrivals;
+  signed char waits_alike;  // every tile of the op waits for the same
   // Of decode attention, worked out once for all roles (attention/decode_keys.cuh). The position: rows of the cache
   // that no op before writes, read once for all of them.
   i32 position, parts_used, part_length;
-  short waits_alike;  // every tile of the op waits for the same
-  short border;       // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
-  u32 arrive_counter[abi::kMaxArrivals];
+  u32 arrive_counter[abi::kMaxArrivals];  // to which `arrive_tiles` of the item's tiles add, and the next one's share
+  unsigned short arrive_tiles[abi::kMaxArrivals][2];
   i32 arrived;   // tiles that the consumers have reported themselves; written by them
-  u64 wait_end;  // trace only: when the waits of the item's last tile were over
+  short border;  // of a loop: the item begins (kBegins), ends (kEnds) the worker's part of an iteration
 };
 
 /// In the background: the reporter and the fetch warp. Another number is for measurements.
@@ -90,6 +90,7 @@ struct Shared {
     } loop;
   };
   abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
+  u64 wait_end[kTrace ? kTaskSlots : 1];  // trace only: when the waits of the item's last tile were over
   u32 stamp[kTrace ? kStamps : 1];
 };
 inline constexpr int kSharedBytes = 232448;  // what one CTA may have on sm_90
