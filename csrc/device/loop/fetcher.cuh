@@ -149,8 +149,12 @@ struct Fetcher {
         t.wait_target[lane] = (epoch() + 1) * (c.low_is_last(map) ? w.last_target : w.target);
       } else {
         simple_arrival = single;
-        const ItemArrivals at(map, r, item.first, item.count);
-        known_arrivals = at.known && item.count < 1 << 16;
+        known_arrivals = item.count < 1 << 16;
+        ItemArrivals at{c.low, {item.count, 0}};
+        if (!single) {
+          at = ItemArrivals::of(map, r, item.first, item.count);
+          known_arrivals = known_arrivals && at.known;
+        }
         t.arrive_counter[lane - 16] = map.counter + at.low;
         for (int i = 0; i < 2; ++i) t.arrive_tiles[lane - 16][i] = static_cast<unsigned short>(at.tiles[i]);
       }
