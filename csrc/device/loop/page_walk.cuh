@@ -34,13 +34,16 @@ struct PageWalk {
   }
   ARK_DEVICE u32 barrier() const { return full + slot * 8; }
   /// Loader::throttle, between acquire() and the copies.
-  ARK_DEVICE void throttle() const {
-    const bool wraps = slot < kPagesInFlight;
-    const u32 back = wraps ? slot + kPages - kPagesInFlight : slot - kPagesInFlight;
-    if (page < kPagesInFlight || (theirs >> back & 1) != 0) return;
-    const u32 phase = wraps ? parity : parity ^ 1;
-    const u32 landed = full + back * 8;
-    if (mbarrier_test_wait(landed, phase) || mbarrier_test_wait(empty + back * 8, phase)) return;
+  ARK_DEVICE void throttle() const { throttle(0, kPagesInFlight); }
+  /// Before the copies into the page that lies `i` behind the next one: until the own page `back` pages before that has
+  /// landed.
+  ARK_DEVICE void throttle(u32 i, u32 back) const {
+    const u32 at = slot + i + kPages - back;  // of this round or of one of its neighbours
+    const u32 slot_then = at < kPages ? at : at < 2 * kPages ? at - kPages : at - 2 * kPages;
+    const u32 phase = at < kPages || at >= 2 * kPages ? parity : parity ^ 1;
+    if (page + i < back || (theirs >> slot_then & 1) != 0) return;
+    const u32 landed = full + slot_then * 8;
+    if (mbarrier_test_wait(landed, phase) || mbarrier_test_wait(empty + slot_then * 8, phase)) return;
     for (int polls = 0; polls < kThrottlePolls && !mbarrier_try_wait(landed, phase); ++polls) {
     }
   }
