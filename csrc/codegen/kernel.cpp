@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/unsupported.h"
+#include "codegen/choose_row_form.h"
 #include "codegen/column_ways.h"
 #include "codegen/epilogue_ways.h"
 #include "codegen/program_analysis.h"

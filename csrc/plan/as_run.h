@@ -3,17 +3,10 @@
 // its own for programs and forms (KernelNumbers). run_op applies all of it to one op, `pack` lays out what run_op
 // gives, and as_run is the plan of these ops, for people (run.txt of a dump).
 #pragma once
-#include <vector>
-
 #include "plan/plan.h"
+#include "plan/run_op.h"
 
 namespace ark::plan {
-
-/// A record and its operands, as they lie one behind the other in the kernel's memory.
-struct RunOp {
-  abi::OpRecord record{};
-  std::vector<abi::Operand> operands;
-};
 
 /// The waits and arrivals that the flags leave; what is read before them (early_reads.h);
 /// flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot and

@@ -23,6 +23,7 @@
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
 #include "planner/tile/tile_scatter_sum.h"
+#include "planner/tile/tile_sizes.h"
 
 namespace ark::planner {
 namespace {

@@ -33,8 +33,4 @@ namespace ark::planner {
 
 void tile(Draft& draft, const Options& options);
 
-inline constexpr int kMatmulTileM = 128, kMatmulTileK = 64;
-inline constexpr int kSimpleTile = 64;
-inline constexpr int kAttentionTile = 128;
-
 }  // namespace ark::planner

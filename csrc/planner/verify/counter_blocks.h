@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/row_map.h"
-#include "planner/verify/regions.h"
+#include "planner/verify/tile_block.h"
 
 namespace ark::planner {
 

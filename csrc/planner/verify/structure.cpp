@@ -4,6 +4,7 @@
 
 #include "planner/verify/checks.h"
 #include "planner/verify/kinds/kinds.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 namespace {

@@ -5,11 +5,14 @@
 #include <optional>
 #include <vector>
 
+#include "plan/operand_uses.h"
 #include "planner/verify/emitter.h"
 #include "planner/verify/record_check.h"
-#include "planner/verify/regions.h"
+#include "planner/verify/tile_block.h"
 
 namespace ark::planner {
+
+using plan::OperandUse;
 
 /// A block of tiles and an operand of their op.
 struct Region {
