@@ -320,9 +320,9 @@ struct AttentionDecode {
   template <MmaType kType, class S, int kDim>
   static ARK_DEVICE void consume_dim(Consumer& consumer, const Task& task, bool few) {
     static_assert(kDim <= abi::kMostDecodeDim);
-    constexpr bool kLarger = Programs::kDecodeDims >= head_size_bit(kDim + 16);
+    constexpr bool kLarger = Programs::kDecodeDims >= abi::decode_dim_bit(kDim + 16);
     bool larger = kLarger;
-    if constexpr ((Programs::kDecodeDims & head_size_bit(kDim)) != 0) {
+    if constexpr ((Programs::kDecodeDims & abi::decode_dim_bit(kDim)) != 0) {
       larger = kLarger && task.record->params.attention.head_dim != kDim;
       if constexpr (Programs::kDecodeRows4)
         if (!larger && few) run<kType, S, kDim, 4>(consumer, task);

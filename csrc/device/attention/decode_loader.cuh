@@ -32,7 +32,7 @@ struct DecodeLoader {
  private:
   static ARK_DEVICE int per_page_of(const abi::AttentionParams& p) {
     constexpr bool kFull =
-        (Programs::kDecodeDims & ~(head_size_bit(64) | head_size_bit(128) | head_size_bit(256))) == 0;
+        (Programs::kDecodeDims & ~(abi::decode_dim_bit(64) | abi::decode_dim_bit(128) | abi::decode_dim_bit(256))) == 0;
     return kFull ? small_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
   }
 

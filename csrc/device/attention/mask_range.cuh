@@ -5,6 +5,7 @@
 // padding its edges. It is whole groups of keys, except where a mask of one row (decode) leaves the scores of all the
 // keys that are seen: then it is these. Tile = (batch, head, query block).
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/support.cuh"
 
@@ -40,7 +41,7 @@ struct MaskRange {
   /// Of types that no mask of this kernel has there is no code.
   template <class S, int kType>
   static ARK_DEVICE void run(const Consumer& consumer, const Task& task, int tile) {
-    if constexpr ((Programs::kMaskTypes >> kType & 1) != 0) Tile<S>(consumer, task, tile).run();
+    if constexpr ((Programs::kMaskTypes & abi::type_bit(kType)) != 0) Tile<S>(consumer, task, tile).run();
   }
   // Whether an element lets its key through. Additive masks hide a key by the lowest finite value of their type as well
   // as by -infinity (Hugging Face does the former).
