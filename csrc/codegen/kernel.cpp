@@ -191,7 +191,7 @@ class Analysis {
     needs_.features.decode_caches.insert(plan::has_early_cache(op));
     needs_.features.decode_queries |= p.queries != 1;
     needs_.features.decode_causal |= p.causal != 0;
-    needs_.features.decode_added_masks |= p.mask_kind == 2;
+    needs_.features.decode_added_masks |= p.mask_kind == abi::MaskKind::kAdded;
   }
 
   /// Not of weights and caches, which are read ahead of every wait.

@@ -167,7 +167,7 @@ struct KeyRange {
   int begin, end, neutral_begin, neutral_end;
   /// Whether the mask has to be read for keys [key, key + count).
   ARK_DEVICE bool masked(const abi::AttentionParams& p, int key, int count) const {
-    return p.mask_kind != 0 && (key < neutral_begin || min(key + count, p.keys) > neutral_end);
+    return p.mask_kind != abi::MaskKind::kNone && (key < neutral_begin || min(key + count, p.keys) > neutral_end);
   }
 };
 /// The same in blocks of 128 keys, two registers: a kernel that also multiplies matrices has no more.

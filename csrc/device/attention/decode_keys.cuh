@@ -56,7 +56,7 @@ struct DecodeRange {
   ARK_DEVICE DecodeRange(const Task& task, int batch, int kv_head, int group) {
     const abi::AttentionParams& p = task.record->params.attention;
     high = p.keys;
-    if (p.mask_kind == 0) neutral_end = p.keys;
+    if (p.mask_kind == abi::MaskKind::kNone) neutral_end = p.keys;
     if (!task.has(DecodeOperand::kRange)) return;
     const abi::Operand& o = task.operand(DecodeOperand::kRange);
     const int* table = task.address<int>(DecodeOperand::kRange) + batch * o.stride[0];

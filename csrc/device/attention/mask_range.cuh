@@ -105,11 +105,12 @@ struct MaskRange {
           block(64),
           low(p.keys) {
       const abi::OpRecord& r = *task.record;
-      const int c2 = tile % r.grid[2], c1 = tile / r.grid[2] % r.grid[1], c0 = tile / r.grid[2] / r.grid[1];
-      origin = task.address<S>(X::kMask) + c0 * mask.stride[0] + c1 * mask.stride[1] +
-               static_cast<i64>(c2) * p.block * mask.stride[2];
-      to = task.address<int>(X::kRange) + c0 * out.stride[0] + c1 * out.stride[1] + c2 * out.stride[2];
-      rows = mask.stride[2] == 0 ? 1 : min(p.block, p.queries - c2 * p.block);
+      const abi::Coordinates at = abi::coordinates_of(r, tile);
+      origin = task.address<S>(X::kMask) + at.outer * mask.stride[0] + at.middle * mask.stride[1] +
+               static_cast<i64>(at.inner) * p.block * mask.stride[2];
+      to = task.address<int>(X::kRange) + at.outer * out.stride[0] + at.middle * out.stride[1] +
+           at.inner * out.stride[2];
+      rows = mask.stride[2] == 0 ? 1 : min(p.block, p.queries - at.inner * p.block);
       while (static_cast<i64>(block) * kFlags < p.keys) block *= 2;
     }
 

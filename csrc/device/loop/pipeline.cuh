@@ -21,7 +21,7 @@ inline constexpr bool kDependentPages = ARK_DEPENDENT_PAGES != 0;
 ARK_DEVICE bool is_awaited(const Worker& worker, const abi::OpRecord& r, const abi::Wait& wait, int tile, int rank) {
   if constexpr (kGroups > 1) return rank < worker.ranks_of(wait.counter);  // which have no such role
   if (wait.role != static_cast<i32>(abi::WaitRole::kSource)) return true;
-  return rank != worker.launch.rank && rank == tile / (r.grid[1] * r.grid[2]);
+  return rank != worker.launch.rank && rank == tile / abi::tiles_of_outer(r);
 }
 
 /// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
@@ -38,11 +38,7 @@ ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first
     const int last_row = wait.limit - 1;
     for (int t = 0; t < tiles; ++t) {
       const int tile = first + t;
-      int row = wait.base;
-      if (!same) {
-        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-        row += rest / r.grid[1] * wait.coef[0] + rest % r.grid[1] * wait.coef[1] + c2 * wait.coef[2];
-      }
+      const int row = same ? wait.base : abi::row_of(wait, abi::coordinates_of(r, tile));
       const int begin = row < 0 ? 0 : row;
       const int end = min(row + wait.extent, wait.limit);
       if (begin >= end) continue;
@@ -118,9 +114,7 @@ ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int fir
       const int tile = first + t + lane;
       int low = -1, high = -2;
       if (t + lane < count) {
-        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-        const int row =
-            arrive.base + rest / r.grid[1] * arrive.coef[0] + rest % r.grid[1] * arrive.coef[1] + c2 * arrive.coef[2];
+        const int row = abi::row_of(arrive, abi::coordinates_of(r, tile));
         const int begin = max(row, 0), end = min(row + arrive.extent, arrive.limit);
         if (begin < end) {
           low = begin / arrive.div;

@@ -129,8 +129,8 @@ struct MatmulTile {
   static ARK_DEVICE bool reads_once(const Task& task) {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
-    const int tiles = r.grid[0] * r.grid[1] * r.grid[2];
-    return tiles <= static_cast<int>(gridDim.x) || (p.a_immutable ? tiles : r.grid[1]) == 1;
+    const int tiles = r.grid[abi::GridAxis::kBatch] * abi::tiles_of_outer(r);
+    return tiles <= static_cast<int>(gridDim.x) || (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
   }
 
   template <int kVariant, bool kOnce>

@@ -71,7 +71,8 @@ struct ScatterSum {
 
     ARK_DEVICE Tile(const Consumer& c, const Task& of, int tile, ScatterList& list)
         : consumer(c), task(of), p(of.record->params.scatter_sum), source(of.operand(X::kSource)), terms(list) {
-      const int c1 = tile % of.record->grid[1], c0 = tile / of.record->grid[1];
+      const int c1 = tile % of.record->grid[abi::GridAxis::kMiddle],
+                c0 = tile / of.record->grid[abi::GridAxis::kMiddle];
       first_row = c0 * p.tile_rows;
       terms.start(first_row);
       rows = min(p.tile_rows, p.rows - first_row);

@@ -32,7 +32,7 @@ int64_t add_join(plan::Plan& plan, const std::string& name, int32_t tiles, std::
   abi::OpRecord& r = join.record;
   r.kind = abi::TaskKind::kPointwise;
   std::fill(std::begin(r.size), std::end(r.size), 1);
-  r.size[0] = r.grid[0] = tiles, r.grid[1] = r.grid[2] = 1;
+  r.size[0] = r.grid[abi::GridAxis::kOuter] = tiles, r.grid[abi::GridAxis::kMiddle] = r.grid[abi::GridAxis::kInner] = 1;
   abi::ProgramParams& params = r.params.program;
   params.program = join.programs[0];
   params.num_dims = params.tile = params.split = params.num_rows = params.row_size = 1;
