@@ -33,20 +33,19 @@ inline constexpr u32 kLayoutsRowsA = mask_where(kNumLayouts, [](int layout) { re
 
 /// kMatmulTile: above the layout, of large tiles whether they are wide, then whether of f16 (else bf16); small tiles
 /// have numbers of their own, above those.
-inline constexpr int kWideTileBit = 4, kLargeHalfBit = 8, kFirstSmallTile = 16, kSmallHalfBit = 4,
+inline constexpr int kWideTileShift = 2, kLargeHalfShift = 3, kFirstSmallTile = 16, kSmallHalfShift = 2,
                      kMatmulVariantEnd = 24;
 inline constexpr int kWideTileColumns = 256, kNarrowTileColumns = 128;
 ARK_ABI_BOTH constexpr int matmul_variant(const MatmulTileParams& p) {
-  const bool half = p.dtype == kTypeF16;
-  const int layout = matmul_layout(p);
-  if (p.tile_m == kSmallTile) return kFirstSmallTile | (half ? kSmallHalfBit : 0) | layout;
-  return (half ? kLargeHalfBit : 0) | (p.tile_n == kWideTileColumns ? kWideTileBit : 0) | layout;
+  const int half = p.dtype == kTypeF16, layout = matmul_layout(p);
+  if (p.tile_m == kSmallTile) return kFirstSmallTile | half << kSmallHalfShift | layout;
+  return half << kLargeHalfShift | (p.tile_n == kWideTileColumns) << kWideTileShift | layout;
 }
 ARK_ABI_BOTH constexpr bool is_small_variant(int variant) { return variant >= kFirstSmallTile; }
 ARK_ABI_BOTH constexpr bool is_wide_variant(int variant) {
-  return !is_small_variant(variant) && (variant & kWideTileBit) != 0;
+  return !is_small_variant(variant) && (variant >> kWideTileShift & 1) != 0;
 }
-ARK_ABI_BOTH constexpr int half_bit(bool small) { return small ? kSmallHalfBit : kLargeHalfBit; }
+ARK_ABI_BOTH constexpr int half_bit(bool small) { return small ? 1 << kSmallHalfShift : 1 << kLargeHalfShift; }
 ARK_ABI_BOTH constexpr bool is_half_variant(int variant) {
   return (variant & half_bit(is_small_variant(variant))) != 0;
 }
@@ -55,6 +54,9 @@ ARK_ABI_BOTH constexpr int variant_columns(int variant) {
 }
 /// The first of the variants that loaders treat alike: those of one type.
 ARK_ABI_BOTH constexpr int loader_variant(int variant) { return variant & ~half_bit(is_small_variant(variant)); }
+ARK_ABI_BOTH constexpr int loader_variant(const MatmulTileParams& p) {
+  return matmul_variant(p) & ~half_bit(p.tile_m == kSmallTile);
+}
 
 inline constexpr u32 kSmallVariants = mask_where(kMatmulVariantEnd, [](int v) { return is_small_variant(v); }),
                      kLargeVariants = (1u << kFirstSmallTile) - 1,
@@ -79,8 +81,8 @@ ARK_ABI_BOTH constexpr int attention_columns(int variant) {
 }
 ARK_ABI_BOTH constexpr bool is_half_attention(int variant) { return (variant & kAttentionHalfBit) != 0; }
 
-/// kAttentionSimple. On the tensor cores: blocks of kMmaFormColumns values, less one, and whether of f16 (else bf16). On
-/// the CUDA cores: fp32 of up to kTiledColumns values at once, fp32 of up to twice as many, fp64.
+/// kAttentionSimple. On the tensor cores: blocks of kMmaFormColumns values, less one, and whether of f16 (else bf16).
+/// On the CUDA cores: fp32 of up to kTiledColumns values at once, fp32 of up to twice as many, fp64.
 inline constexpr int kMmaFormColumns = 16, kMmaHalfForm = 16, kTiledForm = 32, kTiledWideForm = 33, kTiledF64Form = 34,
                      kSimpleFormEnd = 35, kTiledColumns = 64;
 ARK_ABI_BOTH constexpr int simple_attention_form(const AttentionParams& p) {

@@ -115,9 +115,9 @@ struct MatmulTile {
         bool once = false;
         if constexpr (kStreams) once = !dependent && reads_once(task);
         if (once)
-          load_any<0, kStreams>(loader, p, abi::loader_variant(abi::matmul_variant(p)), at, load_a, load_b);
+          load_any<0, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
         else
-          load_any<0, false>(loader, p, abi::loader_variant(abi::matmul_variant(p)), at, load_a, load_b);
+          load_any<0, false>(loader, p, abi::loader_variant(p), at, load_a, load_b);
       }
       PageWalk::rejoin(loader, one.lane);
     }
