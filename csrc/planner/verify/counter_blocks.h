@@ -11,6 +11,9 @@
 
 namespace ark::planner {
 
+using plan::row_map;
+using plan::RowMap;
+
 /// Counters [first, last].
 struct CounterRange {
   int32_t first = 0, last = -1;

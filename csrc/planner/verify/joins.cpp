@@ -39,7 +39,7 @@ int64_t add_join(plan::Plan& plan, const std::string& name, int32_t tiles, std::
   std::copy(waits.begin(), waits.end(), r.wait);
   r.num_waits = static_cast<int32_t>(waits.size());
   const int64_t counter = new_counters(plan, tiles);
-  r.arrive[r.num_arrivals++] = row_map(wait_for_counters(counter, tiles, 1));
+  r.arrive[r.num_arrivals++] = plan::row_map(wait_for_counters(counter, tiles, 1));
   return counter;
 }
 
