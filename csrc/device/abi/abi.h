@@ -130,9 +130,9 @@ enum class TaskKind : i32 {
 struct Operand {
   u32 slot;
   short dtype;  // ark::DType
-  signed char
-      vector;  // elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous, and aligned at
-               // multiples; in a pointwise domain of rows that no vector divides, where the others that have one are
+  /// Elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous, and aligned at multiples;
+  /// in a pointwise domain of rows that no vector divides, where the others that have one are.
+  signed char vector;
   signed char index_operand;
   i64 offset;
   i64 stride[kMaxDims];
@@ -153,10 +153,13 @@ struct Wait {
 };
 static_assert(sizeof(Wait) == 48);
 
-/// kAll: everything but what is read before the waits (plan/early_reads.h); kFresh: only what the task reads of rows
+/// kAll: everything but what is read before the waits (plan/early_reads.h). kFresh: only what the task reads of rows
 /// appended in this launch (KV cache). kSource: a wait for an exchange of a product with own rows
 /// (MatmulTileParams::own_rows): a tile of batch b waits for the counters of rank b alone, and one of the own rank's
 /// batch not at all.
+/// kFresh is no second word for early bits: these say of a use what needs no wait, it says of a wait that nothing but
+/// the rest of that use needs it. Without it a wait for appended rows would count as one that all of the task's uses
+/// stand behind, which tiles that read no such rows do not keep: who follows them may not rely on it.
 enum class WaitRole : i32 { kAll, kFresh, kSource };
 
 /// After the tile: add 1 to each counter that its rows fall on (same map as Wait).
@@ -251,7 +254,7 @@ struct AttentionParams {
   i32 parts;               // decode: at most so many parts per kv head
   i32 positions_per_part;  // decode: parts used = clamp(ceil(visible / positions_per_part), 1, parts)
   i32 fresh_operand;  // decode: AttentionOperand::kPosition, the i64 scalar below which no op before writes rows of the
-                      // cache, or -1; set by plan::run_op
+                      // cache, or -1. Follows from the early bits, which a record has not; set by plan::run_op
   i32 tile_q, tile_k;
   i32 map[8];  // tensor maps of q, k, v, dout, ...
   i32 dtype;

@@ -25,14 +25,13 @@ ARK_DEVICE bool is_awaited(const Worker& worker, const abi::OpRecord& r, const a
 }
 
 /// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
-/// `fresh`: whether waits of role kFresh are included. Acquire.gpu by each lane, then the warp is converged.
-ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count, bool fresh) {
+/// Acquire.gpu by each lane, then the warp is converged.
+ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count) {
   const abi::OpRecord& r = *task.record;
   const int lane = thread_index() & 31;
   const u32 epoch = task.epoch(worker.epoch);
   for (int w = 0; w < r.num_waits; ++w) {
     const abi::Wait& wait = r.wait[w];
-    if (wait.role == static_cast<i32>(abi::WaitRole::kFresh) && !fresh) continue;
     const bool same = (wait.coef[0] | wait.coef[1] | wait.coef[2]) == 0;
     const int tiles = same ? 1 : count;
     const int last_row = wait.limit - 1;
@@ -73,7 +72,7 @@ ARK_DEVICE void trace_wait(const Task& task) {
 /// wait_for_tiles of a whole item as a function: the rare case of an item whose waits are not simple, kept out of the
 /// instruction cache of the others. Not for families that use wgmma.
 __device__ __noinline__ void wait_for_tiles_called(Shared* shared, const abi::LaunchHeader* launch, Task task) {
-  wait_for_tiles(Worker(*shared, *launch), task, task.first, task.count, true);
+  wait_for_tiles(Worker(*shared, *launch), task, task.first, task.count);
 }
 
 /// The same for a whole item whose waits fall on one counter each.
@@ -204,8 +203,8 @@ struct Loader {
   }
 
   /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
-  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
-    wait_for_tiles(worker, task, first, count, fresh);
+  ARK_DEVICE void wait_for(const Task& task, int first, int count) {
+    wait_for_tiles(worker, task, first, count);
     end_wait(task);
   }
   /// The same for a tile, by all counters at once where each wait falls on one. Takes registers: not for all kernels.
@@ -300,10 +299,10 @@ struct Consumer : ConsumerState {
   ARK_DEVICE void advance(u32 pages) { page += pages; }
 
   /// All consumers: tiles [first, first + count) may read everything they need (one warp polls, then a barrier).
-  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
+  ARK_DEVICE void wait_for(const Task& task, int first, int count) {
     if (task.record->num_waits != 0) {
       if (warp() == kPollWarp) {
-        wait_for_tiles(worker, task, first, count, fresh);
+        wait_for_tiles(worker, task, first, count);
         trace_wait(task);
       }
       sync();
