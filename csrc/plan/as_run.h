@@ -8,10 +8,9 @@
 
 namespace ark::plan {
 
-/// The waits and arrivals that the flags leave; what is read before them (early_reads.h);
-/// flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot and
-/// their group; counters of exchanges by group (run_counter); the kernel's numbers of programs and forms; the record's
-/// number and lengths. Throws what check_limits throws.
+/// The waits and arrivals that the flags leave; what is read before them (early_reads.h); flagged operands in
+/// abi::kFlagSlot; boxes marked by abi::kBoxSlot and their group; counters of exchanges by group (run_counter); the
+/// kernel's numbers of programs and forms; the record's number and lengths. Throws what check_limits throws.
 RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers = {});
 
 /// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot), with their group.
