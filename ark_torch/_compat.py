@@ -14,6 +14,7 @@ from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+from torch._dynamo.exc import Unsupported as GraphBreak
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
 from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
@@ -45,6 +46,7 @@ __all__ = [
     "BackendCompilerFailed",
     "FakeTensor",
     "FakeTensorMode",
+    "GraphBreak",
     "TorchDispatchMode",
     "TorchDynamoException",
     "WHILE_LOOPS",

@@ -34,7 +34,7 @@ from ark_torch.loops import Loop, replace_loops
 from ark_torch.lowering import SEED
 from ark_torch.ordering import order_edges, roots
 from ark_torch.partition import Step, is_constant, partition
-from ark_torch.records import GraphRecord, log
+from ark_torch.records import GraphRecord, InternalCause, log
 from ark_torch.runtime_asserts import keep_assertions
 from ark_torch.segment import NativeSegment, blamed_node, compile_segment, lower_segment
 from ark_torch.split_products import split_products
@@ -108,7 +108,7 @@ class _GraphCompiler:
         loops = [n for n in self.nodes if isinstance(n.target, Loop)]
         self.causes.update({n: n.target.row.cause for n in loops})
         probe_nodes(self.nodes, self.device, self.target, self.causes)
-        self.record.internal_errors += [c for c in self.causes.values() if c.startswith("internal error")]
+        self.record.internal_errors += [c for c in self.causes.values() if isinstance(c, InternalCause)]
         self.uneven = any(is_uneven(n) for n in self.nodes if n not in self.causes)
         self.meets = ranks_meet(self.nodes, self.device)
         self._leave_offsets()
@@ -191,7 +191,7 @@ class _GraphCompiler:
             raise error
         log.error("internal error in %s, its ops run through ATen: %s", self.record.name, error)
         self.record.internal_errors.append(str(error))
-        self._decline(step, f"internal error: {error}", None)
+        self._decline(step, InternalCause(error), None)
 
     def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
         lowered = lower_segment(

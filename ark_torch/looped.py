@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 import torch
 
-from ark_torch._compat import FakeTensor, FakeTensorMode, TorchDispatchMode, TorchDynamoException, pytree
+from ark_torch._compat import (
+    BackendCompilerFailed,
+    FakeTensor,
+    FakeTensorMode,
+    GraphBreak,
+    TorchDispatchMode,
+    TorchDynamoException,
+    pytree,
+)
 from ark_torch.errors import Unsupported
 from ark_torch.loop_runs import own_tensors, writing_over
 from ark_torch.records import REGISTRY, log
@@ -159,11 +167,17 @@ class LoopedStep:
 
 
 def _cause(error: Exception) -> str:
-    """The line of Dynamo's message that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    general = ("This higher order operator", "backend='ark' raised")
-    line = next((line for line in lines if not line.startswith(general)), type(error).__name__)
-    return line.removeprefix("Unsupported: ").removeprefix("strict: ")
+    """What is wrong: what the backend raised, or the kind of the graph break that Dynamo met in the step."""
+    if isinstance(error, BackendCompilerFailed):
+        return _first_line(error.inner_exception).removeprefix("strict: ")
+    met: BaseException | None = error
+    while met is not None and not isinstance(met, GraphBreak):
+        met = met.__context__
+    return (getattr(met, "gb_type", None) or _first_line(met)) if met is not None else _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @functools.lru_cache(maxsize=64)

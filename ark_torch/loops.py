@@ -13,7 +13,7 @@ from ark_torch.graph_json import to_text
 from ark_torch.loop_nodes import LoopNode, find_loops, replace_loop
 from ark_torch.loop_runs import OneByOne, OneLaunch, take_writable
 from ark_torch.lower_loop import lower_loop
-from ark_torch.records import REGISTRY, GraphRecord, LoopRow, log
+from ark_torch.records import REGISTRY, GraphRecord, InternalCause, LoopRow, log
 from ark_torch.segment import make_executable
 
 
@@ -69,7 +69,7 @@ def replace_loops(
         name = f"{record.name}_loop{number}"
         row, launch = _plan(name, node, options, device, target)
         record.loops.append(row)
-        if row.cause.startswith("internal error"):
+        if isinstance(row.cause, InternalCause):
             record.internal_errors.append(row.cause)
 
         def make_calls(node=node, name=name):
@@ -111,7 +111,7 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
         if options.strict:
             raise
         log.error("internal error in %s, its iterations run one by one: %s", name, error)
-        row.cause, row.node = f"internal error: {error}", loop.node
+        row.cause, row.node = InternalCause(error), loop.node
     return row, None
 
 

@@ -13,6 +13,15 @@ from dataclasses import dataclass, field
 log = logging.getLogger("ark")
 
 
+class InternalCause(str):
+    """Why something runs through ATen that a bug of ark keeps from running natively."""
+
+    __slots__ = ()
+
+    def __new__(cls, error: object):
+        return super().__new__(cls, f"internal error: {error}")
+
+
 @dataclass
 class LoopRow:
     """A `while_loop` of a graph; `cause`: why each iteration is a call, empty where all are one launch."""

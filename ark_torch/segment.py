@@ -15,7 +15,7 @@ from ark_torch.errors import ArgumentRefused, IndexOutOfRange, NodeUnsupported, 
 from ark_torch.graph_json import to_text
 from ark_torch.lowering import SEED, Lowering
 from ark_torch.partition import is_constant, is_symbolic
-from ark_torch.records import REGISTRY, log
+from ark_torch.records import REGISTRY, InternalCause, log
 
 
 def make_executable(graph_text: str, target: str, device_index: int, options: dict):
@@ -93,7 +93,7 @@ def probe(node: fx.Node, device: torch.device, empty: bool = False) -> str | Non
         return str(error)
     except Exception as error:  # a bug of a rule must not cost the user the model
         log.error("internal error: the rule of %s failed: %r", node.target, error)
-        return f"internal error: rule of {node.target}: {error!r}"
+        return InternalCause(f"rule of {node.target}: {error!r}")
     return None
 
 
@@ -139,7 +139,7 @@ class NativeSegment:
         except RuntimeError as error:
             if type(error) is not RuntimeError or self._can_plan(inputs):
                 raise
-            cause, problem = f"internal error: {error}", error
+            cause, problem = InternalCause(error), error
             log.error("internal error in %s, sizes %s run through ATen: %s", self.where, self._key(inputs), error)
         self._fall_back(cause, problem)
         _remember(self._declined, self._key(inputs))

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/embedded.h"
 #include "codegen/program_source.h"
+#include "device/abi/variants.h"
 #include "plan/params.h"
 
 namespace ark::codegen {
@@ -142,7 +143,7 @@ std::string dispatch_text(const Kernel& kernel) {
     text += cat("  static constexpr bool kDecodeBF16 = ", flag(kernel.features.decode_types.contains(DType::kBF16)),
                 ", kDecodeF16 = ", flag(kernel.features.decode_types.contains(DType::kF16)), ";\n");
     uint32_t dims = 0;
-    for (const int dim : kernel.features.decode_dims) dims |= 1u << dim / 16;
+    for (const int dim : kernel.features.decode_dims) dims |= abi::decode_dim_bit(dim);
     text += cat("  static constexpr u32 kDecodeDims = ", dims, ";  // bit d / 16: heads of d columns\n");
     text += cat("  static constexpr bool kDecodeRows4 = ", flag(kernel.features.decode_rows.contains(4)),
                 ", kDecodeRows16 = ", flag(kernel.features.decode_rows.contains(16)), ";\n");

@@ -57,9 +57,9 @@ EpilogueWay epilogue_way(const EpilogueShape& shape, const plan::Op& op) {
             static_cast<size_t>(p.first_operand + shape.num_operands) <= op.operands.size(),
         "op '", op.name, "': a product in tiles with ", op.operands.size(), " operands, of them ", shape.num_operands,
         " of its epilogue from ", p.first_operand, " on");
-  if (!shape.walks()) return p.n % shape.vector == 0 ? kWholeVectors : kSingleElements;
-  if (moves(shape, op, shape.vector)) return kWholeVectors;
-  return shape.vector > 2 && !shape.pairs && moves(shape, op, 2) ? kTwoElements : kSingleElements;
+  if (!shape.walks()) return p.n % shape.vector == 0 ? abi::kWholeVectors : abi::kSingleElements;
+  if (moves(shape, op, shape.vector)) return abi::kWholeVectors;
+  return shape.vector > 2 && !shape.pairs && moves(shape, op, 2) ? abi::kTwoElements : abi::kSingleElements;
 }
 
 }  // namespace ark::codegen

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "codegen/batch_stores.h"
+#include "device/abi/variants.h"
 #include "ir/program.h"
 #include "plan/plan.h"
 
 namespace ark::codegen {
 
-/// Bits. The device knows them by these numbers.
-enum EpilogueWay : uint32_t { kWholeVectors = 1, kTwoElements = 2, kSingleElements = 4 };
+using abi::EpilogueWay;
 
 /// What the choice needs to know of a program, whatever the sizes.
 struct EpilogueShape {
@@ -31,7 +31,7 @@ EpilogueWay epilogue_way(const EpilogueShape& shape, const plan::Op& op);
 
 /// Whether code with the ways `has` serves what `needs` some: single elements serve pairs too.
 inline bool has_epilogue_ways(uint32_t has, uint32_t needs) {
-  if ((has & kSingleElements) != 0) needs &= ~kTwoElements;
+  if ((has & abi::kSingleElements) != 0) needs &= ~abi::kTwoElements;
   return (needs & ~has) == 0;
 }
 

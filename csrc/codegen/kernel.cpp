@@ -7,11 +7,13 @@
 
 #include "base/check.h"
 #include "base/unsupported.h"
+#include "codegen/choose_row_form.h"
 #include "codegen/column_ways.h"
 #include "codegen/epilogue_ways.h"
 #include "codegen/program_analysis.h"
 #include "device/abi/column_ways.h"
 #include "device/abi/launch.h"
+#include "device/abi/variants.h"
 #include "plan/early_reads.h"
 #include "plan/kinds.h"
 #include "plan/transposed_operands.h"
@@ -60,32 +62,8 @@ uint32_t flat_operands(const plan::Op& op, const Program& program) {
   return result;
 }
 
-/// Bit: the number of a floating-point type; masks of all others are read as bool (device/attention/mask_range.cuh).
-uint32_t mask_type(DType type) { return 1u << static_cast<int>(is_float(type) ? type : DType::kBool); }
-
-/// Bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), of small tiles bit 16 + (f16 << 2 | ..), see
-/// device/matmul/tile.cuh.
-uint32_t matmul_variant(const abi::MatmulTileParams& p) {
-  const bool half = p.dtype == static_cast<int>(DType::kF16);
-  const int layout = (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
-  if (p.tile_m == abi::kSmallTile) return 1u << (16 | half << 2 | layout);
-  return 1u << (half << 3 | (p.tile_n == 256) << 2 | layout);
-}
-/// Bit (a mn-major << 1 | b mn-major), see device/matmul/float.cuh.
-uint32_t float_layout(const abi::MatmulTileParams& p) { return 1u << ((p.a_k_major == 0) << 1 | (p.b_k_major == 0)); }
-/// Bit (f16 << 1 | head_dim over 64), see device/attention/common.cuh.
-uint32_t attention_variant(const abi::AttentionParams& p) {
-  return 1u << ((p.dtype == static_cast<int>(DType::kF16)) << 1 | (p.head_dim > 64));
-}
-
-/// Bit of kAttentionSimple's form, see device/attention/simple.cuh.
-uint64_t simple_attention_form(const abi::AttentionParams& p) {
-  constexpr int kTiledForms = 32, kFewColumns = 64;
-  const auto dtype = static_cast<DType>(p.dtype);
-  if (p.tile_q == abi::kMmaQueries)
-    return uint64_t{1} << ((dtype == DType::kF16) << 4 | (std::max(1, p.value_dim) - 1) / 16);
-  return uint64_t{1} << (kTiledForms + (dtype == DType::kF64 ? 2 : p.value_dim > kFewColumns));
-}
+/// Masks of no floating-point type are read as bool (device/attention/mask_range.cuh).
+uint32_t mask_type(DType type) { return abi::type_bit(static_cast<int>(is_float(type) ? type : DType::kBool)); }
 
 int slot_capacity(size_t num_slots) {
   for (const int capacity : abi::kSlotCapacities)
@@ -213,7 +191,7 @@ class Analysis {
     needs_.features.decode_caches.insert(plan::has_early_cache(op));
     needs_.features.decode_queries |= p.queries != 1;
     needs_.features.decode_causal |= p.causal != 0;
-    needs_.features.decode_added_masks |= p.mask_kind == 2;
+    needs_.features.decode_added_masks |= p.mask_kind == abi::MaskKind::kAdded;
   }
 
   /// Not of weights and caches, which are read ahead of every wait.
@@ -232,10 +210,10 @@ class Analysis {
   void note_matmul(const plan::Op& op) {
     const abi::MatmulTileParams& p = op.record.params.matmul;
     Needs::Program& need = note_program(op, use_of(op.record.kind), p.program, p.first_operand);
-    if (op.record.kind == TaskKind::kMatmulFloat) need.layouts |= float_layout(p);
+    if (op.record.kind == TaskKind::kMatmulFloat) need.layouts |= 1u << abi::matmul_layout(p);
     if (op.record.kind != TaskKind::kMatmulTile) return;
     note_epilogue(op, need);
-    needs_.features.matmul_variants |= matmul_variant(p);
+    needs_.features.matmul_variants |= 1u << abi::matmul_variant(p);
   }
 
   void note_attention(const plan::Op& op) {
@@ -243,9 +221,9 @@ class Analysis {
     if (op.record.kind == TaskKind::kAttentionDecode)
       note_decode(op);
     else if (op.record.kind == TaskKind::kAttentionSimple)
-      needs_.features.simple_attention |= simple_attention_form(p);
+      needs_.features.simple_attention |= uint64_t{1} << abi::simple_attention_form(p);
     else
-      needs_.features.attention_variants |= attention_variant(p);
+      needs_.features.attention_variants |= 1u << abi::attention_variant(p);
   }
 
   /// Programs, and variants of device code. Families without either have nothing here.
@@ -261,7 +239,7 @@ class Analysis {
     if (family == kMatmul) note_matmul(op);
     if (family == kAttention) note_attention(op);
     if (family == kMaskRange) needs_.features.mask_types |= mask_type(static_cast<DType>(p.mask_range.dtype));
-    if (family == kScatterSum) needs_.features.scatter_types |= 1u << p.scatter_sum.dtype;
+    if (family == kScatterSum) needs_.features.scatter_types |= abi::type_bit(p.scatter_sum.dtype);
   }
 
   const plan::Plan& plan_;

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "codegen/expressions.h"
-#include "codegen/program_analysis.h"
+#include "codegen/instr_uses.h"
 
 namespace ark::codegen {
 namespace {

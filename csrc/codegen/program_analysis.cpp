@@ -12,15 +12,6 @@ namespace {
 constexpr int kColumnElements = 40;
 }  // namespace
 
-bool is_sink(Opcode op) { return op == Opcode::kStore || op == Opcode::kYield; }
-
-std::vector<int> inputs_of(const Instr& instr) {
-  std::vector<int> inputs;
-  for (const int input : {int{instr.a}, int{instr.b}, int{instr.c}, int{instr.d}})
-    if (input >= 0) inputs.push_back(input);
-  return inputs;
-}
-
 ProgramAnalysis::ProgramAnalysis(const Program& program, const RowForm* form, uint32_t broadcast)
     : program_(program), form_(form), count_(static_cast<int>(program.instrs.size())), broadcast_(broadcast) {
   row_ = program.kind == ProgramKind::kRow || program.kind == ProgramKind::kPrologue;

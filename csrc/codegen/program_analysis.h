@@ -7,15 +7,13 @@
 #include "codegen/batch_stores.h"
 #include "codegen/column_ways.h"
 #include "codegen/flat_form.h"
+#include "codegen/instr_uses.h"
 #include "codegen/lazy_arms.h"
 #include "codegen/row_form.h"
 #include "ir/program.h"
 
 namespace ark::codegen {
 
-bool is_sink(Opcode op);
-/// The instructions whose values it takes.
-std::vector<int> inputs_of(const Instr& instr);
 /// The call of a kLoadParts up to its operand (attention_parts.cpp).
 std::string load_parts_call(const Program& program, const Instr& instr);
 

@@ -1,11 +1,6 @@
-// How the rows of a program are walked on the GPU (device/program/row.cuh): chosen once for all ops of a plan that use
-// the program, from the lengths of their rows and from how their operands lie in memory.
+// How the rows of a program are walked on the GPU (device/program/row.cuh).
 #pragma once
 #include <cstdint>
-#include <vector>
-
-#include "ir/program.h"
-#include "plan/plan.h"
 
 namespace ark::codegen {
 
@@ -31,11 +26,5 @@ struct RowForm {
   uint32_t ahead_operands = 0;     // bit i: what the first pass reads of it is loaded while the row before is worked on
   uint32_t standing_operands = 0;  // bit i: shifted, the same for all rows: loaded where alignment changes
 };
-
-/// `ops`: at least one, all of kind kRow and of this program.
-RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops);
-
-/// Whether code of this form works on the rows of another op of its program, and no slower than code of more threads.
-bool row_form_serves(const RowForm& form, const plan::Op& op);
 
 }  // namespace ark::codegen

@@ -3,22 +3,14 @@
 // its own for programs and forms (KernelNumbers). run_op applies all of it to one op, `pack` lays out what run_op
 // gives, and as_run is the plan of these ops, for people (run.txt of a dump).
 #pragma once
-#include <vector>
-
 #include "plan/plan.h"
+#include "plan/run_op.h"
 
 namespace ark::plan {
 
-/// A record and its operands, as they lie one behind the other in the kernel's memory.
-struct RunOp {
-  abi::OpRecord record{};
-  std::vector<abi::Operand> operands;
-};
-
-/// The waits and arrivals that the flags leave; what is read before them (early_reads.h);
-/// flagged operands in abi::kFlagSlot; boxes marked by abi::kBoxSlot and
-/// their group; counters of exchanges by group (run_counter); the kernel's numbers of programs and forms; the record's
-/// number and lengths. Throws what check_limits throws.
+/// The waits and arrivals that the flags leave; what is read before them (early_reads.h); flagged operands in
+/// abi::kFlagSlot; boxes marked by abi::kBoxSlot and their group; counters of exchanges by group (run_counter); the
+/// kernel's numbers of programs and forms; the record's number and lengths. Throws what check_limits throws.
 RunOp run_op(const Plan& plan, size_t index, const KernelNumbers& numbers = {});
 
 /// A slot as the kernel reads it: boxes are marked (abi::kBoxSlot), with their group.

@@ -34,7 +34,7 @@ void check_item(const Plan& plan, const abi::WorkItem& item, size_t worker) {
   check(item.op >= 0 && static_cast<size_t>(item.op) < plan.ops.size(), "plan ", plan.name, ", worker ", worker,
         ": op ", item.op, " of ", plan.ops.size());
   const abi::OpRecord& r = plan.ops[static_cast<size_t>(item.op)].record;
-  int64_t tiles = int64_t{r.grid[0]} * r.grid[1] * r.grid[2];
+  const int64_t tiles = num_tiles(r);
   bool inside = item.first >= 0 && item.count > 0 && int64_t{item.first} + item.count <= tiles;
   check(inside, "plan ", plan.name, ", worker ", worker, ": tiles ", item.first, " + ", item.count, " of op ", item.op,
         ", which has ", tiles);

@@ -78,7 +78,8 @@ struct TensorMap {
 };
 
 inline int64_t num_tiles(const abi::OpRecord& record) {
-  return int64_t{record.grid[0]} * record.grid[1] * record.grid[2];
+  return int64_t{record.grid[abi::GridAxis::kOuter]} * record.grid[abi::GridAxis::kMiddle] *
+         record.grid[abi::GridAxis::kInner];
 }
 
 /// What the loop kernel does otherwise than the record says, because vectors travel in flagged words (flag_words.h).

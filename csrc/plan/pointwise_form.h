@@ -1,7 +1,8 @@
 // What the record of a pointwise, row or column op says beside what the planner wrote: what follows from it, so that no
 // item of the loop kernel works it out again (abi::ProgramParams, from `whole` on). Sizes stay data.
 #pragma once
-#include "plan/as_run.h"
+#include "plan/plan.h"
+#include "plan/run_op.h"
 
 namespace ark::plan {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "device/abi/abi.h"
 
-namespace ark::planner {
+namespace ark::plan {
 
 /// The rows of a tile on the counters of a wait or an arrival (abi.h).
 using RowMap = abi::Arrive;
@@ -11,4 +11,4 @@ inline RowMap row_map(const abi::Wait& w) {
   return {w.counter, w.base, {w.coef[0], w.coef[1], w.coef[2]}, w.extent, w.div, w.limit};
 }
 
-}  // namespace ark::planner
+}  // namespace ark::plan

@@ -82,7 +82,7 @@ bool sees_triangle(const plan::Op& op) {
   const size_t range = backward ? int{abi::AttentionGradOperand::kRange} : int{abi::AttentionOperand::kRange};
   // Without a range of keys blocks that the mask hides are computed like others.
   if (kind == TaskKind::kAttentionSimple && op.operands[range].slot == abi::kNoSlot) return p.causal != 0;
-  return p.causal != 0 || (p.mask_kind == 1 && op.operands[mask].stride[2] != 0);
+  return p.causal != 0 || (p.mask_kind == abi::MaskKind::kBool && op.operands[mask].stride[2] != 0);
 }
 
 std::vector<double> tile_weights(const plan::Op& op) {
@@ -90,7 +90,7 @@ std::vector<double> tile_weights(const plan::Op& op) {
   const abi::AttentionParams& p = op.record.params.attention;
   // Key blocks of the backward kind: the queries from them on.
   const bool by_keys = op.record.kind == TaskKind::kAttentionBackward;
-  std::vector<double> weights(static_cast<size_t>(op.record.grid[2]));
+  std::vector<double> weights(static_cast<size_t>(op.record.grid[abi::GridAxis::kBlock]));
   double sum = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const auto block = static_cast<int64_t>(i);

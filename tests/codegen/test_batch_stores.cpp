@@ -156,16 +156,16 @@ void ways_of_boxes() {
     o.vector = 8;
     o.stride[1] = 512, o.stride[2] = 1;
   }
-  EXPECT_EQ(codegen::epilogue_way(shape, op), codegen::kWholeVectors);
+  EXPECT_EQ(codegen::epilogue_way(shape, op), abi::kWholeVectors);
   for (size_t box = 1; box <= 8; ++box) {
     plan::Op other = op;
     other.operands[box].vector = 2;
-    EXPECT_EQ(codegen::epilogue_way(shape, other), codegen::kTwoElements);
+    EXPECT_EQ(codegen::epilogue_way(shape, other), abi::kTwoElements);
     other.operands[box].vector = 1;
-    EXPECT_EQ(codegen::epilogue_way(shape, other), codegen::kSingleElements);
+    EXPECT_EQ(codegen::epilogue_way(shape, other), abi::kSingleElements);
     other.operands[box].vector = 8;
     other.operands[box].stride[1] = int64_t{1} << 27;
-    EXPECT_EQ(codegen::epilogue_way(shape, other), codegen::kSingleElements);
+    EXPECT_EQ(codegen::epilogue_way(shape, other), abi::kSingleElements);
   }
 }
 

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "codegen/row_form.h"
+#include "codegen/choose_row_form.h"
 #include "support/check.h"
 
 using namespace ark;

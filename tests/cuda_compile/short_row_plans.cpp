@@ -2,7 +2,7 @@
 #include <set>
 
 #include "base/check.h"
-#include "codegen/row_form.h"
+#include "codegen/choose_row_form.h"
 #include "plans.h"
 
 namespace ark::cuda_compile {

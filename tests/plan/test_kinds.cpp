@@ -6,6 +6,7 @@
 #include "plan/plan.h"
 #include "planner/extents.h"
 #include "planner/verify/kinds/kinds.h"
+#include "planner/verify/regions.h"
 #include "support/check.h"
 
 using namespace ark;

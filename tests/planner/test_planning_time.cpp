@@ -7,6 +7,7 @@
 
 #include "planner/verify/ranks.h"
 #include "planner/verify/structure_key.h"
+#include "planner/verify/verify_plan.h"
 #include "support/exchange_cases.h"
 #include "support/sample_graphs.h"
 #include "targets/cuda/plan_image.h"

@@ -13,7 +13,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ark_torch.backend import ark
-from ark_torch.records import REGISTRY, recording
+from ark_torch.records import REGISTRY, InternalCause, recording
 
 # Results that are not a function of the arguments, or whose memory is uninitialised.
 _NOT_COMPARABLE = {
@@ -169,7 +169,7 @@ def _crash(name, op, sample, backward, error) -> Outcome:
 def _judge(name, op, sample, backward, mine, eager, records) -> Outcome:
     causes = sum((r.fallbacks for r in records), Counter()) + REGISTRY.runtime_fallbacks
     errors = [e for r in records for e in r.internal_errors]
-    errors += [cause for cause in REGISTRY.runtime_fallbacks if cause.startswith("internal error")]
+    errors += [cause for cause in REGISTRY.runtime_fallbacks if isinstance(cause, InternalCause)]
     num_segments = sum(len(r.segments) for r in records)
     kind = ("mixed" if causes else "native") if num_segments else ("fallback" if causes else "skipped")
     if errors:

@@ -7,7 +7,7 @@
 #include <shared_mutex>
 #include <string>
 
-#include "bindings/distributed/plan_ranks.h"
+#include "bindings/distributed/rank_plan.h"
 #include "comm/host_arena.h"
 #include "comm/step_channel.h"
 #include "comm/symmetric_memory.h"

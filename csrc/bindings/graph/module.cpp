@@ -150,7 +150,7 @@ class PyGraph {
     int64_t num_tiles = 0;
     for (const plan::Op& op : plan.ops) {
       ++tasks[plan::name(op.record.kind)];
-      num_tiles += int64_t{op.record.grid[0]} * op.record.grid[1] * op.record.grid[2];
+      num_tiles += plan::num_tiles(op.record);
     }
     const targets::BuildInfo& info = instance.executable->build_info();
     result["symbols"] = instance.symbols;

@@ -130,9 +130,9 @@ enum class TaskKind : i32 {
 struct Operand {
   u32 slot;
   short dtype;  // ark::DType
-  signed char
-      vector;  // elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous, and aligned at
-               // multiples; in a pointwise domain of rows that no vector divides, where the others that have one are
+  /// Elements of the innermost dimension that may be moved at once (1, 2, 4, 8): contiguous, and aligned at multiples;
+  /// in a pointwise domain of rows that no vector divides, where the others that have one are.
+  signed char vector;
   signed char index_operand;
   i64 offset;
   i64 stride[kMaxDims];
@@ -153,10 +153,13 @@ struct Wait {
 };
 static_assert(sizeof(Wait) == 48);
 
-/// kAll: everything but what is read before the waits (plan/early_reads.h); kFresh: only what the task reads of rows
+/// kAll: everything but what is read before the waits (plan/early_reads.h). kFresh: only what the task reads of rows
 /// appended in this launch (KV cache). kSource: a wait for an exchange of a product with own rows
 /// (MatmulTileParams::own_rows): a tile of batch b waits for the counters of rank b alone, and one of the own rank's
 /// batch not at all.
+/// kFresh is no second word for early bits: these say of a use what needs no wait, it says of a wait that nothing but
+/// the rest of that use needs it. Without it a wait for appended rows would count as one that all of the task's uses
+/// stand behind, which tiles that read no such rows do not keep: who follows them may not rely on it.
 enum class WaitRole : i32 { kAll, kFresh, kSource };
 
 /// After the tile: add 1 to each counter that its rows fall on (same map as Wait).
@@ -227,6 +230,11 @@ inline constexpr i32 kMostHeadDim = 128;
 inline constexpr i32 kLeastDecodeDim = 64, kMostDecodeDim = 256;
 constexpr bool is_decode_dim(i64 dim) { return dim % 16 == 0 && dim >= kLeastDecodeDim && dim <= kMostDecodeDim; }
 
+/// What a mask does to a score: hides it where it is false, or is added.
+struct MaskKind {
+  enum : i32 { kNone, kBool, kAdded };
+};
+
 /// Attention. Operands in order: decode and forward: q, k, v, out, logsumexp (slot kNoSlot: none), mask, range; decode
 /// adds parts_out f32 [batch, kv head, part, group * queries, dv] and parts_ml f32 [.., 2] when parts > 1. Backward and
 /// backward query: q, k, v, dout, logsumexp, delta, mask, range, dq, dk, dv: the first writes dk and dv, the second dq;
@@ -242,11 +250,11 @@ struct AttentionParams {
   i32 batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   i32 causal;              // query s sees keys <= s + (keys - queries) .. see causal_offset
   i32 causal_offset;       // visible: key <= query + causal_offset
-  i32 mask_kind;           // 0 none, 1 bool, 2 additive
+  i32 mask_kind;           // MaskKind
   i32 parts;               // decode: at most so many parts per kv head
   i32 positions_per_part;  // decode: parts used = clamp(ceil(visible / positions_per_part), 1, parts)
   i32 fresh_operand;  // decode: AttentionOperand::kPosition, the i64 scalar below which no op before writes rows of the
-                      // cache, or -1; set by plan::run_op
+                      // cache, or -1. Follows from the early bits, which a record has not; set by plan::run_op
   i32 tile_q, tile_k;
   i32 map[8];  // tensor maps of q, k, v, dout, ...
   i32 dtype;
@@ -258,7 +266,7 @@ struct AttentionParams {
 /// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 4]: first visible key, one past
 /// the last; [third, fourth): keys whose scores the mask leaves as they are for the whole block, it is not read there.
 struct MaskRangeParams {
-  i32 batch, heads, queries, keys, block, mask_kind, dtype, pad;
+  i32 batch, heads, queries, keys, block, mask_kind /* MaskKind */, dtype, pad;
 };
 
 /// kScatterSum: out[r, c] = the sum of source[t, c] over all t < terms with index[t] == r; an index out of [0, rows),
@@ -351,13 +359,29 @@ union Params {
 /// OpRecord::background: to the boxes of all ranks; of all but the own rank, whose box nothing reads there.
 inline constexpr i32 kToAll = 1, kToOthers = 2;
 
+/// Coordinates of a grid, slowest first (coordinates_of). Of products: batch, block of rows, block of columns; of
+/// attention: batch, head, block (decode: part). What they count of other kinds says the table (plan/kinds.h).
+struct GridAxis {
+  enum : i32 {
+    kOuter,
+    kMiddle,
+    kInner,
+    kBatch = kOuter,
+    kRowBlock = kMiddle,
+    kHead = kMiddle,
+    kColumnBlock = kInner,
+    kBlock = kInner,
+    kPart = kInner
+  };
+};
+
 /// Header of an op record; `num_operands` Operands follow it. Records start at multiples of 64 bytes.
 struct OpRecord {
   TaskKind kind;
   i32 op;            // number of the op in the plan
   i32 record_bytes;  // header and operands
   i32 num_operands;
-  i32 grid[3];  // tiles, slowest first; tile t = (c0 * grid[1] + c1) * grid[2] + c2
+  i32 grid[3];  // tiles along each coordinate (GridAxis)
   i32 num_waits, num_arrivals;
   i32 background;  // not 0: copies that go on beside the workers' tiles (device/loop/background.cuh), kToAll, kToOthers
   i32 pad[2];
@@ -372,6 +396,25 @@ struct OpRecord {
 };
 static_assert(sizeof(OpRecord) == 768);
 
+/// Where a tile lies in its op's grid: tile = (outer * middles + middle) * inners + inner.
+struct Coordinates {
+  i32 outer, middle, inner;
+};
+ARK_ABI_BOTH constexpr Coordinates coordinates_of(const OpRecord& r, i32 tile) {
+  const i32 rest = tile / r.grid[GridAxis::kInner];
+  return {rest / r.grid[GridAxis::kMiddle], rest % r.grid[GridAxis::kMiddle], tile % r.grid[GridAxis::kInner]};
+}
+/// Tiles that share their outer coordinate.
+ARK_ABI_BOTH constexpr i32 tiles_of_outer(const OpRecord& r) {
+  return r.grid[GridAxis::kMiddle] * r.grid[GridAxis::kInner];
+}
+/// The first row of a wait or an arrival, of a tile (Wait).
+template <class Map>
+ARK_ABI_BOTH constexpr i32 row_of(const Map& map, const Coordinates& at) {
+  return map.base + at.outer * map.coef[GridAxis::kOuter] + at.middle * map.coef[GridAxis::kMiddle] +
+         at.inner * map.coef[GridAxis::kInner];
+}
+
 /// Of a product, whether its record says that the own rank's rows are read elsewhere.
 ARK_ABI_BOTH inline bool has_own_rows(const OpRecord& r) {
   return r.kind == TaskKind::kMatmulTile && r.params.matmul.own_rows != 0;
@@ -383,7 +426,7 @@ inline constexpr i32 kTheseOwnRows = 2;
 /// rank on. So all ranks have the same lists, and each begins with what it has.
 ARK_ABI_BOTH inline i32 turned_tile(const OpRecord& r, i32 tile, i32 rank) {
   if (!has_own_rows(r)) return tile;
-  const i32 of_batch = r.grid[1] * r.grid[2], all = r.grid[0] * of_batch, turned = tile + rank * of_batch;
+  const i32 of_batch = tiles_of_outer(r), all = r.grid[GridAxis::kBatch] * of_batch, turned = tile + rank * of_batch;
   return turned < all ? turned : turned - all;
 }
 

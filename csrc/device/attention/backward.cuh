@@ -41,8 +41,9 @@ struct AttentionBackwardRows {
   static ARK_DEVICE void run(const Task& task, int tile, int warp) {
     const abi::OpRecord& r = *task.record;
     const abi::AttentionParams& p = r.params.attention;
-    const int head = tile / r.grid[2] % r.grid[1], batch = tile / r.grid[2] / r.grid[1];
-    const int first = tile % r.grid[2] * 128 + warp * kWarpRows, end = min(first + kWarpRows, p.queries);
+    const abi::Coordinates at = abi::coordinates_of(r, tile);
+    const int head = at.middle, batch = at.outer;
+    const int first = at.inner * 128 + warp * kWarpRows, end = min(first + kWarpRows, p.queries);
     using X = abi::AttentionDeltaOperand;
     const abi::Operand &a = task.operand(X::kGradOut), &b = task.operand(X::kOut);
     const T* x = task.address<T>(X::kGradOut) + batch * a.stride[0] + head * a.stride[1];
@@ -107,11 +108,10 @@ struct BackwardWalk {
 
   ARK_DEVICE BackwardWalk(const Task& t, int tile) : task(t), p(t.record->params.attention) {
     const abi::OpRecord& r = *t.record;
-    row = tile % r.grid[2] * 128;
-    head = tile / r.grid[2] % r.grid[1];
-    batch = tile / r.grid[2] / r.grid[1];
+    const abi::Coordinates at = abi::coordinates_of(r, tile);
+    batch = at.outer, head = at.middle, row = at.inner * 128;
     pair_columns = 128 / head_pages(p);
-    heads = kQueryRows ? 1 : p.heads / r.grid[1];
+    heads = kQueryRows ? 1 : p.heads / r.grid[abi::GridAxis::kHead];
     first = 0;
     int end;
     if constexpr (kQueryRows) {
@@ -125,7 +125,9 @@ struct BackwardWalk {
   ARK_DEVICE int held_pages() const { return 2 * head_pages(p); }
   ARK_DEVICE int stream_pages() const { return 2 * heads * pairs; }
   ARK_DEVICE int query_head(int group_head) const { return kQueryRows ? head : head * heads + group_head; }
-  ARK_DEVICE int kv_head() const { return head / ((kQueryRows ? p.heads : task.record->grid[1]) / p.kv_heads); }
+  ARK_DEVICE int kv_head() const {
+    return head / ((kQueryRows ? p.heads : task.record->grid[abi::GridAxis::kHead]) / p.kv_heads);
+  }
   ARK_DEVICE int held_head() const { return kQueryRows ? head : kv_head(); }
   ARK_DEVICE int column(int pair) const { return (first + pair) * pair_columns; }
   ARK_DEVICE KeyRange range(int group_head, int pair) const {

@@ -7,6 +7,7 @@
 // Heads of other sizes than 64 and 128 are computed as the next larger of them: the tensor maps fill with zeros, and
 // only columns that exist are written.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/loop.cuh"
 #include "device/loop/page_walk.cuh"
 #include "device/loop/tensor_map.cuh"
@@ -166,7 +167,7 @@ struct KeyRange {
   int begin, end, neutral_begin, neutral_end;
   /// Whether the mask has to be read for keys [key, key + count).
   ARK_DEVICE bool masked(const abi::AttentionParams& p, int key, int count) const {
-    return p.mask_kind != 0 && (key < neutral_begin || min(key + count, p.keys) > neutral_end);
+    return p.mask_kind != abi::MaskKind::kNone && (key < neutral_begin || min(key + count, p.keys) > neutral_end);
   }
 };
 /// The same in blocks of 128 keys, two registers: a kernel that also multiplies matrices has no more.
@@ -371,22 +372,22 @@ ARK_DEVICE void write_row(const Task& task, int number, int batch, int head, int
   }
 }
 
-/// Which heads a kernel's tensor-core attention knows: bit (f16 << 1 | head_dim over 64). Generated code may narrow it
-/// with Programs::kAttentionVariants.
+/// Which heads a kernel's tensor-core attention knows (device/abi/variants.h). Generated code may narrow it with
+/// Programs::kAttentionVariants.
 template <class Programs>
 consteval u32 attention_variants() {
   if constexpr (requires { Programs::kAttentionVariants; })
     return Programs::kAttentionVariants;
   else
-    return 0xfu;
+    return (1u << abi::kAttentionVariantEnd) - 1;
 }
 /// Calls f.template operator()<64 or 128, half>() for the record's variant.
 template <class Programs, int kVariant = 0, class F>
 ARK_DEVICE void with_attention_variant(const abi::AttentionParams& p, F&& f) {
-  if constexpr (kVariant < 4) {
+  if constexpr (kVariant < abi::kAttentionVariantEnd) {
     if constexpr ((attention_variants<Programs>() >> kVariant & 1) != 0)
-      if (((p.dtype == kTypeF16) << 1 | (p.head_dim > 64)) == kVariant) {
-        f.template operator()<(kVariant & 1) != 0 ? 128 : 64, (kVariant & 2) != 0>();
+      if (abi::attention_variant(p) == kVariant) {
+        f.template operator()<abi::attention_columns(kVariant), abi::is_half_attention(kVariant)>();
         return;
       }
     with_attention_variant<Programs, kVariant + 1>(p, f);

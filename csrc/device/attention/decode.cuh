@@ -46,9 +46,9 @@ struct DecodeTile {
 
   ARK_DEVICE DecodeTile(Consumer& c, const Task& t, int tile)
       : consumer(c), task(t), known(t), p(known.p), keys(t, part_of(t, tile)) {
-    const int rest = small_divide(tile, t.record->grid[2]);
-    batch = small_divide(rest, t.record->grid[1]);
-    kv_head = rest - batch * t.record->grid[1];
+    const int rest = small_divide(tile, t.record->grid[abi::GridAxis::kPart]);
+    batch = small_divide(rest, t.record->grid[abi::GridAxis::kHead]);
+    kv_head = rest - batch * t.record->grid[abi::GridAxis::kHead];
     group = small_divide(p.heads, p.kv_heads);
     rows = group * known.queries();
   }
@@ -90,7 +90,7 @@ struct DecodeTile {
 
  private:
   static ARK_DEVICE int part_of(const Task& t, int tile) {
-    return tile - small_divide(tile, t.record->grid[2]) * t.record->grid[2];
+    return tile - small_divide(tile, t.record->grid[abi::GridAxis::kPart]) * t.record->grid[abi::GridAxis::kPart];
   }
   /// Element 0 of a row of queries, outputs or the mask; row = (head of the group, query).
   ARK_DEVICE i64 row_offset(int operand, int r) const {
@@ -320,9 +320,9 @@ struct AttentionDecode {
   template <MmaType kType, class S, int kDim>
   static ARK_DEVICE void consume_dim(Consumer& consumer, const Task& task, bool few) {
     static_assert(kDim <= abi::kMostDecodeDim);
-    constexpr bool kLarger = Programs::kDecodeDims >= head_size_bit(kDim + 16);
+    constexpr bool kLarger = Programs::kDecodeDims >= abi::decode_dim_bit(kDim + 16);
     bool larger = kLarger;
-    if constexpr ((Programs::kDecodeDims & head_size_bit(kDim)) != 0) {
+    if constexpr ((Programs::kDecodeDims & abi::decode_dim_bit(kDim)) != 0) {
       larger = kLarger && task.record->params.attention.head_dim != kDim;
       if constexpr (Programs::kDecodeRows4)
         if (!larger && few) run<kType, S, kDim, 4>(consumer, task);

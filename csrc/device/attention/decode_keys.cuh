@@ -2,6 +2,7 @@
 // position; else all that sizes and causality leave; the fetch warp has worked out which for all roles of the item) and
 // the rows of a cache from the position on, by the mask's range.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/cache_position.cuh"
 #include "device/program/support.cuh"
 
@@ -14,7 +15,6 @@ using DecodeOperand = abi::AttentionOperand;
 ARK_DEVICE constexpr int positions_per_page(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
 
 /// Bit dim / 16: a head size.
-ARK_DEVICE constexpr u32 head_size_bit(int dim) { return 1u << dim / 16; }
 
 /// Parameters of which the kernel knows what does not occur in it.
 template <class Programs>
@@ -56,7 +56,7 @@ struct DecodeRange {
   ARK_DEVICE DecodeRange(const Task& task, int batch, int kv_head, int group) {
     const abi::AttentionParams& p = task.record->params.attention;
     high = p.keys;
-    if (p.mask_kind == 0) neutral_end = p.keys;
+    if (p.mask_kind == abi::MaskKind::kNone) neutral_end = p.keys;
     if (!task.has(DecodeOperand::kRange)) return;
     const abi::Operand& o = task.operand(DecodeOperand::kRange);
     const int* table = task.address<int>(DecodeOperand::kRange) + batch * o.stride[0];

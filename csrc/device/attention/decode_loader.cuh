@@ -25,14 +25,14 @@ struct DecodeLoader {
     int pages = 0;
 #pragma unroll 1
     for (int t = task.first; t < task.first + task.count; ++t)
-      pages += (DecodeKeys(task, t % task.record->grid[2]).count() + per_page - 1) / per_page;
+      pages += (DecodeKeys(task, t % task.record->grid[abi::GridAxis::kPart]).count() + per_page - 1) / per_page;
     loader.skip(pages);
   }
 
  private:
   static ARK_DEVICE int per_page_of(const abi::AttentionParams& p) {
     constexpr bool kFull =
-        (Programs::kDecodeDims & ~(head_size_bit(64) | head_size_bit(128) | head_size_bit(256))) == 0;
+        (Programs::kDecodeDims & ~(abi::decode_dim_bit(64) | abi::decode_dim_bit(128) | abi::decode_dim_bit(256))) == 0;
     return kFull ? small_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
   }
 
@@ -49,8 +49,10 @@ struct DecodeLoader {
   template <bool kAfterWaits>
   static ARK_DEVICE void load_tile(Loader& loader, const Task& task, int tile) {
     const abi::AttentionParams& p = task.record->params.attention;
-    const int rest = small_divide(tile, task.record->grid[2]), c2 = tile - rest * task.record->grid[2];
-    const int batch = small_divide(rest, task.record->grid[1]), kv_head = rest - batch * task.record->grid[1];
+    const int rest = small_divide(tile, task.record->grid[abi::GridAxis::kPart]),
+              c2 = tile - rest * task.record->grid[abi::GridAxis::kPart];
+    const int batch = small_divide(rest, task.record->grid[abi::GridAxis::kHead]),
+              kv_head = rest - batch * task.record->grid[abi::GridAxis::kHead];
     const DecodeKeys keys(task, c2);
     int low = 0, high = p.keys;
     if constexpr (kAfterWaits) {

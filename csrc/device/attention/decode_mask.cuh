@@ -21,7 +21,7 @@ struct DecodeMask {
     bytes = kAdded ? element_bytes(dtype) : 1;
     stride = static_cast<i32>(o.stride[3]) * bytes;
     last = task.record->params.attention.keys - 1;
-    additive = kAdded && task.record->params.attention.mask_kind == 2;
+    additive = kAdded && task.record->params.attention.mask_kind == abi::MaskKind::kAdded;
 #pragma unroll
     for (int h = 0; h < Warp::kHalves; ++h)
       row[h] = task.address<unsigned char>(DecodeOperand::kMask) + offset[h] * bytes;

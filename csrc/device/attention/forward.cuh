@@ -12,9 +12,8 @@ namespace ark::device {
 struct QueryTile {
   int batch, head, block, row;  // row: first query
   ARK_DEVICE QueryTile(const abi::OpRecord& r, int tile) {
-    block = tile % r.grid[2];
-    head = tile / r.grid[2] % r.grid[1];
-    batch = tile / r.grid[2] / r.grid[1];
+    const abi::Coordinates at = abi::coordinates_of(r, tile);
+    batch = at.outer, head = at.middle, block = at.inner;
     row = block * 128;
   }
 };
@@ -172,7 +171,9 @@ struct AttentionForward {
     }
 
     ARK_DEVICE bool loaded(int block) const { return range.seen.contains(block); }
-    ARK_DEVICE bool masked(int block) const { return p.mask_kind != 0 && !range.neutral.contains(block); }
+    ARK_DEVICE bool masked(int block) const {
+      return p.mask_kind != abi::MaskKind::kNone && !range.neutral.contains(block);
+    }
     ARK_DEVICE void release(const u32 (&numbers)[kParts]) {
 #pragma unroll
       for (int i = 0; i < kParts; ++i) consumer.release_page(numbers[i]);

@@ -5,6 +5,7 @@
 // padding its edges. It is whole groups of keys, except where a mask of one row (decode) leaves the scores of all the
 // keys that are seen: then it is these. Tile = (batch, head, query block).
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/support.cuh"
 
@@ -40,7 +41,7 @@ struct MaskRange {
   /// Of types that no mask of this kernel has there is no code.
   template <class S, int kType>
   static ARK_DEVICE void run(const Consumer& consumer, const Task& task, int tile) {
-    if constexpr ((Programs::kMaskTypes >> kType & 1) != 0) Tile<S>(consumer, task, tile).run();
+    if constexpr ((Programs::kMaskTypes & abi::type_bit(kType)) != 0) Tile<S>(consumer, task, tile).run();
   }
   // Whether an element lets its key through. Additive masks hide a key by the lowest finite value of their type as well
   // as by -infinity (Hugging Face does the former).
@@ -104,11 +105,12 @@ struct MaskRange {
           block(64),
           low(p.keys) {
       const abi::OpRecord& r = *task.record;
-      const int c2 = tile % r.grid[2], c1 = tile / r.grid[2] % r.grid[1], c0 = tile / r.grid[2] / r.grid[1];
-      origin = task.address<S>(X::kMask) + c0 * mask.stride[0] + c1 * mask.stride[1] +
-               static_cast<i64>(c2) * p.block * mask.stride[2];
-      to = task.address<int>(X::kRange) + c0 * out.stride[0] + c1 * out.stride[1] + c2 * out.stride[2];
-      rows = mask.stride[2] == 0 ? 1 : min(p.block, p.queries - c2 * p.block);
+      const abi::Coordinates at = abi::coordinates_of(r, tile);
+      origin = task.address<S>(X::kMask) + at.outer * mask.stride[0] + at.middle * mask.stride[1] +
+               static_cast<i64>(at.inner) * p.block * mask.stride[2];
+      to = task.address<int>(X::kRange) + at.outer * out.stride[0] + at.middle * out.stride[1] +
+           at.inner * out.stride[2];
+      rows = mask.stride[2] == 0 ? 1 : min(p.block, p.queries - at.inner * p.block);
       while (static_cast<i64>(block) * kFlags < p.keys) block *= 2;
     }
 

@@ -31,9 +31,8 @@ struct AttentionMma {
   ARK_DEVICE AttentionMma(Consumer& c, const Task& t, int tile)
       : consumer(c), task(t), p(t.record->params.attention), range{} {
     const abi::OpRecord& r = *t.record;
-    first_row = tile % r.grid[2] * kQueries;
-    head = tile / r.grid[2] % r.grid[1];
-    batch = tile / r.grid[2] / r.grid[1];
+    const abi::Coordinates at = abi::coordinates_of(r, tile);
+    batch = at.outer, head = at.middle, first_row = at.inner * kQueries;
     row = first_row + consumer.warp() * 16;
     pitch = (dim_steps() * 2 | 1) * 16;
     range = mask_range(t, X::kRange, batch, head, first_row / abi::kRangeBlock);

@@ -37,9 +37,8 @@ struct AttentionTiled {
   ARK_DEVICE AttentionTiled(Consumer& c, const Task& t, int tile)
       : consumer(c), task(t), p(t.record->params.attention), range{} {
     const abi::OpRecord& r = *t.record;
-    first_row = tile % r.grid[2] * kQueries;
-    head = tile / r.grid[2] % r.grid[1];
-    batch = tile / r.grid[2] / r.grid[1];
+    const abi::Coordinates at = abi::coordinates_of(r, tile);
+    batch = at.outer, head = at.middle, first_row = at.inner * kQueries;
     range = mask_range(t, X::kRange, batch, head, first_row / abi::kRangeBlock);
     ring = shared_address(consumer.worker.shared.ring);
     key_chunks = (p.head_dim + kColumns - 1) / kColumns;
@@ -248,7 +247,7 @@ struct AttentionTiled {
 
   /// `key`: this thread's first.
   ARK_DEVICE void apply_mask(T (&s)[kRows][4], int key) const {
-    switch (p.mask_kind == 1 ? kTypeBool : static_cast<int>(task.operand(X::kMask).dtype)) {
+    switch (p.mask_kind == abi::MaskKind::kBool ? kTypeBool : static_cast<int>(task.operand(X::kMask).dtype)) {
       case kTypeBool:
         return apply_mask_of<boolean>(s, key);
       case kTypeF16:

@@ -63,7 +63,7 @@ class BackgroundSender {
       if (left() < 0) {
         while (!in_turn())  // the other sender's waits have deadlines
           if (__any_sync(~0u, worker_.waiter.failed())) return;
-        wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, index()}, item().first, 1, true);
+        wait_for_tiles(worker_, Task{&record(), nullptr, item().first, 1, index()}, item().first, 1);
         if (__any_sync(~0u, worker_.waiter.failed())) return;
         begin_item();
       }

@@ -187,7 +187,7 @@ struct Fetcher {
   ARK_DEVICE void turn(abi::WorkItem& item, abi::OpRecord& r, int lane) const {
     if (!abi::has_own_rows(r)) return;
     abi::MatmulTileParams& p = r.params.matmul;
-    const bool own = item.first < r.grid[1] * r.grid[2];
+    const bool own = item.first < abi::tiles_of_outer(r);
     item.first = abi::turned_tile(r, item.first, worker.launch.rank);
     __syncwarp();
     if (!own || lane != 0) return;

@@ -14,10 +14,11 @@ struct ItemArrivals {
     ItemArrivals at;
     int row = map.base, step = 0;  // of the first tile, and from tile to tile
     if ((map.coef[0] | map.coef[1] | map.coef[2]) != 0) {
-      const int inner = r.grid[2], middle = r.grid[1], c2 = first % inner, rest = first / inner, c1 = rest % middle;
-      row += rest / middle * map.coef[0] + c1 * map.coef[1] + c2 * map.coef[2];
-      step = inner > 1 ? map.coef[2] : middle > 1 ? map.coef[1] : map.coef[0];
-      const int left = inner > 1 ? inner - c2 : middle > 1 ? middle - c1 : count;
+      const abi::Coordinates c = abi::coordinates_of(r, first);
+      const int inner = r.grid[abi::GridAxis::kInner], middle = r.grid[abi::GridAxis::kMiddle];
+      row = abi::row_of(map, c);
+      step = map.coef[inner > 1 ? abi::GridAxis::kInner : middle > 1 ? abi::GridAxis::kMiddle : abi::GridAxis::kOuter];
+      const int left = inner > 1 ? inner - c.inner : middle > 1 ? middle - c.middle : count;
       if (count > left) at.known = false;
     }
     if (count == 1 || step == 0) {

@@ -21,28 +21,23 @@ inline constexpr bool kDependentPages = ARK_DEPENDENT_PAGES != 0;
 ARK_DEVICE bool is_awaited(const Worker& worker, const abi::OpRecord& r, const abi::Wait& wait, int tile, int rank) {
   if constexpr (kGroups > 1) return rank < worker.ranks_of(wait.counter);  // which have no such role
   if (wait.role != static_cast<i32>(abi::WaitRole::kSource)) return true;
-  return rank != worker.launch.rank && rank == tile / (r.grid[1] * r.grid[2]);
+  return rank != worker.launch.rank && rank == tile / abi::tiles_of_outer(r);
 }
 
 /// The warp's lanes wait for everything that tiles [first, first + count) of the task need, several counters at once.
-/// `fresh`: whether waits of role kFresh are included. Acquire.gpu by each lane, then the warp is converged.
-ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count, bool fresh) {
+/// Acquire.gpu by each lane, then the warp is converged.
+ARK_DEVICE void wait_for_tiles(const Worker& worker, const Task& task, int first, int count) {
   const abi::OpRecord& r = *task.record;
   const int lane = thread_index() & 31;
   const u32 epoch = task.epoch(worker.epoch);
   for (int w = 0; w < r.num_waits; ++w) {
     const abi::Wait& wait = r.wait[w];
-    if (wait.role == static_cast<i32>(abi::WaitRole::kFresh) && !fresh) continue;
     const bool same = (wait.coef[0] | wait.coef[1] | wait.coef[2]) == 0;
     const int tiles = same ? 1 : count;
     const int last_row = wait.limit - 1;
     for (int t = 0; t < tiles; ++t) {
       const int tile = first + t;
-      int row = wait.base;
-      if (!same) {
-        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-        row += rest / r.grid[1] * wait.coef[0] + rest % r.grid[1] * wait.coef[1] + c2 * wait.coef[2];
-      }
+      const int row = same ? wait.base : abi::row_of(wait, abi::coordinates_of(r, tile));
       const int begin = row < 0 ? 0 : row;
       const int end = min(row + wait.extent, wait.limit);
       if (begin >= end) continue;
@@ -77,7 +72,7 @@ ARK_DEVICE void trace_wait(const Worker& worker, const Task& task) {
 /// wait_for_tiles of a whole item as a function: the rare case of an item whose waits are not simple, kept out of the
 /// instruction cache of the others. Not for families that use wgmma.
 __device__ __noinline__ void wait_for_tiles_called(Shared* shared, const abi::LaunchHeader* launch, Task task) {
-  wait_for_tiles(Worker(*shared, *launch), task, task.first, task.count, true);
+  wait_for_tiles(Worker(*shared, *launch), task, task.first, task.count);
 }
 
 /// The same for a whole item whose waits fall on one counter each.
@@ -118,9 +113,7 @@ ARK_DEVICE void arrive_for_tiles(const Worker& worker, const Task& task, int fir
       const int tile = first + t + lane;
       int low = -1, high = -2;
       if (t + lane < count) {
-        const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-        const int row =
-            arrive.base + rest / r.grid[1] * arrive.coef[0] + rest % r.grid[1] * arrive.coef[1] + c2 * arrive.coef[2];
+        const int row = abi::row_of(arrive, abi::coordinates_of(r, tile));
         const int begin = max(row, 0), end = min(row + arrive.extent, arrive.limit);
         if (begin < end) {
           low = begin / arrive.div;
@@ -210,8 +203,8 @@ struct Loader {
   }
 
   /// Dependent pages: everything that these tiles need is there, also for bulk and tensor copies issued by this warp.
-  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
-    wait_for_tiles(worker, task, first, count, fresh);
+  ARK_DEVICE void wait_for(const Task& task, int first, int count) {
+    wait_for_tiles(worker, task, first, count);
     end_wait(task);
   }
   /// The same for a tile, by all counters at once where each wait falls on one. Takes registers: not for all kernels.
@@ -306,10 +299,10 @@ struct Consumer : ConsumerState {
   ARK_DEVICE void advance(u32 pages) { page += pages; }
 
   /// All consumers: tiles [first, first + count) may read everything they need (one warp polls, then a barrier).
-  ARK_DEVICE void wait_for(const Task& task, int first, int count, bool fresh = true) {
+  ARK_DEVICE void wait_for(const Task& task, int first, int count) {
     if (task.record->num_waits != 0) {
       if (warp() == kPollWarp) {
-        wait_for_tiles(worker, task, first, count, fresh);
+        wait_for_tiles(worker, task, first, count);
         trace_wait(worker, task);
       }
       sync();

@@ -12,11 +12,7 @@ ARK_DEVICE const abi::Arrive& map_of(const abi::Wait& wait) { return reinterpret
 struct Counters {
   int low = 0, rows = 0, div;
   ARK_DEVICE Counters(const abi::Arrive& map, const abi::OpRecord& r, int tile) : div(map.div) {
-    int row = map.base;
-    if (!fixed(map)) {
-      const int c2 = tile % r.grid[2], rest = tile / r.grid[2];
-      row += rest / r.grid[1] * map.coef[0] + rest % r.grid[1] * map.coef[1] + c2 * map.coef[2];
-    }
+    const int row = fixed(map) ? map.base : abi::row_of(map, abi::coordinates_of(r, tile));
     const int begin = max(row, 0), end = min(row + map.extent, map.limit);
     if (begin >= end) return;
     low = begin / div;

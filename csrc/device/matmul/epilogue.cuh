@@ -3,6 +3,7 @@
 // the program, which may be long, exists once or twice per kernel: it is executed once per tile, mostly from cold
 // instruction caches, so that its size is time.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/matmul/epilogue_walk.cuh"
 
 namespace ark::device {
@@ -78,13 +79,12 @@ ARK_DEVICE void run_strided(const Tile& tile, const float (&acc)[kRegisters]) {
 }
 
 /// How products of the kernel move the program's vectors; programs that do not say have code for every way.
-enum EpilogueWay : u32 { kWholeVectors = 1, kTwoElements = 2, kSingleElements = 4 };
 template <class Program>
 consteval u32 epilogue_ways() {
   if constexpr (requires { Program::kEpilogueWays; })
     return Program::kEpilogueWays;
   else
-    return kWholeVectors | kTwoElements | kSingleElements;
+    return abi::kWholeVectors | abi::kTwoElements | abi::kSingleElements;
 }
 
 /// The program over a warpgroup's tile in the first way that fits the op; the last one that there is fits what is left.
@@ -94,16 +94,16 @@ ARK_DEVICE void run_program(const Tile& tile, const float (&acc)[kRegisters]) {
   constexpr u32 kWays = epilogue_ways<Program>();
   constexpr int V = Program::kVector;
   constexpr bool kWalks = Tile::kWalks, kTwo = V > 2 && kWalks && !reads_pairs<Program>();
-  if constexpr ((kWays & kWholeVectors) != 0) {
+  if constexpr ((kWays & abi::kWholeVectors) != 0) {
     if constexpr (kWalks) {
-      if (kWays == kWholeVectors || tile.template moves<V>()) return run_vectors<V>(tile, acc);
+      if (kWays == abi::kWholeVectors || tile.template moves<V>()) return run_vectors<V>(tile, acc);
     } else {
-      if (kWays == kWholeVectors || tile.params().n % V == 0) return run_strided<V>(tile, acc);
+      if (kWays == abi::kWholeVectors || tile.params().n % V == 0) return run_strided<V>(tile, acc);
     }
   }
-  if constexpr ((kWays & kTwoElements) != 0 && kTwo)
-    if ((kWays & kSingleElements) == 0 || tile.template moves<2>()) return run_vectors<2>(tile, acc);
-  if constexpr ((kWays & kSingleElements) != 0) run_strided<1>(tile, acc);
+  if constexpr ((kWays & abi::kTwoElements) != 0 && kTwo)
+    if ((kWays & abi::kSingleElements) == 0 || tile.template moves<2>()) return run_vectors<2>(tile, acc);
+  if constexpr ((kWays & abi::kSingleElements) != 0) run_strided<1>(tile, acc);
 }
 
 /// The epilogue of a warpgroup's tile: 64 rows, `columns` (128 or 256) columns; of a small tile half of the rows, 64

@@ -6,6 +6,7 @@
 // Page sequence: per tile, per step of k: one page of A, one of B. A page holds one or two blocks of 64 rows x 32 k: 64
 // lines of 32 k with 128-byte swizzle where k is contiguous, else 32 lines of 64 rows without.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/loop.cuh"
 #include "device/loop/outline.cuh"
 #include "device/loop/page_walk.cuh"
@@ -14,7 +15,7 @@
 
 namespace ark::device {
 
-/// One program and the layouts of the products that end in it: bit (a mn-major << 1 | b mn-major).
+/// One program and the layouts (device/abi/variants.h) of the products that end in it.
 template <class P, u32 kBits>
 struct FloatProgram : OneProgram<P> {
   static constexpr u32 kLayouts = kBits;
@@ -24,10 +25,8 @@ consteval u32 float_layouts() {
   if constexpr (requires { Programs::kLayouts; })
     return Programs::kLayouts;
   else
-    return 0xfu;
+    return (1u << abi::kNumLayouts) - 1;
 }
-ARK_DEVICE int float_layout(const abi::MatmulTileParams& p) { return (p.a_k_major == 0) << 1 | (p.b_k_major == 0); }
-
 /// The worker's handles, made anew from what lies in shared memory: nobody has to keep them in registers.
 ARK_DEVICE Worker worker_anew(Shared* shared) { return Worker(*shared, shared->launch); }
 
@@ -233,11 +232,11 @@ struct MatmulFloat {
 
   template <int kLayout>
   static ARK_DEVICE void multiply_any(Consumer& consumer, const abi::MatmulTileParams& p, float (&sum)[8][8]) {
-    if constexpr (kLayout < 4) {
+    if constexpr (kLayout < abi::kNumLayouts) {
       if constexpr ((kLayouts >> kLayout & 1) != 0)
-        if (float_layout(p) == kLayout) {
+        if (abi::matmul_layout(p) == kLayout) {
           const FloatShare share(p, consumer.warp(), consumer.lane());
-          FloatLoop<(kLayout & 2) != 0, (kLayout & 1) != 0>(sum).run(consumer, float_steps(p), share);
+          FloatLoop<abi::has_rows_of_a(kLayout), abi::has_rows_of_b(kLayout)>(sum).run(consumer, float_steps(p), share);
           return;
         }
       multiply_any<kLayout + 1>(consumer, p, sum);

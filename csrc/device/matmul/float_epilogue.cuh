@@ -1,6 +1,7 @@
 // How consumer warps share a tile of an fp32 product, and how its sums reach the epilogue program: a warp stages 8 of
 // its 32 lines in shared memory; warps that have summed parts of k share these lines and add the parts in their order.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/matmul/tile_coordinates.cuh"
 #include "device/program/support.cuh"
 
@@ -63,7 +64,7 @@ struct FloatRoots {
   }
 };
 
-/// kLayouts: bit (a mn-major << 1 | b mn-major) of the products that end in the program.
+/// kLayouts: those (device/abi/variants.h) of the products that end in the program.
 template <class Program, u32 kLayouts>
 struct FloatEpilogue {
   const Consumer& consumer;
@@ -90,10 +91,12 @@ struct FloatEpilogue {
  private:
   // Known to the compiler where all layouts agree.
   ARK_DEVICE bool trans_a() const {
-    return (kLayouts & 3) == 0 || ((kLayouts & 12) != 0 && task.record->params.matmul.a_k_major == 0);
+    return (kLayouts & ~abi::kLayoutsRowsA) == 0 ||
+           ((kLayouts & abi::kLayoutsRowsA) != 0 && task.record->params.matmul.a_k_major == 0);
   }
   ARK_DEVICE bool trans_b() const {
-    return (kLayouts & 5) == 0 || ((kLayouts & 10) != 0 && task.record->params.matmul.b_k_major == 0);
+    return (kLayouts & ~abi::kLayoutsRowsB) == 0 ||
+           ((kLayouts & abi::kLayoutsRowsB) != 0 && task.record->params.matmul.b_k_major == 0);
   }
   /// Among those who share lines; all warps of a worker have tiles of the same kind.
   ARK_DEVICE void together() const {

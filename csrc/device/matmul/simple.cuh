@@ -67,9 +67,8 @@ struct MatmulSimple {
 
     ARK_DEVICE Tile(Consumer& c, const Task& t, int tile) : consumer(c), task(t), p(t.record->params.matmul) {
       const abi::OpRecord& r = *t.record;
-      column0 = tile % r.grid[2] * kSize;
-      row0 = tile / r.grid[2] % r.grid[1] * kSize;
-      batch = tile / r.grid[2] / r.grid[1];
+      const abi::Coordinates at = abi::coordinates_of(r, tile);
+      batch = at.outer, row0 = at.middle * kSize, column0 = at.inner * kSize;
     }
 
     ARK_DEVICE void run() {

@@ -9,6 +9,7 @@
 // Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
 // k, else 64 k of 64 rows.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/loop.cuh"
 #include "device/loop/page_walk.cuh"
 #include "device/loop/tensor_map.cuh"
@@ -33,28 +34,13 @@ struct StepPages {
 consteval int step_k(int columns) { return columns == abi::kSmallTile ? abi::kSmallTileK : 64; }
 consteval int step_pages(int columns) { return columns == 256 ? 3 : 2; }
 
-/// Which main loops a kernel holds: bit (f16 << 3 | tile_n 256 << 2 | a mn-major << 1 | b mn-major), of small tiles bit
-/// 16 + (f16 << 2 | a mn-major << 1 | b mn-major). Programs::kMatmulVariants says it, as
-/// generated code does; without that all large tiles.
+/// Which main loops a kernel holds (device/abi/variants.h), as generated code says; without that all large tiles.
 template <class Programs>
 consteval u32 matmul_variants() {
   if constexpr (requires { Programs::kMatmulVariants; })
     return Programs::kMatmulVariants;
   else
-    return 0xffffu;
-}
-ARK_DEVICE int matmul_variant(const abi::MatmulTileParams& p) {
-  const int half = p.dtype == kTypeF16, layout = (p.a_k_major == 0) << 1 | (p.b_k_major == 0);
-  if (p.tile_m == abi::kSmallTile) return 16 | half << 2 | layout;
-  return half << 3 | (p.tile_n == 256) << 2 | layout;
-}
-inline constexpr int kVariantEnd = 24;
-consteval int variant_columns(int variant) { return variant >= 16 ? abi::kSmallTile : (variant & 4) != 0 ? 256 : 128; }
-consteval bool variant_half(int variant) { return (variant & (variant >= 16 ? 4 : 8)) != 0; }
-/// The first of the variants that loaders treat alike: those of one type.
-consteval int loader_variant(int variant) { return variant & (variant >= 16 ? ~4 : ~8); }
-ARK_DEVICE int loader_variant_of(const abi::MatmulTileParams& p) {
-  return matmul_variant(p) & (p.tile_m == abi::kSmallTile ? ~4 : ~8);
+    return abi::kLargeVariants;
 }
 
 template <class Programs>
@@ -78,7 +64,7 @@ struct MatmulTile {
 #pragma unroll
       for (int j = 0; j < kAccumulators; ++j) acc[j] = 0.0f;
       wgmma_keep(acc);
-      multiply_any<0>(consumer, matmul_variant(p), p.k, acc);
+      multiply_any<0>(consumer, abi::matmul_variant(p), p.k, acc);
       consumer.mark_loaded();
       consumer.stamp(2);
       // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
@@ -93,15 +79,17 @@ struct MatmulTile {
 
  private:
   static constexpr u32 kVariants = matmul_variants<Programs>();
-  static constexpr int kAccumulators = (kVariants & 0xf0f0u) != 0 ? 128 : (kVariants & 0x0f0fu) != 0 ? 64 : 32;
-  static constexpr u32 kForms =
-      ((kVariants & 0xffffu) != 0 ? kLargeTiles : 0u) | ((kVariants & 0xff0000u) != 0 ? kSmallTiles : 0u);
+  static constexpr int kAccumulators = (kVariants & abi::kWideVariants) != 0     ? 128
+                                       : (kVariants & abi::kNarrowVariants) != 0 ? 64
+                                                                                 : 32;
+  static constexpr u32 kForms = ((kVariants & abi::kLargeVariants) != 0 ? kLargeTiles : 0u) |
+                                ((kVariants & abi::kSmallVariants) != 0 ? kSmallTiles : 0u);
   /// Kernels of inference: products with weights as nn.Linear has them, or small ones. (Others have no registers left.)
-  static constexpr bool kStreams = (kVariants & 0xff1111u) != 0;
+  static constexpr bool kStreams = (kVariants & (abi::kSmallVariants | abi::kLargeWithoutRows)) != 0;
   /// Whether a kernel has loaders for a variant.
   static consteval bool loads(int variant) {
-    return loader_variant(variant) == variant &&
-           ((kVariants | kVariants >> (variant >= 16 ? 4 : 8)) >> variant & 1) != 0;
+    const int half = variant | abi::half_bit(abi::is_small_variant(variant));
+    return abi::loader_variant(variant) == variant && (kVariants >> variant & 1 | kVariants >> half & 1) != 0;
   }
 
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
@@ -127,9 +115,9 @@ struct MatmulTile {
         bool once = false;
         if constexpr (kStreams) once = !dependent && reads_once(task);
         if (once)
-          load_any<0, kStreams>(loader, p, loader_variant_of(p), at, load_a, load_b);
+          load_any<0, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
         else
-          load_any<0, false>(loader, p, loader_variant_of(p), at, load_a, load_b);
+          load_any<0, false>(loader, p, abi::loader_variant(p), at, load_a, load_b);
       }
       PageWalk::rejoin(loader, one.lane);
     }
@@ -142,19 +130,19 @@ struct MatmulTile {
   static ARK_DEVICE bool reads_once(const Task& task) {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
-    const int tiles = r.grid[0] * r.grid[1] * r.grid[2];
+    const int tiles = r.grid[abi::GridAxis::kBatch] * abi::tiles_of_outer(r);
     if (p.tile_m == abi::kSmallTile && tiles <= static_cast<int>(gridDim.x)) return true;
-    return (p.a_immutable ? tiles : r.grid[1]) == 1;
+    return (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
   }
 
   template <int kVariant, bool kOnce>
   static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
                                   const TileCoordinates& at, bool load_a, bool load_b) {
-    if constexpr (kVariant < kVariantEnd) {
+    if constexpr (kVariant < abi::kMatmulVariantEnd) {
       if constexpr (loads(kVariant))
         if (variant == kVariant) {
-          load_tile<variant_columns(kVariant), (kVariant & 2) != 0, (kVariant & 1) != 0, kOnce>(loader, p, at, load_a,
-                                                                                                load_b);
+          load_tile<abi::variant_columns(kVariant), abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant), kOnce>(
+              loader, p, at, load_a, load_b);
           return;
         }
       load_any<kVariant + 1, kOnce>(loader, p, variant, at, load_a, load_b);
@@ -236,12 +224,12 @@ struct MatmulTile {
 
   template <int kVariant>
   static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, int k, float (&acc)[kAccumulators]) {
-    if constexpr (kVariant < kVariantEnd) {
+    if constexpr (kVariant < abi::kMatmulVariantEnd) {
       if constexpr ((kVariants >> kVariant & 1) != 0)
         if (variant == kVariant) {
-          constexpr int kN = variant_columns(kVariant), kStep = step_k(kN);
-          multiply<kN, variant_half(kVariant), (kVariant & 2) != 0, (kVariant & 1) != 0>(consumer,
-                                                                                         (k + kStep - 1) / kStep, acc);
+          constexpr int kN = abi::variant_columns(kVariant), kStep = step_k(kN);
+          multiply<kN, abi::is_half_variant(kVariant), abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant)>(
+              consumer, (k + kStep - 1) / kStep, acc);
           return;
         }
       multiply_any<kVariant + 1>(consumer, variant, k, acc);

@@ -7,10 +7,8 @@ namespace ark::device {
 struct TileCoordinates {
   int batch, row, column;
   ARK_DEVICE TileCoordinates(const abi::OpRecord& r, int tile) {
-    const int rest = tile / r.grid[2];
-    column = tile % r.grid[2] * r.params.matmul.tile_n;
-    row = rest % r.grid[1] * r.params.matmul.tile_m;
-    batch = rest / r.grid[1];
+    const abi::Coordinates at = abi::coordinates_of(r, tile);
+    batch = at.outer, row = at.middle * r.params.matmul.tile_m, column = at.inner * r.params.matmul.tile_n;
   }
   /// For loads. Where all batches share b, which plans of several ranks have (planner/tile/split_by_boxes.h), they are
   /// further rows of a: tensor maps have one batch then. Own rows are read by themselves.

@@ -72,8 +72,8 @@ struct RowSelect {
           p(of.record->params.row_select),
           s(scratch),
           whole(p.parts == 1 || (p.listed != 0 && p.round > 0)) {
-      row = tile / of.record->grid[1];
-      part = tile - row * of.record->grid[1];
+      row = tile / of.record->grid[abi::GridAxis::kMiddle];
+      part = tile - row * of.record->grid[abi::GridAxis::kMiddle];
       const abi::Operand& x = of.operand(X::kDistance);
       const bool counts = of.has(X::kDistance);  // a row has elements
       begin = part * p.part;

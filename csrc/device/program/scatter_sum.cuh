@@ -5,6 +5,7 @@
 // of the same rows that an item has one after another use one list. Which groups add what depends on the indices and
 // the tiles alone, so that results have the same bits in every run of a plan.
 #pragma once
+#include "device/abi/variants.h"
 #include "device/loop/tensor_map.cuh"  // numbers of dtypes
 #include "device/program/scatter_list.cuh"
 #include "device/program/support.cuh"
@@ -40,7 +41,7 @@ struct ScatterSum {
   template <class S, int kType>
   static ARK_DEVICE void run(const Consumer& consumer, const Task& task, int tile, ScatterList& terms) {
     constexpr int V = 16 / static_cast<int>(sizeof(S));
-    if constexpr ((Programs::kScatterTypes >> kType & 1) != 0) {
+    if constexpr ((Programs::kScatterTypes & abi::type_bit(kType)) != 0) {
       if (task.record->params.scatter_sum.vector == V)
         Tile<S, V>(consumer, task, tile, terms).run();
       else
@@ -70,7 +71,8 @@ struct ScatterSum {
 
     ARK_DEVICE Tile(const Consumer& c, const Task& of, int tile, ScatterList& list)
         : consumer(c), task(of), p(of.record->params.scatter_sum), source(of.operand(X::kSource)), terms(list) {
-      const int c1 = tile % of.record->grid[1], c0 = tile / of.record->grid[1];
+      const int c1 = tile % of.record->grid[abi::GridAxis::kMiddle],
+                c0 = tile / of.record->grid[abi::GridAxis::kMiddle];
       first_row = c0 * p.tile_rows;
       terms.start(first_row);
       rows = min(p.tile_rows, p.rows - first_row);

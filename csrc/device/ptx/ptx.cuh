@@ -425,8 +425,8 @@ ARK_DEVICE u32 atomic_set_first_system(u32* p, u32 v) {
   asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], 0, %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
   return old;
 }
-/// acq_rel at system scope: one of it stands before any number of relaxed flag stores.
 ARK_DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+/// One of it stands before any number of relaxed flag stores.
 ARK_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 /// 16 bytes in one access. Each half of 8 bytes arrives as a whole; packets rely on no more than that.

@@ -60,7 +60,7 @@ Emitter::MaskInfo Emitter::mask_of(int mask, int64_t queries, int64_t keys, bool
   const Tensor& t = state_.tensor(mask);
   MaskInfo info;
   info.source = strided_source(state_, mask);
-  info.kind = t.dtype == DType::kBool ? 1 : 2;
+  info.kind = t.dtype == DType::kBool ? abi::MaskKind::kBool : abi::MaskKind::kAdded;
   info.dtype = t.dtype;
   // Right-aligned broadcast to (batch, heads, queries, keys).
   std::vector<int64_t> sizes(4, 1), strides(4, 0);

@@ -7,20 +7,12 @@
 // made of the merged one as well: sums like x[0] * size[1] + x[1], the place in a stream of random numbers.
 #pragma once
 #include <cstdint>
-#include <set>
 #include <vector>
 
+#include "planner/fuse/domain_facts.h"
 #include "planner/fuse/program_builder.h"
 
 namespace ark::planner {
-
-/// A program over the builder's dimensions.
-struct DomainFacts {
-  const std::vector<int64_t>& sizes;
-  uint32_t reduced = 0;                        // dimensions that are
-  const std::set<int>& raw_operands;           // whose strides are numbers of their own (Opcode::kLoadParts)
-  const std::vector<uint32_t>& index_depends;  // per operand: dimensions that its index and predicate depend on
-};
 
 /// Rewrites the program, its domain and its operands' strides. The result: dimensions (of `facts`) that the innermost
 /// one of the new domain is made of.

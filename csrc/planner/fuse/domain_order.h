@@ -1,6 +1,9 @@
 // In which order the dimensions of a program are walked.
 #pragma once
-#include "planner/fuse/canonical_domain.h"
+#include <vector>
+
+#include "planner/fuse/domain_facts.h"
+#include "planner/fuse/program_builder.h"
 
 namespace ark::planner {
 

@@ -11,6 +11,8 @@
 namespace ark::planner {
 namespace {
 
+using abi::GridAxis;
+
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 bool fits(int64_t value) { return value >= -(INT64_C(1) << 30) && value <= (INT64_C(1) << 30); }
@@ -20,9 +22,9 @@ template <class F>
 void for_each_tile(const abi::OpRecord& record, F f) {
   int64_t tile = 0;
   int c[3];
-  for (c[0] = 0; c[0] < record.grid[0]; ++c[0]) {
-    for (c[1] = 0; c[1] < record.grid[1]; ++c[1]) {
-      for (c[2] = 0; c[2] < record.grid[2]; ++c[2]) f(tile++, c);
+  for (c[0] = 0; c[0] < record.grid[GridAxis::kOuter]; ++c[0]) {
+    for (c[1] = 0; c[1] < record.grid[GridAxis::kMiddle]; ++c[1]) {
+      for (c[2] = 0; c[2] < record.grid[GridAxis::kInner]; ++c[2]) f(tile++, c);
     }
   }
 }
@@ -202,8 +204,9 @@ std::vector<Interval> blocks_per_tile(const RowMap& map, const abi::OpRecord& re
 
 const std::vector<CounterGroup>& CounterMemo::groups(const abi::OpRecord& record, const Axis& axis,
                                                      int64_t reader_extent) {
-  const auto [found, added] = groups_.try_emplace({record.grid[0], record.grid[1], record.grid[2], axis.step[0],
-                                                   axis.step[1], axis.step[2], axis.extent, axis.total, reader_extent});
+  const auto [found, added] =
+      groups_.try_emplace({record.grid[GridAxis::kOuter], record.grid[GridAxis::kMiddle], record.grid[GridAxis::kInner],
+                           axis.step[0], axis.step[1], axis.step[2], axis.extent, axis.total, reader_extent});
   if (added) found->second = fine_groups(record, axis, reader_extent);
   return found->second;
 }
@@ -211,16 +214,17 @@ const std::vector<CounterGroup>& CounterMemo::groups(const abi::OpRecord& record
 std::optional<Scale> CounterMemo::scale(const CounterGroup& group, const abi::OpRecord& record, const Footprint& own) {
   const Axis& axis = group.axis;
   const auto [found, added] =
-      scales_.try_emplace({record.grid[0], record.grid[1], record.grid[2], axis.step[0], axis.step[1], axis.step[2],
-                           axis.extent, axis.total, group.block, own.base, own.step[0], own.step[1], own.step[2],
-                           own.extent, own.first, own.last, own.granule});
+      scales_.try_emplace({record.grid[GridAxis::kOuter], record.grid[GridAxis::kMiddle], record.grid[GridAxis::kInner],
+                           axis.step[0], axis.step[1], axis.step[2], axis.extent, axis.total, group.block, own.base,
+                           own.step[0], own.step[1], own.step[2], own.extent, own.first, own.last, own.granule});
   if (added) found->second = scale_of(group, record, own);
   return found->second;
 }
 
 Blocks CounterMemo::blocks(const RowMap& map, const abi::OpRecord& record) {
   const auto [found, added] = blocks_.try_emplace({map.base, map.coef[0], map.coef[1], map.coef[2], map.extent, map.div,
-                                                   map.limit, record.grid[0], record.grid[1], record.grid[2]});
+                                                   map.limit, record.grid[GridAxis::kOuter],
+                                                   record.grid[GridAxis::kMiddle], record.grid[GridAxis::kInner]});
   if (added) found->second = std::make_shared<const std::vector<Interval>>(blocks_per_tile(map, record));
   return found->second;
 }

@@ -15,6 +15,9 @@
 
 namespace ark::planner {
 
+using plan::row_map;
+using plan::RowMap;
+
 struct Interval {
   int64_t begin = 0, end = 0;  // blocks [begin, end)
   bool empty() const { return begin >= end; }

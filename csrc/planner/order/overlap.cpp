@@ -86,7 +86,8 @@ std::optional<int> Sharing::product_before(int sender) const {
   int last = -1;
   for (int w = 0; w < r.num_waits; ++w) last = std::max(last, waited_for(r.wait[w]));
   if (last < 0 || plan::kind_of(record(last)).order != plan::Order::kGroupsOfM) return std::nullopt;
-  if (record(last).grid[0] != 1 || num_tiles(record(last)) <= machine_.num_workers) return std::nullopt;
+  if (record(last).grid[abi::GridAxis::kBatch] != 1 || num_tiles(record(last)) <= machine_.num_workers)
+    return std::nullopt;
   for (int w = 0; w < r.num_waits; ++w)
     if (waited_for(r.wait[w]) == last && awaits_last(r.wait[w])) return std::nullopt;
   return last;
@@ -95,7 +96,7 @@ std::optional<int> Sharing::product_before(int sender) const {
 /// The product's m blocks by the first tile of the sender that waits for them.
 std::vector<int> Sharing::order_of_sends(int product, int sender) const {
   const abi::OpRecord &p = record(product), &s = record(sender);
-  std::vector<int64_t> wanted(static_cast<size_t>(p.grid[1]), INT64_MAX);
+  std::vector<int64_t> wanted(static_cast<size_t>(p.grid[abi::GridAxis::kRowBlock]), INT64_MAX);
   for (int w = 0; w < s.num_waits; ++w) {
     if (waited_for(s.wait[w]) != product) continue;
     std::vector<int64_t> first(static_cast<size_t>(num_blocks(row_map(s.wait[w]))), INT64_MAX);
@@ -108,7 +109,7 @@ std::vector<int> Sharing::order_of_sends(int product, int sender) const {
       const std::vector<Interval> arrived = blocks_per_tile(p.arrive[a], p);
       for (size_t tile = 0; tile < arrived.size(); ++tile)
         for (int64_t b = arrived[tile].begin; b < arrived[tile].end; ++b) {
-          int64_t& of_block = wanted[tile / static_cast<size_t>(p.grid[2])];
+          int64_t& of_block = wanted[tile / static_cast<size_t>(p.grid[abi::GridAxis::kColumnBlock])];
           of_block = std::min(of_block, first[static_cast<size_t>(b)]);
         }
     }
@@ -136,8 +137,8 @@ double Sharing::end_with(int spare, int product, int sender) const {
   int blocks = 0;
   for (const int group : groups_of_m(p, true)) {
     blocks += group;
-    at = std::max(at, end_of(int64_t{blocks} * p.grid[2]));
-    const double of_group = bytes * group / p.grid[1];
+    at = std::max(at, end_of(int64_t{blocks} * p.grid[abi::GridAxis::kColumnBlock]));
+    const double of_group = bytes * group / p.grid[abi::GridAxis::kRowBlock];
     const double carried = std::min(of_group, rate * std::max(0.0, end - at));
     if (carried > 0) at += carried / rate;
     if (carried < of_group) at = std::max(at, end) + (of_group - carried) / link;

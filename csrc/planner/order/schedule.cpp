@@ -171,7 +171,7 @@ void Scheduler::look_up_maps() {
 }
 
 double Scheduler::reached(int w, int64_t tile) {
-  const bool own = tile < int64_t{record().grid[1]} * record().grid[2];  // of a list's first batch
+  const bool own = tile < abi::tiles_of_outer(record());  // of a list's first batch
   if (own && record().wait[w].role == static_cast<int>(abi::WaitRole::kSource)) return 0;
   const Interval blocks = waits_[w].of(tile);
   if (blocks.empty()) return 0;
@@ -267,7 +267,7 @@ void Scheduler::place_tiles() {
     const int worker = queue_.worker();
     const double start = std::max(queue_.free(), ready(first, count));
     const bool alike = weights.empty() || chunk > 1;
-    const double weight = alike ? 1 : weights[static_cast<size_t>(first % record().grid[2])];
+    const double weight = alike ? 1 : weights[static_cast<size_t>(first % record().grid[abi::GridAxis::kBlock])];
     const double own = start + machine_.costs.item + seconds * weight * static_cast<double>(count);
     const double finish = bytes == 0 ? own : std::max(own, sent(start, bytes * static_cast<double>(count)));
     put(worker, first, count, start, finish);

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "planner/depend.h"
-#include "planner/order/synchronize.h"
+#include "planner/draft.h"
+#include "planner/options.h"
+#include "planner/order/counters.h"
+#include "planner/order/sync.h"
 
 namespace ark::planner {
 

@@ -9,15 +9,17 @@
 namespace ark::planner {
 namespace {
 
+using abi::GridAxis;
+
 /// All heads of a block of queries, then the next block: what reads rows of all heads can start with the first blocks.
 /// The longest tiles first where they differ, so that the short ones fill up what is left of the workers' time.
 std::vector<int64_t> by_query_blocks(const plan::Op& op) {
   const abi::OpRecord& record = op.record;
   const bool triangle = sees_triangle(op);
-  const int64_t heads = record.grid[1], blocks = record.grid[2];
+  const int64_t heads = record.grid[GridAxis::kHead], blocks = record.grid[GridAxis::kBlock];
   std::vector<int64_t> order;
   order.reserve(static_cast<size_t>(num_tiles(record)));
-  for (int64_t batch = 0; batch < record.grid[0]; ++batch)
+  for (int64_t batch = 0; batch < record.grid[GridAxis::kBatch]; ++batch)
     for (int64_t i = 0; i < blocks; ++i)
       for (int64_t head = 0; head < heads; ++head)
         order.push_back((batch * heads + head) * blocks + (triangle ? blocks - 1 - i : i));
@@ -27,7 +29,8 @@ std::vector<int64_t> by_query_blocks(const plan::Op& op) {
 /// Of a product whose batches are what each rank has sent (tile/split_by_boxes.h), or is sent (tile/send_by_batch.h):
 /// row blocks that come, or are read, at the same time go together.
 bool comes_by_rows(const abi::OpRecord& record) {
-  return record.grid[0] > 1 && std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
+  return record.grid[GridAxis::kBatch] > 1 &&
+         std::any_of(record.wait, record.wait + record.num_waits, [](const abi::Wait& wait) {
            return wait.rank_stride != 0 && wait.coef[0] == 0 && wait.coef[1] != 0;
          });
 }
@@ -35,12 +38,14 @@ bool comes_by_rows(const abi::OpRecord& record) {
 /// left to do with them when the product ends.
 void add_by_rows(const abi::OpRecord& record, int first, int end, int group, bool sent, std::vector<int64_t>& order) {
   const int most = std::max(1, group / std::max(1, end - first));
-  for (int m = 0, rows = 0; m < record.grid[1]; m += rows) {
-    const int left = record.grid[1] - m;
+  for (int m = 0, rows = 0; m < record.grid[GridAxis::kRowBlock]; m += rows) {
+    const int left = record.grid[GridAxis::kRowBlock] - m;
     rows = std::min(most, sent ? (left + 1) / 2 : left);
-    for (int n = 0; n < record.grid[2]; ++n)
+    for (int n = 0; n < record.grid[GridAxis::kColumnBlock]; ++n)
       for (int b = first; b < end; ++b)
-        for (int i = m; i < m + rows; ++i) order.push_back((int64_t{b} * record.grid[1] + i) * record.grid[2] + n);
+        for (int i = m; i < m + rows; ++i)
+          order.push_back((int64_t{b} * record.grid[GridAxis::kRowBlock] + i) * record.grid[GridAxis::kColumnBlock] +
+                          n);
   }
 }
 /// Own rows (batch 0 of a list, abi::turned_tile) are there already: what others send has the time that they take.
@@ -49,7 +54,7 @@ std::vector<int64_t> by_rows(const abi::OpRecord& record, int group, bool sent) 
   std::vector<int64_t> order;
   order.reserve(static_cast<size_t>(num_tiles(record)));
   add_by_rows(record, 0, own, group, sent, order);
-  add_by_rows(record, own, record.grid[0], group, sent, order);
+  add_by_rows(record, own, record.grid[GridAxis::kBatch], group, sent, order);
   return order;
 }
 
@@ -64,7 +69,8 @@ constexpr int kGroup = 16;
 std::vector<int> groups_of_m(const abi::OpRecord& record, bool sent) {
   constexpr int kLeastSent = 4;
   std::vector<int> groups;
-  const int blocks = record.grid[1], most = record.grid[2] <= kGroup ? 1 : kGroup;
+  const int blocks = record.grid[GridAxis::kRowBlock],
+            most = record.grid[GridAxis::kColumnBlock] <= kGroup ? 1 : kGroup;
   for (int at = 0; at < blocks; at += groups.back()) {
     const int left = blocks - at, grown = std::max(kLeastSent, std::min(at, left / 2));
     groups.push_back(std::min({most, left, sent ? grown : left}));
@@ -81,15 +87,16 @@ std::vector<int64_t> visiting_order(const plan::Op& op, const std::vector<int>& 
   std::vector<int64_t> order(static_cast<size_t>(num_tiles(record)));
   std::iota(order.begin(), order.end(), int64_t{0});
   const bool sent = !m_order.empty();
-  if (how != plan::Order::kGroupsOfM || (record.grid[2] <= kGroup && !sent)) return order;
+  if (how != plan::Order::kGroupsOfM || (record.grid[GridAxis::kColumnBlock] <= kGroup && !sent)) return order;
   const std::vector<int> groups = groups_of_m(record, sent);
   size_t at = 0;
-  for (int b = 0; b < record.grid[0]; ++b) {
+  for (int b = 0; b < record.grid[GridAxis::kBatch]; ++b) {
     for (int m = 0; const int group : groups) {
-      for (int n = 0; n < record.grid[2]; ++n)
+      for (int n = 0; n < record.grid[GridAxis::kColumnBlock]; ++n)
         for (int i = m; i < m + group; ++i)
-          order[at++] =
-              (int64_t{b} * record.grid[1] + (sent ? m_order[static_cast<size_t>(i)] : i)) * record.grid[2] + n;
+          order[at++] = (int64_t{b} * record.grid[GridAxis::kRowBlock] + (sent ? m_order[static_cast<size_t>(i)] : i)) *
+                            record.grid[GridAxis::kColumnBlock] +
+                        n;
       m += group;
     }
   }

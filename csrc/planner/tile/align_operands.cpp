@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "planner/tile/tile.h"
+#include "planner/tile/tile_sizes.h"
 
 namespace ark::planner {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "planner/depend.h"
-#include "planner/tile/small_tiles.h"
+#include "planner/tile/tile_sizes.h"
 #include "planner/tile_forms.h"
 
 namespace ark::planner {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "planner/tile/align_operands.h"
-#include "planner/tile/tile.h"
+#include "planner/tile/tile_sizes.h"
 
 namespace ark::planner {
 namespace {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "planner/tile/row_batches.h"
-#include "planner/tile/tile.h"
 
 namespace ark::planner {
 namespace {

@@ -9,8 +9,4 @@ namespace ark::planner {
 /// Sets tile_m, tile_n and tile_k of the products that get small tiles. No other tile may be set yet.
 void choose_small_tiles(Draft& draft, const Options& options);
 
-inline bool has_small_tiles(const FusedOp& op) {
-  return op.op.record.kind == abi::TaskKind::kMatmulTile && op.op.record.params.matmul.tile_m == abi::kSmallTile;
-}
-
 }  // namespace ark::planner

@@ -7,7 +7,7 @@
 #include "planner/cost.h"
 #include "planner/extents.h"
 #include "planner/tile/align_operands.h"
-#include "planner/tile/tile.h"
+#include "planner/tile/tile_sizes.h"
 
 namespace ark::planner {
 namespace {

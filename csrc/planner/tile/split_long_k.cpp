@@ -9,8 +9,7 @@
 #include "base/check.h"
 #include "planner/float_tiles.h"
 #include "planner/tile/join_sums.h"
-#include "planner/tile/small_tiles.h"
-#include "planner/tile/tile.h"
+#include "planner/tile/tile_sizes.h"
 #include "planner/tile_forms.h"
 
 namespace ark::planner {

@@ -23,6 +23,7 @@
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
 #include "planner/tile/tile_scatter_sum.h"
+#include "planner/tile/tile_sizes.h"
 
 namespace ark::planner {
 namespace {
@@ -66,9 +67,8 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
   for (const Joint& j : joint) total *= j.size;
   if (total == 0) return set_grid(op, 0, 1, 1);
   const int64_t tiles = ceil_div(total, tile);
-  int64_t grid[3] = {tiles, 1, 1};
   int64_t inner = 1;
-  // grid[2]: tiles within the innermost boundary that is a multiple of the tile, then the next boundary
+  // innermost: tiles within the innermost boundary that is a multiple of the tile, then the next boundary
   std::vector<int64_t> factors;
   int64_t covered = tile;
   for (int j = static_cast<int>(joint.size()) - 1; j > 0; --j) {
@@ -78,12 +78,9 @@ void set_flat_grid(FusedOp& op, const std::vector<Joint>& joint, int64_t tile) {
     covered = inner;
     if (factors.size() == 2) break;
   }
-  if (factors.size() == 1) {
-    grid[0] = tiles / factors[0], grid[1] = factors[0];
-  } else if (factors.size() == 2) {
-    grid[0] = tiles / (factors[0] * factors[1]), grid[1] = factors[1], grid[2] = factors[0];
-  }
-  set_grid(op, grid[0], grid[1], grid[2]);
+  if (factors.empty()) return set_grid(op, tiles, 1, 1);
+  if (factors.size() == 1) return set_grid(op, tiles / factors[0], factors[0], 1);
+  set_grid(op, tiles / (factors[0] * factors[1]), factors[1], factors[0]);
 }
 
 // Of a pointwise tile. A tile of 8192 elements is one round of loads and takes 2.6 us, 2 of them the tile's own cost.
@@ -392,7 +389,7 @@ int simple_queries(const abi::AttentionParams& p, const std::vector<abi::Operand
   bool fits = size_bytes(dtype) == 2 && p.head_dim % 8 == 0 && p.value_dim % 8 == 0 && p.head_dim <= kMostDim &&
               p.value_dim <= kMostDim;
   for (size_t i : {X::kQ, X::kK, X::kV}) fits = fits && x[i].dtype == p.dtype && x[i].vector == 8;
-  fits = fits && (p.mask_kind == 0 || size_bytes(static_cast<DType>(x[X::kMask].dtype)) <= 4);
+  fits = fits && (p.mask_kind == abi::MaskKind::kNone || size_bytes(static_cast<DType>(x[X::kMask].dtype)) <= 4);
   return fits ? abi::kMmaQueries : abi::kTiledQueries;
 }
 

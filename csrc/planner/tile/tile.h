@@ -1,7 +1,7 @@
 // Pass: tile sizes and grids. Fills OpRecord::grid and the tile fields of the parameters, splits long reductions over
 // the workers, and describes the tensor maps of the tensor-core kinds.
 //
-// Grids, slowest coordinate first; a tile's number is t = (c0 * grid[1] + c1) * grid[2] + c2:
+// Grids, slowest coordinate first; a tile's number is t = (outer * middles + middle) * inners + inner:
 // - kPointwise: tile t = elements [t * tile, (t + 1) * tile) of the flattened domain; kRow: rows; kColumn: kept
 //   elements.
 //   The grid is factored along the domain's outer dimensions where tiles do not straddle them (so that waits can follow
@@ -32,9 +32,5 @@
 namespace ark::planner {
 
 void tile(Draft& draft, const Options& options);
-
-inline constexpr int kMatmulTileM = 128, kMatmulTileK = 64;
-inline constexpr int kSimpleTile = 64;
-inline constexpr int kAttentionTile = 128;
 
 }  // namespace ark::planner

@@ -3,10 +3,10 @@
 // Both are written in one mixed radix whose digits are the strides of either. Where every box keeps each digit within
 // its radix, a byte has exactly one notation, and boxes meet exactly when all of their digit ranges meet. A run that is
 // longer than a stride is first cut at multiples of it: head, whole rows, tail.
+#include "planner/verify/box.h"
+
 #include <algorithm>
 #include <vector>
-
-#include "planner/verify/regions.h"
 
 namespace ark::planner {
 namespace {

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "planner/verify/verify_plan.h"
+#include "plan/plan.h"
+#include "planner/verify/report.h"
 
 namespace ark::planner {
 

@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "plan/row_map.h"
-#include "planner/verify/regions.h"
+#include "planner/verify/tile_block.h"
 
 namespace ark::planner {
+
+using plan::row_map;
+using plan::RowMap;
 
 /// Counters [first, last].
 struct CounterRange {

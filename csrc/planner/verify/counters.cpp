@@ -77,8 +77,9 @@ bool lists_follow_ops(const Plan& plan) {
 /// All tiles of the op fall on the same counters.
 template <class Map>
 bool is_uniform(const Map& map, const abi::OpRecord& record) {
-  return (map.coef[0] == 0 || record.grid[0] == 1) && (map.coef[1] == 0 || record.grid[1] == 1) &&
-         (map.coef[2] == 0 || record.grid[2] == 1);
+  for (int i = 0; i < 3; ++i)
+    if (map.coef[i] != 0 && record.grid[i] != 1) return false;
+  return true;
 }
 
 /// Walks the lists as the workers do, item by item: a task may wait for all tiles of its item before the first and

@@ -1,10 +1,11 @@
-// Boxes of the bytes that tiles touch, made of ranges of indices (regions.h).
+// Boxes of the bytes that tiles touch, made of ranges of indices (box.h).
 #pragma once
 #include <algorithm>
 #include <span>
 #include <vector>
 
-#include "planner/verify/regions.h"
+#include "plan/plan.h"
+#include "planner/verify/box.h"
 
 namespace ark::planner {
 

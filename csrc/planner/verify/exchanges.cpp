@@ -39,7 +39,7 @@ bool goes_by_batch(const Plan& plan, const plan::Op& op, const std::vector<Opera
   using enum abi::TaskKind;
   const abi::TaskKind kind = op.record.kind;
   return (kind == kMatmulTile || kind == kMatmulFloat || kind == kMatmulSimple) &&
-         op.record.grid[0] == group_world(plan, op, operands) &&
+         op.record.grid[abi::GridAxis::kBatch] == group_world(plan, op, operands) &&
          std::all_of(operands.begin(), operands.end(), [&](int i) {
            const abi::Operand& x = op.operands[static_cast<size_t>(i)];
            return uses[static_cast<size_t>(i)].batch == buffer_of(plan, x.slot).index && x.stride[0] == 0;

@@ -32,14 +32,14 @@ int64_t add_join(plan::Plan& plan, const std::string& name, int32_t tiles, std::
   abi::OpRecord& r = join.record;
   r.kind = abi::TaskKind::kPointwise;
   std::fill(std::begin(r.size), std::end(r.size), 1);
-  r.size[0] = r.grid[0] = tiles, r.grid[1] = r.grid[2] = 1;
+  r.size[0] = r.grid[abi::GridAxis::kOuter] = tiles, r.grid[abi::GridAxis::kMiddle] = r.grid[abi::GridAxis::kInner] = 1;
   abi::ProgramParams& params = r.params.program;
   params.program = join.programs[0];
   params.num_dims = params.tile = params.split = params.num_rows = params.row_size = 1;
   std::copy(waits.begin(), waits.end(), r.wait);
   r.num_waits = static_cast<int32_t>(waits.size());
   const int64_t counter = new_counters(plan, tiles);
-  r.arrive[r.num_arrivals++] = row_map(wait_for_counters(counter, tiles, 1));
+  r.arrive[r.num_arrivals++] = plan::row_map(wait_for_counters(counter, tiles, 1));
   return counter;
 }
 

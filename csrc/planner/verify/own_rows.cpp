@@ -30,8 +30,8 @@ class OwnRowsCheck {
         own_(op_.operands[Matmul::kOwn]) {}
 
   void run() const {
-    need(plan_.world > 1 && plan_.more_groups.empty() && op_.record.grid[0] == plan_.world, "a batch for each of ",
-         plan_.world, " ranks");
+    need(plan_.world > 1 && plan_.more_groups.empty() && op_.record.grid[abi::GridAxis::kBatch] == plan_.world,
+         "a batch for each of ", plan_.world, " ranks");
     need(a_.slot != abi::kNoSlot && own_.slot != abi::kNoSlot && boxes().kind == BufferKind::kBoxes,
          "operand a to be all boxes of an exchange");
     check_rows();
@@ -135,7 +135,8 @@ void verify_own_rows(const Plan& plan) {
   for (const std::vector<abi::WorkItem>& list : plan.lists)
     for (const abi::WorkItem& item : list) {
       const abi::OpRecord& r = plan.ops[static_cast<size_t>(item.op)].record;
-      const int64_t of_batch = int64_t{r.grid[1]} * r.grid[2], last = int64_t{item.first} + item.count - 1;
+      const int64_t of_batch = int64_t{r.grid[abi::GridAxis::kRowBlock]} * r.grid[abi::GridAxis::kColumnBlock],
+                    last = int64_t{item.first} + item.count - 1;
       require(plan, !abi::has_own_rows(r) || item.first / of_batch == last / of_batch, describe(plan, item.op),
               " has own rows, expected items of one batch, got tiles ", item.first, " to ", last);
     }

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/verify/ranks.h"
+#include "plan/plan.h"
+#include "planner/verify/rank_rules.h"
 
 namespace ark::planner {
 

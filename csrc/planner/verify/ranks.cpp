@@ -62,7 +62,7 @@ class Merger {
   void add_op(size_t index, Run run) {
     const plan::Op& op = plan_.ops[index];
     if (!abi::has_own_rows(op.record)) return add_part(index, run, op);
-    for (int batch = 0; batch < op.record.grid[0]; ++batch)
+    for (int batch = 0; batch < op.record.grid[abi::GridAxis::kBatch]; ++batch)
       add_part(index, run, batch_of(op, batch, batch == run.rank), batch);
   }
 
@@ -74,7 +74,7 @@ class Merger {
     abi::Operand& own = part.operands[X::kOwn];
     if (own_rank) part.operands[X::kA] = own;
     own.slot = abi::kNoSlot;
-    r.grid[0] = 1;
+    r.grid[abi::GridAxis::kBatch] = 1;
     r.size[0] = 1;
     r.params.matmul.batch = 1;
     r.params.matmul.own_rows = 0;

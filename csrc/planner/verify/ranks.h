@@ -2,18 +2,11 @@
 // box and counter belongs to somebody. verify_counters and verify_memory then prove it like any other; nothing of it
 // relies on what verify_exchanges says of one rank.
 #pragma once
-#include "planner/verify/verify_plan.h"
+#include "plan/plan.h"
+#include "planner/verify/rank_rules.h"
+#include "planner/verify/report.h"
 
 namespace ark::planner {
-
-/// What ranks do beside what the plan says.
-struct RankRules {
-  /// Launches from which all others follow: who touches a box in launch e comes before who touches it in launch e + 2,
-  /// and so before everybody in e + 4; launches of unequal parity share no box.
-  int launches = 3;
-  int box_sets = 2;      // launch e has boxes e % box_sets
-  bool in_order = true;  // a rank begins a launch when it has ended the one before
-};
 
 /// Of several groups one: what is sent in others stays in this rank's arena, as if all their ranks were this one (as
 /// plan::Plan says, its own op stands for theirs). Only ranks of the group touch its boxes, and they rely on no waits

@@ -3,9 +3,12 @@
 namespace ark::planner {
 
 void RecordCheck::grid(std::array<int64_t, 3> expected) const {
-  bool good = record().grid[0] == expected[0] && record().grid[1] == expected[1] && record().grid[2] == expected[2];
-  need(good || expected[0] * expected[1] * expected[2] == 0, "grid ", record().grid[0], ' ', record().grid[1], ' ',
-       record().grid[2], ", expected ", expected[0], ' ', expected[1], ' ', expected[2]);
+  bool good = record().grid[abi::GridAxis::kOuter] == expected[0] &&
+              record().grid[abi::GridAxis::kMiddle] == expected[1] &&
+              record().grid[abi::GridAxis::kInner] == expected[2];
+  need(good || expected[0] * expected[1] * expected[2] == 0, "grid ", record().grid[abi::GridAxis::kOuter], ' ',
+       record().grid[abi::GridAxis::kMiddle], ' ', record().grid[abi::GridAxis::kInner], ", expected ", expected[0],
+       ' ', expected[1], ' ', expected[2]);
 }
 
 const Program& RecordCheck::program(int number, int first, ProgramKind kind) const {

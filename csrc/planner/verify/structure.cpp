@@ -4,6 +4,7 @@
 
 #include "planner/verify/checks.h"
 #include "planner/verify/kinds/kinds.h"
+#include "planner/verify/regions.h"
 
 namespace ark::planner {
 namespace {
@@ -70,8 +71,11 @@ void check_record(const Plan& plan, size_t index) {
   auto name = [&] { return describe(plan, static_cast<int64_t>(index)); };
   require(plan, r.kind >= abi::TaskKind{} && r.kind < abi::TaskKind::kCount, name(), ": kind ",
           static_cast<int>(r.kind));
-  require(plan, r.grid[0] >= 0 && r.grid[1] >= 0 && r.grid[2] >= 0, name(), ": grid ", r.grid[0], ' ', r.grid[1], ' ',
-          r.grid[2]);
+  require(
+      plan,
+      r.grid[abi::GridAxis::kOuter] >= 0 && r.grid[abi::GridAxis::kMiddle] >= 0 && r.grid[abi::GridAxis::kInner] >= 0,
+      name(), ": grid ", r.grid[abi::GridAxis::kOuter], ' ', r.grid[abi::GridAxis::kMiddle], ' ',
+      r.grid[abi::GridAxis::kInner]);
   require(plan, 0 <= r.num_waits && r.num_waits <= abi::kMaxWaits, name(), ": ", r.num_waits, " waits");
   require(plan, 0 <= r.num_arrivals && r.num_arrivals <= abi::kMaxArrivals, name(), ": ", r.num_arrivals, " arrivals");
   size_t bytes = sizeof(abi::OpRecord) + op.operands.size() * sizeof(abi::Operand);

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "plan/plan.h"
+#include "planner/verify/report.h"
 
 namespace ark::planner {
 
@@ -25,11 +26,6 @@ enum class VerifyLevel : uint8_t {
   kStructure,  // structure and counters: linear in the number of tiles
   kFull,
   kRaces,  // what the full proof has beyond the structure, which must have been verified; large plans without `ranks`
-};
-
-/// What a verification looked at, for tests and statistics.
-struct VerifyReport {
-  int64_t tiles = 0, op_pairs = 0, block_pairs = 0, tile_pairs = 0;
 };
 
 /// Throws InternalError that names ops, tiles and bytes.

@@ -5,11 +5,14 @@
 #include <optional>
 #include <vector>
 
+#include "plan/operand_uses.h"
 #include "planner/verify/emitter.h"
 #include "planner/verify/record_check.h"
-#include "planner/verify/regions.h"
+#include "planner/verify/tile_block.h"
 
 namespace ark::planner {
+
+using plan::OperandUse;
 
 /// A block of tiles and an operand of their op.
 struct Region {
@@ -47,13 +50,15 @@ const Reading& reading_of(abi::TaskKind kind);
 /// Calls emit(first, last) for the runs of consecutive tiles that make up a block.
 template <class Emit>
 void tile_runs(const abi::OpRecord& r, const TileBlock& c, const Emit& emit) {
-  const bool whole2 = c.count[2] == r.grid[2], whole1 = whole2 && c.count[1] == r.grid[1];
+  const bool whole2 = c.count[2] == r.grid[abi::GridAxis::kInner],
+             whole1 = whole2 && c.count[1] == r.grid[abi::GridAxis::kMiddle];
   const int64_t runs0 = whole1 ? 1 : c.count[0], runs1 = whole2 ? 1 : c.count[1];
   for (int64_t i = 0; i < runs0; ++i)
     for (int64_t k = 0; k < runs1; ++k) {
       const int64_t c0 = c.first[0] + i, c1 = c.first[1] + k;
       const int64_t last0 = whole1 ? c.last(0) : c0, last1 = whole2 ? c.last(1) : c1;
-      emit((c0 * r.grid[1] + c1) * r.grid[2] + c.first[2], (last0 * r.grid[1] + last1) * r.grid[2] + c.last(2));
+      emit((c0 * r.grid[abi::GridAxis::kMiddle] + c1) * r.grid[abi::GridAxis::kInner] + c.first[2],
+           (last0 * r.grid[abi::GridAxis::kMiddle] + last1) * r.grid[abi::GridAxis::kInner] + c.last(2));
     }
 }
 

@@ -1,6 +1,5 @@
 // The kernel sets, one per instruction set; see impl.h.
 #pragma once
-#include "targets/host/kernels/kernels.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ARK_HOST_X86 1
@@ -9,6 +8,8 @@
 #endif
 
 namespace ark::targets::host {
+
+struct Kernels;  // kernels.h
 
 Kernels baseline_kernels();
 #if ARK_HOST_X86

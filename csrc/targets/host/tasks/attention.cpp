@@ -54,7 +54,7 @@ void attention_scores(const TileEnvironment& env, const AttentionOperands& x, in
           p.head_dim, scores);
   const T hidden = -std::numeric_limits<T>::infinity(), scale = static_cast<T>(p.scale);
   void* mask = env.scratch->get(Scratch::kMask, keys * sizeof(double));
-  const bool masked = p.mask_kind != 0 && x.present(mask_operand);
+  const bool masked = p.mask_kind != abi::MaskKind::kNone && x.present(mask_operand);
   for (int64_t i = 0; i < block.count; ++i) {
     T* row = scores + i * row_length;
     for (int64_t j = 0; j < keys; ++j) row[j] *= scale;
@@ -63,7 +63,7 @@ void attention_scores(const TileEnvironment& env, const AttentionOperands& x, in
       env.kernels->load[static_cast<int>(type)](
           mask, x.address(env, mask_operand, block.batch, block.head, block.first + i, block.key_begin),
           x.op->operands[mask_operand].stride[3], keys);
-      if (p.mask_kind == 1) {
+      if (p.mask_kind == abi::MaskKind::kBool) {
         const auto* visible = static_cast<const uint8_t*>(mask);
         for (int64_t j = 0; j < keys; ++j) row[j] = visible[j] ? row[j] : hidden;
       } else if (type == DType::kF64) {

@@ -42,8 +42,8 @@ struct TileCoordinates {
   int64_t c[3];
 };
 inline TileCoordinates tile_coordinates(const abi::OpRecord& record, int64_t tile) {
-  const int64_t c2 = tile % record.grid[2], rest = tile / record.grid[2];
-  return {{rest / record.grid[1], rest % record.grid[1], c2}};
+  const int64_t c2 = tile % record.grid[abi::GridAxis::kInner], rest = tile / record.grid[abi::GridAxis::kInner];
+  return {{rest / record.grid[abi::GridAxis::kMiddle], rest % record.grid[abi::GridAxis::kMiddle], c2}};
 }
 using plan::num_tiles;
 

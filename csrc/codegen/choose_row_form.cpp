@@ -1,4 +1,4 @@
-#include "codegen/row_form.h"
+#include "codegen/choose_row_form.h"
 
 #include <algorithm>
 
