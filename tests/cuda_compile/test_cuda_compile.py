@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernel_names import KERNELS
+from tests.support.kernel_names import COMPILED
 from tests.test_cpp import build_tests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def compile_source(path: Path) -> str:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiles_without_spills(sources, name):
     report = compile_source(sources[name])
     assert not FORBIDDEN.search(report), report
@@ -95,5 +95,5 @@ def test_walks_of_columns(tmp_path):
 
 
 def test_warps_of_decode_attention(tmp_path):
-    """Scores and sums of every head size, warps of the host's threads against fp64."""
+    """Scores and sums of every head size, warps on the host against fp64."""
     run_on_host("decode_warps", tmp_path)

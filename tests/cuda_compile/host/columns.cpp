@@ -1,9 +1,8 @@
-// The generated programs of plan "column" (programs.inc), run on the host by a worker of a few threads
+// The generated programs of plan "column" (programs.inc), run on the host by a worker of a few threads (threads.h)
 // (device/program/column.cuh): the results of elements that are added one by one, and no vector is read that has none
 // of an operand's elements.
 #include <cstdio>
 #include <random>
-#include <thread>
 
 #define ARK_HOST_THREADS 32
 #define __device__
@@ -184,15 +183,12 @@ void check(const std::vector<i64>& sizes, const std::vector<Access>& accesses, s
   reference<P>(task);
   const std::vector<std::vector<unsigned char>> expected = data.bytes;
   for (size_t i = stores; i < accesses.size(); ++i) std::fill(data.bytes[i].begin(), data.bytes[i].end(), 0);
-  std::barrier<> barrier(kConsumerThreads);
+  Meeting barrier(kConsumerThreads);
   std::vector<unsigned char> scratch(kScratchBytes);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kConsumerThreads; ++t)
-    threads.emplace_back([&, t] {
-      Consumer consumer{t, &barrier, scratch.data()};
-      Column<OneProgram<P>>::consume(consumer, task);
-    });
-  for (std::thread& t : threads) t.join();
+  threads.run(kConsumerThreads, [&](int t) {
+    Consumer consumer{t, &barrier, scratch.data()};
+    Column<OneProgram<P>>::consume(consumer, task);
+  });
   ++cases;
   if (memory.fine && data.bytes == expected) return;
   ++failures;

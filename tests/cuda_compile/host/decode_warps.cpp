@@ -1,12 +1,10 @@
 // Decode attention's warps on the host (device/attention/decode_warp.cuh), each of 32 threads that do together what a
 // warp does: queries of every head size against pages of keys, the last not full, as far as the sums in shared memory.
 // What lies beside the rows of a page, and in rows of no key, is no number.
-#include <barrier>
 #include <bit>
 #include <cstdio>
 #include <limits>
 #include <random>
-#include <thread>
 
 #define ARK_HOST_THREADS 256
 #define __device__
@@ -21,23 +19,24 @@ using ark::device::u32;
 
 /// What the lanes of a warp tell each other: up to six words.
 struct Lanes {
-  std::barrier<> barrier{32};
+  Meeting barrier{32};
   u32 said[32][6];
 };
-thread_local Lanes* own_lanes;
-thread_local u32 own_thread;
+Lanes* lanes_of_warps;
+u32 own_thread() { return 128 + static_cast<u32>(threads.own()); }
 
 template <class F>
 auto exchange(std::initializer_list<u32> mine, const F& f) {
-  std::copy(mine.begin(), mine.end(), own_lanes->said[own_thread % 32]);
-  own_lanes->barrier.arrive_and_wait();
-  const auto result = f(own_lanes->said);
-  own_lanes->barrier.arrive_and_wait();
+  Lanes& lanes = lanes_of_warps[threads.own() / 32];
+  std::copy(mine.begin(), mine.end(), lanes.said[own_thread() % 32]);
+  lanes.barrier.arrive_and_wait();
+  const auto result = f(lanes.said);
+  lanes.barrier.arrive_and_wait();
   return result;
 }
 float __shfl_xor_sync(unsigned, float value, u32 mask) {
   return exchange({std::bit_cast<u32>(value)},
-                  [&](const auto& said) { return std::bit_cast<float>(said[own_thread % 32 ^ mask][0]); });
+                  [&](const auto& said) { return std::bit_cast<float>(said[own_thread() % 32 ^ mask][0]); });
 }
 bool __any_sync(unsigned, bool vote) {
   return exchange({vote}, [](const auto& said) {
@@ -53,7 +52,7 @@ struct float2 {
 namespace ark::device {
 
 constexpr int kPageBytes = 16384;
-u32 thread_index() { return own_thread; }
+u32 thread_index() { return own_thread(); }
 int small_divide(int a, int b) { return a / b; }
 float exp2_approx(float x) { return std::exp2(x); }
 namespace op {
@@ -81,7 +80,7 @@ u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const un
 /// Matrix m has its rows from the lanes 8 m to 8 m + 7; a lane gets two elements of a column.
 void ldmatrix_x4_transposed(u32 (&words)[4], u32 address) {
   exchange({address}, [&](const auto& said) {
-    const u32 lane = own_thread % 32;
+    const u32 lane = own_thread() % 32;
     for (u32 m = 0; m < 4; ++m) {
       unsigned short pair[2];
       for (u32 e = 0; e < 2; ++e) {
@@ -98,7 +97,7 @@ enum class MmaType { kBF16, kF16 };
 template <MmaType kType>
 void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   exchange({a[0], a[1], a[2], a[3], b0, b1}, [&](const auto& said) {
-    const u32 lane = own_thread % 32;
+    const u32 lane = own_thread() % 32;
     const auto half = [](u32 word, u32 which) { return widen(bf16{static_cast<unsigned short>(word >> 16 * which)}); };
     for (u32 e = 0; e < 4; ++e)
       for (u32 k = 0; k < 16; ++k) {  // a[h + 2 (k / 8)] of the lanes of the row, b[k / 8] of those of the column
@@ -146,22 +145,16 @@ struct Case {
     memory.ranges = {{reinterpret_cast<u64>(q), reinterpret_cast<u64>(q + rows)},
                      {reinterpret_cast<u64>(page), reinterpret_cast<u64>(page) + kPageBytes}};
     memory.fine = true;
-    std::barrier<> barrier(32 * kSlices);
+    Meeting barrier(32 * kSlices);
     Lanes lanes[kSlices];
-    std::vector<std::thread> threads;
-    for (u32 t = 0; t < 32 * kSlices; ++t)
-      threads.emplace_back([&, t] {
-        own_thread = 128 + t;
-        own_lanes = &lanes[t / 32];
-        walk(barrier, t / 32);
-      });
-    for (std::thread& thread : threads) thread.join();
+    lanes_of_warps = lanes;
+    threads.run(32 * kSlices, [&](int t) { walk(barrier, static_cast<u32>(t / 32)); });
     ++cases;
     if (!memory.fine) fail(kDim, rows, "reads beside the rows", 1, 0);
     compare();
   }
 
-  void walk(std::barrier<>& barrier, u32 slice) {
+  void walk(Meeting& barrier, u32 slice) {
     Warp warp;
     const bf16* from[Warp::kHalves];
     for (int h = 0; h < Warp::kHalves; ++h)
@@ -170,7 +163,7 @@ struct Case {
     warp.load_queries(from);
     for (int first = 0; first < keys; first += Warp::kPerWarp) {
       const int count = std::min(keys - first, Warp::kPerWarp);
-      if (own_thread == 128) {
+      if (own_thread() == 128) {
         std::memset(page, 255, kPageBytes);  // no numbers
         std::memcpy(page, k[first], static_cast<size_t>(count) * kDim * 2);
         std::memcpy(page + kPageBytes / 2, v[first], static_cast<size_t>(count) * kDim * 2);

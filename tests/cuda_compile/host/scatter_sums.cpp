@@ -1,9 +1,8 @@
-// Sums by index on the host, by a worker whose threads are the host's (device/program/scatter_sum.cuh), against terms
+// Sums by index on the host, by the threads of a worker (threads.h, device/program/scatter_sum.cuh), against terms
 // added one by one. Values are small integers, so that the order does not matter.
 #include <cstdio>
 #include <memory>
 #include <random>
-#include <thread>
 
 #define ARK_HOST_THREADS 256
 #define __device__
@@ -15,19 +14,21 @@ namespace {
 
 /// What the lanes of a warp tell each other.
 struct Warp {
-  std::barrier<> barrier{32};
+  Meeting barrier{32};
   long long said[32];
 };
-thread_local Warp* own_warp;
-thread_local int own_lane;
+std::vector<Warp>* warps_of_worker;
+Warp& own_warp() { return (*warps_of_worker)[static_cast<size_t>(threads.own() / 32)]; }
+int own_lane() { return threads.own() % 32; }
 
 /// f(what every lane has said).
 template <class F>
 auto exchange(long long mine, const F& f) {
-  own_warp->said[own_lane] = mine;
-  own_warp->barrier.arrive_and_wait();
-  const auto result = f(own_warp->said);
-  own_warp->barrier.arrive_and_wait();
+  Warp& warp = own_warp();
+  warp.said[own_lane()] = mine;
+  warp.barrier.arrive_and_wait();
+  const auto result = f(warp.said);
+  warp.barrier.arrive_and_wait();
   return result;
 }
 unsigned lanes_that_say(const long long* said, long long what) {
@@ -42,9 +43,9 @@ unsigned __match_any_sync(unsigned, int value) {
   return exchange(value, [&](const long long* said) { return lanes_that_say(said, value); });
 }
 int __shfl_up_sync(unsigned, int value, int by) {
-  return exchange(value, [&](const long long* said) { return static_cast<int>(said[std::max(own_lane - by, 0)]); });
+  return exchange(value, [&](const long long* said) { return static_cast<int>(said[std::max(own_lane() - by, 0)]); });
 }
-void __syncwarp() { own_warp->barrier.arrive_and_wait(); }
+void __syncwarp() { own_warp().barrier.arrive_and_wait(); }
 int __popc(unsigned x) { return __builtin_popcount(x); }
 
 }  // namespace
@@ -106,17 +107,13 @@ void check(int rows, int terms, int columns, int tile_rows, int lanes, int favou
       expected[static_cast<size_t>(index[t]) * columns + c] += widen(source[static_cast<size_t>(t) * columns + c]);
   const Task task{&record, operands.data(), 0, record.grid[0] * record.grid[1]};
   std::vector<unsigned char> scratch(kScratchBytes);
-  std::barrier<> barrier(kConsumerThreads);
+  Meeting barrier(kConsumerThreads);
   std::vector<Warp> warps(kConsumerThreads / 32);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kConsumerThreads; ++t)
-    threads.emplace_back([&, t] {
-      own_warp = &warps[static_cast<size_t>(t / 32)];
-      own_lane = t % 32;
-      Consumer consumer{t, &barrier, scratch.data()};
-      ScatterSum<Types>::consume(consumer, task);
-    });
-  for (std::thread& t : threads) t.join();
+  warps_of_worker = &warps;
+  threads.run(kConsumerThreads, [&](int t) {
+    Consumer consumer{t, &barrier, scratch.data()};
+    ScatterSum<Types>::consume(consumer, task);
+  });
   ++cases;
   bool same = memory.fine;
   for (size_t i = 0; i < out.size(); ++i) same = same && widen(out[i]) == widen(narrow<S>(expected[i]));

@@ -1,4 +1,4 @@
-// Row selects on the host, by a worker whose threads are the host's (device/program/row_select.cuh), against sorted
+// Row selects on the host, by the threads of a worker (threads.h, device/program/row_select.cuh), against sorted
 // rows: rows of parts and of one worker, by vectors and by elements, of values and of distances, with ties of whole
 // rows, neighbours that differ in their last bits, infinities and NaN. The last op may read what it has to only:
 // nothing where all that is left has one digit, else the parts that have some of it.
@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <limits>
 #include <random>
-#include <thread>
 
 #define ARK_HOST_THREADS 256
 #define __device__
@@ -24,25 +23,26 @@ using ark::device::u64;
 
 /// What the lanes of a warp tell each other.
 struct Warp {
-  std::barrier<> barrier{32};
+  Meeting barrier{32};
   u64 said[32];
 };
-thread_local Warp* own_warp;
-thread_local int own_lane;
+std::vector<Warp>* warps_of_worker;
+int own_lane() { return threads.own() % 32; }
 
 template <class T, class F>
 auto exchange(T mine, const F& f) {
   u64 bits = 0;
   std::memcpy(&bits, &mine, sizeof(T));
-  own_warp->said[own_lane] = bits;
-  own_warp->barrier.arrive_and_wait();
+  Warp& warp = (*warps_of_worker)[static_cast<size_t>(threads.own() / 32)];
+  warp.said[own_lane()] = bits;
+  warp.barrier.arrive_and_wait();
   const auto of_lane = [&](int lane) {
     T value;
-    std::memcpy(&value, &own_warp->said[lane], sizeof(T));
+    std::memcpy(&value, &warp.said[lane], sizeof(T));
     return value;
   };
   const auto result = f(of_lane);
-  own_warp->barrier.arrive_and_wait();
+  warp.barrier.arrive_and_wait();
   return result;
 }
 template <class T>
@@ -51,11 +51,11 @@ T __shfl_sync(unsigned, T value, int lane) {
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
-  return exchange(value, [&](const auto& of) { return of(own_lane ^ mask); });
+  return exchange(value, [&](const auto& of) { return of(own_lane() ^ mask); });
 }
 template <class T>
 T __shfl_up_sync(unsigned, T value, int by) {
-  return exchange(value, [&](const auto& of) { return of(std::max(own_lane - by, 0)); });
+  return exchange(value, [&](const auto& of) { return of(std::max(own_lane() - by, 0)); });
 }
 unsigned __ballot_sync(unsigned, bool vote) {
   return exchange(vote, [](const auto& of) {
@@ -82,7 +82,7 @@ u64 __float2ull_rn(float x) { return static_cast<u64>(std::llrint(x)); }
 u32 atomicAdd(u32* at, u32 value) { return std::atomic_ref(*at).fetch_add(value); }
 u32 atomicOr(u32* at, u32 value) { return std::atomic_ref(*at).fetch_or(value); }
 /// Lanes of the host come one by one: none shares what it adds.
-unsigned __activemask() { return 1u << own_lane; }
+unsigned __activemask() { return 1u << own_lane(); }
 unsigned __match_any_sync(unsigned mask, u32) { return mask; }
 int __popc(u32 x) { return std::popcount(x); }
 int __ffs(u32 x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
@@ -152,17 +152,13 @@ struct Data {
 void run_op(const ark::abi::OpRecord& record, const std::vector<ark::abi::Operand>& operands) {
   const Task task{&record, operands.data(), 0, record.grid[0] * record.grid[1]};
   alignas(16) static unsigned char scratch[kScratchBytes];
-  std::barrier<> barrier(kConsumerThreads);
+  Meeting barrier(kConsumerThreads);
   std::vector<Warp> warps(kConsumerWarps);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kConsumerThreads; ++t)
-    threads.emplace_back([&, t] {
-      own_warp = &warps[static_cast<size_t>(t / 32)];
-      own_lane = t % 32;
-      Consumer consumer{t, &barrier, scratch};
-      RowSelect<int>::consume(consumer, task);
-    });
-  for (std::thread& t : threads) t.join();
+  warps_of_worker = &warps;
+  threads.run(kConsumerThreads, [&](int t) {
+    Consumer consumer{t, &barrier, scratch};
+    RowSelect<int>::consume(consumer, task);
+  });
 }
 
 /// The last op again: of a row's distances it has those of the parts that it has to look at.

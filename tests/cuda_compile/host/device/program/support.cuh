@@ -2,13 +2,13 @@
 // Accesses outside the operands and off alignment are noted.
 #pragma once
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "../../../../support/words_on_host.h"
+#include "../../threads.h"
 #include "device/program/domain.cuh"
 
 namespace ark::device {
@@ -212,7 +212,7 @@ inline constexpr int kConsumerThreads = ARK_HOST_THREADS, kConsumerWarps = kCons
                      kScratchBytes = kConsumerThreads * 112;  // as on the device
 struct Consumer {
   int number;
-  std::barrier<>* barrier = nullptr;  // of the worker's threads
+  Meeting* barrier = nullptr;  // of the worker's threads
   unsigned char* memory = nullptr;
   Worker worker{};
   int thread() const { return number; }
