@@ -1,4 +1,4 @@
-// The threads of a worker on one thread of the host: each has a stack of its own, and goes on until it waits for others.
+// The threads of a worker on one thread of the host: each has a stack of its own and goes on until it waits for others.
 // Hundreds of real threads that meet at every shuffle take the host ten times as long. Whose turn comes first changes
 // from meeting to meeting, so that a meeting left out is seen in values whichever side needs it, each time alike.
 #pragma once
