@@ -13,7 +13,12 @@ import torch
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS as backend_functions  # name -> function
-from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+from torch._dynamo.exc import (
+    BackendCompilerFailed,
+    ObservedException,
+    TorchDynamoException,
+    UncapturedHigherOrderOpError,
+)
 from torch._dynamo.exc import Unsupported as GraphBreak
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import calculate_time_spent, get_compilation_metrics, graph_break_reasons
@@ -47,8 +52,10 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "GraphBreak",
+    "ObservedException",
     "TorchDispatchMode",
     "TorchDynamoException",
+    "UncapturedHigherOrderOpError",
     "WHILE_LOOPS",
     "alias_offsets_are_relative",
     "aot_autograd",

@@ -191,7 +191,7 @@ class _GraphCompiler:
             raise error
         log.error("internal error in %s, its ops run through ATen: %s", self.record.name, error)
         self.record.internal_errors.append(str(error))
-        self._decline(step, InternalCause(error), None)
+        self._decline(step, InternalCause.of(error), None)
 
     def _native(self, name: str, step: Step, outputs: list[fx.Node]) -> NativeSegment:
         lowered = lower_segment(

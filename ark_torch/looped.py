@@ -14,8 +14,10 @@ from ark_torch._compat import (
     FakeTensor,
     FakeTensorMode,
     GraphBreak,
+    ObservedException,
     TorchDispatchMode,
     TorchDynamoException,
+    UncapturedHigherOrderOpError,
     pytree,
 )
 from ark_torch.errors import Unsupported
@@ -167,13 +169,15 @@ class LoopedStep:
 
 
 def _cause(error: Exception) -> str:
-    """What is wrong: what the backend raised, or the kind of the graph break that Dynamo met in the step."""
+    """What is wrong: what the backend raised, or what Dynamo met in the step (the kind of a graph break, or what the
+    step raises), of which it says only that a loop needs all of its step captured."""
     if isinstance(error, BackendCompilerFailed):
         return _first_line(error.inner_exception).removeprefix("strict: ")
     met: BaseException | None = error
-    while met is not None and not isinstance(met, GraphBreak):
-        met = met.__context__
-    return (getattr(met, "gb_type", None) or _first_line(met)) if met is not None else _first_line(error)
+    if isinstance(error, UncapturedHigherOrderOpError):
+        while met is not None and not isinstance(met, (GraphBreak, ObservedException)):
+            met = met.__context__
+    return getattr(met, "gb_type", None) or _first_line(met or error)
 
 
 def _first_line(error: BaseException) -> str:

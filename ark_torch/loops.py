@@ -111,7 +111,7 @@ def _plan(name: str, loop: LoopNode, options, device: torch.device, target: str 
         if options.strict:
             raise
         log.error("internal error in %s, its iterations run one by one: %s", name, error)
-        row.cause, row.node = InternalCause(error), loop.node
+        row.cause, row.node = InternalCause.of(error), loop.node
     return row, None
 
 

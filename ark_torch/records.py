@@ -18,8 +18,9 @@ class InternalCause(str):
 
     __slots__ = ()
 
-    def __new__(cls, error: object):
-        return super().__new__(cls, f"internal error: {error}")
+    @classmethod
+    def of(cls, error: object) -> InternalCause:
+        return cls(f"internal error: {error}")
 
 
 @dataclass

@@ -93,7 +93,7 @@ def probe(node: fx.Node, device: torch.device, empty: bool = False) -> str | Non
         return str(error)
     except Exception as error:  # a bug of a rule must not cost the user the model
         log.error("internal error: the rule of %s failed: %r", node.target, error)
-        return InternalCause(f"rule of {node.target}: {error!r}")
+        return InternalCause.of(f"rule of {node.target}: {error!r}")
     return None
 
 
@@ -139,7 +139,7 @@ class NativeSegment:
         except RuntimeError as error:
             if type(error) is not RuntimeError or self._can_plan(inputs):
                 raise
-            cause, problem = InternalCause(error), error
+            cause, problem = InternalCause.of(error), error
             log.error("internal error in %s, sizes %s run through ATen: %s", self.where, self._key(inputs), error)
         self._fall_back(cause, problem)
         _remember(self._declined, self._key(inputs))

@@ -12,7 +12,7 @@ namespace ark::codegen {
 struct KernelFeatures {
   std::set<abi::TaskKind> kinds;
   uint32_t matmul_variants = 0, attention_variants = 0;  // tensor-core main loops
-  uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/attention/simple.cuh)
+  uint64_t simple_attention = 0;                         // forms of kAttentionSimple (device/abi/variants.h)
   uint32_t mask_types = 0;  // bit: a floating-point type, or bool for all others, of a mask whose range is looked for
   uint32_t scatter_types = 0;  // bit: a floating-point type of kScatterSum
   std::set<DType> decode_types;

@@ -228,6 +228,16 @@ def test_calls_are_logged_once_and_refused_under_strict(step, cause, caplog):
         ark_torch.loop(step, 2, CARRY, strict=True)
 
 
+def test_the_error_of_a_step_is_the_cause():
+    def step(i, a):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="^mine"):
+        ark_torch.loop(step, 2, CARRY)
+    with pytest.raises(Unsupported, match="strict: loop of step: .*ValueError.*mine"):
+        ark_torch.loop(step, 2, CARRY, strict=True)
+
+
 def test_a_step_that_writes_its_carry():
     carry = (torch.zeros(3),)
     assert ark_torch.loop(lambda a: (a.add_(1),), 3, carry)[0].tolist() == [3, 3, 3]

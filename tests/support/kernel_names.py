@@ -66,14 +66,13 @@ KERNELS = (
     "mesh_tiles",
 )
 
-# What nvcc is not asked for: the programs of another kernel of the list, in a form that others of it have. (Of several
-# groups a kernel of ranks has more; a loop's own state is the same beside all rows.)
+# What nvcc is not asked for: the programs of another kernel of the list, in a form that others of it have with more
+# (kernels of ranks: those of several groups; a loop's own state is the same beside all rows).
 ALIKE = {
-    "pointwise_groups",
     "row_ranks",
-    "rows_eight_groups",
     "training_backward_ranks",
     "mixed_ranks",
     "short_rows_loop",
 }
+assert ALIKE <= set(KERNELS), ALIKE - set(KERNELS)
 COMPILED = tuple(name for name in KERNELS if name not in ALIKE)

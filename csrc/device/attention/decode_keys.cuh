@@ -14,8 +14,6 @@ using DecodeOperand = abi::AttentionOperand;
 /// take 8 positions each, or 16 of small heads; with over 128 columns two warps share them (decode_warp.cuh).
 ARK_DEVICE constexpr int positions_per_page(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
 
-/// Bit dim / 16: a head size.
-
 /// Parameters of which the kernel knows what does not occur in it.
 template <class Programs>
 struct DecodeParams {

@@ -35,8 +35,8 @@ struct PageWalk {
   ARK_DEVICE u32 barrier() const { return full + slot * 8; }
   /// Loader::throttle, between acquire() and the copies.
   ARK_DEVICE void throttle() const { throttle(0, kPagesInFlight); }
-  /// Before the copies into the page that lies `i` behind the next one: until the own page `back` pages before that has
-  /// landed.
+  /// Before the copies into the page that lies `i` behind the next one: until the own page `back` pages before that, of
+  /// an earlier step (i < back <= kPages), has landed.
   ARK_DEVICE void throttle(u32 i, u32 back) const {
     const u32 at = slot + i + kPages - back;  // of this round or of one of its neighbours
     const u32 slot_then = at < kPages ? at : at < 2 * kPages ? at - kPages : at - 2 * kPages;

@@ -1,6 +1,6 @@
 // The threads of a worker on one thread of the host: each has a stack of its own and goes on until it waits for others.
-// Hundreds of real threads that meet at every shuffle take the host ten times as long. Whose turn comes first changes
-// from meeting to meeting, so that a meeting left out is seen in values whichever side needs it, each time alike.
+// Hundreds of real threads that meet at every shuffle take the host ten times as long. Whose turn comes is drawn, in
+// each run alike: a meeting left out shows in values where some order of the turns drawn makes it matter.
 #pragma once
 #include <ucontext.h>
 
@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 class Threads {
@@ -44,6 +45,7 @@ class Threads {
   ucontext_t& of(int thread) { return of_[static_cast<size_t>(thread)]->context; }
   int take() {
     if (ready_.empty()) std::printf("%d threads wait for others that have ended\n", running_), std::exit(1);
+    std::swap(ready_.front(), ready_[draw() % ready_.size()]);
     const int next = ready_.front();
     ready_.pop_front();
     return next;
@@ -54,7 +56,12 @@ class Threads {
     if (own_ != from) swapcontext(&of(from), &of(own_));
   }
   static void start();
+  size_t draw() {  // xorshift, George Marsaglia, 2003
+    state_ ^= state_ << 13, state_ ^= state_ >> 7, state_ ^= state_ << 17;
+    return static_cast<size_t>(state_);
+  }
 
+  unsigned long long state_ = 88172645463325252ull;
   ucontext_t caller_;
   std::vector<std::unique_ptr<Thread>> of_;
   std::deque<int> ready_;
@@ -78,11 +85,7 @@ class Meeting {
   void arrive_and_wait() {
     waiting_.push_back(threads.own_);
     if (static_cast<int>(waiting_.size()) == count_) {
-      backwards_ = !backwards_;
-      if (backwards_)
-        threads.ready_.insert(threads.ready_.end(), waiting_.rbegin(), waiting_.rend());
-      else
-        threads.ready_.insert(threads.ready_.end(), waiting_.begin(), waiting_.end());
+      threads.ready_.insert(threads.ready_.end(), waiting_.begin(), waiting_.end());
       waiting_.clear();
     }
     threads.let_others();
@@ -90,6 +93,5 @@ class Meeting {
 
  private:
   int count_;
-  bool backwards_ = false;
   std::vector<int> waiting_;
 };

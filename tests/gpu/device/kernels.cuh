@@ -185,7 +185,7 @@ struct SimpleAttentionPrograms {
 template <bool kHalf, int kDim, int kRows>
 struct DecodePrograms {
   static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf;
-  static constexpr u32 kDecodeDims = head_size_bit(kDim);
+  static constexpr u32 kDecodeDims = ark::abi::decode_dim_bit(kDim);
   static constexpr bool kDecodeRows4 = kRows == 4, kDecodeRows16 = kRows == 16, kDecodeCache = true,
                         kDecodePlain = true, kDecodeQueries = true, kDecodeCausal = true, kDecodeAddedMasks = true;
 };
