@@ -66,14 +66,43 @@ def models() -> str:
     return "\n".join(lines)
 
 
-def batches() -> str:
-    """Decode of several sequences."""
+MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models_table_columns_8")
+
+
+def strangers() -> str:
+    """The table of models: of each the newest run with rivals."""
     rivals = ("eager-graph", "inductor-graph", "reduce-overhead")
-    lines = ["| what (ms) | ark | eager in a CUDA graph | inductor in a CUDA graph | reduce-overhead | floor |",
-             "|" + "---|" * 6]  # fmt: skip
-    for row in rows_of("models_table_strips"):
-        times = (median(row["ark"]), *(median(row["rivals"].get(name)) for name in rivals), row["floor"])
-        lines.append("| " + " | ".join([row["case"], *map(number, times)]) + " |")
+    lines = ["| what (ms) | ark | eager in a CUDA graph | inductor in a CUDA graph | reduce-overhead | floor | file, commit |",
+             "|" + "---|" * 7]  # fmt: skip
+    newest = {row["case"]: (row, name) for name in MODEL_TABLES for row in rows_of(name)}
+    for case, (row, name) in newest.items():
+        times = (median(row["ark"]), *(median(row["rivals"].get(rival)) for rival in rivals), row["floor"])
+        source = f"`{name}.json`, {document(name)['commit'][:7]}"
+        lines.append("| " + " | ".join([case, *map(number, times), source]) + " |")
+    return "\n".join(lines)
+
+
+def record() -> str:
+    """One code before and after a rebuilding of the house, a row of a table in one call."""
+    lines = ["| what (ms) | before | after | ratio | commits |", "|" + "---|" * 5]
+    for name in ("decode", "prefill", "training"):
+        before, after = (document(f"record_{name}_{when}") for when in ("before", "after"))
+        times = [median(found["rows"][0]["ark"]) for found in (before, after)]
+        commits = " and ".join(found["commit"][:7] for found in (before, after))
+        cells = [before["rows"][0]["case"], *map(number, times), f"{times[1] / times[0]:.3f}", commits]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def classes() -> str:
+    """Of each class of the sweep's ops that memory bounds: the best rival's time by ark's, the newest run."""
+    found = {document(path.stem)["kind"]: path.stem for run in ("slots", "windows")
+             for path in sorted(RESULTS.glob(f"sweep_{run}_*.json"))}  # fmt: skip
+    lines = ["| kind | median | worst | shapes | file, commit |", "|" + "---|" * 5]
+    for kind, name in sorted(found.items(), key=lambda item: -document(item[1])["worst"]):
+        run = document(name)
+        cells = [kind, f"{run['median']:.2f}", f"{run['worst']:.2f}", str(len(run["rows"]))]
+        lines.append("| " + " | ".join([*cells, f"`{name}.json`, {run['commit'][:7]}"]) + " |")
     return "\n".join(lines)
 
 
@@ -206,7 +235,7 @@ def tensor_parallel() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"models": models, "batches": batches, "tasks": tasks, "kinds": kinds, "sweep": sweep, "calls": calls,
+TABLES = {"models": models, "strangers": strangers, "record": record, "classes": classes, "tasks": tasks, "kinds": kinds, "sweep": sweep, "calls": calls,
           "timeline": timeline, "allreduce": allreduce, "collectives": collectives,
           "communication": communication, "tensor_parallel": tensor_parallel}  # fmt: skip
 PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md",
