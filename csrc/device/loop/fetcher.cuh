@@ -151,7 +151,7 @@ struct Fetcher {
         simple_arrival = single;
         known_arrivals = item.count < 1 << 16;
         ItemArrivals at{c.low, {item.count, 0}};
-        if (!single) {
+        if (kRanks == 1 && !single) {
           at = ItemArrivals::of(map, r, item.first, item.count);
           known_arrivals = known_arrivals && at.known;
         }

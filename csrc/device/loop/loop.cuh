@@ -200,6 +200,7 @@ ARK_DEVICE bool to_report(Shared& s, u32 n) {
 /// Warp 3: reports finished items, so that the fence before a report holds up nobody who computes. Sends in the
 /// background while there are none.
 ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLaunch& loop) {
+  constexpr int kShares = kRanks > 1 ? 1 : 2;  // counters that an arrival falls on; of several ranks: no registers left
   Shared& s = worker.shared;
   BackgroundSender<0, 4> background(worker, slots);
   const int lane = thread_index() & 31;
@@ -208,11 +209,10 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     if constexpr (kBackground) background.send_until([&] { return to_report(s, n); });
     Task task;
     if (!open_task(worker, n, task)) break;
-    const int arrivals = task.slot->known_arrivals;
-    // Known before the item is done: nothing is looked up behind that.
-    const bool counts = lane < 2 * arrivals;
-    const u32 counter = counts ? task.slot->arrive_counter[lane >> 1] + (lane & 1) : 0;
-    const int tiles = counts ? task.slot->arrive_tiles[lane >> 1][lane & 1] : 0;
+    const int arrivals = kShares == 1 ? task.slot->single_arrivals : task.slot->known_arrivals;
+    const int number = lane / kShares, share = lane % kShares;
+    const bool counts = number < arrivals;  // known before the item is done: nothing is looked up behind that
+    const u32 counter = counts ? task.slot->arrive_counter[number] + share : 0;
     // The waits of the item itself come first with their deadlines.
     const bool done = Listener{worker.waiter}.spin(
         [&] { return mbarrier_try_wait(&s.task_done[n % kTaskSlots], n / kTaskSlots & 1); }, [] { return 0u; },
@@ -221,7 +221,8 @@ ARK_DEVICE void run_reporter(Worker& worker, const u64* slots, const abi::LoopLa
     const int arrived = s.task[n % kTaskSlots].arrived;
     if (arrived < task.count) {
       if (arrived == 0 && arrivals >= 0) {
-        if (tiles > 0) worker.count(counter, tiles, task.record->arrive_rank_stride[lane >> 1]);
+        const int tiles = kShares == 1 ? task.count : counts ? task.slot->arrive_tiles[number][share] : 0;
+        if (counts && tiles > 0) worker.count(counter, tiles, task.record->arrive_rank_stride[number]);
       } else {
         arrive_for_tiles(worker, task, task.first + arrived, task.count - arrived);
       }

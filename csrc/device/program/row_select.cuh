@@ -88,10 +88,15 @@ struct RowSelect {
       const SelectLists lists{consumer, task, p, s.lists, row};
       load_ahead();
       if (whole) {
-        u32 found;
-        if (!lists.find(bound.count, found)) return false;
+        const bool cuts = task.has(X::kCut);
+        u32 found, cut;
+        if (!lists.read_all(bound.count, cuts)) return false;
+        if (!cuts || !lists.find_and_cut(bound.count, share, found, cut)) {
+          found = lists.find(bound.count);
+          if (cuts) cut = lists.cut(found, share);
+        }
         store_found(X::kOut, found);
-        if (task.has(X::kCut)) store_found(X::kCut, lists.cut(found, share));
+        if (cuts) store_found(X::kCut, cut);
         return true;
       }
       Vectors x = {};

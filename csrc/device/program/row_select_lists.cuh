@@ -20,8 +20,12 @@ struct SelectLists {
       Vec<u32, 4> all[kMost / 4];  // of the row
     };
     u32 list[kListed];  // of the part
-    u64 masses[kMost];  // of the row's, of what is kept; or of the bins of a digit
-    u64 groups[32];     // of 32 bins each
+    union {
+      u64 masses[kMost];    // of the row's, of what is kept; or of the bins of a digit
+      double exact[kMost];  // of the row's, as read: whole numbers, and so are their sums
+    };
+    u64 groups[32];  // of 32 bins each
+    double kept;     // the mass of what is no farther than what is found
     u32 count, found, cut;
     u32 all_near;  // not 0: lists hold whatever is not farthest
     float kth, top;
@@ -93,19 +97,22 @@ struct SelectLists {
       store_element(to + i, i == 0 ? word : s.list[i - 1]);
   }
 
-  /// Reads the row's lists; false: they do not have it all. Else how many steps away the k-th is. Lists have all that
-  /// is near enough, so whoever has listed `k` of them has found it, whatever the maxima were of.
-  ARK_DEVICE bool find(i64 k, u32& found) const {
+  /// Reads the row's lists, and makes masses of them where it `cuts`; false: they do not have it all. Lists have all
+  /// that is near enough, so whoever has listed `k` of them has found it, whatever the maxima were of.
+  ARK_DEVICE bool read_all(i64 k, bool cuts) const {
     const int thread = consumer.thread();
     s.all[thread] = {{kNothing, kNothing, kNothing, kNothing}};
     if (thread == 0) s.count = 0, s.found = kNothing, s.cut = 0, s.all_near = 0;
     consumer.sync();
-    read();
+    read(cuts);
     consumer.sync();
+    return s.count <= kMost && (s.all_near != 0 || s.count >= k || k > p.size);
+  }
+  /// How many steps away the k-th is.
+  ARK_DEVICE u32 find(i64 k) const {
     const u32 count = s.count;
-    if (count > kMost || (s.all_near == 0 && count < k && k <= p.size)) return false;
 #pragma unroll 1
-    for (u32 at = thread; at < count; at += kConsumerThreads) {
+    for (u32 at = consumer.thread(); at < count; at += kConsumerThreads) {
       const u32 own = reinterpret_cast<const u32*>(s.all)[at];
       int nearer = 0, not_farther = 0;
       Vec<u32, 4> next = s.all[0];
@@ -119,8 +126,38 @@ struct SelectLists {
       if (nearer < k && k <= not_farther) s.found = own;
     }
     consumer.sync();
+    if (s.found != kNothing) return s.found;
+    return k <= 0 ? 0 : k <= p.size ? abi::kSelectFarthest : (1u << abi::kSelectBits) - 1;
+  }
+
+  /// find() and cut() at once, where no thread has two of what is listed; false: they do not, or it is not found.
+  ARK_DEVICE bool find_and_cut(i64 k, float share, u32& found, u32& cut) const {
+    const u32 thread = consumer.thread(), count = s.count;
+    const u32 own = thread < count ? reinterpret_cast<const u32*>(s.all)[thread] : kNothing;
+    if (count > kConsumerThreads) return false;
+    double before = 0;
+    if (thread < count) {
+      int nearer = 0, not_farther = 0;
+      double through = 0;
+#pragma unroll 1
+      for (u32 i = 0; i * 4 < count; ++i) {
+        const Vec<u32, 4> v = s.all[i];
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+          const double mass = s.exact[i * 4 + j];
+          if (v.v[j] < own) ++nearer, before += mass;
+          if (v.v[j] <= own) ++not_farther, through += mass;
+        }
+      }
+      if (nearer < k && k <= not_farther) s.found = own, s.kept = through;
+    }
+    consumer.sync();
     found = s.found;
-    if (found == kNothing) found = k <= 0 ? 0 : k <= p.size ? abi::kSelectFarthest : (1u << abi::kSelectBits) - 1;
+    if (found == kNothing) return false;
+    const double kept = s.kept;
+    if (own <= found && kept - before > static_cast<double>(fmaxf(share, 0.0f)) * kept) atomicMax(&s.cut, own);
+    consumer.sync();
+    cut = s.cut;
     return true;
   }
 
@@ -204,7 +241,7 @@ struct SelectLists {
   }
 
   /// A thread reads a part's list.
-  ARK_DEVICE void read() const {
+  ARK_DEVICE void read(bool cuts) const {
     const abi::Operand& x = task.operand(X::kSumsBefore);
     const u32* lists = task.address<const u32>(X::kSumsBefore) + row * x.stride[0];
 #pragma unroll 1
@@ -221,7 +258,10 @@ struct SelectLists {
         if (i > 0) load_vector(from + i, v);
 #pragma unroll
         for (u32 j = 0; j < 4; ++j)
-          if (i + j > 0 && i + j <= count) reinterpret_cast<u32*>(s.all)[first + i + j - 1] = v.v[j];
+          if (i + j > 0 && i + j <= count) {
+            reinterpret_cast<u32*>(s.all)[first + i + j - 1] = v.v[j];
+            if (cuts) s.exact[first + i + j - 1] = static_cast<double>(mass_of(v.v[j]));
+          }
       }
     }
   }
