@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from ark_torch._compat import graph_break_reasons, resumed_at, skipped_frames
-from ark_torch.errors import Unsupported
+from ark_torch.errors import StrictRefusal
 
 # Dynamo's words for breaks that leave no op of the model to eager, or that the user asked for.
 ASKED_FOR = (
@@ -57,7 +57,7 @@ def check_break(gm) -> None:
         met = reason.reason.partition("Hint:")[0]
         if not any(words in met for words in ASKED_FOR):
             line = describe(reason.reason) + _place_of(reason.user_stack)
-            raise Unsupported(f"strict: a graph break, what is there runs eagerly: {line}")
+            raise StrictRefusal(f"a graph break, what is there runs eagerly: {line}")
 
 
 def _place_of(stack: list) -> str:

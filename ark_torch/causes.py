@@ -10,7 +10,7 @@ from torch import fx
 
 from ark_torch import eager_random
 from ark_torch._compat import size_expr
-from ark_torch.errors import Unsupported
+from ark_torch.errors import StrictRefusal
 from ark_torch.groups import (
     COLLECTIVES,
     is_wait,
@@ -150,4 +150,4 @@ def count_fallbacks(steps: list[Step], causes: dict[fx.Node, str], record: Graph
                     REGISTRY.log_cause(cause, record.name, _at(cause, place))
     if strict and record.fallbacks:
         listed = ", ".join(f"{_at(cause, record.places[cause])} x{n}" for cause, n in record.fallbacks.most_common())
-        raise Unsupported(f"strict: {record.name} needs ATen for: {listed}")
+        raise StrictRefusal(f"{record.name} needs ATen for: {listed}")

@@ -13,6 +13,17 @@ except ImportError:
         """The device failed or a deadline passed."""
 
 
+class StrictRefusal(Unsupported):
+    """Something would not run natively, under `strict`. `cause`: what."""
+
+    def __init__(self, cause: str):
+        super().__init__(f"strict: {cause}")
+        self.cause = cause
+
+    def __reduce__(self):
+        return type(self), (self.cause,)
+
+
 class NodeUnsupported(Unsupported):
     """The planner declines one node of a step. `node` is its name, empty where no node alone is to blame."""
 
@@ -74,6 +85,7 @@ __all__ = [
     "NodeUnsupported",
     "RanksApart",
     "RanksDisagree",
+    "StrictRefusal",
     "TooLong",
     "Unsupported",
 ]

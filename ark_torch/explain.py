@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ark_torch import exchanges
-from ark_torch.errors import Unsupported
+from ark_torch.errors import StrictRefusal
 from ark_torch.records import REGISTRY, GraphRecord, recording, told
 
 NOTHING = "nothing was captured: no graph reached ark, everything ran eagerly"
@@ -149,7 +149,7 @@ def explain(model, *inputs, ark_options: dict | None = None, **kwargs) -> Explan
     found = summarize(records)
     found.breaks = breaks_since(begin)
     if not found.graphs and options.get("strict"):
-        raise Unsupported(f"strict: {found}")
+        raise StrictRefusal(str(found))
     return found
 
 

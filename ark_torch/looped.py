@@ -20,7 +20,7 @@ from ark_torch._compat import (
     UncapturedHigherOrderOpError,
     pytree,
 )
-from ark_torch.errors import Unsupported
+from ark_torch.errors import StrictRefusal
 from ark_torch.loop_runs import own_tensors, writing_over
 from ark_torch.records import REGISTRY, log
 
@@ -147,7 +147,7 @@ class LoopedStep:
         cause = _cause(error)
         name = getattr(self.step, "__name__", type(self.step).__name__)
         if self.strict:
-            raise Unsupported(f"strict: loop of {name}: {cause}") from error
+            raise StrictRefusal(f"loop of {name}: {cause}") from error
         self.cause = cause
         if REGISTRY.first(f"loop of {name}: {cause}"):
             log.warning("ark_torch.loop calls %s once per iteration: %s", name, cause)
@@ -172,7 +172,8 @@ def _cause(error: Exception) -> str:
     """What is wrong: what the backend raised, or what Dynamo met in the step (the kind of a graph break, or what the
     step raises), of which it says only that a loop needs all of its step captured."""
     if isinstance(error, BackendCompilerFailed):
-        return _first_line(error.inner_exception).removeprefix("strict: ")
+        inner = error.inner_exception
+        return inner.cause if isinstance(inner, StrictRefusal) else _first_line(inner)
     met: BaseException | None = error
     if isinstance(error, UncapturedHigherOrderOpError):
         while met is not None and not isinstance(met, (GraphBreak, ObservedException)):
