@@ -72,8 +72,9 @@ MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models
 def strangers() -> str:
     """The table of models: of each the newest run with rivals."""
     rivals = ("eager-graph", "inductor-graph", "reduce-overhead")
-    lines = ["| what (ms) | ark | eager in a CUDA graph | inductor in a CUDA graph | reduce-overhead | floor | file, commit |",
-             "|" + "---|" * 7]  # fmt: skip
+    heads = ("what (ms)", "ark", "eager in a CUDA graph", "inductor in a CUDA graph", "reduce-overhead", "floor",
+             "file, commit")  # fmt: skip
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     newest = {row["case"]: (row, name) for name in MODEL_TABLES for row in rows_of(name)}
     for case, (row, name) in newest.items():
         times = (median(row["ark"]), *(median(row["rivals"].get(rival)) for rival in rivals), row["floor"])
@@ -235,9 +236,10 @@ def tensor_parallel() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"models": models, "strangers": strangers, "record": record, "classes": classes, "tasks": tasks, "kinds": kinds, "sweep": sweep, "calls": calls,
-          "timeline": timeline, "allreduce": allreduce, "collectives": collectives,
-          "communication": communication, "tensor_parallel": tensor_parallel}  # fmt: skip
+TABLES = {"models": models, "strangers": strangers, "record": record, "classes": classes, "tasks": tasks,
+          "kinds": kinds, "sweep": sweep, "calls": calls, "timeline": timeline, "allreduce": allreduce,
+          "collectives": collectives, "communication": communication,
+          "tensor_parallel": tensor_parallel}  # fmt: skip
 PAGES = [ROOT / "README.md", ROOT / "docs/PERFORMANCE.md",
          *(ROOT / f"docs/notes/{name}.md" for name in ("collectives", "planning", "tasks"))]  # fmt: skip
 BLOCK = re.compile(r"(<!-- measured (\w+): begin -->\n)(.*?)(<!-- measured \2: end -->)", re.S)
