@@ -69,7 +69,7 @@ def models() -> str:
 MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models_table_columns_8")
 
 
-def strangers() -> str:
+def model_table() -> str:
     """The table of models: of each the newest run with rivals."""
     rivals = ("eager-graph", "inductor-graph", "reduce-overhead")
     heads = ("what (ms)", "ark", "eager in a CUDA graph", "inductor in a CUDA graph", "reduce-overhead", "floor",
@@ -236,7 +236,7 @@ def tensor_parallel() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"models": models, "strangers": strangers, "record": record, "classes": classes, "tasks": tasks,
+TABLES = {"models": models, "model_table": model_table, "record": record, "classes": classes, "tasks": tasks,
           "kinds": kinds, "sweep": sweep, "calls": calls, "timeline": timeline, "allreduce": allreduce,
           "collectives": collectives, "communication": communication,
           "tensor_parallel": tensor_parallel}  # fmt: skip

@@ -224,8 +224,9 @@ def test_calls_are_logged_once_and_refused_under_strict(step, cause, caplog):
     lines = [r.message for r in caplog.records if "once per iteration" in r.message]
     assert len(lines) == 1 and cause in lines[0]
     assert "higher order operator" not in lines[0], "expected what Dynamo met, not what it says of every loop"
-    with pytest.raises(Unsupported, match=f"strict: loop of {step.__name__}: .*{cause}"):
+    with pytest.raises(Unsupported, match=f"strict: loop of {step.__name__}: .*{cause}") as refused:
         ark_torch.loop(step, 2, CARRY, strict=True)
+    assert str(refused.value) == f"strict: {refused.value.cause}"
 
 
 def test_the_error_of_a_step_is_the_cause():
