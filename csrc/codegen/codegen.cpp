@@ -154,6 +154,8 @@ std::string dispatch_text(const Kernel& kernel) {
     text += cat("  static constexpr bool kDecodeQueries = ", flag(kernel.features.decode_queries),
                 ", kDecodeCausal = ", flag(kernel.features.decode_causal),
                 ", kDecodeAddedMasks = ", flag(kernel.features.decode_added_masks), ";\n");
+    text += cat("  static constexpr bool kDecodePairs = ", flag(kernel.features.decode_pairs),
+                ";  // some have two tiles done at once\n");
   }
   if (kernel.features.mask_types != 0)
     text += cat("  static constexpr u32 kMaskTypes = ", kernel.features.mask_types, ";\n");

@@ -192,6 +192,7 @@ class Analysis {
     needs_.features.decode_queries |= p.queries != 1;
     needs_.features.decode_causal |= p.causal != 0;
     needs_.features.decode_added_masks |= p.mask_kind == abi::MaskKind::kAdded;
+    needs_.features.decode_pairs |= p.tiles_at_once > 1;
   }
 
   /// Not of weights and caches, which are read ahead of every wait.

@@ -12,8 +12,8 @@ template <class Features>
 auto fields(Features& f) {
   return std::tie(f.kinds, f.matmul_variants, f.attention_variants, f.simple_attention, f.mask_types, f.scatter_types,
                   f.decode_types, f.decode_dims, f.decode_rows, f.decode_caches, f.decode_queries, f.decode_causal,
-                  f.decode_added_masks, f.dependent_pages, f.maps, f.loop, f.ranks, f.groups, f.background,
-                  f.slot_capacity);
+                  f.decode_added_masks, f.decode_pairs, f.dependent_pages, f.maps, f.loop, f.ranks, f.groups,
+                  f.background, f.slot_capacity);
 }
 
 template <class T>

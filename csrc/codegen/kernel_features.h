@@ -19,6 +19,7 @@ struct KernelFeatures {
   std::set<int> decode_dims, decode_rows;  // decode attention: head sizes, padded query rows per kv head
   std::set<bool> decode_caches;            // whether its keys are a cache of which most is read ahead of the wait
   bool decode_queries = false, decode_causal = false, decode_added_masks = false;  // some have several, are, add theirs
+  bool decode_pairs = false;                                                       // some have two tiles done at once
   bool dependent_pages = false;  // some pages are loaded after the waits
   bool maps = false;
   bool loop = false;        // a launch may have several iterations

@@ -90,7 +90,8 @@ struct Fields<abi::AttentionParams> {
                                           field("map", &T::map),
                                           field("dtype", &T::dtype),
                                           field("scale", &T::scale),
-                                          field("head_parts", &T::head_parts)};
+                                          field("head_parts", &T::head_parts),
+                                          field("tiles_at_once", &T::tiles_at_once)};
 };
 template <>
 struct Fields<abi::MaskRangeParams> {

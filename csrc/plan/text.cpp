@@ -90,7 +90,8 @@ std::string params_text(const abi::AttentionParams& p) {
              ", dims ", p.head_dim, ' ', p.value_dim, p.causal ? cat(", causal ", p.causal_offset) : "", ", mask kind ",
              p.mask_kind, ", parts ", p.parts, " of ", p.positions_per_part, ", tile ", p.tile_q, " x ", p.tile_k,
              ", scale ", p.scale, p.fresh_operand > 0 ? cat(", position operand ", p.fresh_operand) : "",
-             p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "");
+             p.head_parts > 1 ? cat(", head parts ", p.head_parts) : "",
+             p.tiles_at_once > 1 ? cat(", ", p.tiles_at_once, " tiles at once") : "");
 }
 
 /// Of families without words of their own: all fields, by their names.

@@ -13,6 +13,7 @@
 #include "planner/order/place_memory.h"
 #include "planner/order/schedule.h"
 #include "planner/order/synchronize.h"
+#include "planner/tile/pair_decode_tiles.h"
 #include "planner/tile/share_programs.h"
 #include "planner/tile/tile.h"
 #include "planner/verify/verify_plan.h"
@@ -72,6 +73,7 @@ plan::Plan run_passes(FusedGraph&& fused, const Options& options) {
   tile(draft, options);
   share_programs(draft.graph, options.sizes_vary);
   early_reads(draft.graph);
+  pair_decode_tiles(draft.graph, options);
   order_ops(draft, options);
   Sync sync = synchronize(draft, options);
   const Timeline timeline = schedule(draft, options);

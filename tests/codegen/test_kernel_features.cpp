@@ -44,6 +44,7 @@ const std::vector<Change>& changes() {
       [](KernelFeatures& f) { f.decode_queries = true; },
       [](KernelFeatures& f) { f.decode_causal = true; },
       [](KernelFeatures& f) { f.decode_added_masks = true; },
+      [](KernelFeatures& f) { f.decode_pairs = true; },
       [](KernelFeatures& f) { f.dependent_pages = true; },
       [](KernelFeatures& f) { f.scatter_types |= 16; },
       [](KernelFeatures& f) { f.loop = true; },

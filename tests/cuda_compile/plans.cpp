@@ -370,6 +370,15 @@ NamedPlan decode_plan() {
   return {"decode", p};
 }
 
+/// Two tiles at once, of one size of heads as a model has them, and of full pages and others together.
+NamedPlan paired_decode_plan(bool several) {
+  plan::Plan p;
+  p.ops = {decode_op(64, 4, true)};
+  if (several) p.ops = {decode_op(64, 16, true), decode_op(112, 4, true), decode_op(128, 4, true)};
+  for (plan::Op& op : p.ops) op.record.params.attention.tiles_at_once = 2;
+  return {several ? "decode_pairs" : "decode_pair", p};
+}
+
 /// Heads of 256 columns and up to four query rows. (With more rows 8 bytes are spilled, outside the walk over keys.)
 NamedPlan wide_decode_plan() {
   plan::Plan p;
@@ -462,6 +471,8 @@ std::vector<NamedPlan> plans() {
           select_plan(),
           decode_plan(),
           wide_decode_plan(),
+          paired_decode_plan(false),
+          paired_decode_plan(true),
           odd_decode_plan(),
           simple_attention_plan(false),
           simple_attention_plan(true)};

@@ -31,3 +31,15 @@ def test_many_rows(dim):
 def test_masks(dim, dtype, mask):
     for heads in ((4, 2), (14, 2)):
         check(dim, "cuda", dtype, heads=heads, keys=1000, position=777, mask=mask)
+
+
+@pytest.mark.parametrize("mask", ["bool", "added"])
+@pytest.mark.parametrize("dim", [64, 96, 128])
+def test_more_tiles_than_workers(dim, mask, monkeypatch, tmp_path):
+    """Two tiles at once; an odd number of them, too."""
+    monkeypatch.setenv("ARK_DUMP", str(tmp_path))
+    cases = ((71, (6, 3), 1), (100, (4, 2), 1), (151, (16, 1), 1), (100, (4, 2), 3))
+    for batch, heads, queries in cases:
+        check(dim, "cuda", batch=batch, heads=heads, queries=queries, keys=200, position=131, mask=mask)
+    plans = [file.read_text() for file in tmp_path.rglob("plan.txt")]
+    assert len(plans) == len(cases) and all(", 2 tiles at once" in text for text in plans), "\n".join(plans)

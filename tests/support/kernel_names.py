@@ -30,6 +30,8 @@ KERNELS = (
     "decode",
     "decode_256",
     "decode_odd",
+    "decode_pair",
+    "decode_pairs",
     "attention_tiled",
     "attention_mma",
     "training_forward",

@@ -259,8 +259,8 @@ struct AttentionParams {
   i32 map[8];  // tensor maps of q, k, v, dout, ...
   i32 dtype;
   float scale;
-  i32 head_parts;  // backward: the query heads of a kv head in so many parts, with a dk and a dv each; 0: as 1
-  i32 pad;
+  i32 head_parts;     // backward: the query heads of a kv head in so many parts, with a dk and a dv each; 0: as 1
+  i32 tiles_at_once;  // decode: 2: of an item's tiles two are done side by side, one by each warpgroup; else one by all
 };
 
 /// kMaskRange: operand 0 mask (dims b, h, s, t), operand 1 out i32 [b, h, query blocks, 4]: first visible key, one past

@@ -8,6 +8,10 @@
 // nothing at all and are not read; without the scalar all are used, and one that sees no keys leaves m = -infinity,
 // l = 0.
 //
+// Two tiles at once (AttentionParams::tiles_at_once): each warpgroup does one, with barriers in common, since both have
+// as many pages; these alternate in the ring. A worker has several tiles where there are many rows, and one by one a
+// tile of a short cache is a chain of latencies. All rows of this launch are staged by one warp of each then.
+//
 // Heads have 64 to 256 columns, a multiple of 16. A page holds the keys and values of 64, 32 (over 64 columns) or 16
 // (over 128) positions and belongs to one consumer group; each of its 4 warps takes a quarter of the positions, or two
 // of them share a half, with half the columns of the values each (decode_warp.cuh). Softmax is online per warp, in base
@@ -22,19 +26,21 @@
 
 namespace ark::device {
 
-/// One tile.
-template <class Programs, MmaType kType, class S, int kDim, int kRows>
+/// One tile, or the tile of each warpgroup.
+template <class Programs, MmaType kType, class S, int kDim, int kRows, bool kPaired>
 struct DecodeTile {
   using Warp = DecodeWarp<kType, kDim, kRows>;
   using Mask = DecodeMask<Warp, Programs::kDecodeAddedMasks>;
   static constexpr int kPerPage = Warp::kPerPage, kPerWarp = Warp::kPerWarp, kPieces = Warp::kPieces;
   static constexpr int kHalves = Warp::kHalves, kSlices = Warp::kSlices;
+  static constexpr int kTiles = kPaired ? 2 : 1, kThreads = kConsumerThreads / kTiles, kWarps = kConsumerWarps / kTiles;
   static constexpr float kLog2E = 1.4426950408889634f;
 
   // scratch: a page of direct keys and values or the warps' sums [warp][8][kLine] | maxima and sums [warp][16][2] |
-  // the rows of this launch, if they are few
+  // the rows of this launch, if they are few, of each tile
   static constexpr int kSumBytes = kConsumerWarps * 8 * Warp::kLine * 4, kFreshAt = kSumBytes + 1024;
-  static_assert(kPageBytes <= kSumBytes && kFreshAt + 4 * kPerWarp * kDim <= kScratchBytes);
+  static constexpr int kFreshBytes = 4 * kPerWarp * kDim;
+  static_assert(kPageBytes <= kSumBytes && kFreshAt + kTiles * kFreshBytes <= kScratchBytes);
 
   Consumer& consumer;
   const Task& task;
@@ -42,10 +48,11 @@ struct DecodeTile {
   const abi::AttentionParams& p;
   DecodeKeys keys;
   int kv_head, batch, rows, group;
+  bool there;  // else nothing is written
   Warp own;
 
-  ARK_DEVICE DecodeTile(Consumer& c, const Task& t, int tile)
-      : consumer(c), task(t), known(t), p(known.p), keys(t, part_of(t, tile)) {
+  ARK_DEVICE DecodeTile(Consumer& c, const Task& t, int tile, bool is_there)
+      : consumer(c), task(t), known(t), p(known.p), keys(t, part_of(t, tile)), there(is_there) {
     const int rest = small_divide(tile, t.record->grid[abi::GridAxis::kPart]);
     batch = small_divide(rest, t.record->grid[abi::GridAxis::kHead]);
     kv_head = rest - batch * t.record->grid[abi::GridAxis::kHead];
@@ -67,7 +74,7 @@ struct DecodeTile {
     }
     const S* fresh_from = fresh_address(fresh_lane());
     const int pages = (keys.count() + kPerPage - 1) / kPerPage;
-    const bool takes_fresh = consumer.warp() >> (kSlices - 1) == fresh_warp(pages);
+    const bool takes_fresh = consumer.warp() >> (kSlices - 1) == fresh_warp(pages);  // of slices a pair of warps
     own.start();
     if (waits)
       consumer.wait_for_item(task);
@@ -81,7 +88,7 @@ struct DecodeTile {
     const DirectKeys direct(known, keys, range);
     consumer.stamp(2);
     walk(pages, range, direct, Mask(task, mask_offset), takes_fresh, fresh);
-    consumer.advance(pages);
+    consumer.advance(kTiles * pages);
     consumer.mark_loaded();
     consumer.stamp(4);
     finish();
@@ -116,23 +123,29 @@ struct DecodeTile {
   }
 
   /// The warp (of slices: the pair of warps) for the rows of this launch: one that has nothing of the last page, else
-  /// one of the other group.
+  /// one of the other group. Of two tiles at once one of each group.
   ARK_DEVICE int fresh_warp(int pages) const {
     constexpr int kLast = Warp::kKeyWarps - 1;
+    if constexpr (kPaired) return consumer.group() * Warp::kKeyWarps + kLast;
     const int last = keys.count() - (pages - 1) * kPerPage, group = consumer.page + pages & 1;
     return (pages > 0 && last <= kLast * kPerWarp ? group ^ 1 : group) * Warp::kKeyWarps + kLast;
   }
   /// Of those who copy them.
   ARK_DEVICE int fresh_lane() const { return consumer.lane() + Warp::slice(consumer.warp()) * 32; }
+  /// Which tile of those at once.
+  ARK_DEVICE int tile_number() const { return kPaired ? consumer.group() : 0; }
   /// 16 bytes of the rows from the position on: piece i of row after row, keys before values.
   ARK_DEVICE const S* fresh_address(int i) const {
     const int row = min(keys.position + i / (2 * kPieces), p.keys - 1);  // beyond the visible keys it is not used
     return cache_row(i / kPieces % 2 == 0 ? DecodeOperand::kK : DecodeOperand::kV, row) + i % kPieces * 8;
   }
-  ARK_DEVICE void stage_fresh(unsigned char* to, int count, const Raw<16>& first) const {
+  /// `count` of them, from number `begin` (of two tiles at once alone) on.
+  ARK_DEVICE void stage_fresh(unsigned char* to, int begin, int count, const Raw<16>& first) const {
+    if constexpr (kPaired) __syncwarp();  // the ones before have been read
 #pragma unroll 1
     for (int i = fresh_lane(); i < count * 2 * kPieces; i += 32 * kSlices) {
-      const Raw<16> raw = i < 32 * kSlices ? first : load_global<16>(fresh_address(i));
+      const Raw<16> raw =
+          i < 32 * kSlices && begin == 0 ? first : load_global<16>(fresh_address(begin * 2 * kPieces + i));
       const int line = i / (2 * kPieces) + (i / kPieces % 2) * kPerWarp;
       *reinterpret_cast<Raw<16>*>(to + line * kDim * 2 + i % kPieces * 16) = raw;
     }
@@ -156,27 +169,30 @@ struct DecodeTile {
     consumer.sync();
   }
 
-  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn.
+  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn. Of two
+  /// tiles at once one warp takes these rows, however many they are.
   ARK_DEVICE void walk(int pages, const DecodeRange& range, const DirectKeys& direct, const Mask& masks,
                        bool takes_fresh, const Raw<16>& fresh) {
-    const bool few = direct.count() <= kPerWarp;
+    const bool few = kPaired || direct.count() <= kPerWarp;
     const int quarter = Warp::key_warp(consumer.warp()) * kPerWarp;  // of slices a half
-    int i = (consumer.group() - static_cast<int>(consumer.page)) & 1, turn = 0;
+    int i = kPaired ? consumer.group() : (consumer.group() - static_cast<int>(consumer.page)) & 1, turn = 0;
 #pragma unroll 1
     for (;;) {
       Step step;
       const unsigned char *from_k, *from_v;
-      const bool ring = i < pages;
+      const bool ring = i < kTiles * pages;
       if (ring) {
-        step = ring_step(i, range);
+        step = ring_step(i / kTiles, range);
         from_k = consumer.worker.shared.ring[(consumer.page + i) % kPages] + quarter * kDim * 2;
         from_v = from_k + kPageBytes / 2;
       } else if (few) {
-        step = {direct.begin, direct.count()};
+        const int begin = kPaired ? turn++ * kPerWarp : 0;
+        step = {direct.begin + begin, kPaired ? min(direct.count() - begin, kPerWarp) : direct.count()};
         if (!takes_fresh || step.count <= 0) break;
-        from_k = consumer.scratch() + kFreshAt;
+        unsigned char* to = consumer.scratch() + kFreshAt + tile_number() * kFreshBytes;
+        from_k = to;
         from_v = from_k + kPerWarp * kDim * 2;
-        stage_fresh(consumer.scratch() + kFreshAt, step.count, fresh);
+        stage_fresh(to, begin, step.count, fresh);
       } else {
         const int first = direct.begin + turn * kPerPage;
         if (first >= direct.end) break;
@@ -194,7 +210,7 @@ struct DecodeTile {
       if (ring) {
         consumer.release_page(consumer.page + i, 2);
         i += 2;
-      } else if (few) {
+      } else if (few && !kPaired) {
         break;
       }
     }
@@ -227,26 +243,27 @@ struct DecodeTile {
   // ---------------------------------------------------------------- the end
 
   ARK_DEVICE void finish() {
-    float* sums = reinterpret_cast<float*>(consumer.scratch());
-    float* ml = reinterpret_cast<float*>(consumer.scratch() + kSumBytes);
-    float* lines = sums + consumer.warp() * 8 * Warp::kLine;
+    const int first_warp = tile_number() * kWarps, warp = consumer.warp();
+    float* sums = reinterpret_cast<float*>(consumer.scratch()) + first_warp * 8 * Warp::kLine;
+    float* ml = reinterpret_cast<float*>(consumer.scratch() + kSumBytes) + first_warp * 32;
+    float* lines = sums + (warp - first_warp) * 8 * Warp::kLine;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       float l = own.l[h];
       l += __shfl_xor_sync(~0u, l, 1);
       l += __shfl_xor_sync(~0u, l, 2);
       if ((consumer.lane() & 3) == 0)
-        *reinterpret_cast<float2*>(ml + (consumer.warp() * 16 + Warp::row(h)) * 2) = float2{own.m[h], l};
+        *reinterpret_cast<float2*>(ml + ((warp - first_warp) * 16 + Warp::row(h)) * 2) = float2{own.m[h], l};
     }
     unrolled<Warp::kRounds>([&](auto round) __attribute__((always_inline)) {
       if constexpr (round.value > 0) consumer.sync();
       own.template store<round.value>(lines);
       consumer.sync();
 #pragma unroll 1
-      for (int e = consumer.thread(); e < Warp::kLineRows * 64 * kSlices; e += kConsumerThreads) {
+      for (int e = consumer.thread() % kThreads; e < Warp::kLineRows * 64 * kSlices; e += kThreads) {
         const int slice = kSlices == 1 ? 0 : e / (Warp::kLineRows * 64), own = e - slice * Warp::kLineRows * 64;
         const int r = Warp::row_of(round.value, own), d = Warp::dim_of(round.value, own);
-        if (r < rows && (Warp::kOwnPieces % 8 == 0 || d < Warp::kOwnPieces * 8))
+        if (r < rows && (!kPaired || there) && (Warp::kOwnPieces % 8 == 0 || d < Warp::kOwnPieces * 8))
           combine(r, d + slice * Warp::kOwnPieces * 8, sums + (slice * 8 + own / 64) * Warp::kLine + own % 64,
                   ml + r * 2);
       }
@@ -254,17 +271,17 @@ struct DecodeTile {
   }
   /// One element of the tile's result; its sums and maxima by warp, those of slice 0 of the latter.
   ARK_DEVICE void combine(int r, int d, const float* sums, const float* ml) const {
-    constexpr int kWarps = kConsumerWarps / kSlices;
-    float2 pair[kWarps];
+    constexpr int kKeyWarps = kWarps / kSlices;
+    float2 pair[kKeyWarps];
     float top = -op::infinity(), total = 0, value = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < kKeyWarps; ++w) {
       pair[w] = *reinterpret_cast<const float2*>(ml + w * kSlices * 32);
       top = fmaxf(top, pair[w].x);
     }
     const float reference = top == -op::infinity() ? 0.0f : top;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < kKeyWarps; ++w) {
       const float weight = exp2_approx(pair[w].x - reference);
       total = ::fmaf(pair[w].y, weight, total);
       float sum = sums[w * kSlices * 8 * Warp::kLine];
@@ -335,10 +352,21 @@ struct AttentionDecode {
   /// Parts that are not used come last: the item's first used tile waits.
   template <MmaType kType, class S, int kDim, int kRows>
   static ARK_DEVICE void run(Consumer& consumer, const Task& task) {
+    const int end = task.first + task.count;
     bool waits = true;
+    if constexpr (Programs::kDecodePairs && kDim <= abi::kMostPairedDim)
+      if (DecodeParams<Programs>(task).paired()) {
 #pragma unroll 1
-    for (int t = task.first; t < task.first + task.count; ++t) {
-      DecodeTile<Programs, kType, S, kDim, kRows> tile(consumer, task, t);
+        for (int t = task.first; t < end; t += 2) {
+          const int own = t + consumer.group();
+          DecodeTile<Programs, kType, S, kDim, kRows, true>(consumer, task, min(own, end - 1), own < end).run(waits);
+          waits = false;
+        }
+        return;
+      }
+#pragma unroll 1
+    for (int t = task.first; t < end; ++t) {
+      DecodeTile<Programs, kType, S, kDim, kRows, false> tile(consumer, task, t, true);
       if (!tile.keys.used()) continue;
       tile.run(waits);
       waits = false;

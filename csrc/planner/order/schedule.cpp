@@ -222,6 +222,7 @@ int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers, bool alone)
   constexpr int kItemsPerWorker = 3;
   const int64_t tiles = num_tiles(record);
   if (record.kind == abi::TaskKind::kPointwise && alone) return std::max<int64_t>(1, (tiles + workers - 1) / workers);
+  if (record.kind == abi::TaskKind::kAttentionDecode) return std::max(1, record.params.attention.tiles_at_once);
   switch (plan::kind_of(record).items) {
     case plan::Items::kOne:
       return 1;

@@ -386,7 +386,7 @@ void* attention_job(int kind, void* const* tensors, const long long* strides, co
 /// parts' maxima, position (null: everything is read after the waits).
 void* decode_job(void* const* tensors, const long long* strides, const int* sizes, float scale, int causal,
                  int causal_offset, int mask_kind, int mask_type, int half, int parts, int positions_per_part,
-                 int chunk) {
+                 int chunk, int at_once) {
   auto* job = new Job;
   constexpr int kSizes = 8;
   const DecodeKernels kernels[2][kSizes] = {
@@ -416,6 +416,7 @@ void* decode_job(void* const* tensors, const long long* strides, const int* size
   p.mask_kind = mask_kind;
   p.parts = parts;
   p.positions_per_part = positions_per_part;
+  p.tiles_at_once = at_once;
   p.fresh_operand = tensors[9] != nullptr ? 9 : -1;
   p.dtype = type;
   p.scale = scale;

@@ -149,7 +149,7 @@ def attention(kind, tensors, sizes, scale, causal=False, causal_offset=0, mask=N
     return Job(handle, list(tensors))
 
 
-def decode(tensors, sizes, scale, parts, positions_per_part, causal=False, causal_offset=0, chunk=1) -> Job:
+def decode(tensors, sizes, scale, parts, positions_per_part, causal, causal_offset, chunk, at_once) -> Job:
     """kAttentionDecode; tensors: q, k, v, out, None, mask, range, parts' sums, parts' maxima, position."""
     pointers = (ctypes.c_void_p * len(tensors))(*(_pointer(t).value for t in tensors))
     strides = []
@@ -164,7 +164,7 @@ def decode(tensors, sizes, scale, parts, positions_per_part, causal=False, causa
         (ctypes.c_int * 6)(*sizes),
         ctypes.c_float(scale),
         *(ctypes.c_int(x) for x in (causal, causal_offset, mask_kind, 0 if mask is None else TYPES[mask.dtype])),
-        *(ctypes.c_int(x) for x in (tensors[0].dtype == torch.float16, parts, positions_per_part, chunk)),
+        *(ctypes.c_int(x) for x in (tensors[0].dtype == torch.float16, parts, positions_per_part, chunk, at_once)),
     )
     return Job(handle, list(tensors))
 

@@ -187,7 +187,8 @@ struct DecodePrograms {
   static constexpr bool kDecodeBF16 = !kHalf, kDecodeF16 = kHalf;
   static constexpr u32 kDecodeDims = ark::abi::decode_dim_bit(kDim);
   static constexpr bool kDecodeRows4 = kRows == 4, kDecodeRows16 = kRows == 16, kDecodeCache = true,
-                        kDecodePlain = true, kDecodeQueries = true, kDecodeCausal = true, kDecodeAddedMasks = true;
+                        kDecodePlain = true, kDecodeQueries = true, kDecodeCausal = true, kDecodeAddedMasks = true,
+                        kDecodePairs = true;
 };
 
 template <class Family, int kService, int kConsumers>

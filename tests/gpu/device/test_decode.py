@@ -43,8 +43,11 @@ def check(
     causal_offset=None,
     transposed=False,
     chunk=1,
+    at_once=1,
+    later=0,
 ):
-    """sizes: batch, heads, kv heads, queries, keys, dim. Rows of the cache that nothing sees hold no numbers."""
+    """sizes: batch, heads, kv heads, queries, keys, dim. Rows of the cache that nothing sees hold no numbers; `later`:
+    so many behind those of this launch may be seen."""
     batch, num_heads, kv_heads, queries, keys, dim = sizes
     q = heads(batch, num_heads, queries, dim, dtype, False)
     k, v = (heads(batch, kv_heads, keys, dim, dtype, transposed) for _ in range(2))
@@ -52,7 +55,7 @@ def check(
     reference, _ = reference_attention(*(t.double() for t in (q, k, v)), scale, causal_offset, mask)
     if position is not None:
         for t in (k, v):
-            t[:, :, position + queries :] = math.nan
+            t[:, :, position + queries + later :] = math.nan
     out = torch.full_like(q, math.nan)
     sums = torch.full((batch, kv_heads, parts, num_heads // kv_heads * queries, dim), math.nan, device="cuda")
     maxima = torch.full((*sums.shape[:-1], 2), math.nan, device="cuda")
@@ -69,6 +72,7 @@ def check(
         causal_offset is not None,
         causal_offset or 0,
         chunk,
+        at_once,
     )
     job.run()
     if parts > 1:
@@ -142,3 +146,38 @@ def test_everything_after_the_waits(dim):
 @pytest.mark.parametrize("dim", DIMS + ODD_DIMS)
 def test_rows_that_lie_apart(dim):
     check((2, 8, 2, 1, 300, dim), position=170, mask=row_mask(300, 171), transposed=True)
+
+
+PAIRED_DIMS = [64, 80, 96, 112, 128]
+
+
+@pytest.mark.parametrize("dim", PAIRED_DIMS)
+@pytest.mark.parametrize("group", [1, 3, 4, 5, 16])
+def test_two_tiles_at_once(dim, group):
+    """9 tiles: of items of 2 the last is one tile, of items of 3 each has one left over."""
+    for position in (0, 1, 15, 31, 63, 64, 96, 127, 130, 1000):
+        for chunk in (2, 3, 9):
+            sizes = (3, 3 * group, 3, 1, 1024, dim)
+            check(sizes, position=position, mask=row_mask(1024, position + 1), chunk=chunk, at_once=2)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dim", [64, 128])
+def test_rows_of_two_tiles_at_once(dtype, dim):
+    """Several queries, causal or by a mask; padding on the left that differs by sequence; rows that lie apart; more
+    rows behind the position than are staged at a time."""
+    keys = 300
+    for queries, position in ((2, 0), (3, 13), (8, 96), (16, 250)):
+        for num_heads in (4, 8) if queries <= 4 else (2, 1):
+            sizes = (2, num_heads, 1 if num_heads == 1 else 2, queries, keys, dim)
+            check(sizes, dtype, position, mask=row_mask(keys, position + 1, queries), chunk=2, at_once=2)
+            causal = (*sizes[:4], position + queries, dim)
+            check(causal, dtype, position, causal_offset=position, chunk=2, at_once=2)
+    visible = row_mask(keys, 201)
+    begins = torch.tensor([0, 37, 130, 200], device="cuda")[:, None, None, None]
+    padded = visible & (torch.arange(keys, device="cuda") >= begins)
+    for mask in (padded, torch.where(padded, torch.linspace(-1, 0, keys, device="cuda"), -math.inf).to(dtype)):
+        check((4, 8, 2, 1, keys, dim), dtype, 200, mask=mask, chunk=3, at_once=2)
+        check((4, 8, 2, 1, keys, dim), dtype, 200, mask=mask, chunk=2, at_once=2, transposed=True)
+    for later in (1, 7, 8, 15, 16, 40, 99):
+        check((2, 8, 2, 1, keys, dim), dtype, 200, mask=row_mask(keys, 201 + later), chunk=4, at_once=2, later=later)

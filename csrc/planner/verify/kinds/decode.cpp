@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "device/abi/variants.h"
 #include "planner/verify/kinds/kinds.h"
 
 namespace ark::planner {
@@ -82,6 +83,11 @@ void record(const RecordCheck& check) {
              check.op().early, ", expected ", bits, " among them");
   check.need(!has_position || check.op().operands[X::kPosition].dtype == static_cast<int>(DType::kI64),
              "its position is no i64");
+  check.need(p.tiles_at_once == 0 || p.tiles_at_once == 1 ||
+                 (p.tiles_at_once == 2 && p.parts == 1 && has_position && p.head_dim <= abi::kMostPairedDim),
+             p.tiles_at_once, " tiles at once, of ", p.parts, " parts, heads of ", p.head_dim, " columns and ",
+             has_position ? "a" : "no", " position; expected 0, 1, or 2 of whole heads of at most ",
+             abi::kMostPairedDim, " columns with a position");
   check.need(p.parts <= 1 || operands > X::kPartsMaxSum, operands, " operands of ", p.parts, " parts");
   check.grid({p.batch, p.kv_heads, p.parts});
 }
