@@ -130,6 +130,13 @@ struct Fetcher {
       ++oldest;
     }
   }
+  /// One tile, or two on the same counter as the first.
+  static ARK_DEVICE bool alike_tiles(const abi::Arrive& map, const abi::OpRecord& r, const abi::WorkItem& item,
+                                     const Counters& first) {
+    if (item.count != 2) return item.count == 1;
+    const Counters second(map, r, item.first + 1);
+    return second.single() && second.low == first.low;
+  }
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
@@ -138,7 +145,7 @@ struct Fetcher {
     if (waits || (lane >= 16 && lane - 16 < r.num_arrivals)) {
       const abi::Arrive& map = waits ? map_of(r.wait[lane]) : r.arrive[lane - 16];
       const Counters c(map, r, item.first);
-      const bool fixed = Counters::fixed(map), single = c.single() && (fixed || item.count == 1);
+      const bool fixed = Counters::fixed(map), single = c.single() && (fixed || alike_tiles(map, r, item, c));
       if (waits) {
         const abi::Wait& w = r.wait[lane];
         const bool of_source =
