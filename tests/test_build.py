@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.graph_builder import add_relu, mlp
+from tests.support.prepared_python import prepared_python
 
 ROOT = Path(__file__).resolve().parent.parent
 _C = pytest.importorskip("ark_torch._C")
 needs_nvrtc = pytest.mark.skipif(not _C.info()["nvrtc"], reason=f"no NVRTC: {_C.info()['nvrtc_problem']}")
 
 
-def python(code: str, **env: str) -> subprocess.CompletedProcess:
+def python(code: str, start: str = "", **env: str) -> subprocess.CompletedProcess:
+    """start: sys.executable, where importing is what is asked for."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | env
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
+    command = [start or prepared_python(), "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
 
 
 def test_embedded_files_are_those_of_the_checkout():
@@ -42,14 +45,14 @@ def test_backend_is_listed_without_importing_ark():
         "import sys, torch._dynamo as d; assert 'ark' in d.list_backends(), d.list_backends();"
         "assert not any(m.startswith('ark_torch') for m in sys.modules)"
     )
-    result = python(code)
+    result = python(code, sys.executable)
     assert result.returncode == 0, result.stderr
 
 
 def test_importing_ark_brings_no_dynamo():
     """It takes about as long to import as torch itself."""
     code = "import sys, torch; old = {*sys.modules}; import ark_torch; print('torch._dynamo' in {*sys.modules} - old)"
-    result = python(code)
+    result = python(code, sys.executable)
     assert result.stdout == "False\n", result.stdout + result.stderr
 
 
@@ -72,10 +75,12 @@ def test_extension_links_no_cuda():
 
 def test_second_build_compiles_nothing():
     command = [sys.executable, "setup.py", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=550)  # no work after `make`
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "ninja: no work to do" in result.stdout
+    for _ in range(2):
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
+        assert result.returncode == 0, result.stdout + result.stderr
+        if "ninja: no work to do" in result.stdout:  # the first is the second, after `make`
+            return
+    raise AssertionError(result.stdout)
 
 
 def test_info_on_the_command_line(tmp_path):
@@ -84,13 +89,14 @@ def test_info_on_the_command_line(tmp_path):
     info = subprocess.run([*command, "info"], env=env, capture_output=True, text=True)
     assert info.returncode == 0, info.stderr
     assert "torch" in info.stdout and str(tmp_path / "cache") in info.stdout
+    command[0] = prepared_python()
     cache = subprocess.run([*command, "cache"], env=env, capture_output=True, text=True)
     assert cache.stdout == f"{tmp_path / 'cache'}: 0 kernels, 0 bytes\n"
 
 
 def told(**variables: str) -> tuple[int, list[str]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("ARK_")} | variables
-    command = [sys.executable, "-m", "ark_torch", "info"]
+    command = [prepared_python(), "-m", "ark_torch", "info"]
     done = subprocess.run(command, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
@@ -161,7 +167,7 @@ def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
     env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(folder)}
 
     def cache(*arguments: str) -> str:
-        command = [sys.executable, "-m", "ark_torch", "cache", *arguments]
+        command = [prepared_python(), "-m", "ark_torch", "cache", *arguments]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
     assert cache() == f"{folder}: 2 kernels, 200 bytes\n"
@@ -199,7 +205,7 @@ def test_processes_may_compile_at_once(tmp_path):
     code = COMPILE.format(root=str(ROOT))
     env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(tmp_path)}
     running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(3)
+        subprocess.Popen([prepared_python(), "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(3)
     ]
     assert {p.communicate()[0].strip() for p in running} <= {"compiled", "disk"}
     assert all(p.returncode == 0 for p in running)
