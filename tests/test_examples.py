@@ -88,7 +88,7 @@ def test_demo():
 NAMED = """
 import ast, sys, types
 from pathlib import Path
-from tests.support.preloaded import ALONE
+from tests.support.torch_alone import MODULES
 for file in sorted(Path("examples").glob("*.py")):
     tree, bound, imported = ast.parse(file.read_text()), {}, set()
     for node in ast.walk(tree):
@@ -98,7 +98,7 @@ for file in sorted(Path("examples").glob("*.py")):
                 bound[name.asname or name.name.split(".")[0]] = name.name if name.asname else name.name.split(".")[0]
         elif isinstance(node, ast.ImportFrom):
             imported |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
-    known = {".".join(m.split(".")[:i + 1]) for m in imported for i in range(m.count(".") + 1)} | ALONE
+    known = {".".join(m.split(".")[:i + 1]) for m in imported for i in range(m.count(".") + 1)} | MODULES
     for node in ast.walk(tree):
         words, at = [], node
         while isinstance(at, ast.Attribute):

@@ -29,7 +29,9 @@ def test_programs_see_what_they_are_given(tmp_path, words):
     assert want.returncode == 0 and (done.stdout, done.stderr) == (want.stdout, want.stderr)
 
 
-@pytest.mark.parametrize("code", ["raise SystemExit(3)", "raise SystemExit('as asked')", "1 / 0", "import sys; sys.exit()"])
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit(3)", "raise SystemExit('as asked')", "1 / 0", "import sys; sys.exit()"]
+)
 def test_programs_end_as_they_say(code):
     done, want = run("-c", code), run("-c", code, python=sys.executable)
     assert done.returncode == want.returncode

@@ -48,7 +48,17 @@ def test_prefill(tmp_path):
 
 def test_generate(tmp_path):
     file = tmp_path / "generate.json"
-    command = [prepared_python(), "benchmarks/generate.py", "--small", "--rounds", "1", "--layers", "1", "--tokens", "6"]
+    command = [
+        prepared_python(),
+        "benchmarks/generate.py",
+        "--small",
+        "--rounds",
+        "1",
+        "--layers",
+        "1",
+        "--tokens",
+        "6",
+    ]
     command += ["--prompt", "4", "--batches", "2", "--ways", "ark;eager", "--json", str(file)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
@@ -59,7 +69,16 @@ def test_generate(tmp_path):
 
 def test_plan_collectives(tmp_path):
     file = tmp_path / "plan_collectives.json"
-    command = [prepared_python(), "benchmarks/plan_collectives.py", "--rounds", "1", "--layers", "3", "--json", str(file)]
+    command = [
+        prepared_python(),
+        "benchmarks/plan_collectives.py",
+        "--rounds",
+        "1",
+        "--layers",
+        "3",
+        "--json",
+        str(file),
+    ]
     env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_VERIFY": "once"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -25,7 +25,16 @@ IN_TURNS, AT_ONCE = "distilbert,gru", "gpt-2 training,gemma-3"
 
 
 def run(script: str, *arguments: str) -> str:
-    command = [prepared_python(), f"benchmarks/{script}", "--small", "--rounds", "1", "--modes", "ark,eager", *arguments]
+    command = [
+        prepared_python(),
+        f"benchmarks/{script}",
+        "--small",
+        "--rounds",
+        "1",
+        "--modes",
+        "ark,eager",
+        *arguments,
+    ]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

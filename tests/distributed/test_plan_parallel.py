@@ -91,8 +91,8 @@ def llama_sequence_parallel(rank: int, world: int) -> None:
 
 
 def llama_uneven_sequence(rank: int, world: int) -> None:
-    """The same; then tokens that do not divide: DTensor pads on some ranks only, their plans differ, which all ranks hear. The
-    group goes on, with the plan that it had."""
+    """The same; then tokens that do not divide: DTensor pads on some ranks only, their plans differ, which all ranks
+    hear. The group goes on, with the plan that it had."""
     whole, fast = check_sequence_parallel(world)
     with pytest.raises(RanksDisagree, match="rank 0 has op .* rank 1|ranks disagree"):
         llama.logits(fast, llama.tokens(2, 13))

@@ -4,13 +4,6 @@ here starts CUDA or a thread, so nothing is compiled either: Dynamo asks GPUs fo
 import contextlib
 import importlib
 import pkgutil
-import sys
-
-import torch
-
-import ark_torch
-
-ALONE = frozenset(sys.modules)  # what these two bring by themselves
 
 import torch._dynamo.testing
 import torch._functorch.aot_autograd
