@@ -1,8 +1,8 @@
 """A `python` whose programs are forked from a process that has imported torch, Dynamo, ark and transformers: in a fresh
 start these alone take 3 to 8 s of a core.
 
-`prepared_python()` is the path of an executable that takes FILE, -c CODE or -m MODULE with arguments as python does. The
-program has the environment, the folder and all open files of who starts it, and is killed with it. What the program
+`prepared_python()` is the path of an executable that takes FILE, -c CODE or -m MODULE with arguments as python does.
+The program has the environment, the folder and all open files of who starts it, and is killed with it. What the program
 starts by sys.executable, or by multiprocessing's spawning, is forked as well. Not for tests of the start itself, and
 not with variables that torch reads when it is imported (but CXX): these take sys.executable.
 
@@ -220,7 +220,7 @@ def _run_to_the_end(words: list[str]) -> None:
 
 
 def main() -> None:
-    import tests.support.torch_alone  # noqa: F401, I001
+    import tests.support.torch_alone  # noqa: I001
     import tests.support.preloaded  # noqa: F401
     import transformers.models.auto.modeling_auto  # noqa: F401
     from tests.support import dynamo_costs
