@@ -89,7 +89,6 @@ def test_info_on_the_command_line(tmp_path):
     info = subprocess.run([*command, "info"], env=env, capture_output=True, text=True)
     assert info.returncode == 0, info.stderr
     assert "torch" in info.stdout and str(tmp_path / "cache") in info.stdout
-    command[0] = prepared_python()
     cache = subprocess.run([*command, "cache"], env=env, capture_output=True, text=True)
     assert cache.stdout == f"{tmp_path / 'cache'}: 0 kernels, 0 bytes\n"
 
@@ -157,6 +156,17 @@ def test_verdicts(found, torch_cuda, said):
     assert verdict == said or re.fullmatch(said, verdict)
 
 
+CACHE = """
+import runpy, sys
+for arguments in {calls}:
+    sys.argv = ["ark_torch", "cache", *arguments]
+    try:
+        runpy.run_module("ark_torch", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        assert not end.code, end.code
+"""
+
+
 def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
     """Kernels go, other files stay."""
     folder = tmp_path / "cache"
@@ -166,49 +176,57 @@ def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
     (folder / "notes.txt").write_text("mine")
     env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(folder)}
 
-    def cache(*arguments: str) -> str:
-        command = [prepared_python(), "-m", "ark_torch", "cache", *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-
-    assert cache() == f"{folder}: 2 kernels, 200 bytes\n"
-    assert cache("--clear") == "removed 2 kernels\n"
-    assert cache() == f"{folder}: 0 kernels, 0 bytes\n"
+    calls = [[], ["--clear"], [], ["--clear"]]
+    done = subprocess.run([sys.executable, "-c", CACHE.format(calls=calls)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, cleared, second, nothing = done.stdout.splitlines()
+    assert first == f"{folder}: 2 kernels, 200 bytes" and cleared == "removed 2 kernels"
+    assert second == f"{folder}: 0 kernels, 0 bytes" and nothing == "removed 0 kernels"
     assert [f.name for f in folder.iterdir()] == ["notes.txt"]
-    assert cache("--clear") == "removed 0 kernels\n"
 
 
 COMPILE = """
-import sys
+import os, sys
 sys.path.insert(0, {root!r})
 from ark_torch import _C
 from tests.support.graph_builder import add_relu
-plan = _C.plan_graph(add_relu([16, 64]), [], {{"workers": 4}})
-print(_C.compile_only(plan)["origin"])
+running = []
+for number in range({processes}):
+    running.append(os.fork())
+    if running[-1] == 0:
+        plan = _C.plan_graph(add_relu([16, 64]), [], {{"workers": 4}})
+        print(_C.compile_only(plan)["origin"], flush=True)
+        os._exit(0)
+    if not {at_once}:
+        assert os.waitpid(running.pop(), 0)[1] == 0
+for process in running:
+    assert os.waitpid(process, 0)[1] == 0
 """
+
+
+def origins(folder: Path, processes: int, at_once: bool = False) -> tuple[list[str], str]:
+    """Of a kernel in processes that have compiled nothing before, and what they say in errors."""
+    code = COMPILE.format(root=str(ROOT), processes=processes, at_once=at_once)
+    done = python(code, sys.executable, ARK_CACHE_DIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), done.stderr
 
 
 @needs_nvrtc
 def test_kernels_are_found_again_by_another_process(tmp_path):
-    code = COMPILE.format(root=str(ROOT))
-    origins = [python(code, ARK_CACHE_DIR=str(tmp_path)).stdout.strip() for _ in range(2)]
-    assert origins == ["compiled", "disk"]
+    assert origins(tmp_path, 2)[0] == ["compiled", "disk"]
     kernel = next(tmp_path.glob("*.cubin"))
     data = bytearray(kernel.read_bytes())
     data[len(data) // 2] ^= 1
     kernel.write_bytes(data)
-    damaged = python(code, ARK_CACHE_DIR=str(tmp_path))
-    assert damaged.stdout.strip() == "compiled" and "damaged kernel" in damaged.stderr
+    found, errors = origins(tmp_path, 1)
+    assert found == ["compiled"] and "damaged kernel" in errors
 
 
 @needs_nvrtc
 def test_processes_may_compile_at_once(tmp_path):
-    code = COMPILE.format(root=str(ROOT))
-    env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(tmp_path)}
-    running = [
-        subprocess.Popen([prepared_python(), "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(3)
-    ]
-    assert {p.communicate()[0].strip() for p in running} <= {"compiled", "disk"}
-    assert all(p.returncode == 0 for p in running)
+    found, _ = origins(tmp_path, 3, at_once=True)
+    assert len(found) == 3 and {*found} <= {"compiled", "disk"}
     assert [f.suffix for f in tmp_path.iterdir()] == [".cubin"]
 
 

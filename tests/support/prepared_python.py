@@ -4,9 +4,9 @@ start these alone take 3 to 8 s of a core.
 `prepared_python()` is the path of an executable that takes FILE, -c CODE or -m MODULE with arguments as python does.
 The program has the environment, the folder and all open files of who starts it, and is killed with it. What the program
 starts by sys.executable, or by multiprocessing's spawning, is forked as well. Not for tests of the start itself, and
-not with variables that torch reads when it is imported (but CXX): these take sys.executable.
+not with variables that are read at an import (ARK_CACHE_DIR; of torch all but CXX): sys.executable is for these.
 
-    python -m tests.support.prepared_python SOCKET     # the server
+    python -m tests.support.prepared_python FOLDER     # the server: FOLDER/socket
 """
 
 from __future__ import annotations
