@@ -243,6 +243,6 @@ def parallel(rank: int, world: int) -> dict:
 @pytest.mark.parametrize("world", [2, 4])
 def test_parallel(world):
     """One set of processes for all of them."""
-    for of_rank in values(run_ranks(parallel, world, seconds=20)):
+    for of_rank in values(run_ranks(parallel, world, seconds=20, prepared=True)):
         for name, (status, value) in of_rank.items():
             assert status == "ok", f"{name}: {value}"

@@ -64,6 +64,7 @@ class Job:
     backend: str
     seconds: float
     options: dict
+    prepared: bool = False
     path: str = ""
 
     @property
@@ -141,7 +142,7 @@ def _context(job: Job):
     nothing. The second value: what they are started by, in turns."""
     if job.on_gpus:
         return mp.get_context("spawn"), [sys.executable]
-    if _environment() != _server_environment:
+    if job.prepared or _environment() != _server_environment:
         hashes = len({e.get("PYTHONHASHSEED") for e in (os.environ, _server_environment)})
         return mp.get_context("spawn"), [prepared_python(number) for number in range(hashes)]
     context = mp.get_context("forkserver")
@@ -182,11 +183,13 @@ def run_ranks(
     seconds: float = 60,
     expect_missing: int = 0,
     exit_codes: list | None = None,
+    prepared: bool = False,
     **options: int,
 ) -> dict:
     """Results by rank: (status, value). Kills what is left after START_SECONDS + `seconds` * 2. `exit_codes` gets how
-    every rank ended; None: it had not, ten seconds after the results were there."""
-    return _run(Job(function, world, backend, seconds, options), expect_missing, exit_codes)
+    every rank ended; None: it had not, ten seconds after the results were there. `prepared`: on the host, forked from a
+    process that has imported transformers too."""
+    return _run(Job(function, world, backend, seconds, options, prepared), expect_missing, exit_codes)
 
 
 def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options) -> dict:
