@@ -8,7 +8,7 @@ import pkgutil
 
 import torch._dynamo.testing
 import torch._functorch.aot_autograd
-import torch._inductor.compile_fx  # noqa: F401
+import torch._inductor.compile_fx
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 
 import ark_torch.distributed
@@ -38,8 +38,8 @@ for name in WITHIN_FUNCTIONS:
 
 
 def fill_tables() -> None:
-    """Those that Dynamo and AOTAutograd make at their first compilation, of inference and of training. No backward, which
-    would start autograd's threads."""
+    """Those that Dynamo and AOTAutograd make at their first compilation, of inference and of training. No backward,
+    which would start autograd's threads."""
     x = torch.ones(2, 3)
     for argument in (x, x.clone().requires_grad_()):
         torch.compile(lambda x: torch.relu(x) + 1, backend="aot_eager")(argument)
