@@ -60,9 +60,10 @@ def times(call, arguments: list, rounds: int) -> list[float]:
     return samples[10:]
 
 
-def measure(rounds: int) -> list[dict]:
+def measure(rounds: int, layers: int) -> list[dict]:
     rows = []
-    for what, function, arguments in (layers_case(16, 8, 64, 64), layers_case(16, 64, 256, 256), reduce_case(2, 512)):
+    cases = layers_case(layers, 8, 64, 64), layers_case(layers, 64, 256, 256), reduce_case(2, 512)
+    for what, function, arguments in cases:
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="ark", options={"strict": True})
         torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-3, atol=1e-3)
@@ -115,12 +116,12 @@ def measure_steps(rounds: int) -> list[dict]:
     return rows
 
 
-def run(rank: int, world: int, path: str, rounds: int, json: str | None, steps: bool) -> None:
+def run(rank: int, world: int, path: str, rounds: int, layers: int, json: str | None, steps: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("cpu:ark", store=dist.FileStore(path, world), rank=rank, world_size=world)
     with torch.no_grad():
-        rows = (measure_steps if steps else measure)(rounds)
+        rows = measure_steps(rounds) if steps else measure(rounds, layers)
     if rank == 0:
         for row in rows:
             print_row(row)
@@ -133,11 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (args.ranks, os.path.join(folder, "store"), args.rounds, args.json, args.steps)
+        arguments = (args.ranks, os.path.join(folder, "store"), args.rounds, args.layers, args.json, args.steps)
         mp.spawn(run, args=arguments, nprocs=args.ranks)
 
 

@@ -2,21 +2,24 @@
 # headers' templates. Each stands in a namespace of its own; what a unit's tests include must not disagree. The program
 # of a unit is the test that it is called by: every test is a link to it.
 set(TEST_UNITS verify planner plan tile host steps codegen places)
-set(UNIT_verify test_boxes test_random_ranks test_verify test_verify_exchanges test_verify_flags test_verify_groups test_verify_loops
-    test_verify_ranks test_verify_records test_verify_structure test_verify_uneven)
-set(UNIT_planner test_box_reuse test_exchanges test_flag_words test_fuse test_joined_boxes test_overlap
-    test_prologue_cost test_random_plans test_send_by_batch test_split_heads)
+set(UNIT_verify test_boxes test_random_ranks test_verify test_verify_early test_verify_exchanges test_verify_flags
+    test_verify_groups test_verify_loops test_verify_ranks test_verify_records test_verify_structure
+    test_verify_uneven)
+set(UNIT_planner test_box_reuse test_decode_heads test_early_reads test_exchanges test_flag_words test_fuse
+    test_irregular_vectors test_joined_boxes test_overlap test_prologue_cost test_random_plans test_send_by_batch
+    test_split_heads)
 set(UNIT_plan test_agreement test_as_run test_base test_dump test_graph test_group_turns test_host_exchanges test_kinds
     test_message_rounds test_plan_json test_random_exchanges)
-set(UNIT_tile test_free_tiles test_long_rows test_place_memory test_planning_time test_schedule test_small_tiles
-    test_synchronize test_tile)
-set(UNIT_host test_canonical_domain test_column_parts test_host_attention test_host_scheduler test_join_sums test_pieces
-    test_share_programs test_transposes)
+set(UNIT_tile test_flat_tiles test_free_tiles test_long_rows test_place_memory test_planning_time test_schedule
+    test_small_tiles test_synchronize test_tile)
+set(UNIT_host test_canonical_domain test_column_parts test_host_attention test_host_decode_heads test_host_matmul
+    test_host_plans test_host_programs test_host_scheduler test_join_sums test_pieces test_share_programs
+    test_transposes)
 set(UNIT_steps test_background test_batch_stores test_column_slots test_column_strips test_cuda_groups test_late_sums
     test_own_rows test_row_vectors test_scatter_tiles test_select_plans test_strip_vectors)
 set(UNIT_codegen test_codegen test_column_ways test_kernel_features test_lazy_arms test_pointwise_form test_row_form)
-set(UNIT_places test_flat_places test_item_arrivals test_pointwise_places test_row_slots test_transposed_blocks test_transposed_places
-    test_window_tiles)
+set(UNIT_places test_flat_places test_item_arrivals test_pointwise_places test_row_slots test_split_places
+    test_transposed_blocks test_transposed_places test_window_tiles)
 
 set(UNIT_MAIN [=[
 template <class Main>

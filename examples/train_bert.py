@@ -1,6 +1,6 @@
 """Trains a small BERT with bf16 autocast through ark, eager beside it; the optimizer step is compiled too.
 
-python examples/train_bert.py [--steps N]
+python examples/train_bert.py [--steps N] [--layers N]
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 
-def build(device: str) -> BertForMaskedLM:
+def build(device: str, layers: int) -> BertForMaskedLM:
     torch.manual_seed(0)
     sizes = {
         "hidden_size": 256,
         "intermediate_size": 1024,
-        "num_hidden_layers": 4,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "vocab_size": 2000,
     }
@@ -43,9 +43,10 @@ def train(model, forward, step, optimizer, batches, device: str) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=4)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = build(device)
+    model = build(device, args.layers)
     twin = copy.deepcopy(model)
     batches = [torch.randint(0, 2000, (4, 64), device=device) for _ in range(args.steps)]
 

@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.graph_builder import add_relu, mlp
+from tests.support.prepared_python import prepared_python
 
 ROOT = Path(__file__).resolve().parent.parent
 _C = pytest.importorskip("ark_torch._C")
 needs_nvrtc = pytest.mark.skipif(not _C.info()["nvrtc"], reason=f"no NVRTC: {_C.info()['nvrtc_problem']}")
 
 
-def python(code: str, **env: str) -> subprocess.CompletedProcess:
+def python(code: str, start: str = "", **env: str) -> subprocess.CompletedProcess:
+    """start: sys.executable, where importing is what is asked for."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | env
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
+    command = [start or prepared_python(), "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
 
 
 def test_embedded_files_are_those_of_the_checkout():
@@ -42,14 +45,14 @@ def test_backend_is_listed_without_importing_ark():
         "import sys, torch._dynamo as d; assert 'ark' in d.list_backends(), d.list_backends();"
         "assert not any(m.startswith('ark_torch') for m in sys.modules)"
     )
-    result = python(code)
+    result = python(code, sys.executable)
     assert result.returncode == 0, result.stderr
 
 
 def test_importing_ark_brings_no_dynamo():
     """It takes about as long to import as torch itself."""
     code = "import sys, torch; old = {*sys.modules}; import ark_torch; print('torch._dynamo' in {*sys.modules} - old)"
-    result = python(code)
+    result = python(code, sys.executable)
     assert result.stdout == "False\n", result.stdout + result.stderr
 
 
@@ -72,10 +75,12 @@ def test_extension_links_no_cuda():
 
 def test_second_build_compiles_nothing():
     command = [sys.executable, "setup.py", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=550)  # no work after `make`
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "ninja: no work to do" in result.stdout
+    for _ in range(2):
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
+        assert result.returncode == 0, result.stdout + result.stderr
+        if "ninja: no work to do" in result.stdout:  # the first is the second, after `make`
+            return
+    raise AssertionError(result.stdout)
 
 
 def test_info_on_the_command_line(tmp_path):
@@ -90,7 +95,7 @@ def test_info_on_the_command_line(tmp_path):
 
 def told(**variables: str) -> tuple[int, list[str]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("ARK_")} | variables
-    command = [sys.executable, "-m", "ark_torch", "info"]
+    command = [prepared_python(), "-m", "ark_torch", "info"]
     done = subprocess.run(command, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
@@ -151,6 +156,17 @@ def test_verdicts(found, torch_cuda, said):
     assert verdict == said or re.fullmatch(said, verdict)
 
 
+CACHE = """
+import runpy, sys
+for arguments in {calls}:
+    sys.argv = ["ark_torch", "cache", *arguments]
+    try:
+        runpy.run_module("ark_torch", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        assert not end.code, end.code
+"""
+
+
 def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
     """Kernels go, other files stay."""
     folder = tmp_path / "cache"
@@ -160,49 +176,57 @@ def test_cache_is_counted_and_cleared_on_the_command_line(tmp_path):
     (folder / "notes.txt").write_text("mine")
     env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(folder)}
 
-    def cache(*arguments: str) -> str:
-        command = [sys.executable, "-m", "ark_torch", "cache", *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-
-    assert cache() == f"{folder}: 2 kernels, 200 bytes\n"
-    assert cache("--clear") == "removed 2 kernels\n"
-    assert cache() == f"{folder}: 0 kernels, 0 bytes\n"
+    calls = [[], ["--clear"], [], ["--clear"]]
+    done = subprocess.run([sys.executable, "-c", CACHE.format(calls=calls)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, cleared, second, nothing = done.stdout.splitlines()
+    assert first == f"{folder}: 2 kernels, 200 bytes" and cleared == "removed 2 kernels"
+    assert second == f"{folder}: 0 kernels, 0 bytes" and nothing == "removed 0 kernels"
     assert [f.name for f in folder.iterdir()] == ["notes.txt"]
-    assert cache("--clear") == "removed 0 kernels\n"
 
 
 COMPILE = """
-import sys
+import os, sys
 sys.path.insert(0, {root!r})
 from ark_torch import _C
 from tests.support.graph_builder import add_relu
-plan = _C.plan_graph(add_relu([16, 64]), [], {{"workers": 4}})
-print(_C.compile_only(plan)["origin"])
+running = []
+for number in range({processes}):
+    running.append(os.fork())
+    if running[-1] == 0:
+        plan = _C.plan_graph(add_relu([16, 64]), [], {{"workers": 4}})
+        print(_C.compile_only(plan)["origin"], flush=True)
+        os._exit(0)
+    if not {at_once}:
+        assert os.waitpid(running.pop(), 0)[1] == 0
+for process in running:
+    assert os.waitpid(process, 0)[1] == 0
 """
+
+
+def origins(folder: Path, processes: int, at_once: bool = False) -> tuple[list[str], str]:
+    """Of a kernel in processes that have compiled nothing before, and what they say in errors."""
+    code = COMPILE.format(root=str(ROOT), processes=processes, at_once=at_once)
+    done = python(code, sys.executable, ARK_CACHE_DIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), done.stderr
 
 
 @needs_nvrtc
 def test_kernels_are_found_again_by_another_process(tmp_path):
-    code = COMPILE.format(root=str(ROOT))
-    origins = [python(code, ARK_CACHE_DIR=str(tmp_path)).stdout.strip() for _ in range(2)]
-    assert origins == ["compiled", "disk"]
+    assert origins(tmp_path, 2)[0] == ["compiled", "disk"]
     kernel = next(tmp_path.glob("*.cubin"))
     data = bytearray(kernel.read_bytes())
     data[len(data) // 2] ^= 1
     kernel.write_bytes(data)
-    damaged = python(code, ARK_CACHE_DIR=str(tmp_path))
-    assert damaged.stdout.strip() == "compiled" and "damaged kernel" in damaged.stderr
+    found, errors = origins(tmp_path, 1)
+    assert found == ["compiled"] and "damaged kernel" in errors
 
 
 @needs_nvrtc
 def test_processes_may_compile_at_once(tmp_path):
-    code = COMPILE.format(root=str(ROOT))
-    env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_CACHE_DIR": str(tmp_path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(3)
-    ]
-    assert {p.communicate()[0].strip() for p in running} <= {"compiled", "disk"}
-    assert all(p.returncode == 0 for p in running)
+    found, _ = origins(tmp_path, 3, at_once=True)
+    assert len(found) == 3 and {*found} <= {"compiled", "disk"}
     assert [f.suffix for f in tmp_path.iterdir()] == [".cubin"]
 
 

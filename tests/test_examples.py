@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import has_extension
+from tests.support.prepared_python import prepared_python
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*command: str) -> str:
-    """What python prints for it, without GPUs."""
+    """What python prints for it, without GPUs. A fresh python runs tests/distributed/test_page.py."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     own = {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=os.environ | own, capture_output=True, text=True, timeout=300
+        [prepared_python(), *command], cwd=ROOT, env=os.environ | own, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -71,7 +71,7 @@ def test_generate():
 
 
 def test_train_bert():
-    text = run("examples/train_bert.py", "--steps", "2")
+    text = run("examples/train_bert.py", "--steps", "2", "--layers", "2")
     steps = re.findall(r"step \d+: loss ([\d.]+) with ark, ([\d.]+) eager", text)
     assert len(steps) == 2, text
     for ark, eager in steps:
@@ -80,6 +80,39 @@ def test_train_bert():
 
 def test_demo():
     """The report of `make demo`: equal tokens, no fallback, compile time by parts."""
-    text = run("examples/demo.py")
+    text = run("examples/demo.py", "--layers", "2")
     assert re.search(r"tokens generated, equal to eager.s", text) and "through ATen: nothing" in text, text
     assert re.search(r"of which Dynamo [\d.]+, AOTAutograd [\d.]+, ark [\d.]+", text), text
+
+
+NAMED = """
+import ast, sys, types
+from pathlib import Path
+from tests.support.torch_alone import MODULES
+for file in sorted(Path("examples").glob("*.py")):
+    tree, bound, imported = ast.parse(file.read_text()), {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                imported.add(name.name)
+                bound[name.asname or name.name.split(".")[0]] = name.name if name.asname else name.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    known = {".".join(m.split(".")[:i + 1]) for m in imported for i in range(m.count(".") + 1)} | MODULES
+    for node in ast.walk(tree):
+        words, at = [], node
+        while isinstance(at, ast.Attribute):
+            words, at = [at.attr, *words], at.value
+        module = sys.modules.get(bound.get(at.id)) if words and isinstance(at, ast.Name) else None
+        for word in words:
+            module = getattr(module, word, None)
+            if not isinstance(module, types.ModuleType):
+                break
+            if module.__name__ not in known:
+                print(f"{file}, line {node.lineno}: {ast.unparse(node)}, but {module.__name__} is not imported")
+"""
+
+
+def test_modules_that_are_named_are_imported():
+    """Whatever else the process that runs an example here has imported."""
+    assert run("-c", NAMED) == ""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.small_checkout import configure, make
 
@@ -22,11 +23,11 @@ needs_ccache = pytest.mark.skipif(not shutil.which("ccache"), reason="needs ccac
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[tuple[Path, subprocess.CompletedProcess]]:
-    """A checkout of 30 units with a space in its path, and what its set-up said; a ccache of its own beside it. In a
+    """A checkout of 12 units with a space in its path, and what its set-up said; a ccache of its own beside it. In a
     folder that every user may enter, unlike pytest's. Tests read it."""
     above = Path(tempfile.mkdtemp())
     above.chmod(0o755)
-    folder = make(above / "a b", units=29)
+    folder = make(above / "a b", units=11)
     yield folder, configure(folder)
     shutil.rmtree(above)
 
@@ -40,8 +41,8 @@ def test_a_path_with_spaces_builds_and_says_how_far_it_is(built):
     folder, done = built
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert 5 <= len(steps(done.stderr)) <= 10 and steps(done.stderr)[-1] == (30, 30), done.stderr
-    assert "[30/30]" in (folder / "build/build.log").read_text()
+    assert 5 <= len(steps(done.stderr)) <= 10 and steps(done.stderr)[-1] == (12, 12), done.stderr
+    assert "[12/12]" in (folder / "build/build.log").read_text()
     assert (folder / "build/python").read_text().strip() == shutil.which(sys.executable)
     imported = "import ark_torch._C as c; print(c.__file__)"
     found = subprocess.run([sys.executable, "-c", imported], cwd=folder, capture_output=True, text=True).stdout
@@ -98,6 +99,21 @@ def test_an_interpreter_that_is_not_there_or_does_not_run_is_named(tmp_path):
     done = configure(folder, ARK_PYTHON=str(broken))
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and last == f"ark needs Python 3.11 or newer; {broken} does not run", done.stderr
+
+
+def test_a_torch_that_cannot_be_imported_is_told(tmp_path):
+    """Its files say a version that would do. Then packages are installed, as where there is no torch."""
+    folder = tmp_path / "broken/torch"
+    folder.mkdir(parents=True)
+    (folder / "version.py").write_text(f"__version__ = {torch.__version__!r}\n")
+    (folder / "__init__.py").write_text("raise ImportError('libc10.so')\n")
+    python = f'PYTHONPATH="{folder.parent}" exec "{sys.executable}" "$@"'
+    bare = stub(tmp_path / "bare", f'case "$*" in "-m venv"*) exit 1;; *) {python};; esac')
+    done = configure(make(tmp_path / "checkout"), ARK_PYTHON=str(bare))
+    assert done.returncode == 1
+    told, last = done.stderr.splitlines()[-2:]
+    assert told == f"{bare} has a torch that cannot be imported", done.stderr
+    assert last.startswith(f"{bare} cannot make a virtual environment"), done.stderr
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["no .venv", "a folder of the user's"])
@@ -162,12 +178,12 @@ def test_another_user_than_the_builder_is_told(built):
 
 @needs_ccache
 def test_a_second_checkout_takes_the_objects_of_the_first(built):
-    done = configure(make(built[0].parent / "two", units=29))
+    done = configure(make(built[0].parent / "two", units=11))
     assert done.returncode == 0, done.stderr
     environment = os.environ | {"CCACHE_DIR": str(built[0].parent / "ccache")}
     text = subprocess.run(["ccache", "--print-stats"], env=environment, capture_output=True, text=True).stdout
     counts = {name: int(n) for name, n in re.findall(r"^(\w+)\t(\d+)", text, re.M)}
-    assert counts["cache_miss"] == 30 and counts["direct_cache_hit"] + counts["preprocessed_cache_hit"] == 30, text
+    assert counts["cache_miss"] == 12 and counts["direct_cache_hit"] + counts["preprocessed_cache_hit"] == 12, text
 
 
 def test_a_second_set_up_builds_nothing(built):

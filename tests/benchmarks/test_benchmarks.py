@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.prepared_python import prepared_python
 
 pytest.importorskip("transformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def result(tmp_path: Path, name: str, *arguments: str) -> dict:
     file = tmp_path / f"{name}.json"
-    command = [sys.executable, f"benchmarks/{name}.py", "--small", "--rounds", "1", "--modes", "ark,eager"]
+    command = [prepared_python(), f"benchmarks/{name}.py", "--small", "--rounds", "1", "--modes", "ark,eager"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
     done = subprocess.run(
         [*command, "--json", str(file), *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=550
@@ -47,7 +48,17 @@ def test_prefill(tmp_path):
 
 def test_generate(tmp_path):
     file = tmp_path / "generate.json"
-    command = [sys.executable, "benchmarks/generate.py", "--small", "--rounds", "1", "--layers", "1", "--tokens", "6"]
+    command = [
+        prepared_python(),
+        "benchmarks/generate.py",
+        "--small",
+        "--rounds",
+        "1",
+        "--layers",
+        "1",
+        "--tokens",
+        "6",
+    ]
     command += ["--prompt", "4", "--batches", "2", "--ways", "ark;eager", "--json", str(file)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
@@ -58,7 +69,16 @@ def test_generate(tmp_path):
 
 def test_plan_collectives(tmp_path):
     file = tmp_path / "plan_collectives.json"
-    command = [sys.executable, "benchmarks/plan_collectives.py", "--rounds", "1", "--json", str(file)]
+    command = [
+        prepared_python(),
+        "benchmarks/plan_collectives.py",
+        "--rounds",
+        "1",
+        "--layers",
+        "3",
+        "--json",
+        str(file),
+    ]
     env = os.environ | {"PYTHONPATH": str(ROOT), "ARK_VERIFY": "once"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

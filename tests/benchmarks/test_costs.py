@@ -14,6 +14,7 @@ import torch
 import ark_torch.costs
 from ark_torch import _C
 from ark_torch.costs import costs_for, file_of, read_costs
+from tests.support.prepared_python import prepared_python
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -228,7 +229,7 @@ def test_times_that_say_nothing_cost_no_number_on_the_host(monkeypatch):
 
 def test_the_command(tmp_path):
     path = tmp_path / "costs.json"
-    command = [sys.executable, "benchmarks/costs.py", "--rounds", "1", "--check", "--json", str(path)]
+    command = [prepared_python(), "benchmarks/costs.py", "--rounds", "1", "--check", "--json", str(path)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

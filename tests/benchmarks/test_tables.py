@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import sweep
 import sweep_cases
 import workers
+from tests.support.prepared_python import prepared_python
 
 models_table, model_entries = pytest.importorskip("models_table"), pytest.importorskip("model_entries")
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,16 @@ IN_TURNS, AT_ONCE = "distilbert,gru", "gpt-2 training,gemma-3"
 
 
 def run(script: str, *arguments: str) -> str:
-    command = [sys.executable, f"benchmarks/{script}", "--small", "--rounds", "1", "--modes", "ark,eager", *arguments]
+    command = [
+        prepared_python(),
+        f"benchmarks/{script}",
+        "--small",
+        "--rounds",
+        "1",
+        "--modes",
+        "ark,eager",
+        *arguments,
+    ]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -135,14 +145,15 @@ for name in sys.argv[1].split(","):
 """
 
 
-def test_a_crash_and_a_hang_cost_one_row_each(tmp_path):
+def test_a_crash_and_a_hang_cost_one_row_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", prepared_python())
     script = tmp_path / "child.py"
     script.write_text(CHILD.format(folder=str(ROOT / "benchmarks")))
     start = lambda names: workers.Child(str(script), [",".join(names)], dict(os.environ))
     begin = time.monotonic()
-    found = list(workers.one_after_another(["a", "crash", "b", "hang", "c"], start, 15, lambda: 1.0))
+    found = list(workers.one_after_another(["a", "crash", "b", "hang", "c"], start, 5, lambda: 1.0))
     assert time.monotonic() - begin < 59
     assert [(name, row) for name, row, _ in found if row] == [(n, {"name": n}) for n in "abc"]
     errors = {name: error for name, _, error in found if error}
-    assert errors["crash"] == "exit status 1: as asked" and errors["hang"].startswith("no row in 15 s")
+    assert errors["crash"] == "exit status 1: as asked" and errors["hang"].startswith("no row in 5 s")
     assert list(workers.one_after_another(["a"], start, 15, lambda: 0.0)) == []

@@ -21,6 +21,7 @@ from tensor_parallel_rank import Row, largest
 from tensor_parallel_together import Together
 from tensor_parallel_ways import without_rivals_of_gpus
 from tests.conftest import has_extension
+from tests.support.prepared_python import prepared_python
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(tmp_path: Path, *arguments: str, **variables: str) -> dict:
     file = tmp_path / "tensor_parallel.json"
-    command = [sys.executable, "benchmarks/tensor_parallel.py", "--device", "cpu", "--ranks", "2", "--rounds", "2"]
+    command = [prepared_python(), "benchmarks/tensor_parallel.py", "--device", "cpu", "--ranks", "2", "--rounds", "2"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "ARK_VERIFY": "once"} | variables
     done = subprocess.run(
         [*command, "--limit", "100", "--json", str(file), *arguments],
@@ -118,10 +119,11 @@ def test_a_crash_and_a_hang_are_left_out_one_by_one(tmp_path, monkeypatch):
     script = tmp_path / "rank.py"
     script.write_text(FAKE.format(folder=str(ROOT / "benchmarks")))
     monkeypatch.setattr(tensor_parallel, "SCRIPT", script)
-    args = tensor_parallel.parsed(["--device", "cpu", "--ranks", "2", "--modes", "ark,eager", "--limit", "25"])
+    monkeypatch.setattr(sys, "executable", prepared_python())
+    args = tensor_parallel.parsed(["--device", "cpu", "--ranks", "2", "--modes", "ark,eager", "--limit", "8"])
     rows = list(tensor_parallel.rows_of(args, [("gemm_rs", "a"), ("gemm_rs", "b")]))
     assert rows[0] == {"case": 0, "failed": {}} and rows[1]["case"] == 1 and len(rows) == 2
-    assert rows[1]["failed"] == {"ark": "rank 1 ended with 3: lost", "eager": "the row took more than 25 s"}
+    assert rows[1]["failed"] == {"ark": "rank 1 ended with 3: lost", "eager": "the row took more than 8 s"}
 
 
 ONE_ROW = """
@@ -143,6 +145,7 @@ def test_ranks_that_share_a_gpu_are_told_of(tmp_path, monkeypatch, capsys, gpus,
     script, file = tmp_path / "rank.py", tmp_path / "rows.json"
     script.write_text(ONE_ROW.format(folder=str(ROOT / "benchmarks")))
     monkeypatch.setattr(tensor_parallel, "SCRIPT", script)
+    monkeypatch.setattr(sys, "executable", prepared_python())
     monkeypatch.setattr(tensor_parallel, "kill_children_at_exit", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     words = ["--device", "cuda", "--ranks", "2", "--cases", "gemm_rs", "--small", "--limit", "60"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from tests.support.prepared_python import prepared_python
 from turns import Table
 
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
@@ -57,7 +58,7 @@ def launch(folder: Path, **environment: str) -> tuple[Table, list[subprocess.Pop
     for program in "ab":
         for rank in range(2):
             own = {"RANK": str(rank), "WORLD_SIZE": "2"} | table.environment(program) | environment
-            command = [sys.executable, str(script)]
+            command = [prepared_python(), str(script)]
             processes.append(subprocess.Popen(command, env=os.environ | own, stderr=subprocess.PIPE, text=True))
     return table, processes
 

@@ -3,15 +3,12 @@ losses agree with eager."""
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from tests.conftest import has_extension
+from tests.support.distributed_worker import run_ranks, values
 
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
 
@@ -47,9 +44,7 @@ def losses(model, call, rank: int) -> list[float]:
     return found
 
 
-def worker(rank: int, port: int, results) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def worker(rank: int, world: int) -> tuple[list[float], list[float], int, list]:
     from ark_torch.backend import ark
     from ark_torch.records import recording
 
@@ -61,19 +56,10 @@ def worker(rank: int, port: int, results) -> None:
     model = parallel()
     with recording() as records:
         actual = losses(model, torch.compile(model, backend=ark, options={"threads": 1}), rank)
-    causes = [cause for r in records for cause in (*r.fallbacks, *r.internal_errors)]
-    results[rank] = (wanted, actual, len(records), causes)
-    dist.destroy_process_group()
+    return wanted, actual, len(records), [cause for r in records for cause in (*r.fallbacks, *r.internal_errors)]
 
 
 def test_ddp():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(worker, (port, results), nprocs=2)
-        for rank in range(2):
-            wanted, actual, num_graphs, causes = results[rank]
-            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
-            assert num_graphs >= 4 and causes == []  # forward and backward of more than one bucket
+    for wanted, actual, num_graphs, causes in values(run_ranks(worker, 2, backend="cpu:gloo")):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
+        assert num_graphs >= 4 and causes == []  # forward and backward of more than one bucket

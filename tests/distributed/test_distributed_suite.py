@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import has_extension
 from tests.support.distributed_left_out import LEFT_OUT, LEFT_OUT_ON_CPU, why_left_out
+from tests.support.prepared_python import prepared_python
 
 pytest.importorskip("expecttest", reason="torch.testing's distributed tests need it")
 pytestmark = pytest.mark.skipif(not has_extension(), reason="the extension is not built")
@@ -27,7 +28,7 @@ def names() -> list[str]:
     code = (
         "from tests.support.distributed_suite import TestArk as T; print(*[n for n in dir(T) if n.startswith('test_')])"
     )
-    out = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    out = subprocess.run([prepared_python(), "-c", code], env=environment(), capture_output=True, text=True, check=True)
     return out.stdout.split()
 
 
@@ -46,7 +47,7 @@ def environment() -> dict[str, str]:
 def run_ranks(folder: Path, tests: list[str]) -> list[list[dict]]:
     """The outcomes by rank; ranks that have not ended after LIMIT_S are killed and their lines are what there is."""
     logs = [open(folder / f"{rank}.log", "w") for rank in range(WORLD)]
-    command = [sys.executable, "-m", "tests.support.distributed_ranks"]
+    command = [prepared_python(), "-m", "tests.support.distributed_ranks"]
     ranks = [
         subprocess.Popen(
             [*command, str(rank), str(folder), *tests], env=environment(), cwd=ROOT, stdout=log, stderr=log

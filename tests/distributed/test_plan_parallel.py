@@ -47,11 +47,8 @@ def sent(records: list) -> dict[str, list]:
     return found
 
 
-def check_llama(world: int, styles: dict, length: int) -> dict[str, list]:
+def check_llama(whole: nn.Module, shared: nn.Module, fast: nn.Module, length: int) -> dict[str, list]:
     """Tokens, logits, and loss and gradients of a training step."""
-    torch._dynamo.reset()
-    whole, shared = llama.build_both(styles, world)
-    fast = torch.compile(shared, backend="ark")
     ids = llama.tokens(2, length)
     with recording() as records:
         assert torch.equal(llama.continued(fast, ids, length - 5), llama.continued(whole, ids, length - 5))
@@ -69,27 +66,38 @@ def check_llama(world: int, styles: dict, length: int) -> dict[str, list]:
 def llama_tensor_parallel(rank: int, world: int) -> None:
     """Sums of the lookup and of two products of each layer, and the gathered logits. In the backward a sum for each
     pair of products instead, and for the head."""
-    found = check_llama(world, llama.tensor_styles(), 12)
-    assert len(found["inference"]) == len(found["forward"]) == 1 + 2 * 2 + 1
-    assert len(found["backward"]) >= 2 * 2 + 1
+    layers = 1 if world > 2 and own_device() == "cpu" else 2
+    torch._dynamo.reset()
+    whole, shared = llama.build_both(llama.tensor_styles(), world, layers)
+    found = check_llama(whole, shared, torch.compile(shared, backend="ark"), 12)
+    assert len(found["inference"]) == len(found["forward"]) == 1 + 2 * layers + 1
+    assert len(found["backward"]) >= 2 * layers + 1
 
 
-def llama_sequence_parallel(rank: int, world: int) -> None:
-    """Of each sum a reduce-scatter and an all-gather."""
-    found = check_llama(world, llama.sequence_styles(), 12)
+def check_sequence_parallel(world: int) -> tuple[nn.Module, nn.Module]:
+    """Of each sum a reduce-scatter and an all-gather. Returns the whole model and the compiled one."""
+    torch._dynamo.reset()
+    whole, shared = llama.build_both(llama.sequence_styles(), world)
+    fast = torch.compile(shared, backend="ark", dynamic=False)
+    found = check_llama(whole, shared, fast, 12)
     assert len(found["inference"]) == len(found["forward"]) == 2 * (1 + 2 * 2) + 1
     assert sum(exchange.parts for exchange in found["forward"]) == 1 + 2 * 2
     assert sum(exchange.parts for exchange in found["backward"]) >= 2 * 2 + 1
+    return whole, fast
+
+
+def llama_sequence_parallel(rank: int, world: int) -> None:
+    check_sequence_parallel(world)
 
 
 def llama_uneven_sequence(rank: int, world: int) -> None:
-    """DTensor pads on some ranks only: their plans differ, which all ranks hear. The group goes on."""
-    torch._dynamo.reset()
-    _, shared = llama.build_both(llama.sequence_styles(), world)
-    fast = torch.compile(shared, backend="ark")
+    """The same; then tokens that do not divide: DTensor pads on some ranks only, their plans differ, which all ranks
+    hear. The group goes on, with the plan that it had."""
+    whole, fast = check_sequence_parallel(world)
     with pytest.raises(RanksDisagree, match="rank 0 has op .* rank 1|ranks disagree"):
         llama.logits(fast, llama.tokens(2, 13))
-    assert llama.logits(fast, llama.tokens(2, 4 * world)).isfinite().all()
+    ids = llama.tokens(2, 12)
+    torch.testing.assert_close(llama.logits(fast, ids), llama.logits(whole, ids), rtol=1e-4, atol=1e-5)
 
 
 def sharded_data_parallel(rank: int, world: int) -> None:
@@ -224,7 +232,7 @@ def ddp_without_sync(rank: int, world: int) -> None:
 
 LLAMA = [llama_tensor_parallel, llama_sequence_parallel]
 TRAINING = [sharded_data_parallel, replicated, hooks, ddp_around, ddp_inside, ddp_step, ddp_without_sync]
-PARALLEL = [*LLAMA, llama_uneven_sequence, *TRAINING]
+PARALLEL = [llama_tensor_parallel, llama_uneven_sequence, *TRAINING]  # the latter begins as LLAMA's second
 OF_FOUR = [llama_tensor_parallel, sharded_data_parallel, ddp_around]  # the others are alike, and take a minute
 
 
@@ -235,6 +243,6 @@ def parallel(rank: int, world: int) -> dict:
 @pytest.mark.parametrize("world", [2, 4])
 def test_parallel(world):
     """One set of processes for all of them."""
-    for of_rank in values(run_ranks(parallel, world, seconds=20)):
+    for of_rank in values(run_ranks(parallel, world, seconds=20, prepared=True)):
         for name, (status, value) in of_rank.items():
             assert status == "ok", f"{name}: {value}"

@@ -39,7 +39,7 @@ def raised(call, *arguments) -> tuple[str, float]:
 
 def leaks(rank: int, world: int) -> int:
     """Bytes of device memory that a group keeps, which used rings, messages and windows, and one that used NCCL: what
-    most of five such pairs have not given back (other processes on the GPU may allocate and free meanwhile)."""
+    each of ten such pairs has not given back (other processes on the GPU may allocate and free meanwhile)."""
     import ark_torch.distributed as ark
 
     def use_a_group() -> None:
@@ -76,11 +76,11 @@ def leaks(rank: int, world: int) -> int:
     calls = ark.delegated_calls().get("all_reduce", 0)
     use_a_group()
     free = [free_bytes()]
-    for _ in range(5):
+    for _ in range(10):
         use_a_group()
         free.append(free_bytes())
-    assert ark.delegated_calls()["all_reduce"] == calls + 6  # of groups that have gone
-    return sorted(before - after for before, after in itertools.pairwise(free))[2]
+    assert ark.delegated_calls()["all_reduce"] == calls + 11  # of groups that have gone
+    return min(before - after for before, after in itertools.pairwise(free))
 
 
 def pending_receive(rank: int, world: int) -> float:

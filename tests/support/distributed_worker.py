@@ -8,6 +8,7 @@ import dataclasses
 import faulthandler
 import gc
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -20,6 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from tests.support import dynamo_costs
+from tests.support.prepared_python import prepared_python
 
 # Multicast objects are never made; torch and NCCL are told so too.
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
@@ -62,6 +64,7 @@ class Job:
     backend: str
     seconds: float
     options: dict
+    prepared: bool = False
     path: str = ""
 
     @property
@@ -135,23 +138,28 @@ _server_environment = _environment()  # the server's own: it is started by ranks
 
 
 def _context(job: Job):
-    """Ranks on the host are forked from a server, which saves each the imports: 4 s of a core. Those on GPUs and those
-    of another environment start from nothing."""
-    if job.on_gpus or _environment() != _server_environment:
-        return mp.get_context("spawn")
+    """Ranks on the host are forked from a server, which saves each the imports: 4 s of a core. Those on GPUs start from
+    nothing. The second value: what they are started by, in turns."""
+    if job.on_gpus:
+        return mp.get_context("spawn"), [sys.executable]
+    if job.prepared or _environment() != _server_environment:
+        hashes = len({e.get("PYTHONHASHSEED") for e in (os.environ, _server_environment)})
+        return mp.get_context("spawn"), [prepared_python(number) for number in range(hashes)]
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    return context
+    return context, [sys.executable]
 
 
 def _run(job: Job, expect_missing: int, exit_codes: list | None) -> dict:
-    context = _context(job)
+    context, executables = _context(job)
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         job.path = os.path.join(folder, "store")
         processes = [context.Process(target=_main, args=(rank, job, queue)) for rank in range(job.world)]
-        for process in processes:
+        for rank, process in enumerate(processes):
+            mp.set_executable(executables[rank % len(executables)])
             process.start()
+        mp.set_executable(sys.executable)
         results = {}
         try:
             results = _collect(queue, processes, job, job.world - expect_missing)
@@ -175,11 +183,13 @@ def run_ranks(
     seconds: float = 60,
     expect_missing: int = 0,
     exit_codes: list | None = None,
+    prepared: bool = False,
     **options: int,
 ) -> dict:
     """Results by rank: (status, value). Kills what is left after START_SECONDS + `seconds` * 2. `exit_codes` gets how
-    every rank ended; None: it had not, ten seconds after the results were there."""
-    return _run(Job(function, world, backend, seconds, options), expect_missing, exit_codes)
+    every rank ended; None: it had not, ten seconds after the results were there. `prepared`: on the host, forked from a
+    process that has imported transformers too."""
+    return _run(Job(function, world, backend, seconds, options, prepared), expect_missing, exit_codes)
 
 
 def run_gpus(function: Callable, world: int, seconds: float = 40, expect_missing: int = 0, **options) -> dict:

@@ -50,18 +50,18 @@ def sequence_styles() -> dict:
     }
 
 
-def build() -> torch.nn.Module:
+def build(layers: int) -> torch.nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 4}
-    config = LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, **sizes)
+    config = LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=64, **sizes)
     return LlamaForCausalLM(config).to(own_device())
 
 
-def build_both(styles: dict, world: int) -> tuple[torch.nn.Module, torch.nn.Module]:
+def build_both(styles: dict, world: int, layers: int = 2) -> tuple[torch.nn.Module, torch.nn.Module]:
     """The whole model and the rank's part of an equal one."""
-    whole, shared = build(), build()
+    whole, shared = build(layers), build(layers)
     parallelize_module(shared, init_device_mesh(own_device(), (world,)), styles)
     return whole, shared
 

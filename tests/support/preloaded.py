@@ -1,5 +1,6 @@
 """What a rank imports when it first compiles, a second of a core: a server imports it once and forks the ranks. Nothing
-here starts CUDA or a thread, so nothing is compiled either: Dynamo asks GPUs for the state of their generators."""
+here starts CUDA or a thread. Where there is a GPU nothing is compiled either: Dynamo asks it for the state of its
+generators."""
 
 import contextlib
 import importlib
@@ -7,7 +8,7 @@ import pkgutil
 
 import torch._dynamo.testing
 import torch._functorch.aot_autograd
-import torch._inductor.compile_fx  # noqa: F401
+import torch._inductor.compile_fx
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 
 import ark_torch.distributed
@@ -19,6 +20,8 @@ WITHIN_FUNCTIONS = (
     "torch._functorch._aot_autograd.subclass_codegen",
     "torch._higher_order_ops.passes.inline_invoke_subgraph",
     "torch._inductor.compiler_bisector",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
     "torch.export._trace",
     "torch.export._unlift",
     "torch.fx.experimental.validator",
@@ -32,3 +35,17 @@ for module in pkgutil.iter_modules(ark_torch.__path__, "ark_torch."):
 for name in WITHIN_FUNCTIONS:
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
+
+
+def fill_tables() -> None:
+    """Those that Dynamo and AOTAutograd make at their first compilation, of inference and of training. No backward,
+    which would start autograd's threads."""
+    x = torch.ones(2, 3)
+    for argument in (x, x.clone().requires_grad_()):
+        torch.compile(lambda x: torch.relu(x) + 1, backend="aot_eager")(argument)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+if not torch.cuda.is_available():
+    fill_tables()

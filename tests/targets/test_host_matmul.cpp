@@ -9,6 +9,8 @@ using namespace ark::test;
 
 namespace {
 
+using ark::test::Value;
+
 using Strides = std::vector<int64_t>;
 
 struct Tensor {

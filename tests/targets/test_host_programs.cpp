@@ -9,6 +9,8 @@ using namespace ark::test;
 
 namespace {
 
+using ark::test::Value;
+
 /// Runs the plan on the host target and by evaluation; compares the slots named.
 void compare_with_evaluator(HostPlan& p, const std::string& what,
                             const std::vector<std::pair<uint32_t, DType>>& outputs, double tolerance,
