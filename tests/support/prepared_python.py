@@ -20,6 +20,7 @@ import gc
 import marshal
 import multiprocessing
 import os
+import random
 import runpy
 import selectors
 import shutil
@@ -126,6 +127,7 @@ class Server:
             for file in (self.listener, self.ended, self.writer, asker, *self.running.values()):
                 file.close()
             os.setpgid(0, 0)
+            _die_with_parent()
             return (files, *marshal.loads(text))
         for file in files:
             os.close(file)
@@ -144,6 +146,13 @@ class Server:
             with contextlib.suppress(OSError):
                 asker.sendall(str(os.waitstatus_to_exitcode(status)).encode())
             asker.close()
+
+
+def _die_with_parent() -> None:
+    """A program of a server that was killed is killed as well (Linux alone)."""
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _kill(pid: int) -> None:
@@ -177,6 +186,11 @@ def _become(words: list[str], environment: dict[str, str], folder: str, launcher
     own = [p for p in sys.path if p and p != str(ROOT)]
     sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *own]
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        numpy.random.seed()  # the server's is the same in all its forks
+    random.seed()
     if compiler := environment.get("CXX"):  # which inductor reads when it is imported
         torch._inductor.config.cpp.cxx = (None, compiler)
     while words[0].startswith("-") and words[0] not in ("-c", "-m"):
@@ -227,7 +241,8 @@ def _run_to_the_end(words: list[str]) -> None:
 def main() -> None:
     import tests.support.torch_alone  # noqa: I001
     import tests.support.preloaded  # noqa: F401
-    import transformers.models.auto.modeling_auto  # noqa: F401
+    with contextlib.suppress(ImportError):
+        import transformers.models.auto.modeling_auto  # noqa: F401
     from tests.support import dynamo_costs
 
     dynamo_costs.leave_out()
