@@ -102,7 +102,9 @@ def told(start: str = "", **variables: str) -> tuple[int, list[str]]:
 
 
 def test_info_ends_with_a_verdict(tmp_path):
-    code, lines = told(sys.executable, ARK_CACHE_DIR=str(tmp_path), ARK_CACHEDIR="x", ARK_WORKERS="4", ARK_PYTHON="python3")
+    code, lines = told(
+        sys.executable, ARK_CACHE_DIR=str(tmp_path), ARK_CACHEDIR="x", ARK_WORKERS="4", ARK_PYTHON="python3"
+    )
     assert code == 0 and lines[-1].startswith("ready for C") and "CPU tensors" in lines[-1]
     if not _C.info().get("gpu"):
         assert "not ready for CUDA tensors because" in lines[-1]

@@ -87,7 +87,11 @@ class Server:
             end.setblocking(False)
         self.writer = writer
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for who started it: the pipe's end says so
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # meant for who started it: the pipe's end says so
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self.looks = selectors.DefaultSelector()
@@ -241,6 +245,7 @@ def _run_to_the_end(words: list[str]) -> None:
 def main() -> None:
     import tests.support.torch_alone  # noqa: I001
     import tests.support.preloaded  # noqa: F401
+
     with contextlib.suppress(ImportError):
         import transformers.models.auto.modeling_auto  # noqa: F401
     from tests.support import dynamo_costs
