@@ -1,4 +1,5 @@
-"""Shared fixtures. `executor` runs a test on the extension where it is built, and always on the reference evaluator."""
+"""Shared fixtures. `executor` runs the graphs of a test on the extension, where it is built, and on the reference
+evaluator."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import torch
 import ark_torch.segment
 from ark_torch.records import REGISTRY
 from tests.support import dynamo_costs
+from tests.support.both_executors import BothGraph
 from tests.support.reference_eval import ReferenceGraph
 
 os.environ.setdefault("ARK_VERIFY", "full")  # every plan, not only the first of each structure
@@ -162,8 +164,20 @@ def fresh():
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def executor(monkeypatch) -> None:
+    """Each graph runs on the extension and on the reference evaluator, which must agree; without an extension on the
+    latter alone. Most of such a test is Dynamo and AOTAutograd, which run once."""
+    if has_extension():
+        make = ark_torch.segment.make_executable
+        monkeypatch.setattr(ark_torch.segment, "make_executable", lambda *args: BothGraph(make, *args))
+    else:
+        use_reference(monkeypatch)
+
+
 @pytest.fixture(params=EXECUTORS)
-def executor(request, monkeypatch) -> str:
+def each_executor(request, monkeypatch) -> str:
+    """A run for each, of tests that expect of one what the other does not do."""
     if request.param == "reference":
         use_reference(monkeypatch)
     return request.param

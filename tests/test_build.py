@@ -93,16 +93,18 @@ def test_info_on_the_command_line(tmp_path):
     assert cache.stdout == f"{tmp_path / 'cache'}: 0 kernels, 0 bytes\n"
 
 
-def told(**variables: str) -> tuple[int, list[str]]:
+def told(start: str = "", **variables: str) -> tuple[int, list[str]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("ARK_")} | variables
-    command = [prepared_python(), "-m", "ark_torch", "info"]
+    command = [start or prepared_python(), "-m", "ark_torch", "info"]
     done = subprocess.run(command, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 
 
 def test_info_ends_with_a_verdict(tmp_path):
-    code, lines = told(ARK_CACHE_DIR=str(tmp_path), ARK_CACHEDIR="x", ARK_WORKERS="4", ARK_PYTHON="python3")
+    code, lines = told(
+        sys.executable, ARK_CACHE_DIR=str(tmp_path), ARK_CACHEDIR="x", ARK_WORKERS="4", ARK_PYTHON="python3"
+    )
     assert code == 0 and lines[-1].startswith("ready for C") and "CPU tensors" in lines[-1]
     if not _C.info().get("gpu"):
         assert "not ready for CUDA tensors because" in lines[-1]
@@ -127,7 +129,7 @@ def test_info_is_not_ready_with_a_value_that_cannot_be_used(tmp_path):
     code, lines = told(ARK_LOG="loud", ARK_DUMP=str(tmp_path / "file/dump"), ARK_NVRTC=str(tmp_path / "none"))
     assert code == 1 and lines[-1].startswith("not ready because ARK_LOG: expected one of error, ")
     assert all(f"{name}: expected a folder" in lines[-1] for name in ("ARK_DUMP", "ARK_NVRTC"))
-    assert told(ARK_DUMP=str(tmp_path / "new/dump"), ARK_CACHE_DIR="off")[0] == 0
+    assert told(sys.executable, ARK_DUMP=str(tmp_path / "new/dump"), ARK_CACHE_DIR="off")[0] == 0
     assert not (tmp_path / "new").exists()
 
 

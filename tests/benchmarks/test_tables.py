@@ -151,9 +151,9 @@ def test_a_crash_and_a_hang_cost_one_row_each(tmp_path, monkeypatch):
     script.write_text(CHILD.format(folder=str(ROOT / "benchmarks")))
     start = lambda names: workers.Child(str(script), [",".join(names)], dict(os.environ))
     begin = time.monotonic()
-    found = list(workers.one_after_another(["a", "crash", "b", "hang", "c"], start, 5, lambda: 1.0))
+    found = list(workers.one_after_another(["a", "crash", "b", "hang", "c"], start, 10, lambda: 1.0))
     assert time.monotonic() - begin < 59
     assert [(name, row) for name, row, _ in found if row] == [(n, {"name": n}) for n in "abc"]
     errors = {name: error for name, _, error in found if error}
-    assert errors["crash"] == "exit status 1: as asked" and errors["hang"].startswith("no row in 5 s")
+    assert errors["crash"] == "exit status 1: as asked" and errors["hang"].startswith("no row in 10 s")
     assert list(workers.one_after_another(["a"], start, 15, lambda: 0.0)) == []

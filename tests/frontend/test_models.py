@@ -347,9 +347,9 @@ def to_double(batch: dict) -> dict:
     return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
 
 
-@pytest.mark.parametrize("executor", EXECUTORS[1:], indirect=True)
+@pytest.mark.parametrize("each_executor", EXECUTORS[1:], indirect=True)
 @pytest.mark.parametrize("name", ZOO)
-def test_training_step(executor, name):
+def test_training_step(each_executor, name):
     """Loss and gradients; buffers that the step writes (running statistics) are eager's."""
     make, known = ZOO[name]
     torch.manual_seed(0)
@@ -370,9 +370,9 @@ def test_training_step(executor, name):
     assert all(any(part in cause for part in known) for cause in causes), causes
 
 
-@pytest.mark.parametrize("executor", EXECUTORS[1:], indirect=True)
+@pytest.mark.parametrize("each_executor", EXECUTORS[1:], indirect=True)
 @pytest.mark.parametrize("name", ["GPT2", "T5"])
-def test_generate(executor, name):
+def test_generate(each_executor, name):
     torch.manual_seed(0)
     if name == "GPT2":
         config = transformers.GPT2Config(

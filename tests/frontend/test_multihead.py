@@ -84,7 +84,7 @@ def test_weights_that_nobody_reads_cost_nothing(executor):
     assert "ark.attention.default" in ops_of(records) and "aten.bmm.default" not in ops_of(records)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS[1:], indirect=True)
+@pytest.mark.parametrize("each_executor", EXECUTORS[1:], indirect=True)
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("norm_first, activation", [(False, F.relu), (True, F.gelu)])
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_weights_that_nobody_reads_cost_nothing(executor):
     [{}, {"src_mask": CAUSAL, "is_causal": True}, {"src_key_padding_mask": PADDING}, {"src_mask": CAUSAL > -1}],
     ids=lambda masks: "+".join(masks) or "plain",
 )
-def test_encoder_layer(executor, train, norm_first, activation, masks):
+def test_encoder_layer(each_executor, train, norm_first, activation, masks):
     """In inference the module takes its own fused path, a single ATen op."""
     layer = nn.TransformerEncoderLayer(
         64, 4, 96, dropout=0.0, activation=activation, norm_first=norm_first, batch_first=True

@@ -19,8 +19,6 @@ PARTS = 12
 @pytest.mark.parametrize("part", range(PARTS))
 def test_op_db(executor, part):
     """No wrong result and no crash, and most operators native."""
-    if executor == "reference" and part:
-        pytest.skip("one part of the lowering is enough beside the extension's")
     outcomes = list(run(first=part, every=PARTS))
     bad = [(o.kind, o.op, o.detail) for o in outcomes if o.kind in ("wrong", "crash")]
     kinds = Counter(o.kind for o in outcomes)

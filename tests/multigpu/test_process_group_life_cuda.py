@@ -39,7 +39,8 @@ def raised(call, *arguments) -> tuple[str, float]:
 
 def leaks(rank: int, world: int) -> int:
     """Bytes of device memory that a group keeps, which used rings, messages and windows, and one that used NCCL: what
-    each of ten such pairs has not given back (other processes on the GPU may allocate and free meanwhile)."""
+    the best of ten such pairs has not given back. Other processes on the GPU may allocate meanwhile; one that frees as
+    much could hide a leak, so nothing should run beside this."""
     import ark_torch.distributed as ark
 
     def use_a_group() -> None:

@@ -156,18 +156,17 @@ def _run(job: Job, expect_missing: int, exit_codes: list | None) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         job.path = os.path.join(folder, "store")
         processes = [context.Process(target=_main, args=(rank, job, queue)) for rank in range(job.world)]
-        for rank, process in enumerate(processes):
-            mp.set_executable(executables[rank % len(executables)])
-            process.start()
-        mp.set_executable(sys.executable)
         results = {}
         try:
+            for rank, process in enumerate(processes):
+                mp.set_executable(executables[rank % len(executables)])
+                process.start()
             results = _collect(queue, processes, job, job.world - expect_missing)
         finally:
-            last = (
-                START_SECONDS if expect_missing == job.world else 10
-            )  # nobody answers: who dies may still be starting
-            for process in processes:
+            # Where nobody answers, who dies may still be starting.
+            last = START_SECONDS if expect_missing == job.world else 10
+            mp.set_executable(sys.executable)
+            for process in filter(lambda p: p.pid is not None, processes):
                 process.join(last)
                 if exit_codes is not None:
                     exit_codes.append(process.exitcode)

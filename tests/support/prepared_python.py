@@ -20,6 +20,7 @@ import gc
 import marshal
 import multiprocessing
 import os
+import random
 import runpy
 import selectors
 import shutil
@@ -36,7 +37,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
-LAUNCHER = """#!{python} -IS
+LAUNCHER = """#!/bin/sh
+"exec" "{python}" "-IS" "$0" "$@"
 import marshal, os, signal, socket, sys
 files = [n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{{n}}")]
 server = socket.socket(socket.AF_UNIX)
@@ -85,6 +87,12 @@ class Server:
             end.setblocking(False)
         self.writer = writer
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # meant for who started it: the pipe's end says so
+            signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self.looks = selectors.DefaultSelector()
         for file in (self.listener, self.ended, sys.stdin):
@@ -104,7 +112,7 @@ class Server:
                 elif key.fileobj is self.ended:
                     self.ended.recv(4096)
                     self._reap()
-                else:  # the launcher has ended
+                elif key.data in self.running:  # the launcher has ended
                     self.looks.unregister(key.fileobj)
                     _kill(key.data)
 
@@ -116,11 +124,14 @@ class Server:
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             self.looks.close()
             for file in (self.listener, self.ended, self.writer, asker, *self.running.values()):
                 file.close()
             os.setpgid(0, 0)
+            _die_with_parent()
             return (files, *marshal.loads(text))
         for file in files:
             os.close(file)
@@ -139,6 +150,13 @@ class Server:
             with contextlib.suppress(OSError):
                 asker.sendall(str(os.waitstatus_to_exitcode(status)).encode())
             asker.close()
+
+
+def _die_with_parent() -> None:
+    """A program of a server that was killed is killed as well (Linux alone)."""
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _kill(pid: int) -> None:
@@ -169,9 +187,14 @@ def _become(words: list[str], environment: dict[str, str], folder: str, launcher
     tempfile.tempdir = None  # looked up anew
     sys.executable = launcher
     multiprocessing.set_executable(launcher)
-    own = [p for p in sys.path if p and not p.startswith(str(ROOT))]
+    own = [p for p in sys.path if p and p != str(ROOT)]
     sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *own]
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        numpy.random.seed()  # the server's is the same in all its forks
+    random.seed()
     if compiler := environment.get("CXX"):  # which inductor reads when it is imported
         torch._inductor.config.cpp.cxx = (None, compiler)
     while words[0].startswith("-") and words[0] not in ("-c", "-m"):
@@ -222,7 +245,9 @@ def _run_to_the_end(words: list[str]) -> None:
 def main() -> None:
     import tests.support.torch_alone  # noqa: I001
     import tests.support.preloaded  # noqa: F401
-    import transformers.models.auto.modeling_auto  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import transformers.models.auto.modeling_auto  # noqa: F401
     from tests.support import dynamo_costs
 
     dynamo_costs.leave_out()
