@@ -249,6 +249,11 @@ bool ProgramAnalysis::reads_pairs() const {
                      [](const Instr& in) { return in.op == Opcode::kRoot && in.delta_sign != 0; });
 }
 
+bool ProgramAnalysis::reads_two_products() const {
+  return std::any_of(program_.instrs.begin(), program_.instrs.end(),
+                     [](const Instr& in) { return in.op == Opcode::kRoot && in.aux != 0; });
+}
+
 bool ProgramAnalysis::plain_store(int i) const {
   const Instr& in = instr(i);
   return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0;

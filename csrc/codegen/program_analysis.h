@@ -92,6 +92,8 @@ class ProgramAnalysis {
   bool uniform_store(int i) const;
   /// Whether an epilogue reads accumulators of other columns.
   bool reads_pairs() const;
+  /// Root 1 too.
+  bool reads_two_products() const;
   bool plain_store(int i) const;
   /// Whether the results depend on where elements lie.
   bool names_places() const;

@@ -58,7 +58,7 @@ void set_early_params(const Op& op, abi::OpRecord& record) {
   if (family == Family::kRows) record.params.rows.weights_immutable = has_early_weights(op);
   if (family == Family::kMatmul) {
     record.params.matmul.a_immutable = is_early(op, X::kA);
-    record.params.matmul.b_immutable = is_early(op, X::kB);
+    record.params.matmul.b_immutable = is_early(op, X::kB) && (!abi::is_gated_tile(record) || is_early(op, X::kB2));
   }
   if (is_decode(record))
     record.params.attention.fresh_operand = has_early_cache(op) ? abi::i32{abi::AttentionOperand::kPosition} : -1;

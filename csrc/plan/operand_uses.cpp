@@ -75,6 +75,7 @@ std::vector<OperandUse> operand_uses(const Op& op, const std::vector<Program>& p
     (role.access == Access::kWrite ? uses[number].write : uses[number].read) = true;
   }
   if (abi::has_own_rows(op.record)) uses.at(abi::MatmulOperand::kOwn).read = true;
+  if (abi::is_gated_tile(op.record)) uses.at(abi::MatmulOperand::kB2).read = true;
   if (op.record.kind == abi::TaskKind::kMatmulRows) {  // weights stand where its segments say
     const abi::MatmulRowsParams& p = op.record.params.rows;
     for (int s = 0; s < p.num_segments; ++s) {

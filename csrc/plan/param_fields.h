@@ -58,6 +58,7 @@ struct Fields<abi::MatmulTileParams> {
                                           field("map_a", &T::map_a),
                                           field("map_b", &T::map_b),
                                           field("map_own", &T::map_own),
+                                          field("map_b2", &T::map_b2),
                                           field("a_k_major", &T::a_k_major),
                                           field("b_k_major", &T::b_k_major),
                                           field("b_immutable", &T::b_immutable),
@@ -66,7 +67,8 @@ struct Fields<abi::MatmulTileParams> {
                                           field("pair_distance", &T::pair_distance),
                                           field("dtype", &T::dtype),
                                           field("a_immutable", &T::a_immutable),
-                                          field("own_rows", &T::own_rows)};
+                                          field("own_rows", &T::own_rows),
+                                          field("gated", &T::gated)};
   static constexpr std::array retired{std::string_view("group_m")};
 };
 template <>

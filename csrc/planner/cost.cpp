@@ -38,6 +38,7 @@ double matmul_tile_seconds(const plan::Op& op, const std::vector<Program>& progr
   const abi::MatmulTileParams& p = op.record.params.matmul;
   int instructions = 0;
   for (const Instr& instr : programs[static_cast<size_t>(p.program)].instrs) instructions += is_arithmetic(instr.op);
+  if (p.gated != 0) return gated_tile_seconds(costs, p.k, instructions);
   return tile_seconds(costs, tile_form(p), p.k, instructions);
 }
 

@@ -159,6 +159,7 @@ const Axis* axes_of(const abi::OpRecord& record, int operand) {
   const auto number = static_cast<size_t>(operand);
   if (number < kind.roles.size()) return kind.roles[number].axes;
   if (abi::has_own_rows(record) && operand == abi::MatmulOperand::kOwn) return kind.roles[abi::MatmulOperand::kA].axes;
+  if (abi::is_gated_tile(record) && operand == abi::MatmulOperand::kB2) return kind.roles[abi::MatmulOperand::kB].axes;
   static constexpr Axis kOfEpilogue[] = {Axis::kBatch, Axis::kM, Axis::kN, Axis::kNone};
   check(kind.family == plan::Family::kMatmul, "a ", kind.type, " has no operand ", operand);
   return kOfEpilogue;

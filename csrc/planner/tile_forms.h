@@ -33,4 +33,9 @@ constexpr double tile_seconds(const Costs& costs, const TileForm& form, int64_t 
   return static_cast<double>((k + 63) / 64) * tile.block + tile.own + instructions * tile.instruction;
 }
 
+/// Of a small tile of two weights: what bounds its steps are copies, of three pages where others have two.
+constexpr double gated_tile_seconds(const Costs& costs, int64_t k, int instructions) {
+  return tile_seconds(costs, kSmallTile, k + k / 2, instructions);
+}
+
 }  // namespace ark::planner

@@ -219,7 +219,8 @@ class BrutePlan {
     each({rows, p.k}, [&](const Index& x) { element(op, 0, {c[0], m0 + x[0], x[1]}, false, visit); });
     if (op.record.kind == abi::TaskKind::kMatmulTile && p.own_rows != 0)  // of any batch: it knows no rank
       each({rows, p.k}, [&](const Index& x) { element(op, 2, {c[0], m0 + x[0], x[1]}, false, visit); });
-    each({p.k, columns}, [&](const Index& x) { element(op, 1, {c[0], x[0], n0 + x[1]}, false, visit); });
+    for (int weight : p.gated != 0 ? std::vector<int>{1, 2} : std::vector<int>{1})
+      each({p.k, columns}, [&](const Index& x) { element(op, weight, {c[0], x[0], n0 + x[1]}, false, visit); });
     each({rows, columns}, [&](const Index& x) {
       program(op, p.program, p.first_operand, {c[0], m0 + x[0], n0 + x[1]}, true, true, visit);
     });

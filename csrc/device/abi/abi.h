@@ -207,11 +207,13 @@ inline constexpr int kSmallTile = 64, kSmallTileK = 128, kSmallTileBlock = 64;
 /// With own_rows (kMatmulTile of several ranks) batch b of a is what rank b has sent. The own rank's batch is read
 /// where that rank has it: operand 2 (dims b, m, k; its stride along b is 0), through map_own. Lists give batches as
 /// distances from the own rank (turned_tile).
+/// Gated (small tiles alone, without own rows and pairs): the sums of a with a second weight as well, operand 2 (as b,
+/// through map_b2), are the epilogue's Root 1.
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
   i32 map_a, map_b;            // tensor maps (not kMatmulSimple)
-  i32 map_own;                 // right behind them: all three are made ready at once (tile.cuh)
+  i32 map_own, map_b2;         // right behind them, -1: none; all are made ready at once (tile.cuh)
   i32 a_k_major, b_k_major;    // 1: k is the contiguous dimension
   i32 b_immutable;             // B may be loaded ahead of every wait
   i32 program, first_operand;  // epilogue
@@ -219,6 +221,7 @@ struct MatmulTileParams {
   i32 dtype;
   i32 a_immutable;
   i32 own_rows;
+  i32 gated;
 };
 
 /// tile_q of kAttentionSimple. kMmaQueries: bf16 or f16 on the tensor cores, head_dim and value_dim multiples of 8 up
@@ -418,6 +421,10 @@ ARK_ABI_BOTH constexpr i32 row_of(const Map& map, const Coordinates& at) {
 /// Of a product, whether its record says that the own rank's rows are read elsewhere.
 ARK_ABI_BOTH inline bool has_own_rows(const OpRecord& r) {
   return r.kind == TaskKind::kMatmulTile && r.params.matmul.own_rows != 0;
+}
+/// Of a product, whether it is of two weights.
+ARK_ABI_BOTH inline bool is_gated_tile(const OpRecord& r) {
+  return r.kind == TaskKind::kMatmulTile && r.params.matmul.gated != 0;
 }
 /// MatmulTileParams::own_rows of an item of the own batch, as the fetch warp hands it out: map_a and map_own have
 /// changed places.

@@ -6,9 +6,9 @@
 
 namespace ark::abi {
 
-/// kMatmulTile, kMatmulFloat, kMatmulSimple. kOwn only where MatmulTileParams::own_rows says so.
+/// kMatmulTile, kMatmulFloat, kMatmulSimple. kOwn only where MatmulTileParams::own_rows says so, kB2 where ::gated does.
 struct MatmulOperand {
-  enum : i32 { kA, kB, kCount, kOwn = kCount };
+  enum : i32 { kA, kB, kCount, kOwn = kCount, kB2 = kCount };
 };
 
 /// kAttentionForward and kAttentionSimple have those up to kRange, kAttentionDecode all; kPosition only where its keys

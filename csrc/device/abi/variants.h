@@ -34,16 +34,18 @@ inline constexpr u32 kLayoutsRowsA = mask_where(kNumLayouts, [](int layout) { re
                      kLayoutsRowsB = mask_where(kNumLayouts, [](int layout) { return has_rows_of_b(layout); });
 
 /// kMatmulTile: above the layout, of large tiles whether they are wide, then whether of f16 (else bf16); small tiles
-/// have numbers of their own, above those.
+/// have numbers of their own, above those, and gated ones above these.
 inline constexpr int kWideTileShift = 2, kLargeHalfShift = 3, kFirstSmallTile = 16, kSmallHalfShift = 2,
-                     kMatmulVariantEnd = 24;
+                     kFirstGatedTile = 24, kMatmulVariantEnd = 32;
 inline constexpr int kWideTileColumns = 256, kNarrowTileColumns = 128;
 ARK_ABI_BOTH constexpr int matmul_variant(const MatmulTileParams& p) {
   const int half = p.dtype == kTypeF16, layout = matmul_layout(p);
-  if (p.tile_m == kSmallTile) return kFirstSmallTile | half << kSmallHalfShift | layout;
+  if (p.tile_m == kSmallTile)
+    return (p.gated != 0 ? kFirstGatedTile : kFirstSmallTile) | half << kSmallHalfShift | layout;
   return half << kLargeHalfShift | (p.tile_n == kWideTileColumns) << kWideTileShift | layout;
 }
 ARK_ABI_BOTH constexpr bool is_small_variant(int variant) { return variant >= kFirstSmallTile; }
+ARK_ABI_BOTH constexpr bool is_gated_variant(int variant) { return variant >= kFirstGatedTile; }
 ARK_ABI_BOTH constexpr bool is_wide_variant(int variant) {
   return !is_small_variant(variant) && (variant >> kWideTileShift & 1) != 0;
 }
@@ -61,6 +63,7 @@ ARK_ABI_BOTH constexpr int loader_variant(const MatmulTileParams& p) {
 }
 
 inline constexpr u32 kSmallVariants = mask_where(kMatmulVariantEnd, [](int v) { return is_small_variant(v); }),
+                     kGatedVariants = mask_where(kMatmulVariantEnd, [](int v) { return is_gated_variant(v); }),
                      kLargeVariants = (1u << kFirstSmallTile) - 1,
                      kWideVariants = mask_where(kMatmulVariantEnd, [](int v) { return is_wide_variant(v); }),
                      kNarrowVariants = kLargeVariants & ~kWideVariants;

@@ -18,7 +18,8 @@ ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
   const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
   Walk here(tile), ahead = here;
   tile.stage(0, acc, staging);
-  if constexpr (kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 64 && !reads_pairs<typename Tile::Program>()) {
+  if constexpr (kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 64 && !Tile::kGated &&
+                !reads_pairs<typename Tile::Program>()) {
     typename Walk::Inputs inputs[kCount] = {};
 #pragma unroll
     for (int u = 0; u < kCount; ++u) ahead.load(u, inputs[u], false);

@@ -16,12 +16,25 @@ consteval bool reads_pairs() {
     return true;
 }
 
-/// A chunk of a warp's 16 rows: 8 rows of 64 columns, or 4 rows of 128 for programs that read pairs. A row takes 32
-/// bytes more than its values, and granules of 16 bytes change places with their neighbour in every second group of 8:
+/// Programs of gated products, whose rows have the sums of both weights, say so.
+template <class Program>
+consteval bool reads_two_products() {
+  if constexpr (requires { Program::kGated; })
+    return Program::kGated;
+  else
+    return false;
+}
+
+/// A chunk of a warp's 16 rows: 8 rows of 64 columns, or 4 rows of 128 for programs that read pairs. Of gated products
+/// 4 rows of 64 columns, 64 sums of the first weight and behind them as many of the second. A row takes 32 bytes more
+/// than its values, and granules of 16 bytes change places with their neighbour in every second group of 8:
 /// neither the staging (2 values per lane) nor the reading (4 or 8 consecutive ones) meets bank conflicts.
-template <bool kPairs>
+template <bool kPairs, bool kGated = false>
 struct Chunk {
-  static constexpr int kRows = kPairs ? 4 : 8, kColumns = kPairs ? 128 : 64, kPitch = kColumns * 4 + 32;
+  static_assert(!kPairs || !kGated);
+  static constexpr int kRows = kPairs || kGated ? 4 : 8, kColumns = kPairs ? 128 : 64;
+  static constexpr int kProducts = kGated ? 2 : 1, kProductBytes = kColumns * 4;
+  static constexpr int kPitch = kProducts * kProductBytes + 32;
   static constexpr int kBytes = kRows * kPitch;
   static_assert(kBytes * kConsumerWarps <= kScratchBytes);
 
@@ -70,7 +83,9 @@ struct ChunkRoots {
   int pair_distance;
 
   template <int V>
-  ARK_DEVICE void get(int, int sign, float (&value)[V]) const {
+  ARK_DEVICE void get(int product, int sign, float (&value)[V]) const {
+    if (Chunk::kProducts > 1 && product != 0)
+      return ChunkRoots{staging + Chunk::kProductBytes, row, column, pair_distance}.template get<V>(0, sign, value);
     const int first = sign == 0 ? column : (column + sign * pair_distance) & (Chunk::kColumns - 1);
     if constexpr (V == 8) {
       if (sign == 0 || (first & 7) == 0) {
@@ -114,8 +129,9 @@ struct LineRoots {
     return Layout::granule(staging, lane / kPerRow, column >> 2) + (column & 3) * 4;
   }
   template <int kV>
-  ARK_DEVICE void get(int, int sign, float (&value)[kV]) const {
+  ARK_DEVICE void get(int product, int sign, float (&value)[kV]) const {
     static_assert(kV == V && V % 2 == 0);
+    const u32 line = this->line + (Layout::kProducts > 1 && product != 0 ? Layout::kProductBytes : 0);
     if (sign != 0) {
       const int column = ((thread_index() & 31) % kPerRow * V + sign * pair_distance) & (Layout::kColumns - 1);
       ARK_EACH {

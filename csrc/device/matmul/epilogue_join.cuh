@@ -8,10 +8,12 @@
 namespace ark::device {
 
 /// Chunk number `chunk` of the 8 rows that this warp ends, staged at `staging` as Chunk::stage would: the same for all
-/// lanes of both warps, which meet here. Their scratch memory is free at chunk 0.
+/// lanes of both warps, which meet here. Their scratch memory is free at chunk 0. The sums of a gated product's second
+/// weight follow those of the first.
 template <class Layout, int kRegisters>
 ARK_DEVICE void stage_joined(int chunk, const float (&acc)[kRegisters], u32 staging) {
-  constexpr int kGroupWarps = 4, kBlocks = abi::kSmallTile / 8;
+  constexpr int kGroupWarps = 4, kBlocks = Layout::kProducts * abi::kSmallTile / 8;
+  static_assert(kBlocks * 4 <= kRegisters);
   const int thread = thread_index(), lane = thread & 31, warp = (thread >> 5) - 4;
   const bool first = warp < kGroupWarps;
   auto meet = [&] { named_barrier_sync(kJoinBarrier + (warp & (kGroupWarps - 1)), 64); };

@@ -58,7 +58,8 @@ enum TileForm : u32 { kLargeTiles = 1, kSmallTiles = 2 };
 template <class ProgramOfTile, u32 kForms>
 struct WarpTile {
   using Program = ProgramOfTile;
-  using Layout = Chunk<reads_pairs<Program>()>;
+  static constexpr bool kGated = reads_two_products<Program>();
+  using Layout = Chunk<reads_pairs<Program>() && !kGated, kGated>;
   static constexpr bool kCutsChunks = kForms != kLargeTiles && Layout::kColumns > abi::kSmallTile;
   static constexpr u32 kPlain = Program::kLoads | Program::kStores;
   // Three registers an operand that is walked over: few programs have more of them than registers are free.
@@ -78,7 +79,7 @@ struct WarpTile {
   }
   /// 64 x 64 elements, of which both warpgroups have sums (epilogue_join.cuh).
   ARK_DEVICE bool small() const {
-    return kForms == kSmallTiles || (kForms != kLargeTiles && params().tile_m == abi::kSmallTile);
+    return kGated || kForms == kSmallTiles || (kForms != kLargeTiles && params().tile_m == abi::kSmallTile);
   }
   /// Chunks that share their columns.
   ARK_DEVICE int parts() const { return (small() ? 8 : 16) / Layout::kRows; }
@@ -91,7 +92,7 @@ struct WarpTile {
   template <int kRegisters>
   ARK_DEVICE void stage(int chunk, const float (&acc)[kRegisters], u32 staging) const {
     if (small()) return stage_joined<Layout>(chunk, acc, staging);
-    if constexpr (kForms != kSmallTiles) {
+    if constexpr (!kGated && kForms != kSmallTiles) {
       __syncwarp();  // the chunk before has been read
       Layout::stage_any(chunk, acc, staging, thread_index() & 31);
       __syncwarp();

@@ -7,7 +7,8 @@
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
 // Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
-// k, else 64 k of 64 rows.
+// k, else 64 k of 64 rows. Gated ones have a third page, of the second weight: what both weights are multiplied with is
+// read once.
 #pragma once
 #include "device/abi/variants.h"
 #include "device/loop/loop.cuh"
@@ -32,7 +33,7 @@ struct StepPages {
 
 /// Of tiles so many columns wide, of which 64 are small ones: k and pages of a step.
 consteval int step_k(int columns) { return columns == abi::kSmallTile ? abi::kSmallTileK : 64; }
-consteval int step_pages(int columns) { return columns == 256 ? 3 : 2; }
+consteval int step_pages(int columns, bool gated) { return columns == 256 || gated ? 3 : 2; }
 
 /// Which main loops a kernel holds (device/abi/variants.h), as generated code says; without that all large tiles.
 template <class Programs>
@@ -79,9 +80,10 @@ struct MatmulTile {
 
  private:
   static constexpr u32 kVariants = matmul_variants<Programs>();
-  static constexpr int kAccumulators = (kVariants & abi::kWideVariants) != 0     ? 128
-                                       : (kVariants & abi::kNarrowVariants) != 0 ? 64
-                                                                                 : 32;
+  static constexpr int kAccumulators = (kVariants & abi::kWideVariants) != 0                             ? 128
+                                       : (kVariants & (abi::kNarrowVariants | abi::kGatedVariants)) != 0 ? 64
+                                                                                                         : 32;
+  static constexpr bool kGates = (kVariants & abi::kGatedVariants) != 0;
   static constexpr u32 kForms = ((kVariants & abi::kLargeVariants) != 0 ? kLargeTiles : 0u) |
                                 ((kVariants & abi::kSmallVariants) != 0 ? kSmallTiles : 0u);
   /// Kernels of inference: products with weights as nn.Linear has them, or small ones. (Others have no registers left.)
@@ -94,13 +96,14 @@ struct MatmulTile {
 
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
-    const int steps = (p.k + p.tile_k - 1) / p.tile_k, pages = p.tile_n == 256 ? 3 : 2;
+    const int steps = (p.k + p.tile_k - 1) / p.tile_k, pages = p.tile_n == 256 || (kGates && p.gated != 0) ? 3 : 2;
     if (!load_a && !load_b) {
       loader.skip(task.count * steps * pages);
       return;
     }
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2);
+    const bool more = (kRanks > 1 && p.own_rows != 0) || (kGates && p.gated != 0);
+    acquire_tensor_maps(loader, &p.map_a, more ? 4 : 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
@@ -141,8 +144,8 @@ struct MatmulTile {
     if constexpr (kVariant < abi::kMatmulVariantEnd) {
       if constexpr (loads(kVariant))
         if (variant == kVariant) {
-          load_tile<abi::variant_columns(kVariant), abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant), kOnce>(
-              loader, p, at, load_a, load_b);
+          load_tile<abi::variant_columns(kVariant), abi::is_gated_variant(kVariant), abi::has_rows_of_a(kVariant),
+                    abi::has_rows_of_b(kVariant), kOnce>(loader, p, at, load_a, load_b);
           return;
         }
       load_any<kVariant + 1, kOnce>(loader, p, variant, at, load_a, load_b);
@@ -150,12 +153,13 @@ struct MatmulTile {
   }
 
   /// One lane: the pages of a tile that this loader fills.
-  template <int kN, bool kTransA, bool kTransB, bool kOnce>
+  template <int kN, bool kGated, bool kTransA, bool kTransB, bool kOnce>
   static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
                                    bool load_a, bool load_b) {
-    constexpr int kStepPages = step_pages(kN);
+    constexpr int kStepPages = step_pages(kN, kGated);
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
+    const void* map_b2 = kGated ? tensor_map(loader.worker, p.map_b2) : map_b;
     const int size_k = p.k;
     PageWalk walk(loader);
 #pragma unroll 1
@@ -175,11 +179,15 @@ struct MatmulTile {
 #pragma unroll
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
-          load_page<kN, kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k,
-                                        at.column + i * 128, at.batch);
+          load_page<kN, kTransB, kOnce>(walk.address(order.b + i), i == 0 ? map_b : map_b2, walk.barrier(order.b + i),
+                                        k, kGated ? at.column : at.column + i * 128, at.batch);
         }
+        constexpr int kRingK = kPages / kStepPages * step_k(kN);
         if constexpr (kOnce && kN == abi::kSmallTile)
-          if (k < kRingK && k + kRingK < size_k) prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
+          if (k < kRingK && k + kRingK < size_k) {
+            prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
+            if constexpr (kGated) prefetch_page<kTransB>(map_b2, k + kRingK, at.column, at.batch);
+          }
       }
       walk.advance<kStepPages>(own);
       walk.publish();
@@ -210,10 +218,8 @@ struct MatmulTile {
   /// Of small tiles' weights. What is under way to an SM stands in the way of instructions that it fetches from the L2:
   /// BERT-Large with 128 tokens 1.305 ms instead of 1.334 with all that the ring holds, 1.311 with 3 (one H200).
   static constexpr u32 kStepsInFlight = 2;
-  /// k of a small tile for which the ring has room. Weights come ahead of the waits, those behind them when the
-  /// products have begun: from the L2 by then.
-  static constexpr int kRingK = kPages / 2 * abi::kSmallTileK;
-  /// What load_page brings of a small tile.
+  /// What load_page brings of a small tile. Weights for which the ring has room (kRingK) come ahead of the waits, those
+  /// behind them when the products have begun: from the L2 by then.
   template <bool kTrans>
   static ARK_DEVICE void prefetch_page(const void* map, int k, int row, int batch) {
     if constexpr (kTrans)
@@ -228,8 +234,8 @@ struct MatmulTile {
       if constexpr ((kVariants >> kVariant & 1) != 0)
         if (variant == kVariant) {
           constexpr int kN = abi::variant_columns(kVariant), kStep = step_k(kN);
-          multiply<kN, abi::is_half_variant(kVariant), abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant)>(
-              consumer, (k + kStep - 1) / kStep, acc);
+          multiply<kN, abi::is_gated_variant(kVariant), abi::is_half_variant(kVariant), abi::has_rows_of_a(kVariant),
+                   abi::has_rows_of_b(kVariant)>(consumer, (k + kStep - 1) / kStep, acc);
           return;
         }
       multiply_any<kVariant + 1>(consumer, variant, k, acc);
@@ -237,11 +243,13 @@ struct MatmulTile {
   }
 
   /// The main loop: acc = this warpgroup's 64 rows of the tile; of a small tile all 64 rows, over this warpgroup's half
-  /// of every step. One group of wgmmas is always in flight.
-  template <int kN, bool kHalf, bool kTransA, bool kTransB>
+  /// of every step. One group of wgmmas is always in flight. Gated: behind the sums with the first weight those with the
+  /// second.
+  template <int kN, bool kGated, bool kHalf, bool kTransA, bool kTransB>
   static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
     auto& acc = reinterpret_cast<float(&)[kN / 2]>(storage);
-    constexpr int kStepPages = step_pages(kN);
+    auto& second = reinterpret_cast<float(&)[kN / 2]>(storage[kGated ? kN / 2 : 0]);
+    constexpr int kStepPages = step_pages(kN, kGated);
     constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
                   kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
     PageReader pages(consumer);
@@ -258,6 +266,12 @@ struct MatmulTile {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         wgmma_ss<kN, kHalf, kTransA, kTransB>(acc, a + j * kAdvanceA, b + j * kAdvanceB, step + j > 0);
+      if constexpr (kGated) {
+        const u64 b2 = matrix_descriptor(pages.address(pages.slot_at(order.b + 1)) + half, kPageBytes / 2, 1024);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          wgmma_ss<kN, kHalf, kTransA, kTransB>(second, a + j * kAdvanceA, b2 + j * kAdvanceB, step + j > 0);
+      }
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();

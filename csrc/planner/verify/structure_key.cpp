@@ -52,6 +52,7 @@ void add_op(Hash& hash, const plan::Op& op, const Groups& groups) {
   const abi::OpRecord& r = op.record;
   hash.add(static_cast<int>(r.kind), r.num_waits, r.num_arrivals, op.operands.size());
   for (int program : op.programs) hash.add(program);
+  if (r.kind == abi::TaskKind::kMatmulTile) hash.add(r.params.matmul.gated);
   for (const abi::Operand& x : op.operands) {
     hash.add(x.slot, x.dtype, x.index_operand, x.offset != 0);
     for (int64_t stride : x.stride) hash.add(sign(stride));

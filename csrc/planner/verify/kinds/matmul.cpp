@@ -15,11 +15,13 @@ void uses(const plan::Op& op, const std::vector<Program>& programs, std::vector<
   check(uses.size() >= X::kCount, "op ", op.name, ": a matmul with ", uses.size(), " operands");
   uses[X::kA].read = uses[X::kB].read = true;
   if (abi::has_own_rows(op.record)) uses.at(X::kOwn).read = true;
+  if (abi::is_gated_tile(op.record)) uses.at(X::kB2).read = true;
   const abi::MatmulTileParams& p = op.record.params.matmul;
   plan::program_uses(op, programs, p.program, p.first_operand, uses);
 }
 
 bool is_own(const Region& r) { return r.operand == X::kOwn && abi::has_own_rows(r.op.record); }
+bool is_second_weight(const Region& r) { return r.operand == X::kB2 && abi::is_gated_tile(r.op.record); }
 
 void region(const Region& r, BoxEmitter& emitter) {
   const abi::MatmulTileParams& p = r.op.record.params.matmul;
@@ -30,16 +32,24 @@ void region(const Region& r, BoxEmitter& emitter) {
   const Range n = blocks_of(c.first[2], c.count[2], p.tile_n, p.n, x.stride[2]);
   if (m.count <= 0 || n.count <= 0) return;
   if (r.operand == X::kA || is_own(r)) return emitter.box(std::array{batch, m, Range{0, p.k, x.stride[2]}});
-  if (r.operand == X::kB) return emitter.box(std::array{batch, Range{0, p.k, x.stride[1]}, n});
+  if (r.operand == X::kB || is_second_weight(r)) return emitter.box(std::array{batch, Range{0, p.k, x.stride[1]}, n});
   emitter.box(std::array{batch, m, n});
 }
 
 std::optional<Dims> coordinates(const Region& r) {
   const abi::MatmulTileParams& p = r.op.record.params.matmul;
   const abi::Operand& x = r.x();
-  if (r.operand < X::kCount || is_own(r)) return std::nullopt;
+  if (r.operand < X::kCount || is_own(r) || is_second_weight(r)) return std::nullopt;
   const int64_t batches = r.use.batch >= 0 ? 1 : p.batch;  // that touch it
   return Dims{{batches, x.stride[0]}, {p.m, x.stride[1]}, {p.n, x.stride[2]}};
+}
+
+/// Its program may ask for no sums but those that there are.
+void check_roots(const RecordCheck& check, bool gated) {
+  const int number = check.record().params.matmul.program;
+  for (const Instr& in : check.plan().programs[static_cast<size_t>(number)].instrs)
+    check.need(in.op != Opcode::kRoot || in.aux == 0 || (gated && in.aux == 1), "sums number ", in.aux,
+               " in the epilogue of ", gated ? "two products" : "one product");
 }
 
 void record(const RecordCheck& check) {
@@ -50,6 +60,12 @@ void record(const RecordCheck& check) {
   check.need(p.own_rows == 0 || (p.own_rows == 1 && tensor_cores && p.first_operand == X::kOwn + 1), "own rows ",
              p.own_rows, " and an epilogue's operands from ", p.first_operand,
              ", expected 0 or, on tensor cores, 1 and ", X::kOwn + 1);
+  check.need(p.gated == 0 || (p.gated == 1 && tensor_cores && p.tile_m == 64 && p.own_rows == 0 &&
+                              p.pair_distance == 0 && p.first_operand == X::kB2 + 1),
+             "gated ", p.gated, ", rows of a tile ", p.tile_m, ", own rows ", p.own_rows, ", pairs ", p.pair_distance,
+             " apart and an epilogue's operands from ", p.first_operand, ", expected 0 or, of 64 rows, 1, 0, 0 and ",
+             X::kB2 + 1);
+  check_roots(check, p.gated != 0);
   check.grid({p.batch, ceil_div(p.m, p.tile_m), ceil_div(p.n, p.tile_n)});
   if (check.record().kind == TaskKind::kMatmulSimple) return;
   const auto whole = [](int tile) { return tile == 64 || tile == 128; };
@@ -83,6 +99,12 @@ void record(const RecordCheck& check) {
   };
   check.map(p.map_a, X::kA, sizes(p.a_k_major, rows_a, batches), box(p.a_k_major));
   check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
+  if (p.gated != 0) {
+    const abi::Operand &b = check.op().operands[X::kB], &b2 = check.op().operands[X::kB2];
+    check.need(b2.dtype == b.dtype && (b2.stride[1] == 1) == (b.stride[1] == 1), "weights of types ", b.dtype, " and ",
+               b2.dtype, ", strides along k ", b.stride[1], " and ", b2.stride[1], ", expected them alike");
+    check.map(p.map_b2, X::kB2, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
+  }
   if (p.own_rows != 0) check.map(p.map_own, X::kOwn, sizes(p.a_k_major, p.m, 1), box(p.a_k_major));
 }
 

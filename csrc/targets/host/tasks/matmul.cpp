@@ -1,5 +1,6 @@
 // kMatmulTile, kMatmulFloat and kMatmulSimple: the same product, whatever the device would compute it with.
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "base/unsupported.h"
@@ -25,6 +26,7 @@ class MatmulTask : public Task {
   MatmulTask(const plan::Plan& plan, const plan::Op& op, const Kernels& kernels)
       : record_(op.record), params_(op.record.params.matmul), a_(op.operands.at(0)), b_(op.operands.at(1)) {
     if (abi::has_own_rows(record_)) own_ = op.operands.at(abi::MatmulOperand::kOwn);
+    if (abi::is_gated_tile(record_)) b2_ = op.operands.at(abi::MatmulOperand::kB2);
     const int64_t size[3] = {params_.batch, params_.m, params_.n};
     epilogue_ = bind_task_program(plan, op, kernels, params_.program, params_.first_operand, size);
     check(epilogue_.code.kind == ProgramKind::kEpilogue, "op '", op.name, "': its program is no epilogue");
@@ -37,7 +39,9 @@ class MatmulTask : public Task {
     return in_range;
   }
 
-  double cost_ns() const override { return 0.05 * double(params_.batch) * params_.m * params_.n * params_.k; }
+  double cost_ns() const override {
+    return 0.05 * (b2_ ? 2 : 1) * double(params_.batch) * params_.m * params_.n * params_.k;
+  }
 
  private:
   static MatrixView view(const TileEnvironment& env, const abi::Operand& x, int64_t batch, int64_t row,
@@ -55,13 +59,18 @@ class MatmulTask : public Task {
                   columns = std::min<int64_t>(params_.tile_n, params_.n - column);
     if (rows <= 0 || columns <= 0) return true;
     const int64_t row_length = gemm_row_length<T>(*env.kernels, columns);
-    T* sums = env.scratch->get<T>(Scratch::kTile, gemm_rows<T>(*env.kernels, rows) * row_length);
+    const int64_t size = gemm_rows<T>(*env.kernels, rows) * row_length;
+    T* sums = env.scratch->get<T>(Scratch::kTile, b2_ ? 2 * size : size);
     const auto product = params_.m <= kFewRows ? gemm_few_rows<T> : gemm<T>;
     const abi::Operand& a = abi::has_own_rows(record_) && c[0] == env.rank ? own_ : a_;
-    product(*env.kernels, *env.scratch, view(env, a, c[0], row, 0), view(env, b_, c[0], 0, column), rows, columns,
-            params_.k, sums);
+    const auto multiply = [&](const abi::Operand& b, T* to) {
+      product(*env.kernels, *env.scratch, view(env, a, c[0], row, 0), view(env, b, c[0], 0, column), rows, columns,
+              params_.k, to);
+    };
+    multiply(b_, sums);
+    if (b2_) multiply(*b2_, sums + size);
     const int64_t first_row = c[0] * params_.m + row;
-    const Roots roots{.data = {sums, nullptr},
+    const Roots roots{.data = {sums, b2_ ? sums + size : nullptr},
                       .type = kRegType<T>,
                       .row_stride = row_length,
                       .first_row = first_row,
@@ -74,6 +83,7 @@ class MatmulTask : public Task {
   abi::OpRecord record_;
   abi::MatmulTileParams params_;
   abi::Operand a_, b_, own_{};
+  std::optional<abi::Operand> b2_;  // of gated ones
   BoundProgram epilogue_;
 };
 
