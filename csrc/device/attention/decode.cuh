@@ -40,6 +40,7 @@ struct DecodeTile {
   // the rows of this launch, if they are few, of each tile
   static constexpr int kSumBytes = kConsumerWarps * 8 * Warp::kLine * 4, kFreshAt = kSumBytes + 1024;
   static constexpr int kFreshBytes = 4 * kPerWarp * kDim;
+  static_assert(!kPaired || kSlices == 1);  // rows of this launch are one warp's, by itself
   static_assert(kPageBytes <= kSumBytes && kFreshAt + kTiles * kFreshBytes <= kScratchBytes);
 
   Consumer& consumer;
