@@ -170,8 +170,8 @@ struct DecodeTile {
     consumer.sync();
   }
 
-  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn. Of two
-  /// tiles at once one warp takes these rows, however many they are.
+  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn. Of
+  /// two tiles at once one warp takes these rows, however many they are.
   ARK_DEVICE void walk(int pages, const DecodeRange& range, const DirectKeys& direct, const Mask& masks,
                        bool takes_fresh, const Raw<16>& fresh) {
     const bool few = kPaired || direct.count() <= kPerWarp;
