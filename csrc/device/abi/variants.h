@@ -16,7 +16,9 @@ consteval u32 mask_where(int count, Has has) {
 
 /// An element type, in a mask of types.
 ARK_ABI_BOTH constexpr u32 type_bit(i32 dtype) { return 1u << dtype; }
-/// Decode attention with two tiles at once: at most so many columns have room for the rows that both stage.
+/// Decode attention with two tiles at once: heads have at most so many columns. Over 128 two warps share the same keys,
+/// a slice of columns each (DecodeWarp::kSlices), and stage the rows of this launch together, while of two tiles at
+/// once one warp does so for each; from 160 on the scratch memory has no room for these rows of both tiles either.
 inline constexpr int kMostPairedDim = 128;
 /// A head size of decode attention, in a mask of them.
 ARK_ABI_BOTH constexpr u32 decode_dim_bit(int dim) { return 1u << dim / 16; }

@@ -40,6 +40,7 @@ struct DecodeTile {
   // the rows of this launch, if they are few, of each tile
   static constexpr int kSumBytes = kConsumerWarps * 8 * Warp::kLine * 4, kFreshAt = kSumBytes + 1024;
   static constexpr int kFreshBytes = 4 * kPerWarp * kDim;
+  static_assert(!kPaired || kSlices == 1);  // rows of this launch are one warp's, by itself
   static_assert(kPageBytes <= kSumBytes && kFreshAt + kTiles * kFreshBytes <= kScratchBytes);
 
   Consumer& consumer;
@@ -169,8 +170,8 @@ struct DecodeTile {
     consumer.sync();
   }
 
-  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn. Of two
-  /// tiles at once one warp takes these rows, however many they are.
+  /// The pages of this warp's group, then the rows of this launch, or pages of them that the groups take in turn. Of
+  /// two tiles at once one warp takes these rows, however many they are.
   ARK_DEVICE void walk(int pages, const DecodeRange& range, const DirectKeys& direct, const Mask& masks,
                        bool takes_fresh, const Raw<16>& fresh) {
     const bool few = kPaired || direct.count() <= kPerWarp;

@@ -22,8 +22,12 @@ struct DecodeParams {
   ARK_DEVICE explicit DecodeParams(const Task& task) : p(task.record->params.attention) {}
   /// Whether keys are a cache, most of which is read ahead of the wait.
   ARK_DEVICE bool cached() const { return Programs::kDecodeCache && (!Programs::kDecodePlain || p.fresh_operand >= 0); }
-  /// Tiles of an item that are done at once, a warpgroup each (AttentionParams::tiles_at_once).
-  ARK_DEVICE bool paired() const { return Programs::kDecodePairs && p.tiles_at_once > 1; }
+  /// Whether two tiles of an item are done at once, a warpgroup each (AttentionParams::tiles_at_once). Loaders and
+  /// consumers ask this and nothing else, as both count pages by it.
+  ARK_DEVICE bool paired() const {
+    return Programs::kDecodePairs && p.tiles_at_once > 1 && p.parts == 1 && p.head_dim <= abi::kMostPairedDim &&
+           cached();
+  }
   ARK_DEVICE bool causal() const { return Programs::kDecodeCausal && p.causal != 0; }
   ARK_DEVICE int queries() const { return Programs::kDecodeQueries ? p.queries : 1; }
   /// Head of the group, of a row (head of the group, query).

@@ -1,6 +1,6 @@
 // The loaders of kAttentionDecode: keys and values page by page; those of a cache below the position ahead of every
-// wait, those that are no cache after the tile's waits. Both know how many pages there are without waiting. Pages of two
-// tiles that are done at once alternate; of an odd number of tiles the last one comes twice.
+// wait, those that are no cache after the tile's waits. Both know how many pages there are without waiting. Pages of
+// two tiles that are done at once alternate; of an odd number of tiles the last one comes twice.
 #pragma once
 #include "device/attention/decode_keys.cuh"
 

@@ -51,6 +51,7 @@ void add_wait(Hash& hash, const abi::Wait& wait, const abi::OpRecord& record, co
 void add_op(Hash& hash, const plan::Op& op, const Groups& groups) {
   const abi::OpRecord& r = op.record;
   hash.add(static_cast<int>(r.kind), r.num_waits, r.num_arrivals, op.operands.size());
+  if (r.kind == abi::TaskKind::kAttentionDecode) hash.add(r.params.attention.tiles_at_once);
   for (int program : op.programs) hash.add(program);
   if (r.kind == abi::TaskKind::kMatmulTile) hash.add(r.params.matmul.gated);
   for (const abi::Operand& x : op.operands) {
