@@ -13,7 +13,7 @@ set(UNIT_plan test_agreement test_as_run test_base test_dump test_graph test_gro
 set(UNIT_tile test_flat_tiles test_free_tiles test_long_rows test_place_memory test_planning_time test_schedule
     test_small_tiles test_synchronize test_tile)
 set(UNIT_host test_canonical_domain test_column_parts test_host_attention test_host_decode_heads test_host_matmul
-    test_host_plans test_host_programs test_host_scheduler test_join_sums test_pieces test_share_programs
+    test_host_plans test_host_programs test_host_scheduler test_join_gated test_join_sums test_pieces test_share_programs
     test_transposes)
 set(UNIT_steps test_background test_batch_stores test_column_slots test_column_strips test_cuda_groups test_late_sums
     test_own_rows test_row_vectors test_scatter_tiles test_select_plans test_strip_vectors)

@@ -58,7 +58,6 @@ struct Fields<abi::MatmulTileParams> {
                                           field("map_a", &T::map_a),
                                           field("map_b", &T::map_b),
                                           field("map_own", &T::map_own),
-                                          field("map_b2", &T::map_b2),
                                           field("a_k_major", &T::a_k_major),
                                           field("b_k_major", &T::b_k_major),
                                           field("b_immutable", &T::b_immutable),

@@ -82,8 +82,7 @@ std::string params_text(const abi::MatmulTileParams& p) {
              p.tile_k, ", maps ", p.map_a, ' ', p.map_b, ", k major ", p.a_k_major, ' ', p.b_k_major, ", program ",
              p.program, ", operands from ", p.first_operand, ", pair distance ", p.pair_distance,
              p.a_immutable || p.b_immutable ? cat(", immutable ", p.a_immutable, ' ', p.b_immutable) : "",
-             p.own_rows ? cat(", own rows through map ", p.map_own) : "",
-             p.gated ? cat(", gated, second weight through map ", p.map_b2) : "");
+             p.own_rows ? cat(", own rows through map ", p.map_own) : "", p.gated ? ", gated" : "");
 }
 
 std::string params_text(const abi::AttentionParams& p) {

@@ -11,6 +11,7 @@ struct Product {
   bool a_k_major, b_k_major;
   DType type = DType::kBF16;
   int odd = 1027;  // columns of a second product: their epilogue moves single elements, or two
+  bool gated = false;
 };
 
 void add_product(plan::Plan& p, const Product& product, int tile_m, int tile_n) {
@@ -22,6 +23,7 @@ void add_product(plan::Plan& p, const Product& product, int tile_m, int tile_n) 
   m.tile_m = tile_m, m.tile_n = tile_n, m.tile_k = tile_m == abi::kSmallTile ? abi::kSmallTileK : 64;
   m.a_k_major = product.a_k_major, m.b_k_major = product.b_k_major;
   m.program = product.program;
+  m.gated = product.gated;
   op.operands.resize(static_cast<size_t>(p.programs[static_cast<size_t>(product.program)].num_operands));
   for (const int n : {1024, product.odd}) {
     m.n = n;
@@ -94,6 +96,22 @@ NamedPlan alone_plan(DType type) {
   return {type == DType::kF16 ? "small_tiles_half" : "small_tiles", p};
 }
 
+/// Products of two weights beside small tiles of one, of both layouts.
+NamedPlan gated_plan(DType type) {
+  plan::Plan p;
+  p.maps.resize(1);
+  ProgramBuilder gate(ProgramKind::kEpilogue, 3, 0, 2);
+  const int x = gate.op(Opcode::kCast, gate.root(), -1, -1, DType::kBF16);
+  const int y = gate.op(Opcode::kMul, gate.op(Opcode::kMul, x, gate.op(Opcode::kSigmoid, x)), gate.root(1));
+  gate.store(1, DType::kBF16, gate.op(Opcode::kAdd, y, gate.load(0, DType::kBF16)));
+  const int program = add_program(p, gate);
+  const Epilogues e = add_epilogues(p);
+  add_small(p, {program, true, type == DType::kBF16, type, 1027, true});
+  add_small(p, {e.parts, true, type == DType::kBF16, type});
+  add_small(p, {e.rotary, true, type == DType::kBF16, type});
+  return {type == DType::kF16 ? "gated_tiles_half" : "gated_tiles", p};
+}
+
 /// Epilogues that end tiles of every form, and attention of either direction beside them.
 NamedPlan beside_plan(bool backward) {
   plan::Plan p;
@@ -118,7 +136,8 @@ NamedPlan beside_plan(bool backward) {
 }  // namespace
 
 std::vector<NamedPlan> small_tile_plans() {
-  return {alone_plan(DType::kBF16), alone_plan(DType::kF16), beside_plan(false), beside_plan(true)};
+  return {alone_plan(DType::kBF16), alone_plan(DType::kF16), gated_plan(DType::kBF16),
+          gated_plan(DType::kF16),  beside_plan(false),      beside_plan(true)};
 }
 
 }  // namespace ark::cuda_compile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.few_tiles import BODIES, LAYOUTS, by_rows, check, gelu, inputs, residual
+from tests.support.few_tiles import BODIES, GATED, LAYOUTS, by_rows, check, gated_inputs, gelu, inputs, residual
 
 PRODUCTS = pytest.mark.parametrize("product", LAYOUTS, ids=lambda f: f.__name__)
 
@@ -32,3 +32,12 @@ def test_more_tiles_than_workers(monkeypatch, tmp_path):
 def test_batches(monkeypatch, tmp_path, product):
     arguments = inputs(product, 70, 136, 192, torch.bfloat16, "cpu", batch=(5,))
     check(monkeypatch, tmp_path, residual, arguments, product, workers=132)
+
+
+@PRODUCTS
+@pytest.mark.parametrize("body", GATED, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("m, n, k", [(64, 256, 192), (37, 136, 320)])
+def test_two_weights(monkeypatch, tmp_path, body, product, m, n, k):
+    """One product, whose epilogue has the sums of both."""
+    arguments = gated_inputs(product, m, n, k, torch.bfloat16, "cpu")
+    check(monkeypatch, tmp_path, body, arguments, product, has=[", gated"], workers=132)

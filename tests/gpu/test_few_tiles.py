@@ -5,7 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.few_tiles import BODIES, LAYOUTS, by_columns, by_rows, check, gated, gelu, inputs, residual, rotary
+from tests.support.few_tiles import (
+    BODIES,
+    GATED,
+    LAYOUTS,
+    by_columns,
+    by_rows,
+    check,
+    gated,
+    gated_inputs,
+    gelu,
+    inputs,
+    residual,
+    rotary,
+    swiglu,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ROWS = pytest.mark.parametrize("product", LAYOUTS, ids=lambda f: f.__name__)
@@ -93,3 +107,37 @@ def test_beside_large_tiles(monkeypatch, tmp_path, product):
     weights = [(torch.randn(s, device="cuda") * 0.05).bfloat16() for s in shapes]
     x = torch.randn(512, 512, device="cuda").bfloat16()
     check(monkeypatch, tmp_path, chain, [x, *weights], product, calls=20, has=["tile 128 x"])
+
+
+@ROWS
+@pytest.mark.parametrize("body", GATED, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_two_weights(monkeypatch, tmp_path, body, product, dtype):
+    check(monkeypatch, tmp_path, body, gated_inputs(product, 64, 8192, 2048, dtype, "cuda"), product, has=[", gated"])
+
+
+@ROWS
+@pytest.mark.parametrize("m, n, k", [(17, 64, 64), (64, 1021, 320), (100, 1032, 1472), (128, 4096, 1024), (200, 130, 192)])
+def test_two_weights_sizes(monkeypatch, tmp_path, m, n, k, product):
+    """Rows and columns that end within tiles and vectors, fewer pages than the ring has and more."""
+    if product is by_columns and n % 8 != 0:
+        n = 1024
+    check(monkeypatch, tmp_path, swiglu, gated_inputs(product, m, n, k, torch.bfloat16, "cuda"), product, has=[", gated"])
+
+
+def gated_chain(product, x, *weights):
+    """Two layers of a gated feed-forward."""
+    for gate, up, down in zip(weights[::3], weights[1::3], weights[2::3]):
+        x = x + product(torch.nn.functional.silu(product(x, gate)) * product(x, up), down)
+    return x
+
+
+@ROWS
+@pytest.mark.parametrize("workers", [132, 100])
+def test_gated_chain(monkeypatch, tmp_path, workers, product):
+    torch.manual_seed(0)
+    shapes = [(3072, 1024), (3072, 1024), (1024, 3072)] * 3
+    shapes = shapes if product is by_rows else [shape[::-1] for shape in shapes]
+    weights = [(torch.randn(s, device="cuda") * 0.03).bfloat16() for s in shapes]
+    x = torch.randn(64, 1024, device="cuda").bfloat16()
+    check(monkeypatch, tmp_path, gated_chain, [x, *weights], product, calls=20, has=[", gated"], workers=workers)

@@ -41,6 +41,21 @@ def rotary(product, x, w, bias, gate, more):
     return heads * angle.cos().to(x.dtype) + turned * angle.sin().to(x.dtype)
 
 
+def swiglu(product, x, w, w2, bias):
+    return F.silu(product(x, w)) * product(x, w2)
+
+
+def geglu(product, x, w, w2, bias):
+    return (product(x, w2) + bias) * F.gelu(product(x, w) + bias, approximate="tanh")
+
+
+def kept(product, x, w, w2, bias):
+    """The first value is an output too."""
+    y = F.silu(product(x, w))
+    return y, y * product(x, w2) + bias
+
+
+GATED = [swiglu, geglu, kept]
 BODIES = [plain, biased, gelu, gated, residual, rotary]
 
 
@@ -66,6 +81,12 @@ def inputs(product, m, n, k, dtype, device, batch=()):
 
     w = make(*batch, *((n, k) if product is by_rows else (k, n)), scale=k**-0.5)
     return make(*batch, m, k), w, make(n), make(*batch, m, n), make(*batch, m, n)
+
+
+def gated_inputs(product, m, n, k, dtype, device):
+    """x, two weights, bias."""
+    x, w, bias, *_ = inputs(product, m, n, k, dtype, device)
+    return x, w, torch.randn_like(w) * k**-0.5, bias
 
 
 def worst(found, expected) -> float:

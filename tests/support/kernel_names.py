@@ -39,6 +39,8 @@ KERNELS = (
     "mixed",
     "small_tiles",
     "small_tiles_half",
+    "gated_tiles",
+    "gated_tiles_half",
     "small_tiles_forward",
     "small_tiles_backward",
     "pointwise_ranks",

@@ -208,12 +208,12 @@ inline constexpr int kSmallTile = 64, kSmallTileK = 128, kSmallTileBlock = 64;
 /// where that rank has it: operand 2 (dims b, m, k; its stride along b is 0), through map_own. Lists give batches as
 /// distances from the own rank (turned_tile).
 /// Gated (small tiles alone, without own rows and pairs): the sums of a with a second weight as well, operand 2 (as b,
-/// through map_b2), are the epilogue's Root 1.
+/// through the map behind map_b), are the epilogue's Root 1.
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;
   i32 map_a, map_b;            // tensor maps (not kMatmulSimple)
-  i32 map_own, map_b2;         // right behind them, -1: none; all are made ready at once (tile.cuh)
+  i32 map_own;                 // right behind them: all three are made ready at once (tile.cuh)
   i32 a_k_major, b_k_major;    // 1: k is the contiguous dimension
   i32 b_immutable;             // B may be loaded ahead of every wait
   i32 program, first_operand;  // epilogue

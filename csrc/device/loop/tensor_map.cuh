@@ -30,16 +30,17 @@ ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {
   return worker.launch.maps + static_cast<u64>(map) * abi::kTensorMapBytes;
 }
 
-/// By a loader that has waited for the maps, before the first copies of an item through maps[0 .. count), -1 for none: proxy fences,
-/// once per op. Each makes the next copy fetch its map anew, so that is done here, before the loader waits for tiles.
-ARK_DEVICE void acquire_tensor_maps(Loader& loader, const i32* maps, int count) {
+/// By a loader that has waited for the maps, before the first copies of an item through maps[0 .. count) and `behind`
+/// maps that follow maps[1]: proxy fences, once per op. Each makes the next copy fetch its map anew, so that is done
+/// here, before the loader waits for tiles.
+ARK_DEVICE void acquire_tensor_maps(Loader& loader, const i32* maps, int count, int behind = 0) {
   if (loader.maps_op == loader.op) return;
   loader.maps_op = loader.op;
   if (elect_lane().chosen)
-    for (int i = 0; i < count; ++i) {
-      if (maps[i] < 0) continue;
-      fence_tensormap_acquire(tensor_map(loader.worker, maps[i]));
-      prefetch_tensormap(tensor_map(loader.worker, maps[i]));
+    for (int i = 0; i < count + behind; ++i) {
+      const void* map = tensor_map(loader.worker, i < count ? maps[i] : maps[1] + i - count + 1);
+      fence_tensormap_acquire(map);
+      prefetch_tensormap(map);
     }
   __syncwarp();
 }

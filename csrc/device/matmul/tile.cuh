@@ -19,12 +19,12 @@
 
 namespace ark::device {
 
-/// Where a step's operands lie among its pages. One wgmma reads both pages of B, so they must lie side by side: a step
-/// whose pages 1 and 2 would be the last and the first of the ring has B before A.
+/// Where a step's operands lie among its pages. One wgmma of wide tiles reads both pages of B, so they must lie side by
+/// side: a step whose pages 1 and 2 would be the last and the first of the ring has B before A.
 struct StepPages {
   int a, b;
-  ARK_DEVICE StepPages(int slot, int pages) : a(0), b(1) {
-    if (pages == 3 && slot == kPages - 2) {
+  ARK_DEVICE StepPages(int slot, bool wide) : a(0), b(1) {
+    if (wide && slot == kPages - 2) {
       a = 2;
       b = 0;
     }
@@ -48,11 +48,11 @@ template <class Programs>
 struct MatmulTile {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
-    load(loader, task, p.a_immutable != 0, p.b_immutable != 0, false);
+    load<false>(loader, task, p.a_immutable != 0, p.b_immutable != 0);
   }
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
-    load(loader, task, p.a_immutable == 0, p.b_immutable == 0, true);
+    load<true>(loader, task, p.a_immutable == 0, p.b_immutable == 0);
   }
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
@@ -94,7 +94,8 @@ struct MatmulTile {
     return abi::loader_variant(variant) == variant && (kVariants >> variant & 1 | kVariants >> half & 1) != 0;
   }
 
-  static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b, bool dependent) {
+  template <bool kDependent>
+  static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
     const int steps = (p.k + p.tile_k - 1) / p.tile_k, pages = p.tile_n == 256 || (kGates && p.gated != 0) ? 3 : 2;
     if (!load_a && !load_b) {
@@ -102,12 +103,11 @@ struct MatmulTile {
       return;
     }
     wait_tensor_maps(loader);
-    const bool more = (kRanks > 1 && p.own_rows != 0) || (kGates && p.gated != 0);
-    acquire_tensor_maps(loader, &p.map_a, more ? 4 : 2);
+    acquire_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2, kGates && p.gated != 0 ? 1 : 0);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
-      if (dependent) {
+      if constexpr (kDependent) {
         if constexpr ((kForms & kSmallTiles) != 0)
           loader.wait_at_once(task, task.first + i);
         else
@@ -116,11 +116,11 @@ struct MatmulTile {
       const Elected one = elect_lane();
       if (one.chosen) {
         bool once = false;
-        if constexpr (kStreams) once = !dependent && reads_once(task);
+        if constexpr (kStreams && !kDependent) once = (kGates && p.gated != 0) || reads_once(task);
         if (once)
-          load_any<0, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
+          load_any<0, kDependent, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
         else
-          load_any<0, false>(loader, p, abi::loader_variant(p), at, load_a, load_b);
+          load_any<0, kDependent, false>(loader, p, abi::loader_variant(p), at, load_a, load_b);
       }
       PageWalk::rejoin(loader, one.lane);
     }
@@ -138,20 +138,26 @@ struct MatmulTile {
     return (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
   }
 
-  template <int kVariant, bool kOnce>
+  template <int kVariant, bool kDependent, bool kOnce>
   static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
                                   const TileCoordinates& at, bool load_a, bool load_b) {
     if constexpr (kVariant < abi::kMatmulVariantEnd) {
-      if constexpr (loads(kVariant))
+      // The weights of gated ones never wait and are read once (planner/tile/join_gated.h): code for other ways has no
+      // registers left.
+      constexpr bool kGated = abi::is_gated_variant(kVariant);
+      if constexpr (loads(kVariant) && (kDependent || kOnce || !kGated))
         if (variant == kVariant) {
-          load_tile<abi::variant_columns(kVariant), abi::is_gated_variant(kVariant), abi::has_rows_of_a(kVariant),
-                    abi::has_rows_of_b(kVariant), kOnce>(loader, p, at, load_a, load_b);
+          load_tile<abi::variant_columns(kVariant), kGated, abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant),
+                    kOnce>(loader, p, at, load_a, kGated && kDependent ? false : load_b);
           return;
         }
-      load_any<kVariant + 1, kOnce>(loader, p, variant, at, load_a, load_b);
+      load_any<kVariant + 1, kDependent, kOnce>(loader, p, variant, at, load_a, load_b);
     }
   }
 
+  static ARK_DEVICE const void* behind(const void* map, int count) {
+    return static_cast<const unsigned char*>(map) + count * abi::kTensorMapBytes;
+  }
   /// One lane: the pages of a tile that this loader fills.
   template <int kN, bool kGated, bool kTransA, bool kTransB, bool kOnce>
   static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
@@ -159,12 +165,11 @@ struct MatmulTile {
     constexpr int kStepPages = step_pages(kN, kGated);
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
-    const void* map_b2 = kGated ? tensor_map(loader.worker, p.map_b2) : map_b;
     const int size_k = p.k;
     PageWalk walk(loader);
 #pragma unroll 1
     for (int k = 0; k < size_k; k += step_k(kN)) {
-      const StepPages order(walk.slot, kStepPages);
+      const StepPages order(walk.slot, kN == abi::kWideTileColumns);
       constexpr u32 kAll = (1u << kStepPages) - 1;
       const u32 bit_a = 1u << order.a, own = (load_a ? bit_a : 0) | (load_b ? kAll & ~bit_a : 0);
       walk.acquire<kStepPages>(own);
@@ -179,14 +184,15 @@ struct MatmulTile {
 #pragma unroll
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
-          load_page<kN, kTransB, kOnce>(walk.address(order.b + i), i == 0 ? map_b : map_b2, walk.barrier(order.b + i),
-                                        k, kGated ? at.column : at.column + i * 128, at.batch);
+          load_page<kN, kTransB, kOnce>(walk.address(order.b + i), kGated ? behind(map_b, i) : map_b,
+                                        walk.barrier(order.b + i), k, kGated ? at.column : at.column + i * 128,
+                                        at.batch);
         }
         constexpr int kRingK = kPages / kStepPages * step_k(kN);
         if constexpr (kOnce && kN == abi::kSmallTile)
           if (k < kRingK && k + kRingK < size_k) {
             prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
-            if constexpr (kGated) prefetch_page<kTransB>(map_b2, k + kRingK, at.column, at.batch);
+            if constexpr (kGated) prefetch_page<kTransB>(behind(map_b, 1), k + kRingK, at.column, at.batch);
           }
       }
       walk.advance<kStepPages>(own);
@@ -255,7 +261,7 @@ struct MatmulTile {
     PageReader pages(consumer);
     u32 previous = 0;
     for (int step = 0; step < steps; ++step) {
-      const StepPages order(pages.slot, kStepPages);
+      const StepPages order(pages.slot, kN == abi::kWideTileColumns);
       pages.wait<kStepPages>();
       const u32 half = consumer.group() * (kPageBytes / 2);
       const u32 shared_a = pages.address(pages.slot_at(order.a)) + half,

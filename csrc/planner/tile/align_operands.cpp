@@ -118,7 +118,8 @@ class Aligner {
   std::map<std::array<int64_t, 8>, StorageId> copies_;
 };
 
-/// Storages that hold different values at different times: one copy would not do for all readers.
+}  // namespace
+
 std::vector<bool> changing_storages(const FusedGraph& graph) {
   std::vector<int> versions(graph.storages.size(), 0);
   for (size_t s = 0; s < graph.storages.size(); ++s) versions[s] = graph.storages[s].input >= 0;
@@ -133,8 +134,6 @@ std::vector<bool> changing_storages(const FusedGraph& graph) {
   for (int count : versions) changes.push_back(count > 1);
   return changes;
 }
-
-}  // namespace
 
 bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t batch) {
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));

@@ -2,6 +2,8 @@
 // outside) are copied into padded rows, so that the product runs on the tensor cores: GPT-2's logit gradient, 154 MB,
 // costs 0.1 ms to copy and 3.5 ms a product on the CUDA cores.
 #pragma once
+#include <vector>
+
 #include "planner/draft.h"
 #include "planner/options.h"
 
@@ -11,6 +13,8 @@ namespace ark::planner {
 /// may be set yet.
 void align_operands(Draft& draft, const Options& options);
 
+/// Storages that hold different values at different times: one copy would not do for all readers.
+std::vector<bool> changing_storages(const FusedGraph& graph);
 /// True when TMA can read the matmul operand: one of its dimensions contiguous, 16-byte strides and offset, a real
 /// batch.
 bool tma_addressable(const abi::Operand& x, int rows_dim, int k_dim, int64_t batch);

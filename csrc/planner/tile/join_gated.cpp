@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "planner/fuse/emit.h"
+#include "planner/tile/align_operands.h"
 #include "planner/tile/join_sums.h"
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/stored_value.h"
@@ -201,7 +202,8 @@ class GatedJoiner {
 };
 
 /// The product that product `first` can be joined with: the first reader of what it stores.
-std::optional<GatedPair> pair_of(const FusedGraph& graph, size_t first, const Options& options) {
+std::optional<GatedPair> pair_of(const FusedGraph& graph, size_t first, const std::vector<bool>& changes,
+                                 const Options& options) {
   const FusedOp& op = graph.ops[first];
   if (!has_small_tiles(op) || is_exchange(graph, op)) return std::nullopt;
   const int stored = stored_operand(op, program_of(graph, op));
@@ -214,6 +216,11 @@ std::optional<GatedPair> pair_of(const FusedGraph& graph, size_t first, const Op
   if (second == graph.ops.size()) return std::nullopt;
   const FusedOp& next = graph.ops[second];
   if (!has_small_tiles(next) || is_exchange(graph, next) || !are_alike(op, next)) return std::nullopt;
+  // Loaders have no registers left for weights that wait (device/matmul/tile.cuh).
+  for (const FusedOp* product : {&op, &next}) {
+    const uint32_t weight = operand(*product, X::kB).slot;
+    if (graph.storages[weight].input < 0 || changes[weight]) return std::nullopt;
+  }
   const int read = gate_operand(next, program_of(graph, next), to);
   const size_t operands = op.op.operands.size() + next.op.operands.size();
   if (read < 0 || operands > kMaxOperands || !can_wait(graph, first, second, to.slot) ||
@@ -228,8 +235,9 @@ void join_gated(Draft& draft, const Options& options) {
   FusedGraph& graph = draft.graph;
   std::vector<std::optional<GatedPair>> by_second(graph.ops.size());
   std::vector<bool> goes(graph.ops.size());
+  const std::vector<bool> changes = changing_storages(graph);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    const std::optional<GatedPair> pair = pair_of(graph, i, options);
+    const std::optional<GatedPair> pair = pair_of(graph, i, changes, options);
     if (!pair || by_second[i] || by_second[pair->second]) continue;
     by_second[pair->second] = pair;
     goes[i] = true;

@@ -324,7 +324,7 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
   abi::OpRecord& record = op.op.record;
   abi::MatmulTileParams& p = record.params.matmul;
   const abi::Operand &a = op.op.operands[abi::MatmulOperand::kA], &b = op.op.operands[abi::MatmulOperand::kB];
-  p.map_a = p.map_b = p.map_b2 = -1;
+  p.map_a = p.map_b = -1;
   if (!are_tma_addressable(draft.graph, op)) record.kind = TaskKind::kMatmulSimple;
   if (record.kind == TaskKind::kMatmulSimple) {
     p.tile_m = p.tile_n = kSimpleTile;
@@ -337,11 +337,8 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     const int64_t batch = share_b(draft.graph, op) ? 1 : p.batch, rows = int64_t{p.m} * p.batch / batch;
     p.map_a = add_matmul_map(draft, record.kind, small, a, 1, 2, batch, rows, p.k);
     p.map_b = add_matmul_map(draft, record.kind, small, b, 2, 1, batch, p.n, p.k);
-    if (p.gated) {
-      p.map_own = -1;
-      p.map_b2 =
-          add_matmul_map(draft, record.kind, small, op.op.operands[abi::MatmulOperand::kB2], 2, 1, batch, p.n, p.k);
-    }
+    if (p.gated)  // right behind map_b
+      add_matmul_map(draft, record.kind, small, op.op.operands[abi::MatmulOperand::kB2], 2, 1, batch, p.n, p.k);
     if (p.own_rows)
       p.map_own =
           add_matmul_map(draft, record.kind, small, op.op.operands[abi::MatmulOperand::kOwn], 1, 2, 1, p.m, p.k);

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "plan/early_reads.h"
 #include "planner/verify/kinds/kinds.h"
 
 namespace ark::planner {
@@ -101,9 +102,11 @@ void record(const RecordCheck& check) {
   check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
   if (p.gated != 0) {
     const abi::Operand &b = check.op().operands[X::kB], &b2 = check.op().operands[X::kB2];
+    check.need(plan::is_early(check.op(), X::kB) && plan::is_early(check.op(), X::kB2), "early operands ",
+               check.op().early, ", expected both weights among them");
     check.need(b2.dtype == b.dtype && (b2.stride[1] == 1) == (b.stride[1] == 1), "weights of types ", b.dtype, " and ",
                b2.dtype, ", strides along k ", b.stride[1], " and ", b2.stride[1], ", expected them alike");
-    check.map(p.map_b2, X::kB2, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
+    check.map(p.map_b + 1, X::kB2, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
   }
   if (p.own_rows != 0) check.map(p.map_own, X::kOwn, sizes(p.a_k_major, p.m, 1), box(p.a_k_major));
 }
