@@ -42,8 +42,7 @@ class Printer : public ProgramAnalysis {
     if (program_.kind == ProgramKind::kPrologue)
       line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void", ";"));
     if (program_.kind == ProgramKind::kEpilogue)
-      line(cat("  static constexpr bool kPairs = ", reads_pairs() ? "true" : "false",
-               ", kGated = ", reads_two_products() ? "true" : "false",
+      line(cat("  static constexpr bool kPairs = ", int{reads_pairs()}, ", kGated = ", int{reads_two_products()},
                ";\n  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
                "u, kStores = ", plain_operands(Opcode::kStore), "u;"));
     if (by_batch_.count > 0)

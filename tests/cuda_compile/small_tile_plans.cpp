@@ -96,17 +96,22 @@ NamedPlan alone_plan(DType type) {
   return {type == DType::kF16 ? "small_tiles_half" : "small_tiles", p};
 }
 
-/// Products of two weights beside small tiles of one, of both layouts.
-NamedPlan gated_plan(DType type) {
-  plan::Plan p;
-  p.maps.resize(1);
+/// silu(first) * second + an operand.
+int add_gate(plan::Plan& p) {
   ProgramBuilder gate(ProgramKind::kEpilogue, 3, 0, 2);
   const int x = gate.op(Opcode::kCast, gate.root(), -1, -1, DType::kBF16);
   const int y = gate.op(Opcode::kMul, gate.op(Opcode::kMul, x, gate.op(Opcode::kSigmoid, x)), gate.root(1));
   gate.store(1, DType::kBF16, gate.op(Opcode::kAdd, y, gate.load(0, DType::kBF16)));
-  const int program = add_program(p, gate);
+  return add_program(p, gate);
+}
+
+/// Products of two weights beside small tiles of one, of both layouts.
+NamedPlan gated_plan(DType type) {
+  plan::Plan p;
+  p.maps.resize(1);
+  const int gate = add_gate(p);
   const Epilogues e = add_epilogues(p);
-  add_small(p, {program, true, type == DType::kBF16, type, 1027, true});
+  add_small(p, {gate, true, type == DType::kBF16, type, 1027, true});
   add_small(p, {e.parts, true, type == DType::kBF16, type});
   add_small(p, {e.rotary, true, type == DType::kBF16, type});
   return {type == DType::kF16 ? "gated_tiles_half" : "gated_tiles", p};
@@ -121,6 +126,7 @@ NamedPlan beside_plan(bool backward) {
     add_small(p, {program, true, !backward});
     add_product(p, {program, true, !backward}, 128, 256);
   }
+  if (!backward) add_small(p, {add_gate(p), true, true, DType::kBF16, 1027, true});
   if (backward) {
     add_small(p, {e.parts, false, false});
     add_product(p, {e.parts, false, false}, 128, 128);

@@ -117,12 +117,16 @@ def test_two_weights(monkeypatch, tmp_path, body, product, dtype):
 
 
 @ROWS
-@pytest.mark.parametrize("m, n, k", [(17, 64, 64), (64, 1021, 320), (100, 1032, 1472), (128, 4096, 1024), (200, 130, 192)])
+@pytest.mark.parametrize(
+    "m, n, k", [(17, 64, 64), (64, 1021, 320), (100, 1032, 1472), (128, 4096, 1024), (200, 130, 192)]
+)
 def test_two_weights_sizes(monkeypatch, tmp_path, m, n, k, product):
     """Rows and columns that end within tiles and vectors, fewer pages than the ring has and more."""
     if product is by_columns and n % 8 != 0:
         n = 1024
-    check(monkeypatch, tmp_path, swiglu, gated_inputs(product, m, n, k, torch.bfloat16, "cuda"), product, has=[", gated"])
+    check(
+        monkeypatch, tmp_path, swiglu, gated_inputs(product, m, n, k, torch.bfloat16, "cuda"), product, has=[", gated"]
+    )
 
 
 def gated_chain(product, x, *weights):
@@ -141,3 +145,18 @@ def test_gated_chain(monkeypatch, tmp_path, workers, product):
     weights = [(torch.randn(s, device="cuda") * 0.03).bfloat16() for s in shapes]
     x = torch.randn(64, 1024, device="cuda").bfloat16()
     check(monkeypatch, tmp_path, gated_chain, [x, *weights], product, calls=20, has=[", gated"], workers=workers)
+
+
+@ROWS
+def test_gated_beside_large_tiles(monkeypatch, tmp_path, product):
+    """As in a decode step of many rows, whose last product has large tiles."""
+    torch.manual_seed(0)
+    shapes = [(2048, 512), (2048, 512), (512, 2048), (2048, 512), (2048, 512), (512, 2048), (32768, 512)]
+    shapes = shapes if product is by_rows else [shape[::-1] for shape in shapes]
+    weights = [(torch.randn(s, device="cuda") * 0.04).bfloat16() for s in shapes]
+
+    def body(product, x, *weights):
+        return product(gated_chain(product, x, *weights[:-1]), weights[-1])
+
+    x = torch.randn(64, 512, device="cuda").bfloat16()
+    check(monkeypatch, tmp_path, body, [x, *weights], product, calls=20, has=[", gated", "tile 128 x"])

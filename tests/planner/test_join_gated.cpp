@@ -5,6 +5,7 @@
 #include <string>
 
 #include "planner/planner.h"
+#include "planner/verify/structure_key.h"
 #include "planner/verify/verify_plan.h"
 #include "support/model_graph.h"
 #include "support/plan_run.h"
@@ -78,6 +79,27 @@ const Body kComputedWeight = [](Model& m, ValueId x, ValueId gate, ValueId up) {
   const ValueId g = silu(m, product(m, x, gate));
   return std::vector{times(m, g, product(m, x, m.unary(Opcode::kRelu, up)))};
 };
+/// Epilogues with operands of their own.
+const Body kBiased = [](Model& m, ValueId x, ValueId gate, ValueId up) {
+  const ValueId y = product(m, x, gate), more = m.input(kBF16, m.sizes(y)), last = m.input(kBF16, m.sizes(y));
+  const ValueId g = silu(m, m.binary(Opcode::kAdd, y, more));
+  const ValueId u = m.binary(Opcode::kSub, product(m, x, up), last);
+  return std::vector{m.binary(Opcode::kAdd, times(m, u, g), more)};
+};
+/// Layers whose products stand in turn.
+const Body kInTurn = [](Model& m, ValueId x, ValueId gate, ValueId up) {
+  const ValueId other = m.input(kBF16, m.sizes(gate));
+  const ValueId g = silu(m, product(m, x, gate)), h = m.unary(Opcode::kRelu, product(m, x, other));
+  const ValueId y = times(m, g, product(m, x, up));
+  return std::vector{y, times(m, h, product(m, x, m.input(kBF16, m.sizes(up))))};
+};
+/// The launch writes the second weight when it has been read.
+const Body kWrittenWeight = [](Model& m, ValueId x, ValueId gate, ValueId up) {
+  const ValueId y = times(m, silu(m, product(m, x, gate)), product(m, x, up));
+  m.copy_to(up, m.unary(Opcode::kRelu, up));
+  return std::vector{y};
+};
+
 /// Another reader of the first value, before the second product or behind it.
 std::vector<ValueId> read(Model& m, ValueId x, ValueId gate, ValueId up, bool before) {
   const ValueId g = silu(m, product(m, x, gate)), none = -1;
@@ -109,7 +131,13 @@ void test_joined() {
   expect_equal(ops_of(plan_of(graph_of(kSwiglu, sizes))), "matmul_tile 1 gated 1", "gate, then up");
   expect_equal(ops_of(plan_of(graph_of(kUpFirst, sizes))), "matmul_tile 1 gated 1", "up, then gate");
   expect_equal(ops_of(plan_of(graph_of(kKept, sizes))), "matmul_tile 1 gated 2", "the first value is an output");
-  for (const auto& [body, what] : {std::pair{&kSwiglu, "swiglu"}, {&kUpFirst, "up first"}, {&kKept, "kept"}})
+  expect_equal(ops_of(plan_of(graph_of(kBiased, sizes))), "matmul_tile 1 gated 4", "operands of both");
+  expect_equal(ops_of(plan_of(graph_of(kInTurn, sizes))), "matmul_tile 1 gated 1, matmul_tile 1 gated 1", "two pairs");
+  for (const auto& [body, what] : {std::pair{&kSwiglu, "swiglu"},
+                                   {&kUpFirst, "up first"},
+                                   {&kKept, "kept"},
+                                   {&kBiased, "biased"},
+                                   {&kInTurn, "in turn"}})
     for (const Sizes& s : {sizes, Sizes{37, 136, 320}}) check_values(graph_of(*body, s), cat(what, ", ", s.m, " rows"));
 }
 
@@ -118,7 +146,9 @@ void test_not_joined() {
   expect_equal(ops_of(plan_of(graph_of(kOtherActivation, sizes))), "matmul_tile 1 1, matmul_tile 1 2",
                "two activations");
   expect_equal(ops_of(plan_of(graph_of(kComputedWeight, sizes))), "matmul_tile 1 1, pointwise, matmul_tile 1 2",
-               "a weight that this launch writes");
+               "a weight that this launch computes");
+  expect(ops_of(plan_of(graph_of(kWrittenWeight, sizes))).find("gated") == std::string::npos,
+         "a weight that this launch writes");
 }
 
 /// Parts of a long k are sooner done where there are few tiles.
@@ -146,6 +176,16 @@ std::string refusal(const plan::Plan& plan) {
   }
 }
 
+/// What is checked once per structure is checked anew; a saved plan comes back.
+void test_structure() {
+  const plan::Plan plan = plan_of(graph_of(kSwiglu, {64, 256, 192}));
+  plan::Plan other = plan;
+  other.ops[0].record.params.matmul.gated = 0;
+  expect(planner::structure_key(plan) != planner::structure_key(other), "another structure");
+  expect_equal(plan::to_json(plan::from_json(plan::to_json(plan))), plan::to_json(plan), "saved and read");
+  expect(plan::to_json(plan).find("\"gated\": 1") != std::string::npos, "saved as gated");
+}
+
 void test_damage() {
   const plan::Plan plan = plan_of(graph_of(kSwiglu, {64, 256, 192}));
   expect_equal(refusal(plan), "", "as planned");
@@ -160,6 +200,14 @@ void test_damage() {
   damaged("in the epilogue of one product", [](Op& op, Plan&) { op.record.params.matmul.gated = 0; });
   damaged("gated 2", [](Op& op, Plan&) { op.record.params.matmul.gated = 2; });
   damaged("pairs 32 apart", [](Op& op, Plan&) { op.record.params.matmul.pair_distance = 32; });
+  damaged("rows of a tile 128", [](Op& op, Plan&) { op.record.params.matmul.tile_m = 128; });
+  damaged("operands from 2", [](Op& op, Plan&) { op.record.params.matmul.first_operand = 2; });
+  damaged("weights of types", [](Op& op, Plan&) { op.operands[2].dtype = static_cast<short>(DType::kF16); });
+  damaged("k major", [](Op& op, Plan&) { op.record.params.matmul.b_k_major = 0; });
+  damaged("sums number 2", [](Op&, Plan& p) {
+    for (Instr& in : p.programs[0].instrs)
+      if (in.op == Opcode::kRoot && in.aux == 1) in.aux = 2;
+  });
   damaged("early operands", [](Op& op, Plan&) { op.early &= ~4u; });
   damaged("strides along k", [](Op& op, Plan&) { std::swap(op.operands[2].stride[1], op.operands[2].stride[2]); });
   damaged("map", [](Op& op, Plan& p) { p.maps[op.record.params.matmul.map_b + size_t{1}].slot = op.operands[1].slot; });
@@ -173,6 +221,7 @@ int main() {
   test_not_joined();
   test_cost();
   test_readers();
+  test_structure();
   test_damage();
   return finish("join gated");
 }

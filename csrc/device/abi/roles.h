@@ -6,7 +6,7 @@
 
 namespace ark::abi {
 
-/// kMatmulTile, kMatmulFloat, kMatmulSimple. kOwn only where MatmulTileParams::own_rows says so, kB2 where ::gated does.
+/// kMatmulTile, kMatmulFloat, kMatmulSimple. kOwn and kB2 only where MatmulTileParams::own_rows and ::gated say so.
 struct MatmulOperand {
   enum : i32 { kA, kB, kCount, kOwn = kCount, kB2 = kCount };
 };

@@ -84,12 +84,11 @@ struct ChunkRoots {
 
   template <int V>
   ARK_DEVICE void get(int product, int sign, float (&value)[V]) const {
-    if (Chunk::kProducts > 1 && product != 0)
-      return ChunkRoots{staging + Chunk::kProductBytes, row, column, pair_distance}.template get<V>(0, sign, value);
+    const u32 from = staging + (Chunk::kProducts > 1 && product != 0 ? Chunk::kProductBytes : 0);
     const int first = sign == 0 ? column : (column + sign * pair_distance) & (Chunk::kColumns - 1);
     if constexpr (V == 8) {
       if (sign == 0 || (first & 7) == 0) {
-        const u32 low = Chunk::granule(staging, row, first >> 2);
+        const u32 low = Chunk::granule(from, row, first >> 2);
         load_four(&value[0], low);
         load_four(&value[4], low ^ 16);
         return;
@@ -97,14 +96,14 @@ struct ChunkRoots {
     }
     if constexpr (V == 4) {
       if (sign == 0 || (first & 3) == 0) {
-        load_four(&value[0], Chunk::granule(staging, row, first >> 2));
+        load_four(&value[0], Chunk::granule(from, row, first >> 2));
         return;
       }
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const int c = (first + i) & (Chunk::kColumns - 1);
-      value[i] = shared_load_float(Chunk::granule(staging, row, c >> 2) + (c & 3) * 4);
+      value[i] = shared_load_float(Chunk::granule(from, row, c >> 2) + (c & 3) * 4);
     }
   }
 

@@ -1,7 +1,7 @@
 // Small tiles (tile.cuh): both warpgroups have summed the same 64 x 64 elements, each over its half of k. Of the 16
 // rows of a warp, that of the first warpgroup ends 8 and the same warp of the second the others: each stages what the
-// other ends in the other's scratch memory and adds its own there. So no thread holds two sets of sums, and sums of two
-// numbers are the same whoever adds them.
+// other ends in the other's scratch memory and adds its own there. So no thread holds the sums of both halves, and sums
+// of two numbers are the same whoever adds them.
 #pragma once
 #include "device/matmul/epilogue_chunk.cuh"
 

@@ -116,7 +116,7 @@ struct MatmulTile {
       const Elected one = elect_lane();
       if (one.chosen) {
         bool once = false;
-        if constexpr (kStreams && !kDependent) once = (kGates && p.gated != 0) || reads_once(task);
+        if constexpr (kStreams && !kDependent) once = reads_once(task);
         if (once)
           load_any<0, kDependent, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
         else
@@ -134,18 +134,17 @@ struct MatmulTile {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
     const int tiles = r.grid[abi::GridAxis::kBatch] * abi::tiles_of_outer(r);
-    if (p.tile_m == abi::kSmallTile && tiles <= static_cast<int>(gridDim.x)) return true;
-    return (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
+    return p.tile_m == abi::kSmallTile || (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
   }
 
   template <int kVariant, bool kDependent, bool kOnce>
   static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
                                   const TileCoordinates& at, bool load_a, bool load_b) {
     if constexpr (kVariant < abi::kMatmulVariantEnd) {
-      // The weights of gated ones never wait and are read once (planner/tile/join_gated.h): code for other ways has no
-      // registers left.
+      // What small tiles load ahead of waits is read once, or by tiles that run at once. The weights of gated ones
+      // never wait (planner/tile/join_gated.h).
       constexpr bool kGated = abi::is_gated_variant(kVariant);
-      if constexpr (loads(kVariant) && (kDependent || kOnce || !kGated))
+      if constexpr (loads(kVariant) && (kDependent || kOnce || !abi::is_small_variant(kVariant)))
         if (variant == kVariant) {
           load_tile<abi::variant_columns(kVariant), kGated, abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant),
                     kOnce>(loader, p, at, load_a, kGated && kDependent ? false : load_b);
@@ -165,7 +164,7 @@ struct MatmulTile {
     constexpr int kStepPages = step_pages(kN, kGated), kRingK = kPages / kStepPages * step_k(kN);
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
-    const int size_k = p.k;
+    const int size_k = p.k, batch = kGated ? 0 : at.batch;
     PageWalk walk(loader);
 #pragma unroll 1
     for (int k = 0; k < size_k; k += step_k(kN)) {
@@ -176,7 +175,7 @@ struct MatmulTile {
       if (!loader.ok) break;
       if (load_a) {
         mbarrier_arrive_expect(walk.barrier(order.a), kPageBytes);
-        load_page<kN, kTransA, kOnce>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
+        load_page<kN, kTransA, kOnce>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, batch);
       }
       if (load_b) {
         if constexpr (kN == abi::kSmallTile)
@@ -185,13 +184,12 @@ struct MatmulTile {
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
           load_page<kN, kTransB, kOnce>(walk.address(order.b + i), kGated ? behind(map_b, i) : map_b,
-                                        walk.barrier(order.b + i), k, kGated ? at.column : at.column + i * 128,
-                                        at.batch);
+                                        walk.barrier(order.b + i), k, kGated ? at.column : at.column + i * 128, batch);
         }
         if constexpr (kOnce && kN == abi::kSmallTile)
           if (k < kRingK && k + kRingK < size_k) {
-            prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
-            if constexpr (kGated) prefetch_page<kTransB>(behind(map_b, 1), k + kRingK, at.column, at.batch);
+            prefetch_page<kTransB>(map_b, k + kRingK, at.column, batch);
+            if constexpr (kGated) prefetch_page<kTransB>(behind(map_b, 1), k + kRingK, at.column, batch);
           }
       }
       walk.advance<kStepPages>(own);
@@ -250,8 +248,8 @@ struct MatmulTile {
   }
 
   /// The main loop: acc = this warpgroup's 64 rows of the tile; of a small tile all 64 rows, over this warpgroup's half
-  /// of every step. One group of wgmmas is always in flight. Gated: behind the sums with the first weight those with the
-  /// second.
+  /// of every step. One group of wgmmas is always in flight. Gated: behind the sums with the first weight those with
+  /// the second.
   template <int kN, bool kGated, bool kHalf, bool kTransA, bool kTransB>
   static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
     auto& acc = reinterpret_cast<float(&)[kN / 2]>(storage);

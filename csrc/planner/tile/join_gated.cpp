@@ -39,8 +39,8 @@ bool are_alike(const FusedOp& first, const FusedOp& second) {
          (operand(first, X::kB).stride[1] == 1) == (operand(second, X::kB).stride[1] == 1);
 }
 
-/// The operand by which the second product's epilogue reads what lies at `from`, element by element and in no other way.
-/// -1: none.
+/// The operand by which the second product's epilogue reads what lies at `from`, element by element and in no other
+/// way. -1: none.
 int gate_operand(const FusedOp& second, const Program& program, const abi::Operand& from) {
   const abi::MatmulTileParams& p = product_of(second);
   int reading = -1;
@@ -61,15 +61,17 @@ int gate_operand(const FusedOp& second, const Program& program, const abi::Opera
   return reading;
 }
 
-/// Whether op `first` can be done where op `second` is.
+/// Whether op `first` can be done where op `second` is: nobody before that one needs its value, and nothing up to that
+/// one writes what it reads.
 bool can_wait(const FusedGraph& graph, size_t first, size_t second, uint32_t stored) {
   const FusedOp& op = graph.ops[first];
-  for (size_t i = first + 1; i < second; ++i) {
-    const FusedOp& between = graph.ops[i];
-    if (uses(between, stored) || std::ranges::count(between.after, static_cast<int32_t>(first)) > 0) return false;
-    for (size_t x = 0; x < between.access.size(); ++x) {
-      if (between.access[x] == Access::kParameters || between.access[x] == Access::kRead) continue;
-      if (uses(op, between.op.operands[x].slot)) return false;
+  for (size_t i = first + 1; i <= second; ++i) {
+    const FusedOp& other = graph.ops[i];
+    if (i < second && uses(other, stored)) return false;
+    if (std::ranges::count(other.after, static_cast<int32_t>(first)) > 0) return false;
+    for (size_t x = 0; x < other.access.size(); ++x) {
+      if (other.access[x] == Access::kParameters || other.access[x] == Access::kRead) continue;
+      if (uses(op, other.op.operands[x].slot)) return false;
     }
   }
   return true;
@@ -83,9 +85,9 @@ bool is_sooner(const FusedGraph& graph, size_t first, size_t second, const Optio
   const int64_t workers = options.machine.num_workers, tiles = tiles_of(p, kSmallTile);
   const auto waves = [&](int64_t count) { return static_cast<double>((count + workers - 1) / workers); };
   const KParts a = k_parts(graph, first, options, true), b = k_parts(graph, second, options, true);
+  const auto seconds = [&](const KParts& parts) { return tile_seconds(costs, kSmallTile, p.k / parts.count, 0); };
   const double apart =
-      waves(tiles * (a.count + b.count)) * tile_seconds(costs, kSmallTile, p.k / std::min(a.count, b.count), 0) +
-      std::max(a.seconds, b.seconds) + costs.hop;
+      waves(tiles * (a.count + b.count)) * (seconds(a) + seconds(b)) / 2 + std::max(a.seconds, b.seconds) + costs.hop;
   return waves(tiles) * gated_tile_seconds(costs, p.k, 0) < apart;
 }
 
@@ -216,7 +218,7 @@ std::optional<GatedPair> pair_of(const FusedGraph& graph, size_t first, const st
   if (second == graph.ops.size()) return std::nullopt;
   const FusedOp& next = graph.ops[second];
   if (!has_small_tiles(next) || is_exchange(graph, next) || !are_alike(op, next)) return std::nullopt;
-  // Loaders have no registers left for weights that wait (device/matmul/tile.cuh).
+  // Loaders have no code for weights that wait (device/matmul/tile.cuh).
   for (const FusedOp* product : {&op, &next}) {
     const uint32_t weight = operand(*product, X::kB).slot;
     if (graph.storages[weight].input < 0 || changes[weight]) return std::nullopt;

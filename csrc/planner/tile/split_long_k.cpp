@@ -200,7 +200,7 @@ KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, 
   const FusedOp& op = graph.ops[product];
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
   const std::optional<Steps> steps = steps_of(op.op.record.kind, small, options.machine.costs);
-  if (!steps || p.batch != 1 || p.n % 4 != 0) return {};
+  if (!steps || p.gated != 0 || p.batch != 1 || p.n % 4 != 0) return {};
   const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
   if (tiles * steps->share > options.machine.num_workers) return {};
   const int most = std::min(steps->parts, most_parts(op, graph.programs[static_cast<size_t>(p.program)]));

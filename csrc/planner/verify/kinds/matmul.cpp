@@ -98,6 +98,11 @@ void record(const RecordCheck& check) {
     if (small) return k_major ? std::vector<int32_t>{64, 64, 2, 1} : std::vector<int32_t>{64, 128, 1};
     return k_major ? std::vector<int32_t>{64, 128, 1} : std::vector<int32_t>{64, 64, 1};
   };
+  const auto k_major = [&](int operand, int k_dim) {
+    return check.op().operands[static_cast<size_t>(operand)].stride[k_dim] == 1;
+  };
+  check.need((p.a_k_major != 0) == k_major(X::kA, 2) && (p.b_k_major != 0) == k_major(X::kB, 1), "k major ",
+             p.a_k_major, ' ', p.b_k_major, ", the operands are ", k_major(X::kA, 2), ' ', k_major(X::kB, 1));
   check.map(p.map_a, X::kA, sizes(p.a_k_major, rows_a, batches), box(p.a_k_major));
   check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
   if (p.gated != 0) {

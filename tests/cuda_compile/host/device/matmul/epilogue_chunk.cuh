@@ -13,9 +13,13 @@ template <class Program>
 consteval bool reads_pairs() {
   return Program::kPairs;
 }
-template <bool kPairs>
+template <class Program>
+consteval bool reads_two_products() {
+  return Program::kGated;
+}
+template <bool kPairs, bool kGated>
 struct Chunk {
-  static constexpr int kRows = kPairs ? 4 : 8, kColumns = kPairs ? 128 : 64, kPitch = kColumns * 4;
+  static constexpr int kRows = kPairs || kGated ? 4 : 8, kColumns = kPairs ? 128 : 64, kPitch = kColumns * 4;
   static constexpr int kBytes = kRows * kPitch;
 };
 template <class Layout, int V>
