@@ -234,13 +234,14 @@ LLAMA = [llama_tensor_parallel, llama_sequence_parallel]
 TRAINING = [sharded_data_parallel, replicated, hooks, ddp_around, ddp_inside, ddp_step, ddp_without_sync]
 PARALLEL = [llama_tensor_parallel, llama_uneven_sequence, *TRAINING]  # the latter begins as LLAMA's second
 OF_FOUR = [llama_tensor_parallel, sharded_data_parallel, ddp_around]  # the others are alike, and take a minute
+OF_RANKS = {2: PARALLEL, 3: [llama_tensor_parallel], 4: OF_FOUR}
 
 
 def parallel(rank: int, world: int) -> dict:
-    return run_each(PARALLEL if world == 2 else OF_FOUR, rank, world)
+    return run_each(OF_RANKS[world], rank, world)
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", OF_RANKS)
 def test_parallel(world):
     """One set of processes for all of them."""
     for of_rank in values(run_ranks(parallel, world, seconds=20, prepared=True)):

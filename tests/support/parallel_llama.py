@@ -50,18 +50,21 @@ def sequence_styles() -> dict:
     }
 
 
-def build(layers: int) -> torch.nn.Module:
+def build(layers: int, world: int) -> torch.nn.Module:
+    """What is shared divides by the number of ranks."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 4}
+    heads = 6 if world % 3 == 0 else 8
+    sizes = {"hidden_size": 8 * heads, "intermediate_size": 16 * heads, "num_attention_heads": heads}
+    sizes["num_key_value_heads"] = heads // 2
     config = LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=64, **sizes)
     return LlamaForCausalLM(config).to(own_device())
 
 
 def build_both(styles: dict, world: int, layers: int = 2) -> tuple[torch.nn.Module, torch.nn.Module]:
     """The whole model and the rank's part of an equal one."""
-    whole, shared = build(layers), build(layers)
+    whole, shared = build(layers, world), build(layers, world)
     parallelize_module(shared, init_device_mesh(own_device(), (world,)), styles)
     return whole, shared
 
