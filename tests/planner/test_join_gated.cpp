@@ -212,6 +212,8 @@ void test_damage() {
   damaged("strides along k", [](Op& op, Plan&) { std::swap(op.operands[2].stride[1], op.operands[2].stride[2]); });
   damaged("map", [](Op& op, Plan& p) { p.maps[op.record.params.matmul.map_b + size_t{1}].slot = op.operands[1].slot; });
   damaged("map", [](Op&, Plan& p) { p.maps.pop_back(); });
+  damaged("bytes along dimension 1, expected 384",
+          [](Op& op, Plan& p) { p.maps[op.record.params.matmul.map_b + size_t{1}].strides_bytes[0] = 192; });
 }
 
 }  // namespace

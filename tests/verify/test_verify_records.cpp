@@ -144,7 +144,7 @@ void test_column_strips() {
   must_fail(plan, "map -1 of", [&](plan::Plan& p) { params(p).map[0] = -1; });
   must_fail(plan, "has boxes of 32 256 1, expected 16 256 1", [&](plan::Plan& p) { map(p).box[0] = 32; });
   must_fail(plan, "has other sizes than it", [&](plan::Plan& p) { ++map(p).sizes[1]; });
-  must_fail(plan, "bytes apart, the weight", [&](plan::Plan& p) { map(p).strides_bytes[0] /= 2; });
+  must_fail(plan, "bytes along dimension 1, expected", [&](plan::Plan& p) { map(p).strides_bytes[0] /= 2; });
   must_fail(plan, "in 5 windows of k, at most 4",
             [&](plan::Plan& p) { params(p).k = 4 * 16 * abi::kColumnSliceK + 8; });
   must_fail(plan, "in 2 windows of k, at most 1",

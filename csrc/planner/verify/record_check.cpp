@@ -31,8 +31,8 @@ const Program& RecordCheck::program(int number, int first, ProgramKind kind) con
   return p;
 }
 
-void RecordCheck::map(int number, int operand, const std::vector<int64_t>& sizes,
-                      const std::vector<int32_t>& box) const {
+void RecordCheck::map(int number, int operand, const std::vector<int64_t>& sizes, const std::vector<int32_t>& box,
+                      const std::vector<int64_t>& strides) const {
   need(number >= 0 && static_cast<size_t>(number) < plan_.maps.size(), "map ", number, " of ", plan_.maps.size());
   const plan::TensorMap& m = plan_.maps[static_cast<size_t>(number)];
   const abi::Operand& x = op_.operands[static_cast<size_t>(operand)];
@@ -51,6 +51,9 @@ void RecordCheck::map(int number, int operand, const std::vector<int64_t>& sizes
   int64_t last = m.offset_bytes + (m.sizes[0] - 1) * bytes + bytes;
   for (size_t d = 1; d < m.sizes.size(); ++d) {
     need(m.strides_bytes[d - 1] % 16 == 0, "map ", number, ": a stride of ", m.strides_bytes[d - 1], " bytes");
+    need(m.sizes[d] == 1 || m.strides_bytes[d - 1] == strides.at(d - 1) * bytes, "map ", number, " of operand ",
+         operand, " steps ", m.strides_bytes[d - 1], " bytes along dimension ", d, ", expected ",
+         strides.at(d - 1) * bytes);
     last += (m.sizes[d] - 1) * m.strides_bytes[d - 1];
   }
   int64_t whole = plan_.buffers[m.slot].size_bytes;

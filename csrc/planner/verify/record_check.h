@@ -27,8 +27,10 @@ class RecordCheck {
   void grid(std::array<int64_t, 3> expected) const;
   /// The program is there, of this kind, and its operands are.
   const Program& program(int number, int first, ProgramKind kind) const;
-  /// The map lies where the operand does (slot, offset, type, sizes), and moves boxes of what a page holds.
-  void map(int number, int operand, const std::vector<int64_t>& sizes, const std::vector<int32_t>& box) const;
+  /// The map lies where the operand does (slot, offset, type, sizes), and moves boxes of what a page holds. `strides`:
+  /// elements from one to the next along the map's dimensions from the second on; along a dimension of one, anything.
+  void map(int number, int operand, const std::vector<int64_t>& sizes, const std::vector<int32_t>& box,
+           const std::vector<int64_t>& strides) const;
 
  private:
   const plan::Plan& plan_;

@@ -167,11 +167,14 @@ const std::vector<int32_t> kBox = {64, 64, 1, 1};  // columns, rows
 void check_maps(const RecordCheck& check) {
   using X = abi::AttentionGradOperand;  // q, k, v have the numbers that they have forward
   const abi::AttentionParams& p = check.record().params.attention;
-  check.map(p.map[X::kQ], X::kQ, {p.head_dim, p.queries, p.heads, p.batch}, kBox);
-  check.map(p.map[X::kK], X::kK, {p.head_dim, p.keys, p.kv_heads, p.batch}, kBox);
-  check.map(p.map[X::kV], X::kV, {p.value_dim, p.keys, p.kv_heads, p.batch}, kBox);
-  if (check.record().kind != TaskKind::kAttentionForward)
-    check.map(p.map[X::kGradOut], X::kGradOut, {p.value_dim, p.queries, p.heads, p.batch}, kBox);
+  const auto map = [&](int operand, int64_t columns, int64_t rows, int64_t heads) {
+    const abi::Operand& x = check.op().operands.at(static_cast<size_t>(operand));
+    check.map(p.map[operand], operand, {columns, rows, heads, p.batch}, kBox, {x.stride[2], x.stride[1], x.stride[0]});
+  };
+  map(X::kQ, p.head_dim, p.queries, p.heads);
+  map(X::kK, p.head_dim, p.keys, p.kv_heads);
+  map(X::kV, p.value_dim, p.keys, p.kv_heads);
+  if (check.record().kind != TaskKind::kAttentionForward) map(X::kGradOut, p.value_dim, p.queries, p.heads);
 }
 
 void record(const RecordCheck& check) {

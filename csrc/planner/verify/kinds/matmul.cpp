@@ -103,17 +103,26 @@ void record(const RecordCheck& check) {
   };
   check.need((p.a_k_major != 0) == k_major(X::kA, 2) && (p.b_k_major != 0) == k_major(X::kB, 1), "k major ",
              p.a_k_major, ' ', p.b_k_major, ", the operands are ", k_major(X::kA, 2), ' ', k_major(X::kB, 1));
-  check.map(p.map_a, X::kA, sizes(p.a_k_major, rows_a, batches), box(p.a_k_major));
-  check.map(p.map_b, X::kB, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
+  // Of an operand whose dimensions 1 and 2 are its rows and k, or k and its rows.
+  const auto map_of = [&](int number, int operand, bool inner_k, int rows_dim, int64_t rows, int64_t batch) {
+    const abi::Operand& x = check.op().operands.at(static_cast<size_t>(operand));
+    const std::vector<int64_t> shown = sizes(inner_k, rows, batch);
+    const int64_t outer = x.stride[inner_k ? rows_dim : 3 - rows_dim];
+    const bool blocks = shown.size() == 4;
+    check.map(number, operand, shown, box(inner_k),
+              blocks ? std::vector<int64_t>{outer, 64, x.stride[0]} : std::vector<int64_t>{outer, x.stride[0]});
+  };
+  map_of(p.map_a, X::kA, p.a_k_major, 1, rows_a, batches);
+  map_of(p.map_b, X::kB, p.b_k_major, 2, p.n, batches);
   if (p.gated != 0) {
     const abi::Operand &b = check.op().operands[X::kB], &b2 = check.op().operands[X::kB2];
     check.need(plan::is_early(check.op(), X::kB) && plan::is_early(check.op(), X::kB2), "early operands ",
                check.op().early, ", expected both weights among them");
     check.need(b2.dtype == b.dtype && (b2.stride[1] == 1) == (b.stride[1] == 1), "weights of types ", b.dtype, " and ",
                b2.dtype, ", strides along k ", b.stride[1], " and ", b2.stride[1], ", expected them alike");
-    check.map(p.map_b + 1, X::kB2, sizes(p.b_k_major, p.n, batches), box(p.b_k_major));
+    map_of(p.map_b + 1, X::kB2, p.b_k_major, 2, p.n, batches);
   }
-  if (p.own_rows != 0) check.map(p.map_own, X::kOwn, sizes(p.a_k_major, p.m, 1), box(p.a_k_major));
+  if (p.own_rows != 0) map_of(p.map_own, X::kOwn, p.a_k_major, 1, p.m, 1);
 }
 
 }  // namespace
