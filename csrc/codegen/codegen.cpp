@@ -317,10 +317,12 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
 }
 
 Source generate(const Kernel& kernel, const SourceOptions& options) {
-  // Nobody may spill: the loaders of few-row matmuls, of products of two weights and of wide heads have the longest
-  // address arithmetic, main loops on the tensor cores and attention's backward need the consumers' 224.
+  // Nobody may spill: the loaders of few-row matmuls, of wide heads and of products of two weights have the longest
+  // address arithmetic; main loops on the tensor cores, wide ones above all, and attention's backward need the
+  // consumers' 224.
   const bool wide = std::ranges::any_of(kernel.features.decode_dims, [](int dim) { return dim > 128; });
-  const bool gated = (kernel.features.matmul_variants & abi::kGatedVariants) != 0;
+  const uint32_t variants = kernel.features.matmul_variants;
+  const bool gated = (variants & abi::kGatedVariants) != 0 && (variants & abi::kWideVariants) == 0;
   const bool longer = wide || gated || kernel.features.kinds.contains(TaskKind::kMatmulRows);
   const bool walks = has_columns(kernel) || (has_strips(kernel) && kernel.features.dependent_pages);
   Source source;

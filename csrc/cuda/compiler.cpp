@@ -102,7 +102,7 @@ std::string without_comments(const std::string& source) {
 
 std::vector<std::string> warning_codes(const Cubin& cubin) {
   std::vector<std::string> found;
-  for (const char* code : {"C7504", "C7506", "C7508", "C7509", "C7510", "C7512", "C7515", "C7520"})
+  for (const char* code : {"C7504", "C7506", "C7508", "C7509", "C7510", "C7511", "C7512", "C7515", "C7520"})
     if (cubin.log.find(code) != std::string::npos) found.emplace_back(code);
   return found;
 }

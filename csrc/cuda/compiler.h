@@ -78,7 +78,7 @@ class Compiler {
 inline constexpr int kSpillsOfTasks = 640;
 
 /// What ptxas says in `log` that must not be: more spills than that, wgmma or setmaxnreg ignored or serialised (C7504,
-/// C7506, C7508, C7509, C7510, C7512, C7515, C7520). Empty if all is well.
+/// C7506, C7508, C7509, C7510, C7511, C7512, C7515, C7520). Empty if all is well.
 std::string performance_warnings(const Cubin& cubin);
 
 }  // namespace ark::cuda

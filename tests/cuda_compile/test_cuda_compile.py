@@ -16,7 +16,7 @@ NVCC = shutil.which("nvcc")
 # Programs of the host that take the compiler longer than they run.
 HARDLY_RUN = {"kept_rows", "column_walks", "decode_warps"}
 # ignored setmaxnreg, serialised wgmma (calls, divergence, missing waits, undefined accumulators)
-FORBIDDEN = re.compile(r"C75(04|06|08|09|10|12|15|20)")
+FORBIDDEN = re.compile(r"C75(04|06|08|09|10|11|12|15|20)")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
 // Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
-// k, else 64 k of 64 rows. Gated ones have a third page, of the second weight: what both weights are multiplied with is
-// read once.
+// k, else 64 k of 64 rows. Gated ones have a page of A and two of B as large tiles have it: each warpgroup's 64 k of 64
+// rows of the first weight, and behind them of the second. What both weights are multiplied with is read once.
 #pragma once
 #include "device/abi/variants.h"
 #include "device/loop/loop.cuh"
@@ -164,7 +164,7 @@ struct MatmulTile {
     constexpr int kStepPages = step_pages(kN, kGated), kRingK = kPages / kStepPages * step_k(kN);
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
-    const int size_k = p.k, batch = kGated ? 0 : at.batch;
+    const int size_k = p.k;
     PageWalk walk(loader);
 #pragma unroll 1
     for (int k = 0; k < size_k; k += step_k(kN)) {
@@ -175,7 +175,7 @@ struct MatmulTile {
       if (!loader.ok) break;
       if (load_a) {
         mbarrier_arrive_expect(walk.barrier(order.a), kPageBytes);
-        load_page<kN, kTransA, kOnce>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, batch);
+        load_page<kN, kTransA, kOnce>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
       }
       if (load_b) {
         if constexpr (kN == abi::kSmallTile)
@@ -183,19 +183,55 @@ struct MatmulTile {
 #pragma unroll
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
-          load_page<kN, kTransB, kOnce>(walk.address(order.b + i), kGated ? behind(map_b, i) : map_b,
-                                        walk.barrier(order.b + i), k, kGated ? at.column : at.column + i * 128, batch);
+          if constexpr (kGated)
+            load_both<kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k + i * 64,
+                                      at.column);
+          else
+            load_page<kN, kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k,
+                                          at.column + i * 128, at.batch);
         }
         if constexpr (kOnce && kN == abi::kSmallTile)
           if (k < kRingK && k + kRingK < size_k) {
-            prefetch_page<kTransB>(map_b, k + kRingK, at.column, batch);
-            if constexpr (kGated) prefetch_page<kTransB>(behind(map_b, 1), k + kRingK, at.column, batch);
+            if constexpr (kGated)
+              prefetch_both<kTransB>(map_b, k + kRingK, at.column);
+            else
+              prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
           }
       }
       walk.advance<kStepPages>(own);
       walk.publish();
     }
     walk.finish();
+  }
+
+  /// 64 rows x 64 k of each of two weights, the second's map behind the first's; there are no batches of them.
+  template <bool kTrans, bool kOnce>
+  static ARK_DEVICE void load_both(u32 shared, const void* map, u32 barrier, int k, int row) {
+#pragma unroll
+    for (int weight = 0; weight < 2; ++weight) {
+      auto copy = [&](auto... at) __attribute__((always_inline)) {
+        if constexpr (kOnce)
+          tensor_load(shared + weight * (kPageBytes / 2), behind(map, weight), barrier, at..., kEvictFirst);
+        else
+          tensor_load(shared + weight * (kPageBytes / 2), behind(map, weight), barrier, at...);
+      };
+      if constexpr (kTrans)
+        copy(row, k, 0);
+      else
+        copy(0, row, k >> 6, 0);
+    }
+  }
+  /// What load_both brings of a step.
+  template <bool kTrans>
+  static ARK_DEVICE void prefetch_both(const void* map, int k, int row) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const void* of = behind(map, i & 1);
+      if constexpr (kTrans)
+        tensor_prefetch(of, row, k + (i >> 1) * 64, 0, kEvictFirst);
+      else
+        tensor_prefetch(of, 0, row, (k >> 6) + (i >> 1), 0, kEvictFirst);
+    }
   }
 
   /// 128 rows x 64 k of an operand; of small tiles 64 rows x 128 k.
@@ -248,12 +284,12 @@ struct MatmulTile {
   }
 
   /// The main loop: acc = this warpgroup's 64 rows of the tile; of a small tile all 64 rows, over this warpgroup's half
-  /// of every step. One group of wgmmas is always in flight. Gated: behind the sums with the first weight those with
-  /// the second.
+  /// of every step. One group of wgmmas is always in flight. Gated: 64 columns with the first weight, then 64 with the
+  /// second.
   template <int kN, bool kGated, bool kHalf, bool kTransA, bool kTransB>
   static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
-    auto& acc = reinterpret_cast<float(&)[kN / 2]>(storage);
-    auto& second = reinterpret_cast<float(&)[kN / 2]>(storage[kGated ? kN / 2 : 0]);
+    constexpr int kColumns = kGated ? 2 * kN : kN;
+    auto& acc = reinterpret_cast<float(&)[kColumns / 2]>(storage);
     constexpr int kStepPages = step_pages(kN, kGated);
     constexpr u32 kAdvanceA = (kTransA ? 16 * 128 : 32) >> 4,
                   kAdvanceB = (kTransB ? 16 * 128 : 32) >> 4;  // 16 k, in units of 16 bytes
@@ -264,19 +300,14 @@ struct MatmulTile {
       pages.wait<kStepPages>();
       const u32 half = consumer.group() * (kPageBytes / 2);
       const u32 shared_a = pages.address(pages.slot_at(order.a)) + half,
-                shared_b = pages.address(pages.slot_at(order.b)) + (kN == abi::kSmallTile ? half : 0);
+                shared_b = kGated ? pages.address(pages.slot_at(order.b + consumer.group()))
+                                  : pages.address(pages.slot_at(order.b)) + (kN == abi::kSmallTile ? half : 0);
       const u64 a = matrix_descriptor(shared_a, kPageBytes / 2, 1024);
       const u64 b = matrix_descriptor(shared_b, kPageBytes / 2, 1024);
       wgmma_fence();
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        wgmma_ss<kN, kHalf, kTransA, kTransB>(acc, a + j * kAdvanceA, b + j * kAdvanceB, step + j > 0);
-      if constexpr (kGated) {
-        const u64 b2 = matrix_descriptor(pages.address(pages.slot_at(order.b + 1)) + half, kPageBytes / 2, 1024);
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          wgmma_ss<kN, kHalf, kTransA, kTransB>(second, a + j * kAdvanceA, b2 + j * kAdvanceB, step + j > 0);
-      }
+        wgmma_ss<kColumns, kHalf, kTransA, kTransB>(acc, a + j * kAdvanceA, b + j * kAdvanceB, step + j > 0);
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();

@@ -276,23 +276,27 @@ void tile_column(FusedOp& op, const Options& options, double beside) {
 struct Box {
   int32_t rows, k;
 };
+/// Pages of an operand: as of large tiles, of small ones, of the weights of small ones of two weights.
+enum class Pages : uint8_t { kLarge, kSmall, kSmallOfTwo };
+
 /// Of an operand whose k is contiguous, or of one whose rows are.
-Box map_box(TaskKind kind, bool k_major, bool small) {
-  if (small) return {abi::kSmallTile, k_major ? abi::kSmallTileBlock : abi::kSmallTileK};
+Box map_box(TaskKind kind, bool k_major, Pages pages) {
+  if (pages == Pages::kSmallOfTwo) return {abi::kSmallTile, abi::kSmallTileBlock};
+  if (pages == Pages::kSmall) return {abi::kSmallTile, k_major ? abi::kSmallTileBlock : abi::kSmallTileK};
   if (kind == TaskKind::kMatmulFloat) return {kFloatBlock, kFloatTileK};
   return {k_major ? kMatmulTileM : 64, kMatmulTileK};
 }
 
-/// k in blocks: a dimension of its own, two of them in a box.
-void add_k_blocks(plan::TensorMap& map, int64_t k) {
+/// k in blocks: a dimension of its own, so many of them in a box.
+void add_k_blocks(plan::TensorMap& map, int64_t k, int32_t blocks) {
   const int64_t element = size_bytes(map.dtype);
   map.sizes[0] = abi::kSmallTileBlock;
   map.sizes.insert(map.sizes.begin() + 2, k / abi::kSmallTileBlock);
   map.strides_bytes.insert(map.strides_bytes.begin() + 1, abi::kSmallTileBlock * element);
-  map.box.insert(map.box.begin() + 2, abi::kSmallTileK / abi::kSmallTileBlock);
+  map.box.insert(map.box.begin() + 2, blocks);
 }
 
-int add_matmul_map(Draft& draft, TaskKind kind, bool small, const abi::Operand& x, int rows_dim, int k_dim,
+int add_matmul_map(Draft& draft, TaskKind kind, Pages pages, const abi::Operand& x, int rows_dim, int k_dim,
                    int64_t batch, int64_t rows, int64_t k) {
   const bool k_major = x.stride[k_dim] == 1;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
@@ -304,9 +308,10 @@ int add_matmul_map(Draft& draft, TaskKind kind, bool small, const abi::Operand& 
   map.dtype = static_cast<DType>(x.dtype);
   map.sizes = k_major ? std::vector<int64_t>{k, rows, batch} : std::vector<int64_t>{rows, k, batch};
   map.strides_bytes = {outer_stride, batch == 1 ? extent : x.stride[0] * element};
-  const Box box = map_box(kind, k_major, small);
+  const Box box = map_box(kind, k_major, pages);
   map.box = k_major ? std::vector<int32_t>{box.k, box.rows, 1} : std::vector<int32_t>{box.rows, box.k, 1};
-  if (small && k_major) add_k_blocks(map, k);
+  if (pages != Pages::kLarge && k_major)
+    add_k_blocks(map, k, pages == Pages::kSmall ? abi::kSmallTileK / abi::kSmallTileBlock : 1);
   draft.maps.push_back(std::move(map));
   return static_cast<int>(draft.maps.size()) - 1;
 }
@@ -335,13 +340,14 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     p.a_k_major = a.stride[2] == 1;
     p.b_k_major = b.stride[1] == 1;
     const int64_t batch = share_b(draft.graph, op) ? 1 : p.batch, rows = int64_t{p.m} * p.batch / batch;
-    p.map_a = add_matmul_map(draft, record.kind, small, a, 1, 2, batch, rows, p.k);
-    p.map_b = add_matmul_map(draft, record.kind, small, b, 2, 1, batch, p.n, p.k);
+    const Pages pages = small ? Pages::kSmall : Pages::kLarge, weights = p.gated != 0 ? Pages::kSmallOfTwo : pages;
+    p.map_a = add_matmul_map(draft, record.kind, pages, a, 1, 2, batch, rows, p.k);
+    p.map_b = add_matmul_map(draft, record.kind, weights, b, 2, 1, batch, p.n, p.k);
+    const auto operand = [&](int number) { return op.op.operands[static_cast<size_t>(number)]; };
     if (p.gated)  // right behind map_b
-      add_matmul_map(draft, record.kind, small, op.op.operands[abi::MatmulOperand::kB2], 2, 1, batch, p.n, p.k);
+      add_matmul_map(draft, record.kind, weights, operand(abi::MatmulOperand::kB2), 2, 1, batch, p.n, p.k);
     if (p.own_rows)
-      p.map_own =
-          add_matmul_map(draft, record.kind, small, op.op.operands[abi::MatmulOperand::kOwn], 1, 2, 1, p.m, p.k);
+      p.map_own = add_matmul_map(draft, record.kind, pages, operand(abi::MatmulOperand::kOwn), 1, 2, 1, p.m, p.k);
   }
   set_grid(op);
 }
