@@ -353,6 +353,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"load_dependent", loader_cases(kernel, "load_dependent")},
           {"consume", consumer_cases(kernel)},
           {"patch_maps", kernel.features.maps ? "    patch_tensor_maps(worker, slots, thread_index() & 31);\n" : ""},
+          {"acquire_maps", kernel.features.maps ? "    acquire_tensor_maps(worker, thread_index() & 31);\n" : ""},
           {"entry", source.entry},
           {"slot_capacity", cat(source.slot_capacity)},
           {"more_groups", source.groups > 1 ? cat(", ", source.groups) : ""},

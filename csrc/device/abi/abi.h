@@ -453,6 +453,13 @@ struct TensorMapPatch {
   u32 map;
   i64 offset_bytes;
 };
+/// What a tensor map was patched with last, and in which launch (from 1 on; 0: never). Zeroed with the run state.
+struct PatchedMap {
+  u64 address;
+  u32 launch;
+  u32 pad;
+};
+static_assert(sizeof(PatchedMap) == 16);
 
 /// Device (or host target) memory that belongs to one run of a plan at a time. Zeroed once. `epoch` counts finished
 /// launches: a counter's target in the current launch is (epoch + 1) * target, compared so that it may wrap. A launch
@@ -461,12 +468,13 @@ struct RunState {
   u32 epoch;
   u32 workers_done;
   u32 abort;        // set by the first wait that passes its deadline; everyone leaves. abort_about who set it
-  u32 maps_ready;   // workers that have patched their tensor maps in this launch (grows; target: the launch's number
-                    // from 1 on, times workers)
+  u32 maps_ready;   // workers whose tensor maps are those of this launch (grows; target: the launch's number from 1
+                    // on, times workers)
   u32 index_error;  // op + 1 of the task that met an index out of range first, and what it met
   u32 launches;     // of a kernel of loops: launches that have ended (an epoch is an iteration there)
   i64 index_value, index_limit;
-  u32 pad[22];
+  u32 maps_launch;  // the last one that patched a tensor map with another address
+  u32 pad[21];
   // u32 counters[num_counters * kCounterStride] follow
 };
 static_assert(sizeof(RunState) == 128);

@@ -11,6 +11,11 @@ namespace ark::abi {
 
 inline constexpr int kThreads = 384;
 inline constexpr int kTensorMapBytes = 128;
+inline constexpr int kMostSms = 512;
+/// What LaunchHeader::maps has behind it for so many maps.
+constexpr u64 maps_bytes(u64 maps) {
+  return maps == 0 ? 0 : maps * (kTensorMapBytes + sizeof(PatchedMap)) + kMostSms * sizeof(u32);
+}
 
 /// Slots that a launch can carry; codegen picks the smallest that fits (all within 32 KB of kernel parameters).
 inline constexpr int kSlotCapacities[3] = {64, 512, 3840};
@@ -30,7 +35,9 @@ struct LaunchHeader {
   const i32* list_begin;         // [num_workers] index into items; of several ranks as many again (background.cuh)
   RunState* state;               // of this run: zeroed once, never again by the host unless a launch was aborted
   u32* counters;                 // right behind the state: (u32*)(state + 1); counter c is counters[c * kCounterStride]
-  unsigned char* maps;           // num_maps tensor maps of this run (not of the plan: addresses differ), or null
+  // Of this run (not of the plan: addresses differ), or null: num_maps tensor maps; behind them as many PatchedMap, and
+  // a u32 for each of kMostSms SMs: the launch in which it last acquired maps.
+  unsigned char* maps;
   const TensorMapPatch* patches;  // num_patches; applied by the workers at the start of every launch
   ErrorRecord* error;             // pinned host memory, mapped; `set` zeroed by the host before the first launch
   TraceRecord* trace;             // one per entry of `items` (same index, end markers unused), or null

@@ -155,7 +155,7 @@ struct AttentionBackwardTiles {
   static ARK_DEVICE void load_dependent(Loader& loader, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, p.map, 4);
+    prefetch_tensor_maps(loader, p.map, 4);
     const int parts = head_pages(p);
     // Maps of X, Y, x, y among q, k, v, dout.
     constexpr int kX = kQueryRows ? 0 : 1, kY = kQueryRows ? 3 : 2, kColumnX = kQueryRows ? 1 : 0,

@@ -32,7 +32,7 @@ struct AttentionForward {
     const abi::AttentionParams& p = task.record->params.attention;
     const int parts = head_pages(p);
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, p.map, 3);
+    prefetch_tensor_maps(loader, p.map, 3);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       const QueryTile at(*task.record, task.first + i);
       loader.wait_at_once(task, task.first + i);

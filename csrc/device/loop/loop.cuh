@@ -53,11 +53,13 @@
 // attention/backward.cuh holds all three backward kinds. tensor_map.cuh offers
 //   // warp 2 of every worker: patches its share (map m: worker m % num_workers), adds to RunState::maps_ready
 //   ARK_DEVICE void patch_tensor_maps(const Worker&, const u64* slots /* kernel parameter */, int lane);
+//   // warp 3 of every worker: waits for all of them, acquires what has changed
+//   ARK_DEVICE void acquire_tensor_maps(const Worker&, int lane);
 //   // generic address of a map
 //   ARK_DEVICE const void* tensor_map(const Worker&, int map);
-//   // proxy fences by the issuing thread, before an op's first copies through these maps
-//   ARK_DEVICE void acquire_tensor_maps(Loader&, const i32* maps, int count);
-// The loop calls patch_tensor_maps. A loader of a family that uses maps calls wait_tensor_maps(loader) (below) before
+//   // before an op's first copies through these maps
+//   ARK_DEVICE void prefetch_tensor_maps(Loader&, const i32* maps, int count);
+// The loop calls the first two. A loader of a family that uses maps calls wait_tensor_maps(loader) (below) before
 // its first tensor copy (it is cheap: a flag after the first time in a launch).
 //
 // The addresses of operands are in the records by then (Task::address); the slot table itself is seen by the fetch warp
@@ -71,14 +73,12 @@
 
 namespace ark::device {
 
-/// Before the first tensor copy of a launch: all maps have been patched. Warp-collective.
+/// Before the first tensor copy of a launch: this SM sees the maps as they are. Warp-collective.
 ARK_DEVICE void wait_tensor_maps(Loader& loader) {
   if (loader.maps_ready) return;
   const Worker& w = loader.worker;
-  const u32 launches = kLoop ? load_relaxed(&w.launch.state->launches) : w.epoch;
-  const u32 target = (launches + 1) * static_cast<u32>(w.launch.num_workers);
-  w.waiter.wait_counter(&w.launch.state->maps_ready, target, WaitName{loader.op, -1, abi::kWaitMaps});
-  __syncwarp();
+  const bool ok = w.waiter.wait_barrier(&w.shared.maps_ready, 0, WaitName{loader.op, -1, abi::kWaitMaps});
+  loader.ok = __all_sync(~0u, ok) && loader.ok;
   loader.maps_ready = true;
 }
 
@@ -252,6 +252,7 @@ ARK_DEVICE void start_worker(Shared& s, const Params& params) {
       mbarrier_init(&s.task_empty[i], 3);  // two loaders and the reporter
       mbarrier_init(&s.task_done[i], kConsumerWarps);
     }
+    mbarrier_init(&s.maps_ready, 1);
     s.progress[0] = s.progress[1] = 0;
     s.epoch = load_relaxed(&launch.state->epoch);
     s.loop = {0, 0};
@@ -320,6 +321,7 @@ ARK_DEVICE void run_loop(const Params& params, unsigned char* shared_memory) {
       Tasks::patch_maps(worker, params.slots);
       Fetcher(worker, params.slots, params.loop).run();
     } else {
+      Tasks::acquire_maps(worker);
       run_reporter(worker, params.slots, params.loop);
     }
   } else {

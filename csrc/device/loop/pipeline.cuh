@@ -142,7 +142,7 @@ struct Loader {
   bool ok = true;  // false after a failed wait: issue nothing any more
   i32 op = -1;     // of the current item, for error records
   bool maps_ready = false;
-  i32 maps_op = -1;  // op whose tensor maps this loader has acquired in this launch
+  i32 maps_op = -1;  // op whose tensor maps this loader has had fetched
 
   ARK_DEVICE Loader(Worker& w, int role) : worker(w), me(role) {}
 

@@ -1,47 +1,86 @@
-// Tensor maps of a run: encoded once by the host with any address, given the addresses of this launch by the workers.
+// Tensor maps of a run: encoded once by the host with any address, given the addresses of a launch by its workers.
+//
+// An SM keeps maps that it has fetched, and must be told of a changed one (fence.proxy.tensormap acquire). That throws
+// away the instructions that the SM holds as well, with the first map that is fetched behind it: code of 32 KB and more
+// that is executed again and again is then fetched anew from the L2 (us a function of 8 KB, one H200, a fence and a
+// fetch every 3000 cycles: 1.17 and 1.67; beside 192 KB of copies from memory under way 1.2 and 5.5). So maps are
+// patched only when their addresses change, and acquired once a launch, by one warp of each worker, only if any has
+// changed since this SM last did so.
 #pragma once
 #include "device/loop/pipeline.cuh"
 #include "device/ptx/ptx.cuh"
 
 namespace ark::device {
 
+/// The number of this launch of the run, from 1 on; wraps.
+ARK_DEVICE u32 launch_number(const Worker& worker) {
+  return (kLoop ? load_relaxed(&worker.launch.state->launches) : worker.epoch) + 1;
+}
+
+ARK_DEVICE unsigned char* tensor_map(const Worker& worker, int map) {
+  return worker.launch.maps + static_cast<u64>(map) * abi::kTensorMapBytes;
+}
+ARK_DEVICE abi::PatchedMap* patched_maps(const Worker& worker) {
+  return reinterpret_cast<abi::PatchedMap*>(tensor_map(worker, worker.launch.num_maps));
+}
+
 /// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
-/// worker m % num_workers). The caller's release (gpu scope, after the warp has converged) publishes them.
+/// worker m % num_workers) where they are others than before. The caller's release (gpu scope, after the warp has
+/// converged) publishes them.
 ARK_DEVICE void patch_tensor_maps(const Worker& worker, const u64* slots, int lane) {
   const abi::LaunchHeader& launch = worker.launch;
+  const u32 number = launch_number(worker);
   bool patched = false;
   const i64 odd = kRanks > 1 ? load_relaxed(&launch.state->epoch) & 1 : 0;
   for (int i = lane; i < launch.num_patches; i += 32) {
     const abi::TensorMapPatch& patch = launch.patches[i];
     if (static_cast<i32>(patch.map) % launch.num_workers != static_cast<i32>(blockIdx.x)) continue;
-    unsigned char* map = launch.maps + static_cast<u64>(patch.map) * abi::kTensorMapBytes;
-    const u32 number = kGroups > 1 ? abi::kSlotNumber : kRanks > 1 ? ~abi::kBoxSlot : ~0u;
-    i64 address = static_cast<i64>(slots[patch.slot & number]) + patch.offset_bytes;
-    if (kRanks > 1 && (patch.slot & abi::kBoxSlot) != 0) address += odd * box_bytes(worker, patch.slot);
-    tensormap_replace_address(map, reinterpret_cast<const void*>(address));
+    const u32 slot = patch.slot & (kGroups > 1 ? abi::kSlotNumber : kRanks > 1 ? ~abi::kBoxSlot : ~0u);
+    u64 address = slots[slot] + static_cast<u64>(patch.offset_bytes);
+    if (kRanks > 1 && (patch.slot & abi::kBoxSlot) != 0)
+      address += static_cast<u64>(odd * box_bytes(worker, patch.slot));
+    abi::PatchedMap& last = patched_maps(worker)[patch.map];
+    if (last.address == address) continue;
+    tensormap_replace_address(tensor_map(worker, static_cast<int>(patch.map)), reinterpret_cast<const void*>(address));
+    last = {address, number, 0};
     patched = true;
   }
-  if (patched) fence_tensormap_release();
+  if (patched) {
+    fence_tensormap_release();
+    store_relaxed(&launch.state->maps_launch, number);
+  }
   __syncwarp();
   if (lane == 0) red_release_add(&launch.state->maps_ready, 1);
 }
 
-ARK_DEVICE const void* tensor_map(const Worker& worker, int map) {
-  return worker.launch.maps + static_cast<u64>(map) * abi::kTensorMapBytes;
+/// Warp 3 of every worker, at the start of a launch: waits until all maps are those of this launch, acquires the ones
+/// that are new to this SM and lets the loaders begin (Shared::maps_ready).
+ARK_DEVICE void acquire_tensor_maps(const Worker& worker, int lane) {
+  const abi::LaunchHeader& launch = worker.launch;
+  const u32 number = launch_number(worker);
+  const bool ok = worker.waiter.wait_counter(&launch.state->maps_ready, number * static_cast<u32>(launch.num_workers),
+                                             WaitName{-1, -1, abi::kWaitMaps});
+  if (!__all_sync(~0u, ok)) return;
+  u32* const acquired = reinterpret_cast<u32*>(patched_maps(worker) + launch.num_maps);
+  const u32 sm = sm_index(), last = sm < abi::kMostSms ? acquired[sm] : 0;
+  if (static_cast<i32>(load_relaxed(&launch.state->maps_launch) - last) > 0) {
+    for (int i = lane; i < launch.num_maps; i += 32)
+      if (static_cast<i32>(load_relaxed(&patched_maps(worker)[i].launch) - last) > 0)
+        fence_tensormap_acquire(tensor_map(worker, i));
+    __syncwarp();
+    if (lane == 0 && sm < abi::kMostSms) acquired[sm] = number;
+  }
+  if (lane == 0) mbarrier_arrive(&worker.shared.maps_ready);
 }
 
-/// By a loader that has waited for the maps, before the first copies of an item through maps[0 .. count) and `behind`
-/// maps that follow maps[1]: proxy fences, once per op. Each makes the next copy fetch its map anew, so that is done
-/// here, before the loader waits for tiles.
-ARK_DEVICE void acquire_tensor_maps(Loader& loader, const i32* maps, int count, int behind = 0) {
+/// By a loader, before it waits for an item's tiles: the first copies through maps[0 .. count) and `behind` maps that
+/// follow maps[1] need not fetch them. Once per op.
+ARK_DEVICE void prefetch_tensor_maps(Loader& loader, const i32* maps, int count, int behind = 0) {
   if (loader.maps_op == loader.op) return;
   loader.maps_op = loader.op;
   if (elect_lane().chosen)
-    for (int i = 0; i < count + behind; ++i) {
-      const void* map = tensor_map(loader.worker, i < count ? maps[i] : maps[1] + i - count + 1);
-      fence_tensormap_acquire(map);
-      prefetch_tensormap(map);
-    }
+    for (int i = 0; i < count + behind; ++i)
+      prefetch_tensormap(tensor_map(loader.worker, i < count ? maps[i] : maps[1] + i - count + 1));
   __syncwarp();
 }
 

@@ -15,7 +15,7 @@ struct ColumnLoader {
   ARK_DEVICE void load(bool fills) {
     if (!fills) return loader.skip(num_pages());
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, params().map, params().num_segments * (params().gated ? 2 : 1));
+    prefetch_tensor_maps(loader, params().map, params().num_segments * (params().gated ? 2 : 1));
     const Elected one = elect_lane();
     if (one.chosen) {
       PageWalk walk(loader);

@@ -191,7 +191,7 @@ struct MatmulFloat {
       return;
     }
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, &p.map_a, 2);
+    prefetch_tensor_maps(loader, &p.map_a, 2);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();

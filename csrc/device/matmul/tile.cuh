@@ -103,7 +103,7 @@ struct MatmulTile {
       return;
     }
     wait_tensor_maps(loader);
-    acquire_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2, kGates && p.gated != 0 ? 1 : 0);
+    prefetch_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2, kGates && p.gated != 0 ? 1 : 0);
     for (int i = 0; i < task.count && loader.ok; ++i) {
       TileCoordinates at(*task.record, task.first + i);
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join

@@ -57,8 +57,6 @@ size_t state_maps_offset(const plan::Plan& plan) {
   return aligned(state_loop_offset(plan) + (loop ? sizeof(abi::LoopState) : 0));
 }
 
-size_t state_size_bytes(const plan::Plan& plan) {
-  return state_maps_offset(plan) + plan.maps.size() * abi::kTensorMapBytes;
-}
+size_t state_size_bytes(const plan::Plan& plan) { return state_maps_offset(plan) + abi::maps_bytes(plan.maps.size()); }
 
 }  // namespace ark::cuda

@@ -63,8 +63,7 @@ class CudaExecutable final : public Executable {
     ContextScope scope(gpu_.context);
     auto address = reinterpret_cast<DevicePtr>(state);
     auto* cu_stream = static_cast<Stream>(stream);
-    check_result(driver().memset_d8_async(address, 0, state_maps_offset(plan_), cu_stream),
-                 "cuMemsetD8Async of a run state");
+    check_result(driver().memset_d8_async(address, 0, state_bytes(), cu_stream), "cuMemsetD8Async of a run state");
     if (plan_.maps.empty()) return;
     check_result(driver().copy_to_device_async(address + state_maps_offset(plan_), maps_.data(),
                                                maps_.size() * sizeof(TensorMap), cu_stream),

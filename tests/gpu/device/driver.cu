@@ -156,7 +156,9 @@ struct Job {
     h.items = upload(items);
     h.list_begin = upload(begin);
     h.patches = upload(patches);
-    h.maps = reinterpret_cast<unsigned char*>(upload(maps));
+    CHECK(cudaMalloc(&h.maps, abi::maps_bytes(maps.size()) + 64));
+    CHECK(cudaMemset(h.maps, 0, abi::maps_bytes(maps.size())));
+    CHECK(cudaMemcpy(h.maps, maps.data(), maps.size() * sizeof(maps[0]), cudaMemcpyHostToDevice));
     h.num_maps = static_cast<int>(maps.size());
     h.num_patches = static_cast<int>(patches.size());
     CHECK(cudaMalloc(&h.state, sizeof(abi::RunState) + 4096));

@@ -204,6 +204,7 @@ struct OneFamily {
   static ARK_DEVICE void patch_maps(const Worker& worker, const u64* slots) {
     patch_tensor_maps(worker, slots, thread_index() & 31);
   }
+  static ARK_DEVICE void acquire_maps(const Worker& worker) { acquire_tensor_maps(worker, thread_index() & 31); }
 };
 
 /// The same, consume() a function of its own.

@@ -26,7 +26,7 @@ inline constexpr int kEvictFirst = 0;
 /// A page's barrier is its number.
 inline void mbarrier_arrive_expect(u32 page, u32 bytes) { noted[page].expected += bytes; }
 inline void wait_tensor_maps(Loader&) {}
-inline void acquire_tensor_maps(Loader&, const i32*, int) {}
+inline void prefetch_tensor_maps(Loader&, const i32*, int) {}
 inline const void* tensor_map(const Worker&, i32 number) { return reinterpret_cast<const void*>(i64{number}); }
 inline void tensor_load(u32 to, const void* map, u32 page, int column, int k, int, int) {
   NotedPage& p = noted[page];
