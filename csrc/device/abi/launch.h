@@ -36,9 +36,9 @@ struct LaunchHeader {
   RunState* state;               // of this run: zeroed once, never again by the host unless a launch was aborted
   u32* counters;                 // right behind the state: (u32*)(state + 1); counter c is counters[c * kCounterStride]
   // Of this run (not of the plan: addresses differ), or null: num_maps tensor maps; behind them as many PatchedMap, and
-  // a u32 for each of kMostSms SMs: the launch in which it last acquired maps.
+  // a u32 for each of kMostSms SMs: RunState::maps_launch when it last acquired maps.
   unsigned char* maps;
-  const TensorMapPatch* patches;  // num_patches; applied by the workers at the start of every launch
+  const TensorMapPatch* patches;  // num_patches; at the start of a launch workers apply those whose addresses changed
   ErrorRecord* error;             // pinned host memory, mapped; `set` zeroed by the host before the first launch
   TraceRecord* trace;             // one per entry of `items` (same index, end markers unused), or null
   u64 deadline_ns;                // longest time that one wait may take

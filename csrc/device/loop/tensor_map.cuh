@@ -1,11 +1,10 @@
 // Tensor maps of a run: encoded once by the host with any address, given the addresses of a launch by its workers.
 //
-// An SM keeps maps that it has fetched, and must be told of a changed one (fence.proxy.tensormap acquire). That throws
-// away the instructions that the SM holds as well, with the first map that is fetched behind it: code of 32 KB and more
-// that is executed again and again is then fetched anew from the L2 (us a function of 8 KB, one H200, a fence and a
-// fetch every 3000 cycles: 1.17 and 1.67; beside 192 KB of copies from memory under way 1.2 and 5.5). So maps are
-// patched only when their addresses change, and acquired once a launch, by one warp of each worker, only if any has
-// changed since this SM last did so.
+// An SM keeps maps that it has fetched, and must be told of a changed one (fence.proxy.tensormap acquire). The next
+// fetch of a map behind such a fence throws away the SM's instructions too, all but the closest 16 to 24 KB
+// (docs/notes/tasks.md, "Instructions"). So maps are patched only when their addresses change, and acquired once a
+// launch, by one warp of a worker, only if any has changed since this SM last did so. That counts on what a fence is on
+// this hardware: it is the SM that forgets the map, whoever runs on it, and a launch stays on its SMs.
 #pragma once
 #include "device/loop/pipeline.cuh"
 #include "device/ptx/ptx.cuh"
@@ -25,8 +24,7 @@ ARK_DEVICE abi::PatchedMap* patched_maps(const Worker& worker) {
 }
 
 /// Warp 2 of every worker, at the start of a launch: writes the addresses of its share of the maps (map m belongs to
-/// worker m % num_workers) where they are others than before. The caller's release (gpu scope, after the warp has
-/// converged) publishes them.
+/// worker m % num_workers) where they are others than before, and publishes them (RunState::maps_ready).
 ARK_DEVICE void patch_tensor_maps(const Worker& worker, const u64* slots, int lane) {
   const abi::LaunchHeader& launch = worker.launch;
   const u32 number = launch_number(worker);
@@ -54,21 +52,23 @@ ARK_DEVICE void patch_tensor_maps(const Worker& worker, const u64* slots, int la
 }
 
 /// Warp 3 of every worker, at the start of a launch: waits until all maps are those of this launch, acquires the ones
-/// that are new to this SM and lets the loaders begin (Shared::maps_ready).
+/// that are new to this SM and lets the loaders begin (Shared::maps_ready). A plan without maps may share a kernel with
+/// others; behind a launch that failed nobody reads any.
 ARK_DEVICE void acquire_tensor_maps(const Worker& worker, int lane) {
   const abi::LaunchHeader& launch = worker.launch;
-  const u32 number = launch_number(worker);
-  const bool ok = worker.waiter.wait_counter(&launch.state->maps_ready, number * static_cast<u32>(launch.num_workers),
-                                             WaitName{-1, -1, abi::kWaitMaps});
+  if (launch.num_maps == 0 || __any_sync(~0u, worker.waiter.failed())) return;
+  const u32 target = launch_number(worker) * static_cast<u32>(launch.num_workers);
+  const bool ok = worker.waiter.wait_counter(&launch.state->maps_ready, target, WaitName{-1, -1, abi::kWaitMaps});
   if (!__all_sync(~0u, ok)) return;
-  u32* const acquired = reinterpret_cast<u32*>(patched_maps(worker) + launch.num_maps);
-  const u32 sm = sm_index(), last = sm < abi::kMostSms ? acquired[sm] : 0;
-  if (static_cast<i32>(load_relaxed(&launch.state->maps_launch) - last) > 0) {
+  abi::PatchedMap* const maps = patched_maps(worker);
+  u32* const acquired = reinterpret_cast<u32*>(maps + launch.num_maps);  // by SM: maps_launch as it was then
+  const u32 sm = sm_index(), seen = sm < abi::kMostSms ? acquired[sm] : 0,
+            newest = load_relaxed(&launch.state->maps_launch);
+  if (newest != seen) {
     for (int i = lane; i < launch.num_maps; i += 32)
-      if (static_cast<i32>(load_relaxed(&patched_maps(worker)[i].launch) - last) > 0)
-        fence_tensormap_acquire(tensor_map(worker, i));
+      if (newest - load_relaxed(&maps[i].launch) < newest - seen) fence_tensormap_acquire(tensor_map(worker, i));
     __syncwarp();
-    if (lane == 0 && sm < abi::kMostSms) acquired[sm] = number;
+    if (lane == 0 && sm < abi::kMostSms) acquired[sm] = newest;
   }
   if (lane == 0) mbarrier_arrive(&worker.shared.maps_ready);
 }

@@ -19,10 +19,11 @@ inline constexpr int kConsumerWarps = 8;
 // Consumer warps with a second job; warp 0 reports tiles of items that are not finished yet.
 inline constexpr int kPollWarp = 1, kListWarp = 7;
 inline constexpr int kScratchBytes = 28 * 1024;
-/// What the table of several groups takes of the record ring.
-inline constexpr int kGroupTableBytes = kGroups > 1 ? (kGroups* int{sizeof(abi::GroupLaunch)} + 63) / 64 * 64 : 0;
+/// What the table of several groups takes of the record ring; 8 bytes of it are Shared::maps_ready, for which there is
+/// room without.
+inline constexpr int kGroupTableBytes = kGroups > 1 ? (kGroups* int{sizeof(abi::GroupLaunch)} + 8 + 63) / 64 * 64 : 0;
 // Three records of the largest size, four to five usual ones; a trace takes room from them.
-inline constexpr int kRecordRingBytes = 6 * 1024 - kGroupTableBytes - (kTrace ? 64 : 0);
+inline constexpr int kRecordRingBytes = 6 * 1024 - kGroupTableBytes - (kTrace ? 128 : 0);
 static_assert(kRecordRingBytes >= 2 * abi::kMaxRecordBytes);
 inline constexpr int kTaskSlots = 4;  // as many records as the ring of records holds
 // streaming reads: more only adds queueing in the memory system (0.671 -> 0.688 ms at 12)

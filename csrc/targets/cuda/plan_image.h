@@ -23,8 +23,8 @@ struct PlanImage {
 /// encode_maps.
 PlanImage lay_out(const plan::Plan& plan, const plan::KernelNumbers& numbers = {});
 
-/// Run state, counters, flagged words, the state of a loop and the run's own tensor maps with what they were patched with:
-/// bytes in all, and where the last two begin.
+/// Run state, counters, flagged words, the state of a loop and the run's own tensor maps with what they were patched
+/// with: bytes in all, and where the last two begin.
 size_t state_loop_offset(const plan::Plan& plan);
 size_t state_maps_offset(const plan::Plan& plan);
 size_t state_size_bytes(const plan::Plan& plan);
