@@ -78,7 +78,6 @@ struct Shared {
   u64 empty[kPages];  // one arrival per consumer warp
   u64 task_full[kTaskSlots], task_empty[kTaskSlots];
   u64 task_done[kTaskSlots];  // one arrival per consumer warp: its writes of the item have been issued
-  u64 maps_ready;             // one arrival, of warp 3: copies may read the tensor maps
   TaskSlot task[kTaskSlots];
   u32 progress[2];  // per loader: pages below it are issued or not its own
   short leave[2];   // by parity of the item: consumers leave after it
@@ -92,6 +91,7 @@ struct Shared {
     } loop;
   };
   abi::LaunchHeader launch;  // for functions that are called (outline.cuh): the kernel's parameter is far from them
+  u64 maps_ready;            // one arrival, of warp 3: copies may read the tensor maps
   u64 wait_end[kTrace ? kTaskSlots : 1];  // trace only: when the waits of the item's last tile were over
   u32 stamp[kTrace ? kStamps : 1];
 };
