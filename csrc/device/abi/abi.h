@@ -208,8 +208,8 @@ inline constexpr int kSmallTile = 64, kSmallTileK = 128, kSmallTileBlock = 64;
 /// where that rank has it: operand 2 (dims b, m, k; its stride along b is 0), through map_own. Lists give batches as
 /// distances from the own rank (turned_tile).
 /// Gated (small tiles alone, without own rows and pairs): the sums of a with a second weight as well, operand 2 (as b,
-/// through the map behind map_b), are the epilogue's Root 1. Boxes of both weights have 64 k
-/// then, (64, 64, 1, 1) and (64, 64, 1).
+/// through the map behind map_b), are the epilogue's Root 1. Boxes of both weights have 64 k then,
+/// (64, 64, 1, 1) and (64, 64, 1).
 struct MatmulTileParams {
   i32 batch, m, n, k;
   i32 tile_m, tile_n, tile_k;

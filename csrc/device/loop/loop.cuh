@@ -56,7 +56,7 @@
 //   // warp 3 of every worker: waits for all of them, acquires what has changed
 //   ARK_DEVICE void acquire_tensor_maps(const Worker&, int lane);
 //   // generic address of a map
-//   ARK_DEVICE const void* tensor_map(const Worker&, int map);
+//   ARK_DEVICE unsigned char* tensor_map(const Worker&, int map);
 //   // before an op's first copies through these maps
 //   ARK_DEVICE void prefetch_tensor_maps(Loader&, const i32* maps, int count);
 // The loop calls the first two. A loader of a family that uses maps calls wait_tensor_maps(loader) (below) before
