@@ -28,16 +28,18 @@ const abi::Operand& operand_of(const plan::Op& op, int i) {
 /// Operands that only plain accesses use, by how: stride 0 along the row in all ops, or vectors.
 struct Accesses {
   uint32_t loads = 0, stores = 0;  // plain ones of elements (not of a row's results)
+  uint32_t gathers = 0;            // that only loads by indices use
   bool others = false;             // by indices or predicates
 };
 Accesses accesses_of(const Program& program) {
   Accesses a;
-  uint32_t irregular = 0;
+  uint32_t irregular = 0, gathers = 0, others = 0;
   for (const Instr& in : program.instrs) {
     if (in.op != Opcode::kLoad && in.op != Opcode::kStore && in.op != Opcode::kLoadParts) continue;
     if (in.operand >= 32) continue;
     const uint32_t bit = 1u << in.operand;
     const bool load = in.op == Opcode::kLoad;
+    (load && (in.a >= 0 || in.b >= 0) ? gathers : others) |= bit;
     if (in.op == Opcode::kLoadParts || in.b >= 0 || in.c >= 0 || (load ? in.a >= 0 : in.d >= 0))
       irregular |= bit;
     else if (load)
@@ -45,6 +47,7 @@ Accesses accesses_of(const Program& program) {
     else if (!in.uniform)
       a.stores |= bit;
   }
+  a.gathers = gathers & ~others;
   a.others = irregular != 0;
   a.loads &= ~irregular;
   a.stores &= ~irregular;
@@ -203,6 +206,10 @@ void choose_vectors(const Program& program, const std::vector<const plan::Op*>& 
   for (const plan::Op* op : ops)
     for (int i = 0; i < 32; ++i)
       if ((form.same_operands >> i & 1) != 0 && !same_along_row(*op, i)) form.same_operands &= ~(1u << i);
+  form.same_gathers = accesses.gathers;
+  for (const plan::Op* op : ops)
+    for (int i = 0; i < 32; ++i)
+      if ((form.same_gathers >> i & 1) != 0 && !same_along_row(*op, i)) form.same_gathers &= ~(1u << i);
   const uint32_t moved = (accesses.loads | accesses.stores) & ~form.same_operands;
   form.vector = ProgramAnalysis(program, &form).row_vector_length();
   if (program.num_operands > 32) {  // masks do not name them all
@@ -336,7 +343,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
 
 bool row_form_serves(const RowForm& form, const plan::Op& op) {
   for (int i = 0; i < 32; ++i)
-    if (((form.same_operands >> i & 1) != 0 && !same_along_row(op, i)) ||
+    if ((((form.same_operands | form.same_gathers) >> i & 1) != 0 && !same_along_row(op, i)) ||
         ((form.shifted_operands >> i & 1) != 0 && !contiguous_rows(op, i)) ||
         ((form.standing_operands >> i & 1) != 0 && differs_by_row(op, i)))
       return false;

@@ -24,7 +24,7 @@ ProgramAnalysis::ProgramAnalysis(const Program& program, const RowForm* form, ui
 uint32_t ProgramAnalysis::gathers() const {
   uint32_t operands = 0;
   for (int i = 0; i < count_; ++i)
-    if (info_[i].gather && instr(i).operand < 32) operands |= 1u << instr(i).operand;
+    if (info_[i].gather && !info_[i].scalar && instr(i).operand < 32) operands |= 1u << instr(i).operand;
   return operands;
 }
 
@@ -102,6 +102,11 @@ bool ProgramAnalysis::same_along_row(int i) const {
          (form_->same_operands >> instr(i).operand & 1) != 0;
 }
 
+bool ProgramAnalysis::same_gather(int i) const {
+  return form_ != nullptr && info_[i].gather && instr(i).operand < 32 &&
+         (form_->same_gathers >> instr(i).operand & 1) != 0;
+}
+
 void ProgramAnalysis::classify() {
   info_.resize(count_);
   for (int i = 0; i < count_; ++i) {
@@ -117,7 +122,7 @@ void ProgramAnalysis::classify() {
     info.gather = form_ != nullptr && in.op == Opcode::kLoad && !info.plain_load && all_scalar && info.pass == 0;
     info.scalar = in.op == Opcode::kConst || in.op == Opcode::kReduce || in.op == Opcode::kParameter ||
                   (in.op == Opcode::kIndex && in.aux != last_dim()) || (call_arity(in.op) > 0 && all_scalar) ||
-                  same_along_row(i) || (info.plain_load && broadcast(in));
+                  row_scalar(i) || (info.plain_load && broadcast(in));
     classify_lanes(in, info);
     classify_preload(i);
   }
@@ -333,7 +338,7 @@ std::vector<bool> ProgramAnalysis::needed_by(std::vector<bool> wanted, bool stop
   for (int i = count_ - 1; i >= 0; --i) {
     if (!wanted[i]) continue;
     if (instr(i).op == Opcode::kReduce && stop_at_reduce) continue;
-    if (info_[i].preloaded && in_run_) continue;
+    if ((info_[i].preloaded && in_run_) || same_gather(i)) continue;
     for (const int input : inputs_of(instr(i))) wanted[input] = true;
   }
   return wanted;
@@ -380,7 +385,7 @@ std::vector<LazyArm> ProgramAnalysis::lazy_arms_in(int pass) const {
 }
 
 bool ProgramAnalysis::loaded_in(int i, int pass) const {
-  return (info_[i].gather || (info_[i].preloaded && !info_[i].scalar)) && needed_in(pass)[i];
+  return (info_[i].gather || info_[i].preloaded) && !info_[i].scalar && needed_in(pass)[i];
 }
 
 bool ProgramAnalysis::loaded_ahead(int i) const {

@@ -23,7 +23,7 @@ class ProgramAnalysis {
   /// Throws InternalError for a malformed program.
   explicit ProgramAnalysis(const Program& program, const RowForm* form = nullptr, uint32_t broadcast = 0);
 
-  /// Operands that are gathered by indices that are the same for a whole row.
+  /// Operands that are gathered, a vector at a time, by indices that are the same for a whole row.
   uint32_t gathers() const;
   /// Elements per vector of a row program whose `same_operands` are known.
   int row_vector_length() const;
@@ -62,6 +62,10 @@ class ProgramAnalysis {
   void check_program() const;
   /// Plain load of an operand that is the same along the row.
   bool same_along_row(int i) const;
+  /// Gather of one element for the whole row.
+  bool same_gather(int i) const;
+  /// Loaded once a row, as one of its Scalars.
+  bool row_scalar(int i) const { return same_along_row(i) || same_gather(i); }
   void classify();
   /// A load that has the same address for all elements of a vector.
   bool broadcast(const Instr& in) const;

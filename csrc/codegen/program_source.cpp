@@ -146,7 +146,7 @@ class Printer : public ProgramAnalysis {
   void print_inputs() {
     line("  template <int V> struct Inputs {");
     for (int i = 0; i < count_; ++i)
-      if ((info_[i].preloaded && !same_along_row(i)) || info_[i].gather)
+      if ((info_[i].preloaded || info_[i].gather) && !row_scalar(i))
         line(cat("    Vec<", input_type(instr(i)), info_[i].scalar ? ", 1> r" : ", V> r", i, ";"));
     line("  };");
     if (form_ != nullptr) return;  // loads by pass
@@ -198,12 +198,31 @@ class Printer : public ProgramAnalysis {
   void print_scalars() {
     line("  struct Scalars {");
     for (int i = 0; i < count_; ++i)
-      if (same_along_row(i)) line(cat("    Vec<", storage_type(instr(i).dtype), ", 1> r", i, ";"));
+      if (row_scalar(i)) line(cat("    Vec<", storage_type(instr(i).dtype), ", 1> r", i, ";"));
     line("  };");
     line("  static ARK_DEVICE void load_scalars(const ProgramContext& c, const i32 (&x)[kDims], Scalars& s) {");
     for (int i = 0; i < count_; ++i)
       if (same_along_row(i)) line(cat("    load_operand<1>(c, ", instr(i).operand, ", x, s.r", i, ");"));
+    print_same_gathers();
     line("  }");
+  }
+
+  /// By indices among the scalars before, which they wait for.
+  void print_same_gathers() {
+    std::vector<bool> wanted(count_);
+    bool any = false;
+    for (int i = 0; i < count_; ++i)
+      if (same_gather(i)) {
+        any = true;
+        for (const int input : inputs_of(instr(i))) wanted[input] = true;
+      }
+    if (!any) return;
+    const std::vector<bool> needed = needed_by(wanted);
+    line("    const struct {\n      const Scalars& scalars;\n    } u{s};");
+    for (int i = 0; i < count_; ++i) {
+      if (same_gather(i)) print_gather(i, "1", "s");
+      if (needed[i]) print_instruction(i, true);
+    }
   }
 
   void print_row_load(int i) {
@@ -216,20 +235,22 @@ class Printer : public ProgramAnalysis {
     for (int k = 0; k < i; ++k)
       if (needed[k]) print_instruction(k, true);
     if (info_[i].gather)
-      print_gather(i);
+      print_gather(i, "V", "in");
     else
       print_indexed("load", cat("in.r", i), i, in.a, in.b, in.c);
     line("    }");
   }
 
-  void print_gather(int i) {
+  /// Of `length` elements into r<i> of `into`.
+  void print_gather(int i, const char* length, const char* into) {
     const Instr& in = instr(i);
     const int indices = (in.a >= 0) + (in.b >= 0);
     const auto or_else = [&](int value, DType type, const char* none) {
       return value < 0 ? none : converted(value, type);
     };
-    line(cat("    load_gathered<V, ", indices, ">(c, ", in.operand, ", x, ", or_else(in.a, DType::kI64, "0"), ", ",
-             or_else(in.b, DType::kI64, "0"), ", ", or_else(in.c, DType::kBool, "true"), ", in.r", i, ");"));
+    line(cat("    load_gathered<", length, ", ", indices, ">(c, ", in.operand, ", x, ", or_else(in.a, DType::kI64, "0"),
+             ", ", or_else(in.b, DType::kI64, "0"), ", ", or_else(in.c, DType::kBool, "true"), ", ", into, ".r", i,
+             ");"));
   }
 
   /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows.
@@ -318,7 +339,7 @@ class Printer : public ProgramAnalysis {
 
   void print_load(int i, bool preloaded) {
     const Instr& in = instr(i);
-    if (same_along_row(i)) return declare(i, cat("widen(u.scalars.r", i, ".v[0])"));
+    if (row_scalar(i)) return declare(i, cat("widen(u.scalars.r", i, ".v[0])"));
     const char* length = info_[i].scalar ? "1" : "V";
     const char* element = info_[i].scalar ? ".v[0]" : ".v[i]";
     if ((info_[i].preloaded || info_[i].gather) && preloaded) return declare(i, cat("widen(in.r", i, element, ")"));

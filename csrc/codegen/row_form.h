@@ -9,8 +9,9 @@ namespace ark::codegen {
 inline constexpr int kMostRowCode = 800;
 
 struct RowForm {
-  uint32_t same_operands = 0;     // bit i: the same for a whole row in every op, loaded once a row
-  uint32_t vector_operands = 0;   // bit i: contiguous along the row, moved by vectors
+  uint32_t same_operands = 0;    // bit i: the same for a whole row in every op, loaded once a row
+  uint32_t same_gathers = 0;     // bit i: the same for a whole row once the indices are, which are too: read once a row
+  uint32_t vector_operands = 0;  // bit i: contiguous along the row, moved by vectors
   uint32_t shifted_operands = 0;  // bit i: contiguous along the row, read across two aligned vectors
   int vector = 1;                 // elements per vector
   int head_operand = -1;   // the operand that says where the first vector of a row begins; -1: at its first element

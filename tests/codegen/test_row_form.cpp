@@ -170,6 +170,38 @@ void test_elements() {
   EXPECT_EQ(form_of(DType::kF32, 116).vector, 4);  // a warp's
 }
 
+/// Rows of a table by numbers that another table holds: y = table[numbers[i]] less its sum along the row.
+Program of_gathered_numbers() {
+  Program p = normalized(DType::kBF16);
+  p.num_operands = 6;
+  Instr index{.op = Opcode::kLoad, .dtype = DType::kI64}, number = index, row = p.instrs[0];
+  index.operand = 2;
+  number.operand = 4, number.a = 0;
+  row.operand = 0, row.a = 1;
+  p.instrs[1].a = 2, p.instrs[2].a = 2, p.instrs[2].b = 3, p.instrs[3].a = 4;
+  p.instrs.erase(p.instrs.begin());
+  p.instrs.insert(p.instrs.begin(), {index, number, row});
+  return p;
+}
+
+/// Numbers that are the same for a row are read once, and the row that they name is kept; others are read element by
+/// element in each pass.
+void test_gathered_numbers() {
+  plan::Op op = rows_of(DType::kBF16, 40000, 1024);
+  op.operands.resize(6, op.operands[0]);
+  op.operands[0].stride[0] = 0, op.operands[0].index_operand = 5;
+  for (const int i : {2, 4}) op.operands[i].dtype = static_cast<short>(DType::kI64), op.operands[i].stride[1] = 0;
+  op.operands[2].stride[0] = 1;
+  op.operands[4].stride[0] = 0, op.operands[4].index_operand = 3;
+  const RowForm same = codegen::row_form(of_gathered_numbers(), {&op});
+  EXPECT_EQ(cat(same.same_gathers, " ", same.threads, " ", same.chunks, " x ", same.vector), "16 32 4 x 8");
+  EXPECT(codegen::row_form_serves(same, op));
+  op.operands[4].stride[1] = 1;
+  EXPECT(!codegen::row_form_serves(same, op));
+  const RowForm other = codegen::row_form(of_gathered_numbers(), {&op});
+  EXPECT_EQ(cat(other.same_gathers, " ", other.chunks), "0 0");
+}
+
 /// log1p(log1p(..x)) less its sum along the row.
 Program of_long_functions(int functions) {
   Program p = normalized(DType::kBF16);
@@ -222,6 +254,7 @@ int main() {
   test_edges();
   test_few_rows();
   test_elements();
+  test_gathered_numbers();
   test_long_functions();
   test_other_lengths();
   return result("row form");

@@ -83,3 +83,21 @@ def test_types_of_other_widths():
 def test_gathered_rows():
     table, index = values((400, 1001), torch.bfloat16), torch.randint(0, 400, (77,), device="cuda")
     check(lambda table, index: table[index] + table[0], table, index)
+
+
+@pytest.mark.parametrize("rows", [3, 128, 700])
+def test_rows_of_gathered_numbers(rows):
+    """Numbers of a row's own come first: embeddings of kinds that a table of positions holds, normed."""
+    table, kinds = values((400, 1024), torch.bfloat16), values((2, 1024), torch.bfloat16)
+    index, position = torch.randint(0, 400, (rows,), device="cuda"), torch.randint(0, 512, (rows,), device="cuda")
+    kind_of = torch.randint(0, 2, (512,), device="cuda")
+    check(
+        lambda table, kinds, index, position, kind_of: torch.nn.functional.layer_norm(
+            table[index] + kinds[kind_of.gather(0, position)], (1024,)
+        ),
+        table,
+        kinds,
+        index,
+        position,
+        kind_of,
+    )

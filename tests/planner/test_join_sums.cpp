@@ -104,7 +104,7 @@ const Body kTwo = [](Model& m, ValueId y, ValueId more, ValueId weight) {
 /// Nobody knows whose parts a row op would add that reads two products.
 void test_two_products() {
   const ir::Graph graph = graph_of(kTwo, 100, 1024, 1024);
-  expect_equal(ops_of(plan_of(graph, 132)), "matmul_tile 1, matmul_tile 1, row 4 of 13 tiles", "two products");
+  expect_equal(ops_of(plan_of(graph, 132)), "matmul_tile 1, matmul_tile 1, row 4 of 100 tiles", "two products");
   check_values(graph, "two products");
 }
 

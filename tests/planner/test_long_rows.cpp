@@ -25,6 +25,28 @@ void test_long_rows() {
   expect_equal(rows_of_tile(8, 4096, 4), 8, "not few for so many workers");
 }
 
+/// The tile of a norm of the rows of a product m x n.
+int64_t rows_behind(int64_t m, int64_t n) {
+  Builder b;
+  auto x = b.input("x", {m, 1024}, false), w = b.input("w", {n, 1024}), y = b.storage("y", {m, n}),
+       z = b.storage("z", {m, n});
+  b.output(z);
+  b.matmul("product", 1, m, n, 1024, {x, {0, 1024, 1}}, {w, {0, 1, 1024}}, {y, {0, n, 1}});
+  b.program_op(TaskKind::kRow, "rows", {m, n}, 1, {b.dense_ref(y)}, {b.dense_ref(z)});
+  planner::Options options;
+  options.machine.num_workers = 132;
+  return find(tiled(b, options), "rows").record.params.program.tile;
+}
+
+/// Products of few rows need a kernel of their own, so that rows beside them may be spread; those of many share one.
+void test_behind_products() {
+  expect_equal(rows_behind(128, 1024), 1, "rows of small tiles");
+  expect_equal(rows_behind(64, 2048), 1, "longer ones");
+  expect_equal(rows_behind(128, 1016), 8, "shorter ones");
+  expect_equal(rows_behind(140, 1024), 8, "more rows than workers");
+  expect_equal(rows_behind(132, 4096), 8, "rows of large tiles");
+}
+
 /// Parts of longer rows: a worker each, while there are no more of them than workers.
 void test_spread_rows() {
   expect_equal(rows_of_tile(48, 2672, 132, true), 1, "parts of a row");
@@ -58,6 +80,7 @@ void test_short_rows() {
 
 int main() {
   test_long_rows();
+  test_behind_products();
   test_spread_rows();
   test_rows_of_two_dims();
   test_short_rows();
