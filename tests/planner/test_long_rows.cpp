@@ -1,4 +1,6 @@
 // How many rows a tile of a row program has: a CTA's, a warp's, or a few threads'.
+#include <algorithm>
+
 #include "support/tiled.h"
 
 using namespace ark;
@@ -28,14 +30,16 @@ void test_long_rows() {
 /// The tile of a norm of the rows of a product m x n.
 int64_t rows_behind(int64_t m, int64_t n) {
   Builder b;
-  auto x = b.input("x", {m, 1024}, false), w = b.input("w", {n, 1024}), y = b.storage("y", {m, n}),
+  auto x = b.input("x", {m, 256}, false), w = b.input("w", {n, 256}), y = b.storage("y", {m, n}),
        z = b.storage("z", {m, n});
   b.output(z);
-  b.matmul("product", 1, m, n, 1024, {x, {0, 1024, 1}}, {w, {0, 1, 1024}}, {y, {0, n, 1}});
+  b.matmul("product", 1, m, n, 256, {x, {0, 256, 1}}, {w, {0, 1, 256}}, {y, {0, n, 1}});
   b.program_op(TaskKind::kRow, "rows", {m, n}, 1, {b.dense_ref(y)}, {b.dense_ref(z)});
   planner::Options options;
   options.machine.num_workers = 132;
-  return find(tiled(b, options), "rows").record.params.program.tile;
+  const planner::Draft draft = tiled(b, options);
+  return std::ranges::find_if(draft.graph.ops, [](const FusedOp& op) { return op.op.record.kind == TaskKind::kRow; })
+      ->op.record.params.program.tile;
 }
 
 /// Products of few rows need a kernel of their own, so that rows beside them may be spread; those of many share one.
