@@ -58,7 +58,7 @@ void test_random() {
     map.div = draw(0, 2) == 0 ? draw(1, 30) : unit * draw(1, 12);
     map.limit = draw(1, 90);
     const int first = draw(0, tiles - 1), count = draw(1, tiles - first);
-    const ItemArrivals at = ItemArrivals::of(map, r, first, count);
+    const ItemArrivals at = ItemArrivals::of(map, r, abi::coordinates_of(r, first), count);
     if (!at.known) continue;
     const Added expected = one_by_one(map, r, first, count);
     ++are_known;
@@ -78,16 +78,16 @@ void test_columns() {
   const abi::Arrive map{0, 0, {1, 0, 0}, 1, 256, 4096};
   for (int first = 0; first < 4096; first += 31) {
     const int count = std::min(31, 4096 - first);
-    const ItemArrivals at = ItemArrivals::of(map, r, first, count);
+    const ItemArrivals at = ItemArrivals::of(map, r, abi::coordinates_of(r, first), count);
     expect(at.known && known(at) == one_by_one(map, r, first, count), "31 columns fall on one counter or on two");
   }
-  expect(!ItemArrivals::of(map, r, 0, 600).known, "600 columns fall on three");
+  expect(!ItemArrivals::of(map, r, abi::coordinates_of(r, 0), 600).known, "600 columns fall on three");
 }
 
 void test_large() {
   const abi::OpRecord r = of_grid(1 << 20, 1, 1);
   const abi::Arrive map{0, 0, {2000, 0, 0}, 2000, 2000 << 19, 2000 << 20};
-  const ItemArrivals at = ItemArrivals::of(map, r, (1 << 19) - 3, 5);
+  const ItemArrivals at = ItemArrivals::of(map, r, abi::coordinates_of(r, (1 << 19) - 3), 5);
   expect(at.known && at.low == 0 && at.tiles[0] == 3 && at.tiles[1] == 2, "rows near the largest number");
 }
 

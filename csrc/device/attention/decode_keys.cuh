@@ -42,9 +42,9 @@ struct DecodeKeys {
   int old_begin, old_end;
 
   ARK_DEVICE DecodeKeys(const Task& task, int number) : part(number) {
-    position = task.slot->position;
-    parts_used = task.slot->parts_used;
-    const int length = task.slot->part_length;
+    position = task.slot->keys.position;
+    parts_used = task.slot->keys.parts_used;
+    const int length = task.slot->keys.part_length;
     old_begin = min(position, part * length);
     old_end = part < parts_used ? min(position, old_begin + length) : old_begin;
   }

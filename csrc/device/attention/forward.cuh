@@ -11,8 +11,7 @@ namespace ark::device {
 
 struct QueryTile {
   int batch, head, block, row;  // row: first query
-  ARK_DEVICE QueryTile(const abi::OpRecord& r, int tile) {
-    const abi::Coordinates at = abi::coordinates_of(r, tile);
+  ARK_DEVICE explicit QueryTile(const abi::Coordinates& at) {
     batch = at.outer, head = at.middle, block = at.inner;
     row = block * 128;
   }
@@ -23,7 +22,7 @@ struct AttentionForward {
   static ARK_DEVICE void load_immutable(Loader& loader, const Task& task) {
     const abi::AttentionParams& p = task.record->params.attention;
     for (int i = 0; i < task.count; ++i) {
-      const QueryTile at(*task.record, task.first + i);
+      const QueryTile at(task.coordinates(i));
       loader.skip(static_cast<int>(TilePages(loader.slot, head_pages(p), stream_pages(p, at)).total));
     }
   }
@@ -34,7 +33,7 @@ struct AttentionForward {
     wait_tensor_maps(loader);
     prefetch_tensor_maps(loader, p.map, 3);
     for (int i = 0; i < task.count && loader.ok; ++i) {
-      const QueryTile at(*task.record, task.first + i);
+      const QueryTile at(task.coordinates(i));
       loader.wait_at_once(task, task.first + i);
       const KeyRange range = mask_range(task, X::kRange, at.batch, at.head, at.block);
       const int kv_head = at.head / (p.heads / p.kv_heads);
@@ -61,7 +60,7 @@ struct AttentionForward {
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     for (int i = 0; i < task.count; ++i) {
-      const QueryTile at(*task.record, task.first + i);
+      const QueryTile at(task.coordinates(i));
       with_attention_variant<Programs>(task.record->params.attention, [&]<int kHeadDim, bool kHalf>() {
         Tile<kHeadDim, kHalf>(consumer, task, at).run();
       });

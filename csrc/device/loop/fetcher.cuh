@@ -140,11 +140,13 @@ struct Fetcher {
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
+    const abi::Coordinates place = abi::coordinates_of(r, item.first);
+    if (lane == 0) t.at = place;  // here: a register for each of them to the end would not be there
     bool simple_wait = true, simple_arrival = true, known_arrivals = true, alike = true;
     const bool waits = lane < r.num_waits;
     if (waits || (lane >= 16 && lane - 16 < r.num_arrivals)) {
       const abi::Arrive& map = waits ? map_of(r.wait[lane]) : r.arrive[lane - 16];
-      const Counters c(map, r, item.first);
+      const Counters c(map, place);
       const bool fixed = Counters::fixed(map), single = c.single() && (fixed || alike_tiles(map, r, item, c));
       if (waits) {
         const abi::Wait& w = r.wait[lane];
@@ -159,7 +161,7 @@ struct Fetcher {
         known_arrivals = item.count < 1 << 16;
         ItemArrivals at{c.low, {item.count, 0}};
         if (kRanks == 1 && !single) {
-          at = ItemArrivals::of(map, r, item.first, item.count);
+          at = ItemArrivals::of(map, r, place, item.count);
           known_arrivals = known_arrivals && at.known;
         }
         t.arrive_counter[lane - 16] = map.counter + at.low;
@@ -186,9 +188,9 @@ struct Fetcher {
       position = cache_position(reinterpret_cast<const abi::Operand*>(&r + 1)[p.fresh_operand], p.keys);
       parts = cache_parts(position, p.queries, p.positions_per_part, p.parts);
     }
-    t.position = position;
-    t.parts_used = parts;
-    t.part_length = parts > 1 ? (position + parts - 1) / parts : position;
+    t.keys.position = position;
+    t.keys.parts_used = parts;
+    t.keys.part_length = parts > 1 ? (position + parts - 1) / parts : position;
   }
   /// Batches of lists count from the own rank, whose rows have a map of their own.
   ARK_DEVICE void turn(abi::WorkItem& item, abi::OpRecord& r, int lane) const {

@@ -9,16 +9,16 @@ struct ItemArrivals {
   int low = 0, tiles[2] = {};
   bool known = true;  // false: the item's tiles fall on more counters, or in a way that takes a look at each
 
-  static __device__ __forceinline__ ItemArrivals of(const abi::Arrive& map, const abi::OpRecord& r, int first,
-                                                    int count) {
+  /// `first`: where the item's first tile lies.
+  static __device__ __forceinline__ ItemArrivals of(const abi::Arrive& map, const abi::OpRecord& r,
+                                                    const abi::Coordinates& first, int count) {
     ItemArrivals at;
     int row = map.base, step = 0;  // of the first tile, and from tile to tile
     if ((map.coef[0] | map.coef[1] | map.coef[2]) != 0) {
-      const abi::Coordinates c = abi::coordinates_of(r, first);
       const int inner = r.grid[abi::GridAxis::kInner], middle = r.grid[abi::GridAxis::kMiddle];
-      row = abi::row_of(map, c);
+      row = abi::row_of(map, first);
       step = map.coef[inner > 1 ? abi::GridAxis::kInner : middle > 1 ? abi::GridAxis::kMiddle : abi::GridAxis::kOuter];
-      const int left = inner > 1 ? inner - c.inner : middle > 1 ? middle - c.middle : count;
+      const int left = inner > 1 ? inner - first.inner : middle > 1 ? middle - first.middle : count;
       if (count > left) at.known = false;
     }
     if (count == 1 || step == 0) {

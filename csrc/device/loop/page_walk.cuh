@@ -54,6 +54,11 @@ struct PageWalk {
       parity ^= 1;
     }
   }
+  /// The next page is the other loader's.
+  ARK_DEVICE void pass() {
+    theirs |= 1u << slot;
+    advance();
+  }
   // The same for kCount pages at once, of which this loader fills those with a bit in `own`.
   template <u32 kCount>
   ARK_DEVICE void acquire(u32 own) {

@@ -11,8 +11,10 @@ ARK_DEVICE const abi::Arrive& map_of(const abi::Wait& wait) { return reinterpret
 /// (0: none). One division: it is on the way of every item.
 struct Counters {
   int low = 0, rows = 0, div;
-  ARK_DEVICE Counters(const abi::Arrive& map, const abi::OpRecord& r, int tile) : div(map.div) {
-    const int row = fixed(map) ? map.base : abi::row_of(map, abi::coordinates_of(r, tile));
+  ARK_DEVICE Counters(const abi::Arrive& map, const abi::OpRecord& r, int tile)
+      : Counters(map, fixed(map) ? abi::Coordinates{} : abi::coordinates_of(r, tile)) {}
+  ARK_DEVICE Counters(const abi::Arrive& map, const abi::Coordinates& at) : div(map.div) {
+    const int row = abi::row_of(map, at);
     const int begin = max(row, 0), end = min(row + map.extent, map.limit);
     if (begin >= end) return;
     low = begin / div;

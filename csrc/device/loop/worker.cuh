@@ -46,9 +46,14 @@ struct TaskSlot {
   // out by the fetch warp, so that nobody divides between an op and the next. -1: not so simple, the record is asked.
   signed char single_waits, single_arrivals, known_arrivals;
   signed char waits_alike;  // every tile of the op waits for the same
-  // Of decode attention, worked out once for all roles (attention/decode_keys.cuh). The position: rows of the cache
-  // that no op before writes, read once for all of them.
-  i32 position, parts_used, part_length;
+  union {
+    abi::Coordinates at;  // of the first tile
+    /// Of decode attention, worked out once for all roles (attention/decode_keys.cuh). The position: rows of the cache
+    /// that no op before writes, read once for all of them.
+    struct {
+      i32 position, parts_used, part_length;
+    } keys;
+  };
   u32 wait_counter[abi::kMaxWaits], wait_target[abi::kMaxWaits];  // target of this launch
   u32 arrive_counter[abi::kMaxArrivals];  // to which `arrive_tiles` of the item's tiles add, and the next one's share
   unsigned short arrive_tiles[abi::kMaxArrivals][2];
@@ -107,6 +112,19 @@ struct Task {
 
   ARK_DEVICE const abi::Operand& operand(int i) const { return reinterpret_cast<const abi::Operand*>(record + 1)[i]; }
   ARK_DEVICE bool has(int i) const { return operand(i).slot != abi::kNoSlot; }
+  /// Where tile first + i lies, without a division: roles ask at the beginning of each item, where they are waited for.
+  /// Not of decode attention.
+  ARK_DEVICE abi::Coordinates coordinates(int i) const {
+    abi::Coordinates at = slot->at;
+    const int inners = record->grid[abi::GridAxis::kInner], middles = record->grid[abi::GridAxis::kMiddle];
+    at.inner += i;
+#pragma unroll 1
+    while (at.inner >= inners) {
+      at.inner -= inners;
+      if (++at.middle == middles) at.middle = 0, ++at.outer;
+    }
+    return at;
+  }
   /// Launches of this run, and iterations of this one, that have ended before this item.
   ARK_DEVICE u32 epoch(u32 of_launch) const {
     if constexpr (kLoop) return slot->epoch;

@@ -8,18 +8,58 @@
 
 namespace ark::device {
 
-/// The program over all chunks by vectors of V. Where operands take few registers, a vector's are loaded when the same
-/// vector of the chunk before has been computed (a wait for memory per vector is longer than the rest); else one vector
-/// ahead.
+/// Whether operands take so few registers that a vector's are loaded when the same vector of the chunk before has been
+/// computed (a wait for memory per vector is longer than the rest); else one vector ahead.
+template <int V, class Tile>
+consteval bool loads_chunks_ahead() {
+  using Walk = VectorWalk<Tile, V>;
+  return Walk::kCount <= 4 && sizeof(typename Walk::Inputs) * Walk::kCount <= 64 && !Tile::kGated &&
+         !reads_pairs<typename Tile::Program>();
+}
+
+/// run_vectors with every part of the code once. A small tile has one chunk or two, and a stage of small tiles each
+/// instruction to fetch.
+template <int V, class Tile, int kRegisters>
+ARK_DEVICE void run_vectors_once(const Tile& tile, const float (&acc)[kRegisters]) {
+  using Walk = VectorWalk<Tile, V>;
+  constexpr int kCount = Walk::kCount, kAhead = loads_chunks_ahead<V, Tile>() ? kCount : 1;
+  const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
+  Walk here(tile), ahead = here;
+  typename Walk::Inputs inputs[kAhead] = {};  // of the next vectors, in their order
+#pragma unroll
+  for (int u = 0; u < kAhead; ++u) ahead.load(u, inputs[u], false);
+  int next = kAhead % kCount, chunks_ahead = kAhead / kCount;  // the vector to be loaded
+  if (next == 0) ahead.advance();
+#pragma unroll 1
+  for (int chunk = 0; chunk < tile.chunks; ++chunk) {
+    tile.stage(chunk, acc, staging);
+#pragma unroll 1
+    for (int u = 0; u < kCount; ++u) {
+      here.run(u, inputs[0], here.roots(u, line));
+#pragma unroll
+      for (int i = 0; i + 1 < kAhead; ++i) inputs[i] = inputs[i + 1];
+      // the last of `inputs` still holds those of the vector before this one
+      if (chunks_ahead < tile.chunks) ahead.load(next, inputs[kAhead - 1], next > 0 || ahead.part_row != 0);
+      if (++next == kCount) {
+        next = 0;
+        ++chunks_ahead;
+        ahead.advance();
+      }
+    }
+    here.advance();
+  }
+}
+
+/// The program over all chunks by vectors of V.
 template <int V, class Tile, int kRegisters>
 ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
+  if constexpr (Tile::kHasSmall) return run_vectors_once<V>(tile, acc);
   using Walk = VectorWalk<Tile, V>;
   constexpr int kCount = Walk::kCount;
   const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
   Walk here(tile), ahead = here;
   tile.stage(0, acc, staging);
-  if constexpr (kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 64 && !Tile::kGated &&
-                !reads_pairs<typename Tile::Program>()) {
+  if constexpr (loads_chunks_ahead<V, Tile>()) {
     typename Walk::Inputs inputs[kCount] = {};
 #pragma unroll
     for (int u = 0; u < kCount; ++u) ahead.load(u, inputs[u], false);

@@ -58,7 +58,7 @@ enum TileForm : u32 { kLargeTiles = 1, kSmallTiles = 2 };
 template <class ProgramOfTile, u32 kForms>
 struct WarpTile {
   using Program = ProgramOfTile;
-  static constexpr bool kGated = reads_two_products<Program>();
+  static constexpr bool kGated = reads_two_products<Program>(), kHasSmall = (kForms & kSmallTiles) != 0;
   using Layout = Chunk<reads_pairs<Program>() && !kGated, kGated>;
   static constexpr bool kCutsChunks = kForms != kLargeTiles && Layout::kColumns > abi::kSmallTile;
   static constexpr u32 kPlain = Program::kLoads | Program::kStores;

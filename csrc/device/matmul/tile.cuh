@@ -15,6 +15,7 @@
 #include "device/loop/page_walk.cuh"
 #include "device/loop/tensor_map.cuh"
 #include "device/matmul/epilogue.cuh"
+#include "device/matmul/small_tile_loader.cuh"
 #include "device/matmul/tile_coordinates.cuh"
 
 namespace ark::device {
@@ -59,7 +60,7 @@ struct MatmulTile {
     const abi::MatmulTileParams& p = task.record->params.matmul;
     float acc[kAccumulators];
     for (int i = 0; i < task.count; ++i) {
-      const TileCoordinates at(*task.record, task.first + i);
+      const TileCoordinates at(*task.record, task.coordinates(i));
       // Defined on every path: accumulators that one path leaves undefined stay alive through the whole kernel and take
       // their registers from every other task, and what is put into them later serialises all wgmmas (C7512, C7515).
 #pragma unroll
@@ -97,7 +98,8 @@ struct MatmulTile {
   template <bool kDependent>
   static ARK_DEVICE void load(Loader& loader, const Task& task, bool load_a, bool load_b) {
     const abi::MatmulTileParams& p = task.record->params.matmul;
-    const int steps = (p.k + p.tile_k - 1) / p.tile_k, pages = p.tile_n == 256 || (kGates && p.gated != 0) ? 3 : 2;
+    const int steps = (p.k + p.tile_k - 1) >> (p.tile_m == abi::kSmallTile ? 7 : 6),
+              pages = p.tile_n == 256 || (kGates && p.gated != 0) ? 3 : 2;
     if (!load_a && !load_b) {
       loader.skip(task.count * steps * pages);
       return;
@@ -105,7 +107,7 @@ struct MatmulTile {
     wait_tensor_maps(loader);
     prefetch_tensor_maps(loader, &p.map_a, kRanks > 1 && p.own_rows != 0 ? 3 : 2, kGates && p.gated != 0 ? 1 : 0);
     for (int i = 0; i < task.count && loader.ok; ++i) {
-      TileCoordinates at(*task.record, task.first + i);
+      TileCoordinates at(*task.record, task.coordinates(i));
       if constexpr ((kForms & kLargeTiles) != 0) at.join_batches(task);  // small tiles have none to join
       if constexpr (kDependent) {
         if constexpr ((kForms & kSmallTiles) != 0)
@@ -115,53 +117,51 @@ struct MatmulTile {
       }
       const Elected one = elect_lane();
       if (one.chosen) {
-        bool once = false;
-        if constexpr (kStreams && !kDependent) once = reads_once(task);
-        if (once)
-          load_any<0, kDependent, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
-        else
-          load_any<0, kDependent, false>(loader, p, abi::loader_variant(p), at, load_a, load_b);
+        if (kForms == kSmallTiles || (kForms != kLargeTiles && p.tile_m == abi::kSmallTile)) {
+          if constexpr ((kForms & kSmallTiles) != 0)
+            SmallTileLoader<kVariants & abi::kSmallVariants, kDependent>{loader, p, at}.run(load_a, load_b);
+        } else if constexpr ((kForms & kLargeTiles) != 0) {
+          bool once = false;
+          if constexpr (kStreams && !kDependent) once = reads_once(task);
+          if (once)
+            load_any<0, kStreams>(loader, p, abi::loader_variant(p), at, load_a, load_b);
+          else
+            load_any<0, false>(loader, p, abi::loader_variant(p), at, load_a, load_b);
+        }
       }
       PageWalk::rejoin(loader, one.lane);
     }
   }
 
-  /// Of operands that nothing writes, mostly weights. What is read once, or by small tiles that run at once, should not
-  /// push the kernel's own instructions out of the L2: 8 KB of code that are fetched from there cost a stage 1.1 us,
-  /// from memory 3 (one H200; 128 KB stay in the SM). Of weights that large tiles share it gains nothing: a prefill of
-  /// 2048 tokens takes 9.57 ms without and 9.59 with it.
+  /// Of large tiles' operands that nothing writes, mostly weights: what is read once should not push out of the L2 what
+  /// is read again. Of weights that tiles share it gains nothing: a prefill of 2048 tokens takes 9.57 ms without and
+  /// 9.59 with it (one H200).
   static ARK_DEVICE bool reads_once(const Task& task) {
     const abi::OpRecord& r = *task.record;
     const abi::MatmulTileParams& p = r.params.matmul;
     const int tiles = r.grid[abi::GridAxis::kBatch] * abi::tiles_of_outer(r);
-    return p.tile_m == abi::kSmallTile || (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
+    return (p.a_immutable ? tiles : r.grid[abi::GridAxis::kRowBlock]) == 1;
   }
 
-  template <int kVariant, bool kDependent, bool kOnce>
+  template <int kVariant, bool kOnce>
   static ARK_DEVICE void load_any(Loader& loader, const abi::MatmulTileParams& p, int variant,
                                   const TileCoordinates& at, bool load_a, bool load_b) {
-    if constexpr (kVariant < abi::kMatmulVariantEnd) {
-      // What small tiles load ahead of waits is read once, or by tiles that run at once. The weights of gated ones
-      // never wait (planner/tile/join_gated.h).
-      constexpr bool kGated = abi::is_gated_variant(kVariant);
-      if constexpr (loads(kVariant) && (kDependent || kOnce || !abi::is_small_variant(kVariant)))
+    if constexpr (kVariant < abi::kFirstSmallTile) {
+      if constexpr (loads(kVariant))
         if (variant == kVariant) {
-          load_tile<abi::variant_columns(kVariant), kGated, abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant),
-                    kOnce>(loader, p, at, load_a, kGated && kDependent ? false : load_b);
+          load_tile<abi::variant_columns(kVariant), abi::has_rows_of_a(kVariant), abi::has_rows_of_b(kVariant), kOnce>(
+              loader, p, at, load_a, load_b);
           return;
         }
-      load_any<kVariant + 1, kDependent, kOnce>(loader, p, variant, at, load_a, load_b);
+      load_any<kVariant + 1, kOnce>(loader, p, variant, at, load_a, load_b);
     }
   }
 
-  static ARK_DEVICE const void* behind(const void* map, int count) {
-    return static_cast<const unsigned char*>(map) + count * abi::kTensorMapBytes;
-  }
-  /// One lane: the pages of a tile that this loader fills.
-  template <int kN, bool kGated, bool kTransA, bool kTransB, bool kOnce>
+  /// One lane: the pages of a large tile that this loader fills.
+  template <int kN, bool kTransA, bool kTransB, bool kOnce>
   static ARK_DEVICE void load_tile(Loader& loader, const abi::MatmulTileParams& p, const TileCoordinates& at,
                                    bool load_a, bool load_b) {
-    constexpr int kStepPages = step_pages(kN, kGated), kRingK = kPages / kStepPages * step_k(kN);
+    constexpr int kStepPages = step_pages(kN, false);
     const void* map_a = tensor_map(loader.worker, p.map_a);
     const void* map_b = tensor_map(loader.worker, p.map_b);
     const int size_k = p.k;
@@ -175,28 +175,15 @@ struct MatmulTile {
       if (!loader.ok) break;
       if (load_a) {
         mbarrier_arrive_expect(walk.barrier(order.a), kPageBytes);
-        load_page<kN, kTransA, kOnce>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
+        load_page<kTransA, kOnce>(walk.address(order.a), map_a, walk.barrier(order.a), k, at.row, at.batch);
       }
       if (load_b) {
-        if constexpr (kN == abi::kSmallTile)
-          if (!load_a) walk.throttle(order.b, kStepPages * (k < kRingK ? kStepsAhead : kStepsInFlight));
 #pragma unroll
         for (int i = 0; i < kStepPages - 1; ++i) {
           mbarrier_arrive_expect(walk.barrier(order.b + i), kPageBytes);
-          if constexpr (kGated)
-            load_both<kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k + i * 64,
-                                      at.column);
-          else
-            load_page<kN, kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k,
-                                          at.column + i * 128, at.batch);
+          load_page<kTransB, kOnce>(walk.address(order.b + i), map_b, walk.barrier(order.b + i), k, at.column + i * 128,
+                                    at.batch);
         }
-        if constexpr (kOnce && kN == abi::kSmallTile)
-          if (k < kRingK && k + kRingK < size_k) {
-            if constexpr (kGated)
-              prefetch_both<kTransB>(map_b, k + kRingK, at.column);
-            else
-              prefetch_page<kTransB>(map_b, k + kRingK, at.column, at.batch);
-          }
       }
       walk.advance<kStepPages>(own);
       walk.publish();
@@ -204,40 +191,9 @@ struct MatmulTile {
     walk.finish();
   }
 
-  /// 64 rows x 64 k of each of two weights, the second's map behind the first's; there are no batches of them.
+  /// 128 rows x 64 k of an operand.
   template <bool kTrans, bool kOnce>
-  static ARK_DEVICE void load_both(u32 shared, const void* map, u32 barrier, int k, int row) {
-#pragma unroll
-    for (int weight = 0; weight < 2; ++weight) {
-      auto copy = [&](auto... at) __attribute__((always_inline)) {
-        if constexpr (kOnce)
-          tensor_load(shared + weight * (kPageBytes / 2), behind(map, weight), barrier, at..., kEvictFirst);
-        else
-          tensor_load(shared + weight * (kPageBytes / 2), behind(map, weight), barrier, at...);
-      };
-      if constexpr (kTrans)
-        copy(row, k, 0);
-      else
-        copy(0, row, k >> 6, 0);
-    }
-  }
-  /// What load_both brings of a step.
-  template <bool kTrans>
-  static ARK_DEVICE void prefetch_both(const void* map, int k, int row) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const void* of = behind(map, i & 1);
-      if constexpr (kTrans)
-        tensor_prefetch(of, row, k + (i >> 1) * 64, 0, kEvictFirst);
-      else
-        tensor_prefetch(of, 0, row, (k >> 6) + (i >> 1), 0, kEvictFirst);
-    }
-  }
-
-  /// 128 rows x 64 k of an operand; of small tiles 64 rows x 128 k.
-  template <int kN, bool kTrans, bool kOnce>
   static ARK_DEVICE void load_page(u32 shared, const void* map, u32 barrier, int k, int row, int batch) {
-    constexpr bool kSmall = kN == abi::kSmallTile;
     auto copy = [&](u32 to, auto... at) __attribute__((always_inline)) {
       if constexpr (kOnce)
         tensor_load(to, map, barrier, at..., kEvictFirst);
@@ -246,27 +202,10 @@ struct MatmulTile {
     };
     if constexpr (kTrans) {
       copy(shared, row, k, batch);
-      if constexpr (!kSmall) copy(shared + kPageBytes / 2, row + 64, k, batch);
-    } else if constexpr (kSmall) {
-      copy(shared, 0, row, k >> 6, batch);
+      copy(shared + kPageBytes / 2, row + 64, k, batch);
     } else {
       copy(shared, k, row, batch);
     }
-  }
-
-  /// Of small tiles' weights. What is under way to an SM stands in the way of instructions that it fetches from the L2,
-  /// most of all while an epilogue runs that the item before ends with: of what the ring has room for ahead of the
-  /// item, one step at a time is under way (ms with both numbers 2, and with these; one H200: Llama-3.2-1B, 32 rows,
-  /// 1.586 and 1.533, 64 rows 1.675 and 1.675; BERT-Large with 128 tokens 1.356 and 1.340).
-  static constexpr u32 kStepsAhead = 1, kStepsInFlight = 3;
-  /// What load_page brings of a small tile. Weights for which the ring has room (load_tile's kRingK) come ahead of the
-  /// waits, those behind them when the products have begun: from the L2 by then.
-  template <bool kTrans>
-  static ARK_DEVICE void prefetch_page(const void* map, int k, int row, int batch) {
-    if constexpr (kTrans)
-      tensor_prefetch(map, row, k, batch, kEvictFirst);
-    else
-      tensor_prefetch(map, 0, row, k >> 6, batch, kEvictFirst);
   }
 
   template <int kVariant>

@@ -6,8 +6,8 @@ namespace ark::device {
 
 struct TileCoordinates {
   int batch, row, column;
-  ARK_DEVICE TileCoordinates(const abi::OpRecord& r, int tile) {
-    const abi::Coordinates at = abi::coordinates_of(r, tile);
+  ARK_DEVICE TileCoordinates(const abi::OpRecord& r, int tile) : TileCoordinates(r, abi::coordinates_of(r, tile)) {}
+  ARK_DEVICE TileCoordinates(const abi::OpRecord& r, const abi::Coordinates& at) {
     batch = at.outer, row = at.middle * r.params.matmul.tile_m, column = at.inner * r.params.matmul.tile_n;
   }
   /// For loads. Where all batches share b, which plans of several ranks have (planner/tile/split_by_boxes.h), they are
