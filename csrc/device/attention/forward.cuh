@@ -12,8 +12,10 @@ namespace ark::device {
 struct QueryTile {
   int batch, head, block, row;  // row: first query
   ARK_DEVICE QueryTile(const abi::OpRecord& r, int tile) {
-    const abi::Coordinates at = abi::coordinates_of(r, tile);
-    batch = at.outer, head = at.middle, block = at.inner;
+    // as coordinates_of: divisions without signs are half the code
+    const u32 blocks = r.grid[abi::GridAxis::kBlock], heads = r.grid[abi::GridAxis::kHead], rest = tile / blocks;
+    batch = static_cast<int>(rest / heads), head = static_cast<int>(rest - batch * heads);
+    block = static_cast<int>(tile - rest * blocks);
     row = block * 128;
   }
 };
