@@ -31,7 +31,8 @@ struct TilePages {
   u32 total;
 
   ARK_DEVICE TilePages(int slot, int held_pages, int stream_pages) : first_slot(slot), held(held_pages) {
-    const u32 rounds = stream_pages > 0 ? static_cast<u32>(stream_pages - 1) / static_cast<u32>(kPages - held_pages) : 0;
+    const u32 rounds =
+        stream_pages > 0 ? static_cast<u32>(stream_pages - 1) / static_cast<u32>(kPages - held_pages) : 0;
     total = held_pages + stream_pages + held_pages * rounds;
   }
   ARK_DEVICE bool is_held(int slot) const {
@@ -360,7 +361,8 @@ ARK_DEVICE void write_rows(const Task& task, int number, int batch, int head, in
     return pack_two<kHalf>(value[j * 4 + h * 2] * factor[h], value[j * 4 + h * 2 + 1] * factor[h]);
   };
   const bool pairs = o.vector >= 2;
-  if (pairs && columns == kCount * 2) {  // the usual way is short: nothing is asked or worked out per column
+  if (__builtin_expect(pairs && columns == kCount * 2,
+                       1)) {  // the usual way is short: nothing is asked or worked out per column
     at += column;
 #pragma unroll
     for (int h = 0; h < 2; ++h, at += further) {

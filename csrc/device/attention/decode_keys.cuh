@@ -14,6 +14,21 @@ using DecodeOperand = abi::AttentionOperand;
 /// take 8 positions each, or 16 of small heads; with over 128 columns two warps share them (decode_warp.cuh).
 ARK_DEVICE constexpr int positions_per_page(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
 
+/// a / b, of which neither is extreme: the value of divide_approx without its scaling, two instructions.
+ARK_DEVICE float ordinary_divide(float a, float b) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  return a * inverse;
+}
+/// small_divide by it.
+ARK_DEVICE int tile_divide(int a, int b) {
+  return static_cast<int>(ordinary_divide(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+/// Element 0 of row `row` of a head. (Strides are 32 bits wide: one multiply-add each.)
+ARK_DEVICE i64 head_row(const abi::Operand& o, int batch, int head, int row) {
+  return element_offset(o, {batch, head, row});
+}
+
 /// Parameters of which the kernel knows what does not occur in it.
 template <class Programs>
 struct DecodeParams {
@@ -63,13 +78,13 @@ struct DecodeRange {
     if (p.mask_kind == abi::MaskKind::kNone) neutral_end = p.keys;
     if (!task.has(DecodeOperand::kRange)) return;
     const abi::Operand& o = task.operand(DecodeOperand::kRange);
-    const int* table = task.address<int>(DecodeOperand::kRange) + batch * o.stride[0];
+    const int step = static_cast<i32>(o.stride[1]), heads = step == 0 ? 1 : group;
+    const int* row = task.address<int>(DecodeOperand::kRange) + element_offset(o, {batch, kv_head * group});
     low = neutral_end = p.keys;
     high = 0;
-    const int heads = o.stride[1] == 0 ? 1 : group;
+    int h = 0;
 #pragma unroll 1
-    for (int h = 0; h < heads; ++h) {
-      const int* row = table + (kv_head * group + h) * o.stride[1];
+    do {  // at least one
       const int begin = load_element(row), end = load_element(row + 1), neutral = load_element(row + 2);
       neutral_begin = max(neutral_begin, neutral);
       neutral_end = min(neutral_end, load_element(row + 3));
@@ -77,7 +92,8 @@ struct DecodeRange {
         low = min(low, begin);
         high = max(high, end);
       }
-    }
+      row += step;
+    } while (++h < heads);
     high = min(high, p.keys);
   }
   /// Whether any query sees one of `count` keys; of those that none sees not even the values may be looked at where

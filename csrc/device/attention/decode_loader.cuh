@@ -34,7 +34,8 @@ struct DecodeLoader {
     if (DecodeParams<Programs>(task).paired()) end += task.count & 1;  // they all are of part 0
 #pragma unroll 1
     for (int t = task.first; t < end; ++t)
-      pages += (DecodeKeys(task, t % task.record->grid[abi::GridAxis::kPart]).count() + per_page - 1) / per_page;
+      pages +=
+          static_cast<u32>(DecodeKeys(task, Head(task, t).part).count() + per_page - 1) / static_cast<u32>(per_page);
     loader.skip(pages);
   }
 
@@ -42,7 +43,7 @@ struct DecodeLoader {
   static ARK_DEVICE int per_page_of(const abi::AttentionParams& p) {
     constexpr bool kFull =
         (Programs::kDecodeDims & ~(abi::decode_dim_bit(64) | abi::decode_dim_bit(128) | abi::decode_dim_bit(256))) == 0;
-    return kFull ? small_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
+    return kFull ? tile_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
   }
 
   /// Of a cache nothing is read again in this launch.
@@ -58,12 +59,12 @@ struct DecodeLoader {
     int batch, kv_head, part;
     ARK_DEVICE Head(const Task& task, int tile) {
       const int parts = task.record->grid[abi::GridAxis::kPart], heads = task.record->grid[abi::GridAxis::kHead];
-      const int rest = small_divide(tile, parts);
+      const int rest = tile_divide(tile, parts);
       part = tile - rest * parts;
-      batch = small_divide(rest, heads);
+      batch = tile_divide(rest, heads);
       kv_head = rest - batch * heads;
     }
-    ARK_DEVICE i64 offset(const abi::Operand& o) const { return batch * o.stride[0] + kv_head * o.stride[1]; }
+    ARK_DEVICE i64 offset(const abi::Operand& o) const { return element_offset(o, {batch, kv_head}); }
   };
 
   /// kAfterWaits: no cache; only pages of which the mask's range shows something.
@@ -74,7 +75,7 @@ struct DecodeLoader {
     const DecodeKeys keys(task, head.part);
     int low = 0, high = p.keys;
     if constexpr (kAfterWaits) {
-      const DecodeRange range(task, head.batch, head.kv_head, small_divide(p.heads, p.kv_heads));
+      const DecodeRange range(task, head.batch, head.kv_head, tile_divide(p.heads, p.kv_heads));
       low = range.low;
       high = range.high;
     }
@@ -123,8 +124,10 @@ struct DecodeLoader {
     }
     if (loader.lane() == 0) mbarrier_arrive_expect(loader.barrier(), 2 * rows * row_bytes);
     __syncwarp();
-    const unsigned char* from_k = task.address<unsigned char>(DecodeOperand::kK) + (head_k + first * k.stride[2]) * 2;
-    const unsigned char* from_v = task.address<unsigned char>(DecodeOperand::kV) + (head_v + first * v.stride[2]) * 2;
+    const unsigned char* from_k = task.address<unsigned char>(DecodeOperand::kK) +
+                                  multiply_add_wide(first, static_cast<i32>(k.stride[2]), head_k) * 2;
+    const unsigned char* from_v = task.address<unsigned char>(DecodeOperand::kV) +
+                                  multiply_add_wide(first, static_cast<i32>(v.stride[2]), head_v) * 2;
     if (dense) {
       if (loader.lane() == 0) {
         copy<kAfterWaits>(loader, page, from_k, rows * row_bytes);
