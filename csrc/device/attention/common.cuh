@@ -23,6 +23,13 @@ ARK_DEVICE int head_pages(const abi::AttentionParams& p) { return p.head_dim > 6
 
 ARK_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 
+/// 1 / x, rounded as the division is, for 2^-126 <= |x| < 2^126; outside of it without its special cases.
+ARK_DEVICE float ordinary_inverse(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return fmaf(y, -fmaf(x, y, -1.0f), y);
+}
+
 /// A tile's page sequence: `held` pages that stay in their slots until the tile's end, then `stream` pages. The ring is
 /// in order, so whenever the sequence comes to a held slot again it contains an empty page: the loader copies nothing,
 /// the data stays.
@@ -193,9 +200,10 @@ ARK_DEVICE int causal_end(const abi::AttentionParams& p, int last_row) {
 ARK_DEVICE KeyRange mask_range(const Task& task, int number, int batch, int head, int query_block) {
   if (!task.has(number)) return {0, task.record->params.attention.keys, 0, 0};
   const abi::Operand& o = task.operand(number);
-  const i32* at = task.address<i32>(number) + element_offset(o, {batch, head, query_block});
-  const i64 stride = static_cast<i32>(o.stride[3]);
-  return {load_element(at), load_element(at + stride), load_element(at + 2 * stride), load_element(at + 3 * stride)};
+  // the four values lie side by side, at a multiple of their bytes
+  const Raw<16> raw = load_global<16>(task.address<i32>(number) + element_offset(o, {batch, head, query_block}));
+  return {static_cast<int>(raw.w[0]), static_cast<int>(raw.w[1]), static_cast<int>(raw.w[2]),
+          static_cast<int>(raw.w[3])};
 }
 
 /// Whether scores are brought to base-2 units as soon as they are computed (else the softmax does it on the fly).
@@ -361,8 +369,8 @@ ARK_DEVICE void write_rows(const Task& task, int number, int batch, int head, in
     return pack_two<kHalf>(value[j * 4 + h * 2] * factor[h], value[j * 4 + h * 2 + 1] * factor[h]);
   };
   const bool pairs = o.vector >= 2;
-  if (__builtin_expect(pairs && columns == kCount * 2,
-                       1)) {  // the usual way is short: nothing is asked or worked out per column
+  // The usual way is short: nothing is asked or worked out per column.
+  if (__builtin_expect(pairs && columns == kCount * 2, 1)) {
     at += column;
 #pragma unroll
     for (int h = 0; h < 2; ++h, at += further) {

@@ -136,10 +136,10 @@ struct DecodeTile {
   ARK_DEVICE int fresh_lane() const { return consumer.lane() + Warp::slice(consumer.warp()) * 32; }
   /// Which tile of those at once.
   ARK_DEVICE int tile_number() const { return kPaired ? consumer.group() : 0; }
-  /// 16 bytes of the rows from the position on: piece i of row after row, keys before values.
+  /// 16 bytes of the rows from the position on: piece i of row after row, keys before values; beyond the visible keys
+  /// they are not used.
   ARK_DEVICE const S* fresh_address(u32 i) const {
-    const int row =
-        min(keys.position + static_cast<int>(i / (2 * kPieces)), p.keys - 1);  // beyond the visible keys it is not used
+    const int row = min(keys.position + static_cast<int>(i / (2 * kPieces)), p.keys - 1);
     return cache_row(i / kPieces % 2 == 0 ? DecodeOperand::kK : DecodeOperand::kV, row) + i % kPieces * 8;
   }
   /// `count` of them, from number `begin` (of two tiles at once alone) on.

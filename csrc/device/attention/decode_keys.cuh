@@ -24,10 +24,6 @@ ARK_DEVICE float ordinary_divide(float a, float b) {
 ARK_DEVICE int tile_divide(int a, int b) {
   return static_cast<int>(ordinary_divide(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
-/// Element 0 of row `row` of a head. (Strides are 32 bits wide: one multiply-add each.)
-ARK_DEVICE i64 head_row(const abi::Operand& o, int batch, int head, int row) {
-  return element_offset(o, {batch, head, row});
-}
 
 /// Parameters of which the kernel knows what does not occur in it.
 template <class Programs>
@@ -84,10 +80,12 @@ struct DecodeRange {
     high = 0;
     int h = 0;
 #pragma unroll 1
-    do {  // at least one
-      const int begin = load_element(row), end = load_element(row + 1), neutral = load_element(row + 2);
-      neutral_begin = max(neutral_begin, neutral);
-      neutral_end = min(neutral_end, load_element(row + 3));
+    do {
+      // four values side by side, at a multiple of their bytes
+      const Raw<16> raw = load_global<16>(row);
+      const int begin = static_cast<int>(raw.w[0]), end = static_cast<int>(raw.w[1]);
+      neutral_begin = max(neutral_begin, static_cast<int>(raw.w[2]));
+      neutral_end = min(neutral_end, static_cast<int>(raw.w[3]));
       if (begin < end) {
         low = min(low, begin);
         high = max(high, end);

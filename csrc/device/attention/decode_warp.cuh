@@ -98,39 +98,32 @@ struct DecodeWarp {
     const int t = lane() & 3, odd = lane() >> 2 & 1;
     const unsigned char* at = keys + (lane() >> 2) * kDim * 2 + (t + 4 * odd) * 16;
     const int other = odd ? -64 : 64;
-    float c[kBlocks][4] = {};
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      Raw<16> first[kBlocks] = {}, second[kBlocks] = {};
+    for (int b = 0; b < kBlocks; ++b) {
+      float c[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
+      for (int step = 0; step < kSteps; ++step) {
         const unsigned char* piece = at + b * 8 * kDim * 2 + step * 128;
-        if (has_piece(step * 8 + t + 4 * odd)) first[b] = *reinterpret_cast<const Raw<16>*>(piece);
-        if (has_piece(step * 8 + t + 4 - 4 * odd)) second[b] = *reinterpret_cast<const Raw<16>*>(piece + other);
-      }
+        Raw<16> first{}, second{};
+        if (has_piece(step * 8 + t + 4 * odd)) first = *reinterpret_cast<const Raw<16>*>(piece);
+        if (has_piece(step * 8 + t + 4 - 4 * odd)) second = *reinterpret_cast<const Raw<16>*>(piece + other);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const u32(&x)[kWords] = q[step * 4 + i];
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {  // of one fragment of queries, which is put together once
-          const u32 low = first[b].w[i], high = second[b].w[i];
+        for (int i = 0; i < 4; ++i) {
+          const u32(&x)[kWords] = q[step * 4 + i];
           if constexpr (kFew) {
             const u32 a[4] = {x[0], x[1], x[1], x[0]};
-            mma_16x8x16<kType>(c[b], a, low, high);
+            mma_16x8x16<kType>(c, a, first.w[i], second.w[i]);
           } else {
-            mma_16x8x16<kType>(c[b], x, odd ? high : low, odd ? low : high);
+            mma_16x8x16<kType>(c, x, odd ? second.w[i] : first.w[i], odd ? first.w[i] : second.w[i]);
           }
         }
       }
-    }
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
       if constexpr (kFew) {
-        s[0][b][0] = c[b][0];
-        s[0][b][1] = c[b][3];
+        s[0][b][0] = c[0];
+        s[0][b][1] = c[3];
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[e >> 1][b][e & 1] = c[b][e];
+        for (int e = 0; e < 4; ++e) s[e >> 1][b][e & 1] = c[e];
       }
     }
   }
@@ -222,8 +215,7 @@ struct DecodeWarp {
   ARK_DEVICE void store(float* lines) const {
     constexpr int h = kFew ? 0 : kRound % 2, kFirst = (kFew ? kRound : kRound / 2) * 8, kCount = pieces_from(kFirst);
     const int t = lane() & 3, upper = kFew ? lane() >> 4 : 0;
-    float* to =
-        lines + (lane() >> 2) * kLine + t * 2 + upper * 8;  // piece i + upper, of which the last may be the first
+    float* to = lines + (lane() >> 2) * kLine + t * 2 + upper * 8;  // of the first piece
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       float2 v;
@@ -234,7 +226,8 @@ struct DecodeWarp {
       } else {
         v = float2{acc[kFirst + i][2 * h], acc[kFirst + i][2 * h + 1]};
       }
-      *reinterpret_cast<float2*>(to + (i + 1 < kCount || upper == 0 ? i : i - kCount) * 8) = v;
+      const int piece = i + 1 < kCount || upper == 0 ? i : i - kCount;  // piece i + upper, around
+      *reinterpret_cast<float2*>(to + piece * 8) = v;
     }
   }
   /// Query row and dimension in its slice of element e < kLineRows * 64 of a round.

@@ -48,7 +48,7 @@ ARK_DEVICE void write_queries(const Task& task, int batch, int head, int row, in
     total[h] += __shfl_xor_sync(~0u, total[h], 2);
     // The outputs of a query that sees no key are zeros as they are; its logsumexp is -inf. NaN stays, or the backward
     // pass would take it for such a query.
-    inverse[h] = 1.0f / (total[h] == 0.0f ? 1.0f : total[h]);
+    inverse[h] = total[h] == 0.0f ? 1.0f : ordinary_inverse(total[h]);
   }
   const int queries = task.record->params.attention.queries;
   write_rows<kHalf>(task, X::kOut, batch, head, row, queries, column, out, inverse, columns);
