@@ -14,17 +14,6 @@ using DecodeOperand = abi::AttentionOperand;
 /// take 8 positions each, or 16 of small heads; with over 128 columns two warps share them (decode_warp.cuh).
 ARK_DEVICE constexpr int positions_per_page(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
 
-/// a / b, of which neither is extreme: the value of divide_approx without its scaling, two instructions.
-ARK_DEVICE float ordinary_divide(float a, float b) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
-  return a * inverse;
-}
-/// small_divide by it.
-ARK_DEVICE int tile_divide(int a, int b) {
-  return static_cast<int>(ordinary_divide(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
-}
-
 /// Parameters of which the kernel knows what does not occur in it.
 template <class Programs>
 struct DecodeParams {
@@ -75,7 +64,8 @@ struct DecodeRange {
     if (!task.has(DecodeOperand::kRange)) return;
     const abi::Operand& o = task.operand(DecodeOperand::kRange);
     const int step = static_cast<i32>(o.stride[1]), heads = step == 0 ? 1 : group;
-    const int* row = task.address<int>(DecodeOperand::kRange) + element_offset(o, {batch, kv_head * group});
+    const int* row = task.address<int>(DecodeOperand::kRange) + i64{batch} * static_cast<i32>(o.stride[0]) +
+                     i64{kv_head * group} * step;
     low = neutral_end = p.keys;
     high = 0;
     int h = 0;

@@ -6,6 +6,17 @@
 
 namespace ark::device {
 
+/// a / b, of which neither is extreme: the value of divide_approx without its scaling, two instructions.
+ARK_DEVICE float ordinary_divide(float a, float b) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  return a * inverse;
+}
+/// small_divide by it.
+ARK_DEVICE int tile_divide(int a, int b) {
+  return static_cast<int>(ordinary_divide(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
 template <class Programs>
 struct DecodeLoader {
   static ARK_DEVICE void load_cache(Loader& loader, const Task& task) {
@@ -64,7 +75,7 @@ struct DecodeLoader {
       batch = tile_divide(rest, heads);
       kv_head = rest - batch * heads;
     }
-    ARK_DEVICE i64 offset(const abi::Operand& o) const { return element_offset(o, {batch, kv_head}); }
+    ARK_DEVICE i64 offset(const abi::Operand& o) const { return batch * o.stride[0] + kv_head * o.stride[1]; }
   };
 
   /// kAfterWaits: no cache; only pages of which the mask's range shows something.
@@ -124,10 +135,8 @@ struct DecodeLoader {
     }
     if (loader.lane() == 0) mbarrier_arrive_expect(loader.barrier(), 2 * rows * row_bytes);
     __syncwarp();
-    const unsigned char* from_k = task.address<unsigned char>(DecodeOperand::kK) +
-                                  multiply_add_wide(first, static_cast<i32>(k.stride[2]), head_k) * 2;
-    const unsigned char* from_v = task.address<unsigned char>(DecodeOperand::kV) +
-                                  multiply_add_wide(first, static_cast<i32>(v.stride[2]), head_v) * 2;
+    const unsigned char* from_k = task.address<unsigned char>(DecodeOperand::kK) + (head_k + first * k.stride[2]) * 2;
+    const unsigned char* from_v = task.address<unsigned char>(DecodeOperand::kV) + (head_v + first * v.stride[2]) * 2;
     if (dense) {
       if (loader.lane() == 0) {
         copy<kAfterWaits>(loader, page, from_k, rows * row_bytes);
