@@ -400,15 +400,11 @@ struct AttentionBackwardTiles {
     ARK_DEVICE u32 column_bytes(int s, int j) const { return (s * 64 + j * 8 + (consumer.lane() & 3) * 2) * 4; }
 
     ARK_DEVICE void write() const {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (row + h * 8 >= (kQueryRows ? p.queries : p.keys)) continue;
-        const int column = (consumer.lane() & 3) * 2;
-        write_row<kHalf>(task, kQueryRows ? X::kGradQ : X::kGradK, walk.batch, walk.head, row + h * 8, column, grad_x,
-                         h, p.scale, p.head_dim);
-        if constexpr (!kQueryRows)
-          write_row<kHalf>(task, X::kGradV, walk.batch, walk.head, row + h * 8, column, grad_y, h, 1.0f, p.value_dim);
-      }
+      const int rows = kQueryRows ? p.queries : p.keys, column = (consumer.lane() & 3) * 2;
+      write_rows<kHalf>(task, kQueryRows ? X::kGradQ : X::kGradK, walk.batch, walk.head, row, rows, column, grad_x,
+                        {p.scale, p.scale}, p.head_dim);
+      if constexpr (!kQueryRows)
+        write_rows<kHalf>(task, X::kGradV, walk.batch, walk.head, row, rows, column, grad_y, {1.0f, 1.0f}, p.value_dim);
     }
   };
 };

@@ -23,6 +23,13 @@ ARK_DEVICE int head_pages(const abi::AttentionParams& p) { return p.head_dim > 6
 
 ARK_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 
+/// 1 / x, rounded as the division is, for 2^-126 <= |x| < 2^126; outside of it without its special cases.
+ARK_DEVICE float ordinary_inverse(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return fmaf(y, -fmaf(x, y, -1.0f), y);
+}
+
 /// A tile's page sequence: `held` pages that stay in their slots until the tile's end, then `stream` pages. The ring is
 /// in order, so whenever the sequence comes to a held slot again it contains an empty page: the loader copies nothing,
 /// the data stays.
@@ -31,7 +38,8 @@ struct TilePages {
   u32 total;
 
   ARK_DEVICE TilePages(int slot, int held_pages, int stream_pages) : first_slot(slot), held(held_pages) {
-    const int rounds = stream_pages > 0 ? (stream_pages - 1) / (kPages - held_pages) : 0;
+    const u32 rounds =
+        stream_pages > 0 ? static_cast<u32>(stream_pages - 1) / static_cast<u32>(kPages - held_pages) : 0;
     total = held_pages + stream_pages + held_pages * rounds;
   }
   ARK_DEVICE bool is_held(int slot) const {
@@ -181,9 +189,8 @@ struct BlockRange {
   };
   Blocks seen, neutral;
   ARK_DEVICE BlockRange(const abi::AttentionParams& p, const KeyRange& keys)
-      : seen(keys.begin / 128, (keys.end + 127) / 128),
-        neutral((keys.neutral_begin + 127) / 128,
-                keys.neutral_end == p.keys ? (p.keys + 127) / 128 : keys.neutral_end / 128) {}
+      : seen(keys.begin >> 7, keys.end + 127 >> 7),
+        neutral(keys.neutral_begin + 127 >> 7, (keys.neutral_end == p.keys ? p.keys + 127 : keys.neutral_end) >> 7) {}
 };
 /// One past the last key that queries up to `last_row` see by sizes and causality alone.
 ARK_DEVICE int causal_end(const abi::AttentionParams& p, int last_row) {
@@ -193,9 +200,10 @@ ARK_DEVICE int causal_end(const abi::AttentionParams& p, int last_row) {
 ARK_DEVICE KeyRange mask_range(const Task& task, int number, int batch, int head, int query_block) {
   if (!task.has(number)) return {0, task.record->params.attention.keys, 0, 0};
   const abi::Operand& o = task.operand(number);
-  const i32* at = task.address<i32>(number) + batch * o.stride[0] + head * o.stride[1] + query_block * o.stride[2];
-  return {load_element(at), load_element(at + o.stride[3]), load_element(at + 2 * o.stride[3]),
-          load_element(at + 3 * o.stride[3])};
+  // the four values lie side by side, at a multiple of their bytes
+  const Raw<16> raw = load_global<16>(task.address<i32>(number) + element_offset(o, {batch, head, query_block}));
+  return {static_cast<int>(raw.w[0]), static_cast<int>(raw.w[1]), static_cast<int>(raw.w[2]),
+          static_cast<int>(raw.w[3])};
 }
 
 /// Whether scores are brought to base-2 units as soon as they are computed (else the softmax does it on the fly).
@@ -349,25 +357,45 @@ ARK_DEVICE bool block_has_edge(const abi::AttentionParams& p, int query0, int ke
   return key0 + keys > p.keys || (p.causal && key0 + keys - 1 > query0 + p.causal_offset);
 }
 
-/// Row `row` of a (b, h, rows, d) tensor of the 16-bit type: this thread's columns of a block of accumulators, of which
-/// the first `columns` (a multiple of 8) exist.
+/// Rows `row` and row + 8, where they are below `rows`, of a (b, h, rows, d) tensor of the 16-bit type: this thread's
+/// columns of a block of accumulators, of which the first `columns` (a multiple of 8) exist, times the row's factor.
 template <bool kHalf, int kCount>
-ARK_DEVICE void write_row(const Task& task, int number, int batch, int head, int row, int column,
-                          const float (&value)[kCount], int h, float factor, int columns = kCount * 2) {
+ARK_DEVICE void write_rows(const Task& task, int number, int batch, int head, int row, int rows, int column,
+                           const float (&value)[kCount], const float (&factor)[2], int columns = kCount * 2) {
   const abi::Operand& o = task.operand(number);
-  unsigned short* at =
-      task.address<unsigned short>(number) + batch * o.stride[0] + head * o.stride[1] + row * o.stride[2];
+  unsigned short* at = task.address<unsigned short>(number) + element_offset(o, {batch, head, row});
+  const i64 further = static_cast<i64>(static_cast<i32>(o.stride[2])) * 8;
+  auto two = [&](int h, int j) __attribute__((always_inline)) {
+    return pack_two<kHalf>(value[j * 4 + h * 2] * factor[h], value[j * 4 + h * 2 + 1] * factor[h]);
+  };
   const bool pairs = o.vector >= 2;
+  // The usual way is short: nothing is asked or worked out per column.
+  if (__builtin_expect(pairs && columns == kCount * 2, 1)) {
+    at += column;
 #pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    if (j * 8 >= columns) continue;
-    const u32 two = pack_two<kHalf>(value[j * 4 + h * 2] * factor, value[j * 4 + h * 2 + 1] * factor);
-    const int c = column + j * 8;
-    if (pairs) {
-      store_element(reinterpret_cast<u32*>(at + c), two);
-    } else {
-      store_element(at + c * o.stride[3], static_cast<unsigned short>(two));
-      store_element(at + (c + 1) * o.stride[3], static_cast<unsigned short>(two >> 16));
+    for (int h = 0; h < 2; ++h, at += further) {
+      if (row + h * 8 >= rows) return;
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j) store_element(reinterpret_cast<u32*>(at + j * 8), two(h, j));
+    }
+    return;
+  }
+  const i64 stride = pairs ? 1 : static_cast<i32>(o.stride[3]);
+  at += column * stride;
+#pragma unroll
+  for (int h = 0; h < 2; ++h, at += further) {
+    if (row + h * 8 >= rows) return;
+    unsigned short* to = at;
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j, to += 8 * stride) {
+      if (j * 8 >= columns) continue;
+      const u32 both = two(h, j);
+      if (pairs) {
+        store_element(reinterpret_cast<u32*>(to), both);
+      } else {
+        store_element(to, static_cast<unsigned short>(both));
+        store_element(to + stride, static_cast<unsigned short>(both >> 16));
+      }
     }
   }
 }

@@ -54,10 +54,10 @@ struct DecodeTile {
 
   ARK_DEVICE DecodeTile(Consumer& c, const Task& t, int tile, bool is_there)
       : consumer(c), task(t), known(t), p(known.p), keys(t, part_of(t, tile)), there(is_there) {
-    const int rest = small_divide(tile, t.record->grid[abi::GridAxis::kPart]);
-    batch = small_divide(rest, t.record->grid[abi::GridAxis::kHead]);
+    const int rest = tile_divide(tile, t.record->grid[abi::GridAxis::kPart]);
+    batch = tile_divide(rest, t.record->grid[abi::GridAxis::kHead]);
     kv_head = rest - batch * t.record->grid[abi::GridAxis::kHead];
-    group = small_divide(p.heads, p.kv_heads);
+    group = tile_divide(p.heads, p.kv_heads);
     rows = group * known.queries();
   }
 
@@ -74,7 +74,7 @@ struct DecodeTile {
       mask_offset[h] = row_offset(DecodeOperand::kMask, min(r, rows - 1));
     }
     const S* fresh_from = fresh_address(fresh_lane());
-    const int pages = (keys.count() + kPerPage - 1) / kPerPage;
+    const int pages = static_cast<int>(static_cast<u32>(keys.count() + kPerPage - 1) / kPerPage);
     const bool takes_fresh = consumer.warp() >> (kSlices - 1) == fresh_warp(pages);  // of slices a pair of warps
     own.start();
     if (waits)
@@ -98,17 +98,18 @@ struct DecodeTile {
 
  private:
   static ARK_DEVICE int part_of(const Task& t, int tile) {
-    return tile - small_divide(tile, t.record->grid[abi::GridAxis::kPart]) * t.record->grid[abi::GridAxis::kPart];
+    return tile - tile_divide(tile, t.record->grid[abi::GridAxis::kPart]) * t.record->grid[abi::GridAxis::kPart];
   }
   /// Element 0 of a row of queries, outputs or the mask; row = (head of the group, query).
   ARK_DEVICE i64 row_offset(int operand, int r) const {
     const abi::Operand& o = task.operand(operand);
     const int in_group = known.head_of(r), query = r - in_group * known.queries();
-    return batch * o.stride[0] + (kv_head * group + in_group) * o.stride[1] + query * o.stride[2];
+    const i64 at = element_offset(o, {batch, kv_head * group + in_group});
+    return Programs::kDecodeQueries ? multiply_add_wide(query, static_cast<i32>(o.stride[2]), at) : at;
   }
   ARK_DEVICE const S* cache_row(int operand, int row) const {
     const abi::Operand& o = task.operand(operand);
-    return task.address<S>(operand) + batch * o.stride[0] + kv_head * o.stride[1] + row * o.stride[2];
+    return task.address<S>(operand) + element_offset(o, {batch, kv_head, row});
   }
 
   // ---------------------------------------------------------------- where keys come from
@@ -135,19 +136,20 @@ struct DecodeTile {
   ARK_DEVICE int fresh_lane() const { return consumer.lane() + Warp::slice(consumer.warp()) * 32; }
   /// Which tile of those at once.
   ARK_DEVICE int tile_number() const { return kPaired ? consumer.group() : 0; }
-  /// 16 bytes of the rows from the position on: piece i of row after row, keys before values.
-  ARK_DEVICE const S* fresh_address(int i) const {
-    const int row = min(keys.position + i / (2 * kPieces), p.keys - 1);  // beyond the visible keys it is not used
+  /// 16 bytes of the rows from the position on: piece i of row after row, keys before values; beyond the visible keys
+  /// they are not used.
+  ARK_DEVICE const S* fresh_address(u32 i) const {
+    const int row = min(keys.position + static_cast<int>(i / (2 * kPieces)), p.keys - 1);
     return cache_row(i / kPieces % 2 == 0 ? DecodeOperand::kK : DecodeOperand::kV, row) + i % kPieces * 8;
   }
   /// `count` of them, from number `begin` (of two tiles at once alone) on.
   ARK_DEVICE void stage_fresh(unsigned char* to, int begin, int count, const Raw<16>& first) const {
     if constexpr (kPaired) __syncwarp();  // the ones before have been read
 #pragma unroll 1
-    for (int i = fresh_lane(); i < count * 2 * kPieces; i += 32 * kSlices) {
+    for (u32 i = fresh_lane(); i < static_cast<u32>(count * 2 * kPieces); i += 32 * kSlices) {
       const Raw<16> raw =
           i < 32 * kSlices && begin == 0 ? first : load_global<16>(fresh_address(begin * 2 * kPieces + i));
-      const int line = i / (2 * kPieces) + (i / kPieces % 2) * kPerWarp;
+      const u32 line = i / (2 * kPieces) + i / kPieces % 2 * kPerWarp;
       *reinterpret_cast<Raw<16>*>(to + line * kDim * 2 + i % kPieces * 16) = raw;
     }
     if constexpr (kSlices == 1)
@@ -183,7 +185,7 @@ struct DecodeTile {
       const unsigned char *from_k, *from_v;
       const bool ring = i < kTiles * pages;
       if (ring) {
-        step = ring_step(i / kTiles, range);
+        step = ring_step(static_cast<int>(static_cast<u32>(i) / kTiles), range);
         from_k = consumer.worker.shared.ring[(consumer.page + i) % kPages] + quarter * kDim * 2;
         from_v = from_k + kPageBytes / 2;
       } else if (few) {
@@ -246,23 +248,23 @@ struct DecodeTile {
   ARK_DEVICE void finish() {
     const int first_warp = tile_number() * kWarps, warp = consumer.warp();
     float* sums = reinterpret_cast<float*>(consumer.scratch()) + first_warp * 8 * Warp::kLine;
-    float* ml = reinterpret_cast<float*>(consumer.scratch() + kSumBytes) + first_warp * 32;
-    float* lines = sums + (warp - first_warp) * 8 * Warp::kLine;
+    float *all_ml = reinterpret_cast<float*>(consumer.scratch() + kSumBytes), *ml = all_ml + first_warp * 32;
+    float* lines = reinterpret_cast<float*>(consumer.scratch()) + warp * 8 * Warp::kLine;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       float l = own.l[h];
       l += __shfl_xor_sync(~0u, l, 1);
       l += __shfl_xor_sync(~0u, l, 2);
       if ((consumer.lane() & 3) == 0)
-        *reinterpret_cast<float2*>(ml + ((warp - first_warp) * 16 + Warp::row(h)) * 2) = float2{own.m[h], l};
+        *reinterpret_cast<float2*>(all_ml + (warp * 16 + Warp::row(h)) * 2) = float2{own.m[h], l};
     }
     unrolled<Warp::kRounds>([&](auto round) __attribute__((always_inline)) {
       if constexpr (round.value > 0) consumer.sync();
       own.template store<round.value>(lines);
       consumer.sync();
 #pragma unroll 1
-      for (int e = consumer.thread() % kThreads; e < Warp::kLineRows * 64 * kSlices; e += kThreads) {
-        const int slice = kSlices == 1 ? 0 : e / (Warp::kLineRows * 64), own = e - slice * Warp::kLineRows * 64;
+      for (u32 e = static_cast<u32>(consumer.thread()) % kThreads; e < Warp::kLineRows * 64 * kSlices; e += kThreads) {
+        const u32 slice = kSlices == 1 ? 0 : e / (Warp::kLineRows * 64), own = e - slice * Warp::kLineRows * 64;
         const int r = Warp::row_of(round.value, own), d = Warp::dim_of(round.value, own);
         if (r < rows && (!kPaired || there) && (Warp::kOwnPieces % 8 == 0 || d < Warp::kOwnPieces * 8))
           combine(r, d + slice * Warp::kOwnPieces * 8, sums + (slice * 8 + own / 64) * Warp::kLine + own % 64,
@@ -294,9 +296,10 @@ struct DecodeTile {
       store_element(task.address<float>(DecodeOperand::kPartsOut) + at * kDim + d, value);
       if (d < 2) store_element(task.address<float>(DecodeOperand::kPartsMaxSum) + at * 2 + d, d == 0 ? top : total);
     } else {
-      S* to = task.address<S>(DecodeOperand::kOut) + row_offset(DecodeOperand::kOut, r) +
-              d * task.operand(DecodeOperand::kOut).stride[3];
-      store_element(to, narrow<S>(total == 0.0f ? 0.0f : divide_approx(value, total)));
+      const i32 stride = static_cast<i32>(task.operand(DecodeOperand::kOut).stride[3]);
+      const i64 at = multiply_add_wide(d, stride, row_offset(DecodeOperand::kOut, r));
+      const float quotient = ordinary_divide(value, total);  // one key at least has weight 1, or none is seen
+      store_element(task.address<S>(DecodeOperand::kOut) + at, narrow<S>(total == 0.0f ? 0.0f : quotient));
     }
   }
 };
@@ -331,7 +334,7 @@ struct AttentionDecode {
     // of what does not occur nobody asks
     const bool few =
         !Programs::kDecodeRows16 ||
-        (Programs::kDecodeRows4 && small_divide(p.heads, p.kv_heads) * DecodeParams<Programs>(task).queries() <= 4);
+        (Programs::kDecodeRows4 && tile_divide(p.heads, p.kv_heads) * DecodeParams<Programs>(task).queries() <= 4);
     consume_dim<kType, S, abi::kLeastDecodeDim>(consumer, task, few);
   }
   /// The record's head size is this one or a larger one of those that occur.

@@ -63,21 +63,25 @@ struct DecodeRange {
     if (p.mask_kind == abi::MaskKind::kNone) neutral_end = p.keys;
     if (!task.has(DecodeOperand::kRange)) return;
     const abi::Operand& o = task.operand(DecodeOperand::kRange);
-    const int* table = task.address<int>(DecodeOperand::kRange) + batch * o.stride[0];
+    const int step = static_cast<i32>(o.stride[1]), heads = step == 0 ? 1 : group;
+    const int* row = task.address<int>(DecodeOperand::kRange) + i64{batch} * static_cast<i32>(o.stride[0]) +
+                     i64{kv_head * group} * step;
     low = neutral_end = p.keys;
     high = 0;
-    const int heads = o.stride[1] == 0 ? 1 : group;
+    int h = 0;
 #pragma unroll 1
-    for (int h = 0; h < heads; ++h) {
-      const int* row = table + (kv_head * group + h) * o.stride[1];
-      const int begin = load_element(row), end = load_element(row + 1), neutral = load_element(row + 2);
-      neutral_begin = max(neutral_begin, neutral);
-      neutral_end = min(neutral_end, load_element(row + 3));
+    do {
+      // four values side by side, at a multiple of their bytes
+      const Raw<16> raw = load_global<16>(row);
+      const int begin = static_cast<int>(raw.w[0]), end = static_cast<int>(raw.w[1]);
+      neutral_begin = max(neutral_begin, static_cast<int>(raw.w[2]));
+      neutral_end = min(neutral_end, static_cast<int>(raw.w[3]));
       if (begin < end) {
         low = min(low, begin);
         high = max(high, end);
       }
-    }
+      row += step;
+    } while (++h < heads);
     high = min(high, p.keys);
   }
   /// Whether any query sees one of `count` keys; of those that none sees not even the values may be looked at where

@@ -6,6 +6,17 @@
 
 namespace ark::device {
 
+/// a / b, of which neither is extreme: the value of divide_approx without its scaling, two instructions.
+ARK_DEVICE float ordinary_divide(float a, float b) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  return a * inverse;
+}
+/// small_divide by it.
+ARK_DEVICE int tile_divide(int a, int b) {
+  return static_cast<int>(ordinary_divide(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
 template <class Programs>
 struct DecodeLoader {
   static ARK_DEVICE void load_cache(Loader& loader, const Task& task) {
@@ -34,7 +45,8 @@ struct DecodeLoader {
     if (DecodeParams<Programs>(task).paired()) end += task.count & 1;  // they all are of part 0
 #pragma unroll 1
     for (int t = task.first; t < end; ++t)
-      pages += (DecodeKeys(task, t % task.record->grid[abi::GridAxis::kPart]).count() + per_page - 1) / per_page;
+      pages +=
+          static_cast<u32>(DecodeKeys(task, Head(task, t).part).count() + per_page - 1) / static_cast<u32>(per_page);
     loader.skip(pages);
   }
 
@@ -42,7 +54,7 @@ struct DecodeLoader {
   static ARK_DEVICE int per_page_of(const abi::AttentionParams& p) {
     constexpr bool kFull =
         (Programs::kDecodeDims & ~(abi::decode_dim_bit(64) | abi::decode_dim_bit(128) | abi::decode_dim_bit(256))) == 0;
-    return kFull ? small_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
+    return kFull ? tile_divide(kPageBytes / 4, p.head_dim) : positions_per_page(p.head_dim);
   }
 
   /// Of a cache nothing is read again in this launch.
@@ -58,9 +70,9 @@ struct DecodeLoader {
     int batch, kv_head, part;
     ARK_DEVICE Head(const Task& task, int tile) {
       const int parts = task.record->grid[abi::GridAxis::kPart], heads = task.record->grid[abi::GridAxis::kHead];
-      const int rest = small_divide(tile, parts);
+      const int rest = tile_divide(tile, parts);
       part = tile - rest * parts;
-      batch = small_divide(rest, heads);
+      batch = tile_divide(rest, heads);
       kv_head = rest - batch * heads;
     }
     ARK_DEVICE i64 offset(const abi::Operand& o) const { return batch * o.stride[0] + kv_head * o.stride[1]; }
@@ -74,7 +86,7 @@ struct DecodeLoader {
     const DecodeKeys keys(task, head.part);
     int low = 0, high = p.keys;
     if constexpr (kAfterWaits) {
-      const DecodeRange range(task, head.batch, head.kv_head, small_divide(p.heads, p.kv_heads));
+      const DecodeRange range(task, head.batch, head.kv_head, tile_divide(p.heads, p.kv_heads));
       low = range.low;
       high = range.high;
     }

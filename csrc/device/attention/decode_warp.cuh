@@ -215,7 +215,7 @@ struct DecodeWarp {
   ARK_DEVICE void store(float* lines) const {
     constexpr int h = kFew ? 0 : kRound % 2, kFirst = (kFew ? kRound : kRound / 2) * 8, kCount = pieces_from(kFirst);
     const int t = lane() & 3, upper = kFew ? lane() >> 4 : 0;
-    float* to = lines + (lane() >> 2) * kLine + t * 2;
+    float* to = lines + (lane() >> 2) * kLine + t * 2 + upper * 8;  // of the first piece
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       float2 v;
@@ -226,12 +226,13 @@ struct DecodeWarp {
       } else {
         v = float2{acc[kFirst + i][2 * h], acc[kFirst + i][2 * h + 1]};
       }
-      *reinterpret_cast<float2*>(to + wrapped<kCount>(i + upper) * 8) = v;
+      const int piece = i + 1 < kCount || upper == 0 ? i : i - kCount;  // piece i + upper, around
+      *reinterpret_cast<float2*>(to + piece * 8) = v;
     }
   }
   /// Query row and dimension in its slice of element e < kLineRows * 64 of a round.
-  static ARK_DEVICE int row_of(int round, int e) { return (kFew ? 0 : round % 2 * 8) + e / 64; }
-  static ARK_DEVICE int dim_of(int round, int e) { return (kFew ? round : round / 2) * 64 + e % 64; }
+  static ARK_DEVICE int row_of(int round, u32 e) { return (kFew ? 0 : round % 2 * 8) + e / 64; }
+  static ARK_DEVICE int dim_of(int round, u32 e) { return (kFew ? round : round / 2) * 64 + e % 64; }
 };
 
 }  // namespace ark::device

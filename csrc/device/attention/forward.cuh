@@ -86,6 +86,7 @@ struct AttentionForward {
     const Task& task;
     const abi::AttentionParams& p;
     QueryTile at;
+    int blocks;  // of keys
     PageCursor pages;
     BlockRange range;  // read after the first page, which carries the acquire of the tile's waits
     int row;           // this thread's first query row; the other is row + 8
@@ -97,7 +98,8 @@ struct AttentionForward {
           task(t),
           p(t.record->params.attention),
           at(tile),
-          pages(c, kParts, stream_pages(p, tile)),
+          blocks(key_blocks(p, tile)),
+          pages(c, kParts, blocks * 2 * kParts),
           range(p, mask_range(t, X::kRange, tile.batch, tile.head, tile.block)),
           row(tile.row + c.group() * 64 + (c.warp() & 3) * 16 + (c.lane() >> 2)) {}
 
@@ -105,13 +107,16 @@ struct AttentionForward {
       consumer.stamp(2);
       max[0] = max[1] = negative_infinity();
       sum[0] = sum[1] = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 2; ++i) out[i] = 0.0f;
-
-      const int blocks = key_blocks(p, at);
       int block = 0;
+#pragma unroll 1
       for (; block < blocks && !loaded(block); ++block) pass_block();
-      if (block < blocks) block = run_loaded(block, blocks);
+      if (block < blocks) {
+        block = run_loaded(block);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 2; ++i) out[i] = 0.0f;
+      }
+#pragma unroll 1
       for (; block < blocks; ++block) pass_block();
       pages.finish();
       consumer.stamp(5);
@@ -121,7 +126,7 @@ struct AttentionForward {
    private:
     /// Blocks from the first loaded one to the last; returns the one after it. While a block's softmax runs, the tensor
     /// cores compute the product of the one before with V; the next block's scores follow.
-    ARK_DEVICE int run_loaded(int block, int blocks) {
+    ARK_DEVICE int run_loaded(int block) {
       float s[64];
       u32 fragment[8][4];
       u32 keys[kParts], values[kParts] = {};
@@ -146,8 +151,10 @@ struct AttentionForward {
         softmax(s, block, correction);
         wgmma_wait<0>();
         wgmma_keep(out);
-        if (output_pending) release(values);
-        rescale(correction);
+        if (output_pending) {
+          release(values);
+          rescale(correction);
+        }
         to_fragments<kHalf>(s, fragment);
         take(values);
         ++block;
@@ -156,12 +163,12 @@ struct AttentionForward {
         take(keys);
         turns.wait();
         start_scores(s, keys);
-        start_output(fragment, values);
+        start_output(fragment, values, output_pending);
         turns.pass();
         output_pending = true;
       }
       turns.wait();
-      start_output(fragment, values);
+      start_output(fragment, values, output_pending);
       turns.finish();
       wgmma_wait<0>();
       wgmma_keep(out);
@@ -178,6 +185,7 @@ struct AttentionForward {
       for (int i = 0; i < kParts; ++i) consumer.release_page(numbers[i]);
     }
     ARK_DEVICE void pass_block() {
+#pragma unroll 1
       for (int i = 0; i < 2 * kParts; ++i) consumer.release_page(pages.take());
     }
 
@@ -199,29 +207,26 @@ struct AttentionForward {
       }
       wgmma_commit();
     }
-    /// out += P V, committed.
-    ARK_DEVICE void start_output(u32 (&fragment)[8][4], const u32 (&values)[kParts]) {
+    /// out = P V, or += where it holds a sum (`further`), committed.
+    ARK_DEVICE void start_output(u32 (&fragment)[8][4], const u32 (&values)[kParts], bool further) {
       wgmma_fence();
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         // A page holds 128 / kParts keys: tall where a head has one page, else wide.
         const u64 v = mn_major_descriptor(pages.address(values[j / (8 / kParts)]));
-        wgmma_rs<kHeadDim, kHalf, true>(out, fragment[j], v + j % (8 / kParts) * kMnMajorStep, true);
+        wgmma_rs<kHeadDim, kHalf, true>(out, fragment[j], v + j % (8 / kParts) * kMnMajorStep, further || j > 0);
       }
       wgmma_commit();
     }
 
     /// Scores -> weights relative to the new maximum; `correction` brings older sums and outputs to it.
     ARK_DEVICE void softmax(float (&s)[64], int block, float (&correction)[2]) {
-      apply_mask(s, block);
-      const float factor = scores_scaled(p, masked(block)) ? 1.0f : p.scale * kLog2E;
-      online_softmax(s, factor, max, sum, correction);
-    }
-    ARK_DEVICE void apply_mask(float (&s)[64], int block) {
       const int key0 = block * 128;
-      if (!scores_scaled(p, masked(block)) && !block_has_edge(p, at.row + consumer.group() * 64, key0, 128)) return;
-      ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2, masked(block))
-          .apply(s, X::kMask, at.batch, at.head, consumer);
+      const bool by_mask = masked(block), scaled = scores_scaled(p, by_mask);
+      if (scaled || block_has_edge(p, at.row + consumer.group() * 64, key0, 128))
+        ScoreMask<true, 64>(task, row, key0 + (consumer.lane() & 3) * 2, by_mask)
+            .apply(s, X::kMask, at.batch, at.head, consumer);
+      online_softmax(s, scaled ? 1.0f : p.scale * kLog2E, max, sum, correction);
     }
     ARK_DEVICE void rescale(const float (&correction)[2]) {
 #pragma unroll

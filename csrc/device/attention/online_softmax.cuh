@@ -40,21 +40,26 @@ template <bool kHalf, int kCount>
 ARK_DEVICE void write_queries(const Task& task, int batch, int head, int row, int column, const float (&out)[kCount],
                               const float (&max)[2], const float (&sum)[2], int columns = kCount * 2) {
   using X = abi::AttentionOperand;
+  float total[2], inverse[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float total = sum[h];
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
+    total[h] = sum[h];
+    total[h] += __shfl_xor_sync(~0u, total[h], 1);
+    total[h] += __shfl_xor_sync(~0u, total[h], 2);
+    // The outputs of a query that sees no key are zeros as they are; its logsumexp is -inf. NaN stays, or the backward
+    // pass would take it for such a query.
+    inverse[h] = total[h] == 0.0f ? 1.0f : ordinary_inverse(total[h]);
+  }
+  const int queries = task.record->params.attention.queries;
+  write_rows<kHalf>(task, X::kOut, batch, head, row, queries, column, out, inverse, columns);
+  if (!task.has(X::kLogSumExp) || column != 0) return;
+  const abi::Operand& o = task.operand(X::kLogSumExp);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
     const int query = row + h * 8;
-    if (query >= task.record->params.attention.queries) continue;
-    // A query that sees no key gets zeros and -inf; NaN stays, or the backward pass would take it for such a query.
-    const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
-    write_row<kHalf>(task, X::kOut, batch, head, query, column, out, h, inverse, columns);
-    if (task.has(X::kLogSumExp) && column == 0) {
-      const abi::Operand& o = task.operand(X::kLogSumExp);
-      float* l = task.address<float>(X::kLogSumExp) + batch * o.stride[0] + head * o.stride[1] + query * o.stride[2];
-      store_element(l, total == 0.0f ? negative_infinity() : (max[h] + log2_fast(total)) * kLn2);
-    }
+    if (query >= queries) return;
+    float* l = task.address<float>(X::kLogSumExp) + element_offset(o, {batch, head, query});
+    store_element(l, total[h] == 0.0f ? negative_infinity() : (max[h] + log2_fast(total[h])) * kLn2);
   }
 }
 
