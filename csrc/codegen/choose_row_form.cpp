@@ -130,6 +130,9 @@ int64_t worker_rows(const plan::Op& op) {
   return std::max(tile_rows(op), int64_t{params_of(op).num_rows} / kWorkers);
 }
 
+/// Rows that a worker has in one turn.
+int64_t turn_rows(const RowForm& form) { return int64_t{kConsumers / form.threads} * form.rows; }
+
 /// Threads that share a row of an op whose rows are streamed: a tile of few rows keeps all consumers busy.
 int threads_of(const plan::Op& op) {
   const int64_t rows = tile_rows(op);
@@ -338,6 +341,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
     keep_rows(program, ops, lengths, form);
     if (form.chunks > 0 || !form.edges) break;
   }
+  form.one_turn = lengths.worker_rows <= turn_rows(form);
   return form;
 }
 
@@ -350,6 +354,7 @@ bool row_form_serves(const RowForm& form, const plan::Op& op) {
   const bool fits =
       form.edges ? off_alike(op, form.vector_operands, form.vector) : aligned(op, form.vector_operands, form.vector);
   if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
+  if (form.one_turn && worker_rows(op) > turn_rows(form)) return false;
   const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;
   if (form.chunks > 0 && form.edges && (size < least_length(form.vector) || sure_chunks(form, size) < form.sure))
     return false;

@@ -175,14 +175,8 @@ class Printer : public ProgramAnalysis {
   }
 
   void print_form() {
-    line(cat("  static constexpr int kThreads = ", form_->threads, ", kChunks = ", form_->chunks,
-             ", kRows = ", form_->rows, ", kEdgeElements = ", form_->edge_elements, ", kSure = ", form_->sure,
-             "; static constexpr bool kInTurn = ", form_->in_turn ? "true;" : "false;"));
-    line(cat("  static constexpr bool kFull = ", form_->full ? "true" : "false", ", kEdges = ",
-             form_->edges ? "true" : "false", ", kAhead = ", form_->ahead_operands != 0 ? "true" : "false",
-             ", kStanding = ", form_->standing_operands != 0 ? "true;" : "false;"));
-    line(cat("  static constexpr u32 kVectorOperands = ", form_->vector_operands,
-             "u;\n  /// Elements of a row before its first vector."));
+    out_ += constants_of(*form_);
+    line("  /// Elements of a row before its first vector.");
     line("  static ARK_DEVICE int head(const ProgramContext& c, const i32 (&x)[kDims]) {");
     const auto of_head = [&](const Instr& in) { return in.operand == form_->head_operand && in.op != Opcode::kConst; };
     const auto head = std::find_if(program_.instrs.begin(), program_.instrs.end(), of_head);
@@ -337,18 +331,23 @@ class Printer : public ProgramAnalysis {
              ");"));
   }
 
+  void declare_widened(int i, const std::string& loaded) {
+    if (by_pairs(i, instr(i).dtype) && !info_[i].run && !may_be_flagged(instr(i)))
+      return line(cat("    float r", i, "[V]; widen_vector(", loaded, ", r", i, ");"));
+    declare(i, cat("widen(", loaded, info_[i].scalar ? ".v[0])" : ".v[i])"));
+  }
+
   void print_load(int i, bool preloaded) {
     const Instr& in = instr(i);
     if (row_scalar(i)) return declare(i, cat("widen(u.scalars.r", i, ".v[0])"));
     const char* length = info_[i].scalar ? "1" : "V";
-    const char* element = info_[i].scalar ? ".v[0]" : ".v[i]";
-    if ((info_[i].preloaded || info_[i].gather) && preloaded) return declare(i, cat("widen(in.r", i, element, ")"));
+    if ((info_[i].preloaded || info_[i].gather) && preloaded) return declare_widened(i, cat("in.r", i));
     line(cat("    Vec<", storage_type(in.dtype), ", ", length, "> m", i, ";"));
     if (info_[i].plain_load)
       line(cat("    load_operand<", length, ">(c, ", in.operand, ", x, m", i, ");"));
     else
       print_indexed("load", cat("m", i), i, in.a, in.b, in.c);
-    declare(i, cat("widen(m", i, element, ")"));
+    declare_widened(i, cat("m", i));
   }
 
   /// What a store takes, as s<i>.

@@ -1,6 +1,7 @@
 // How the rows of a program are walked on the GPU (device/program/row.cuh).
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace ark::codegen {
 
@@ -22,10 +23,14 @@ struct RowForm {
   bool in_turn = false;    // a loop over the chunks, instead of code for each
   bool multiples = false;  // the first element of every vector is a multiple of their length
   bool full = false;       // every thread has all of its chunks, in every op
+  bool one_turn = false;   // no op has rows for a second one, so nothing is loaded ahead of it
   int edge_elements = 0;   // that a thread keeps beside the chunks
   int sure = 0;            // with edges: of the chunks, those that every thread has, in every op and place
   uint32_t ahead_operands = 0;     // bit i: what the first pass reads of it is loaded while the row before is worked on
   uint32_t standing_operands = 0;  // bit i: shifted, the same for all rows: loaded where alignment changes
 };
+
+/// What the struct of a program says of its form.
+std::string constants_of(const RowForm& form);
 
 }  // namespace ark::codegen

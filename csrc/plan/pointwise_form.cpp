@@ -10,6 +10,7 @@ constexpr int kVectorBytes = 16;
 /// Reached by coordinates alone.
 bool is_plain_load(const Instr& in) { return in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c < 0; }
 bool is_plain_store(const Instr& in) { return in.op == Opcode::kStore && in.b < 0 && in.c < 0 && in.d < 0; }
+bool is_masked_load(const Instr& in) { return in.op == Opcode::kLoad && in.a < 0 && in.b < 0 && in.c >= 0; }
 
 /// The domain's elements; 0: there are none, or more than 32 bits are made for.
 int64_t count_elements(const abi::OpRecord& record) {
@@ -31,6 +32,8 @@ bool moves_whole(const abi::OpRecord& record, const abi::Operand& o, int64_t vec
   return whole;
 }
 
+bool is_buffer(const abi::Operand& o) { return o.slot != abi::kNoSlot && o.slot != abi::kFlagSlot; }
+
 /// No vector ends behind its row or its item.
 bool divides(const abi::OpRecord& record, int64_t elements, int64_t vector) {
   const abi::ProgramParams& p = record.params.program;
@@ -50,10 +53,13 @@ void set_pointwise_form(const Program& program, RunOp& run) {
   p.elements = static_cast<int32_t>(elements);
   p.scalars = 0;
   const int vector = longest_vector(program);
-  bool whole = elements > 0 && p.num_dims > 0 && divides(record, elements, vector);
+  bool whole = elements > 0 && p.num_dims > 0 && divides(record, elements, vector), masked = true;
   for (const Instr& in : program.instrs) {
-    if (!whole || !(is_plain_load(in) || is_plain_store(in))) continue;
     const auto at = static_cast<size_t>(p.first_operand + in.operand);
+    if (whole && is_masked_load(in))
+      masked = masked && at < run.operands.size() && is_buffer(run.operands[at]) &&
+               moves_whole(record, run.operands[at], vector);
+    if (!whole || !(is_plain_load(in) || is_plain_store(in))) continue;
     if (at >= run.operands.size() || run.operands[at].slot == abi::kNoSlot) {
       whole = false;
     } else if (in.op == Opcode::kLoad && run.operands[at].stride[p.num_dims - 1] == 0 && in.operand < 32) {
@@ -63,6 +69,7 @@ void set_pointwise_form(const Program& program, RunOp& run) {
     }
   }
   p.whole = whole ? vector : 0;
+  p.masked = whole && masked ? 1 : 0;
   if (!whole) p.scalars = 0;
 }
 

@@ -343,8 +343,8 @@ struct ProgramParams {
   // program's numbers) the same along the last dimension. What is left over at the end of the domain lies in no vector.
   i32 whole;
   u32 scalars;
-  i32 elements;  // of the domain; 0: these, or a tile, are more than kMostWhole
-  i32 pad;
+  i32 elements;          // of the domain; 0: these, or a tile, are more than kMostWhole
+  i32 masked;            // not 0: `whole` holds of what is accessed under predicates too, and none of that is a scalar
   Divisor by[kMaxDims];  // division by the sizes of the domain
 };
 inline constexpr i64 kMostWhole = 1ll << 30;

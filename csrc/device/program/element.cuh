@@ -115,12 +115,35 @@ ARK_DEVICE void narrow_vector(const float (&from)[V], Vec<S, V>& to) {
   for (int i = 0; i < V / 2; ++i) words[i] = pack_two<kIsF16<S>>(from[2 * i], from[2 * i + 1]);
   __builtin_memcpy(&to, words, sizeof(words));
 }
+/// Elements widened; 16-bit floats from words of two, since halves of registers that are kept apart are moved singly.
+template <class S, int V, class R>
+ARK_DEVICE void widen_vector(const Vec<S, V>& from, R (&to)[V]) {
+  ARK_EACH to[i] = widen(from.v[i]);
+}
+template <class S>
+ARK_DEVICE void widen_two(u32 word, float& low, float& high) {
+  if constexpr (kIsF16<S>) {
+    low = f16_to_float(static_cast<unsigned short>(word));
+    high = f16_to_float(static_cast<unsigned short>(word >> 16));
+  } else {
+    low = __uint_as_float(word << 16);
+    high = __uint_as_float(word & 0xffff0000u);
+  }
+}
+template <class S, int V>
+  requires(kIsHalf<S> && V % 2 == 0)
+ARK_DEVICE void widen_vector(const Vec<S, V>& from, float (&to)[V]) {
+  u32 words[V / 2];
+  __builtin_memcpy(words, &from, sizeof(words));
+#pragma unroll
+  for (int i = 0; i < V / 2; ++i) widen_two<S>(words[i], to[2 * i], to[2 * i + 1]);
+}
 /// cast() of a vector.
 template <class S, class T, int V, class R>
 ARK_DEVICE void cast_vector(const T (&from)[V], R (&to)[V]) {
   Vec<S, V> rounded;
   narrow_vector(from, rounded);
-  ARK_EACH to[i] = widen(rounded.v[i]);
+  widen_vector(rounded, to);
 }
 
 template <class S>

@@ -91,6 +91,14 @@ struct Pointwise {
         return;
       }
     }
+    if constexpr (kReadsWhole<P> && !has_row_values<P>()) {
+      if (PointwiseWholeRecord<P>::serves(p)) {
+        const WholeRange range(p, task.first, task.count, P::kVector);
+        PointwiseWholeRecord<P>(consumer, c).run(range);
+        if constexpr (P::kDims == 1) run_behind<P>(consumer, c, range);
+        return;
+      }
+    }
     i64 total = 1, begin, end;
     if (p.elements != 0) {
       const NearRange range(p, task.first, task.count);

@@ -79,4 +79,51 @@ class PointwiseWhole {
   const WholeContext<P> context_;
 };
 
+/// Programs of more operands than a context keeps: where each lies is read from the record, but nothing else is asked.
+template <class P>
+inline constexpr bool kReadsWhole = !kWalks<P> && P::kVector > 1 && P::kUnroll <= 2 && !P::kFlagged &&
+                                    P::kNumOperands > 0 && P::kNumOperands <= 32 && P::kTransposedBytes == 0;
+
+struct WholeRecordContext : ProgramContext {
+  using ProgramContext::ProgramContext;
+};
+template <int V, int kIndices, int kRun, class S, int kDims>
+ARK_DEVICE void load_run(const WholeRecordContext& c, int number, const i32 (&x)[kDims], i64 a, i64 b, bool predicate,
+                         Vec<S, V>& out) {
+  if constexpr (kIndices == 0 && V > 1) {
+    if (predicate)
+      load_vector(reinterpret_cast<const S*>(c.operand(number).offset) + vector_offset(c.operand(number), x), out);
+  } else {
+    load_run<V, kIndices, kRun>(static_cast<const ProgramContext&>(c), number, x, a, b, predicate, out);
+  }
+}
+
+template <class P>
+class PointwiseWholeRecord {
+ public:
+  static constexpr int V = P::kVector;
+
+  ARK_DEVICE PointwiseWholeRecord(Consumer& consumer, const ProgramContext& c)
+      : consumer_(consumer), context_(c.task, c.first_operand, c.worker, ~P::kScalars) {}
+
+  static ARK_DEVICE bool serves(const abi::ProgramParams& p) {
+    return p.masked != 0 && (p.scalars & ~P::kScalars) == 0;
+  }
+
+  ARK_DEVICE void run(const WholeRange& range) const {
+#pragma unroll 1
+    for (i32 e = consumer_.thread() * V; e < range.in_vectors; e += kConsumerThreads * V) {
+      i32 x[P::kDims] = {};
+      unflatten_near<0, P::kDims>(*context_.task.record, range.begin + static_cast<u32>(e), x);
+      typename P::template Inputs<V> in;
+      P::template load<V>(context_, x, in);
+      P::template run_loaded<V>(context_, x, in, NoRoots{});
+    }
+  }
+
+ private:
+  Consumer& consumer_;
+  const WholeRecordContext context_;
+};
+
 }  // namespace ark::device

@@ -12,6 +12,29 @@ struct RowNoSink {
   ARK_DEVICE NoSink at(i64) const { return {}; }
 };
 
+/// How rows are counted: those of one outer dimension are its coordinates, so of 32 bits.
+template <bool kNear>
+struct RowNumber {
+  using type = i64;
+};
+template <>
+struct RowNumber<true> {
+  using type = u32;
+};
+
+/// Rows [begin, end) of an item.
+template <class P>
+struct RowRange {
+  using Number = typename RowNumber<(P::kDims - P::kReduceDims <= 1)>::type;
+  Number begin, end;
+
+  ARK_DEVICE RowRange(const abi::ProgramParams& p, const Task& task) {
+    const Number tile = static_cast<Number>(p.tile), first = static_cast<Number>(task.first);
+    begin = first * tile;
+    end = min(static_cast<Number>(p.num_rows), (first + static_cast<Number>(task.count)) * tile);
+  }
+};
+
 template <class Programs>
 struct Row {
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
@@ -33,9 +56,27 @@ struct Row {
     const abi::ProgramParams& p = r.params.program;
     const ProgramContext c(task, p.first_operand, consumer.worker, P::kVectorOperands);
     const RowGroup group{consumer, P::kThreads};
-    const i64 end = min(p.num_rows, (task.first + static_cast<i64>(task.count)) * p.tile);
+    const RowRange<P> range(p, task);
     const int own = group.index() - group.first(), step = kRows * group.count();
-    i64 n = task.first * p.tile + group.first();  // the same for all groups that take turns together
+    // the same for all groups that take turns together
+    typename RowRange<P>::Number n = range.begin + static_cast<u32>(group.first());
+    const auto end = range.end;
+    if constexpr (P::kOneTurn) {
+#pragma unroll 1
+      for (; n < end; n += step) {
+        Walk walk{c, group, p.row_size};
+        walk.places.start(c, n + own, end, group.count());
+        typename P::Uniform u[kRows] = {};
+        unrolled<kRows>([&](auto k) __attribute__((always_inline)) {
+          P::load_scalars(c, walk.places.row[k.value], u[k.value].scalars);
+        });
+        walk.load_ahead(walk.places);
+        walk.start(u);
+        walk.template run<0>(u, consumer.scratch(), RowNoSink{}, [] {});
+        store_uniform<P>(c, group, walk.places, u);
+      }
+      return;
+    }
     if (n >= end) return;
     Walk walk{c, group, p.row_size};
     walk.places.start(c, n + own, end, group.count());
@@ -56,14 +97,19 @@ struct Row {
       walk.template run<0>(u, consumer.scratch(), RowNoSink{}, [&] {
         if (more) walk.load_ahead(next);
       });
-      if (P::kUniformStores && group.thread() == 0)
-        unrolled<kRows>([&](auto k) __attribute__((always_inline)) {
-          if (walk.places.exists(k.value)) P::uniform_stores(c, walk.places.row[k.value], u[k.value]);
-        });
+      store_uniform<P>(c, group, walk.places, u);
       walk.places = next;
     }
   }
 
+  template <class P>
+  static ARK_DEVICE void store_uniform(const ProgramContext& c, const RowGroup& group, const RowPlaces<P>& places,
+                                       const typename P::Uniform (&u)[P::kRows]) {
+    if (P::kUniformStores && group.thread() == 0)
+      unrolled<P::kRows>([&](auto k) __attribute__((always_inline)) {
+        if (places.exists(k.value)) P::uniform_stores(c, places.row[k.value], u[k.value]);
+      });
+  }
   template <class P>
   static ARK_DEVICE void load_scalars(const ProgramContext& c, const RowPlaces<P>& places,
                                       typename P::Scalars (&scalars)[P::kRows]) {

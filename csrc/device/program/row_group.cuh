@@ -9,13 +9,14 @@ struct RowGroup {
   const Consumer& consumer;
   int size;
 
-  ARK_DEVICE int thread() const { return consumer.thread() & (size - 1); }
-  ARK_DEVICE int index() const { return consumer.thread() / size; }
+  ARK_DEVICE bool has_all() const { return size == kConsumerThreads; }  // then nothing is worked out
+  ARK_DEVICE int thread() const { return has_all() ? consumer.thread() : consumer.thread() & (size - 1); }
+  ARK_DEVICE int index() const { return has_all() ? 0 : consumer.thread() / size; }
   ARK_DEVICE int count() const { return kConsumerThreads / size; }
   /// Index of the first group among those that must call reduce() together: the warp's.
   ARK_DEVICE int first() const { return size < 32 ? consumer.thread() / 32 * (32 / size) : index(); }
   ARK_DEVICE void sync() const {
-    if (size == kConsumerThreads)
+    if (has_all())
       consumer.sync();
     else if (size == 128)
       consumer.sync_group();
@@ -40,17 +41,35 @@ struct RowGroup {
       const int warps = size / 32, first = index() * warps;
       if (consumer.lane() == 0) parts[consumer.warp()] = acc;
       sync();
-      acc = parts[first];  // all reads at once, then merged in order
-      A other[7];
-      unrolled<7>([&](auto w) __attribute__((always_inline)) { other[w.value] = parts[min(first + w.value + 1, 7)]; });
-      unrolled<7>([&](auto w) __attribute__((always_inline)) {
-        if (w.value + 1 < warps) acc.merge(other[w.value]);
+      A all[kWarps];  // all reads at once, then merged in order
+      if (has_all())
+        read_all(buffer, all);
+      else
+        unrolled<kWarps>([&](auto w) __attribute__((always_inline)) { all[w.value] = parts[min(first + w.value, 7)]; });
+      acc = all[0];
+      unrolled<kWarps - 1>([&](auto w) __attribute__((always_inline)) {
+        if (w.value + 1 < warps) acc.merge(all[w.value + 1]);
       });
       sync();
     }
   }
 
  private:
+  static constexpr int kWarps = kConsumerThreads / 32;
+
+  /// By 16 bytes.
+  template <class A>
+  static ARK_DEVICE void read_all(const unsigned char* buffer, A (&all)[kWarps]) {
+    struct alignas(16) Piece {
+      u32 words[4];
+    };
+    static_assert(sizeof(all) % sizeof(Piece) == 0);
+    Piece pieces[sizeof(all) / sizeof(Piece)];
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(all) / sizeof(Piece)); ++i)
+      pieces[i] = reinterpret_cast<const Piece*>(buffer)[i];
+    __builtin_memcpy(&all, &pieces, sizeof(all));
+  }
   /// Those of places, with their indices of 64 bits, in what runs once a token; several sums of 64 bits as well.
   template <class A>
   static constexpr bool kLong = alignof(A) == 8 && sizeof(A) > 8;
