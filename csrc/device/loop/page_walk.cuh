@@ -54,10 +54,17 @@ struct PageWalk {
       parity ^= 1;
     }
   }
-  /// The next page is the other loader's.
-  ARK_DEVICE void pass() {
-    theirs |= 1u << slot;
-    advance();
+  ARK_DEVICE u32 next_address() const { return ring + slot * kPageBytes; }
+  /// The next `count` pages, fewer than the ring has, are the other loader's.
+  ARK_DEVICE void pass(u32 count) {
+    const u32 run = ((1u << count) - 1) << slot;
+    theirs |= (run | run >> kPages) & ((1u << kPages) - 1);
+    page += count;
+    slot += count;
+    if (slot >= kPages) {
+      slot -= kPages;
+      parity ^= 1;
+    }
   }
   // The same for kCount pages at once, of which this loader fills those with a bit in `own`.
   template <u32 kCount>

@@ -119,7 +119,7 @@ struct MatmulTile {
       if (one.chosen) {
         if (kForms == kSmallTiles || (kForms != kLargeTiles && p.tile_m == abi::kSmallTile)) {
           if constexpr ((kForms & kSmallTiles) != 0)
-            SmallTileLoader<kVariants & abi::kSmallVariants, kDependent>{loader, p, at}.run(load_a, load_b);
+            SmallTileLoader<kVariants & abi::kSmallVariants, kDependent>(loader, task, at).run(load_a, load_b);
         } else if constexpr ((kForms & kLargeTiles) != 0) {
           bool once = false;
           if constexpr (kStreams && !kDependent) once = reads_once(task);
