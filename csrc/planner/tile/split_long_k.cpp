@@ -49,6 +49,26 @@ int most_parts(const FusedOp& op, const Program& program) {
   return room / std::max(1, static_cast<int>(signs.size()));
 }
 
+int64_t tiles_of(const abi::MatmulTileParams& p, int tile) {
+  return ((p.m + tile - 1) / tile) * int64_t{(p.n + tile - 1) / tile};
+}
+
+/// Tiles of all products of the same activation, this one's among them: they run at once, as the projections to
+/// queries, keys and values do, and share the workers. In parts, more of them than workers would take turns.
+int64_t tiles_at_once(const FusedGraph& graph, const FusedOp& product, int tile) {
+  const abi::Operand& a = product.op.operands[abi::MatmulOperand::kA];
+  int64_t tiles = 0;
+  for (const FusedOp& op : graph.ops) {
+    if (op.op.record.kind != product.op.record.kind) continue;
+    const abi::Operand& other = op.op.operands[abi::MatmulOperand::kA];
+    const abi::MatmulTileParams& p = op.op.record.params.matmul;
+    const bool same = other.slot == a.slot && other.offset == a.offset && p.batch == 1 &&
+                      p.m == product.op.record.params.matmul.m && p.k == product.op.record.params.matmul.k;
+    if (same) tiles += tiles_of(p, tile);
+  }
+  return tiles;
+}
+
 class KSplitter {
  public:
   KSplitter(FusedGraph& graph, const FusedOp& op, int parts)
@@ -201,8 +221,8 @@ KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, 
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
   const std::optional<Steps> steps = steps_of(op.op.record.kind, small, options.machine.costs);
   if (!steps || p.gated != 0 || p.batch != 1 || p.n % 4 != 0) return {};
-  const int64_t tiles = ((p.m + steps->tile - 1) / steps->tile) * int64_t{(p.n + steps->tile - 1) / steps->tile};
-  if (tiles * steps->share > options.machine.num_workers) return {};
+  if (tiles_of(p, steps->tile) * steps->share > options.machine.num_workers) return {};
+  const int64_t tiles = tiles_at_once(graph, op, steps->tile);
   const int most = std::min(steps->parts, most_parts(op, graph.programs[static_cast<size_t>(p.program)]));
   for (int parts = most; parts > 1; --parts) {
     if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
