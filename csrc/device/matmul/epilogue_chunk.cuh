@@ -133,22 +133,29 @@ struct LineRoots {
     const u32 line = this->line + (Layout::kProducts > 1 && product != 0 ? Layout::kProductBytes : 0);
     if (sign != 0) {
       const int column = ((thread_index() & 31) % kPerRow * V + sign * pair_distance) & (Layout::kColumns - 1);
+      if constexpr (V >= 4)
+        if ((pair_distance & (V - 1)) == 0) return load_vector(value, Layout::granule(row_start(), 0, column >> 2));
       ARK_EACH {
         const int c = (column + i) & (Layout::kColumns - 1);
         value[i] = shared_load_float(Layout::granule(row_start(), 0, c >> 2) + (c & 3) * 4);
       }
       return;
     }
-    if constexpr (V == 2) return shared_load_two(value, line);
+    if constexpr (V == 2)
+      shared_load_two(value, line);
+    else
+      load_vector(value, line);
+  }
+
+ private:
+  static ARK_DEVICE void load_vector(float (&value)[V], u32 at) {
     unrolled<V / 4>([&](auto i) __attribute__((always_inline)) {
       float four[4];
-      shared_load_four(four, i.value == 0 ? line : line ^ 16);
+      shared_load_four(four, i.value == 0 ? at : at ^ 16);
 #pragma unroll
       for (int j = 0; j < 4; ++j) value[i.value * 4 + j] = four[j];
     });
   }
-
- private:
   ARK_DEVICE u32 row_start() const { return line - (first(0) - (thread_index() & 31) / kPerRow * Layout::kPitch); }
 };
 
