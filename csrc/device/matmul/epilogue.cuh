@@ -8,21 +8,13 @@
 
 namespace ark::device {
 
-/// Whether operands take so few registers that a vector's are loaded when the same vector of the chunk before has been
-/// computed (a wait for memory per vector is longer than the rest); else one vector ahead.
-template <int V, class Tile>
-consteval bool loads_chunks_ahead() {
-  using Walk = VectorWalk<Tile, V>;
-  return Walk::kCount <= 4 && sizeof(typename Walk::Inputs) * Walk::kCount <= 64 && !Tile::kGated &&
-         !reads_pairs<typename Tile::Program>();
-}
-
 /// run_vectors with every part of the code once. A small tile has one chunk or two, and a stage of small tiles each
-/// instruction to fetch.
+/// instruction to fetch. Where operands take few registers, those of a chunk's vectors are loaded at once.
 template <int V, class Tile, int kRegisters>
 ARK_DEVICE void run_vectors_once(const Tile& tile, const float (&acc)[kRegisters]) {
   using Walk = VectorWalk<Tile, V>;
-  constexpr int kCount = Walk::kCount, kAhead = loads_chunks_ahead<V, Tile>() ? kCount : 1;
+  constexpr int kCount = Walk::kCount,
+                kAhead = kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 96 ? kCount : 1;
   const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
   Walk here(tile), ahead = here;
   typename Walk::Inputs inputs[kAhead] = {};  // of the next vectors, in their order
@@ -50,7 +42,9 @@ ARK_DEVICE void run_vectors_once(const Tile& tile, const float (&acc)[kRegisters
   }
 }
 
-/// The program over all chunks by vectors of V.
+/// The program over all chunks by vectors of V. Where operands take few registers, a vector's are loaded when the same
+/// vector of the chunk before has been computed (a wait for memory per vector is longer than the rest); else one vector
+/// ahead.
 template <int V, class Tile, int kRegisters>
 ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
   if constexpr (Tile::kHasSmall) return run_vectors_once<V>(tile, acc);
@@ -59,7 +53,8 @@ ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
   const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
   Walk here(tile), ahead = here;
   tile.stage(0, acc, staging);
-  if constexpr (loads_chunks_ahead<V, Tile>()) {
+  if constexpr (kCount <= 4 && sizeof(typename Walk::Inputs) * kCount <= 64 && !Tile::kGated &&
+                !reads_pairs<typename Tile::Program>()) {
     typename Walk::Inputs inputs[kCount] = {};
 #pragma unroll
     for (int u = 0; u < kCount; ++u) ahead.load(u, inputs[u], false);
@@ -154,12 +149,19 @@ ARK_DEVICE void run_epilogue(const Consumer& consumer, const Task& task, const f
                              const TilePlace& place, int columns) {
   const abi::MatmulTileParams& p = task.record->params.matmul;
   Programs::epilogue_tile(p.program, [&](auto program) __attribute__((always_inline)) {
-    using Tile = WarpTile<decltype(program), kForms>;
+    using Program = decltype(program);
     const ProgramContext context(task, p.first_operand, consumer.worker);
-    const int used = (min(columns, p.n - place.column) + Tile::Layout::kColumns - 1) / Tile::Layout::kColumns;
-    Tile tile{context, place};
-    tile.chunks = used * tile.parts();
-    run_program(tile, acc);
+    auto run = [&]<u32 kForm>() __attribute__((always_inline)) {
+      using Tile = WarpTile<Program, kForm>;
+      const int used = (min(columns, p.n - place.column) + Tile::Layout::kColumns - 1) / Tile::Layout::kColumns;
+      Tile tile{context, place};
+      tile.chunks = used * tile.parts();
+      run_program(tile, acc);
+    };
+    if constexpr (kForms == (kLargeTiles | kSmallTiles) && reads_pairs<Program>() && !reads_two_products<Program>())
+      p.tile_m == abi::kSmallTile ? run.template operator()<kSmallTiles>() : run.template operator()<kLargeTiles>();
+    else
+      run.template operator()<kForms>();
   });
 }
 

@@ -59,7 +59,8 @@ template <class ProgramOfTile, u32 kForms>
 struct WarpTile {
   using Program = ProgramOfTile;
   static constexpr bool kGated = reads_two_products<Program>(), kHasSmall = (kForms & kSmallTiles) != 0;
-  using Layout = Chunk<reads_pairs<Program>() && !kGated, kGated>;
+  /// Pairs of small tiles lie within 64 columns.
+  using Layout = Chunk<reads_pairs<Program>() && !kGated && kForms != kSmallTiles, kGated>;
   static constexpr bool kCutsChunks = kForms != kLargeTiles && Layout::kColumns > abi::kSmallTile;
   static constexpr u32 kPlain = Program::kLoads | Program::kStores;
   // Three registers an operand that is walked over: few programs have more of them than registers are free.
