@@ -319,13 +319,15 @@ Source generate(const plan::Plan& plan, const SourceOptions& options) {
 
 Source generate(const Kernel& kernel, const SourceOptions& options) {
   // Nobody may spill: the loaders of few-row matmuls, of wide heads and of products of two weights, or of small tiles
-  // in several layouts, have the longest address arithmetic; main loops on the tensor cores, wide ones above all, and attention's backward need the
-  // consumers' 224.
+  // in several layouts, have the longest address arithmetic; main loops on the tensor cores, wide ones above all, and
+  // attention's backward need the consumers' 224.
   const bool wide = std::ranges::any_of(kernel.features.decode_dims, [](int dim) { return dim > 128; });
   const uint32_t variants = kernel.features.matmul_variants;
   const bool gated = (variants & abi::kGatedVariants) != 0 && (variants & abi::kWideVariants) == 0;
+  const uint32_t small = variants & abi::kSmallVariants & ~abi::kGatedVariants,
+                 of_any_type = (small | small >> abi::half_bit(true)) >> abi::kFirstSmallTile;
   const bool layouts =
-      std::popcount(variants & abi::kSmallVariants & ~abi::kGatedVariants) > 1 && (variants & abi::kWideVariants) == 0;
+      std::popcount(of_any_type & ((1u << abi::kNumLayouts) - 1)) > 1 && (variants & abi::kWideVariants) == 0;
   const bool longer = wide || gated || layouts || kernel.features.kinds.contains(TaskKind::kMatmulRows);
   const bool walks = has_columns(kernel) || (has_strips(kernel) && kernel.features.dependent_pages);
   Source source;

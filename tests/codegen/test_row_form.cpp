@@ -160,6 +160,20 @@ void test_few_rows() {
   EXPECT_EQ(form_of(DType::kBF16, 64, 1).rows, 1);
 }
 
+/// A worker with one row has no code for a second one, and then serves no more rows; of a warp's rows there may be any
+/// number.
+void test_one_turn() {
+  const auto form = [](int64_t rows, int64_t tile) {
+    const plan::Op op = rows_of(DType::kBF16, rows, 2048, tile);
+    return codegen::row_form(normalized(DType::kBF16), {&op});
+  };
+  EXPECT(form(64, 1).one_turn && form(128, 1).one_turn);
+  EXPECT(!form(300, 1).one_turn && !form(64, 8).one_turn);
+  EXPECT(codegen::row_form_serves(form(64, 1), rows_of(DType::kBF16, 132, 2048, 1)));
+  EXPECT(!codegen::row_form_serves(form(64, 1), rows_of(DType::kBF16, 300, 2048, 1)));
+  EXPECT(codegen::row_form_serves(form(300, 1), rows_of(DType::kBF16, 64, 2048, 1)));
+}
+
 /// Rows of no more elements than threads have one each, whatever their alignment.
 void test_elements() {
   for (const int64_t length : {117, 256}) {
@@ -253,6 +267,7 @@ int main() {
   test_off_alignment();
   test_edges();
   test_few_rows();
+  test_one_turn();
   test_elements();
   test_gathered_numbers();
   test_long_functions();

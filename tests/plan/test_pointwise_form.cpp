@@ -163,9 +163,31 @@ void test_cases() {
   EXPECT_EQ(form_of({32, 64}, 2048, {{64, 1}, {1, 0}}, {0, 0}).whole, 0);  // stores
 }
 
+/// Loads behind a predicate move whole vectors where the plain ones do and their own operand lies like those.
+void test_masked() {
+  const auto form = [](int64_t offset, int64_t step, uint32_t slot = 0) {
+    plan::RunOp run = op_of({32, 64}, 2048, {{64, step}, {64, 1}}, {offset, 0}, DType::kBF16, DType::kBF16);
+    run.operands[0].slot = slot;
+    Program program = copy_program(2, DType::kBF16, DType::kBF16);
+    program.instrs.insert(program.instrs.begin(), Instr{.op = Opcode::kConst, .dtype = DType::kBool});
+    program.instrs[1].c = 0, program.instrs[2].a = 1;
+    plan::set_pointwise_form(program, run);
+    return cat(run.record.params.program.whole, " ", run.record.params.program.masked);
+  };
+  EXPECT_EQ(form(0, 1), "8 1");
+  EXPECT_EQ(form(8, 1), "8 1");
+  EXPECT_EQ(form(1, 1), "8 0");
+  EXPECT_EQ(form(0, 2), "8 0");
+  EXPECT_EQ(form(0, 0), "8 0");
+  EXPECT_EQ(form(0, 1, abi::kNoSlot), "8 0");
+  EXPECT_EQ(form_of({32, 64}, 2048, {{64, 1}, {64, 1}}, {0, 0}).masked, 1);
+  EXPECT_EQ(form_of({32, 63}, 2016, {{63, 1}, {63, 1}}, {0, 0}).masked, 0);
+}
+
 }  // namespace
 
 int main() {
+  test_masked();
   test_divisors();
   test_random_ops();
   test_cases();

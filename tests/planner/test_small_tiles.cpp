@@ -81,6 +81,27 @@ void test_long_k() {
   expect_equal(tiles({128, 2048, 8192}), cat("2: ", kNarrow, ", 8 1 16"), "64 tiles and 8192 k: 8 parts of 16 tiles");
 }
 
+/// Ops that products of one activation become, with parts of k where those of all fit beside each other.
+size_t ops_of_one_activation(const std::vector<int64_t>& columns) {
+  Builder b;
+  auto x = b.input("x", {64, 2048}, false);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const int64_t n = columns[i];
+    auto w = b.input(cat("w", i), {n, 2048}), y = b.storage(cat("y", i), {64, n});
+    b.output(y);
+    b.matmul(cat("y", i), 1, 64, n, 2048, {x, {0, 2048, 1}}, {w, {0, 1, 2048}}, {y, {0, n, 1}});
+  }
+  planner::Options options;
+  options.machine.num_workers = 132;
+  return tiled(b, options).graph.ops.size();
+}
+
+void test_parts_of_one_activation() {
+  expect_equal(ops_of_one_activation({2048}), 2, "32 tiles in parts, and their sum");
+  expect_equal(ops_of_one_activation({512, 512}), 4, "16 tiles");
+  expect_equal(ops_of_one_activation({2048, 512, 512}), 3, "48 tiles, of which parts would take turns");
+}
+
 /// Nobody waits for the products, and they are all that is to be done: small if all of them together are few.
 void test_unread_products() {
   const auto tiles_of_each = [](int count) {
@@ -137,6 +158,7 @@ void test_maps() {
 }  // namespace
 
 int main() {
+  test_parts_of_one_activation();
   test_number_of_tiles();
   test_what_they_can_do();
   test_long_k();

@@ -8,8 +8,9 @@
 
 namespace ark::device {
 
-/// run_vectors with every part of the code once. A small tile has one chunk or two, and a stage of small tiles each
-/// instruction to fetch. Where operands take few registers, those of a chunk's vectors are loaded at once.
+/// The program over all chunks by vectors of V, every part of the code once: a small tile has one chunk or two, and a
+/// stage of small tiles each instruction to fetch. Large tiles of the same kernel go this way too. Where operands take
+/// few registers, those of a chunk's vectors are loaded at once.
 template <int V, class Tile, int kRegisters>
 ARK_DEVICE void run_vectors_once(const Tile& tile, const float (&acc)[kRegisters]) {
   using Walk = VectorWalk<Tile, V>;
@@ -42,12 +43,12 @@ ARK_DEVICE void run_vectors_once(const Tile& tile, const float (&acc)[kRegisters
   }
 }
 
-/// The program over all chunks by vectors of V. Where operands take few registers, a vector's are loaded when the same
+/// The program over all chunks by vectors of V, the next chunk staged while this one's last vector is computed. Where
+/// operands take few registers, a vector's are loaded when the same
 /// vector of the chunk before has been computed (a wait for memory per vector is longer than the rest); else one vector
 /// ahead.
 template <int V, class Tile, int kRegisters>
-ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
-  if constexpr (Tile::kHasSmall) return run_vectors_once<V>(tile, acc);
+ARK_DEVICE void run_vectors_ahead(const Tile& tile, const float (&acc)[kRegisters]) {
   using Walk = VectorWalk<Tile, V>;
   constexpr int kCount = Walk::kCount;
   const u32 staging = tile.staging(), line = Walk::Roots::first(staging);
@@ -89,6 +90,14 @@ ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
   }
 }
 
+template <int V, class Tile, int kRegisters>
+ARK_DEVICE void run_vectors(const Tile& tile, const float (&acc)[kRegisters]) {
+  if constexpr (Tile::kHasSmall)
+    run_vectors_once<V>(tile, acc);
+  else
+    run_vectors_ahead<V>(tile, acc);
+}
+
 /// Vectors of V elements by coordinates and strides: lengths and operands of any kind.
 template <int V, class Tile, int kRegisters>
 ARK_DEVICE void run_strided(const Tile& tile, const float (&acc)[kRegisters]) {
@@ -105,7 +114,6 @@ ARK_DEVICE void run_strided(const Tile& tile, const float (&acc)[kRegisters]) {
       const int row = i / kPerRow, column = i % kPerRow * V;
       const i32 x[3] = {tile.place.batch, row0 + row, column0 + column};
       if (x[1] >= tile.params().m || x[2] >= tile.params().n) continue;
-      if (Tile::kCutsChunks && column >= tile.columns()) continue;
       typename Program::template Inputs<V> inputs;
       Program::template load<V>(tile.context, x, inputs);
       Program::template run_loaded<V>(tile.context, x, inputs,

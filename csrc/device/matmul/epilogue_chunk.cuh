@@ -7,7 +7,8 @@
 
 namespace ark::device {
 
-/// Programs that read accumulators of other columns (Root with a sign) say so; a pair lies within 128 columns.
+/// Programs that read accumulators of other columns (Root with a sign) say so; a pair lies within 128
+/// columns, of small tiles within 64.
 template <class Program>
 consteval bool reads_pairs() {
   if constexpr (requires { Program::kPairs; })
@@ -25,10 +26,10 @@ consteval bool reads_two_products() {
     return false;
 }
 
-/// A chunk of a warp's 16 rows: 8 rows of 64 columns, or 4 rows of 128 for programs that read pairs. Of gated products
-/// 4 rows of 64 columns, 64 sums of the first weight and behind them as many of the second. A row takes 32 bytes more
-/// than its values, and granules of 16 bytes change places with their neighbour in every second group of 8:
-/// neither the staging (2 values per lane) nor the reading (4 or 8 consecutive ones) meets bank conflicts.
+/// A chunk of a warp's 16 rows: 8 rows of 64 columns, or 4 rows of 128 for programs that read pairs of large tiles. Of
+/// gated products 4 rows of 64 columns, 64 sums of the first weight and behind them as many of the second. A row takes
+/// 32 bytes more than its values, and granules of 16 bytes change places with their neighbour in every second group of
+/// 8: neither the staging (2 values per lane) nor the reading (4 or 8 consecutive ones) meets bank conflicts.
 template <bool kPairs, bool kGated = false>
 struct Chunk {
   static_assert(!kPairs || !kGated);

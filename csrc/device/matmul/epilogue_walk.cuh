@@ -59,9 +59,8 @@ template <class ProgramOfTile, u32 kForms>
 struct WarpTile {
   using Program = ProgramOfTile;
   static constexpr bool kGated = reads_two_products<Program>(), kHasSmall = (kForms & kSmallTiles) != 0;
-  /// Pairs of small tiles lie within 64 columns.
+  /// Pairs of small tiles lie within 64 columns; kernels with both forms have code of pairs for each (run_epilogue).
   using Layout = Chunk<reads_pairs<Program>() && !kGated && kForms != kSmallTiles, kGated>;
-  static constexpr bool kCutsChunks = kForms != kLargeTiles && Layout::kColumns > abi::kSmallTile;
   static constexpr u32 kPlain = Program::kLoads | Program::kStores;
   // Three registers an operand that is walked over: few programs have more of them than registers are free.
   static constexpr bool kWalks = Program::kNumOperands <= 32 && count_bits(kPlain) <= 6;
@@ -84,8 +83,6 @@ struct WarpTile {
   }
   /// Chunks that share their columns.
   ARK_DEVICE int parts() const { return (small() ? 8 : 16) / Layout::kRows; }
-  /// Columns of a chunk that the tile has.
-  ARK_DEVICE int columns() const { return small() ? abi::kSmallTile : Layout::kColumns; }
   ARK_DEVICE int warp_row() const { return place.row + (thread_index() >> 5 & 3) * 16; }
   ARK_DEVICE u32 staging() const {
     return shared_address(context.worker.shared.scratch) + ((thread_index() >> 5) - 4) * Layout::kBytes;
@@ -134,7 +131,6 @@ struct VectorWalk {
                       t.place.column + thread_index() % kPerRow * V};
     rows = t.params().m - x[1];
     columns = t.params().n - x[2];
-    if (Tile::kCutsChunks && x[2] >= t.place.column + t.columns()) rows = 0;
     each([&](auto i, const abi::Operand& o) __attribute__((always_inline)) {
       const int size = element_bytes(o.dtype);
       context.at[i.value] = reinterpret_cast<const unsigned char*>(o.offset) + element_offset(o, x) * size;

@@ -95,7 +95,8 @@ constexpr int64_t kFewColumns = 32;        // fewer are no row of vectors
 constexpr int64_t kLongestVector = 8;
 // Columns of a tile that reads few lines twice; beyond so many tiles a worker, what the last one leaves idle is little.
 constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
-// Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096 on.
+// Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096
+// on.
 constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
 // Beside products of few rows, whose kernel serves no others, rows from here on have a worker each, where there are no
 // more of them and that costs least (shared_rows): a norm of 64 rows of 2048 took 6.5 us by the warps of eight workers,
