@@ -79,11 +79,12 @@ class SmallTileLoader {
     return is;
   }
 
-  /// A page of 64 rows x 128 k; of gated ones 64 k of 64 rows of each weight. Weights for which the ring has no room
-  /// ahead of the waits come when the products have begun: from the L2 by then, where they are sent for.
+  /// A page of 64 rows x 128 k; of gated ones two, 64 k of 64 rows of each weight. Weights for which the ring has no
+  /// room ahead of the waits come when the products have begun, from memory: sent for into the L2 ahead of the waits,
+  /// they stood in the way of the stores and reports of the op before (ms with and without it, one call on two H200:
+  /// Llama-3.2-1B with 64 rows 1.314 and 1.196, with 32 1.204 and 1.141, BERT-Large with 128 tokens 0.922 and 0.901).
   ARK_DEVICE bool load_step_of_b(PageWalk& walk, int k, u32 pages, bool load_a) const {
     const int ring = static_cast<int>(gated_ ? kPages / 3 : kPages / 2) * abi::kSmallTileK;  // k that it has room for
-    const int ahead = !kDependent && k < ring && k + ring < size_k_ ? ring : 0;
 #pragma unroll 1
     for (u32 i = 0; i < pages; ++i) {
       walk.acquire();
@@ -92,14 +93,11 @@ class SmallTileLoader {
       const u32 to = walk.next_address(), barrier = walk.barrier();
       mbarrier_arrive_expect(barrier, kPageBytes);
       if (gated_) {
-        const unsigned char* const second = map_b_ + abi::kTensorMapBytes;
         copy(rows_of_b_, to, map_b_, barrier, column_, k, 0);
-        copy(rows_of_b_, to + kPageBytes / 2, second, barrier, column_, k, 0);
-        if (ahead != 0) prefetch(map_b_, k + ahead, 0), prefetch(second, k + ahead, 0);
+        copy(rows_of_b_, to + kPageBytes / 2, map_b_ + abi::kTensorMapBytes, barrier, column_, k, 0);
         k += abi::kSmallTileK / 2;
       } else {
         copy(rows_of_b_, to, map_b_, barrier, column_, k, batch_);
-        if (ahead != 0) prefetch(map_b_, k + ahead, batch_);
       }
       walk.advance();
     }
@@ -117,12 +115,6 @@ class SmallTileLoader {
       to_page(row, k, batch);
     else
       to_page(0, row, k >> 6, batch);
-  }
-  ARK_DEVICE void prefetch(const void* map, int k, int batch) const {
-    if (rows_of_b_)
-      tensor_prefetch(map, column_, k, batch, kEvictFirst);
-    else
-      tensor_prefetch(map, 0, column_, k >> 6, batch, kEvictFirst);
   }
 };
 

@@ -48,16 +48,4 @@ ARK_DEVICE void tensor_load(u32 shared, const void* map, u32 barrier, int c0, in
       : "memory");
 }
 
-/// Box of a tensor -> L2.
-ARK_DEVICE void tensor_prefetch(const void* map, int c0, int c1, int c2, u64 policy) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3}], %4;" ::"l"(map),
-               "r"(c0), "r"(c1), "r"(c2), "l"(policy)
-               : "memory");
-}
-ARK_DEVICE void tensor_prefetch(const void* map, int c0, int c1, int c2, int c3, u64 policy) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3, %4}], %5;" ::"l"(map),
-               "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
-               : "memory");
-}
-
 }  // namespace ark::device
