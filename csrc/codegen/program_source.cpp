@@ -6,19 +6,19 @@
 #include <vector>
 
 #include "base/check.h"
+#include "codegen/expression_printer.h"
 #include "codegen/expressions.h"
 #include "codegen/held_loads.h"
 #include "codegen/operand_sizes.h"
-#include "codegen/program_analysis.h"
 #include "codegen/transposed_source.h"
 
 namespace ark::codegen {
 namespace {
 
 /// Prints one program: a function per part of the struct.
-class Printer : public ProgramAnalysis {
+class Printer : public ExpressionPrinter {
  public:
-  using ProgramAnalysis::ProgramAnalysis;
+  using ExpressionPrinter::ExpressionPrinter;
 
   std::string text(int number, const std::string& comment, const ProgramUse& use = {}, bool flagged = false) {
     out_ = comment;
@@ -69,12 +69,6 @@ class Printer : public ProgramAnalysis {
  private:
   void line(const std::string& text) { out_ += text + "\n"; }
 
-  /// Element i of a value; in a value that is printed once per vector, the first element.
-  std::string reference(int i) const {
-    if (info_[i].run) return first_element_ ? cat("r", i) : cat("(r", i, " + i)");
-    return cat("r", i, info_[i].scalar ? "" : "[i]");
-  }
-
   void print_flat(const FlatForm& form) {
     line(cat("  static constexpr bool kFlat = ", form.exists ? "true;" : "false;"));
     if (!form.exists) return;
@@ -89,12 +83,6 @@ class Printer : public ProgramAnalysis {
     out_ += flat_source(program_, form,
                         {instruction, [&](int i) { return std::string(register_type(info_[i].type)); },
                          [&](int i) { return std::string(storage_type(instr(i).dtype)); }});
-  }
-
-  std::string converted(int i, DType type) const {
-    if (info_[i].type == type) return reference(i);
-    if (type == DType::kBool) return cat("(", reference(i), " != 0)");
-    return cat("static_cast<", register_type(type), ">(", reference(i), ")");
   }
 
   /// `value` is an expression of element i (of the first element, if it is printed once); declares r<i>.
@@ -267,35 +255,6 @@ class Printer : public ProgramAnalysis {
         if (standing ? stands(i) : loaded_ahead(i)) print_row_load(i);
       line("  }");
     }
-  }
-
-  std::string arithmetic(int i) const {
-    const Instr& in = instr(i);
-    const int arguments[3] = {in.a, in.b, in.c};
-    if (in.op == Opcode::kCast) return cat("cast<", storage_type(in.dtype), ">(", reference(in.a), ")");
-    const DType a = in.a >= 0 ? info_[in.a].type : DType::kF32, b = in.b >= 0 ? info_[in.b].type : a;
-    std::string text;
-    if (in.op == Opcode::kCheckIndex) {
-      text = cat("check_index<", in.aux != 0 ? "true" : "false", ">(c, ", converted(in.a, DType::kI64), ", ",
-                 converted(in.b, DType::kI64), ", ", in.c < 0 ? "true" : converted(in.c, DType::kBool), ")");
-    } else if (in.op == Opcode::kPow && in.b >= 0 && instr(in.b).op == Opcode::kConst && info_[i].type == DType::kF32 &&
-               (instr(in.b).imm == 2.0 || instr(in.b).imm == 3.0)) {
-      text = cat("op::pow", instr(in.b).imm == 2.0 ? 2 : 3, "(", converted(in.a, DType::kF32), ")");
-    } else if (const int argument = erf_plus_one(i); argument >= 0) {
-      text = cat("op::erf_plus_one_fast(", converted(argument, DType::kF32), ")");
-    } else {
-      const bool fast =
-          (info_[i].fast || (in.op == Opcode::kExp && info_[i].rounded_later)) && info_[i].type == DType::kF32;
-      text = function(in.op, fast) + "(";
-      for (int k = 0; k < call_arity(in.op); ++k) {
-        check(arguments[k] >= 0, "program instruction ", i, " (", name(in.op), "): argument ", k, " is missing");
-        text += cat(k ? ", " : "", converted(arguments[k], argument_type(in, k, a, b)));
-      }
-      text += ")";
-    }
-    const bool narrow_int =
-        info_[i].type == DType::kI64 && compute_type(in.dtype) == DType::kI64 && in.dtype != DType::kI64;
-    return narrow_int ? cat("cast<", storage_type(in.dtype), ">(", text, ")") : text;
   }
 
   std::string irregular_arguments(int i, int a, int b, int predicate) {
@@ -500,8 +459,7 @@ class Printer : public ProgramAnalysis {
     line("  }");
   }
 
-  uint32_t transposed_ = 0;     // operands that may go through tiles of shared memory
-  bool first_element_ = false;  // while an expression of a vector's first element is printed
+  uint32_t transposed_ = 0;  // operands that may go through tiles of shared memory
   std::string out_;
 };
 

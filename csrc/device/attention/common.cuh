@@ -25,8 +25,7 @@ ARK_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 
 /// 1 / x, rounded as the division is, for 2^-126 <= |x| < 2^126; outside of it without its special cases.
 ARK_DEVICE float ordinary_inverse(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  const float y = reciprocal_approx(x);
   return fmaf(y, -fmaf(x, y, -1.0f), y);
 }
 

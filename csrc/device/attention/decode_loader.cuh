@@ -7,11 +7,7 @@
 namespace ark::device {
 
 /// a / b, of which neither is extreme: the value of divide_approx without its scaling, two instructions.
-ARK_DEVICE float ordinary_divide(float a, float b) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
-  return a * inverse;
-}
+ARK_DEVICE float ordinary_divide(float a, float b) { return a * reciprocal_approx(b); }
 /// small_divide by it.
 ARK_DEVICE int tile_divide(int a, int b) {
   return static_cast<int>(ordinary_divide(static_cast<float>(a) + 0.5f, static_cast<float>(b)));

@@ -44,7 +44,7 @@ struct FusedOp {
   /// Anti-dependences that the data flow alone does not give: this op overwrites storages that these earlier ops read.
   std::vector<int32_t> after;
   /// A row op whose few rows are much work each, so that every worker takes one: parts of longer rows, rows that sum
-  /// the parts of a product (planner/tile/join_sums.h), and long ones beside products of few rows (tile.cpp).
+  /// the parts of a product (planner/tile/join_sums.h), and long ones beside products of few rows (spread_rows.h).
   bool spread_rows = false;
   /// Of parts of columns: what stands beside the whole (planner/tile/beside.h), by which it was cut; 0: of other ops.
   double beside = 0;

@@ -23,6 +23,7 @@
 #include "planner/tile/split_heads.h"
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
+#include "planner/tile/spread_rows.h"
 #include "planner/tile/tile_scatter_sum.h"
 #include "planner/tile/tile_sizes.h"
 
@@ -98,10 +99,6 @@ constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
 // Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096
 // on.
 constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
-// Beside products of few rows, whose kernel serves no others, rows from here on have a worker each, where there are no
-// more of them and that costs least (shared_rows): a norm of 64 rows of 2048 took 6.5 us by the warps of eight workers,
-// and 2.2 by 64 workers that add four parts besides (one H200).
-constexpr int64_t kSpreadRow = 1024;
 constexpr int kConsumerWarps = 8;
 
 /// What tiles of a one-dimensional domain should be a multiple of: whole rows of what it writes, a power of two of
@@ -472,21 +469,6 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, con
   if (family == plan::Family::kRowSelect) tile_row_select(op);
   if (family == plan::Family::kRows) set_column_strips(draft, op, options);
   set_grid(op);
-}
-
-bool is_product_of_few_rows(const FusedOp& op) {
-  return has_small_tiles(op) || plan::kind_of(op.op.record).family == plan::Family::kRows;
-}
-
-void spread_rows(FusedGraph& graph) {
-  if (std::ranges::none_of(graph.ops, is_product_of_few_rows)) return;
-  for (FusedOp& op : graph.ops) {
-    if (op.op.record.kind != TaskKind::kRow) continue;
-    const abi::ProgramParams& params = op.op.record.params.program;
-    int64_t row = 1;
-    for (int d = params.num_dims - params.reduce_dims; d < params.num_dims; ++d) row *= op.op.record.size[d];
-    op.spread_rows = op.spread_rows || row >= kSpreadRow;
-  }
 }
 
 }  // namespace
