@@ -341,7 +341,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
     keep_rows(program, ops, lengths, form);
     if (form.chunks > 0 || !form.edges) break;
   }
-  // Of whole workers alone: in kernels of few rows, where more rows have another one anyway (planner/tile/spread_rows.h).
+  // Of whole workers alone: in kernels of few rows; more rows have another one anyway (planner/tile/spread_rows.h).
   form.one_turn = form.threads == kConsumers && lengths.worker_rows <= turn_rows(form);
   return form;
 }
