@@ -342,7 +342,7 @@ RowForm row_form(const Program& program, const std::vector<const plan::Op*>& ops
     if (form.chunks > 0 || !form.edges) break;
   }
   // Of whole workers alone: in kernels of few rows; more rows have another one anyway (planner/tile/spread_rows.h).
-  form.one_turn = form.threads == kConsumers && lengths.worker_rows <= turn_rows(form);
+  form.one_turn = form.threads == kConsumers && form.chunks > 0 && lengths.worker_rows <= turn_rows(form);
   return form;
 }
 

@@ -140,13 +140,11 @@ struct Fetcher {
   /// Works out TaskSlot's waits and arrivals; lanes 0.. the waits, lanes 16.. the arrivals.
   ARK_DEVICE void resolve(const abi::WorkItem& item, const abi::OpRecord& r, TaskSlot& t) {
     const int lane = thread_index() & 31;
-    const abi::Coordinates place = abi::coordinates_of(r, item.first);
-    if (lane == 0) t.at = place;  // here: a register for each of them to the end would not be there
     bool simple_wait = true, simple_arrival = true, known_arrivals = true, alike = true;
     const bool waits = lane < r.num_waits;
     if (waits || (lane >= 16 && lane - 16 < r.num_arrivals)) {
       const abi::Arrive& map = waits ? map_of(r.wait[lane]) : r.arrive[lane - 16];
-      const Counters c(map, place);
+      const Counters c(map, r, item.first);
       const bool fixed = Counters::fixed(map), single = c.single() && (fixed || alike_tiles(map, r, item, c));
       if (waits) {
         const abi::Wait& w = r.wait[lane];
@@ -161,7 +159,7 @@ struct Fetcher {
         known_arrivals = item.count < 1 << 16;
         ItemArrivals at{c.low, {item.count, 0}};
         if (kRanks == 1 && !single) {
-          at = ItemArrivals::of(map, r, place, item.count);
+          at = ItemArrivals::of(map, r, abi::coordinates_of(r, item.first), item.count);
           known_arrivals = known_arrivals && at.known;
         }
         t.arrive_counter[lane - 16] = map.counter + at.low;
@@ -222,6 +220,7 @@ struct Fetcher {
       __syncwarp();
       abi::OpRecord& r = *reinterpret_cast<abi::OpRecord*>(s.records + offset);
       if constexpr (kRanks > 1) turn(item, r, lane);
+      if (lane == 0) s.task[slot].at = abi::coordinates_of(r, item.first);
       resolve(item, r, s.task[slot]);
       cut_keys(r, s.task[slot]);
     }

@@ -195,7 +195,7 @@ struct MatmulFloat {
     for (int i = 0; i < task.count && loader.ok; ++i) {
       if (dependent) loader.wait_for(task, task.first + i, 1);
       const Elected one = elect_lane();
-      TileCoordinates at(*task.record, task.coordinates(i));
+      TileCoordinates at(*task.record, task.first + i);
       at.join_batches(task);
       if (one.chosen) load_tile(loader, p, at, load_a, load_b);
       PageWalk::rejoin(loader, one.lane);

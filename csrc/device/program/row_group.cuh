@@ -63,11 +63,10 @@ struct RowGroup {
     struct alignas(16) Piece {
       u32 words[4];
     };
-    static_assert(sizeof(all) % sizeof(Piece) == 0);
-    Piece pieces[sizeof(all) / sizeof(Piece)];
+    constexpr int kPieces = static_cast<int>((sizeof(all) + sizeof(Piece) - 1) / sizeof(Piece));
+    Piece pieces[kPieces];
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(all) / sizeof(Piece)); ++i)
-      pieces[i] = reinterpret_cast<const Piece*>(buffer)[i];
+    for (int i = 0; i < kPieces; ++i) pieces[i] = reinterpret_cast<const Piece*>(buffer)[i];
     __builtin_memcpy(&all, &pieces, sizeof(all));
   }
   /// Those of places, with their indices of 64 bits, in what runs once a token; several sums of 64 bits as well.

@@ -80,6 +80,10 @@ template <class S, class T, int V>
 void narrow_vector(const T (&from)[V], Vec<S, V>& to) {
   ARK_EACH to.v[i] = narrow<S>(from[i]);
 }
+template <class S, int V, class R>
+void widen_vector(const Vec<S, V>& from, R (&to)[V]) {
+  ARK_EACH to[i] = widen(from.v[i]);
+}
 template <class S, class T, int V, class R>
 void cast_vector(const T (&from)[V], R (&to)[V]) {
   ARK_EACH to[i] = widen(narrow<S>(from[i]));
@@ -131,7 +135,9 @@ inline float relu(float a) { return a > 0 ? a : 0; }
 }  // namespace op
 
 struct TaskSlot {
-  int position, parts_used, part_length;
+  struct {
+    int position, parts_used, part_length;
+  } keys;
 };
 struct Task {
   const abi::OpRecord* record;
@@ -153,6 +159,7 @@ struct Worker {
 struct ProgramContext {
   inline static Worker worker;
   const Task& task;
+  int first_operand = 0;
   u32 vectors = 0;
   i32 further = 0;
   ProgramContext(const Task& of) : task(of) {}
