@@ -127,8 +127,14 @@ def llama_decode(name: str, config: dict, batch: int) -> Entry:
     return Entry(f"{name} decode b{batch}", "cached", LLAMA, config, TINY, tokens(batch, 1))
 
 
+def far(entry: Entry, position: int) -> Entry:
+    """The same step with `position` tokens in the cache."""
+    return dataclasses.replace(entry, name=f"{entry.name} at {position}", position=position)
+
+
 ENTRIES = [
-    *(llama_decode("Llama-3.2-1B", LLAMA_1B, batch) for batch in (1, 2, 4, 8, 16, 64)),
+    *(llama_decode("Llama-3.2-1B", LLAMA_1B, batch) for batch in (1, 2, 4, 8, 16, 32, 64)),
+    far(llama_decode("Llama-3.2-1B", LLAMA_1B, 1), 1000),
     llama_decode("Llama-3.1-8B", LLAMA_8B, 1),
     Entry("Qwen3-0.6B decode b1", "cached", of(tf.Qwen3ForCausalLM, tf.Qwen3Config), QWEN3, TINY, TOKEN),
     Entry("GPT-2 small decode b1", "cached", GPT, GPT2, TINY_GPT2, TOKEN),
