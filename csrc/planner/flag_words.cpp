@@ -60,6 +60,8 @@ class Finder {
     find_counters();
     drop_waits();
     if (dropped_ == 0 || !add_waits()) return none;
+    drop_implied();
+    split_added();
     drop_arrivals();
     return std::move(result_);
   }
@@ -275,6 +277,43 @@ class Finder {
     wait.base = 0;
     wait.extent = wait.limit;
     return wait;
+  }
+
+  // ---- fewer counters: an op whose waits fall on one counter each asks for all of them at once
+
+  /// Waits for some tiles of ops whose end another wait of the op means.
+  void drop_implied() {
+    for (size_t op = 0; op < size(); ++op) {
+      const abi::OpRecord& r = plan_.ops[op].record;
+      for (int w = 0; w < r.num_waits; ++w)
+        if (r.wait[w].role == static_cast<int>(abi::WaitRole::kAll) && ended_by(r.wait[w]).empty() &&
+            all_ended(op, all_of(r.wait[w])))
+          result_.ops[op].dropped_waits |= 1u << w;
+    }
+  }
+  /// Whether who arrives on these counters has ended when `op` has waited.
+  bool all_ended(size_t op, const Range& counters) const {
+    for (int64_t c = counters.begin; c < counters.end; ++c)
+      for (const auto& [producer, range] : arriving_.at(static_cast<size_t>(c)))
+        if (!ended_[op][producer]) return false;
+    return true;
+  }
+  /// Added waits for several counters become one for each, as many as a record holds.
+  void split_added() {
+    for (size_t op = 0; op < size(); ++op) {
+      std::vector<abi::Wait> parts;
+      for (const abi::Wait& wait : result_.ops[op].added_waits) {
+        const int end = std::min(wait.base + wait.extent, wait.limit);
+        for (int row = std::max(wait.base, 0), next; row < end; row = next) {
+          next = std::min((row / wait.div + 1) * wait.div, end);
+          parts.push_back(wait);
+          parts.back().base = row;
+          parts.back().extent = next - row;
+        }
+      }
+      const size_t kept = waits_of(op).size() - result_.ops[op].added_waits.size();
+      if (kept + parts.size() <= static_cast<size_t>(abi::kMaxWaits)) result_.ops[op].added_waits = std::move(parts);
+    }
   }
 
   /// Arrivals that nobody waits for any more.

@@ -53,7 +53,7 @@ inline constexpr int kStripRows = 16, kStripPageElements = 8192;
 ARK_ABI_BOTH constexpr int strip_page_rows(int k) { return k <= 1024 ? 8 : 4; }
 /// Of k, elements of a page, and pages that follow each other along a row.
 ARK_ABI_BOTH constexpr int strip_page_k(int k) { return kStripPageElements / strip_page_rows(k); }
-ARK_ABI_BOTH constexpr int strip_slices(int k) { return (k + strip_page_k(k) - 1) / strip_page_k(k); }
+ARK_ABI_BOTH constexpr int strip_slices(int k) { return k <= 1024 ? 1 : (k + 2047) / 2048; }
 /// From row to row of a page in shared memory: a multiple of 128 bytes. Rows of one slice lie as they may in memory.
 ARK_ABI_BOTH constexpr int strip_row_bytes(int k) {
   return 2 * (strip_slices(k) == 1 && k % 64 == 0 ? k : strip_page_k(k));

@@ -37,6 +37,7 @@ template <class Form>
 struct RowsTask {
   using R = Rows<Form>;
   static constexpr int kM = R::kM, kK = R::kK;
+  static constexpr int kLongRowBytes = 256;  // of a long row's inputs that a thread keeps
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
     if constexpr (R::kDtype == abi::kTypeBF16)
@@ -60,9 +61,16 @@ struct RowsTask {
     constexpr int kSize = kCached && kM >= 8 && kK <= kPerThread * 32    ? 32
                           : kCached && kM >= 2 && kK <= kPerThread * 128 ? 128
                                                                          : kConsumerThreads;
+    // A long row that is only copied is asked for at once where registers suffice: fragments are made later. With two
+    // windows of 14336 elements, each a walk over the whole row, four vectors at a time, this took 7 us.
+    constexpr int kChunks = (kK + V * kConsumerThreads - 1) / (V * kConsumerThreads);
+    constexpr bool kAtOnce = kM == 1 && kWhole && P::kCachedChunks > 1 &&
+                             kChunks * sizeof(typename P::template Inputs<V>) <= kLongRowBytes;
+    constexpr int kKept = kCached ? P::kCachedChunks : kAtOnce ? kChunks : 0;
+    constexpr bool kPart = P::kPasses == 1;  // else every window's walk is over the whole row
     const ProgramContext c(task, R::kPrologueOperand, consumer.worker, Form::kVectorOperands >> R::kPrologueOperand);
     const RowGroup group{consumer, kSize};
-    RowWalk<P, V, kCached> walk{c, group, kK};
+    RowWalk<P, V, kKept> walk{c, group, kPart ? begin : 0, kPart ? end : kK};
 #pragma unroll 1
     for (int m = kSize == kConsumerThreads ? 0 : group.index(), rows = R::rows(task); m < rows;
          m += kConsumerThreads / kSize) {
@@ -74,14 +82,15 @@ struct RowsTask {
         // the waits are for the epilogue: their latency passes while the words come; the stage ends with a barrier
         if (consumer.warp() == kPollWarp && (kWhole || begin == 0)) consumer.wait_for_item_alone(task);
       }
-      if constexpr (P::kFlagged && kCached) walk.wait_until_ready(row);
+      if constexpr (P::kFlagged && kKept > 0) walk.wait_until_ready(row);
       walk.template run<0>(row, u, reduction, ActivationSink<S>{to + m * (end - begin), begin, end});
     }
   }
 
   // ---------------------------------------------------------------- 16-bit types: tensor cores
 
-  static constexpr int kActivationBytes = kScratchBytes - 512;
+  // Behind the activation: a prologue's reduction.
+  static constexpr int kActivationBytes = kScratchBytes - (Form::Prologue::kPasses > 1 ? 512 : 0);
   static constexpr int kWindow =
       kK * 2 <= kActivationBytes ? kK : kActivationBytes / 2 / 512 * 512;  // elements staged at once
   static constexpr bool kWhole = kWindow == kK;
