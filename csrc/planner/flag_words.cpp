@@ -1,6 +1,7 @@
 #include "planner/flag_words.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -61,7 +62,7 @@ class Finder {
     drop_waits();
     if (dropped_ == 0 || !add_waits()) return none;
     drop_implied();
-    split_added();
+    split_waits();
     drop_arrivals();
     return std::move(result_);
   }
@@ -298,21 +299,37 @@ class Finder {
         if (!ended_[op][producer]) return false;
     return true;
   }
-  /// Added waits for several counters become one for each, as many as a record holds.
-  void split_added() {
+  /// Waits for several counters become one for each, where the record has room for them.
+  void split_waits() {
     for (size_t op = 0; op < size(); ++op) {
+      const abi::OpRecord& r = plan_.ops[op].record;
+      plan::Flags& flags = result_.ops[op];
+      uint32_t split = 0;
       std::vector<abi::Wait> parts;
-      for (const abi::Wait& wait : result_.ops[op].added_waits) {
-        const int end = std::min(wait.base + wait.extent, wait.limit);
-        for (int row = std::max(wait.base, 0), next; row < end; row = next) {
-          next = std::min((row / wait.div + 1) * wait.div, end);
-          parts.push_back(wait);
-          parts.back().base = row;
-          parts.back().extent = next - row;
+      for (int w = 0; w < r.num_waits; ++w)
+        if ((flags.dropped_waits >> w & 1) == 0 && num_counters(r.wait[w]) > 1) {
+          split |= 1u << w;
+          append_parts(r.wait[w], parts);
         }
-      }
-      const size_t kept = waits_of(op).size() - result_.ops[op].added_waits.size();
-      if (kept + parts.size() <= static_cast<size_t>(abi::kMaxWaits)) result_.ops[op].added_waits = std::move(parts);
+      for (const abi::Wait& wait : flags.added_waits) append_parts(wait, parts);
+      const size_t kept = waits_of(op).size() - flags.added_waits.size() - static_cast<size_t>(std::popcount(split));
+      if (kept + parts.size() > static_cast<size_t>(abi::kMaxWaits)) continue;
+      flags.dropped_waits |= split;
+      flags.added_waits = std::move(parts);
+    }
+  }
+  /// 0: they differ from tile to tile, or some of the op's work does not wait.
+  static int64_t num_counters(const abi::Wait& wait) {
+    const std::optional<Range> range = same_for_all(wait);
+    return range && wait.role == static_cast<int>(abi::WaitRole::kAll) ? range->end - range->begin : 0;
+  }
+  static void append_parts(const abi::Wait& wait, std::vector<abi::Wait>& parts) {
+    const int end = std::min(wait.base + wait.extent, wait.limit);
+    for (int row = std::max(wait.base, 0), next; row < end; row = next) {
+      next = std::min((row / wait.div + 1) * wait.div, end);
+      parts.push_back(wait);
+      parts.back().base = row;
+      parts.back().extent = next - row;
     }
   }
 

@@ -1,4 +1,5 @@
-"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh)."""
+"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh). And of one row that is
+long: copied at once, in windows, or normed."""
 
 from __future__ import annotations
 
@@ -83,6 +84,19 @@ def test_rows_and_epilogues(body, m):
 def test_lengths(m, k):
     check(residual, m, k, 1000)
     check(gated, m, k, 136)
+
+
+def behind_another(x, w, v, bias, more):
+    """The long row comes from a product, in words that carry their own flag."""
+    y = F.silu(F.linear(x[:, :512], w[:, :512]))
+    return F.linear(F.linear(y, v.t()), w, bias) + more
+
+
+@pytest.mark.parametrize("k", [4096, 8200, 13824, 14080, 14088, 14336, 14344, 16384])
+def test_one_long_row(k):
+    check(residual, 1, k, 264)
+    check(gated, 1, k, 136)
+    check(behind_another, 1, 1024, k)
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 100, 2056, 50257])

@@ -1,4 +1,5 @@
 // Flagged words: which vectors of a decode step travel in them, and that the waits that are left order everything else.
+#include <bit>
 #include <cstring>
 #include <set>
 
@@ -30,6 +31,20 @@ plan::Plan select_plan() {
   const ValueId found = m.value(kI64, {1});
   m.node(ir::OpKind::kRowSelect, {distance, m.input(kI64, {1})}, {found});
   m.graph.outputs = {found};
+  return planner::make_plan(m.graph, planner::Options());
+}
+
+/// Behind the step, a product whose columns are scaled head by head, eight heads a tile, before another product.
+plan::Plan heads_plan() {
+  auto [m, x] = decode_step();
+  constexpr int64_t kNormed = 16, kColumns = 128;
+  const ValueId heads = m.matmul(x, m.transposed(m.input(kBF16, {kNormed * kColumns, kHidden})), kBF16);
+  const ValueId wide = m.cast(m.view(heads, {kNormed, kColumns}, {kColumns, 1}), kF32);
+  const ValueId best = m.reduce(ReduceOp::kMax, wide, {1}, true, kF32);
+  const ValueId scaled = m.cast(m.pointwise(Opcode::kDiv, {wide, best}, kF32, {kNormed, kColumns}), kBF16);
+  const ValueId row = m.view(scaled, {1, kNormed * kColumns}, {kNormed * kColumns, 1});
+  const ValueId y = m.matmul(row, m.transposed(m.input(kBF16, {kHidden, kNormed * kColumns})), kBF16);
+  m.graph.outputs = {m.matmul(y, m.transposed(m.input(kBF16, {kHidden, kHidden})), kBF16)};
   return planner::make_plan(m.graph, planner::Options());
 }
 
@@ -82,6 +97,25 @@ void test_waits_for_some_tiles() {
   EXPECT(first->record.wait[0].coef[1] > 0);
   EXPECT_EQ(first->flags.added_waits.size(), size_t{1});
   EXPECT(plan.num_flag_words > 0);
+  BrutePlan brute(rest);
+  EXPECT(brute.all_ordered(brute.conflicts()));
+}
+
+/// Then a wait for the tiles alone is needless, and what is left falls on one counter each.
+void test_implied_waits() {
+  const plan::Plan plan = heads_plan(), rest = unflagged_part(plan);
+  const auto of_rows = [](const plan::Op& op) { return op.record.kind == abi::TaskKind::kRow; };
+  const auto rows = std::find_if(plan.ops.rbegin(), plan.ops.rend(), of_rows);
+  EXPECT(rows != plan.ops.rend() && rows->record.grid[0] > 1);
+  EXPECT(rows->record.wait[0].coef[0] > 0);
+  EXPECT_EQ(rows->flags.dropped_waits, (1u << rows->record.num_waits) - 1);
+  EXPECT(!rows->flags.added_waits.empty());
+  for (const plan::Op& op : rest.ops)
+    for (int w = 0; w < op.record.num_waits; ++w) {
+      const abi::Wait& wait = op.record.wait[w];
+      EXPECT(wait.coef[0] == 0 && wait.coef[1] == 0 && wait.coef[2] == 0);
+      EXPECT_EQ(wait.base / wait.div, (wait.base + wait.extent - 1) / wait.div);
+    }
   BrutePlan brute(rest);
   EXPECT(brute.all_ordered(brute.conflicts()));
 }
@@ -166,6 +200,7 @@ void test_strides_follow_arrivals() {
 int main() {
   test_decode();
   test_waits_for_some_tiles();
+  test_implied_waits();
   test_words();
   test_left_waits_matter();
   test_saved();

@@ -64,8 +64,8 @@ struct RowsTask {
     // A long row that is only copied is asked for at once where registers suffice: fragments are made later. With two
     // windows of 14336 elements, each a walk over the whole row, four vectors at a time, this took 7 us.
     constexpr int kChunks = (kK + V * kConsumerThreads - 1) / (V * kConsumerThreads);
-    constexpr bool kAtOnce = kM == 1 && kWhole && P::kCachedChunks > 1 &&
-                             kChunks * sizeof(typename P::template Inputs<V>) <= kLongRowBytes;
+    constexpr bool kAtOnce =
+        kM == 1 && kWhole && P::kCachedChunks > 1 && kChunks * sizeof(typename P::template Inputs<V>) <= kLongRowBytes;
     constexpr int kKept = kCached ? P::kCachedChunks : kAtOnce ? kChunks : 0;
     constexpr bool kPart = P::kPasses == 1;  // else every window's walk is over the whole row
     const ProgramContext c(task, R::kPrologueOperand, consumer.worker, Form::kVectorOperands >> R::kPrologueOperand);

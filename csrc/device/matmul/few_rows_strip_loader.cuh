@@ -126,8 +126,7 @@ struct StripLoader {
   static ARK_DEVICE void load_apart(const PageWalk& walk, u32 to, const unsigned char* from, int rows, i64 stride,
                                     int row_bytes, int bytes) {
 #pragma unroll 1
-    for (; rows > 0; --rows, from += stride, to += row_bytes)
-      bulk_load(to, from, bytes, walk.barrier(), kEvictFirst);
+    for (; rows > 0; --rows, from += stride, to += row_bytes) bulk_load(to, from, bytes, walk.barrier(), kEvictFirst);
   }
 };
 
