@@ -1,5 +1,5 @@
-"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh). And of one row that is
-long: copied at once, in windows, or normed."""
+"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh). And of one row
+that is long: copied at once, in windows, or normed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// A prologue's walk over its row (the activation of a few-row product), or over the elements [first, end) of it: as many
-// threads as first hold them in registers (kKept vectors a thread); longer rows are read again in every pass.
+// A prologue's walk over its row (the activation of a few-row product), or over the elements [first, end) of it: as
+// many threads as first hold them in registers (kKept vectors a thread); longer rows are read again in every pass.
 #pragma once
 #include "device/program/flag_words.cuh"
 #include "device/program/row_group.cuh"
