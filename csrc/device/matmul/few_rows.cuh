@@ -126,7 +126,7 @@ struct RowsTask {
     }
     const Extent extent = extent_of(task);
     row.multiply(consumer, extent, [&] { prefetch_epilogues(consumer, task); });
-    consumer.arrive_warp(task, finish_pages<kType>(consumer, task, row.sums));
+    arrive(consumer, task, finish_pages<kType>(consumer, task, row.sums));
   }
 
   static ARK_DEVICE unsigned char* reduction(const Consumer& consumer) {  // 8 accumulators of a prologue
@@ -145,6 +145,11 @@ struct RowsTask {
       extent = {page + R::pages(range.count), slot + R::slots(range.count)};
     });
     return extent;
+  }
+
+  /// `done` units of this warp.
+  static ARK_DEVICE void arrive(Consumer& consumer, const Task& task, int done) {
+    if constexpr (!hands_on_words<Form>()) consumer.arrive_warp(task, done);
   }
 
   /// The activation, unless it is there after another item of this op and what this one waits for has been waited for.
@@ -270,7 +275,7 @@ struct RowsTask {
                                           });
       first += (range.count + R::kColumns - 1) / R::kColumns * R::kColumns * R::kLanes;
     });
-    consumer.arrive_warp(task, done);
+    arrive(consumer, task, done);
   }
 
   /// Epilogue of one segment's units: thread = (activation row, unit, lane of the unit), lanes of a unit side by side.
@@ -406,11 +411,10 @@ struct RowsGroup {
     });
     typename RowsTask<First>::template OneRow<kType> row(consumer);
     row.multiply(consumer, extent, [] {});
-    int done = 0;
     of_form(task, [&](auto rows) __attribute__((always_inline)) {
-      done = decltype(rows)::template finish_pages<kType>(consumer, task, row.sums);
+      using Own = decltype(rows);
+      Own::arrive(consumer, task, Own::template finish_pages<kType>(consumer, task, row.sums));
     });
-    consumer.arrive_warp(task, done);
   }
 };
 

@@ -87,6 +87,18 @@ struct RowsSegment {
   }
 };
 
+/// Whether all that an op stores goes on in words that carry their own flag. Who waits for its counters comes later: they
+/// are the reporter's, whose fence holds up nobody.
+template <class Form, int kSegment = 0>
+consteval bool hands_on_words() {
+  if constexpr (kSegment < Rows<Form>::kSegments) {
+    using G = RowsSegment<Form, kSegment>;
+    constexpr u32 kStores = G::Program::kStores << G::kFirstOperand;
+    return kStores != 0 && (kStores & ~Form::kFlaggedOperands) == 0 && hands_on_words<Form, kSegment + 1>();
+  }
+  return true;
+}
+
 /// The accumulators of one unit's program: its own column and the pair's other, or the two weights' columns.
 struct UnitRoots {
   float own, other;
