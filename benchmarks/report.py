@@ -66,7 +66,8 @@ def models() -> str:
     return "\n".join(lines)
 
 
-MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models_table_columns_8")
+MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models_table_columns_8",
+                "models_table_few_rows", "models_table_few_rows_8b")  # fmt: skip
 
 
 def model_table() -> str:
