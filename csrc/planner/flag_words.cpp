@@ -299,29 +299,35 @@ class Finder {
         if (!ended_[op][producer]) return false;
     return true;
   }
-  /// Waits for several counters become one for each, where the record has room for them.
+  /// Waits for several counters become one for each, where the record has room for them and no other wait is left that
+  /// would be looked at apart: then they come one after the other, and one wait asks for its counters at once.
   void split_waits() {
     for (size_t op = 0; op < size(); ++op) {
       const abi::OpRecord& r = plan_.ops[op].record;
       plan::Flags& flags = result_.ops[op];
       uint32_t split = 0;
+      bool alike = true;
       std::vector<abi::Wait> parts;
-      for (int w = 0; w < r.num_waits; ++w)
-        if ((flags.dropped_waits >> w & 1) == 0 && num_counters(r.wait[w]) > 1) {
-          split |= 1u << w;
-          append_parts(r.wait[w], parts);
-        }
+      for (int w = 0; w < r.num_waits; ++w) {
+        if ((flags.dropped_waits >> w & 1) != 0) continue;
+        const int64_t counters = num_counters(r.wait[w]);
+        const bool splits = counters > 1 && r.wait[w].role == static_cast<int>(abi::WaitRole::kAll);
+        alike = alike && (counters == 1 || splits);
+        if (!splits) continue;
+        split |= 1u << w;
+        append_parts(r.wait[w], parts);
+      }
       for (const abi::Wait& wait : flags.added_waits) append_parts(wait, parts);
       const size_t kept = waits_of(op).size() - flags.added_waits.size() - static_cast<size_t>(std::popcount(split));
-      if (kept + parts.size() > static_cast<size_t>(abi::kMaxWaits)) continue;
+      if (!alike || kept + parts.size() > static_cast<size_t>(abi::kMaxWaits)) continue;
       flags.dropped_waits |= split;
       flags.added_waits = std::move(parts);
     }
   }
-  /// 0: they differ from tile to tile, or some of the op's work does not wait.
+  /// 0: they differ from tile to tile.
   static int64_t num_counters(const abi::Wait& wait) {
     const std::optional<Range> range = same_for_all(wait);
-    return range && wait.role == static_cast<int>(abi::WaitRole::kAll) ? range->end - range->begin : 0;
+    return range ? range->end - range->begin : 0;
   }
   static void append_parts(const abi::Wait& wait, std::vector<abi::Wait>& parts) {
     const int end = std::min(wait.base + wait.extent, wait.limit);

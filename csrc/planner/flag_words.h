@@ -8,8 +8,9 @@
 // A relaxed word orders nothing but itself. So a wait is dropped only when everything that the op reads of its
 // producers comes in such words, and what else the op shares with earlier ops (memory that is reused, caches, tables)
 // must be ordered by the waits that are left, op by op; waits are added where it is not. Where that fails, no vector of
-// the plan is flagged. Records keep their waits and arrivals, which the host target runs with; what the loop kernel
-// does otherwise stands beside them (plan::Flags).
+// the plan is flagged. Waits that those left mean are dropped, and waits for several counters split where an op can ask
+// for all its counters at once then. Records keep their waits and arrivals, which the host target runs with; what the
+// loop kernel does otherwise stands beside them (plan::Flags).
 #pragma once
 #include "plan/plan.h"
 

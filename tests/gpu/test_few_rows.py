@@ -99,6 +99,11 @@ def test_one_long_row(k):
     check(behind_another, 1, 1024, k)
 
 
+@pytest.mark.parametrize("k, n", [(2560, 24), (768, 20), (4096, 40)])
+def test_blocks_of_pairs_end_inside_a_page(k, n):
+    check(pairs, 8, k, n)
+
+
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 100, 2056, 50257])
 def test_columns(n):
     check(residual, 6, 1024, n)

@@ -1,5 +1,4 @@
 // Flagged words: which vectors of a decode step travel in them, and that the waits that are left order everything else.
-#include <bit>
 #include <cstring>
 #include <set>
 
@@ -109,7 +108,9 @@ void test_implied_waits() {
   EXPECT(rows != plan.ops.rend() && rows->record.grid[0] > 1);
   EXPECT(rows->record.wait[0].coef[0] > 0);
   EXPECT_EQ(rows->flags.dropped_waits, (1u << rows->record.num_waits) - 1);
-  EXPECT(!rows->flags.added_waits.empty());
+  const std::vector<abi::Wait>& added = rows->flags.added_waits;  // of the product's two counters, one each
+  EXPECT_EQ(added.size(), size_t{2});
+  EXPECT(added.at(0).counter == added.at(1).counter && added.at(0).base < added.at(1).base);
   for (const plan::Op& op : rest.ops)
     for (int w = 0; w < op.record.num_waits; ++w) {
       const abi::Wait& wait = op.record.wait[w];

@@ -61,13 +61,14 @@ struct RowsTask {
     constexpr int kSize = kCached && kM >= 8 && kK <= kPerThread * 32    ? 32
                           : kCached && kM >= 2 && kK <= kPerThread * 128 ? 128
                                                                          : kConsumerThreads;
-    // A long row that is only copied is asked for at once where registers suffice: fragments are made later. With two
-    // windows of 14336 elements, each a walk over the whole row, four vectors at a time, this took 7 us.
+    // A long row's inputs are asked for at once where registers suffice and all are plain loads: fragments are made
+    // later. A row of 14336 elements in two windows, each a walk over the whole row, four vectors at a time, took 7 us.
     constexpr int kChunks = (kK + V * kConsumerThreads - 1) / (V * kConsumerThreads);
-    constexpr bool kAtOnce =
-        kM == 1 && kWhole && P::kCachedChunks > 1 && kChunks * sizeof(typename P::template Inputs<V>) <= kLongRowBytes;
+    constexpr bool kAtOnce = R::kStreams && kM == 1 && kWhole && P::kCachedChunks > 1 &&
+                             kChunks * sizeof(typename P::template Inputs<V>) <= kLongRowBytes;
     constexpr int kKept = kCached ? P::kCachedChunks : kAtOnce ? kChunks : 0;
     constexpr bool kPart = P::kPasses == 1;  // else every window's walk is over the whole row
+    static_assert(!kPart || decltype(P::accumulator(Pass<0>{}))::kEmpty, "a reduction has a pass of its own");
     const ProgramContext c(task, R::kPrologueOperand, consumer.worker, Form::kVectorOperands >> R::kPrologueOperand);
     const RowGroup group{consumer, kSize};
     RowWalk<P, V, kKept> walk{c, group, kPart ? begin : 0, kPart ? end : kK};

