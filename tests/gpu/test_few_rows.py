@@ -1,5 +1,5 @@
-"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh). And of one row
-that is long: copied at once, in windows, or normed."""
+"""Products of 2 to 16 rows of 16 bits: strips of weight rows (device/matmul/few_rows_strips.cuh). And of one row that
+is long: asked for at once, in windows, normed, or in words that carry their own flag."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_lengths(m, k):
 def behind_another(x, w, v, bias, more):
     """The long row comes from a product, in words that carry their own flag."""
     y = F.silu(F.linear(x[:, :512], w[:, :512]))
-    return F.linear(F.linear(y, v.t()), w, bias) + more
+    return F.linear(F.linear(y, v.reshape(-1, v.shape[0])), w, bias) + more
 
 
 @pytest.mark.parametrize("k", [4096, 8200, 13824, 14080, 14088, 14336, 14344, 16384])
@@ -99,9 +99,16 @@ def test_one_long_row(k):
     check(behind_another, 1, 1024, k)
 
 
-@pytest.mark.parametrize("k, n", [(2560, 24), (768, 20), (4096, 40)])
-def test_blocks_of_pairs_end_inside_a_page(k, n):
-    check(pairs, 8, k, n)
+def pairs_of_heads(x, w, v, bias, more):
+    """Rotary by heads of 64: a block of 32 pairs ends anywhere in a worker's rows."""
+    a, b = F.linear(x, w).unflatten(1, (-1, 64)).chunk(2, -1)
+    cosine, sine = bias[:32], bias[32:64]
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1).flatten(1)
+
+
+@pytest.mark.parametrize("k, n", [(768, 640), (2048, 2560), (2560, 2560), (4096, 1280)])
+def test_blocks_of_pairs(k, n):
+    check(pairs_of_heads, 8, k, n)
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 100, 2056, 50257])
