@@ -17,7 +17,8 @@ set(UNIT_host test_canonical_domain test_column_parts test_host_attention test_h
     test_transposes)
 set(UNIT_steps test_background test_batch_stores test_column_slots test_column_strips test_cuda_groups test_late_sums
     test_own_rows test_row_vectors test_scatter_tiles test_select_plans test_strip_vectors)
-set(UNIT_codegen test_codegen test_column_ways test_kernel_features test_lazy_arms test_pointwise_form test_row_form)
+set(UNIT_codegen test_codegen test_column_ways test_kernel_features test_lazy_arms test_pointwise_form test_row_factor
+    test_row_form)
 set(UNIT_places test_flat_places test_item_arrivals test_pointwise_places test_row_slots test_split_places
     test_transposed_blocks test_transposed_places test_window_tiles)
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <optional>
 #include <ranges>
 #include <set>
 #include <vector>
@@ -23,7 +24,19 @@ constexpr std::array<const char*, kNumUses> kUseNames = {
     "pointwise",     "row",           "column",         "epilogue_rows",
     "prologue_rows", "epilogue_tile", "epilogue_float", "epilogue_simple"};
 
+/// The prologue of several rows whose factor is left to the epilogue (device/matmul/few_rows_factor.cuh), if it has one.
+/// Results are rounded to bfloat16, whose range is that of sums: without their factor, float16 could overflow.
+std::optional<RowFactor> row_factor(const Kernel& kernel, const plan::RowsForm& form) {
+  const abi::MatmulRowsParams& p = form.params;
+  const bool flagged = p.prologue_operand < 32 && form.flagged_operands >> p.prologue_operand != 0;
+  if (p.m <= 1 || flagged || static_cast<DType>(p.dtype) != DType::kBF16) return std::nullopt;
+  return split_row_factor(kernel.code[static_cast<size_t>(p.prologue)].program);
+}
+
 std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
+  std::map<int, RowFactor> scaled;
+  for (const plan::RowsForm& form : kernel.forms)
+    if (const std::optional<RowFactor> factor = row_factor(kernel, form)) scaled[form.params.prologue] = *factor;
   std::set<int> all;
   for (const std::set<int>& numbers : kernel.uses) all.insert(numbers.begin(), numbers.end());
   std::string text;
@@ -37,6 +50,7 @@ std::string programs_text(const Kernel& kernel, const std::set<int>& flagged) {
                                  {code.broadcast, code.epilogue_ways, code.column_ways, code.transposed, code.flat});
     text += "\n";
     if (flagged.contains(number)) text += flagged_program_source(code.program, number) + "\n";
+    if (scaled.contains(number)) text += scaled_program_source(scaled[number], number, {code.broadcast}) + "\n";
   }
   return text;
 }
@@ -59,11 +73,13 @@ std::set<int> flagged_programs(const std::vector<plan::RowsForm>& forms) {
 }
 
 /// One type per form of few-row product: parameters and programs.
-std::string forms_text(const std::vector<plan::RowsForm>& forms) {
+std::string forms_text(const Kernel& kernel) {
   std::string text;
-  for (size_t i = 0; i < forms.size(); ++i) {
-    const plan::RowsForm& form = forms[i];
+  for (size_t i = 0; i < kernel.forms.size(); ++i) {
+    const plan::RowsForm& form = kernel.forms[i];
     const abi::MatmulRowsParams& p = form.params;
+    const std::string prologue = row_factor(kernel, form) ? cat("ScaledProgram", p.prologue)
+                                                          : program_type(form, p.prologue, p.prologue_operand);
     text += cat("struct RowsForm", i, " {\n  static constexpr ark::abi::MatmulRowsParams params() {\n    return {");
     for (int value : {p.m, p.k, p.num_units, p.num_segments, p.lanes, p.pair_distance, p.gated, p.prologue,
                       p.prologue_operand, p.weights_immutable, p.dtype, p.form, p.columns})
@@ -77,7 +93,7 @@ std::string forms_text(const std::vector<plan::RowsForm>& forms) {
     text += cat("}};\n  }\n  static constexpr u32 kVectorOperands = ", form.vector_operands,
                 "u, kFlaggedOperands = ", form.flagged_operands,
                 "u;\n  static constexpr bool kEarlyPrologue = ", form.early_prologue ? "true" : "false",
-                ";\n  using Prologue = ", program_type(form, p.prologue, p.prologue_operand), ";\n");
+                ";\n  using Prologue = ", prologue, ";\n");
     for (int s = 0; s < p.num_segments; ++s)
       text += cat("  static ", program_type(form, p.segment[s].program, p.segment[s].first_operand),
                   " epilogue(Number<", s, ">);\n");
@@ -346,7 +362,7 @@ Source generate(const Kernel& kernel, const SourceOptions& options) {
           {"background", kernel.features.background ? "#define ARK_BACKGROUND 1\n" : ""},
           {"loop", kernel.features.loop ? "#define ARK_LOOP 1\n" : ""},
           {"includes", includes_text(kernel)},
-          {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel.forms)},
+          {"programs", programs_text(kernel, flagged_programs(kernel.forms)) + forms_text(kernel)},
           {"dispatch", dispatch_text(kernel)},
           {"service_registers", walks    ? "88"
                                 : longer ? "72"

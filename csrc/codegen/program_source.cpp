@@ -20,12 +20,13 @@ class Printer : public ExpressionPrinter {
  public:
   using ExpressionPrinter::ExpressionPrinter;
 
-  std::string text(int number, const std::string& comment, const ProgramUse& use = {}, bool flagged = false) {
+  std::string text(int number, const std::string& comment, const ProgramUse& use = {}, bool flagged = false,
+                   int factor = -1) {
     out_ = comment;
     flagged_ = flagged;
     transposed_ = use.transposed;
     line(flagged ? cat("template <u32 kFlags>\nstruct FlaggedProgram", number, " {")
-                 : cat("struct Program", number, " {"));
+                 : cat("struct ", factor >= 0 ? "ScaledProgram" : "Program", number, " {"));
     line(cat("  static constexpr bool kFlagged = ", flagged ? "true;" : "false;"));
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
@@ -40,7 +41,8 @@ class Printer : public ExpressionPrinter {
     if (form_ != nullptr) print_form();
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)
-      line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void", ";"));
+      line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void",
+               ";\n  static constexpr bool kScaled = ", factor >= 0 ? "true;" : "false;"));
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", int{reads_pairs()}, ", kGated = ", int{reads_two_products()},
                ";\n  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
@@ -56,6 +58,7 @@ class Printer : public ExpressionPrinter {
       if (form_ != nullptr) print_row_loads();
       for (int pass = 0; pass < num_passes_; ++pass) print_element(pass);
       print_uniform_stores();
+      if (factor >= 0) print_factor(factor);
     } else {
       print_run();
       if (program_.kind == ProgramKind::kPointwise && has_free_rows(program_) && is_plain(program_) && !flagged_)
@@ -459,6 +462,17 @@ class Printer : public ExpressionPrinter {
     line("  }");
   }
 
+  /// What the row's products are multiplied by.
+  void print_factor(int factor) {
+    std::vector<bool> wanted(count_);
+    wanted[factor] = true;
+    const std::vector<bool> needed = needed_by(wanted, true);
+    line("  static ARK_DEVICE float factor(const Uniform& u) {\n    constexpr int V = 1;");
+    for (int i = 0; i < count_; ++i)
+      if (needed[i]) print_instruction(i, false);
+    line(cat("    return ", converted(factor, DType::kF32), ";\n  }"));
+  }
+
   uint32_t transposed_ = 0;  // operands that may go through tiles of shared memory
   std::string out_;
 };
@@ -471,6 +485,10 @@ std::string program_source(const Program& program, int number, const std::string
 
 std::string flagged_program_source(const Program& program, int number) {
   return Printer(program).text(number, "", {}, true);
+}
+
+std::string scaled_program_source(const RowFactor& of, int number, const ProgramUse& use) {
+  return Printer(of.rest, nullptr, use.broadcast).text(number, "", use, false, of.factor);
 }
 
 std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment) {

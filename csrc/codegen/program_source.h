@@ -7,6 +7,7 @@
 #pragma once
 #include <string>
 
+#include "codegen/row_factor.h"
 #include "codegen/row_form.h"
 #include "device/abi/column_ways.h"
 #include "ir/program.h"
@@ -31,6 +32,10 @@ std::string program_source(const Program& program, int number, const std::string
 /// operand i are flagged words (device/program/flag_words.cuh). It also offers ready<V>(c, x, in): whether all words of
 /// `in` are there; those that are not are asked for again.
 std::string flagged_program_source(const Program& program, int number);
+
+/// The same of a prologue whose rows have a factor, as `struct ScaledProgram<number>`: it yields the elements without
+/// it, adds up on the same walk what it is made of, and has factor(uniform).
+std::string scaled_program_source(const RowFactor& of, int number, const ProgramUse& use = {});
 
 /// The same for a row task: the struct also says how rows are walked, and loads by pass.
 std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment);

@@ -106,6 +106,79 @@ def pairs_of_heads(x, w, v, bias, more):
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1).flatten(1)
 
 
+def divided(x, w, v, bias, more):
+    """As Llama's: rounded, then times a weight. The factor of a row is left to the epilogue."""
+    y = x.float()
+    y = v[0] * (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+    return F.linear(y, w) + more
+
+
+def above_one(x, w, v, bias, more):
+    """As Gemma's: times 1 + weight, rounded once; read by two products."""
+    y = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
+    y = (y * (1 + v[0].float())).to(x.dtype)
+    return F.gelu(F.linear(y, w)) * F.linear(y, v), F.linear(y, w, bias)
+
+
+def over_largest(x, w, v, *_):
+    """Divided by the row's largest, no norm."""
+    return F.linear(x / x.abs().amax(-1, keepdim=True) * v[0], w)
+
+
+@pytest.mark.parametrize("body", [divided, above_one, over_largest], ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "m, k", [(2, 2048), (8, 2048), (8, 4096), (5, 1000), (7, 520), (8, 3080), (16, 2048), (11, 776)]
+)
+def test_factors_of_rows(body, m, k):
+    check(body, m, k, 328)
+
+
+def of_columns(x, w, v, *_):
+    """Weights that lie [k][n]."""
+    y = F.rms_norm(x, x.shape[-1:], v[0], eps=1e-5)
+    return y @ w
+
+
+@pytest.mark.parametrize("m", [2, 8, 16])
+def test_factors_of_rows_by_columns(m):
+    torch.manual_seed(m)
+    x, w, v = torch.randn(m, 1024), torch.randn(1024, 520) / 32, torch.randn(2, 1024)
+    x, w, v = (t.cuda().bfloat16() for t in (x, w, v))
+    torch._dynamo.reset()
+    compiled = torch.compile(of_columns, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad():
+        exact = of_columns(x.double(), w.double(), v.double())
+        assert worst(compiled(x, w, v), exact) <= 1.25 * worst(of_columns(x, w, v), exact)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e17])
+def test_rows_of_any_size(scale):
+    """Small and large rows beside ordinary ones: relative errors row by row as eager's."""
+    torch.manual_seed(0)
+    args = list(inputs(8, 2048, 328, torch.bfloat16))
+    args[0][3] *= scale
+    args[4].zero_()
+    torch._dynamo.reset()
+    compiled = torch.compile(divided, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad():
+        found, eager, exact = compiled(*args), divided(*args), divided(*(t.double() for t in args))
+    for row in range(8):
+        assert worst(found[row], exact[row]) <= 1.25 * worst(eager[row], exact[row])
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_rows_that_are_no_numbers(bad):
+    torch.manual_seed(0)
+    args = list(inputs(8, 2048, 328, torch.bfloat16))
+    args[0][3, 77] = bad
+    torch._dynamo.reset()
+    compiled = torch.compile(divided, backend=ark, options={"strict": True}, dynamic=False)
+    with torch.no_grad():
+        found, eager = compiled(*args), divided(*args)
+    assert torch.equal(found.isnan(), eager.isnan())
+    assert found.isnan()[3].all() and found.isnan().sum() == found.shape[1]
+
+
 @pytest.mark.parametrize("k, n", [(768, 640), (2048, 2560), (2560, 2560), (4096, 1280)])
 def test_blocks_of_pairs(k, n):
     check(pairs_of_heads, 8, k, n)

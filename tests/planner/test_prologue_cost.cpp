@@ -25,16 +25,18 @@ void test_measured() {
     double microseconds;
   };
   for (const Case& c : {Case{8, 8192, 4, 32}, Case{8, 2048, 2, 2.8}, Case{16, 2048, 2, 6}}) {
-    const double got = 1e6 * planner::prologue_seconds({}, c.m, c.k, reads_of(c.tensors, DType::kBF16), true);
+    const double got = 1e6 * planner::prologue_seconds({}, c.m, c.k, reads_of(c.tensors, DType::kBF16),
+                                                       planner::RowReduction::kBefore);
     EXPECT(std::abs(got - c.microseconds) <= c.microseconds / 4);
   }
-  EXPECT_EQ(planner::prologue_seconds({}, 1, 8192, reads_of(4, DType::kBF16), true), 0.0);
+  EXPECT_EQ(planner::prologue_seconds({}, 1, 8192, reads_of(4, DType::kBF16), planner::RowReduction::kBefore), 0.0);
 }
 
 /// Registers are counted in bytes: half as many elements of 32 bits.
 void test_types() {
   const auto cost = [](int64_t k, DType dtype) {
-    return planner::prologue_seconds({}, 8, k, reads_of(2, dtype), true) / static_cast<double>(k);
+    return planner::prologue_seconds({}, 8, k, reads_of(2, dtype), planner::RowReduction::kBefore) /
+           static_cast<double>(k);
   };
   EXPECT_EQ(cost(3584, DType::kBF16), cost(1792, DType::kF32));  // kept
   EXPECT(cost(3584 + 256, DType::kBF16) > cost(3584, DType::kBF16));
@@ -64,13 +66,24 @@ void test_widened() {
   }
 }
 
+/// The same with a bias: elements wait for the reduction.
+int row_ops_with_bias(int64_t rows, int64_t width) {
+  ExchangeBuilder b(1);
+  const ValueId normed = b.norm(b.input(DType::kBF16, {rows, width}));
+  return row_ops_of(b, b.binary(Opcode::kAdd, normed, b.input(DType::kBF16, {width})), rows, width);
+}
+
 void test_choice() {
   for (const int64_t rows : {2, 5, 8}) {
-    EXPECT_EQ(row_ops(rows, 3072, DType::kBF16), 0);
-    EXPECT_EQ(row_ops(rows, 4096, DType::kBF16), 1);
-    EXPECT_EQ(row_ops(rows, 1792, DType::kF32), 0);
-    EXPECT_EQ(row_ops(rows, 3072, DType::kF32), 1);
+    EXPECT_EQ(row_ops(rows, 4096, DType::kBF16), 0);  // their factor is left to the epilogue
+    EXPECT_EQ(row_ops(rows, 5120, DType::kBF16), 1);
+    EXPECT_EQ(row_ops_with_bias(rows, 3072), 0);
+    EXPECT_EQ(row_ops_with_bias(rows, 4096), 1);
+    EXPECT_EQ(row_ops(rows, 1024, DType::kF32), 0);
+    EXPECT_EQ(row_ops(rows, 5120, DType::kF32), 1);
   }
+  EXPECT_EQ(row_ops(16, 2048, DType::kBF16), 0);
+  EXPECT_EQ(row_ops(16, 3072, DType::kBF16), 1);
   EXPECT_EQ(row_ops(1, 4096, DType::kF32), 0);
 }
 

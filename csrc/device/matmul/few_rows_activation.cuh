@@ -2,8 +2,10 @@
 //
 // A prologue that reduces: where registers hold what a thread's vectors are made of, every thread reduces over its own
 // and what threads of a row have meets in shared memory. Longer rows are walked first, a warp a row, which leaves the
-// results in shared memory. The last pass computes every element where it is wanted.
+// results in shared memory. The last pass computes every element where it is wanted. A factor of the row is left to the
+// epilogue (few_rows_factor.cuh): then there is one pass, and nobody waits for others.
 #pragma once
+#include "device/matmul/few_rows_factor.cuh"
 #include "device/matmul/few_rows_reduction.cuh"
 
 namespace ark::device {
@@ -12,16 +14,18 @@ template <class Form>
 struct RowsActivation : RowsFragments<Form> {
   using F = RowsFragments<Form>;
   using Reduction = RowsReduction<Form>;
+  using Factor = RowsFactor<Form>;
   using R = Rows<Form>;
   using P = typename Form::Prologue;
   using Uniform = typename P::Uniform;
   using Inputs = typename F::Inputs;
   using Fragments = typename F::Fragments;
-  static constexpr int kReduceBytes = Reduction::kReduceBytes;
+  static constexpr int kReduceBytes = Reduction::kReduceBytes + Factor::kBytes;
 
-  /// This thread's vectors of a window. `shared`: as of reduce().
+  /// This thread's vectors of a window. `shared`: as of reduce(); `factors` goes on from window to window.
   template <int kWindow, class S>
-  static ARK_DEVICE void load(const Consumer& consumer, const Task& task, unsigned char* shared, Fragments& b) {
+  static ARK_DEVICE void load(const Consumer& consumer, const Task& task, unsigned char* shared, Fragments& b,
+                              typename Factor::Accumulators& factors) {
     if constexpr (Reduction::kKeeps) {
       load_kept<S>(consumer, task, shared, b);
     } else {
@@ -30,7 +34,7 @@ struct RowsActivation : RowsFragments<Form> {
         const int m = kBlock * 8 + (consumer.lane() >> 2);
         Uniform u{};
         if constexpr (Reduction::kReduces) u = reinterpret_cast<const Uniform*>(shared)[min(m, R::rows(task) - 1)];
-        load_block<kWindow, S>(consumer, task, m, u, b[kBlock]);
+        load_block<kWindow, S>(consumer, task, m, u, b[kBlock], factors[kBlock]);
       });
     }
   }
@@ -41,7 +45,7 @@ struct RowsActivation : RowsFragments<Form> {
   /// The vectors of row m.
   template <int kWindow, class S>
   static ARK_DEVICE void load_block(const Consumer& consumer, const Task& task, int m, const Uniform& u,
-                                    u32 (&b)[F::kVectors][4]) {
+                                    u32 (&b)[F::kVectors][4], typename Factor::Accumulator& factor) {
     // As many in flight as registers allow: a vector takes the place of what it is made of, of which 4 are its own.
     constexpr int kTotal = F::slices_of(kWindow) * F::kSliceVectors,
                   kRoom = (160 - F::kBlocks * kTotal * 4) / (Reduction::kWords > 4 ? Reduction::kWords - 4 : 1),
@@ -58,7 +62,7 @@ struct RowsActivation : RowsFragments<Form> {
       });
       unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
         constexpr int kAt = decltype(i)::value;
-        F::template finish_vector<kWindow, kFirst + kAt, S>(consumer, c, m, in[kAt], u, b[kFirst + kAt]);
+        F::template finish_vector<kWindow, kFirst + kAt, S>(consumer, c, m, in[kAt], u, b[kFirst + kAt], factor);
       });
     });
     unrolled<F::kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
@@ -86,7 +90,8 @@ struct RowsActivation : RowsFragments<Form> {
       });
       unrolled<F::kVectors>([&](auto n) __attribute__((always_inline)) {
         constexpr int kNumber = decltype(n)::value;
-        F::template finish_vector<0, kNumber, S>(consumer, c, m, in[kNumber], u, b[kBlock][kNumber]);
+        auto none = P::accumulator(Pass<P::kPasses - 1>{});
+        F::template finish_vector<0, kNumber, S>(consumer, c, m, in[kNumber], u, b[kBlock][kNumber], none);
       });
     });
   }

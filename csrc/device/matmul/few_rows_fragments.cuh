@@ -99,16 +99,17 @@ struct RowsFragments {
     P::template load<8>(at.c, at.x, in);
   }
   /// The last pass.
-  template <int kWindow, int kNumber, class S>
+  template <int kWindow, int kNumber, class S, class Accumulator>
   static ARK_DEVICE void finish_vector(const Consumer& consumer, const ProgramContext& c, int m, const Inputs& in,
-                                       const Uniform& u, u32 (&words)[4]) {
+                                       const Uniform& u, u32 (&words)[4], Accumulator& acc) {
     const At<kWindow, kNumber> at(consumer, c, m);
     if constexpr (kSame<typename P::Copied, S>) {
       static_assert(sizeof(in) == sizeof(words));
       __builtin_memcpy(words, &in, sizeof(words));
     } else {
-      auto acc = P::accumulator(Pass<P::kPasses - 1>{});
+      const Accumulator before = acc;
       P::template element<8>(Pass<P::kPasses - 1>{}, at.c, at.x, at.k(), in, u, acc, FragmentSink<S>{words});
+      if (!decltype(at)::kWhole && !at.there) acc = before;
     }
     if constexpr (!decltype(at)::kWhole) {
 #pragma unroll

@@ -71,23 +71,10 @@ struct RowsReduction {
       const typename F::template At<0, kNumber> at(consumer, c, m);
       if (at.there) P::template element<8>(Pass<kPass>{}, at.c, at.x, at.k(), in[kNumber], u, acc, NoSink{});
     });
-#pragma unroll
-    for (int mask = 1; mask < 4; mask *= 2) {
-      Accumulator other = shuffle_xor(acc, mask);
-      if ((lane & mask) != 0) {
-        other.merge(acc);
-        acc = other;
-      } else {
-        acc.merge(other);
-      }
-    }
+    merge_lanes_of<4>(acc, lane);
     if ((lane & 3) == 0) parts[g * kConsumerWarps + consumer.warp()] = acc;
     consumer.sync();
-    const Accumulator* row = parts + g * kConsumerWarps;
-    acc = row[0];
-#pragma unroll
-    for (int w = 1; w < kConsumerWarps; ++w) acc.merge(row[w]);
-    P::finish(acc, u);
+    P::finish(merged_over_warps(parts + g * kConsumerWarps), u);
   }
 
  private:

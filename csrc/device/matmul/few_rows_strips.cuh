@@ -177,10 +177,13 @@ struct StripsTask {
     PageReader pages(consumer);
     u32 seen = 0;
     int buffer = 0;
+    typename Activation::Factor::Accumulators factors;
+    Activation::Factor::start(factors);
     unrolled<kWindows>([&](auto window) __attribute__((always_inline)) {
       constexpr int kWindow = decltype(window)::value;
       typename Activation::Fragments b;
-      Activation::template load<kWindow, S>(consumer, task, reduction, b);
+      Activation::template load<kWindow, S>(consumer, task, reduction, b, factors);
+      if constexpr (kWindow + 1 == kWindows) Activation::Factor::share(consumer, factors, reduction);
       Product::arrange(b);
       if (kWindow == 0) {
         if constexpr (kTrace) consumer.wait_end = global_time_ns();  // the activation is there
@@ -192,7 +195,8 @@ struct StripsTask {
         for (int unit = 0; unit < range.count; unit += Product::kUnits) {
           const int units = min(Product::kUnits, range.count - unit);
           run_strip<decltype(segment), kWindow>(consumer, task, pages, b, range.first + unit, units,
-                                                sums + buffer * Product::kStripSums, held + row * kHeldStride, buffer);
+                                                sums + buffer * Product::kStripSums, held + row * kHeldStride,
+                                                reduction, buffer);
           seen += Product::template pages<kWindow>(units);
           row += Product::kWidth;
           buffer ^= 1;
@@ -212,7 +216,7 @@ struct StripsTask {
   template <class G, int kWindow>
   static ARK_DEVICE void run_strip(Consumer& consumer, const Task& task, PageReader& pages,
                                    const typename Activation::Fragments& b, int first, int units, float* sums,
-                                   float* held, int turn) {
+                                   float* held, const unsigned char* factors, int turn) {
     using P = typename G::Program;
     constexpr bool kLast = kWindow + 1 == kWindows;
     constexpr int kElements = kHeldStride * Product::kWidth, kTurn = kElements < kConsumerThreads ? 128 : 0;
@@ -240,6 +244,7 @@ struct StripsTask {
       if (!kLast) so_far = y;
     }
     if constexpr (kLast) {
+      y = Activation::Factor::scaled(y, factors, m);
       UnitRoots roots{y, 0, R::kGated};
       if constexpr (R::kLanes == 2) roots.other = __shfl_xor_sync(~0u, y, 1);
       if (mine && !(R::kGated && lane == 1)) P::template run_loaded<1>(c, x, in, roots);

@@ -4,6 +4,32 @@
 
 namespace ark::device {
 
+/// Of two lanes whose numbers differ in `mask`, in both: the lower one's part comes first.
+template <class A>
+ARK_DEVICE void merge_with_lane(A& acc, int mask, int lane) {
+  A other = shuffle_xor(acc, mask);
+  if (lane & mask) {
+    other.merge(acc);
+    acc = other;
+  } else {
+    acc.merge(other);
+  }
+}
+/// Of kLanes lanes next to each other, in each of them.
+template <int kLanes, class A>
+ARK_DEVICE void merge_lanes_of(A& acc, int lane) {
+#pragma unroll
+  for (int mask = 1; mask < kLanes; mask *= 2) merge_with_lane(acc, mask, lane);
+}
+/// What the warps have left, in their order.
+template <class A>
+ARK_DEVICE A merged_over_warps(const A* parts) {
+  A acc = parts[0];
+#pragma unroll
+  for (int w = 1; w < kConsumerWarps; ++w) acc.merge(parts[w]);
+  return acc;
+}
+
 /// The threads that share a row: 4, 8, 16, 32, 128 or 256 of them.
 struct RowGroup {
   const Consumer& consumer;
@@ -75,14 +101,7 @@ struct RowGroup {
 
   template <class A>
   ARK_DEVICE void merge_lanes(A& acc, int mask) const {
-    A other = shuffle_xor(acc, mask);
-    // the lower lane's part comes first, in both lanes
-    if (consumer.lane() & mask) {
-      other.merge(acc);
-      acc = other;
-    } else {
-      acc.merge(other);
-    }
+    merge_with_lane(acc, mask, consumer.lane());
   }
   /// The same by loops: a merge of places is dozens of instructions, and code that runs once is fetched anew.
   template <class A>

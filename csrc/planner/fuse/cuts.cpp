@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "planner/fuse/prologue_cost.h"
+#include "planner/fuse/row_factor.h"
 #include "planner/fuse/state.h"
 
 namespace ark::planner {
@@ -215,7 +216,10 @@ class Cutter {
       const Tensor& leaf = state_.tensor(v);
       if (leaf.numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves)) reads.add(read_dtype(v));
     }
-    return kBytesPerSecond * prologue_seconds(state_.machine.costs, rows_of(activation), k, reads, walk.reduces);
+    const RowReduction reduction = !walk.reduces                                     ? RowReduction::kNone
+                                   : has_row_factor(state_, activation, walk.leaves) ? RowReduction::kFactor
+                                                                                     : RowReduction::kBefore;
+    return kBytesPerSecond * prologue_seconds(state_.machine.costs, rows_of(activation), k, reads, reduction);
   }
 
   // ---- groups ----

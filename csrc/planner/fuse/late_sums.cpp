@@ -83,7 +83,7 @@ class SumKeeper {
     reads.add(state_.tensor(box).dtype, world);
     reads.add(t.dtype, 2);  // the residual, and the norm's weight
     const Costs& costs = state_.machine.costs;
-    if (prologue_seconds(costs, t.numel / k, k, reads, true) > costs.row_op) return;
+    if (prologue_seconds(costs, t.numel / k, k, reads, RowReduction::kBefore) > costs.row_op) return;
     std::vector<int> groups;
     readers(x, groups, kDepth);
     // Of no use where nobody reads it later, or where it is not the residual but a value on its way to one.

@@ -18,17 +18,23 @@ struct PrologueReads {
   }
 };
 
-/// Seconds that the prologue of [m, k] takes beyond loading an activation that is there; `reduces`: by rows.
+/// What a prologue adds up along its rows: nothing, what the elements wait for, or a factor that the epilogue
+/// multiplies by (row_factor.h), on the same walk.
+enum class RowReduction : uint8_t { kNone, kBefore, kFactor };
+
+/// Seconds that the prologue of [m, k] takes beyond loading an activation that is there.
 /// Measured (us, 16-bit tensors): 8 rows of 8192 of four tensors, twice through, 32 (H100; here 39); 8 and 16 rows of
 /// 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). Eight rows are worked on together: sizes that share
 /// a kernel have the same ops. One row has another form.
-inline double prologue_seconds(const Costs& costs, int64_t m, int64_t k, const PrologueReads& reads, bool reduces) {
+inline double prologue_seconds(const Costs& costs, int64_t m, int64_t k, const PrologueReads& reads,
+                               RowReduction reduction) {
   if (m <= 1) return 0;
   // A thread keeps what it has read for the second pass where 112 registers take it (RowsReduction::kKeeps): k / 256
   // times 8 elements of each tensor.
   constexpr int64_t kKeptBytes = 112 * 4 * 32;  // k / 256 * 8 = k / 32
-  const int passes = reduces && k * reads.bytes > kKeptBytes ? 2 : 1;
-  const int64_t turns = reads.tensors * passes + (reduces ? 1 : 0);  // over all elements
+  const bool before = reduction == RowReduction::kBefore;
+  const int passes = before && k * reads.bytes > kKeptBytes ? 2 : 1;
+  const int64_t turns = reads.tensors * passes + (before ? 1 : 0);  // over all elements
   const int64_t rows = (m + 7) / 8 * 8;
   return static_cast<double>(rows * k * turns) * costs.prologue_element;
 }
