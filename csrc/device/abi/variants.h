@@ -46,6 +46,11 @@ ARK_ABI_BOTH constexpr int matmul_variant(const MatmulTileParams& p) {
     return (p.gated != 0 ? kFirstGatedTile : kFirstSmallTile) | half << kSmallHalfShift | layout;
   return half << kLargeHalfShift | (p.tile_n == kWideTileColumns) << kWideTileShift | layout;
 }
+/// Of a small tile's page of A: rows that are copied, where its k lies contiguous. A product of fewer rows than a tile
+/// has copies those that there are, by eights; the others of the page are whatever was there, and nobody's.
+ARK_ABI_BOTH constexpr int small_page_rows(const MatmulTileParams& p) {
+  return p.a_k_major != 0 && p.m < kSmallTile ? (p.m + 7) / 8 * 8 : kSmallTile;
+}
 ARK_ABI_BOTH constexpr bool is_small_variant(int variant) { return variant >= kFirstSmallTile; }
 ARK_ABI_BOTH constexpr bool is_gated_variant(int variant) { return variant >= kFirstGatedTile; }
 ARK_ABI_BOTH constexpr bool is_wide_variant(int variant) {

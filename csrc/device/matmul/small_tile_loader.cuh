@@ -23,6 +23,7 @@ class SmallTileLoader {
     const abi::MatmulTileParams& p = task.record->params.matmul;
     gated_ = is_one_of<kGated>(p.gated != 0);
     rows_of_a_ = is_one_of<kRowsOfA>(p.a_k_major == 0);
+    bytes_of_a_ = abi::small_page_rows(p) * abi::kSmallTileK * 2;
     rows_of_b_ = is_one_of<kRowsOfB>(p.b_k_major == 0);
     map_a_ = tensor_map(of.worker, p.map_a);
     map_b_ = static_cast<const unsigned char*>(tensor_map(of.worker, p.map_b));
@@ -37,7 +38,7 @@ class SmallTileLoader {
       if (load_a) {
         walk.acquire();
         if (!loader_.ok) break;
-        mbarrier_arrive_expect(walk.barrier(), kPageBytes);
+        mbarrier_arrive_expect(walk.barrier(), bytes_of_a_);
         copy(rows_of_a_, walk.next_address(), map_a_, walk.barrier(), row_, k, batch_);
         walk.advance();
       } else {
@@ -67,7 +68,7 @@ class SmallTileLoader {
 
   Loader& loader_;
   // In registers: read again for every page, they would make one take longer than the tensor cores need.
-  int size_k_, batch_, row_, column_;
+  int size_k_, batch_, row_, column_, bytes_of_a_;
   bool gated_, rows_of_a_, rows_of_b_;  // rows: whether they are contiguous, not k
   const void* map_a_;
   const unsigned char* map_b_;  // of gated ones the second weight's lies behind it

@@ -7,8 +7,9 @@
 // Page sequence: per tile, per step of k: one page of A (128 x 64) and one page per 128 columns of B. A page holds rows
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
 // Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
-// k, else 64 k of 64 rows. Gated ones have a page of A and two of B as large tiles have it: each warpgroup's 64 k of 64
-// rows of the first weight, and behind them of the second. What both weights are multiplied with is read once.
+// k (of A no more than there are: abi::small_page_rows), else 64 k of 64 rows. Gated ones have a page of A and two of B
+// as large tiles have it: each warpgroup's 64 k of 64 rows of the first weight, and behind them of the second. What both
+// weights are multiplied with is read once.
 #pragma once
 #include "device/abi/variants.h"
 #include "device/loop/loop.cuh"
@@ -66,7 +67,7 @@ struct MatmulTile {
 #pragma unroll
       for (int j = 0; j < kAccumulators; ++j) acc[j] = 0.0f;
       wgmma_keep(acc);
-      multiply_any<0>(consumer, abi::matmul_variant(p), p.k, acc);
+      multiply_any<0>(consumer, abi::matmul_variant(p), p, acc);
       consumer.mark_loaded();
       consumer.stamp(2);
       // Pages of the dependent loader carry its acquire; without any the epilogue's operands still have to be there.
@@ -209,24 +210,27 @@ struct MatmulTile {
   }
 
   template <int kVariant>
-  static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, int k, float (&acc)[kAccumulators]) {
+  static ARK_DEVICE void multiply_any(Consumer& consumer, int variant, const abi::MatmulTileParams& p,
+                                      float (&acc)[kAccumulators]) {
     if constexpr (kVariant < abi::kMatmulVariantEnd) {
       if constexpr ((kVariants >> kVariant & 1) != 0)
         if (variant == kVariant) {
           constexpr int kN = abi::variant_columns(kVariant), kStep = step_k(kN);
+          const u32 half_of_a =
+              kN == abi::kSmallTile && !abi::has_rows_of_a(kVariant) ? abi::small_page_rows(p) * 128 : kPageBytes / 2;
           multiply<kN, abi::is_gated_variant(kVariant), abi::is_half_variant(kVariant), abi::has_rows_of_a(kVariant),
-                   abi::has_rows_of_b(kVariant)>(consumer, (k + kStep - 1) / kStep, acc);
+                   abi::has_rows_of_b(kVariant)>(consumer, (p.k + kStep - 1) / kStep, half_of_a, acc);
           return;
         }
-      multiply_any<kVariant + 1>(consumer, variant, k, acc);
+      multiply_any<kVariant + 1>(consumer, variant, p, acc);
     }
   }
 
   /// The main loop: acc = this warpgroup's 64 rows of the tile; of a small tile all 64 rows, over this warpgroup's half
   /// of every step. One group of wgmmas is always in flight. Gated: 64 columns with the first weight, then 64 with the
-  /// second.
+  /// second. `half_of_a`: bytes from the first warpgroup's part of a page of A to the second's.
   template <int kN, bool kGated, bool kHalf, bool kTransA, bool kTransB>
-  static ARK_DEVICE void multiply(Consumer& consumer, int steps, float (&storage)[kAccumulators]) {
+  static ARK_DEVICE void multiply(Consumer& consumer, int steps, u32 half_of_a, float (&storage)[kAccumulators]) {
     constexpr int kColumns = kGated ? 2 * kN : kN;
     auto& acc = reinterpret_cast<float(&)[kColumns / 2]>(storage);
     constexpr int kStepPages = step_pages(kN, kGated);
@@ -238,7 +242,7 @@ struct MatmulTile {
       const StepPages order(pages.slot, kN == abi::kWideTileColumns);
       pages.wait<kStepPages>();
       const u32 half = consumer.group() * (kPageBytes / 2);
-      const u32 shared_a = pages.address(pages.slot_at(order.a)) + half,
+      const u32 shared_a = pages.address(pages.slot_at(order.a)) + consumer.group() * half_of_a,
                 shared_b = kGated ? pages.address(pages.slot_at(order.b + consumer.group()))
                                   : pages.address(pages.slot_at(order.b)) + (kN == abi::kSmallTile ? half : 0);
       const u64 a = matrix_descriptor(shared_a, kPageBytes / 2, 1024);

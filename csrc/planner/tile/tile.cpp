@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/unsupported.h"
+#include "device/abi/variants.h"
 #include "plan/kinds.h"
 #include "plan/transposed_operands.h"
 #include "planner/background.h"
@@ -281,9 +282,9 @@ struct Box {
 enum class Pages : uint8_t { kLarge, kSmall, kSmallOfTwo };
 
 /// Of an operand whose k is contiguous, or of one whose rows are.
-Box map_box(TaskKind kind, bool k_major, Pages pages) {
+Box map_box(TaskKind kind, bool k_major, Pages pages, int page_rows) {
   if (pages == Pages::kSmallOfTwo) return {abi::kSmallTile, abi::kSmallTileBlock};
-  if (pages == Pages::kSmall) return {abi::kSmallTile, k_major ? abi::kSmallTileBlock : abi::kSmallTileK};
+  if (pages == Pages::kSmall) return {page_rows, k_major ? abi::kSmallTileBlock : abi::kSmallTileK};
   if (kind == TaskKind::kMatmulFloat) return {kFloatBlock, kFloatTileK};
   return {k_major ? kMatmulTileM : 64, kMatmulTileK};
 }
@@ -298,7 +299,7 @@ void add_k_blocks(plan::TensorMap& map, int64_t k, int32_t blocks) {
 }
 
 int add_matmul_map(Draft& draft, TaskKind kind, Pages pages, const abi::Operand& x, int rows_dim, int k_dim,
-                   int64_t batch, int64_t rows, int64_t k) {
+                   int64_t batch, int64_t rows, int64_t k, int page_rows = abi::kSmallTile) {
   const bool k_major = x.stride[k_dim] == 1;
   const int64_t element = size_bytes(static_cast<DType>(x.dtype));
   const int64_t outer_stride = (k_major ? x.stride[rows_dim] : x.stride[k_dim]) * element;
@@ -309,7 +310,7 @@ int add_matmul_map(Draft& draft, TaskKind kind, Pages pages, const abi::Operand&
   map.dtype = static_cast<DType>(x.dtype);
   map.sizes = k_major ? std::vector<int64_t>{k, rows, batch} : std::vector<int64_t>{rows, k, batch};
   map.strides_bytes = {outer_stride, batch == 1 ? extent : x.stride[0] * element};
-  const Box box = map_box(kind, k_major, pages);
+  const Box box = map_box(kind, k_major, pages, page_rows);
   map.box = k_major ? std::vector<int32_t>{box.k, box.rows, 1} : std::vector<int32_t>{box.rows, box.k, 1};
   if (pages != Pages::kLarge && k_major)
     add_k_blocks(map, k, pages == Pages::kSmall ? abi::kSmallTileK / abi::kSmallTileBlock : 1);
@@ -342,7 +343,7 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     p.b_k_major = b.stride[1] == 1;
     const int64_t batch = share_b(draft.graph, op) ? 1 : p.batch, rows = int64_t{p.m} * p.batch / batch;
     const Pages pages = small ? Pages::kSmall : Pages::kLarge, weights = p.gated != 0 ? Pages::kSmallOfTwo : pages;
-    p.map_a = add_matmul_map(draft, record.kind, pages, a, 1, 2, batch, rows, p.k);
+    p.map_a = add_matmul_map(draft, record.kind, pages, a, 1, 2, batch, rows, p.k, abi::small_page_rows(p));
     p.map_b = add_matmul_map(draft, record.kind, weights, b, 2, 1, batch, p.n, p.k);
     const auto operand = [&](int number) { return op.op.operands[static_cast<size_t>(number)]; };
     if (p.gated)  // right behind map_b

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "device/abi/variants.h"
 #include "plan/early_reads.h"
 #include "planner/verify/kinds/kinds.h"
 
@@ -93,11 +94,11 @@ void record(const RecordCheck& check) {
     return k_major ? std::vector<int64_t>{p.k, rows, batch} : std::vector<int64_t>{rows, p.k, batch};
   };
   // `half`: weights of small tiles of two, whose pages have 64 k of each.
-  const auto box = [&](bool k_major, bool half) {
+  const auto box = [&](bool k_major, bool half, int rows) {
     if (check.record().kind == TaskKind::kMatmulFloat)
       return k_major ? std::vector<int32_t>{32, 64, 1} : std::vector<int32_t>{64, 32, 1};
     if (small && half) return k_major ? std::vector<int32_t>{64, 64, 1, 1} : std::vector<int32_t>{64, 64, 1};
-    if (small) return k_major ? std::vector<int32_t>{64, 64, 2, 1} : std::vector<int32_t>{64, 128, 1};
+    if (small) return k_major ? std::vector<int32_t>{64, rows, 2, 1} : std::vector<int32_t>{64, 128, 1};
     return k_major ? std::vector<int32_t>{64, 128, 1} : std::vector<int32_t>{64, 64, 1};
   };
   const auto k_major = [&](int operand, int k_dim) {
@@ -111,7 +112,9 @@ void record(const RecordCheck& check) {
     const std::vector<int64_t> shown = sizes(inner_k, rows, batch);
     const int64_t outer = x.stride[inner_k ? rows_dim : 3 - rows_dim];
     const bool blocks = shown.size() == 4;
-    check.map(number, operand, shown, box(inner_k, p.gated != 0 && (operand == X::kB || operand == X::kB2)),
+    check.map(number, operand, shown,
+              box(inner_k, p.gated != 0 && (operand == X::kB || operand == X::kB2),
+                  operand == X::kA ? abi::small_page_rows(p) : abi::kSmallTile),
               blocks ? std::vector<int64_t>{outer, 64, x.stride[0]} : std::vector<int64_t>{outer, x.stride[0]});
   };
   map_of(p.map_a, X::kA, p.a_k_major, 1, rows_a, batches);
