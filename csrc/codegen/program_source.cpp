@@ -21,12 +21,12 @@ class Printer : public ExpressionPrinter {
   using ExpressionPrinter::ExpressionPrinter;
 
   std::string text(int number, const std::string& comment, const ProgramUse& use = {}, bool flagged = false,
-                   int factor = -1) {
+                   const RowFactor* scaled = nullptr) {
     out_ = comment;
     flagged_ = flagged;
     transposed_ = use.transposed;
     line(flagged ? cat("template <u32 kFlags>\nstruct FlaggedProgram", number, " {")
-                 : cat("struct ", factor >= 0 ? "ScaledProgram" : "Program", number, " {"));
+                 : cat("struct ", scaled != nullptr ? "ScaledProgram" : "Program", number, " {"));
     line(cat("  static constexpr bool kFlagged = ", flagged ? "true;" : "false;"));
     line(cat("  static constexpr int kDims = ", program_.num_dims, ", kReduceDims = ", program_.reduce_dims,
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
@@ -42,7 +42,8 @@ class Printer : public ExpressionPrinter {
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)
       line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void",
-               ";\n  static constexpr bool kScaled = ", factor >= 0 ? "true;" : "false;"));
+               ";\n  static constexpr bool kScaled = ", scaled != nullptr ? "true" : "false",
+               ", kOfSquares = ", scaled != nullptr && of_squares(*scaled) ? "true;" : "false;"));
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", int{reads_pairs()}, ", kGated = ", int{reads_two_products()},
                ";\n  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
@@ -58,7 +59,7 @@ class Printer : public ExpressionPrinter {
       if (form_ != nullptr) print_row_loads();
       for (int pass = 0; pass < num_passes_; ++pass) print_element(pass);
       print_uniform_stores();
-      if (factor >= 0) print_factor(factor);
+      if (scaled != nullptr) print_factor(*scaled);
     } else {
       print_run();
       if (program_.kind == ProgramKind::kPointwise && has_free_rows(program_) && is_plain(program_) && !flagged_)
@@ -462,8 +463,23 @@ class Printer : public ExpressionPrinter {
     line("  }");
   }
 
+  /// Whether words of two elements are all that the walk works on.
+  bool of_squares(const RowFactor& of) const {
+    const auto by_words = [&](int i) { return i < 0 || (info_[i].plain_load && !info_[i].scalar); };
+    return of.squared >= 0 && by_words(of.squared) && by_words(of.weight);
+  }
+
   /// What the row's products are multiplied by.
-  void print_factor(int factor) {
+  void print_factor(const RowFactor& of) {
+    if (of_squares(of)) {
+      line("  template <int V> static ARK_DEVICE const Vec<bf16, V>& squared(const Inputs<V>& in) {");
+      line(cat("    return in.r", of.squared, ";\n  }"));
+      line("  template <int V> static ARK_DEVICE Vec<bf16, V> rest(const Inputs<V>& in) {");
+      line(of.weight < 0 ? cat("    return in.r", of.squared, ";\n  }")
+                         : cat("    return multiplied(in.r", of.squared, ", in.r", of.weight, ");\n  }"));
+      line(cat("  static ARK_DEVICE void finish(float squares, Uniform& u) { u.r", of.reduction, " = squares; }"));
+    }
+    const int factor = of.factor;
     std::vector<bool> wanted(count_);
     wanted[factor] = true;
     const std::vector<bool> needed = needed_by(wanted, true);
@@ -488,7 +504,7 @@ std::string flagged_program_source(const Program& program, int number) {
 }
 
 std::string scaled_program_source(const RowFactor& of, int number, const ProgramUse& use) {
-  return Printer(of.rest, nullptr, use.broadcast).text(number, "", use, false, of.factor);
+  return Printer(of.rest, nullptr, use.broadcast).text(number, "", use, false, &of);
 }
 
 std::string row_program_source(const Program& program, const RowForm& form, int number, const std::string& comment) {

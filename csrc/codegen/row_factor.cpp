@@ -1,5 +1,6 @@
 #include "codegen/row_factor.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "codegen/expressions.h"
@@ -20,6 +21,7 @@ class Splitter {
     const int value = without_factor(result, at(yield).a);
     if (result.factor < 0) return std::nullopt;
     result.rest.instrs[static_cast<size_t>(yield)].a = static_cast<int16_t>(value);
+    find_squares(result, value);
     return result;
   }
 
@@ -71,6 +73,32 @@ class Splitter {
     Instr& product = result.rest.instrs[static_cast<size_t>(i)];
     (first ? product.a : product.b) = static_cast<int16_t>(without_factor(result, of_rows));
     return i;
+  }
+
+  /// The load of bfloat16 that a value of the rest is, or -1.
+  static int load_of(const Program& rest, int i) {
+    const Instr& in = rest.instrs[static_cast<size_t>(i)];
+    if (in.op == Opcode::kCast && in.dtype == DType::kF32) return load_of(rest, in.a);
+    return in.op == Opcode::kLoad && in.dtype == DType::kBF16 ? i : -1;
+  }
+
+  void find_squares(RowFactor& result, int value) const {
+    const Program& rest = result.rest;
+    const auto is_reduction = [](const Instr& in) { return in.op == Opcode::kReduce; };
+    if (std::ranges::count_if(rest.instrs, is_reduction) != 1) return;
+    const auto sum = std::ranges::find_if(rest.instrs, is_reduction);
+    const Instr &squares = at(sum->a), &product = rest.instrs[static_cast<size_t>(value)];
+    if (static_cast<ReduceOp>(sum->aux) != ReduceOp::kSum || squares.op != Opcode::kMul) return;
+    const int x = load_of(rest, squares.a);
+    if (x < 0 || x != load_of(rest, squares.b)) return;
+    int weight = -1;
+    if (load_of(rest, value) != x) {
+      if (product.op != Opcode::kMul) return;
+      const int a = load_of(rest, product.a), b = load_of(rest, product.b);
+      if (a < 0 || b < 0 || (a != x && b != x)) return;
+      weight = a == x ? b : a;
+    }
+    result.squared = x, result.weight = weight, result.reduction = static_cast<int>(sum - rest.instrs.begin());
   }
 
   const Program& program_;

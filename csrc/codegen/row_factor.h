@@ -10,6 +10,9 @@ namespace ark::codegen {
 struct RowFactor {
   Program rest;     // what yields the elements without the factor; other instructions keep their numbers
   int factor = -1;  // the instruction whose value is left out, the same for all of a row
+  // Where the only reduction sums up squares of what a load brings, and the result is that, or its product with another
+  // load: the loads, of bfloat16. Tensor cores do both without widening an element.
+  int squared = -1, weight = -1, reduction = -1;
 };
 
 /// Nothing where the only result is no product of a row's factor, made of reductions over its elements, and of what

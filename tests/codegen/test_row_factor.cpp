@@ -40,8 +40,13 @@ void test_weight() {
   EXPECT_EQ(int{at(*found, yield).a}, product);
   EXPECT_EQ(int{at(*found, product).a}, weight);
   EXPECT_EQ(int{at(*found, product).b}, n.x);
+  EXPECT_EQ(found->squared, n.x);
+  EXPECT_EQ(found->weight, weight);
+  EXPECT_EQ(found->reduction, n.squares);
   const std::string source = codegen::scaled_program_source(*found, 7);
-  for (const char* part : {"struct ScaledProgram7 {", "kPasses = 1", "kScaled = true", "factor(const Uniform& u)"})
+  const std::string multiplied = cat("multiplied(in.r", n.x, ", in.r", weight, ")");
+  for (const char* part : {"struct ScaledProgram7 {", "kPasses = 1", "kScaled = true, kOfSquares = true",
+                           "factor(const Uniform& u)", multiplied.c_str()})
     EXPECT(source.find(part) != std::string::npos);
   EXPECT(source.find("element(Pass<1>") == std::string::npos);
 }
@@ -51,6 +56,31 @@ void test_alone() {
   Norm n;
   const int yield = n.yield(n.b.op(Opcode::kMul, n.inverse, n.x));
   EXPECT_EQ(int{at(*n.split(), yield).a}, n.x);
+  EXPECT_EQ(n.split()->squared, n.x);
+  EXPECT_EQ(n.split()->weight, -1);
+}
+
+/// Nothing for words of two elements: what is made of a weight, elements of 32 bits, other reductions, a weight that is
+/// the same along the row.
+void test_no_squares() {
+  Norm more;
+  const int weight = more.b.op(Opcode::kAdd, more.b.load(1, DType::kBF16), more.b.constant(1));
+  more.yield(more.b.op(Opcode::kMul, more.b.op(Opcode::kMul, more.x, more.inverse), weight));
+  EXPECT_EQ(more.split()->factor, more.inverse);
+  EXPECT_EQ(more.split()->squared, -1);
+  Norm wide(DType::kF32);
+  wide.yield(wide.b.op(Opcode::kMul, wide.x, wide.inverse));
+  EXPECT_EQ(wide.split()->squared, -1);
+  Norm largest;
+  const int top = largest.b.reduce(ReduceOp::kMax, largest.x, DType::kF32);
+  largest.yield(largest.b.op(Opcode::kMul, largest.x, largest.b.op(Opcode::kMul, top, largest.inverse)));
+  EXPECT(largest.split().has_value());
+  EXPECT_EQ(largest.split()->squared, -1);
+  Norm same;
+  const int one = same.b.load(1, DType::kBF16);
+  same.yield(same.b.op(Opcode::kMul, same.b.op(Opcode::kMul, same.x, same.inverse), one));
+  const std::string source = codegen::scaled_program_source(*same.split(), 0, {.broadcast = 2});
+  EXPECT(source.find("kOfSquares = false") != std::string::npos);
 }
 
 /// No factor: a mean that is taken away, a bias, a float16 that could overflow, a row that decides beside its factor,
@@ -94,6 +124,7 @@ void test_none() {
 int main() {
   test_weight();
   test_alone();
+  test_no_squares();
   test_none();
   return test::result("row_factor");
 }

@@ -73,17 +73,26 @@ int row_ops_with_bias(int64_t rows, int64_t width) {
   return row_ops_of(b, b.binary(Opcode::kAdd, normed, b.input(DType::kBF16, {width})), rows, width);
 }
 
+/// Times 1 + weight.
+int row_ops_above_one(int64_t rows, int64_t width) {
+  ExchangeBuilder b(1);
+  const ValueId weight = b.binary(Opcode::kAdd, b.input(DType::kBF16, {width}), b.full(1));
+  const ValueId normed = b.norm(b.input(DType::kBF16, {rows, width}));
+  return row_ops_of(b, b.binary(Opcode::kMul, normed, weight), rows, width);
+}
+
 void test_choice() {
   for (const int64_t rows : {2, 5, 8}) {
-    EXPECT_EQ(row_ops(rows, 4096, DType::kBF16), 0);  // their factor is left to the epilogue
-    EXPECT_EQ(row_ops(rows, 5120, DType::kBF16), 1);
+    EXPECT_EQ(row_ops(rows, 8192, DType::kBF16), 0);  // their factor is left to the epilogue, squares to tensor cores
+    EXPECT_EQ(row_ops_above_one(rows, 3072), 0);  // the factor alone
+    EXPECT_EQ(row_ops_above_one(rows, 4096), 1);
     EXPECT_EQ(row_ops_with_bias(rows, 3072), 0);
     EXPECT_EQ(row_ops_with_bias(rows, 4096), 1);
     EXPECT_EQ(row_ops(rows, 1024, DType::kF32), 0);
     EXPECT_EQ(row_ops(rows, 5120, DType::kF32), 1);
   }
-  EXPECT_EQ(row_ops(16, 2048, DType::kBF16), 0);
-  EXPECT_EQ(row_ops(16, 3072, DType::kBF16), 1);
+  EXPECT_EQ(row_ops(16, 8192, DType::kBF16), 0);
+  EXPECT_EQ(row_ops(16, 12288, DType::kBF16), 1);
   EXPECT_EQ(row_ops(1, 4096, DType::kF32), 0);
 }
 

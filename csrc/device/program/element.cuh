@@ -102,6 +102,20 @@ struct alignas(sizeof(S) * V > 16 ? 16 : sizeof(S) * V) Vec {
   S v[V]{};  // zero until loaded: a register that only some paths write would stay alive through the whole kernel
 };
 
+/// The products of two bf16 each, rounded once.
+template <int V>
+ARK_DEVICE Vec<bf16, V> multiplied(const Vec<bf16, V>& a, const Vec<bf16, V>& b) {
+  static_assert(V % 2 == 0);
+  u32 x[V / 2], y[V / 2];
+  __builtin_memcpy(x, &a, sizeof(x));
+  __builtin_memcpy(y, &b, sizeof(y));
+#pragma unroll
+  for (int i = 0; i < V / 2; ++i) x[i] = multiply_bf16x2(x[i], y[i]);
+  Vec<bf16, V> product;
+  __builtin_memcpy(&product, x, sizeof(x));
+  return product;
+}
+
 /// Elements rounded to S; 16-bit floats two at a time.
 template <class S, class T, int V>
 ARK_DEVICE void narrow_vector(const T (&from)[V], Vec<S, V>& to) {

@@ -28,6 +28,12 @@ ARK_DEVICE u32 floats_to_bf16x2(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
   return w;
 }
+/// Of two values each: the products, rounded once.
+ARK_DEVICE u32 multiply_bf16x2(u32 a, u32 b) {
+  u32 w;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(w) : "r"(a), "r"(b));
+  return w;
+}
 ARK_DEVICE u32 floats_to_f16x2(float low, float high) {
   u32 w;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));

@@ -216,9 +216,7 @@ class Cutter {
       const Tensor& leaf = state_.tensor(v);
       if (leaf.numel >= std::max<int64_t>(k, 2) && !follows_from(v, walk.leaves)) reads.add(read_dtype(v));
     }
-    const RowReduction reduction = !walk.reduces                                     ? RowReduction::kNone
-                                   : has_row_factor(state_, activation, walk.leaves) ? RowReduction::kFactor
-                                                                                     : RowReduction::kBefore;
+    const RowReduction reduction = walk.reduces ? row_reduction(state_, activation, walk.leaves) : RowReduction::kNone;
     return kBytesPerSecond * prologue_seconds(state_.machine.costs, rows_of(activation), k, reads, reduction);
   }
 

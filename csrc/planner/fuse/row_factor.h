@@ -4,11 +4,12 @@
 #pragma once
 #include <vector>
 
+#include "planner/fuse/prologue_cost.h"
 #include "planner/fuse/state.h"
 
 namespace ark::planner {
 
-/// Of the value [rows, k] that is made of `leaves`.
-bool has_row_factor(const State& state, int value, const std::vector<int>& leaves);
+/// How the value [rows, k], made of `leaves`, depends on a reduction of its rows.
+RowReduction row_reduction(const State& state, int value, const std::vector<int>& leaves);
 
 }  // namespace ark::planner
