@@ -99,6 +99,7 @@ struct RowsActivation : RowsFragments<Form> {
       P::template load_squared<8>(at.c, at.x, in[n.value]);
       if constexpr (P::kWeight >= 0 && !kSharesWeight) P::template load_weight<8>(at.c, at.x, in[n.value]);
     });
+    __syncwarp();  // else the last loads are issued behind products that wait for the first
     unrolled<kTotal>([&](auto n) __attribute__((always_inline)) {
       constexpr int kNumber = decltype(n)::value;
       const typename F::template At<kWindow, kNumber> at(consumer, c, m);
