@@ -227,7 +227,7 @@ void test_range_of_two_values() {
     EXPECT(range.slot != abi::kNoSlot);
     range.slot = static_cast<uint32_t>(slot);
   };
-  must_fail(plan, "16 of 8", read_from);
+  must_fail(plan, "touches bytes 0 to 15 of slot", read_from);
   plan::Plan four = plan;
   read_from(four);
   four.buffers[static_cast<size_t>(slot)].size_bytes = 16;
