@@ -53,7 +53,7 @@ struct Costs {
   /// Decode attention, one tile or two at once (tile/pair_decode_tiles): what a tile takes beside its bytes, a chain of
   /// loads and barriers (about 5 us of a tile alone, 5 to 6.5 of two at once), and the share of the time of one by one
   /// that two at once must not exceed, as this is rough: with a cache of 1024 rows it says 0.80 of 512 tiles of 64
-  /// columns and 0.84 of 512 tiles of 96 (docs/notes/decode.md, "Decode attention of many heads").
+  /// columns and 0.84 of 512 tiles of 96 (docs/notes/decode.md, "Two tiles of attention at once").
   double decode_tile = 5e-6, pair_share = 5.0 / 6;
 
   /// A product's prologue or an op of rows (fuse/prologue_cost.h): the op with its hop, the prologue's elements.
@@ -61,7 +61,8 @@ struct Costs {
 
   /// Of what memory gives, where lines of k are 16, 32 and 64 bytes long (strips of 8, 16 and 32 columns). 16: what
   /// weights [k][n] take of 8192 x 2048 beside [n][k], of 1 to 8 rows (sweep_loaders_few_rows.json). 8: twice as many
-  /// workers with them are no quicker than with 16 (GPT-2's decode step, 768 columns: 0.371 and 0.363 ms). 32: reckoned.
+  /// workers with them are no quicker than with 16 (GPT-2's decode step, 768 columns: 0.371 and 0.363 ms). 32:
+  /// reckoned.
   double strip_8 = 0.33, strip_16 = 0.7, strip_32 = 0.95;
 
   /// What all workers together read of a few-row product's activation, which each of them reads whole, beside its

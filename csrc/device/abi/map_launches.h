@@ -2,8 +2,8 @@
 //
 // A map has the number of the launch that patched it last, an SM that of the newest such launch when it last acquired
 // maps, and the run that of the newest. A failed launch costs all of them: the host zeroes the run state, maps are
-// patched by launch 1 again, and an SM that has seen 0 acquires whatever has been patched. Compiled by the host compiler
-// and by NVRTC: no standard headers here.
+// patched by launch 1 again, and an SM that has seen 0 acquires whatever has been patched. Compiled by the host
+// compiler and by NVRTC: no standard headers here.
 #pragma once
 #include "device/abi/abi.h"
 
