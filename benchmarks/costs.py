@@ -200,6 +200,13 @@ class Measured:
             share = self.op(kind, **costs)["bytes"] / self.seconds(kind, **costs) / of_all
             self.keep_share(f"{name}.bytes", share if name == "matmul_tile" else min(share, 1.0))
 
+    def activations(self) -> None:
+        """Of few rows more, where each worker has a strip of weights."""
+        few, many, k, n = (2, 8, 256, 256) if self.small else (2, 16, 8192, 16 * self.workers)
+        times = [self.seconds(product("matmul_rows", m, k, n), **{"matmul_tile.bytes": FREE}) for m in (few, many)]
+        each = self.positive((times[1] - times[0]) / (many - few), 0.01 * times[1] / many)
+        self.keep(activation_bytes_per_second=2 * k * self.workers / each)
+
     def float_tiles(self) -> None:
         """Of one block of 64 x 64 sums, where each worker has one, and of four."""
         short, long = (64, 128) if self.small else (512, 4096)
@@ -236,7 +243,8 @@ class Measured:
     def all(self) -> None:
         """What fails is said, and costs the numbers of its own step: those of a step belong together."""
         steps: list[Callable[[], None]] = [self.memory, self.wide_tiles, self.pointwise, self.row, self.column]
-        steps += [self.attention, self.small_tiles, self.families, self.float_tiles, self.strips, self.prologues]
+        steps += [self.attention, self.small_tiles, self.families, self.activations, self.float_tiles]
+        steps += [self.strips, self.prologues]
         for step in steps:
             before = dict(self.found)
             try:

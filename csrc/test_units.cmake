@@ -9,9 +9,9 @@ set(UNIT_planner test_box_reuse test_decode_heads test_early_reads test_exchange
     test_irregular_vectors test_joined_boxes test_overlap test_prologue_cost test_random_plans test_send_by_batch
     test_split_heads)
 set(UNIT_plan test_agreement test_as_run test_base test_dump test_graph test_group_turns test_host_exchanges test_kinds
-    test_message_rounds test_plan_json test_random_exchanges)
-set(UNIT_tile test_flat_tiles test_free_tiles test_long_rows test_place_memory test_planning_time test_schedule
-    test_small_tiles test_synchronize test_tile)
+    test_map_launches test_message_rounds test_plan_json test_random_exchanges)
+set(UNIT_tile test_flat_tiles test_free_tiles test_long_rows test_place_memory test_planning_time test_product_cost
+    test_schedule test_small_tiles test_synchronize test_tile)
 set(UNIT_host test_canonical_domain test_column_parts test_host_attention test_host_decode_heads test_host_matmul
     test_host_plans test_host_programs test_host_scheduler test_join_gated test_join_sums test_pieces test_share_programs
     test_transposes)

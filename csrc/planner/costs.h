@@ -23,7 +23,7 @@ inline constexpr double kLeastCost = 1e-18, kMostCost = 1e18;
 /// Seconds, but for shares and rates.
 struct Costs {
   // What memory gives and what is computed of each kind's tiles (plan::Rates): by the table of kinds, and where tiles
-  // of a kind differ. Of kMatmulTile `bytes` alone is read (fuse/matmul.cpp: a family for few rows), not measured here.
+  // of a kind differ. Of kMatmulTile `bytes` alone is read (fuse/product_cost: weights of few rows).
   std::array<plan::Rates, static_cast<size_t>(abi::TaskKind::kCount)> kinds = kinds_of_table();
   plan::Rates long_row{6e-6, 0.39, 0.5};  // rows that are walked again and again in memory
   plan::Rates mma_attention{3e-6, 0.3, 0.25}, double_attention{3e-6, 0.3, 0.3};  // forms of kAttentionSimple
@@ -50,13 +50,24 @@ struct Costs {
   /// report of a tile, and the epilogue of a block.
   double float_step = 0.38e-6, float_block = 0.68e-6, float_tile = 2e-6, float_epilogue = 0.5e-6;
 
+  /// Decode attention, one tile or two at once (tile/pair_decode_tiles): what a tile takes beside its bytes, a chain of
+  /// loads and barriers (about 5 us of a tile alone, 5 to 6.5 of two at once), and the share of the time of one by one
+  /// that two at once must not exceed, as this is rough: with a cache of 1024 rows it says 0.80 of 512 tiles of 64
+  /// columns and 0.84 of 512 tiles of 96 (docs/notes/decode.md, "Two tiles of attention at once").
+  double decode_tile = 5e-6, pair_share = 5.0 / 6;
+
   /// A product's prologue or an op of rows (fuse/prologue_cost.h): the op with its hop, the prologue's elements.
   double row_op = 5e-6, prologue_element = 1 / 15e9;
 
-  /// Of what memory gives, where lines of k are 16, 32 and 64 bytes long (strips of 8, 16 and 32 columns). Reckoned,
-  /// but for 8 columns: twice as many workers with them are no quicker than with 16 (GPT-2's decode step, 768 columns:
-  /// 0.371 and 0.363 ms).
-  double strip_8 = 0.35, strip_16 = 0.8, strip_32 = 0.95;
+  /// Of what memory gives, where lines of k are 16, 32 and 64 bytes long (strips of 8, 16 and 32 columns). 16: what
+  /// weights [k][n] take of 8192 x 2048 beside [n][k], of 1 to 8 rows (sweep_loaders_few_rows.json). 8: twice as many
+  /// workers with them are no quicker than with 16 (GPT-2's decode step, 768 columns: 0.371 and 0.363 ms). 32:
+  /// reckoned.
+  double strip_8 = 0.33, strip_16 = 0.7, strip_32 = 0.95;
+
+  /// What all workers together read of a few-row product's activation, which each of them reads whole, beside its
+  /// weights: 0.25 to 0.3 us a row of 8192 (the same file, 2 to 16 rows).
+  double activation_bytes_per_second = 8e12;
 
  private:
   static constexpr std::array<plan::Rates, static_cast<size_t>(abi::TaskKind::kCount)> kinds_of_table() {
@@ -86,8 +97,10 @@ void for_each_cost(CostsT& costs, const Visit& visit) {
   visit("split_heads", costs.split_heads);
   visit("float_step", costs.float_step), visit("float_block", costs.float_block);
   visit("float_tile", costs.float_tile), visit("float_epilogue", costs.float_epilogue);
+  visit("decode_tile", costs.decode_tile), visit("pair_share", costs.pair_share);
   visit("row_op", costs.row_op), visit("prologue_element", costs.prologue_element);
   visit("strip_8", costs.strip_8), visit("strip_16", costs.strip_16), visit("strip_32", costs.strip_32);
+  visit("activation_bytes_per_second", costs.activation_bytes_per_second);
 }
 
 }  // namespace ark::planner

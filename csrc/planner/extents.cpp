@@ -19,8 +19,6 @@ Extent common(Axis axis) {
       return {};
     case Axis::kRangeValue:
       return {abi::kRangeValues};
-    case Axis::kVisibleValue:
-      return {abi::kVisibleValues};
     case Axis::kMaxSum:
       return {2};
     case Axis::kSelectState:

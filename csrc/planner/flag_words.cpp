@@ -61,7 +61,6 @@ class Finder {
     find_counters();
     drop_waits();
     if (dropped_ == 0 || !add_waits()) return none;
-    drop_implied();
     split_waits();
     drop_arrivals();
     return std::move(result_);
@@ -243,17 +242,34 @@ class Finder {
         });
         if (conflict && !add_wait(op, other->op)) return false;
       }
+      drop_implied(op);
+      if (waits_of(op).size() > static_cast<size_t>(abi::kMaxWaits)) return false;
       earlier.insert(earlier.end(), mine.begin(), mine.end());
     }
     return true;
   }
   bool add_wait(size_t op, size_t producer) {
     const std::optional<abi::Wait> wait = wait_for(producer);
-    if (!wait || waits_of(op).size() >= static_cast<size_t>(abi::kMaxWaits)) return false;
+    if (!wait) return false;
     const std::vector<size_t> ended = ended_by(*wait);
     if (*std::max_element(ended.begin(), ended.end()) >= op) return false;
     result_.ops[op].added_waits.push_back(*wait);
     learn(op, ended);
+    return true;
+  }
+  /// Waits for some tiles of ops whose end another wait of the op means.
+  void drop_implied(size_t op) {
+    const abi::OpRecord& r = plan_.ops[op].record;
+    for (int w = 0; w < r.num_waits; ++w)
+      if (r.wait[w].role == static_cast<int>(abi::WaitRole::kAll) && ended_by(r.wait[w]).empty() &&
+          all_ended(op, all_of(r.wait[w])))
+        result_.ops[op].dropped_waits |= 1u << w;
+  }
+  /// Whether who arrives on these counters has ended when `op` has waited.
+  bool all_ended(size_t op, const Range& counters) const {
+    for (int64_t c = counters.begin; c < counters.end; ++c)
+      for (const auto& [producer, range] : arriving_.at(static_cast<size_t>(c)))
+        if (!ended_[op][producer]) return false;
     return true;
   }
   /// As some op of the plan waits for the end of `producer`, or for the tiles of it that one of its own needs: then for
@@ -282,23 +298,6 @@ class Finder {
 
   // ---- fewer counters: an op whose waits fall on one counter each asks for all of them at once
 
-  /// Waits for some tiles of ops whose end another wait of the op means.
-  void drop_implied() {
-    for (size_t op = 0; op < size(); ++op) {
-      const abi::OpRecord& r = plan_.ops[op].record;
-      for (int w = 0; w < r.num_waits; ++w)
-        if (r.wait[w].role == static_cast<int>(abi::WaitRole::kAll) && ended_by(r.wait[w]).empty() &&
-            all_ended(op, all_of(r.wait[w])))
-          result_.ops[op].dropped_waits |= 1u << w;
-    }
-  }
-  /// Whether who arrives on these counters has ended when `op` has waited.
-  bool all_ended(size_t op, const Range& counters) const {
-    for (int64_t c = counters.begin; c < counters.end; ++c)
-      for (const auto& [producer, range] : arriving_.at(static_cast<size_t>(c)))
-        if (!ended_[op][producer]) return false;
-    return true;
-  }
   /// Waits for several counters become one for each, where the record has room for them and no other wait is left that
   /// would be looked at apart: then they come one after the other, and one wait asks for its counters at once.
   void split_waits() {

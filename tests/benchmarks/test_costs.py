@@ -62,6 +62,8 @@ def test_families_follow_from_costs():
     for m in (1, 2, 8, 16):
         for k, n in ((64, 151936), (768, 768), (8192, 2048)):
             assert kinds_of(product("matmul_rows", m, k, n)) == ["matmul_rows"]
+    long = cost_graphs.columns_product(4, 8192, 2048)
+    assert kinds_of(long) == ["matmul_rows"] and "matmul_tile" in kinds_of(long, activation_bytes_per_second=1e12)
     normed = cost_graphs.normed_product(8, 2048, 2048)
     assert kinds_of(normed) == ["matmul_rows"] and kinds_of(normed, prologue_element=1.0) == ["row", "matmul_rows"]
     wide = cost_graphs.columns_product(1, 512, 64 * 4 * 132)
@@ -154,6 +156,7 @@ FORCED = {
     "narrow_share",
     "small_tile.block",
     "matmul_tile.bytes",
+    "activation_bytes_per_second",
     "prologue_element",
     "strip_8",
     "strip_16",
@@ -193,7 +196,7 @@ def test_what_is_measured_is_what_tiles_take(workers, factors):
     measured = Predicted(workers, truth)
     measured.all()
     assert measured.failed == {}
-    assert NOT_COMPARED <= measured.found.keys() and len(measured.found) == 27
+    assert NOT_COMPARED <= measured.found.keys() and len(measured.found) == 28
     for name in measured.found.keys() - NOT_COMPARED:
         assert measured.found[name] == pytest.approx(truth[name], rel=0.02), name
 

@@ -1,7 +1,9 @@
 // Flagged words: which vectors of a decode step travel in them, and that the waits that are left order everything else.
+#include <algorithm>
 #include <cstring>
 #include <set>
 
+#include "planner/flag_words.h"
 #include "planner/planner.h"
 #include "support/check.h"
 #include "support/model_graph.h"
@@ -68,6 +70,11 @@ plan::Plan unflagged_part(plan::Plan plan) {
   return plan;
 }
 
+void expect_ordered(const plan::Plan& rest) {
+  BrutePlan brute(rest);
+  EXPECT(brute.all_ordered(brute.conflicts()));
+}
+
 void test_decode() {
   const plan::Plan plan = decode_plan(), rest = unflagged_part(plan);
   EXPECT(plan.num_flag_words > 0);
@@ -81,34 +88,40 @@ void test_decode() {
   std::printf("%zu ops: %d of %d waits and %d of %d arrivals are left\n", plan.ops.size(), left, waits, arrivals_left,
               arrivals);
   EXPECT(arrivals_left < arrivals);
-  BrutePlan brute(rest);
-  EXPECT(brute.all_ordered(brute.conflicts()));
+  expect_ordered(rest);
   EXPECT_EQ(plan::counter_lines(plan), plan.num_counters + plan.num_flag_words / abi::kCounterStride);
+}
+
+bool waits_by_tile(const plan::Op& op) {
+  return op.record.num_waits > 0 && std::ranges::any_of(op.record.wait[0].coef, [](int coef) { return coef > 0; });
+}
+
+/// The op of this kind whose tiles wait for different tiles of others.
+template <class Plan>
+auto& op_by_tile(Plan& plan, abi::TaskKind kind) {
+  const auto op = std::ranges::find_if(plan.ops, [&](const plan::Op& x) {
+    return x.record.kind == kind && plan::num_tiles(x.record) > 1 && waits_by_tile(x);
+  });
+  check(op != plan.ops.end(), "no op waits by tile");
+  return *op;
 }
 
 /// Who waits for some tiles of an op only, and is not known to wait for the others, waits for all of them instead of
 /// costing the plan its words.
 void test_waits_for_some_tiles() {
-  const plan::Plan plan = select_plan(), rest = unflagged_part(plan);
-  const auto selects = [](const plan::Op& op) { return op.record.kind == abi::TaskKind::kRowSelect; };
-  const auto first = std::find_if(plan.ops.begin(), plan.ops.end(), selects);
-  EXPECT(first != plan.ops.end() && first->record.grid[1] > 1);
-  EXPECT(first->record.wait[0].coef[1] > 0);
-  EXPECT_EQ(first->flags.added_waits.size(), size_t{1});
+  const plan::Plan plan = select_plan();
+  const plan::Op& select = op_by_tile(plan, abi::TaskKind::kRowSelect);
+  EXPECT_EQ(select.flags.added_waits.size(), size_t{1});
   EXPECT(plan.num_flag_words > 0);
-  BrutePlan brute(rest);
-  EXPECT(brute.all_ordered(brute.conflicts()));
+  expect_ordered(unflagged_part(plan));
 }
 
 /// Then a wait for the tiles alone is needless, and what is left falls on one counter each.
 void test_implied_waits() {
   const plan::Plan plan = heads_plan(), rest = unflagged_part(plan);
-  const auto of_rows = [](const plan::Op& op) { return op.record.kind == abi::TaskKind::kRow; };
-  const auto rows = std::find_if(plan.ops.rbegin(), plan.ops.rend(), of_rows);
-  EXPECT(rows != plan.ops.rend() && rows->record.grid[0] > 1);
-  EXPECT(rows->record.wait[0].coef[0] > 0);
-  EXPECT_EQ(rows->flags.dropped_waits, (1u << rows->record.num_waits) - 1);
-  const std::vector<abi::Wait>& added = rows->flags.added_waits;  // of the product's two counters, one each
+  const plan::Op& rows = op_by_tile(plan, abi::TaskKind::kRow);
+  EXPECT_EQ(rows.flags.dropped_waits, (1u << rows.record.num_waits) - 1);
+  const std::vector<abi::Wait>& added = rows.flags.added_waits;  // of the product's two counters, one each
   EXPECT_EQ(added.size(), size_t{2});
   EXPECT(added.at(0).counter == added.at(1).counter && added.at(0).base < added.at(1).base);
   for (const plan::Op& op : rest.ops)
@@ -117,8 +130,22 @@ void test_implied_waits() {
       EXPECT(wait.coef[0] == 0 && wait.coef[1] == 0 && wait.coef[2] == 0);
       EXPECT_EQ(wait.base / wait.div, (wait.base + wait.extent - 1) / wait.div);
     }
-  BrutePlan brute(rest);
-  EXPECT(brute.all_ordered(brute.conflicts()));
+  expect_ordered(rest);
+}
+
+/// A needless wait leaves its place to the one that implies it: an op with as many waits as fit keeps the plan's words.
+void test_full_of_waits() {
+  plan::Plan plan = heads_plan();
+  plan::Op& rows = op_by_tile(plan, abi::TaskKind::kRow);
+  const auto has_waits = [](const plan::Op& op) { return op.record.num_waits > 0; };
+  const plan::Op& first = *std::ranges::find_if(plan.ops, has_waits);
+  const abi::Wait early = first.record.wait[0];  // of an op that has long ended
+  while (rows.record.num_waits < abi::kMaxWaits) rows.record.wait[rows.record.num_waits++] = early;
+  planner::flag_words(plan);
+  EXPECT(plan.num_flag_words > 0);
+  EXPECT_EQ(rows.flags.dropped_waits, 1u);
+  EXPECT_EQ(rows.flags.added_waits.size(), size_t{1});
+  expect_ordered(unflagged_part(plan));
 }
 
 /// Every buffer of words has one writer and lies alone.
@@ -202,6 +229,7 @@ int main() {
   test_decode();
   test_waits_for_some_tiles();
   test_implied_waits();
+  test_full_of_waits();
   test_words();
   test_left_waits_matter();
   test_saved();

@@ -215,6 +215,28 @@ void test_items_of_strips() {
             });
 }
 
+/// Decode attention reads all values of a mask's range: of a table that has two alone it would read behind the end.
+void test_range_of_two_values() {
+  const plan::Plan plan = plan_of(decode_step(512, 1), true, true);
+  const auto is_position = [](const plan::Buffer& b) {
+    return b.kind == plan::BufferKind::kInput && b.size_bytes == 8;
+  };
+  const auto slot = std::ranges::find_if(plan.buffers, is_position) - plan.buffers.begin();
+  const auto read_from = [slot](plan::Plan& p) {
+    abi::Operand& range = op_of(p, abi::TaskKind::kAttentionDecode).operands[abi::AttentionOperand::kRange];
+    EXPECT(range.slot != abi::kNoSlot);
+    range.slot = static_cast<uint32_t>(slot);
+  };
+  must_fail(plan, "touches bytes 0 to 15 of slot", read_from);
+  plan::Plan four = plan;
+  read_from(four);
+  four.buffers[static_cast<size_t>(slot)].size_bytes = 16;
+  EXPECT_EQ(complaint(four), "");
+  must_fail(plan, "do not lie together", [](plan::Plan& p) {
+    op_of(p, abi::TaskKind::kAttentionDecode).operands[abi::AttentionOperand::kRange].stride[3] = 2;
+  });
+}
+
 /// Sums of nothing have tiles and results: their grids are checked like others.
 void test_sums_of_nothing() {
   for (const int64_t reduced : {0, 1}) {
@@ -238,6 +260,7 @@ int main() {
   test_column_strips();
   test_gated_strips();
   test_items_of_strips();
+  test_range_of_two_values();
   test_sums_of_nothing();
   const plan::Plan plan = plan_of(layers(2, 256, 64, 2, DType::kBF16), true, true);
   damage_buffers(plan);

@@ -53,8 +53,8 @@ struct PartsNumber {
 };
 
 /// Queries per entry of a mask range, and values of an entry: first visible key, one past the last, and the interval
-/// of keys whose scores the mask leaves as they are. Decode attention reads the first two.
+/// of keys whose scores the mask leaves as they are.
 inline constexpr i32 kRangeBlock = 128;
-inline constexpr i32 kRangeValues = 4, kVisibleValues = 2;
+inline constexpr i32 kRangeValues = 4;
 
 }  // namespace ark::abi

@@ -6,6 +6,7 @@
 // launch, by one warp of a worker, only if any has changed since this SM last did so. That counts on what a fence is on
 // this hardware: it is the SM that forgets the map, whoever runs on it, and a launch stays on its SMs.
 #pragma once
+#include "device/abi/map_launches.h"
 #include "device/loop/pipeline.cuh"
 #include "device/ptx/ptx.cuh"
 
@@ -57,7 +58,7 @@ ARK_DEVICE void patch_tensor_maps(const Worker& worker, const u64* slots, int la
 ARK_DEVICE void acquire_tensor_maps(const Worker& worker, int lane) {
   const abi::LaunchHeader& launch = worker.launch;
   if (launch.num_maps == 0 || __any_sync(~0u, worker.waiter.failed())) return;
-  const u32 target = launch_number(worker) * static_cast<u32>(launch.num_workers);
+  const u32 target = abi::maps_target(launch_number(worker), launch.num_workers);
   const bool ok = worker.waiter.wait_counter(&launch.state->maps_ready, target, WaitName{-1, -1, abi::kWaitMaps});
   if (!__all_sync(~0u, ok)) return;
   abi::PatchedMap* const maps = patched_maps(worker);
@@ -66,7 +67,7 @@ ARK_DEVICE void acquire_tensor_maps(const Worker& worker, int lane) {
             newest = load_relaxed(&launch.state->maps_launch);
   if (newest != seen) {
     for (int i = lane; i < launch.num_maps; i += 32)
-      if (newest - load_relaxed(&maps[i].launch) < newest - seen) fence_tensormap_acquire(tensor_map(worker, i));
+      if (abi::is_new_map(load_relaxed(&maps[i].launch), seen, newest)) fence_tensormap_acquire(tensor_map(worker, i));
     __syncwarp();
     if (lane == 0 && sm < abi::kMostSms) acquired[sm] = newest;
   }

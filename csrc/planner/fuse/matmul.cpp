@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "planner/fuse/product_cost.h"
 #include "planner/fuse/state.h"
-#include "planner/tile_forms.h"
 
 namespace ark::planner {
 namespace {
@@ -109,22 +109,11 @@ bool is_few_columns(const MatmulShape& shape) {
   return abi::column_windows(static_cast<int>(shape.m), static_cast<int>(shape.k)) <= abi::kMostWindows;
 }
 
-/// Whether tiles, by their costs, do such a product sooner than the family for few rows. What both wait for are
-/// weights.
+/// Whether tiles, by their costs, do such a product sooner than the family for few rows.
 bool is_sooner_in_tiles(const State& state, const MatmulShape& shape) {
   if (size_bytes(shape.dtype) != 2 || shape.k < kMinTileK) return false;
-  const Machine& machine = state.machine;
-  const double read = static_cast<double>(shape.n * shape.k * size_bytes(shape.dtype)) / machine.read_bytes_per_second;
-  const auto share = [&](abi::TaskKind kind) { return machine.costs.kinds[static_cast<size_t>(kind)].bytes; };
-  const double few = read / share(abi::TaskKind::kMatmulRows);
-  double tiles = few;
-  for (const TileForm& form : {kWideTile, kNarrowTile, kSmallTile}) {
-    if (form.rows == kSmallTile.rows && shape.k % abi::kSmallTileBlock != 0) continue;
-    const int64_t rows = (shape.m + form.rows - 1) / form.rows, columns = (shape.n + form.columns - 1) / form.columns;
-    const auto waves = static_cast<double>((rows * columns + machine.num_workers - 1) / machine.num_workers);
-    tiles = std::min(tiles, waves * tile_seconds(machine.costs, form, shape.k, 1));
-  }
-  return std::max(tiles, read / share(abi::TaskKind::kMatmulTile)) < few;
+  const FewProduct product{shape.m, shape.k, shape.n, !is_few(shape)};
+  return tiles_seconds(product, state.machine) < few_rows_seconds(product, state.machine);
 }
 
 }  // namespace
@@ -162,15 +151,11 @@ MatmulShape matmul_shape(const State& state, const Node& node) {
   const auto read_by_tiles = [&](const StridedSource& x, int value, const int64_t(&sizes)[3]) {
     return tile_readable(x, shape.dtype, sizes) || tile_readable(source(value, true), shape.dtype, sizes);
   };
-  const bool tiles = is_sooner_in_tiles(state, shape) && read_by_tiles(shape.a, node.inputs[0], a_sizes) &&
-                     read_by_tiles(shape.b, node.inputs[1], b_sizes);
-  const bool few_rows = state.few_rows && rank == 2 && !tiles;
-  if (few_rows && is_few(shape)) {
-    shape.way = MatmulWay::kRows;
-    return shape;
-  }
-  if (few_rows && is_few_columns(shape)) {
-    shape.way = MatmulWay::kColumns;
+  const bool few_rows = state.few_rows && rank == 2 && (is_few(shape) || is_few_columns(shape)) &&
+                        !(is_sooner_in_tiles(state, shape) && read_by_tiles(shape.a, node.inputs[0], a_sizes) &&
+                          read_by_tiles(shape.b, node.inputs[1], b_sizes));
+  if (few_rows) {
+    shape.way = is_few(shape) ? MatmulWay::kRows : MatmulWay::kColumns;
     return shape;
   }
   if ((!half && shape.dtype != DType::kF32) || shape.k < kMinTileK) return shape;

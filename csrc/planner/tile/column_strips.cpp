@@ -5,19 +5,6 @@
 namespace ark::planner {
 namespace {
 
-/// Of what memory gives where lines of k are 16, 32, 64 or 128 bytes long.
-double line_rate(const Costs& costs, int columns) {
-  switch (columns) {
-    case 8:
-      return costs.strip_8;
-    case 16:
-      return costs.strip_16;
-    case 32:
-      return costs.strip_32;
-  }
-  return 1.0;
-}
-
 int64_t strips_of(const abi::MatmulRowsParams& params, int columns) {
   int64_t strips = 0;
   for (int s = 0; s < params.num_segments; ++s) strips += (params.segment[s].num_units + columns - 1) / columns;
@@ -38,6 +25,18 @@ int add_column_map(Draft& draft, const abi::MatmulRowsParams& p, const abi::Segm
 }
 
 }  // namespace
+
+double line_rate(const Costs& costs, int columns) {
+  switch (columns) {
+    case 8:
+      return costs.strip_8;
+    case 16:
+      return costs.strip_16;
+    case 32:
+      return costs.strip_32;
+  }
+  return 1.0;
+}
 
 int strip_columns(const abi::MatmulRowsParams& params, const Machine& machine) {
   const int workers = machine.num_workers;

@@ -6,6 +6,8 @@
 
 namespace ark::planner {
 
+/// Of what memory gives, where lines of k are 16, 32, 64 or 128 bytes long.
+double line_rate(const Costs& costs, int columns);
 /// Columns of a strip and lane: wide ones read whole lines, narrow ones spread over more workers.
 int strip_columns(const abi::MatmulRowsParams& params, const Machine& machine);
 /// Of a few-row product; nothing where its weights lie [n][k].

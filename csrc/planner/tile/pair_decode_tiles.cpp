@@ -7,13 +7,6 @@
 namespace ark::planner {
 namespace {
 
-/// What a tile takes beside its bytes, a chain of loads and barriers. Measured: about 5 us of a tile alone, 5 to 6.5 of
-/// two at once.
-constexpr double kTileLatency = 5e-6;
-/// Two at once must take at most so much of the time of one by one, as what is reckoned here is rough: with a cache of
-/// 1024 rows it says 0.80 of 512 tiles of 64 columns and 0.84 of 512 tiles of 96.
-constexpr double kWorthwhile = 5.0 / 6;
-
 /// Seconds that all tiles take, by rounds of items of `at_once` tiles. Reckoned: a worker has its share of what memory
 /// gives, and keys are as many as the cache has rows (a call reads those below its position alone).
 double seconds_of(const abi::OpRecord& record, int at_once, const Machine& machine) {
@@ -21,7 +14,8 @@ double seconds_of(const abi::OpRecord& record, int at_once, const Machine& machi
   const int64_t items = (num_tiles(record) + at_once - 1) / at_once, workers = machine.num_workers;
   const double rounds = static_cast<double>((items + workers - 1) / workers);
   const double tile_bytes = 2.0 * p.keys * (p.head_dim + p.value_dim);
-  return rounds * (kTileLatency + at_once * tile_bytes * machine.num_workers / machine.read_bytes_per_second);
+  const double bytes_seconds = at_once * tile_bytes * machine.num_workers / machine.read_bytes_per_second;
+  return rounds * (machine.costs.decode_tile + bytes_seconds);
 }
 
 /// The rows from the position on are few. (A mask that differs by head has no table of ranges.)
@@ -38,7 +32,7 @@ void pair_decode_tiles(FusedGraph& graph, const Options& options) {
     abi::AttentionParams& p = record.params.attention;
     if (p.parts != 1 || p.head_dim > abi::kMostPairedDim) continue;
     const double one = seconds_of(record, 1, options.machine), two = seconds_of(record, 2, options.machine);
-    if (two <= kWorthwhile * one) p.tiles_at_once = 2;
+    if (two <= options.machine.costs.pair_share * one) p.tiles_at_once = 2;
   }
 }
 

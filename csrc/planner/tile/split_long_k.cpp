@@ -7,33 +7,13 @@
 #include <utility>
 
 #include "base/check.h"
-#include "planner/float_tiles.h"
 #include "planner/tile/join_sums.h"
 #include "planner/tile/tile_sizes.h"
-#include "planner/tile_forms.h"
 
 namespace ark::planner {
 namespace {
 
 using abi::TaskKind;
-
-/// What the parts of a product are made of.
-struct Steps {
-  int tile, k;     // rows and columns of a tile, k of a step
-  double seconds;  // of a step, when few others run
-  int share;       // the tiles must be no more than one for so many workers
-  double combine;  // what must be saved
-  int parts;       // at most
-};
-std::optional<Steps> steps_of(TaskKind kind, bool small, const Costs& costs) {
-  if (small) return Steps{kSmallTile.rows, abi::kSmallTileBlock, costs.small.block, 4, costs.split_small, 4};
-  // 32 KB of operands at a worker's share of what a CTA can read. Where a quarter of the machine is used, other work
-  // rarely fills the rest; weight gradients use more.
-  if (kind == TaskKind::kMatmulTile) return Steps{128, kMatmulTileK, costs.lone_block, 4, costs.split, 8};
-  if (kind == TaskKind::kMatmulFloat)
-    return Steps{kFloatBlock, kFloatTileK, float_step_seconds(costs, 1), 2, costs.split_float, 8};
-  return std::nullopt;
-}
 
 /// Parts for which the sum's record has room: it reads each for the epilogue's accumulators, its own and those of the
 /// pair. 0: an epilogue of other products.
@@ -49,13 +29,9 @@ int most_parts(const FusedOp& op, const Program& program) {
   return room / std::max(1, static_cast<int>(signs.size()));
 }
 
-int64_t tiles_of(const abi::MatmulTileParams& p, int tile) {
-  return ((p.m + tile - 1) / tile) * int64_t{(p.n + tile - 1) / tile};
-}
-
 /// Tiles of all products of the same activation, this one's among them: they run at once, as the projections to
 /// queries, keys and values do, and share the workers. In parts, more of them than workers would take turns.
-int64_t tiles_at_once(const FusedGraph& graph, const FusedOp& product, int tile) {
+int64_t tiles_at_once(const FusedGraph& graph, const FusedOp& product, const KSteps& steps) {
   const abi::Operand& a = product.op.operands[abi::MatmulOperand::kA];
   int64_t tiles = 0;
   for (const FusedOp& op : graph.ops) {
@@ -64,7 +40,7 @@ int64_t tiles_at_once(const FusedGraph& graph, const FusedOp& product, int tile)
     const abi::MatmulTileParams& p = op.op.record.params.matmul;
     const bool same = other.slot == a.slot && other.offset == a.offset && p.batch == 1 &&
                       p.m == product.op.record.params.matmul.m && p.k == product.op.record.params.matmul.k;
-    if (same) tiles += tiles_of(p, tile);
+    if (same) tiles += steps.tiles(p.m, p.n);
   }
   return tiles;
 }
@@ -219,19 +195,14 @@ class KSplitter {
 KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, bool small) {
   const FusedOp& op = graph.ops[product];
   const abi::MatmulTileParams& p = op.op.record.params.matmul;
-  const std::optional<Steps> steps = steps_of(op.op.record.kind, small, options.machine.costs);
+  const std::optional<KSteps> steps = k_steps(op.op.record.kind, small, options.machine.costs);
   if (!steps || p.gated != 0 || p.batch != 1 || p.n % 4 != 0) return {};
-  if (tiles_of(p, steps->tile) * steps->share > options.machine.num_workers) return {};
-  const int64_t tiles = tiles_at_once(graph, op, steps->tile);
-  const int most = std::min(steps->parts, most_parts(op, graph.programs[static_cast<size_t>(p.program)]));
-  for (int parts = most; parts > 1; --parts) {
-    if (p.k % (steps->k * parts) != 0 || tiles * parts > options.machine.num_workers) continue;
-    const double saved = p.k / steps->k * steps->seconds * (1.0 - 1.0 / parts);
-    const bool joins = small && joining_row(graph, product, parts) >= 0;
-    const double combine = joins ? options.machine.costs.split_joined : steps->combine;
-    return saved > combine ? KParts{parts, combine} : KParts{};
-  }
-  return {};
+  const int workers = options.machine.num_workers;
+  if (steps->tiles(p.m, p.n) * steps->share > workers) return {};
+  const int most = most_parts(op, graph.programs[static_cast<size_t>(p.program)]);
+  const int parts = steps->fitting(p.k, tiles_at_once(graph, op, *steps), most, workers);
+  const bool joins = small && parts > 1 && joining_row(graph, product, parts) >= 0;
+  return steps->split(p.k, parts, joins ? options.machine.costs.split_joined : steps->combine);
 }
 
 void split_long_k(Draft& draft, const Options& options) {

@@ -3,16 +3,11 @@
 // order and runs the epilogue. A row op that reads the product first does so itself (join_sums.h).
 #pragma once
 #include "planner/draft.h"
+#include "planner/k_steps.h"
 #include "planner/options.h"
 
 namespace ark::planner {
 
-/// Parts of k that a product is split into, and what the split costs: writing and reading the parts, and the hop
-/// between.
-struct KParts {
-  int count = 1;
-  double seconds = 0;
-};
 /// Of a product in tiles, small ones or not. One part: it is not split.
 KParts k_parts(const FusedGraph& graph, size_t product, const Options& options, bool small);
 

@@ -39,7 +39,7 @@ void region(const Region& r, BoxEmitter& emitter) {
     case X::kMask:
       return emitter.box(std::array{batch, heads, queries, Range{0, p.keys, x.stride[3]}});
     case X::kRange:
-      return emitter.box(std::array{batch, heads, Range{0, abi::kVisibleValues, x.stride[3]}});
+      return emitter.box(std::array{batch, heads, Range{0, abi::kRangeValues, x.stride[3]}});
     case X::kPartsOut:
     case X::kPartsMaxSum: {
       const Range inner{0, r.operand == X::kPartsOut ? p.value_dim : 2, x.stride[4]};
@@ -88,6 +88,10 @@ void record(const RecordCheck& check) {
              p.tiles_at_once, " tiles at once, of ", p.parts, " parts, heads of ", p.head_dim, " columns and ",
              has_position ? "a" : "no", " position; expected 0, 1, or 2 of whole heads of at most ",
              abi::kMostPairedDim, " columns with a position");
+  const abi::Operand& range = check.op().operands[X::kRange];  // an entry is one load of all its values
+  check.need(range.slot == abi::kNoSlot ||
+                 (range.stride[3] == 1 && (range.offset | range.stride[0] | range.stride[1]) % abi::kRangeValues == 0),
+             "the values of a range do not lie together");
   check.need(p.parts <= 1 || operands > X::kPartsMaxSum, operands, " operands of ", p.parts, " parts");
   check.grid({p.batch, p.kv_heads, p.parts});
 }
