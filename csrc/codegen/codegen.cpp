@@ -91,7 +91,7 @@ std::string forms_text(const Kernel& kernel) {
                   ", ", g.program, ", ", g.first_operand, ", 0}");
     }
     text += cat("}};\n  }\n  static constexpr u32 kVectorOperands = ", form.vector_operands,
-                "u, kFlaggedOperands = ", form.flagged_operands, "u, kSharedRows = ", form.shared_rows,
+                "u, kFlaggedOperands = ", form.flagged_operands,
                 "u;\n  static constexpr bool kEarlyPrologue = ", form.early_prologue ? "true" : "false",
                 ";\n  using Prologue = ", prologue, ";\n");
     for (int s = 0; s < p.num_segments; ++s)

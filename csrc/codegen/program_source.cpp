@@ -469,22 +469,14 @@ class Printer : public ExpressionPrinter {
     return of.squared >= 0 && by_words(of.squared) && by_words(of.weight);
   }
 
-  /// A load of two elements a word, by itself, and what it has brought.
-  void print_word(const char* name, int load) {
-    line("  template <int V>");
-    line(cat("  static ARK_DEVICE void load_", name,
-             "(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) {"));
-    line(cat("    load_operand<V>(c, ", instr(load).operand, ", x, in.r", load, ");\n  }"));
-    line(
-        cat("  template <int V> static ARK_DEVICE Vec<bf16, V>& ", name, "(Inputs<V>& in) { return in.r", load, "; }"));
-  }
-
   /// What the row's products are multiplied by.
   void print_factor(const RowFactor& of) {
     if (of_squares(of)) {
-      print_word("squared", of.squared);
-      if (of.weight >= 0) print_word("weight", of.weight);
-      line(cat("  static constexpr int kWeight = ", of.weight < 0 ? -1 : instr(of.weight).operand, ";"));
+      line("  template <int V> static ARK_DEVICE const Vec<bf16, V>& squared(const Inputs<V>& in) {");
+      line(cat("    return in.r", of.squared, ";\n  }"));
+      line("  template <int V> static ARK_DEVICE Vec<bf16, V> rest(const Inputs<V>& in) {");
+      line(of.weight < 0 ? cat("    return in.r", of.squared, ";\n  }")
+                         : cat("    return multiplied(in.r", of.squared, ", in.r", of.weight, ");\n  }"));
       line(cat("  static ARK_DEVICE void finish(float squares, Uniform& u) { u.r", of.reduction, " = squares; }"));
     }
     const int factor = of.factor;

@@ -38,24 +38,11 @@ bool early_prologue(const Plan& plan, const Op& op) {
   return some;
 }
 
-uint32_t shared_rows(const Plan& plan, const Op& op) {
-  const abi::MatmulRowsParams& p = op.record.params.rows;
-  const int rows = plan.programs.at(static_cast<size_t>(p.prologue)).num_dims - 2;
-  uint32_t mask = 0;
-  for (int i = p.prologue_operand; i < p.segment[0].first_operand && i < 32; ++i) {
-    const abi::Operand& o = op.operands[static_cast<size_t>(i)];
-    const bool one = rows >= 0 && o.slot != abi::kNoSlot && o.index_operand < 0 && o.stride[rows] == 0;
-    if (one && is_early(op, static_cast<size_t>(i))) mask |= 1u << (i - p.prologue_operand);
-  }
-  return mask;
-}
-
 bool is_few(const Op& op) { return op.record.kind == abi::TaskKind::kMatmulRows; }
 
 /// Of a few-row product; everything but its number.
 RowsForm form_of(const Plan& plan, const Op& op) {
-  RowsForm form{op.record.params.rows, vector_operands(op), op.flags.operands, early_prologue(plan, op),
-                shared_rows(plan, op)};
+  RowsForm form{op.record.params.rows, vector_operands(op), op.flags.operands, early_prologue(plan, op)};
   form.params.form = 0;
   form.params.weights_immutable = has_early_weights(op);
   std::fill(std::begin(form.params.map), std::end(form.params.map), 0);
@@ -69,8 +56,7 @@ int rows_of_form(int m) { return m <= 1 ? m : m <= 8 ? 8 : abi::kMostFewRows; }
 
 bool same_form(const RowsForm& a, const RowsForm& b) {
   return a.vector_operands == b.vector_operands && a.flagged_operands == b.flagged_operands &&
-         a.early_prologue == b.early_prologue && a.shared_rows == b.shared_rows &&
-         std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
+         a.early_prologue == b.early_prologue && std::memcmp(&a.params, &b.params, sizeof a.params) == 0;
 }
 
 void number_forms(Plan& plan) {

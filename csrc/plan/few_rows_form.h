@@ -19,7 +19,6 @@ struct RowsForm {
   uint32_t vector_operands = 0;    // bit i: operand i of the record may be moved 16 bytes at once (first 32 operands)
   uint32_t flagged_operands = 0;   // bit i: operand i comes in flagged words (flag_words.h)
   bool early_prologue = false;     // the prologue reads flagged and early operands only: it needs no wait
-  uint32_t shared_rows = 0;        // bit i: operand i of the prologue is early, and one row for all rows: a weight
   bool once = false;               // one op of the plan has it: no part of the form, but its code need not be fast
 };
 

@@ -7,7 +7,6 @@
 #pragma once
 #include "device/matmul/few_rows_factor.cuh"
 #include "device/matmul/few_rows_reduction.cuh"
-#include "device/matmul/few_rows_weight.cuh"
 
 namespace ark::device {
 
@@ -16,24 +15,12 @@ struct RowsActivation : RowsFragments<Form> {
   using F = RowsFragments<Form>;
   using Reduction = RowsReduction<Form>;
   using Factor = RowsFactor<Form>;
-  using Weight = RowsWeight<Form>;
   using R = Rows<Form>;
   using P = typename Form::Prologue;
   using Uniform = typename P::Uniform;
   using Inputs = typename F::Inputs;
   using Fragments = typename F::Fragments;
   static constexpr int kReduceBytes = Reduction::kReduceBytes + Factor::kBytes;
-  /// Shared memory of the sums over k: of this strip of so many columns and the one before, and held between windows.
-  static constexpr int kColumns = R::kColumns == 0 ? abi::kStripRows : R::kColumns * R::kLanes;
-  static constexpr int kSumBytes = 2 * kConsumerWarps * kColumns * (8 * F::kBlocks + 2) * 4;
-  static constexpr int kHeldBytes = F::kWindows > 1 ? abi::kMaxRowsPerItem * 8 * F::kBlocks * 4 : 0;
-  static constexpr bool kSharesWeight = Weight::fits(kSumBytes + kHeldBytes + kReduceBytes);
-  static constexpr int kScratch = kSumBytes + kHeldBytes + kReduceBytes + (kSharesWeight ? Weight::kRoom : 0);
-
-  /// What needs no wait. `shared`: as of reduce().
-  static ARK_DEVICE void load_early(const Consumer& consumer, const Task& task, unsigned char* shared) {
-    if constexpr (kSharesWeight) Weight::load(consumer, task, shared + kReduceBytes);
-  }
 
   /// This thread's vectors of a window. `shared`: as of reduce(); `factors` goes on from window to window.
   template <int kWindow, class S>
@@ -47,10 +34,7 @@ struct RowsActivation : RowsFragments<Form> {
         const int m = kBlock * 8 + (consumer.lane() >> 2);
         Uniform u{};
         if constexpr (Reduction::kReduces) u = reinterpret_cast<const Uniform*>(shared)[min(m, R::rows(task) - 1)];
-        if constexpr (P::kOfSquares)
-          load_words<kWindow>(consumer, task, m, shared + kReduceBytes, b[kBlock], factors[kBlock]);
-        else
-          load_block<kWindow, S>(consumer, task, m, u, b[kBlock], factors[kBlock]);
+        load_block<kWindow, S>(consumer, task, m, u, b[kBlock], factors[kBlock]);
       });
     }
   }
@@ -80,45 +64,6 @@ struct RowsActivation : RowsFragments<Form> {
         constexpr int kAt = decltype(i)::value;
         F::template finish_vector<kWindow, kFirst + kAt, S>(consumer, c, m, in[kAt], u, b[kFirst + kAt], factor);
       });
-    });
-    unrolled<F::kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
-      u32(&words)[4] = b[kTotal + decltype(i)::value];
-      words[0] = words[1] = words[2] = words[3] = 0;
-    });
-  }
-
-  /// The vectors of row m by words of two elements: their products with the weight, and the sums of their squares.
-  template <int kWindow>
-  static ARK_DEVICE void load_words(const Consumer& consumer, const Task& task, int m, const unsigned char* weight,
-                                    u32 (&b)[F::kVectors][4], SquaresOfRows& squares) {
-    constexpr int kTotal = F::slices_of(kWindow) * F::kSliceVectors;
-    const ProgramContext c = F::context(consumer, task);
-    Inputs in[kTotal] = {};
-    unrolled<kTotal>([&](auto n) __attribute__((always_inline)) {
-      const typename F::template At<kWindow, decltype(n)::value> at(consumer, c, m);
-      P::template load_squared<8>(at.c, at.x, in[n.value]);
-      if constexpr (P::kWeight >= 0 && !kSharesWeight) P::template load_weight<8>(at.c, at.x, in[n.value]);
-    });
-    __syncwarp();  // else the last loads are issued behind products that wait for the first
-    unrolled<kTotal>([&](auto n) __attribute__((always_inline)) {
-      constexpr int kNumber = decltype(n)::value;
-      const typename F::template At<kWindow, kNumber> at(consumer, c, m);
-      if constexpr (!decltype(at)::kWhole)
-        if (!at.there) P::squared(in[kNumber]) = {};
-      u32 x[4];
-      __builtin_memcpy(x, &P::squared(in[kNumber]), sizeof(x));
-      squares.add(x);
-      Vec<bf16, 8> product = P::squared(in[kNumber]);
-      if constexpr (kSharesWeight)
-        product = multiplied(product, Weight::at(consumer, weight, kWindow, kNumber));
-      else if constexpr (P::kWeight >= 0)
-        product = multiplied(product, P::weight(in[kNumber]));
-      __builtin_memcpy(b[kNumber], &product, sizeof(b[kNumber]));
-      // behind the row's end the weight may be anything
-      if constexpr (!decltype(at)::kWhole) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) b[kNumber][i] = at.there ? b[kNumber][i] : 0;
-      }
     });
     unrolled<F::kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
       u32(&words)[4] = b[kTotal + decltype(i)::value];

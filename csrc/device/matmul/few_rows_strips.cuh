@@ -159,16 +159,16 @@ struct StripsTask {
   using Activation = RowsActivation<Form>;
   using Product = typename StripsOf<Form, kType>::Type;
   static constexpr int kWindows = Activation::kWindows;
-  static constexpr int kSumBytes = Activation::kSumBytes, kHeldBytes = Activation::kHeldBytes;
+  static constexpr int kSumBytes = 2 * Product::kStripSums * 4;  // of this strip and the one before
+  static constexpr int kHeldBytes = kWindows > 1 ? abi::kMaxRowsPerItem * 8 * Activation::kBlocks * 4 : 0;
   static_assert(8 * Activation::kBlocks * Product::kWidth <= kConsumerThreads);
-  static_assert(kSumBytes == 2 * Product::kStripSums * 4 && Activation::kScratch <= kScratchBytes);
+  static_assert(kSumBytes + kHeldBytes + Activation::kReduceBytes <= kScratchBytes);
 
   static ARK_DEVICE void consume(Consumer& consumer, const Task& task) {
-    unsigned char* scratch = consumer.scratch();
-    Activation::load_early(consumer, task, scratch + kSumBytes + kHeldBytes);
     consumer.wait_for_item(task);
     consumer.staged = -1;
     consumer.stamp(1);
+    unsigned char* scratch = consumer.scratch();
     float* sums = reinterpret_cast<float*>(scratch);
     float* held = reinterpret_cast<float*>(scratch + kSumBytes);  // [row of the item][row of the activation]
     unsigned char* reduction = scratch + kSumBytes + kHeldBytes;
