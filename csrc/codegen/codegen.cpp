@@ -24,8 +24,8 @@ constexpr std::array<const char*, kNumUses> kUseNames = {
     "pointwise",     "row",           "column",         "epilogue_rows",
     "prologue_rows", "epilogue_tile", "epilogue_float", "epilogue_simple"};
 
-/// The prologue of several rows whose factor is left to the epilogue (device/matmul/few_rows_factor.cuh), if it has one.
-/// Results are rounded to bfloat16, whose range is that of sums: without their factor, float16 could overflow.
+/// The prologue of several rows whose factor is left to the epilogue (device/matmul/few_rows_factor.cuh), if it has
+/// one. Results are rounded to bfloat16, whose range is that of sums: without their factor, float16 could overflow.
 std::optional<RowFactor> row_factor(const Kernel& kernel, const plan::RowsForm& form) {
   const abi::MatmulRowsParams& p = form.params;
   const bool flagged = p.prologue_operand < 32 && form.flagged_operands >> p.prologue_operand != 0;

@@ -14,6 +14,8 @@
 
 namespace ark::codegen {
 
+struct RowFactor;
+
 /// The call of a kLoadParts up to its operand (attention_parts.cpp).
 std::string load_parts_call(const Program& program, const Instr& instr);
 
@@ -146,6 +148,13 @@ class ProgramAnalysis {
     return info_[i].plain_load && !info_[i].scalar && instr(i).operand < 32 &&
            (form_->standing_operands >> instr(i).operand & 1) != 0;
   }
+
+  /// Of a column: what the device asks about the program. Of a row: its form, and where vectors begin.
+  std::string column_source(uint32_t ways) const;
+  std::string form_source() const;
+  /// Whether words of two elements are all that the walk of a prologue with a factor works on, and what it needs then.
+  bool is_of_squares(const RowFactor& of) const;
+  std::string squares_source(const RowFactor& of) const;
 
   /// Declares Uniform and, for each pass, its Accumulator with what starts, merges and finishes it.
   std::string accumulators() const;

@@ -35,15 +35,15 @@ class Printer : public ExpressionPrinter {
       line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
                "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
-    if (column_) print_column(use.column_ways);
+    if (column_) out_ += column_source(use.column_ways);
     if (program_.kind == ProgramKind::kPointwise)
       out_ += operand_sizes_source(program_, broadcast_) + transposed_source(program_, transposed_);
-    if (form_ != nullptr) print_form();
+    if (form_ != nullptr) out_ += form_source();
     // How an element of what a prologue copies lies in memory.
     if (program_.kind == ProgramKind::kPrologue)
       line(cat("  using Copied = ", only_copies() ? input_type(instr(0)) : "void",
                ";\n  static constexpr bool kScaled = ", scaled != nullptr ? "true" : "false",
-               ", kOfSquares = ", scaled != nullptr && of_squares(*scaled) ? "true;" : "false;"));
+               ", kOfSquares = ", scaled != nullptr && is_of_squares(*scaled) ? "true;" : "false;"));
     if (program_.kind == ProgramKind::kEpilogue)
       line(cat("  static constexpr bool kPairs = ", int{reads_pairs()}, ", kGated = ", int{reads_two_products()},
                ";\n  static constexpr u32 kLoads = ", plain_operands(Opcode::kLoad),
@@ -108,13 +108,6 @@ class Printer : public ExpressionPrinter {
   const char* context_parameter() const { return own_context() ? ", class Context" : ""; }
   const char* context_type() const { return own_context() ? "Context" : "ProgramContext"; }
 
-  void print_column(uint32_t ways) {
-    const ColumnShape shape = column_shape();
-    line(cat("  static constexpr bool kPlain = ", shape.plain ? "true" : "false",
-             ", kFolds = ", shape.folds ? "true" : "false", "; static constexpr u32 kLoads = ", shape.loads,
-             "u, kVectorLoads = ", shape.vector_loads, "u, kColumnWays = ", ways, "u;"));
-  }
-
   bool may_be_flagged(const Instr& in) const {
     return flagged_ && (in.dtype == DType::kBF16 || in.dtype == DType::kF16);
   }
@@ -164,20 +157,6 @@ class Printer : public ExpressionPrinter {
     for (int i = 0; i < count_; ++i)
       if (info_[i].plain_load) loads.push_back({i, instr(i).operand, info_[i].scalar, input_type(instr(i))});
     out_ += held_source(loads, held_unroll());
-  }
-
-  void print_form() {
-    out_ += constants_of(*form_);
-    line("  /// Elements of a row before its first vector.");
-    line("  static ARK_DEVICE int head(const ProgramContext& c, const i32 (&x)[kDims]) {");
-    const auto of_head = [&](const Instr& in) { return in.operand == form_->head_operand && in.op != Opcode::kConst; };
-    const auto head = std::find_if(program_.instrs.begin(), program_.instrs.end(), of_head);
-    const auto aligned = [&] { return cat("elements_until_aligned<kVector, ", storage_type(head->dtype), ">(c, "); };
-    line(form_->head_operand < 0 ? "    return 0;\n  }"
-                                 : cat("    return ", aligned(), form_->head_operand, ", x);\n  }"));
-    std::string counts;
-    for (int pass = 0; pass < num_passes_; ++pass) counts += cat(pass > 0 ? ", " : "", in_flight(pass));
-    line(cat("  static constexpr int kInFlight[] = {", counts, "};  // vectors of a streamed row, by pass"));
   }
 
   /// Values of a row that are loaded once.
@@ -463,22 +442,9 @@ class Printer : public ExpressionPrinter {
     line("  }");
   }
 
-  /// Whether words of two elements are all that the walk works on.
-  bool of_squares(const RowFactor& of) const {
-    const auto by_words = [&](int i) { return i < 0 || (info_[i].plain_load && !info_[i].scalar); };
-    return of.squared >= 0 && by_words(of.squared) && by_words(of.weight);
-  }
-
   /// What the row's products are multiplied by.
   void print_factor(const RowFactor& of) {
-    if (of_squares(of)) {
-      line("  template <int V> static ARK_DEVICE const Vec<bf16, V>& squared(const Inputs<V>& in) {");
-      line(cat("    return in.r", of.squared, ";\n  }"));
-      line("  template <int V> static ARK_DEVICE Vec<bf16, V> rest(const Inputs<V>& in) {");
-      line(of.weight < 0 ? cat("    return in.r", of.squared, ";\n  }")
-                         : cat("    return multiplied(in.r", of.squared, ", in.r", of.weight, ");\n  }"));
-      line(cat("  static ARK_DEVICE void finish(float squares, Uniform& u) { u.r", of.reduction, " = squares; }"));
-    }
+    out_ += squares_source(of);
     const int factor = of.factor;
     std::vector<bool> wanted(count_);
     wanted[factor] = true;

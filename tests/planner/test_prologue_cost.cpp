@@ -84,7 +84,7 @@ int row_ops_above_one(int64_t rows, int64_t width) {
 void test_choice() {
   for (const int64_t rows : {2, 5, 8}) {
     EXPECT_EQ(row_ops(rows, 8192, DType::kBF16), 0);  // their factor is left to the epilogue, squares to tensor cores
-    EXPECT_EQ(row_ops_above_one(rows, 3072), 0);  // the factor alone
+    EXPECT_EQ(row_ops_above_one(rows, 3072), 0);      // the factor alone
     EXPECT_EQ(row_ops_above_one(rows, 4096), 1);
     EXPECT_EQ(row_ops_with_bias(rows, 3072), 0);
     EXPECT_EQ(row_ops_with_bias(rows, 4096), 1);

@@ -1,16 +1,16 @@
-// Factors of a few-row product's rows that are known after its sums have begun: what a norm without a mean divides a row
-// by. The prologue hands on elements without it and adds up what it is made of on the same walk; nobody waits for the
-// reduction before the products, and the epilogue multiplies a sum over k by its row's factor.
+// Factors of a few-row product's rows that are known after its sums have begun: what a norm without a mean divides a
+// row by. The prologue hands on elements without it and adds up what it is made of on the same walk; nobody waits for
+// the reduction before the products, and the epilogue multiplies a sum over k by its row's factor.
 #pragma once
 #include "device/matmul/few_rows_fragments.cuh"
 #include "device/program/row_group.cuh"
 
 namespace ark::device {
 
-/// Sums of squares of eight rows, of which a lane has fragments: the products of each row with all of them, of which its
-/// own are wanted. Of two words together, the first's are in the lower rows of the one, the second's in the upper rows of
-/// the other. Two loads, four products of words and four of matrices a vector are all that a norm executes: 1000
-/// instructions for 8 rows of 4096, fetched anew by every layer, took longer than an op of rows with its hop.
+/// Sums of squares of eight rows, of which a lane has fragments: the products of each row with all of them, of which
+/// its own are wanted. Of two words together, the first's are in the lower rows of the one, the second's in the upper
+/// rows of the other. Two loads, four products of words and four of matrices a vector are all that a norm executes:
+/// 1000 instructions for 8 rows of 4096, fetched anew by every layer, took as long as an op of rows with its hop.
 struct SquaresOfRows {
   float lower[4], upper[4];
 

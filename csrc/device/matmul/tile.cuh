@@ -8,8 +8,8 @@
 // of 128 bytes with 128-byte swizzle: k-major operands 128 rows of 64 k, the others two blocks of 64 k of 64 rows each.
 // Of small tiles, a page of A and one of B (64 x 128 each): its halves are the warpgroups' 64 k, k-major 64 rows of 64
 // k (of A no more than there are: abi::small_page_rows), else 64 k of 64 rows. Gated ones have a page of A and two of B
-// as large tiles have it: each warpgroup's 64 k of 64 rows of the first weight, and behind them of the second. What both
-// weights are multiplied with is read once.
+// as large tiles have it: each warpgroup's 64 k of 64 rows of the first weight, and behind them of the second. What
+// both weights are multiplied with is read once.
 #pragma once
 #include "device/abi/variants.h"
 #include "device/loop/loop.cuh"

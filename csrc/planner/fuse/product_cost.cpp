@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "planner/k_steps.h"
-#include "planner/tile/column_strips.h"
+#include "planner/strip_width.h"
 #include "planner/tile_forms.h"
 
 namespace ark::planner {

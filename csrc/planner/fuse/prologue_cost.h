@@ -18,15 +18,15 @@ struct PrologueReads {
   }
 };
 
-/// What a prologue adds up along its rows: nothing; what the elements wait for; a factor that the epilogue multiplies by,
-/// on the same walk; the same of squares, by words of two elements (row_factor.h).
+/// What a prologue adds up along its rows: nothing; what the elements wait for; a factor that the epilogue multiplies
+/// by, on the same walk; the same of squares, by words of two elements (row_factor.h).
 enum class RowReduction : uint8_t { kNone, kBefore, kFactor, kSquares };
 
 /// Seconds that the prologue of [m, k] takes beyond loading an activation that is there.
 /// Measured (us, 16-bit tensors): 8 rows of 8192 of four tensors, twice through, 32 (H100; here 39); 8 and 16 rows of
 /// 2048 of two, kept in registers, 2.8 and 6 (H200; 3.3 and 6.6). With a factor, 8 rows of 4096 and 16 of 2048 of two
-/// take as long as an op of rows and 0.4 longer (5.5 both). Eight rows are worked on together: sizes that share a kernel
-/// have the same ops. One row has another form.
+/// take as long as an op of rows and 0.4 longer (5.5 both); of squares a quarter is reckoned. Eight rows are worked on
+/// together: sizes that share a kernel have the same ops. One row has another form.
 inline double prologue_seconds(const Costs& costs, int64_t m, int64_t k, const PrologueReads& reads,
                                RowReduction reduction) {
   if (m <= 1) return 0;
