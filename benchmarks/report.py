@@ -67,7 +67,8 @@ def models() -> str:
 
 
 MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models_table_columns_8",
-                "models_table_few_rows", "models_table_few_rows_8b")  # fmt: skip
+                "models_table_few_rows", "models_table_few_rows_8b", "models_table_others",
+                "models_table_norms")  # fmt: skip
 
 
 def model_table() -> str:
