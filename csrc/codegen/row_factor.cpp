@@ -26,6 +26,8 @@ class Splitter {
   }
 
  private:
+  static constexpr int kMostReductions = 2;  // of 8 bytes: what the device has shared memory for
+
   const Instr& at(int i) const { return program_.instrs[static_cast<size_t>(i)]; }
   bool uniform(int i) const { return uniform_[static_cast<size_t>(i)]; }
   bool reduced(int i) const { return reduced_[static_cast<size_t>(i)]; }
@@ -42,8 +44,9 @@ class Splitter {
     return yield;
   }
 
-  /// What is the same along a row, and what follows from reductions. Is none of these made of others?
+  /// What is the same along a row, and what follows from reductions. Are these few, and none made of others?
   bool classify() {
+    int reductions = 0;
     for (int i = 0; i < static_cast<int>(program_.instrs.size()); ++i) {
       const Instr& in = at(i);
       bool same = in.op == Opcode::kConst || in.op == Opcode::kReduce || call_arity(in.op) > 0, follows = false;
@@ -51,7 +54,7 @@ class Splitter {
         same = same && (uniform(input) || in.op == Opcode::kReduce);
         follows = follows || reduced(input);
       }
-      if (in.op == Opcode::kReduce && follows) return false;
+      if (in.op == Opcode::kReduce && (follows || ++reductions > kMostReductions)) return false;
       uniform_[static_cast<size_t>(i)] = same;
       reduced_[static_cast<size_t>(i)] = follows || in.op == Opcode::kReduce;
     }

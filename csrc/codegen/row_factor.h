@@ -18,7 +18,8 @@ struct RowFactor {
 /// Nothing where the only result is no product of a row's factor, made of reductions over its elements, and of what
 /// follows from no reduction. What is rounded on the way from the factor to the result is rounded no more: eager's
 /// roundings between the two are those of other numbers. In float32 and bfloat16 alone, which have one range. Loads by
-/// index or under a predicate make none: such a program is long, and walked row by row.
+/// index or under a predicate make none: such a program is long, and walked row by row. Factors of more than two
+/// reductions are none either: each has shared memory of its own.
 std::optional<RowFactor> split_row_factor(const Program& program);
 
 }  // namespace ark::codegen

@@ -65,7 +65,16 @@ def test_models_at_once(tmp_path):
         assert row["first_call_s"]["cold"]["ark"] > 0 and "warm" not in row["first_call_s"]
         assert row["plan"]["fallbacks"] == {}
         assert set(row["wall_ms"]) == {"ark", "eager"} and row["ark"]["median"] > 0
-    run("models_table.py", "--models", "distilbert", "--at-once", "--limit", "0.05", "--json", str(tmp_path / "late.json"))
+    run(
+        "models_table.py",
+        "--models",
+        "distilbert",
+        "--at-once",
+        "--limit",
+        "0.05",
+        "--json",
+        str(tmp_path / "late.json"),
+    )
     (row,) = json.loads((tmp_path / "late.json").read_text())["rows"]
     assert row["ark"] is None and row["error"].startswith("no row in 0 s")
 

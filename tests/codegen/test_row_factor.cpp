@@ -84,7 +84,7 @@ void test_no_squares() {
 }
 
 /// No factor: a mean that is taken away, a bias, a float16 that could overflow, a row that decides beside its factor,
-/// reductions of reductions, loads by index, and results beside the activation.
+/// reductions of reductions, more than two, loads by index, and results beside the activation.
 void test_none() {
   Norm mean;
   const int sum = mean.b.reduce(ReduceOp::kSum, mean.x, DType::kF32);
@@ -114,6 +114,12 @@ void test_none() {
   const int row = gathers.b.load(1, DType::kI64);
   gathers.yield(gathers.b.op(Opcode::kMul, gathers.b.load(2, DType::kBF16, row), gathers.inverse));
   EXPECT(!gathers.split());
+  Norm many;
+  int product = many.inverse;
+  for (int i = 0; i < 2; ++i)
+    product = many.b.op(Opcode::kMul, product, many.b.reduce(ReduceOp::kMax, many.x, DType::kF32));
+  many.yield(many.b.op(Opcode::kMul, many.x, product));
+  EXPECT(!many.split());
   Norm plain;
   plain.yield(plain.x);
   EXPECT(!plain.split());

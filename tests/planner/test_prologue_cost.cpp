@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codegen/row_factor.h"
 #include "planner/fuse/prologue_cost.h"
 #include "support/check.h"
 #include "support/exchange_graphs.h"
@@ -81,6 +82,28 @@ int row_ops_above_one(int64_t rows, int64_t width) {
   return row_ops_of(b, b.binary(Opcode::kMul, normed, weight), rows, width);
 }
 
+/// Divided by a root in which a number is that the row is read with: no factor of reductions alone.
+int row_ops_with_own_number(int64_t rows, int64_t width) {
+  ExchangeBuilder b(1);
+  const ValueId x = b.input(DType::kBF16, {rows, width}), number = b.input(DType::kBF16, {1});
+  const ValueId sum = b.binary(Opcode::kAdd, b.row_sum(b.binary(Opcode::kMul, x, x), 1, true), number);
+  return row_ops_of(b, b.binary(Opcode::kMul, x, b.unary(Opcode::kRsqrt, sum)), rows, width);
+}
+
+/// The program that the product gets has what the graph was said to have.
+void test_agrees_with_code() {
+  for (const bool bias : {false, true}) {
+    ExchangeBuilder b(1);
+    const ValueId normed = b.norm(b.input(DType::kBF16, {8, 2048})), row = b.input(DType::kBF16, {2048});
+    const ValueId result = b.binary(bias ? Opcode::kAdd : Opcode::kMul, normed, row);
+    const plan::Plan plan =
+        plan_of(b.finish({b.linear(result, b.input(DType::kBF16, {64, 2048}))}, "norm"), true, true, 132);
+    EXPECT_EQ(plan.ops.size(), 1u);
+    const Program& prologue = plan.programs.at(static_cast<size_t>(plan.ops[0].record.params.rows.prologue));
+    EXPECT_EQ(codegen::split_row_factor(prologue).has_value(), !bias);
+  }
+}
+
 void test_choice() {
   for (const int64_t rows : {2, 5, 8}) {
     EXPECT_EQ(row_ops(rows, 8192, DType::kBF16), 0);  // their factor is left to the epilogue, squares to tensor cores
@@ -92,6 +115,7 @@ void test_choice() {
     EXPECT_EQ(row_ops(rows, 5120, DType::kF32), 1);
   }
   EXPECT_EQ(row_ops(16, 8192, DType::kBF16), 0);
+  EXPECT_EQ(row_ops_with_own_number(16, 8192), 1);
   EXPECT_EQ(row_ops(16, 12288, DType::kBF16), 1);
   EXPECT_EQ(row_ops(1, 4096, DType::kF32), 0);
 }
@@ -103,5 +127,6 @@ int main() {
   test_types();
   test_choice();
   test_widened();
+  test_agrees_with_code();
   return test::result("prologue_cost");
 }

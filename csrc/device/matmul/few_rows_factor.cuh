@@ -53,6 +53,7 @@ struct RowsFactor {
   using Part = typename FactorParts<P>::Part;
   using Accumulators = Accumulator[F::kBlocks];
   static constexpr bool kScales = P::kScaled, kOfSquares = P::kOfSquares;
+  static_assert(!kScales || P::kPasses == 1);  // so that no other reduction uses the shared memory
   /// Shared memory: [row][warp].
   static constexpr int kBytes = kScales ? 8 * F::kBlocks * kConsumerWarps * static_cast<int>(sizeof(Part)) : 0;
 

@@ -25,15 +25,27 @@ class Search {
 
   /// The way from the result back to the factor: through roundings, and products with what has none.
   bool has_factor(int v) {
-    if (!is_computed(v)) return false;
+    if (!is_computed(v) || !has_range(v)) return false;
     const ir::Node& node = node_of(v);
     if (is(node, Opcode::kCast)) return has_factor(input(node, 0));
     if (!is(node, Opcode::kMul) || reduced(input(node, 0)) == reduced(input(node, 1))) return false;
     const bool first = reduced(input(node, 0));
     const int of_rows = input(node, first ? 0 : 1), other = input(node, first ? 1 : 0);
     ++others_;
-    words_ = words_ && is_word(other);
-    return is_of_rows(of_rows, v) || has_factor(of_rows);
+    words_ = words_ && is_word(other) && !is_of_rows(other, v);
+    return is_of_rows(of_rows, v) ? follows_from_rows(of_rows) : has_factor(of_rows);
+  }
+  bool has_range(int v) const {
+    return state_.tensor(v).dtype == DType::kF32 || state_.tensor(v).dtype == DType::kBF16;
+  }
+  /// Made of numbers and of reductions over what is read: nothing that is loaded for the row, no norm of a norm.
+  bool follows_from_rows(int v) {
+    if (!is_computed(v)) return false;
+    const ir::Node& node = node_of(v);
+    if (node.op == ir::OpKind::kFull) return true;
+    if (node.op == ir::OpKind::kReduce) return !reduced(input(node, 0));
+    return node.op == ir::OpKind::kPointwise &&
+           std::ranges::all_of(node.inputs, [&](ir::ValueId from) { return follows_from_rows(state_.owner(from)); });
   }
 
   /// Free values, of no group, are computed by whoever reads them, leaves too.

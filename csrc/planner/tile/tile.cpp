@@ -349,7 +349,8 @@ void tile_matmul(Draft& draft, FusedOp& op, const Options& options, int columns)
     if (p.gated)  // right behind map_b
       add_matmul_map(draft, record.kind, weights, operand(abi::MatmulOperand::kB2), 2, 1, batch, p.n, p.k);
     if (p.own_rows)
-      p.map_own = add_matmul_map(draft, record.kind, pages, operand(abi::MatmulOperand::kOwn), 1, 2, 1, p.m, p.k);
+      p.map_own = add_matmul_map(draft, record.kind, pages, operand(abi::MatmulOperand::kOwn), 1, 2, 1, p.m, p.k,
+                                 abi::small_page_rows(p));
   }
   set_grid(op);
 }

@@ -112,10 +112,11 @@ void record(const RecordCheck& check) {
     const std::vector<int64_t> shown = sizes(inner_k, rows, batch);
     const int64_t outer = x.stride[inner_k ? rows_dim : 3 - rows_dim];
     const bool blocks = shown.size() == 4;
-    check.map(number, operand, shown,
-              box(inner_k, p.gated != 0 && (operand == X::kB || operand == X::kB2),
-                  operand == X::kA ? abi::small_page_rows(p) : abi::kSmallTile),
-              blocks ? std::vector<int64_t>{outer, 64, x.stride[0]} : std::vector<int64_t>{outer, x.stride[0]});
+    check.map(
+        number, operand, shown,
+        box(inner_k, p.gated != 0 && (operand == X::kB || operand == X::kB2),
+            operand == X::kA || (operand == X::kOwn && p.own_rows != 0) ? abi::small_page_rows(p) : abi::kSmallTile),
+        blocks ? std::vector<int64_t>{outer, 64, x.stride[0]} : std::vector<int64_t>{outer, x.stride[0]});
   };
   map_of(p.map_a, X::kA, p.a_k_major, 1, rows_a, batches);
   map_of(p.map_b, X::kB, p.b_k_major, 2, p.n, batches);
