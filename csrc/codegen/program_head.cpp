@@ -36,12 +36,15 @@ bool ProgramAnalysis::is_of_squares(const RowFactor& of) const {
 
 std::string ProgramAnalysis::squares_source(const RowFactor& of) const {
   if (!is_of_squares(of)) return "";
-  const std::string x = cat("in.r", of.squared);
-  const std::string rest = of.weight < 0 ? x : cat("multiplied(", x, ", in.r", of.weight, ")");
-  return cat("  template <int V> static ARK_DEVICE const Vec<bf16, V>& squared(const Inputs<V>& in) {\n    return ", x,
-             ";\n  }\n  template <int V> static ARK_DEVICE Vec<bf16, V> rest(const Inputs<V>& in) {\n    return ", rest,
-             ";\n  }\n  static ARK_DEVICE void finish(float squares, Uniform& u) { u.r", of.reduction,
-             " = squares; }\n");
+  const auto word = [&](const char* name, int load) {  // a load by itself, and what it has brought
+    return cat("  template <int V>\n  static ARK_DEVICE void load_", name,
+               "(const ProgramContext& c, const i32 (&x)[kDims], Inputs<V>& in) {\n    load_operand<V>(c, ",
+               instr(load).operand, ", x, in.r", load, ");\n  }\n  template <int V> static ARK_DEVICE Vec<bf16, V>& ",
+               name, "(Inputs<V>& in) { return in.r", load, "; }\n");
+  };
+  return cat(word("squared", of.squared), of.weight < 0 ? "" : word("weight", of.weight),
+             "  static constexpr bool kWeighted = ", of.weight < 0 ? "false" : "true",
+             ";\n  static ARK_DEVICE void finish(float squares, Uniform& u) { u.r", of.reduction, " = squares; }\n");
 }
 
 }  // namespace ark::codegen

@@ -44,9 +44,9 @@ void test_weight() {
   EXPECT_EQ(found->weight, weight);
   EXPECT_EQ(found->reduction, n.squares);
   const std::string source = codegen::scaled_program_source(*found, 7);
-  const std::string multiplied = cat("multiplied(in.r", n.x, ", in.r", weight, ")");
+  const std::string loads_weight = cat("load_operand<V>(c, 1, x, in.r", weight, ");");
   for (const char* part : {"struct ScaledProgram7 {", "kPasses = 1", "kScaled = true, kOfSquares = true",
-                           "factor(const Uniform& u)", multiplied.c_str()})
+                           "factor(const Uniform& u)", loads_weight.c_str(), "kWeighted = true"})
     EXPECT(source.find(part) != std::string::npos);
   EXPECT(source.find("element(Pass<1>") == std::string::npos);
 }

@@ -1,5 +1,5 @@
 // Few rows and weights [k][n]: how wide strips are, and that workers share them whole.
-#include "planner/tile/column_strips.h"
+#include "planner/strip_width.h"
 #include "support/check.h"
 #include "support/verify_plans.h"
 

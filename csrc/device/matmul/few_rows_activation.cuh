@@ -34,7 +34,10 @@ struct RowsActivation : RowsFragments<Form> {
         const int m = kBlock * 8 + (consumer.lane() >> 2);
         Uniform u{};
         if constexpr (Reduction::kReduces) u = reinterpret_cast<const Uniform*>(shared)[min(m, R::rows(task) - 1)];
-        load_block<kWindow, S>(consumer, task, m, u, b[kBlock], factors[kBlock]);
+        if constexpr (P::kOfSquares)
+          load_words<kWindow>(consumer, task, m, b[kBlock], factors[kBlock]);
+        else
+          load_block<kWindow, S>(consumer, task, m, u, b[kBlock], factors[kBlock]);
       });
     }
   }
@@ -69,6 +72,59 @@ struct RowsActivation : RowsFragments<Form> {
       u32(&words)[4] = b[kTotal + decltype(i)::value];
       words[0] = words[1] = words[2] = words[3] = 0;
     });
+  }
+
+  /// The vectors of row m by words of two elements: their products with the weight, and the sums of their squares. As
+  /// much of the row is under way as registers allow, in the place of the products; of the weight a few vectors.
+  template <int kWindow>
+  static ARK_DEVICE void load_words(const Consumer& consumer, const Task& task, int m, u32 (&b)[F::kVectors][4],
+                                    SquaresOfRows& squares) {
+    constexpr int kTotal = F::slices_of(kWindow) * F::kSliceVectors, kRow = F::kBlocks * kTotal <= 24 ? kTotal : 4;
+    const ProgramContext c = F::context(consumer, task);
+    unrolled<(kTotal + kRow - 1) / kRow>([&](auto batch) __attribute__((always_inline)) {
+      constexpr int kFirst = decltype(batch)::value * kRow;
+      load_some_words<kWindow, kFirst, min_of(kRow, kTotal - kFirst)>(consumer, c, m, b, squares);
+    });
+    unrolled<F::kVectors - kTotal>([&](auto i) __attribute__((always_inline)) {
+      u32(&words)[4] = b[kTotal + decltype(i)::value];
+      words[0] = words[1] = words[2] = words[3] = 0;
+    });
+  }
+  template <int kWindow, int kFirst, int kCount>
+  static ARK_DEVICE void load_some_words(const Consumer& consumer, const ProgramContext& c, int m,
+                                         u32 (&b)[F::kVectors][4], SquaresOfRows& squares) {
+    constexpr int kAtOnce = 4;
+    Inputs in[kCount] = {};
+    unrolled<kCount>([&](auto n) __attribute__((always_inline)) {
+      const typename F::template At<kWindow, kFirst + decltype(n)::value> at(consumer, c, m);
+      P::template load_squared<8>(at.c, at.x, in[n.value]);
+    });
+    unrolled<(kCount + kAtOnce - 1) / kAtOnce>([&](auto batch) __attribute__((always_inline)) {
+      constexpr int kOf = decltype(batch)::value * kAtOnce, kSome = min_of(kAtOnce, kCount - kOf);
+      unrolled<kSome>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kAt = kOf + decltype(i)::value;
+        const typename F::template At<kWindow, kFirst + kAt> at(consumer, c, m);
+        if constexpr (P::kWeighted) P::template load_weight<8>(at.c, at.x, in[kAt]);
+      });
+      unrolled<kSome>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kAt = kOf + decltype(i)::value;
+        const typename F::template At<kWindow, kFirst + kAt> at(consumer, c, m);
+        finish_words(in[kAt], at.there, b[kFirst + kAt], squares);
+      });
+    });
+  }
+  /// `there`: else the vector is behind the row's end.
+  static ARK_DEVICE void finish_words(Inputs& in, bool there, u32 (&words)[4], SquaresOfRows& squares) {
+    u32 x[4];
+    __builtin_memcpy(x, &P::squared(in), sizeof(x));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = there ? x[i] : 0;
+    squares.add(x);
+    Vec<bf16, 8> product = P::squared(in);
+    if constexpr (P::kWeighted) product = multiplied(product, P::weight(in));
+    __builtin_memcpy(words, &product, sizeof(words));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = there ? words[i] : 0;
   }
 
   /// The only window of a prologue that reduces, eight rows after the other.

@@ -69,7 +69,8 @@ struct RowsFactor {
       for (int block = 0; block < F::kBlocks; ++block) {
         Part& mine = reinterpret_cast<Part*>(shared)[(block * 8 + (lane >> 2)) * kConsumerWarps + consumer.warp()];
         if constexpr (kOfSquares) {
-          if (SquaresOfRows::has_sum(lane)) mine = of[block].sum(lane);
+          const float sum = of[block].sum(lane);  // by all lanes, so that no product stands behind the branch
+          if (SquaresOfRows::has_sum(lane)) mine = sum;
         } else {
           Part sum = of[block];
           merge_lanes_of<4>(sum, lane);

@@ -106,14 +106,6 @@ struct RowsFragments {
     if constexpr (kSame<typename P::Copied, S>) {
       static_assert(sizeof(in) == sizeof(words));
       __builtin_memcpy(words, &in, sizeof(words));
-    } else if constexpr (P::kOfSquares) {
-      u32 x[4];
-      __builtin_memcpy(x, &P::squared(in), sizeof(x));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = decltype(at)::kWhole || at.there ? x[i] : 0;
-      acc.add(x);
-      const auto rest = P::rest(in);
-      __builtin_memcpy(words, &rest, sizeof(words));
     } else {
       const Accumulator before = acc;
       P::template element<8>(Pass<P::kPasses - 1>{}, at.c, at.x, at.k(), in, u, acc, FragmentSink<S>{words});
