@@ -97,7 +97,9 @@ class Search {
 }  // namespace
 
 RowReduction row_reduction(const State& state, int value, const std::vector<int>& leaves) {
-  if (state.tensor(value).dtype != DType::kBF16) return RowReduction::kBefore;
+  // Who adds up what other ranks send has been decided as if the elements waited (late_sums.cpp).
+  const bool adds_boxes = std::ranges::any_of(leaves, [&](int v) { return is_box(state, v); });
+  if (adds_boxes || state.tensor(value).dtype != DType::kBF16) return RowReduction::kBefore;
   return Search(state, leaves).of(value);
 }
 
