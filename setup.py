@@ -45,6 +45,7 @@ ALONE = [
     "csrc/targets/host/kernels/*.cpp",
     "csrc/targets/host/tasks/attention_forward.cpp",
     "csrc/targets/host/tasks/mask_range.cpp",
+    "csrc/targets/host/tasks/row_draw.cpp",
     "csrc/targets/host/tasks/row_select.cpp",
     "csrc/targets/host/tasks/scatter_sum.cpp",
 ]

@@ -213,3 +213,10 @@ def lower_cumsum(ctx: Lowering, node, x, dim, dtype=None):
 @rule(torch.ops.ark.select_by_count.default, torch.ops.ark.select_by_mass.default)
 def lower_row_select(ctx: Lowering, node, distances, bound):
     return ctx.finish_as(ctx.graph.add_node("row_select", [distances, bound], torch.int64, bound.shape), ctx.out(node))
+
+
+@rule(torch.ops.ark.draw_by_mass.default)
+def lower_row_draw(ctx: Lowering, node, values, noise, share):
+    outputs = [ctx.graph.add_value(x.dtype, tuple(share.shape), (1,)) for x in node.meta["val"]]
+    ctx.graph.emit("row_draw", [values, noise, share], outputs, {})
+    return tuple(outputs)

@@ -1,4 +1,5 @@
-"""How far the nearest elements of a row go: `ark::select_by_count` and `ark::select_by_mass`.
+"""How far the nearest elements of a row go: `ark::select_by_count` and `ark::select_by_mass`; and a draw from them,
+`ark::draw_by_mass`.
 
 select_by_count(distances f32 [R, N], count int64 [R]) -> int64 [R]
   the largest number of steps below 2**28 that fewer than `count` elements of the row are below
@@ -6,6 +7,9 @@ select_by_mass(distances f32 [R, N], share f32 [R]) -> int64 [R]
   the largest one such that the elements that are not below it have more than `share` of the row's sum of
   exp(-distance). A plan finds it with sums that are off by at most 2**-15 of the row's: it takes each element in units
   of 2**-16 of one that is as near as its 1/16 of distance begins, at least one unit, and nothing of what is 88 away
+draw_by_mass(values f32 [R, N], noise f32 [R, N], share f32 [R]) -> int64 [R], f32 [R]
+  where the largest value + noise is of those whose distance to the row's largest value is at most what select_by_mass
+  finds, and that sum. Noise is finite. In a row that has NaN, or whose largest value is infinite: the first such value
 0 where there is none. NaN is as far as can be, and has no mass. `steps` counts distances; tokens within a step of each
 other are alike.
 """
@@ -22,6 +26,7 @@ _FAR = 2.0**_BITS - 16  # the largest float32 below 2**_BITS
 _library = torch.library.Library("ark", "FRAGMENT")
 _library.define("select_by_count(Tensor distances, Tensor count) -> Tensor")
 _library.define("select_by_mass(Tensor distances, Tensor share) -> Tensor")
+_library.define("draw_by_mass(Tensor values, Tensor noise, Tensor share) -> (Tensor, Tensor)")
 
 
 def steps(distances: Tensor) -> Tensor:
@@ -65,9 +70,27 @@ def _by_mass(distances: Tensor, share: Tensor) -> Tensor:
     return _farthest(found, lambda asked: weights.where(of_elements >= asked, 0.0).sum(-1) > bound)
 
 
+def _draw(values: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    _check_draw(values, noise, share)
+    top = values.amax(-1, keepdim=True)
+    distances = top - values
+    kept = steps(distances) <= _by_mass(distances, share)[:, None]
+    noisy = torch.where(kept & (values > -torch.inf), values + noise, -torch.inf)
+    best, token = noisy.where(top.isfinite(), values).max(-1)
+    return token, best
+
+
+def _check_draw(values: Tensor, noise: Tensor, share: Tensor) -> None:
+    _check(values, share, torch.float32)
+    if noise.dtype != torch.float32 or noise.shape != values.shape:
+        wanted = f"torch.float32 {list(values.shape)}"
+        raise TypeError(f"noise for each element: {noise.dtype} {list(noise.shape)}, expected {wanted}")
+
+
 for _device in ("CPU", "CUDA"):
     _library.impl("select_by_count", _by_count, _device)
     _library.impl("select_by_mass", _by_mass, _device)
+    _library.impl("draw_by_mass", _draw, _device)
 
 
 @torch.library.register_fake("ark::select_by_count", lib=_library)
@@ -80,6 +103,12 @@ def _count_fake(distances: Tensor, count: Tensor) -> Tensor:
 def _mass_fake(distances: Tensor, share: Tensor) -> Tensor:
     _check(distances, share, torch.float32)
     return share.new_empty(share.shape, dtype=torch.int64)
+
+
+@torch.library.register_fake("ark::draw_by_mass", lib=_library)
+def _draw_fake(values: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    _check_draw(values, noise, share)
+    return share.new_empty(share.shape, dtype=torch.int64), share.new_empty(share.shape)
 
 
 __all__ = ["steps"]

@@ -142,10 +142,23 @@ def most_likely(scores: torch.Tensor, processors, length: torch.Tensor, seen: to
     return process(scores, processors, length, seen).argmax(-1)
 
 
+def _is_top_p_alone(last: Processor, scores: _Scores) -> bool:
+    """Nothing else takes tokens away, by what is known of the kept ones. One op draws then: the first token, in the
+    order of score + noise, that top-p keeps."""
+    return last.kind == "top_p" and len(last.values) == 1 and not scores.some
+
+
 def draw(scores: torch.Tensor, processors, length: torch.Tensor, seen: torch.Tensor | None):
     """int64 [batch], tokens drawn from softmax of the processed scores; and bool [batch]: whether the row has one, no
     NaN, and something to draw from."""
-    state = _process(scores, processors, length, seen)
+    *others, last = processors or (None,)
+    state = _process(scores, others, length, seen)
+    if last is not None and not _is_top_p_alone(last, state):
+        _APPLY[last.kind](state, *last.values)
+    elif last is not None:
+        share = _per_row(last.values[0], state.values)
+        token, best = torch.ops.ark.draw_by_mass(state.values, gumbel_like(scores), share)
+        return token, best.isfinite()
     noisy = state.values + gumbel_like(scores)
     if state.some:  # noise changes nothing of the others: where a vector has none but those, the kernel draws none
         noisy = noisy.where(state.values > -torch.inf, state.values)

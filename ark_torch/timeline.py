@@ -27,6 +27,7 @@ PALETTE = {
     "mask_range": "#888888",
     "scatter_sum": "#6b5b95",
     "row_select": "#8c7853",
+    "row_draw": "#a58f63",
 }  # of a kind that is not here: color_of
 WAIT = "#e4e4e4"
 PALE = 0.55

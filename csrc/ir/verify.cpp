@@ -184,6 +184,8 @@ class Verifier {
         return counts(2, 2, 1), scatter_sum();
       case OpKind::kRowSelect:
         return counts(2, 2, 1), row_select();
+      case OpKind::kRowDraw:
+        return counts(3, 3, 2), row_draw();
       case OpKind::kCat:
         return counts(1, kMany, 1), concatenate();
       case OpKind::kPad:
@@ -368,6 +370,17 @@ class Verifier {
     require(out(0).dtype == DType::kI64, "output of type ", name(out(0).dtype));
     same_shape({distance.sizes[0]}, bound.sizes, "bound");
     same_shape({distance.sizes[0]}, out(0).sizes, "output");
+  }
+
+  void row_draw() const {
+    const Value &values = in(0), &noise = in(1), &share = in(2);
+    require(values.sizes.size() == 2, "rank ", values.sizes.size(), ", expected 2");
+    for (size_t i = 0; i < 3; ++i) require(in(i).dtype == DType::kF32, "input ", i, " of type ", name(in(i).dtype));
+    require(out(0).dtype == DType::kI64, "tokens of type ", name(out(0).dtype));
+    require(out(1).dtype == DType::kF32, "sums of type ", name(out(1).dtype));
+    same_shape(values.sizes, noise.sizes, "noise");
+    same_shape({values.sizes[0]}, share.sizes, "share");
+    for (size_t i = 0; i < 2; ++i) same_shape({values.sizes[0]}, out(i).sizes, "output");
   }
 
   void index_store() const {

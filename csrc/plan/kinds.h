@@ -19,7 +19,8 @@ namespace ark::plan {
   X(kAttention, attention, AttentionParams)     \
   X(kMaskRange, mask_range, MaskRangeParams)    \
   X(kScatterSum, scatter_sum, ScatterSumParams) \
-  X(kRowSelect, row_select, RowSelectParams)
+  X(kRowSelect, row_select, RowSelectParams)    \
+  X(kRowDraw, row_draw, RowDrawParams)
 
 #define ARK_FAMILY(family, member, Params) family,
 enum class Family : uint8_t { ARK_FAMILIES(ARK_FAMILY) };
@@ -57,6 +58,8 @@ enum class Axis : uint8_t {
   kSelectWord,
   kSelectState,
   kSelectTop,
+  kDrawListWord,
+  kDrawMassWord,
   kOne,
 };
 
@@ -191,6 +194,17 @@ inline constexpr Role kRowSelect[] = {
     {abi::RowSelectOperand::kShare, "share", kRead, {kM}},
     {abi::RowSelectOperand::kCut, "cut", kWrite, {kM}},
 };
+inline constexpr Role kRowDraw[] = {
+    {abi::RowDrawOperand::kValues, "values", kRead, {kM, kN}},
+    {abi::RowDrawOperand::kNoise, "noise", kRead, {kM, kN}},
+    {abi::RowDrawOperand::kShare, "share", kRead, {kM}},
+    {abi::RowDrawOperand::kToken, "token", kWrite, {kM}},
+    {abi::RowDrawOperand::kBest, "best", kWrite, {kM}},
+    {abi::RowDrawOperand::kListsBefore, "lists_before", kRead, {kM, kAllParts, kDrawListWord}},
+    {abi::RowDrawOperand::kLists, "lists", kWrite, {kM, kPart, kDrawListWord}},
+    {abi::RowDrawOperand::kMassesBefore, "masses_before", kRead, {kM, kAllParts, kDrawMassWord}},
+    {abi::RowDrawOperand::kMasses, "masses", kWrite, {kM, kPart, kDrawMassWord}},
+};
 }  // namespace roles
 
 inline constexpr Kind kKinds[] = {
@@ -244,6 +258,9 @@ inline constexpr Kind kKinds[] = {
     {.kind = abi::TaskKind::kRowSelect, .type = "RowSelect", .header = "program/row_select",
      .family = Family::kRowSelect, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kPart, Axis::kOne},
      .roles = roles::kRowSelect, .items = Items::kOne, .rates = {1.5e-6, 0.9, 0.03}},
+    {.kind = abi::TaskKind::kRowDraw, .type = "RowDraw", .header = "program/row_draw",
+     .family = Family::kRowDraw, .reach = Reach::kCall, .grid = {Axis::kM, Axis::kPart, Axis::kOne},
+     .roles = roles::kRowDraw, .items = Items::kOne, .rates = {1.5e-6, 0.9, 0.03}},
 };
 // clang-format on
 

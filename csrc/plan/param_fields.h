@@ -119,6 +119,13 @@ struct Fields<abi::RowSelectParams> {
                  field("by_mass", &T::by_mass), field("round", &T::round), field("parts", &T::parts),
                  field("part", &T::part),       field("tops", &T::tops),   field("listed", &T::listed)};
 };
+template <>
+struct Fields<abi::RowDrawParams> {
+  using T = abi::RowDrawParams;
+  static constexpr auto list = std::tuple{field("rows", &T::rows),   field("size", &T::size),
+                                          field("vector", &T::vector), field("stage", &T::stage),
+                                          field("parts", &T::parts), field("part", &T::part)};
+};
 }  // namespace ark::json
 
 namespace ark::plan {

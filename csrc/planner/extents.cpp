@@ -129,6 +129,26 @@ Extent extent(const abi::RowSelectParams& p, Axis axis) {
   }
 }
 
+Extent extent(const abi::RowDrawParams& p, Axis axis) {
+  const bool last = p.stage == abi::kDrawLast;
+  switch (axis) {
+    case Axis::kM:
+      return {p.rows, 1};
+    case Axis::kN:
+      return {p.size, 1, Axis::kPart, last ? p.size : p.part};
+    case Axis::kPart:
+      return {last ? 1 : p.parts};
+    case Axis::kAllParts:
+      return {p.parts};
+    case Axis::kDrawListWord:
+      return {abi::kDrawListWords};
+    case Axis::kDrawMassWord:
+      return {abi::kDrawMassWords};
+    default:
+      return common(axis);
+  }
+}
+
 int coordinate_of(const plan::Kind& kind, Axis axis) {
   for (int i = 0; i < 3; ++i)
     if (kind.grid[i] == axis && axis != Axis::kNone && axis != Axis::kOne) return i;

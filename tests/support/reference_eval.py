@@ -283,6 +283,15 @@ class ReferenceGraph:
         fits = behind > bound[:, None].double() * weights.sum(-1, keepdim=True)
         return ordered.where(fits, 0).amax(-1)
 
+    def _row_draw(self, attrs, inputs, outputs):
+        values, noise, share = inputs
+        top = values.amax(-1, keepdim=True)
+        last = self._row_select(attrs, [top - values, share], outputs)
+        steps = ((top - values) * 2.0**22).clamp(0, 2.0**28 - 16)
+        noisy = (values + noise).where((steps <= last[:, None]) & (values > -torch.inf), -torch.inf)
+        best, token = noisy.where(top.isfinite(), values).max(-1)
+        return token, best
+
     def _cat(self, attrs, inputs, outputs):
         assert len({x.dtype for x in inputs}) == 1
         return torch.cat(inputs, attrs["dim"])

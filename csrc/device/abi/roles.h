@@ -43,6 +43,11 @@ struct RowSelectOperand {
   enum : i32 { kDistance, kBound, kOut, kSumsBefore, kStateBefore, kSums, kState, kTops, kMade, kShare, kCut, kCount };
 };
 
+/// kRowDraw. Lists and masses of the op before, and those for the op behind.
+struct RowDrawOperand {
+  enum : i32 { kValues, kNoise, kShare, kToken, kBest, kListsBefore, kLists, kMassesBefore, kMasses, kCount };
+};
+
 /// Of Opcode::kLoadParts, counted from the instruction's operand. kSizes has no slot: its strides are the numbers.
 struct PartsOperand {
   enum : i32 { kValues, kMaxSum, kRange, kSizes, kPosition, kCount };

@@ -147,18 +147,18 @@ struct RowSelect {
 
     /// What lists do not have, after run().
     ARK_DEVICE void cut_row() {
-      const SelectLists lists{consumer, task, p, s.lists, row};
+      const SelectMasses masses{consumer, s.lists.of_row};
       u64 all = 0, behind = 0;
       u32 cut = 0;
       consumer.sync();
 #pragma unroll 1
       for (int round = 0; round < abi::kSelectRounds; ++round) {
         const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), cut, false, true};
-        lists.clear();
+        masses.clear();
         Vectors x = {};
         load(begin, x);
-        each(x, [&](const Vec<float, 4>& v, int left) { lists.weigh(v, left, range, state.found); });
-        cut |= lists.digit(share, round == 0, all, behind) << range.shift;
+        each(x, [&](const Vec<float, 4>& v, int left) { masses.weigh(v, left, range, state.found); });
+        cut |= masses.digit(share, round == 0, all, behind) << range.shift;
       }
       store_found(X::kCut, cut);
     }

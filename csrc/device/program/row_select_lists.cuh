@@ -2,6 +2,7 @@
 // Places in a list are those of whoever comes first; what is found does not depend on them.
 #pragma once
 #include "device/program/row_select_histogram.cuh"
+#include "device/program/row_select_masses.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -11,7 +12,7 @@ struct SelectLists {
   static constexpr u32 kListed = abi::kSelectListWords - 1;  // of a part
   static constexpr u32 kMost = 4 * kConsumerThreads;         // of all parts
   static constexpr u32 kNothing = ~0u;                       // farther than anything
-  static constexpr u32 kFarthestListed = abi::kSelectFarthest - 1;
+  static constexpr u32 kFarthestListed = SelectMasses::kFarthest;
   static_assert(abi::kSelectMostTops == kConsumerThreads);
 
   struct Scratch {
@@ -21,10 +22,10 @@ struct SelectLists {
     };
     u32 list[kListed];  // of the part
     union {
-      u64 masses[kMost];    // of the row's, of what is kept; or of the bins of a digit
-      double exact[kMost];  // of the row's, as read: whole numbers, and so are their sums
+      u64 masses[kMost];            // of the row's, of what is kept
+      double exact[kMost];          // of the row's, as read: whole numbers, and so are their sums
+      SelectMasses::Scratch of_row;  // where lists do not have it
     };
-    u64 groups[32];  // of 32 bins each
     double kept;     // the mass of what is no farther than what is found
     u32 count, found, cut;
     u32 all_near;  // not 0: lists hold whatever is not farthest
@@ -167,7 +168,7 @@ struct SelectLists {
 #pragma unroll 1
     for (u32 at = consumer.thread(); at < count; at += kConsumerThreads) {
       const u32 own = all_of_row[at];
-      s.masses[at] = own <= kept ? mass_of(own) : 0;
+      s.masses[at] = own <= kept ? SelectMasses::mass_of(own) : 0;
     }
     consumer.sync();
 #pragma unroll 1
@@ -180,66 +181,13 @@ struct SelectLists {
         all += mass;
         if (all_of_row[i] >= own) behind += mass;
       }
-      if (own <= kept && exceeds(behind, share, all)) atomicMax(&s.cut, own);
+      if (own <= kept && SelectMasses::exceeds(behind, share, all)) atomicMax(&s.cut, own);
     }
     consumer.sync();
     return s.cut;
   }
 
-  /// The same of a row, a digit at a time: its bins are empty; the mass of elements with the bits above; the digit.
-  /// What is farthest has no mass, as it is in no list. Lanes that have the same steps add them up first: a row of
-  /// equals is one address.
-  ARK_DEVICE void clear() const {
-    for (u32 i = consumer.thread(); i < kMost; i += kConsumerThreads) s.masses[i] = 0;
-    consumer.sync();
-  }
-  ARK_DEVICE void weigh(const Vec<float, 4>& x, int left, const SelectRange& range, u32 kept) const {
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      const float distance = i == 0 ? x.v[0] : i == 1 ? x.v[1] : i == 2 ? x.v[2] : x.v[3];
-      const u32 n = SelectHistogram::steps(distance), rest = n & ((1u << range.above) - 1);
-      if (i >= left || n > kept || n > kFarthestListed || (n ^ rest) != range.found) continue;
-      const u32 same = __match_any_sync(__activemask(), n);
-      if (__ffs(same) - 1 == consumer.lane())
-        atomicAdd(&s.masses[rest >> range.shift], mass_of(n) * static_cast<u32>(__popc(same)));
-    }
-  }
-  /// For all threads. `behind`: the mass behind the bins; `all` is found with the first digit.
-  ARK_DEVICE u32 digit(float share, bool first, u64& all, u64& behind) const {
-    consumer.sync();
-#pragma unroll 1
-    for (int i = consumer.warp(); i < 32; i += kConsumerWarps) {
-      u64 sum = s.masses[i * 32 + consumer.lane()];
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-      if (consumer.lane() == 0) s.groups[i] = sum;
-    }
-    consumer.sync();
-    if (first) {
-      all = 0;
-#pragma unroll 1
-      for (int i = 0; i < 32; ++i) all += s.groups[i];
-    }
-    u32 bin = 31;
-#pragma unroll 1
-    for (; bin > 0 && !exceeds(behind + s.groups[bin], share, all); --bin) behind += s.groups[bin];
-    const u32 end = bin * 32;
-#pragma unroll 1
-    for (bin = end + 31; bin > end && !exceeds(behind + s.masses[bin], share, all); --bin) behind += s.masses[bin];
-    consumer.sync();
-    return bin;
-  }
-
  private:
-  static constexpr float kUnits = 1ull << 40;  // of the nearest one's mass: fewer than 2^23 of it, or next to nothing
-  static_assert(abi::kSelectMost <= 1 << 22 && abi::kSelectBins <= static_cast<int>(kMost));
-  static ARK_DEVICE u64 mass_of(u32 steps) {
-    return max(__float2ull_rn(op::exp_fast(static_cast<float>(steps) * (-1 / abi::kSelectSteps)) * kUnits), u64{1});
-  }
-  static ARK_DEVICE bool exceeds(u64 mass, float share, u64 all) {
-    return static_cast<double>(mass) > static_cast<double>(fmaxf(share, 0.0f)) * static_cast<double>(all);
-  }
-
   /// A thread reads a part's list.
   ARK_DEVICE void read(bool cuts) const {
     const abi::Operand& x = task.operand(X::kSumsBefore);
@@ -260,7 +208,7 @@ struct SelectLists {
         for (u32 j = 0; j < 4; ++j)
           if (i + j > 0 && i + j <= count) {
             reinterpret_cast<u32*>(s.all)[first + i + j - 1] = v.v[j];
-            if (cuts) s.exact[first + i + j - 1] = static_cast<double>(mass_of(v.v[j]));
+            if (cuts) s.exact[first + i + j - 1] = static_cast<double>(SelectMasses::mass_of(v.v[j]));
           }
       }
     }

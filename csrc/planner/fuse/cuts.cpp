@@ -113,7 +113,7 @@ class Cutter {
     if (op == OpKind::kAttention)
       return state_.group_of[static_cast<size_t>(v)] >= 0 && group(state_.group(v)).kind == GroupKind::kAttention;
     return op == OpKind::kMatmul || op == OpKind::kReduce || op == OpKind::kAttentionBackward ||
-           op == OpKind::kScatterSum || op == OpKind::kRowSelect ||
+           op == OpKind::kScatterSum || op == OpKind::kRowSelect || op == OpKind::kRowDraw ||
            (op == OpKind::kIndexStore && !is_select_store(state_, state_.node(state_.tensor(v).node)));
   }
 
@@ -366,7 +366,7 @@ class Cutter {
       return;
     }
     if (x.kind == GroupKind::kAttention || x.kind == GroupKind::kAttentionBackward ||
-        x.kind == GroupKind::kScatterSum || x.kind == GroupKind::kRowSelect) {
+        x.kind == GroupKind::kScatterSum || x.kind == GroupKind::kRowSelect || x.kind == GroupKind::kRowDraw) {
       for (ir::ValueId input : state_.node(x.anchors[0]).inputs) demand(strided_source(state_, input).owner, g);
       return;
     }

@@ -343,7 +343,7 @@ void Emitter::emit_group(int g) {
     const auto o = static_cast<size_t>(v);
     const bool elementwise = !is_received_part(state_, v) && group.kind != GroupKind::kAttention &&
                              group.kind != GroupKind::kAttentionBackward && group.kind != GroupKind::kScatterSum &&
-                             group.kind != GroupKind::kRowSelect &&
+                             group.kind != GroupKind::kRowSelect && group.kind != GroupKind::kRowDraw &&
                              state_.node(state_.tensor(v).node).op != OpKind::kIndexStore;
     if (elementwise && state_.stored[o] && !state_.place[o]) missing_.push_back(v);
   }
@@ -365,6 +365,8 @@ void Emitter::emit_group(int g) {
         return scatter_sum_group(g);
       case GroupKind::kRowSelect:
         return row_select_group(g);
+      case GroupKind::kRowDraw:
+        return row_draw_group(g);
       case GroupKind::kPieces:
         return;
     }

@@ -69,6 +69,10 @@ class Emitter {
   void row_select_group(int g);
   FusedOp row_select_op(const ir::Node& node, int round) const;
   abi::Operand select_storage(const FusedOp& op, int operand);
+  // row_draw.cpp
+  void row_draw_group(int g);
+  FusedOp row_draw_op(const ir::Node& node, int stage) const;
+  abi::Operand draw_storage(const FusedOp& op, int operand);
 
   // Shared.
   int add_program(const Program& program);

@@ -79,7 +79,7 @@ void force(State& state) {
       if (shape.way != MatmulWay::kRows && shape.way != MatmulWay::kColumns) force_value(shape.a.owner);
       force_value(shape.b.owner);
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
-               node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect) {
+               node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect || node.op == OpKind::kRowDraw) {
       for (ir::ValueId input : node.inputs) force_source(input);
       if (node.op == OpKind::kRowSelect && node.outputs.size() >= 2)
         for (ir::ValueId out : node.outputs) force_value(out);  // its later rounds read the distances

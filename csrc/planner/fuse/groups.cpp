@@ -44,8 +44,9 @@ void Grouper::visit(int i) {
     }
     case OpKind::kScatterSum:
       return own(node.outputs[0], add_group(GroupKind::kScatterSum, i));
-    case OpKind::kRowSelect: {
-      const int g = add_group(GroupKind::kRowSelect, i);
+    case OpKind::kRowSelect:
+    case OpKind::kRowDraw: {
+      const int g = add_group(node.op == OpKind::kRowDraw ? GroupKind::kRowDraw : GroupKind::kRowSelect, i);
       for (ir::ValueId out : node.outputs) own(out, g);
       return;
     }

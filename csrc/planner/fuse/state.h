@@ -51,12 +51,14 @@ enum class GroupKind : uint8_t {
   kIndexStore,
   kScatterSum,
   kRowSelect,
+  kRowDraw,
   kPieces  // no op: a concatenation that is there when all of its pieces are
 };
 /// Nothing else is computed along the op of such a group.
 inline bool is_opaque(GroupKind kind) {
   return kind == GroupKind::kAttention || kind == GroupKind::kAttentionBackward || kind == GroupKind::kIndexStore ||
-         kind == GroupKind::kScatterSum || kind == GroupKind::kRowSelect || kind == GroupKind::kPieces;
+         kind == GroupKind::kScatterSum || kind == GroupKind::kRowSelect || kind == GroupKind::kRowDraw ||
+         kind == GroupKind::kPieces;
 }
 
 /// The part of another value's memory in which a value lies.

@@ -461,6 +461,17 @@ void tile_row_select(FusedOp& op) {
   p.vector = alike && aligned(operand(abi::RowSelectOperand::kDistance)) ? kVector : 1;
 }
 
+void tile_row_draw(FusedOp& op) {
+  constexpr int kVector = 4;
+  abi::RowDrawParams& p = op.op.record.params.row_draw;
+  p.vector = kVector;
+  for (const int number : {abi::RowDrawOperand::kValues, abi::RowDrawOperand::kNoise}) {
+    const abi::Operand& x = op.op.operands[static_cast<size_t>(number)];
+    const bool aligned = x.stride[1] == 1 && x.offset % kVector == 0 && x.stride[0] % kVector == 0;
+    if (x.slot != abi::kNoSlot && !aligned) p.vector = 1;
+  }
+}
+
 /// Families that choose their tiles here; of the others planner/fuse has said all that the grid follows from.
 void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, const Beside& beside) {
   const plan::Family family = plan::kind_of(op.op.record).family;
@@ -469,6 +480,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, con
   if (family == plan::Family::kAttention) return tile_attention(draft, op);
   if (family == plan::Family::kScatterSum) tile_scatter_sum(op, options);
   if (family == plan::Family::kRowSelect) tile_row_select(op);
+  if (family == plan::Family::kRowDraw) tile_row_draw(op);
   if (family == plan::Family::kRows) set_column_strips(draft, op, options);
   set_grid(op);
 }

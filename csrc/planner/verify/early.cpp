@@ -167,6 +167,7 @@ class EarlyVerifier {
       case abi::TaskKind::kMaskRange:
       case abi::TaskKind::kScatterSum:
       case abi::TaskKind::kRowSelect:
+      case abi::TaskKind::kRowDraw:
       case abi::TaskKind::kCount:
         return;
     }

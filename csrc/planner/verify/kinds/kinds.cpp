@@ -5,7 +5,7 @@
 namespace ark::planner {
 
 extern const Reading kReadProgram, kReadFewRows, kReadMatmul, kReadAttention, kReadDecode, kReadMaskRange,
-    kReadScatterSum, kReadRowSelect;
+    kReadScatterSum, kReadRowSelect, kReadRowDraw;
 
 const Reading& reading_of(abi::TaskKind kind) {
   using enum abi::TaskKind;
@@ -34,6 +34,8 @@ const Reading& reading_of(abi::TaskKind kind) {
       return kReadScatterSum;
     case kRowSelect:
       return kReadRowSelect;
+    case kRowDraw:
+      return kReadRowDraw;
     case kCount:
       break;
   }

@@ -1,0 +1,182 @@
+// kRowDraw, stage 2: the first candidate that the share keeps; or, where none is, what is drawn from the whole row.
+#pragma once
+#include "device/program/row_draw_row.cuh"
+#include "device/program/row_select_masses.cuh"
+
+namespace ark::device {
+
+struct DrawChoice {
+  using X = abi::RowDrawOperand;
+  static constexpr int kRoom = abi::kDrawMost + 1;
+  static_assert(kRoom == 64);  // two for each lane
+
+  /// What a warp has found.
+  struct Found {
+    u32 key, place;
+  };
+  struct Scratch {
+    union {
+      Vec<u64, 2> sums[kConsumerWarps][kRoom / 2];
+      SelectMasses::Scratch masses;
+    };
+    Found of_warps[kConsumerWarps];
+    u32 tops[kConsumerWarps];
+    u32 found;  // a key
+  };
+
+  const DrawRow& row;
+  Scratch& s;
+
+  ARK_DEVICE void run() const {
+    const float share = row.share();
+    if (row.p.parts > 1 && choose(share)) return;
+    row.consumer.sync();
+    draw(share);
+  }
+
+ private:
+  ARK_DEVICE int lane() const { return row.consumer.lane(); }
+  ARK_DEVICE int warp() const { return row.consumer.warp(); }
+
+  ARK_DEVICE bool choose(float share) const {
+    const u64* masses = row.address<const u64>(X::kMassesBefore);
+    const u32 count = static_cast<u32>(load_element(masses + kRoom));
+    Vec<u64, 2> candidates;
+    if (2 * lane() <= count) load_vector(masses + kRoom + 2 * lane(), candidates);
+    if (count == 0) return false;
+    s.sums[warp()][lane()] = sums_of(masses, count);
+    row.consumer.sync();
+    if (warp() == 0) {
+      Found found = first_kept(candidates, count, share);
+      if (lane() == 0) s.found = found.key;
+      if (lane() == 0 && found.key != 0) store(found);
+    }
+    row.consumer.sync();
+    return s.found != 0;
+  }
+
+  /// Of every kConsumerWarps-th part.
+  ARK_DEVICE Vec<u64, 2> sums_of(const u64* masses, u32 count) const {
+    constexpr int kAhead = 8;
+    const i64 stride = row.task.operand(X::kMassesBefore).stride[1];
+    Vec<u64, 2> sums;
+    if (2 * lane() > count) return sums;
+#pragma unroll 1
+    for (int first = warp(); first < row.p.parts; first += kAhead * kConsumerWarps) {
+      Vec<u64, 2> v[kAhead] = {};
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        if (const int part = first + k * kConsumerWarps; part < row.p.parts)
+          load_vector(masses + part * stride + 2 * lane(), v[k]);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) sums.v[0] += v[k].v[0], sums.v[1] += v[k].v[1];
+    }
+    return sums;
+  }
+
+  /// For the first warp. Candidate i is behind the elements of sums 0 to i; the first word of candidates is none.
+  ARK_DEVICE Found first_kept(const Vec<u64, 2>& candidates, u32 count, float share) const {
+    u64 even = 0, odd = 0;
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) {
+      const Vec<u64, 2> v = s.sums[w][lane()];
+      even += v.v[0], odd += v.v[1];
+    }
+    u64 through = even + odd;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const u64 other = __shfl_down_sync(~0u, through, distance);
+      if (lane() + distance < 32) through += other;
+    }
+    const u64 all = __shfl_sync(~0u, through, 0);
+    const Found first = kept(candidates.v[0], lane() > 0 && 2 * lane() <= count, through, share, all);
+    const Found second = kept(candidates.v[1], 2 * lane() < count, through - even, share, all);
+    return best_of_warp(is_better(second, first) ? second : first);
+  }
+  /// What is as near as can be stays, whatever the share.
+  static ARK_DEVICE Found kept(u64 candidate, bool there, u64 behind, float share, u64 all) {
+    if (!there || (behind != all && !SelectMasses::exceeds(behind, share, all))) return {0, ~0u};
+    return {static_cast<u32>(candidate >> 32), static_cast<u32>(candidate)};
+  }
+  static ARK_DEVICE bool is_better(const Found& a, const Found& b) {
+    return a.key > b.key || (a.key == b.key && a.place < b.place);
+  }
+  static ARK_DEVICE Found best_of_warp(const Found& own) {
+    const u32 key = __reduce_max_sync(~0u, own.key);
+    return {key, __reduce_min_sync(~0u, own.key == key ? own.place : ~0u)};
+  }
+
+  ARK_DEVICE void store(const Found& found) const {
+    store_element(row.address<i64>(X::kToken), i64{found.place});
+    store_element(row.address<float>(X::kBest), draw_number(found.key));
+  }
+
+  /// The row's largest, what is kept of the row, and the best of that.
+  ARK_DEVICE void draw(float share) const {
+    const u32 top = largest();
+    const u32 last = draw_finite(top) ? farthest_kept(draw_number(top), share) : 0;
+    DrawRow::Ahead x = {};
+    row.load<true>(row.begin, x);
+    Found own{0, ~0u};
+    row.each<true>(x, [&](const DrawRow::Four& four, int at, int left) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float value = four.value.v[i];
+        u32 key = draw_key(value);
+        if (draw_finite(top))
+          key = SelectHistogram::steps(draw_number(top) - value) <= last ? draw_key(value + four.noise.v[i]) : 0;
+        else if (key != top)
+          key = 0;
+        if (i < left && key > own.key) own = {key, static_cast<u32>(at + i)};
+      }
+    });
+    own = best_of_warp(own);
+    if (lane() == 0) s.of_warps[warp()] = own;
+    row.consumer.sync();
+    if (row.consumer.thread() != 0) return;
+#pragma unroll 1
+    for (int w = 0; w < kConsumerWarps; ++w)
+      if (is_better(s.of_warps[w], own)) own = s.of_warps[w];
+    store(own);
+  }
+
+  ARK_DEVICE u32 largest() const {
+    DrawRow::Ahead x = {};
+    row.load<false>(row.begin, x);
+    u32 top = 0;
+    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (i < left) top = max(top, draw_key(four.value.v[i]));
+    });
+    top = __reduce_max_sync(~0u, top);
+    if (lane() == 0) s.tops[warp()] = top;
+    row.consumer.sync();
+#pragma unroll
+    for (int w = 0; w < kConsumerWarps; ++w) top = max(top, s.tops[w]);
+    return top;
+  }
+
+  ARK_DEVICE u32 farthest_kept(float top, float share) const {
+    const SelectMasses masses{row.consumer, s.masses};
+    u64 all = 0, behind = 0;
+    u32 found = 0;
+#pragma unroll 1
+    for (int round = 0; round < abi::kSelectRounds; ++round) {
+      const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), found, false, true};
+      DrawRow::Ahead x = {};
+      row.load<false>(row.begin, x);
+      masses.clear();
+      row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+        Vec<float, 4> distance;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) distance.v[i] = top - four.value.v[i];
+        masses.weigh(distance, left, range, SelectMasses::kFarthest);
+      });
+      found |= masses.digit(share, round == 0, all, behind) << range.shift;
+    }
+    return found;
+  }
+};
+
+}  // namespace ark::device
