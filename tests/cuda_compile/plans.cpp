@@ -456,6 +456,15 @@ NamedPlan select_plan() {
   return {"row_select", p};
 }
 
+NamedPlan draw_plan() {
+  plan::Plan p;
+  plan::Op op;
+  op.name = "row draw";
+  op.record.kind = TaskKind::kRowDraw;
+  p.ops.push_back(op);
+  return {"row_draw", p};
+}
+
 }  // namespace
 
 std::vector<NamedPlan> plans() {
@@ -469,6 +478,7 @@ std::vector<NamedPlan> plans() {
           column_plan(),
           scatter_plan(),
           select_plan(),
+          draw_plan(),
           decode_plan(),
           wide_decode_plan(),
           paired_decode_plan(false),

@@ -55,6 +55,9 @@ abi::OpRecord sample(const Kind& kind) {
     case plan::Family::kRowSelect:
       record.params.row_select = {.rows = 7, .size = 130, .vector = 1, .parts = 3, .part = 44, .tops = 5};
       break;
+    case plan::Family::kRowDraw:
+      record.params.row_draw = {.rows = 7, .size = 130, .vector = 1, .parts = 3, .part = 44};
+      break;
   }
   return record;
 }
@@ -82,6 +85,7 @@ void test_extents() {
         EXPECT_EQ(tiles, 5 * 5);
         break;
       case abi::TaskKind::kRowSelect:
+      case abi::TaskKind::kRowDraw:
         EXPECT_EQ(tiles, 7 * 3);
         break;
       default:

@@ -27,6 +27,7 @@ KERNELS = (
     "rows_14336",
     "scatter_sum",
     "row_select_loop",
+    "row_draw",
     "decode",
     "decode_256",
     "decode_odd",

@@ -120,6 +120,8 @@ class BrutePlan {
         return touch_scatter_sum(op, c, visit);
       case kRowSelect:
         return touch_row_select(op, c, visit);
+      case kRowDraw:
+        return touch_row_draw(op, c, visit);
       default:
         return touch_backward(op, c, visit);
     }
@@ -318,6 +320,22 @@ class BrutePlan {
     if (has(7)) each({p.tops}, [&](const Index& x) { element(op, 7, {c[0], x[0]}, false, visit); });
     if (has(8)) each({count}, [&](const Index& x) { element(op, 8, {c[0], first + x[0]}, true, visit); });
     if (has(6)) each({kState}, [&](const Index& x) { element(op, 6, {c[0], c[1], x[0]}, true, visit); });
+  }
+
+  void touch_row_draw(const plan::Op& op, const int64_t* c, const Visit& visit) const {
+    const abi::RowDrawParams& p = op.record.params.row_draw;
+    const auto has = [&](int operand) { return op.operands[static_cast<size_t>(operand)].slot != abi::kNoSlot; };
+    const bool whole = p.stage == abi::kDrawLast;  // it may look at all of its row
+    const int64_t first = whole ? 0 : c[1] * p.part, kWords = 32, kMasses = 128;
+    const int64_t count = whole ? p.size : std::min<int64_t>(p.part, p.size - first);
+    for (const int operand : {0, 1})
+      if (has(operand)) each({count}, [&](const Index& x) { element(op, operand, {c[0], first + x[0]}, false, visit); });
+    for (const int operand : {2, 3, 4})
+      if (has(operand)) element(op, operand, {c[0]}, operand > 2, visit);
+    if (has(5)) each({p.parts, kWords}, [&](const Index& x) { element(op, 5, {c[0], x[0], x[1]}, false, visit); });
+    if (has(6)) each({kWords}, [&](const Index& x) { element(op, 6, {c[0], c[1], x[0]}, true, visit); });
+    if (has(7)) each({p.parts, kMasses}, [&](const Index& x) { element(op, 7, {c[0], x[0], x[1]}, false, visit); });
+    if (has(8)) each({kMasses}, [&](const Index& x) { element(op, 8, {c[0], c[1], x[0]}, true, visit); });
   }
 
   void touch_backward(const plan::Op& op, const int64_t* c, const Visit& visit) const {

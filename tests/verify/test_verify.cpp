@@ -143,6 +143,20 @@ plan::Plan selected_values(int64_t rows, int64_t size) {
   return plan;
 }
 
+/// What is drawn from rows, of values and noise that ops make.
+plan::Plan drawn_rows(int64_t rows, int64_t size) {
+  GraphBuilder b;
+  const ir::ValueId x = b.input(DType::kF32, {rows, size}), share = b.input(DType::kF32, {rows}),
+                    values = b.pointwise(Opcode::kExp, {x}, DType::kF32, {rows, size}),
+                    noise = b.pointwise(Opcode::kNeg, {x}, DType::kF32, {rows, size}),
+                    token = b.value(DType::kI64, {rows}), best = b.value(DType::kF32, {rows});
+  b.node(ir::OpKind::kRowDraw, {values, noise, share}, {token, best});
+  b.graph.outputs = {token, b.pointwise(Opcode::kNeg, {best}, DType::kF32, {rows})};
+  plan::Plan plan = plan_of(b.graph, true, true);
+  plan.name = cat("drawn rows of ", size);
+  return plan;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -152,5 +166,7 @@ int main(int argc, char** argv) {
   test_plan(selected_rows(5, 300));
   test_plan(selected_rows(2, 8200));  // in four parts
   test_plan(selected_values(2, 16400));
+  test_plan(drawn_rows(5, 300));
+  test_plan(drawn_rows(2, 8200));
   return test::result("verify");
 }

@@ -79,10 +79,12 @@ void force(State& state) {
       if (shape.way != MatmulWay::kRows && shape.way != MatmulWay::kColumns) force_value(shape.a.owner);
       force_value(shape.b.owner);
     } else if (node.op == OpKind::kAttention || node.op == OpKind::kAttentionBackward ||
-               node.op == OpKind::kScatterSum || node.op == OpKind::kRowSelect || node.op == OpKind::kRowDraw) {
+               node.op == OpKind::kScatterSum) {
       for (ir::ValueId input : node.inputs) force_source(input);
-      if (node.op == OpKind::kRowSelect && node.outputs.size() >= 2)
-        for (ir::ValueId out : node.outputs) force_value(out);  // its later rounds read the distances
+    } else if (node.op == OpKind::kRowSelect || node.op == OpKind::kRowDraw) {
+      for (ir::ValueId input : node.inputs) force_source(input);
+      if (node.outputs.size() >= 2)  // later rounds of a select read the distances; a draw stores all that it finds
+        for (ir::ValueId out : node.outputs) force_value(out);
     } else if (node.op == OpKind::kExchange) {
       for (ir::ValueId box : node.outputs) force_value(box);
       for (size_t i = ir::num_sent(node); i < node.inputs.size(); ++i) force_value(node.inputs[i]);
