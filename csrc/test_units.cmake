@@ -5,7 +5,7 @@ set(TEST_UNITS verify planner plan tile host steps codegen places)
 set(UNIT_verify test_boxes test_random_ranks test_verify test_verify_early test_verify_exchanges test_verify_flags
     test_verify_groups test_verify_loops test_verify_ranks test_verify_records test_verify_structure
     test_verify_uneven)
-set(UNIT_planner test_box_reuse test_decode_heads test_early_reads test_exchanges test_flag_words test_fuse
+set(UNIT_planner test_box_reuse test_decode_heads test_draw_plans test_early_reads test_exchanges test_flag_words test_fuse
     test_irregular_vectors test_joined_boxes test_overlap test_prologue_cost test_random_plans test_send_by_batch
     test_split_heads)
 set(UNIT_plan test_agreement test_as_run test_base test_dump test_graph test_group_turns test_host_exchanges test_kinds

@@ -287,7 +287,7 @@ class ReferenceGraph:
         values, noise, share = inputs
         top = values.amax(-1, keepdim=True)
         last = self._row_select(attrs, [top - values, share], outputs)
-        steps = ((top - values) * 2.0**22).clamp(0, 2.0**28 - 16)
+        steps = ((top - values) * 2.0**22).clamp(0, 2.0**28 - 16).to(torch.int64)
         noisy = (values + noise).where((steps <= last[:, None]) & (values > -torch.inf), -torch.inf)
         best, token = noisy.where(top.isfinite(), values).max(-1)
         return token, best
