@@ -61,18 +61,18 @@ enum class OpKind : uint8_t {
                // another form: inputs values [R, N], bound, maxima of parts of the rows [R, P]; a second output is
                // the distances, the largest maximum of the row less its values; with a fourth input, a share, f32 [R],
                // a third output is what a select by mass finds among the elements that are no farther than the first
-  kRowDraw,    // inputs values f32 [R, N], noise f32 [R, N], share f32 [R]: token i64 [R], best f32 [R]. Of the elements
-               // whose distance to the row's largest is at most what a kRowSelect of the share finds, the one whose
-               // value + noise is largest, and that sum. Where the largest is NaN or infinite: the first such, and it
-  kCat,        // inputs..., attrs.dim
-  kPad,        // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
-  kRand,       // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
-  kCopyTo,     // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
-  kExchange,   // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
-               // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout.
-               // Uneven: one value x; behind it, what kPost made for the ranks attrs.ints; behind the outputs, what the
-               // ranks attrs.map have posted to this one, in sizes of its own
-  kPost,       // inputs[0], for an uneven exchange, which alone reads the output: a part for one rank
+  kRowDraw,   // inputs values f32 [R, N], noise f32 [R, N], share f32 [R]: token i64 [R], best f32 [R]. Of the elements
+              // whose distance to the row's largest is at most what a kRowSelect of the share finds, the one whose
+              // value + noise is largest, and that sum. Where the largest is NaN or infinite: the first such, and it
+  kCat,       // inputs..., attrs.dim
+  kPad,       // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
+  kRand,      // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index
+  kCopyTo,    // inputs dst (a graph input or a view of one), src: dst's storage is overwritten; output: dst
+  kExchange,  // between the ranks of attrs.group. Inputs x (sent to every rank), or one value for each rank;
+              // outputs, one for each rank: what that rank has sent to this one. All alike in type and layout.
+              // Uneven: one value x; behind it, what kPost made for the ranks attrs.ints; behind the outputs, what the
+              // ranks attrs.map have posted to this one, in sizes of its own
+  kPost,      // inputs[0], for an uneven exchange, which alone reads the output: a part for one rank
 };
 
 inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kPost) + 1;

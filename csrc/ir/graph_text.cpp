@@ -6,9 +6,9 @@ namespace ark::ir {
 
 const char* name(OpKind op) {
   constexpr const char* kNames[] = {
-      "view",       "pointwise",   "full",        "iota",       "reduce", "matmul", "attention", "attention_backward",
-      "index_load", "index_store", "scatter_sum", "row_select", "row_draw", "cat", "pad", "rand", "copy_to",
-      "exchange",   "post"};
+      "view",       "pointwise",   "full",        "iota",       "reduce",   "matmul", "attention", "attention_backward",
+      "index_load", "index_store", "scatter_sum", "row_select", "row_draw", "cat",    "pad",       "rand",
+      "copy_to",    "exchange",    "post"};
   static_assert(std::size(kNames) == kNumOpKinds);
   return kNames[static_cast<int>(op)];
 }

@@ -122,9 +122,9 @@ struct Fields<abi::RowSelectParams> {
 template <>
 struct Fields<abi::RowDrawParams> {
   using T = abi::RowDrawParams;
-  static constexpr auto list = std::tuple{field("rows", &T::rows),   field("size", &T::size),
-                                          field("vector", &T::vector), field("stage", &T::stage),
-                                          field("parts", &T::parts), field("part", &T::part)};
+  static constexpr auto list =
+      std::tuple{field("rows", &T::rows),   field("size", &T::size),   field("vector", &T::vector),
+                 field("stage", &T::stage), field("parts", &T::parts), field("part", &T::part)};
 };
 }  // namespace ark::json
 

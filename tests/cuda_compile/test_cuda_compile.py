@@ -78,13 +78,15 @@ def run_on_host(name: str, folder: Path) -> None:
         ("column", "columns"),
         ("scatter_sum", "scatter_sums"),
         ("row_select", "selects"),
+        ("row_draw", "draws"),
         ("row", "in_turn"),
         ("kept_rows", "kept_rows"),
     ],
 )
 def test_values(sources, tmp_path, plan, tool):
     """Generated programs on the host: by vectors that end in the next row, by slots of rows, by whole vectors, and by
-    elements; stores of every batch; odd columns and rows; sums by index; row selects; long functions in turn."""
+    elements; stores of every batch; odd columns and rows; sums by index; row selects, row draws; long functions in
+    turn."""
     structs = re.findall(r"^struct Program\d+ {.*?^};", sources[plan].read_text(), re.M | re.S)
     names = " ".join(f"F({re.search(r'Program[0-9]+', s)[0]})" for s in structs)
     (tmp_path / "programs.inc").write_text("\n".join([*structs, f"#define ARK_PROGRAMS(F) {names}", ""]))

@@ -67,7 +67,9 @@ def check_drawn(values, noise, share, token, best) -> None:
     distances = values.double().amax(-1, keepdim=True) - values.double()
     ordered, places = distances.sort(-1, descending=True)
     behind = torch.exp(-ordered).cumsum(-1)
-    same = torch.searchsorted(-ordered, -(ordered - 2.0**-21), right=True) - 1  # steps, and distances in float32
+    same = (
+        torch.searchsorted(-ordered.contiguous(), (2.0**-21 - ordered).contiguous(), right=True) - 1
+    )  # steps, and distances in float32
     error = 2.0**-15
     certain = behind / behind[:, -1:] > share + error
     possible = (behind / behind[:, -1:]).gather(-1, same) > share - error

@@ -10,6 +10,7 @@ import torch
 import ark_torch
 from ark_torch.records import recording
 from ark_torch.sampling import draw
+from tests.frontend import test_row_draw as draws
 from tests.frontend import test_row_select as selects
 from tests.frontend import test_sampling as host
 from tests.frontend.test_generate_function import make, plainly, prompts
@@ -62,6 +63,35 @@ def test_any_number_of_workers_finds_the_same(rows, size):
         found = selects.selects_of(distances, workers, 50, 0.1)
         assert torch.equal(found[0], first[0]), workers
         assert torch.equal(found[1], first[1]), workers
+
+
+@pytest.mark.parametrize("kind", draws.KINDS)
+def test_draws(kind):
+    for rows, size in (*draws.SIZES, (1, VOCABULARY), (8, VOCABULARY), (64, VOCABULARY), (2, 151937), (150, 12345)):
+        draws.check(kind, rows, size, "cuda", "ark")
+
+
+@pytest.mark.parametrize("kind", draws.KINDS)
+def test_tokens_are_those_of_a_select(kind):
+    """But for rows whose last kept element is within what a select may be off by."""
+    differ = sum(draws.check_against_selects(kind, rows, VOCABULARY, "cuda", 30) for rows in (1, 2, 8, 33))
+    assert differ <= (2 if kind in ("flat", "in order") else 1)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (3, 300)])
+def test_rows_that_nothing_can_be_drawn_from(value, rows, size):
+    draws.check_special(value, rows, size, "cuda", "ark")
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, VOCABULARY), (8, VOCABULARY), (70, 33001)])
+def test_draws_of_any_number_of_workers(rows, size):
+    draws.check_workers(rows, size, "cuda", most=60)
+
+
+def test_draws_of_views_and_their_distribution():
+    draws.check_views("cuda")
+    draws.check_distribution("cuda", rows=1 << 16)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])

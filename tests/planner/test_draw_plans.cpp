@@ -94,7 +94,8 @@ void test_damage() {
     refused(plan, op, "at most", [](plan::Op&, P& p) { p.part = 4, p.parts = abi::kDrawMostParts + 1; });
     refused(plan, op, "", [](plan::Op&, P& p) { ++p.stage; });
     refused(plan, op, "vectors of", [](plan::Op&, P& p) { p.vector = 2; });
-    refused(plan, op, "vectors of", [](plan::Op& o, P& p) { p.vector = 4, o.operands[X::kValues].offset = 1; });
+    refused(plan, op, op == 0 ? "vectors of" : "other values",
+            [](plan::Op& o, P& p) { p.vector = 4, o.operands[X::kValues].offset = 1; });
     lost(op, "operand 0", X::kValues);
   }
   lost(0, "operand 1", X::kNoise), lost(2, "operand 1", X::kNoise);

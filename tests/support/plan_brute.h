@@ -329,7 +329,8 @@ class BrutePlan {
     const int64_t first = whole ? 0 : c[1] * p.part, kWords = 32, kMasses = 128;
     const int64_t count = whole ? p.size : std::min<int64_t>(p.part, p.size - first);
     for (const int operand : {0, 1})
-      if (has(operand)) each({count}, [&](const Index& x) { element(op, operand, {c[0], first + x[0]}, false, visit); });
+      if (has(operand))
+        each({count}, [&](const Index& x) { element(op, operand, {c[0], first + x[0]}, false, visit); });
     for (const int operand : {2, 3, 4})
       if (has(operand)) element(op, operand, {c[0]}, operand > 2, visit);
     if (has(5)) each({p.parts, kWords}, [&](const Index& x) { element(op, 5, {c[0], x[0], x[1]}, false, visit); });

@@ -143,17 +143,22 @@ plan::Plan selected_values(int64_t rows, int64_t size) {
   return plan;
 }
 
-/// What is drawn from rows, of values and noise that ops make.
-plan::Plan drawn_rows(int64_t rows, int64_t size) {
+/// What is drawn from rows of parts, and from one worker's, of values and noise that ops make.
+plan::Plan drawn_rows(const std::vector<int64_t>& sizes) {
+  constexpr int64_t kRows = 2;
   GraphBuilder b;
-  const ir::ValueId x = b.input(DType::kF32, {rows, size}), share = b.input(DType::kF32, {rows}),
-                    values = b.pointwise(Opcode::kExp, {x}, DType::kF32, {rows, size}),
-                    noise = b.pointwise(Opcode::kNeg, {x}, DType::kF32, {rows, size}),
-                    token = b.value(DType::kI64, {rows}), best = b.value(DType::kF32, {rows});
-  b.node(ir::OpKind::kRowDraw, {values, noise, share}, {token, best});
-  b.graph.outputs = {token, b.pointwise(Opcode::kNeg, {best}, DType::kF32, {rows})};
+  const ir::ValueId share = b.input(DType::kF32, {kRows});
+  for (const int64_t size : sizes) {
+    const ir::ValueId x = b.input(DType::kF32, {kRows, size}),
+                      values = b.pointwise(Opcode::kExp, {x}, DType::kF32, {kRows, size}),
+                      noise = b.pointwise(Opcode::kNeg, {x}, DType::kF32, {kRows, size}),
+                      token = b.value(DType::kI64, {kRows}), best = b.value(DType::kF32, {kRows});
+    b.node(ir::OpKind::kRowDraw, {values, noise, share}, {token, best});
+    b.graph.outputs.push_back(token);
+    b.graph.outputs.push_back(b.pointwise(Opcode::kNeg, {best}, DType::kF32, {kRows}));
+  }
   plan::Plan plan = plan_of(b.graph, true, true);
-  plan.name = cat("drawn rows of ", size);
+  plan.name = "drawn rows";
   return plan;
 }
 
@@ -166,7 +171,6 @@ int main(int argc, char** argv) {
   test_plan(selected_rows(5, 300));
   test_plan(selected_rows(2, 8200));  // in four parts
   test_plan(selected_values(2, 16400));
-  test_plan(drawn_rows(5, 300));
-  test_plan(drawn_rows(2, 8200));
+  test_plan(drawn_rows({300, 8200}));
   return test::result("verify");
 }

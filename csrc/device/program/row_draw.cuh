@@ -1,5 +1,5 @@
-// kRowDraw: a draw by Gumbel noise from the nearest elements of a row (device/abi/abi.h at RowDrawParams). What is drawn
-// is the first element, in the order of value + noise, that is near enough: so few have to be weighed.
+// kRowDraw: a draw by Gumbel noise from the nearest elements of a row (device/abi/abi.h at RowDrawParams). What is
+// drawn is the first element, in the order of value + noise, that is near enough: so few have to be weighed.
 #pragma once
 #include "device/program/row_draw_candidates.cuh"
 #include "device/program/row_draw_choose.cuh"

@@ -161,7 +161,7 @@ struct DrawCandidates {
   /// An element's mass belongs to the last candidate that is as near or nearer. Most are behind all of them.
   ARK_DEVICE void weigh(DrawRow::Ahead& x, float top, u32 count) const {
     u64 behind = 0;
-    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+    row.each<false>(x, true, [&](const DrawRow::Four& four, int, int left) {
       u32 steps[4], before[4] = {};
 #pragma unroll
       for (int i = 0; i < 4; ++i) steps[i] = SelectHistogram::steps(top - four.value.v[i]);

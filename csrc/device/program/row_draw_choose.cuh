@@ -116,9 +116,8 @@ struct DrawChoice {
     const u32 top = largest();
     const u32 last = draw_finite(top) ? farthest_kept(draw_number(top), share) : 0;
     DrawRow::Ahead x = {};
-    row.load<true>(row.begin, x);
     Found own{0, ~0u};
-    row.each<true>(x, [&](const DrawRow::Four& four, int at, int left) {
+    row.each<true>(x, false, [&](const DrawRow::Four& four, int at, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = four.value.v[i];
@@ -142,9 +141,8 @@ struct DrawChoice {
 
   ARK_DEVICE u32 largest() const {
     DrawRow::Ahead x = {};
-    row.load<false>(row.begin, x);
     u32 top = 0;
-    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+    row.each<false>(x, false, [&](const DrawRow::Four& four, int, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (i < left) top = max(top, draw_key(four.value.v[i]));
@@ -165,9 +163,8 @@ struct DrawChoice {
     for (int round = 0; round < abi::kSelectRounds; ++round) {
       const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), found, false, true};
       DrawRow::Ahead x = {};
-      row.load<false>(row.begin, x);
       masses.clear();
-      row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+      row.each<false>(x, false, [&](const DrawRow::Four& four, int, int left) {
         Vec<float, 4> distance;
 #pragma unroll
         for (int i = 0; i < 4; ++i) distance.v[i] = top - four.value.v[i];

@@ -35,9 +35,8 @@ struct DrawLists {
 
   ARK_DEVICE void run() const {
     DrawRow::Ahead x = {};
-    row.load<true>(row.begin, x);
     Best best;
-    row.each<true>(x, [&](const DrawRow::Four& four, int at, int left) {
+    row.each<true>(x, false, [&](const DrawRow::Four& four, int at, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (i >= left) continue;

@@ -51,7 +51,7 @@ struct DrawRow {
   }
   ARK_DEVICE float share() const { return load_element(address<const float>(X::kShare)); }
 
-  /// The thread's first elements from `first` on, for each().
+  /// The thread's elements from `first` on, as many as are under way at once.
   template <bool kNoise>
   ARK_DEVICE void load(int first, Ahead& x) const {
     const int own = first + consumer.thread() * 4;
@@ -62,11 +62,13 @@ struct DrawRow {
       if constexpr (kNoise) load_four(X::kNoise, own + k * kStep, x[k].noise);
     }
   }
-  /// f(neighbours, where they begin, how many of them are there) of all that the tile has; `x` are the first.
+  /// f(neighbours, where they begin, how many of them are there) of all that the tile has; `x` are the first, if they
+  /// are `loaded`.
   template <bool kNoise, class F>
-  ARK_DEVICE void each(Ahead& x, const F& f) const {
+  ARK_DEVICE void each(Ahead& x, bool loaded, const F& f) const {
 #pragma unroll 1
-    for (int first = begin; first < end;) {
+    for (int first = begin; first < end; first += kAhead * kStep) {
+      if (!loaded || first != begin) load<kNoise>(first, x);
 #pragma unroll 1
       for (int k = 0; k < kAhead; ++k) {
         const int at = first + k * kStep + consumer.thread() * 4;
@@ -75,8 +77,6 @@ struct DrawRow {
         for (int i = 0; i + 1 < kAhead; ++i) x[i] = x[i + 1];
         if (first + (k + 1) * kStep >= end) break;
       }
-      first += kAhead * kStep;
-      if (first < end) load<kNoise>(first, x);
     }
   }
 
@@ -85,14 +85,9 @@ struct DrawRow {
     const i64 stride = task.operand(operand).stride[1];
     const float* from = address<const float>(operand) + at * stride;
     if (p.vector == 4 && at + 4 <= end) return load_vector(from, x);
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i)
-      if (at + i < end) set(x, i, load_element(from + i * stride));
-  }
-  static ARK_DEVICE void set(Vec<float, 4>& x, int at, float value) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (i == at) x.v[i] = value;
+      if (at + i < end) x.v[i] = load_element(from + i * stride);
   }
 };
 

@@ -22,11 +22,11 @@ struct SelectLists {
     };
     u32 list[kListed];  // of the part
     union {
-      u64 masses[kMost];            // of the row's, of what is kept
-      double exact[kMost];          // of the row's, as read: whole numbers, and so are their sums
+      u64 masses[kMost];             // of the row's, of what is kept
+      double exact[kMost];           // of the row's, as read: whole numbers, and so are their sums
       SelectMasses::Scratch of_row;  // where lists do not have it
     };
-    double kept;     // the mass of what is no farther than what is found
+    double kept;  // the mass of what is no farther than what is found
     u32 count, found, cut;
     u32 all_near;  // not 0: lists hold whatever is not farthest
     float kth, top;

@@ -1,15 +1,16 @@
-// Row draws on the host, by the threads of a worker (threads.h, device/program/row_draw.cuh), against what the whole row
-// says: rows of many parts, of few and of one, by vectors and by elements, with ties, equals, words taken away,
+// Row draws on the host, by the threads of a worker (threads.h, device/program/row_draw.cuh), against what the whole
+// row says: rows of many parts, of few and of one, by vectors and by elements, with ties, equals, words taken away,
 // infinities and NaN, and shares from nothing to everything. Where candidates tell, the last op reads nothing of the
 // row; where shares are usual, they nearly always do.
+#include <array>
 #include <cstdio>
 #include <random>
 
 #include "warps.h"
 
-#include "device/program/row_draw.cuh"
-
 using namespace ark::device;
+
+#include "device/program/row_draw.cuh"
 
 namespace {
 
@@ -85,8 +86,8 @@ Drawn drawn(const Case& c) {
   Drawn result;
   for (int stage = parts == 1 ? 2 : 0; stage < 3; ++stage) {
     ark::abi::OpRecord record{};
-    record.params.row_draw = {static_cast<int>(rows), static_cast<int>(size), c.vector, stage, static_cast<int>(parts),
-                              c.part};
+    record.params.row_draw = {
+        static_cast<int>(rows), static_cast<int>(size), c.vector, stage, static_cast<int>(parts), c.part};
     record.grid[0] = static_cast<int>(rows), record.grid[1] = stage == 2 ? 1 : static_cast<int>(parts);
     record.grid[2] = 1;
     std::vector<ark::abi::Operand> o(X::kCount, absent);
@@ -184,21 +185,44 @@ Rows kinds(int size) {
   return rows;
 }
 
+/// The greatest sums lie side by side, and most of them are of elements that are not kept: what is drawn is in no list,
+/// while kept ones of smaller sums are. `beside` elements are such.
+void check_hidden(const char* name, int size, int part, int beside) {
+  std::uniform_real_distribution<float> sum(0, 10);
+  Case c{{}, {}, {}, part, 4};
+  for (int r = 0; r < 12; ++r) {
+    std::vector<float> values, noise;
+    const int first = static_cast<int>(engine() % static_cast<u32>(size - beside));
+    for (int i = 0; i < size; ++i) {
+      const bool is_beside = i >= first && i < first + beside;
+      values.push_back(is_beside ? (i % beside < (beside + 1) / 2 ? -20.0f : 0.0f) : i % 500 == 77 ? 0.0f : -30.0f);
+      noise.push_back(sum(engine) - values.back() + (is_beside ? values.back() < 0 ? 20.0f : 10.0f : 0.0f));
+    }
+    c.values.push_back(values), c.noise.push_back(noise), c.share.push_back(0.3f);
+  }
+  check(name, c);
+}
+
 void check_all(const char* name, int size, int part, int vector) {
   const Rows rows = kinds(size);
-  for (const float share : {0.99f, 0.9f, 0.5f, 0.1f, 0.01f, 0.0f, 1.0f, -0.5f, 2.0f}) {
+  const std::array shares = {0.99f, 0.1f, 0.5f, 0.0f, 0.9f, 0.01f, 1.0f, -0.5f, 2.0f};
+  for (size_t turn = 0; turn < 3; ++turn) {
     Rows noise;
-    while (noise.size() < rows.size()) noise.push_back(gumbel(size));
-    if (share == 0.5f)
-      for (std::vector<float>& row : noise) std::ranges::fill(row, 0.25f);  // sums are ties where values are
-    check(name, {rows, noise, std::vector<float>(rows.size(), share), part, vector});
+    std::vector<float> share;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      noise.push_back(gumbel(size));
+      if (turn == 2 && r % 2 == 0) std::ranges::fill(noise.back(), 0.25f);  // sums are ties where values are
+      share.push_back(shares[(r + 4 * turn) % shares.size()]);
+    }
+    check(name, {rows, noise, share, part, vector});
   }
 }
 
 /// How many of so many rows the last op had to look at.
 int looked_at(int size, int part, float share, int count) {
   int looked = 0;
-  for (int i = 0; i < count; ++i) looked += check("one row", {{kinds(size)[0]}, {gumbel(size)}, {share}, part, 4}).looked;
+  for (int i = 0; i < count; ++i)
+    looked += check("one row", {{kinds(size)[0]}, {gumbel(size)}, {share}, part, 4}).looked;
   return looked;
 }
 
@@ -212,9 +236,13 @@ int main() {
   check_all("one worker's", 3001, 3004, 4);
   check_all("one worker's, elements", 4099, 4100, 1);
   check_all("fewer than a vector", 3, 4, 4);
-  const int usual = looked_at(20002, 164, 0.1f, 40) + looked_at(16384, 1024, 0.1f, 40) + looked_at(20002, 5004, 0.1f, 40);
-  const int rare = looked_at(20002, 164, 0.5f, 40) + looked_at(20002, 5004, 0.99f, 20);
+  check_hidden("hidden by neighbours", 9000, 1028, 3);
+  check_hidden("hidden in a warp", 9000, 1028, 40);
+  check_hidden("hidden in a part", 20002, 164, 160);
+  const int usual =
+      looked_at(20002, 164, 0.1f, 12) + looked_at(16384, 1024, 0.1f, 12) + looked_at(20002, 5004, 0.1f, 12);
+  const int rare = looked_at(20002, 164, 0.9f, 4) + looked_at(20002, 5004, 0.99f, 12);
   std::printf("%d cases, %d failures; rows looked at: %d with usual shares, %d with others\n", cases, failures, usual,
               rare);
-  return failures != 0 || usual != 0;
+  return failures != 0 || usual != 0 || rare == 0;
 }

@@ -9,9 +9,9 @@
 
 #include "warps.h"
 
-#include "device/program/row_select.cuh"
-
 using namespace ark::device;
+
+#include "device/program/row_select.cuh"
 
 namespace {
 

@@ -1,5 +1,5 @@
-// Warps of a worker on the host, by its threads (threads.h): what lanes tell each other, what they add in shared memory,
-// and conversions. Included once, before what is written for the device.
+// Warps of a worker on the host, by its threads (threads.h): what lanes tell each other, what they add in shared
+// memory, and conversions. Included once, before what is written for the device.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -106,7 +106,9 @@ inline int __clz(u32 x) { return std::countl_zero(x); }
 inline u32 __float2uint_rz(float x) { return x > 0 ? static_cast<u32>(x) : 0; }
 inline u32 __float2uint_rn(float x) { return static_cast<u32>(std::lrint(x)); }
 inline int __double2int_rn(double x) { return static_cast<int>(std::lrint(x)); }
-inline double __hiloint2double(int high, int low) { return std::bit_cast<double>(u64{static_cast<u32>(high)} << 32 | low); }
+inline double __hiloint2double(int high, int low) {
+  return std::bit_cast<double>(u64{static_cast<u32>(high)} << 32 | low);
+}
 inline u32 __float_as_uint(float x) { return std::bit_cast<u32>(x); }
 inline float __uint_as_float(u32 x) { return std::bit_cast<float>(x); }
 inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }

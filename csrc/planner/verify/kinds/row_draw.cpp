@@ -16,7 +16,8 @@ void uses(const plan::Op& op, const std::vector<Program>&, std::vector<OperandUs
   check(uses.size() == X::kCount, "op ", op.name, ": a row draw with ", uses.size(), " operands");
   for (const int read : {X::kValues, X::kNoise, X::kShare, X::kListsBefore, X::kMassesBefore})
     uses[static_cast<size_t>(read)].read = true;
-  for (const int written : {X::kToken, X::kBest, X::kLists, X::kMasses}) uses[static_cast<size_t>(written)].write = true;
+  for (const int written : {X::kToken, X::kBest, X::kLists, X::kMasses})
+    uses[static_cast<size_t>(written)].write = true;
 }
 
 void region(const Region& r, BoxEmitter& emitter) {

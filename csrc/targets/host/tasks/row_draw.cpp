@@ -26,7 +26,8 @@ uint32_t steps_of(float distance) {
 uint64_t mass_of(uint32_t steps) {
   constexpr double kUnits = uint64_t{1} << 40;
   if (steps >= abi::kSelectFarthest) return 0;
-  return std::max<uint64_t>(static_cast<uint64_t>(std::llround(std::exp(-double(steps) / abi::kSelectSteps) * kUnits)), 1);
+  return std::max<uint64_t>(static_cast<uint64_t>(std::llround(std::exp(-double(steps) / abi::kSelectSteps) * kUnits)),
+                            1);
 }
 
 class RowDrawTask : public Task {
