@@ -340,9 +340,9 @@ ARK_ABI_BOTH constexpr int select_shift(int round) {
 /// Operands values and noise f32 (dims r, n; stage 1 has no noise), share f32 (r; stages 1 and 2), token i64 (r), best
 /// f32 (r), and between ops: lists i32 (r, part, kDrawListWords), of the listed elements the keys of their sums
 /// (greater where the sum is; 0: none), their values, their places in the row, then the key of the part's largest
-/// value, and one that nothing exceeds which is not listed; masses i64 (r, part, kDrawMassWords), the mass of the part's elements that
-/// are as far as so many candidates or farther and nearer than the next, then, of the first part, the number of
-/// candidates, and of each, nearest first, key << 32 | place.
+/// value, and one that nothing exceeds which is not listed; masses i64 (r, part, kDrawMassWords), the mass of the
+/// part's elements that are as far as so many candidates or farther and nearer than the next, then, of the first part,
+/// the number of candidates, and of each, nearest first, key << 32 | place.
 struct RowDrawParams {
   i32 rows, size;
   i32 vector, stage;
