@@ -25,6 +25,7 @@
 #include "planner/tile/split_long_k.h"
 #include "planner/tile/split_reductions.h"
 #include "planner/tile/spread_rows.h"
+#include "planner/tile/tile_row_select.h"
 #include "planner/tile/tile_scatter_sum.h"
 #include "planner/tile/tile_sizes.h"
 
@@ -446,30 +447,6 @@ void tile_program(FusedOp& op, const FusedGraph& graph, const Options& options, 
   if (kind == TaskKind::kRow) return tile_row(op, options, beside.all);
   if (kind == TaskKind::kColumn) return tile_column(op, options, beside.all);
   tile_pointwise(op, graph, options, beside);
-}
-
-/// Rows whose vectors of 16 bytes are aligned are read by them.
-void tile_row_select(FusedOp& op) {
-  constexpr int kVector = 4;
-  abi::RowSelectParams& p = op.op.record.params.row_select;
-  const auto operand = [&](int number) -> const abi::Operand& { return op.op.operands[static_cast<size_t>(number)]; };
-  const auto even = [](int64_t n) { return n % kVector == 0; };
-  const auto aligned = [&](const abi::Operand& x) {
-    return x.slot != abi::kNoSlot && x.stride[1] == 1 && even(x.offset) && even(x.stride[0]);
-  };
-  const bool alike = p.tops == 0 || aligned(operand(abi::RowSelectOperand::kMade));
-  p.vector = alike && aligned(operand(abi::RowSelectOperand::kDistance)) ? kVector : 1;
-}
-
-void tile_row_draw(FusedOp& op) {
-  constexpr int kVector = 4;
-  abi::RowDrawParams& p = op.op.record.params.row_draw;
-  p.vector = kVector;
-  for (const int number : {abi::RowDrawOperand::kValues, abi::RowDrawOperand::kNoise}) {
-    const abi::Operand& x = op.op.operands[static_cast<size_t>(number)];
-    const bool aligned = x.stride[1] == 1 && x.offset % kVector == 0 && x.stride[0] % kVector == 0;
-    if (x.slot != abi::kNoSlot && !aligned) p.vector = 1;
-  }
 }
 
 /// Families that choose their tiles here; of the others planner/fuse has said all that the grid follows from.

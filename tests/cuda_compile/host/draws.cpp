@@ -188,7 +188,7 @@ Rows kinds(int size) {
 /// The greatest sums lie side by side, and most of them are of elements that are not kept: what is drawn is in no list,
 /// while kept ones of smaller sums are. `beside` elements are such.
 void check_hidden(const char* name, int size, int part, int beside) {
-  std::uniform_real_distribution<float> sum(0, 10);
+  std::uniform_real_distribution<float> sum(0, 5);
   Case c{{}, {}, {}, part, 4};
   for (int r = 0; r < 12; ++r) {
     std::vector<float> values, noise;
@@ -196,7 +196,8 @@ void check_hidden(const char* name, int size, int part, int beside) {
     for (int i = 0; i < size; ++i) {
       const bool is_beside = i >= first && i < first + beside;
       values.push_back(is_beside ? (i % beside < (beside + 1) / 2 ? -20.0f : 0.0f) : i % 500 == 77 ? 0.0f : -30.0f);
-      noise.push_back(sum(engine) - values.back() + (is_beside ? values.back() < 0 ? 20.0f : 10.0f : 0.0f));
+      const bool kept = values.back() == 0;
+      noise.push_back(sum(engine) - values.back() + (is_beside ? (kept ? 10.0f : 20.0f) : kept ? 5.0f : 0.0f));
     }
     c.values.push_back(values), c.noise.push_back(noise), c.share.push_back(0.3f);
   }
