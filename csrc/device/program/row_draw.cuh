@@ -3,7 +3,6 @@
 #pragma once
 #include "device/program/row_draw_candidates.cuh"
 #include "device/program/row_draw_choose.cuh"
-#include "device/program/row_draw_lists.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -17,18 +16,15 @@ struct RowDraw {
     for (int tile = task.first; tile < task.first + task.count; ++tile) {
       if (tile != task.first) consumer.sync();  // what was in the scratch has been read
       const DrawRow row(consumer, task, tile);
-      if (row.p.stage == 0)
-        DrawLists{row, s.lists}.run();
-      else if (row.p.stage == 1)
-        DrawCandidates{row, s.candidates}.run();
-      else
+      if (row.p.stage == abi::kDrawLast)
         DrawChoice{row, s.choice}.run();
+      else
+        DrawCandidates{row, s.candidates}.run();
     }
   }
 
  private:
   union Scratch {
-    DrawLists::Scratch lists;
     DrawCandidates::Scratch candidates;
     DrawChoice::Scratch choice;
   };

@@ -7,8 +7,8 @@ namespace ark::device {
 
 struct DrawChoice {
   using X = abi::RowDrawOperand;
-  static constexpr int kRoom = abi::kDrawMost + 1;
-  static_assert(kRoom == 64);  // two for each lane
+  static constexpr int kWords = abi::kDrawWords;
+  static_assert(kWords <= 32);
 
   /// What a warp has found.
   struct Found {
@@ -16,7 +16,7 @@ struct DrawChoice {
   };
   struct Scratch {
     union {
-      Vec<u64, 2> sums[kConsumerWarps][kRoom / 2];
+      u64 sums[kConsumerWarps][kWords];
       SelectMasses::Scratch masses;
     };
     Found of_warps[kConsumerWarps];
@@ -38,16 +38,23 @@ struct DrawChoice {
   ARK_DEVICE int lane() const { return row.consumer.lane(); }
   ARK_DEVICE int warp() const { return row.consumer.warp(); }
 
+  /// Candidate i of masses i; the first word of candidates is none.
   ARK_DEVICE bool choose(float share) const {
+    const int words = DrawRow::words(share);
     const u64* masses = row.address<const u64>(X::kMassesBefore);
-    const u32 count = static_cast<u32>(load_element(masses + kRoom));
-    Vec<u64, 2> candidates;
-    if (2 * lane() <= count) load_vector(masses + kRoom + 2 * lane(), candidates);
-    if (count == 0) return false;
-    s.sums[warp()][lane()] = sums_of(masses, count);
+    const u64 candidate = lane() < words ? load_element(masses + kWords + lane()) : 0;
+    const u64 sum = sum_of(masses, words);
+    if (lane() < words) s.sums[warp()][lane()] = sum;
     row.consumer.sync();
     if (warp() == 0) {
-      Found found = first_kept(candidates, count, share);
+      u64 behind = 0;
+#pragma unroll
+      for (int w = 0; w < kConsumerWarps; ++w) behind += s.sums[w][lane() % words];
+      const u64 all = __shfl_sync(~0u, behind, 0);
+      // what is as near as can be stays, whatever the share
+      const bool kept = lane() > 0 && (behind == all || SelectMasses::exceeds(behind, share, all));
+      const u32 key = kept ? static_cast<u32>(candidate >> 32) : 0;
+      const Found found = best_of_warp({key, static_cast<u32>(candidate)});
       if (lane() == 0) s.found = found.key;
       if (lane() == 0 && found.key != 0) store(found);
     }
@@ -55,49 +62,27 @@ struct DrawChoice {
     return s.found != 0;
   }
 
-  /// Of every kConsumerWarps-th part.
-  ARK_DEVICE Vec<u64, 2> sums_of(const u64* masses, u32 count) const {
-    constexpr int kAhead = 8;
+  /// Of every so many parts, in each so manieth lane.
+  ARK_DEVICE u64 sum_of(const u64* masses, int words) const {
+    constexpr int kAhead = 4;
     const i64 stride = row.task.operand(X::kMassesBefore).stride[1];
-    Vec<u64, 2> sums;
-    if (2 * lane() > count) return sums;
+    const int thread = row.consumer.thread(), step = kConsumerThreads / words;
+    u64 sum = 0;
 #pragma unroll 1
-    for (int first = warp(); first < row.p.parts; first += kAhead * kConsumerWarps) {
-      Vec<u64, 2> v[kAhead] = {};
+    for (int first = thread / words; first < row.p.parts; first += kAhead * step) {
+      u64 v[kAhead] = {};
 #pragma unroll
       for (int k = 0; k < kAhead; ++k)
-        if (const int part = first + k * kConsumerWarps; part < row.p.parts)
-          load_vector(masses + part * stride + 2 * lane(), v[k]);
+        if (const int part = first + k * step; part < row.p.parts)
+          v[k] = load_element(masses + part * stride + thread % words);
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) sums.v[0] += v[k].v[0], sums.v[1] += v[k].v[1];
+      for (int k = 0; k < kAhead; ++k) sum += v[k];
     }
-    return sums;
+#pragma unroll 1
+    for (int distance = words; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    return sum;
   }
 
-  /// For the first warp. Candidate i is behind the elements of sums 0 to i; the first word of candidates is none.
-  ARK_DEVICE Found first_kept(const Vec<u64, 2>& candidates, u32 count, float share) const {
-    u64 even = 0, odd = 0;
-#pragma unroll
-    for (int w = 0; w < kConsumerWarps; ++w) {
-      const Vec<u64, 2> v = s.sums[w][lane()];
-      even += v.v[0], odd += v.v[1];
-    }
-    u64 through = even + odd;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const u64 other = __shfl_down_sync(~0u, through, distance);
-      if (lane() + distance < 32) through += other;
-    }
-    const u64 all = __shfl_sync(~0u, through, 0);
-    const Found first = kept(candidates.v[0], lane() > 0 && 2 * lane() <= count, through, share, all);
-    const Found second = kept(candidates.v[1], 2 * lane() < count, through - even, share, all);
-    return best_of_warp(is_better(second, first) ? second : first);
-  }
-  /// What is as near as can be stays, whatever the share.
-  static ARK_DEVICE Found kept(u64 candidate, bool there, u64 behind, float share, u64 all) {
-    if (!there || (behind != all && !SelectMasses::exceeds(behind, share, all))) return {0, ~0u};
-    return {static_cast<u32>(candidate >> 32), static_cast<u32>(candidate)};
-  }
   static ARK_DEVICE bool is_better(const Found& a, const Found& b) {
     return a.key > b.key || (a.key == b.key && a.place < b.place);
   }
@@ -117,7 +102,8 @@ struct DrawChoice {
     const u32 last = draw_finite(top) ? farthest_kept(draw_number(top), share) : 0;
     DrawRow::Ahead x = {};
     Found own{0, ~0u};
-    row.each<true>(x, false, [&](const DrawRow::Four& four, int at, int left) {
+    row.load<true>(row.begin, x);
+    row.each<true>(x, [&](const DrawRow::Four& four, int at, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = four.value.v[i];
@@ -142,7 +128,8 @@ struct DrawChoice {
   ARK_DEVICE u32 largest() const {
     DrawRow::Ahead x = {};
     u32 top = 0;
-    row.each<false>(x, false, [&](const DrawRow::Four& four, int, int left) {
+    row.load<false>(row.begin, x);
+    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (i < left) top = max(top, draw_key(four.value.v[i]));
@@ -164,7 +151,8 @@ struct DrawChoice {
       const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), found, false, true};
       DrawRow::Ahead x = {};
       masses.clear();
-      row.each<false>(x, false, [&](const DrawRow::Four& four, int, int left) {
+      row.load<false>(row.begin, x);
+    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
         Vec<float, 4> distance;
 #pragma unroll
         for (int i = 0; i < 4; ++i) distance.v[i] = top - four.value.v[i];

@@ -50,6 +50,8 @@ struct DrawRow {
     return address<T>(operand) + part * task.operand(operand).stride[1];
   }
   ARK_DEVICE float share() const { return load_element(address<const float>(X::kShare)); }
+  /// Masses of a part.
+  static ARK_DEVICE int words(float share) { return share > 0.5f ? abi::kDrawWords : abi::kDrawFewWords; }
 
   /// The thread's elements from `first` on, as many as are under way at once.
   template <bool kNoise>
@@ -62,22 +64,33 @@ struct DrawRow {
       if constexpr (kNoise) load_four(X::kNoise, own + k * kStep, x[k].noise);
     }
   }
-  /// f(neighbours, where they begin, how many of them are there) of all that the tile has; `x` are the first, if they
-  /// are `loaded`.
+  /// f(neighbours, where they begin, how many of them are there) of all that the tile has; `x` are the first.
   template <bool kNoise, class F>
-  ARK_DEVICE void each(Ahead& x, bool loaded, const F& f) const {
+  ARK_DEVICE void each(Ahead& x, const F& f) const {
 #pragma unroll 1
-    for (int first = begin; first < end; first += kAhead * kStep) {
-      if (!loaded || first != begin) load<kNoise>(first, x);
+    for (int first = begin;;) {
 #pragma unroll 1
-      for (int k = 0; k < kAhead; ++k) {
-        const int at = first + k * kStep + consumer.thread() * 4;
-        if (at < end) f(x[0], at, min(end - at, 4));
+      for (int at = first + consumer.thread() * 4, k = 0; k < kAhead && at < end; at += kStep, ++k) {
+        f(x[0], at, min(end - at, 4));
 #pragma unroll
         for (int i = 0; i + 1 < kAhead; ++i) x[i] = x[i + 1];
-        if (first + (k + 1) * kStep >= end) break;
       }
+      first += kAhead * kStep;
+      if (first >= end) return;
+      load<kNoise>(first, x);
     }
+  }
+  /// f(value, noise, place), one after the other: code that runs once is short.
+  template <bool kNoise, class F>
+  ARK_DEVICE void each_element(Ahead& x, const F& f) const {
+    each<kNoise>(x, [&](Four four, int at, int left) {
+#pragma unroll 1
+      for (int i = 0; i < left; ++i) {
+        f(four.value.v[0], four.noise.v[0], at + i);
+#pragma unroll
+        for (int j = 0; j < 3; ++j) four.value.v[j] = four.value.v[j + 1], four.noise.v[j] = four.noise.v[j + 1];
+      }
+    });
   }
 
  private:

@@ -59,6 +59,7 @@ template <class T>
 T __shfl_down_sync(unsigned, T value, int by) {
   return exchange(value, [&](const auto& of) { return of(std::min(own_lane() + by, 31)); });
 }
+inline void __syncwarp() { (*warps_of_worker)[static_cast<size_t>(threads.own() / 32)].barrier.arrive_and_wait(); }
 inline unsigned __ballot_sync(unsigned, bool vote) {
   return exchange(vote, [](const auto& of) {
     unsigned mask = 0;
