@@ -326,7 +326,7 @@ class BrutePlan {
     const abi::RowDrawParams& p = op.record.params.row_draw;
     const auto has = [&](int operand) { return op.operands[static_cast<size_t>(operand)].slot != abi::kNoSlot; };
     const bool whole = p.stage == abi::kDrawLast;  // it may look at all of its row
-    const int64_t first = whole ? 0 : c[1] * p.part, kWords = 32, kMasses = 128;
+    const int64_t first = whole ? 0 : c[1] * p.part, kWords = 64, kMasses = 32;
     const int64_t count = whole ? p.size : std::min<int64_t>(p.part, p.size - first);
     for (const int operand : {0, 1})
       if (has(operand))

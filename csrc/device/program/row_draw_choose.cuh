@@ -49,7 +49,7 @@ struct DrawChoice {
     if (warp() == 0) {
       u64 behind = 0;
 #pragma unroll
-      for (int w = 0; w < kConsumerWarps; ++w) behind += s.sums[w][lane() % words];
+      for (int w = 0; w < kConsumerWarps; ++w) behind += s.sums[w][lane() & (words - 1)];
       const u64 all = __shfl_sync(~0u, behind, 0);
       // what is as near as can be stays, whatever the share
       const bool kept = lane() > 0 && (behind == all || SelectMasses::exceeds(behind, share, all));
@@ -66,15 +66,15 @@ struct DrawChoice {
   ARK_DEVICE u64 sum_of(const u64* masses, int words) const {
     constexpr int kAhead = 4;
     const i64 stride = row.task.operand(X::kMassesBefore).stride[1];
-    const int thread = row.consumer.thread(), step = kConsumerThreads / words;
+    const int thread = row.consumer.thread(), digits = words == kWords ? 4 : 3, step = kConsumerThreads >> digits;
     u64 sum = 0;
 #pragma unroll 1
-    for (int first = thread / words; first < row.p.parts; first += kAhead * step) {
+    for (int first = thread >> digits; first < row.p.parts; first += kAhead * step) {
       u64 v[kAhead] = {};
 #pragma unroll
       for (int k = 0; k < kAhead; ++k)
         if (const int part = first + k * step; part < row.p.parts)
-          v[k] = load_element(masses + part * stride + thread % words);
+          v[k] = load_element(masses + part * stride + (thread & (words - 1)));
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) sum += v[k];
     }
@@ -152,7 +152,7 @@ struct DrawChoice {
       DrawRow::Ahead x = {};
       masses.clear();
       row.load<false>(row.begin, x);
-    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+      row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
         Vec<float, 4> distance;
 #pragma unroll
         for (int i = 0; i < 4; ++i) distance.v[i] = top - four.value.v[i];

@@ -95,12 +95,14 @@ struct DrawRow {
 
  private:
   ARK_DEVICE void load_four(int operand, int at, Vec<float, 4>& x) const {
+    const float* from = address<const float>(operand);
+    if (p.vector == 4 && at + 4 <= end) return load_vector(from + at, x);
     const i64 stride = task.operand(operand).stride[1];
-    const float* from = address<const float>(operand) + at * stride;
-    if (p.vector == 4 && at + 4 <= end) return load_vector(from, x);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (at + i < end) x.v[i] = load_element(from + i * stride);
+#pragma unroll 1
+    for (int i = at; i < at + 4; ++i) {
+      x.v[0] = x.v[1], x.v[1] = x.v[2], x.v[2] = x.v[3];
+      if (i < end) x.v[3] = load_element(from + i * stride);
+    }
   }
 };
 
