@@ -23,7 +23,7 @@ struct RowDrawParams {
 };
 inline constexpr int kDrawLast = 2, kDrawMostParts = 128;
 inline constexpr int kDrawListed = 2, kDrawListWords = 64;
-/// Masses of a part: fewer where the share that is taken away is at most a half.
+/// Masses of a part: fewer where the share that is taken away is at most 0.4.
 inline constexpr int kDrawFewWords = 8, kDrawWords = 16, kDrawMassWords = 2 * kDrawWords;
 
 }  // namespace ark::abi

@@ -35,8 +35,9 @@ struct DrawCandidates {
       to = reinterpret_cast<DrawEntry*>(row.address_of_part<u32>(X::kLists)) + warp * kListed;
     } else {
       row.load<false>(row.begin, x);
-      words = row.words(row.share());
+      const float share = row.share();
       add_lists(best);
+      words = row.words(share);
       to = s.of_warps + warp * words, count = words;
     }
 #pragma unroll 1
@@ -56,8 +57,7 @@ struct DrawCandidates {
 
  private:
   ARK_DEVICE void add_elements(DrawRow::Ahead& x, DrawBest& best) const {
-    row.load<true>(row.begin, x);
-    row.each_element<true>(x, [&](float value, float noise, int place) {
+    row.each_element<true>(x, false, [&](float value, float noise, int place) {
       best.top = max(best.top, draw_key(value));
       best.add(draw_key(value + noise), __float_as_uint(value), place);
     });
@@ -105,7 +105,7 @@ struct DrawCandidates {
       u64 sums[kSums] = {};
 #pragma unroll
       for (int i = 0; i < kSums; ++i) from[i] = __shfl_sync(~0u, steps, first + i);
-      row.each_element<false>(x, [&](float value, float, int) {
+      row.each_element<false>(x, first == 0, [&](float value, float, int) {
         const u32 n = SelectHistogram::steps(top - value);
         const u64 mass = n <= SelectMasses::kFarthest ? SelectMasses::mass_of(n) : 0;
 #pragma unroll
@@ -123,7 +123,6 @@ struct DrawCandidates {
       if (lane == 0) store_element(row.address_of_part<u64>(X::kMasses) + first + warp, sum);
       if ((first += kSums) == words) return;
       row.consumer.sync();
-      row.load<false>(row.begin, x);
     }
   }
 };

@@ -8,7 +8,7 @@ namespace ark::device {
 struct DrawChoice {
   using X = abi::RowDrawOperand;
   static constexpr int kWords = abi::kDrawWords;
-  static_assert(kWords <= 32);
+  static_assert(2 * kWords == 32);
 
   /// What a warp has found.
   struct Found {
@@ -38,21 +38,21 @@ struct DrawChoice {
   ARK_DEVICE int lane() const { return row.consumer.lane(); }
   ARK_DEVICE int warp() const { return row.consumer.warp(); }
 
-  /// Candidate i of masses i; the first word of candidates is none.
+  /// Candidate i is behind masses i; the first word of candidates is none, nor is one without a mass.
   ARK_DEVICE bool choose(float share) const {
-    const int words = DrawRow::words(share);
     const u64* masses = row.address<const u64>(X::kMassesBefore);
-    const u64 candidate = lane() < words ? load_element(masses + kWords + lane()) : 0;
-    const u64 sum = sum_of(masses, words);
-    if (lane() < words) s.sums[warp()][lane()] = sum;
+    const int word = lane() % kWords;
+    const u64 candidate = load_element(masses + kWords + word);
+    const u64 sum = sum_of(masses + word);
+    if (lane() < kWords) s.sums[warp()][lane()] = sum;
     row.consumer.sync();
     if (warp() == 0) {
       u64 behind = 0;
 #pragma unroll
-      for (int w = 0; w < kConsumerWarps; ++w) behind += s.sums[w][lane() & (words - 1)];
+      for (int w = 0; w < kConsumerWarps; ++w) behind += s.sums[w][word];
       const u64 all = __shfl_sync(~0u, behind, 0);
       // what is as near as can be stays, whatever the share
-      const bool kept = lane() > 0 && (behind == all || SelectMasses::exceeds(behind, share, all));
+      const bool kept = word > 0 && (behind == all || SelectMasses::exceeds(behind, share, all));
       const u32 key = kept ? static_cast<u32>(candidate >> 32) : 0;
       const Found found = best_of_warp({key, static_cast<u32>(candidate)});
       if (lane() == 0) s.found = found.key;
@@ -62,25 +62,21 @@ struct DrawChoice {
     return s.found != 0;
   }
 
-  /// Of every so many parts, in each so manieth lane.
-  ARK_DEVICE u64 sum_of(const u64* masses, int words) const {
-    constexpr int kAhead = 4;
-    const i64 stride = row.task.operand(X::kMassesBefore).stride[1];
-    const int thread = row.consumer.thread(), digits = words == kWords ? 4 : 3, step = kConsumerThreads >> digits;
+  /// Of all parts; a warp takes two of them at a time.
+  ARK_DEVICE u64 sum_of(const u64* masses) const {
+    constexpr int kAhead = 8, kStep = kConsumerThreads / kWords;
     u64 sum = 0;
 #pragma unroll 1
-    for (int first = thread >> digits; first < row.p.parts; first += kAhead * step) {
+    for (int first = row.consumer.thread() / kWords; first < row.p.parts; first += kAhead * kStep) {
       u64 v[kAhead] = {};
 #pragma unroll
       for (int k = 0; k < kAhead; ++k)
-        if (const int part = first + k * step; part < row.p.parts)
-          v[k] = load_element(masses + part * stride + (thread & (words - 1)));
+        if (const int part = first + k * kStep; part < row.p.parts)
+          v[k] = load_element(masses + part * abi::kDrawMassWords);
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) sum += v[k];
     }
-#pragma unroll 1
-    for (int distance = words; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    return sum;
+    return sum + __shfl_xor_sync(~0u, sum, kWords);
   }
 
   static ARK_DEVICE bool is_better(const Found& a, const Found& b) {
@@ -102,8 +98,7 @@ struct DrawChoice {
     const u32 last = draw_finite(top) ? farthest_kept(draw_number(top), share) : 0;
     DrawRow::Ahead x = {};
     Found own{0, ~0u};
-    row.load<true>(row.begin, x);
-    row.each<true>(x, [&](const DrawRow::Four& four, int at, int left) {
+    row.each<true>(x, false, [&](const DrawRow::Four& four, int at, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = four.value.v[i];
@@ -128,8 +123,7 @@ struct DrawChoice {
   ARK_DEVICE u32 largest() const {
     DrawRow::Ahead x = {};
     u32 top = 0;
-    row.load<false>(row.begin, x);
-    row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+    row.each<false>(x, false, [&](const DrawRow::Four& four, int, int left) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (i < left) top = max(top, draw_key(four.value.v[i]));
@@ -151,8 +145,7 @@ struct DrawChoice {
       const SelectRange range = {abi::select_shift(round), abi::select_shift(round - 1), found, false, true};
       DrawRow::Ahead x = {};
       masses.clear();
-      row.load<false>(row.begin, x);
-      row.each<false>(x, [&](const DrawRow::Four& four, int, int left) {
+      row.each<false>(x, false, [&](const DrawRow::Four& four, int, int left) {
         Vec<float, 4> distance;
 #pragma unroll
         for (int i = 0; i < 4; ++i) distance.v[i] = top - four.value.v[i];

@@ -50,40 +50,41 @@ struct DrawRow {
     return address<T>(operand) + part * task.operand(operand).stride[1];
   }
   ARK_DEVICE float share() const { return load_element(address<const float>(X::kShare)); }
-  /// Masses of a part.
-  static ARK_DEVICE int words(float share) { return share > 0.5f ? abi::kDrawWords : abi::kDrawFewWords; }
+  /// Masses of a part. Few candidates are enough where each is kept with a probability of 0.6 or more.
+  static ARK_DEVICE int words(float share) { return share > 0.4f ? abi::kDrawWords : abi::kDrawFewWords; }
 
   /// The thread's elements from `first` on, as many as are under way at once.
   template <bool kNoise>
   ARK_DEVICE void load(int first, Ahead& x) const {
-    const int own = first + consumer.thread() * 4;
+    const float *values = address<const float>(X::kValues), *noise = nullptr;
+    if constexpr (kNoise) noise = address<const float>(X::kNoise);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (first + k * kStep >= end) return;  // most parts have a vector for each thread: the rest is not fetched
-      load_four(X::kValues, own + k * kStep, x[k].value);
-      if constexpr (kNoise) load_four(X::kNoise, own + k * kStep, x[k].noise);
+      const int at = first + k * kStep + consumer.thread() * 4;
+      load_four(values, X::kValues, at, x[k].value);
+      if constexpr (kNoise) load_four(noise, X::kNoise, at, x[k].noise);
     }
   }
-  /// f(neighbours, where they begin, how many of them are there) of all that the tile has; `x` are the first.
+  /// f(neighbours, where they begin, how many of them are there) of all that the tile has; `x` are the first, if they
+  /// are `loaded`.
   template <bool kNoise, class F>
-  ARK_DEVICE void each(Ahead& x, const F& f) const {
+  ARK_DEVICE void each(Ahead& x, bool loaded, const F& f) const {
 #pragma unroll 1
-    for (int first = begin;;) {
+    for (int first = begin; first < end; first += kAhead * kStep) {
+      if (!loaded || first != begin) load<kNoise>(first, x);
 #pragma unroll 1
       for (int at = first + consumer.thread() * 4, k = 0; k < kAhead && at < end; at += kStep, ++k) {
         f(x[0], at, min(end - at, 4));
 #pragma unroll
         for (int i = 0; i + 1 < kAhead; ++i) x[i] = x[i + 1];
       }
-      first += kAhead * kStep;
-      if (first >= end) return;
-      load<kNoise>(first, x);
     }
   }
   /// f(value, noise, place), one after the other: code that runs once is short.
   template <bool kNoise, class F>
-  ARK_DEVICE void each_element(Ahead& x, const F& f) const {
-    each<kNoise>(x, [&](Four four, int at, int left) {
+  ARK_DEVICE void each_element(Ahead& x, bool loaded, const F& f) const {
+    each<kNoise>(x, loaded, [&](Four four, int at, int left) {
 #pragma unroll 1
       for (int i = 0; i < left; ++i) {
         f(four.value.v[0], four.noise.v[0], at + i);
@@ -94,15 +95,13 @@ struct DrawRow {
   }
 
  private:
-  ARK_DEVICE void load_four(int operand, int at, Vec<float, 4>& x) const {
-    const float* from = address<const float>(operand);
+  ARK_DEVICE void load_four(const float* from, int operand, int at, Vec<float, 4>& x) const {
     if (p.vector == 4 && at + 4 <= end) return load_vector(from + at, x);
     const i64 stride = task.operand(operand).stride[1];
-#pragma unroll 1
-    for (int i = at; i < at + 4; ++i) {
-      x.v[0] = x.v[1], x.v[1] = x.v[2], x.v[2] = x.v[3];
-      if (i < end) x.v[3] = load_element(from + i * stride);
-    }
+    const float* one = from + at * stride;
+#pragma unroll
+    for (int i = 0; i < 4; ++i, one += stride)
+      if (at + i < end) x.v[i] = load_element(one);
   }
 };
 

@@ -56,12 +56,12 @@ void operand(const RecordCheck& check, int number, bool wanted, DType dtype) {
   check.need(!wanted || x.dtype == static_cast<short>(dtype), "operand ", number, " of type ", x.dtype);
 }
 
-/// Words between ops move by vectors of 16 bytes.
-void words(const RecordCheck& check, int number, int64_t vector) {
+/// Words between ops move by vectors of 16 bytes, those of a row's parts lie side by side.
+void words(const RecordCheck& check, int number, int64_t count) {
   const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
   if (x.slot == abi::kNoSlot) return;
-  check.need(x.stride[2] == 1 && x.stride[1] % vector == 0 && x.stride[0] % vector == 0 && x.offset % vector == 0,
-             "words ", x.stride[1], " apart");
+  check.need(x.stride[2] == 1 && x.stride[1] == count && x.stride[0] % 4 == 0 && x.offset % 4 == 0, "words ",
+             x.stride[1], " apart");
 }
 
 bool same(const RecordCheck& check, const plan::Op& other, int number) {
@@ -113,8 +113,8 @@ void record(const RecordCheck& check) {
   operand(check, X::kMasses, p.stage == 1, DType::kI64);
   writer(check, X::kListsBefore, X::kLists);
   writer(check, X::kMassesBefore, X::kMasses);
-  for (const int number : {X::kListsBefore, X::kLists}) words(check, number, 4);
-  for (const int number : {X::kMassesBefore, X::kMasses}) words(check, number, 2);
+  for (const int number : {X::kListsBefore, X::kLists}) words(check, number, abi::kDrawListWords);
+  for (const int number : {X::kMassesBefore, X::kMasses}) words(check, number, abi::kDrawMassWords);
   for (const int number : {X::kValues, X::kNoise}) {
     const abi::Operand& x = check.op().operands[static_cast<size_t>(number)];
     if (x.slot == abi::kNoSlot) continue;
