@@ -1,4 +1,6 @@
 // Row draws: which ops they become, and which damage of their records is refused.
+#include <algorithm>
+
 #include "device/abi/roles.h"
 #include "support/check.h"
 #include "support/model_graph.h"
@@ -70,6 +72,18 @@ void test_noise_comes_beside() {
   EXPECT_EQ(waiting, 3);
 }
 
+/// Of each op a worker has one tile at most: rows are not behind each other.
+void test_tiles_are_spread() {
+  for (const int64_t rows : {1, 8}) {
+    const plan::Plan plan = draw_plan(rows, 128256);
+    for (const auto& list : plan.lists) {
+      std::vector<int> tiles(plan.ops.size());
+      for (const abi::WorkItem& item : list) tiles[static_cast<size_t>(item.op)] += item.count;
+      EXPECT(std::ranges::all_of(tiles, [](int n) { return n <= 1; }));
+    }
+  }
+}
+
 template <class Damage>
 void refused(const plan::Plan& plan, size_t op, const char* what, const Damage& damage) {
   plan::Plan damaged = plan;
@@ -119,6 +133,7 @@ void test_damage() {
 int main() {
   test_ops();
   test_noise_comes_beside();
+  test_tiles_are_spread();
   test_damage();
   return test::result("draw plans");
 }
