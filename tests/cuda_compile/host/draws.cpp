@@ -230,8 +230,8 @@ int looked_at(int size, int part, float share, int count) {
 }  // namespace
 
 int main() {
-  check_all("many parts", 20002, 164, 4);
-  check_all("many parts, elements", 9001, 76, 1);
+  check_all("many parts", 12002, 164, 4);
+  check_all("many parts, elements", 5401, 76, 1);
   check_all("few parts of several loads", 20002, 5004, 4);
   check_all("sixteen parts", 16384, 1024, 4);
   check_all("one worker's", 3001, 3004, 4);
@@ -239,10 +239,10 @@ int main() {
   check_all("fewer than a vector", 3, 4, 4);
   check_hidden("hidden by neighbours", 9000, 1028, 3);
   check_hidden("hidden in a warp", 9000, 1028, 40);
-  check_hidden("hidden in a part", 20002, 164, 160);
+  check_hidden("hidden in a part", 12002, 164, 160);
   const int usual =
-      looked_at(20002, 164, 0.1f, 12) + looked_at(16384, 1024, 0.1f, 12) + looked_at(20002, 5004, 0.1f, 12);
-  const int rare = looked_at(20002, 164, 0.9f, 4) + looked_at(20002, 5004, 0.99f, 12);
+      looked_at(12002, 164, 0.1f, 12) + looked_at(16384, 1024, 0.1f, 12) + looked_at(20002, 5004, 0.1f, 12);
+  const int rare = looked_at(12002, 164, 0.9f, 4) + looked_at(20002, 5004, 0.99f, 12);
   std::printf("%d cases, %d failures; rows looked at: %d with usual shares, %d with others\n", cases, failures, usual,
               rare);
   return failures != 0 || usual != 0 || rare == 0;
