@@ -75,6 +75,7 @@ def test_draws(kind):
         (3, 50257),
         (8, 151936),
         (2, 151937),
+        (150, 12345),
     ):
         draws.check(kind, rows, size, "cuda", "ark")
 
