@@ -29,7 +29,7 @@ const abi::Operand& operand_of(const plan::Op& op, int i) {
 struct Accesses {
   uint32_t loads = 0, stores = 0;  // plain ones of elements (not of a row's results)
   uint32_t gathers = 0;            // that only loads by indices use
-  bool others = false;             // by indices or predicates
+  uint32_t irregular = 0;          // by indices or predicates
 };
 Accesses accesses_of(const Program& program) {
   Accesses a;
@@ -48,7 +48,7 @@ Accesses accesses_of(const Program& program) {
       a.stores |= bit;
   }
   a.gathers = gathers & ~others;
-  a.others = irregular != 0;
+  a.irregular = irregular;
   a.loads &= ~irregular;
   a.stores &= ~irregular;
   return a;
@@ -168,10 +168,13 @@ int rows_at_once(int64_t chunks, int64_t registers, int threads, int64_t worker_
   return rows;
 }
 
-/// Whether what is beyond a row's last vector or element can be left out: it is neither stored nor reduced.
-bool can_leave_out(const Program& program) {
-  return !accesses_of(program).others && std::none_of(program.instrs.begin(), program.instrs.end(),
-                                                      [](const Instr& in) { return in.op == Opcode::kCheckIndex; });
+/// Whether what is beyond a row's last vector or element can be left out: it is neither stored nor reduced. What is
+/// read once a row by indices, and checked there, has no part in that.
+bool can_leave_out(const Program& program, const RowForm& form) {
+  const uint32_t irregular = accesses_of(program).irregular;
+  const auto checks = [](const Instr& in) { return in.op == Opcode::kCheckIndex; };
+  if ((irregular & ~form.same_gathers) != 0) return false;
+  return irregular != 0 || std::ranges::none_of(program.instrs, checks);
 }
 
 /// Of these operands, those that are off alignment by as many elements as the first one that is stored to, or read row
@@ -314,7 +317,7 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
 void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, RowForm& form) {
   const int64_t vectors = most_vectors(form, lengths.longest);
   // Off alignment only what a warp keeps well: streamed code serves any length, and graphs have rows of several.
-  const bool leaves_out = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_leave_out(program);
+  const bool leaves_out = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_leave_out(program, form);
   if (lengths.longest == 0 || (form.edges && (!leaves_out || lengths.shortest < least_length(form.vector)))) return;
   int threads = form.threads == kWarp ? lanes_of_few(vectors, lengths.worker_rows) : form.threads;
   while (!share_rows(program, ops, lengths, threads, form) && form.shifted_operands != 0 && threads < kWarp)
