@@ -283,6 +283,15 @@ int64_t ahead_registers(const Program& program, const RowForm& form) {
   return form.rows * (vectors + form.edge_elements * ProgramAnalysis(program, &edge).row_ahead_registers());
 }
 
+/// Operands that all rows have in common and that a thread keeps from row to row. They need no registers beyond those of
+/// rows that are loaded ahead; what is read again is waited for together with what comes in ahead.
+uint32_t common_operands(const Program& program, const RowForm& form) {
+  if (form.edges) return form.shifted_operands & ~form.ahead_operands;
+  const Accesses accesses = accesses_of(program);
+  if (!form.multiples || form.rows > 1) return 0;
+  return accesses.loads & form.vector_operands & ~(accesses.stores | form.same_operands | form.ahead_operands);
+}
+
 /// Rows in registers, shared by so many threads, if they fit. False: with more threads there would be registers for the
 /// next rows too.
 bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, int threads,
@@ -307,7 +316,7 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
   while (shifted && form.rows > 1 && !fits()) form.rows /= 2;
   const bool all_fit = fits();
   if ((!full && !form.edges) || !all_fit) form.ahead_operands = 0;
-  form.standing_operands = form.ahead_operands != 0 ? form.shifted_operands & ~form.ahead_operands : 0;
+  if (form.ahead_operands != 0) form.standing_operands = common_operands(program, form);
   const int code = analysis.element_code();
   form.in_turn = code >= kLongElement && chunks > 1 && form.rows * chunks * form.vector * code > kMostRowCode;
   return all_fit;

@@ -218,7 +218,7 @@ class Printer : public ExpressionPrinter {
              ");"));
   }
 
-  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows.
+  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows, settled.
   void print_row_loads() {
     for (const bool more : {false, true}) {
       for (int pass = 0; pass < num_passes_; ++pass) {
@@ -238,6 +238,10 @@ class Printer : public ExpressionPrinter {
         if (standing ? stands(i) : loaded_ahead(i)) print_row_load(i);
       line("  }");
     }
+    line("  template <int V> static ARK_DEVICE void settle(Inputs<V>& in, bool there) {");
+    for (int i = 0; i < count_; ++i)
+      if (stands(i)) line(cat("    settle_vector(in.r", i, ", there);"));
+    line("  }");
   }
 
   std::string irregular_arguments(int i, int a, int b, int predicate) {

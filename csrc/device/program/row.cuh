@@ -71,6 +71,7 @@ struct Row {
           P::load_scalars(c, walk.places.row[k.value], u[k.value].scalars);
         });
         walk.load_ahead(walk.places);
+        walk.load_once();
         walk.start(u);
         walk.template run<0>(u, consumer.scratch(), RowNoSink{}, [] {});
         store_uniform<P>(c, group, walk.places, u);
@@ -83,6 +84,7 @@ struct Row {
     typename P::Scalars scalars[kRows] = {};
     load_scalars<P>(c, walk.places, scalars);
     walk.load_ahead(walk.places);
+    walk.load_once();
 #pragma unroll 1
     for (; n < end; n += step) {
       typename P::Uniform u[kRows] = {};
