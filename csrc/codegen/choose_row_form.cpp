@@ -266,7 +266,8 @@ int64_t most_vectors(const RowForm& form, int64_t length) {
 
 /// Chunks that every thread has of a row of so many elements, wherever it begins.
 int sure_chunks(const RowForm& form, int64_t length) {
-  return static_cast<int>((length - (form.vector - 1)) / form.vector / form.threads);
+  const int64_t lost = form.multiples ? 0 : form.vector - 1;
+  return static_cast<int>((length - lost) / form.vector / form.threads);
 }
 
 /// Registers of an element at an end of a row that begins anywhere.
@@ -286,9 +287,9 @@ int64_t ahead_registers(const Program& program, const RowForm& form) {
 /// Operands that all rows have in common and that a thread keeps from row to row. They need no registers beyond those of
 /// rows that are loaded ahead; what is read again is waited for together with what comes in ahead.
 uint32_t common_operands(const Program& program, const RowForm& form) {
-  if (form.edges) return form.shifted_operands & ~form.ahead_operands;
+  if (!form.multiples) return form.shifted_operands & ~form.ahead_operands;
   const Accesses accesses = accesses_of(program);
-  if (!form.multiples || form.rows > 1) return 0;
+  if (form.rows > 1) return 0;
   return accesses.loads & form.vector_operands & ~(accesses.stores | form.same_operands | form.ahead_operands);
 }
 
@@ -306,7 +307,10 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
   form.threads = threads;
   form.full = full;
   form.edge_elements = edge_elements;
-  if (form.edges && lengths.longest == lengths.shortest) form.sure = sure_chunks(form, lengths.shortest);
+  // Aligned rows whose last vectors some threads do not have are as rows with edges, but without these.
+  const bool same_length = lengths.longest == lengths.shortest;
+  if (!full && form.multiples && same_length && threads >= kWarp && can_leave_out(program, form)) form.edges = true;
+  if (form.edges && same_length) form.sure = sure_chunks(form, lengths.shortest);
   form.chunks = static_cast<int>(chunks);
   form.rows = threads < kWarp ? rows_at_once(chunks, registers, threads, lengths.worker_rows) : 1;
   form.ahead_operands = differing_operands(program, ops);
@@ -364,8 +368,8 @@ bool row_form_serves(const RowForm& form, const plan::Op& op) {
         ((form.shifted_operands >> i & 1) != 0 && !contiguous_rows(op, i)) ||
         ((form.standing_operands >> i & 1) != 0 && differs_by_row(op, i)))
       return false;
-  const bool fits =
-      form.edges ? off_alike(op, form.vector_operands, form.vector) : aligned(op, form.vector_operands, form.vector);
+  const bool fits = form.edges && !form.multiples ? off_alike(op, form.vector_operands, form.vector)
+                                                  : aligned(op, form.vector_operands, form.vector);
   if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
   if (form.one_turn && worker_rows(op) > turn_rows(form)) return false;
   const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;

@@ -16,7 +16,7 @@ struct RowForm {
   uint32_t shifted_operands = 0;  // bit i: contiguous along the row, read across two aligned vectors
   int vector = 1;                 // elements per vector
   int head_operand = -1;   // the operand that says where the first vector of a row begins; -1: at its first element
-  bool edges = false;      // elements before the first or after the last vector
+  bool edges = false;      // elements beside the vectors, or vectors (multiples) that some threads do not have
   int threads = 256;       // that share a row: 4, 8, 16, 32, 128 or 256
   int rows = 1;            // that threads keep at once
   int chunks = 0;          // vectors of the row that a thread keeps; 0: streamed

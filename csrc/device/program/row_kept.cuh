@@ -41,6 +41,7 @@ ARK_DEVICE void settle_vector(Vec<S, V>& vector, bool there) {
 template <class P>
 struct KeptRows {
   static constexpr int V = P::kVector, kRows = P::kRows;
+  static constexpr bool kAligned = !P::kEdges || P::kEdgeElements == 0;  // rows begin with a vector
   using Uniforms = typename P::Uniform[kRows];
 
   const ProgramContext& c;
@@ -48,7 +49,7 @@ struct KeptRows {
   i64 row_size;
   RowPlaces<P> places = {};
   RowInputs<P> ahead = {}, kept = {};  // what rows have in common stays in `ahead`
-  i32 standing[kRows] = {};            // kStanding, kEdges: where the vectors of its rows began, and one
+  i32 standing[kRows] = {};            // kStanding: where the vectors of its rows began, and one
 
   /// What the first pass over these rows needs and no others do, asked for while the rows before are worked on.
   ARK_DEVICE void load_ahead(const RowPlaces<P>& of) {
@@ -60,14 +61,14 @@ struct KeptRows {
   }
   /// What stands however rows are aligned, behind what has been loaded ahead of the first of them.
   ARK_DEVICE void load_once() {
-    if constexpr (P::kStanding && !P::kEdges) {
+    if constexpr (P::kStanding && kAligned) {
       load_standing();
       unrolled<P::kChunks>([&](auto k)
                                __attribute__((always_inline)) { P::settle(ahead.vectors[0][k.value], row_size > 0); });
     }
   }
   ARK_DEVICE void start(const Uniforms& u) {
-    if constexpr (P::kStanding && P::kEdges) load_where_it_changes();
+    if constexpr (P::kStanding && !kAligned) load_where_it_changes();
     unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
       unrolled<P::kChunks>([&](auto k) __attribute__((always_inline)) {
         kept.vectors[r.value][k.value] = ahead.vectors[r.value][k.value];
