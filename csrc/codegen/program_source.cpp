@@ -420,9 +420,17 @@ class Printer : public ExpressionPrinter {
       if (needed[i] && !later[i]) print_instruction(i, true);
       if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
         line(cat("    ARK_EACH ", keeps_edges() ? "if (c.exists()) " : "", "acc", column_ ? "[i]" : "", ".r", i,
-                 ".add(", converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
+                 adder(i), "(", converted(instr(i).a, accumulated_type(i)),
+                 column_ ? ", row_index);" : ", row_index + i);"));
     }
     line("  }");
+  }
+
+  /// A thread meets the elements of a row in their order, but for those beside the vectors.
+  std::string adder(int i) const {
+    const auto reduce = static_cast<ReduceOp>(instr(i).aux);
+    if (!row_ || (reduce != ReduceOp::kArgMax && reduce != ReduceOp::kArgMin)) return ".add";
+    return cat(".template add_of_row<", form_ != nullptr && form_->edges && form_->vector > 1 ? "(V > 1)>" : "true>");
   }
 
   void print_lazy(const LazyArm& arm) {
