@@ -29,7 +29,7 @@ const abi::Operand& operand_of(const plan::Op& op, int i) {
 struct Accesses {
   uint32_t loads = 0, stores = 0;  // plain ones of elements (not of a row's results)
   uint32_t gathers = 0;            // that only loads by indices use
-  bool others = false;             // by indices or predicates
+  uint32_t irregular = 0;          // by indices or predicates
 };
 Accesses accesses_of(const Program& program) {
   Accesses a;
@@ -48,7 +48,7 @@ Accesses accesses_of(const Program& program) {
       a.stores |= bit;
   }
   a.gathers = gathers & ~others;
-  a.others = irregular != 0;
+  a.irregular = irregular;
   a.loads &= ~irregular;
   a.stores &= ~irregular;
   return a;
@@ -168,10 +168,13 @@ int rows_at_once(int64_t chunks, int64_t registers, int threads, int64_t worker_
   return rows;
 }
 
-/// Whether what is beyond a row's last vector or element can be left out: it is neither stored nor reduced.
-bool can_leave_out(const Program& program) {
-  return !accesses_of(program).others && std::none_of(program.instrs.begin(), program.instrs.end(),
-                                                      [](const Instr& in) { return in.op == Opcode::kCheckIndex; });
+/// Whether what is beyond a row's last vector or element can be left out: it is neither stored nor reduced. What is
+/// read once a row by indices, and checked there, has no part in that.
+bool can_leave_out(const Program& program, const RowForm& form) {
+  const uint32_t irregular = accesses_of(program).irregular;
+  const auto checks = [](const Instr& in) { return in.op == Opcode::kCheckIndex; };
+  if ((irregular & ~form.same_gathers) != 0) return false;
+  return irregular != 0 || std::ranges::none_of(program.instrs, checks);
 }
 
 /// Of these operands, those that are off alignment by as many elements as the first one that is stored to, or read row
@@ -263,7 +266,8 @@ int64_t most_vectors(const RowForm& form, int64_t length) {
 
 /// Chunks that every thread has of a row of so many elements, wherever it begins.
 int sure_chunks(const RowForm& form, int64_t length) {
-  return static_cast<int>((length - (form.vector - 1)) / form.vector / form.threads);
+  const int64_t lost = form.multiples ? 0 : form.vector - 1;
+  return static_cast<int>((length - lost) / form.vector / form.threads);
 }
 
 /// Registers of an element at an end of a row that begins anywhere.
@@ -280,6 +284,15 @@ int64_t ahead_registers(const Program& program, const RowForm& form) {
   return form.rows * (vectors + form.edge_elements * ProgramAnalysis(program, &edge).row_ahead_registers());
 }
 
+/// Operands that all rows have in common and that a thread keeps from row to row. They need no registers beyond those of
+/// rows that are loaded ahead; what is read again is waited for together with what comes in ahead.
+uint32_t common_operands(const Program& program, const RowForm& form) {
+  if (!form.multiples) return form.shifted_operands & ~form.ahead_operands;
+  const Accesses accesses = accesses_of(program);
+  if (form.rows > 1) return 0;
+  return accesses.loads & form.vector_operands & ~(accesses.stores | form.same_operands | form.ahead_operands);
+}
+
 /// Rows in registers, shared by so many threads, if they fit. False: with more threads there would be registers for the
 /// next rows too.
 bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, int threads,
@@ -294,7 +307,10 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
   form.threads = threads;
   form.full = full;
   form.edge_elements = edge_elements;
-  if (form.edges && lengths.longest == lengths.shortest) form.sure = sure_chunks(form, lengths.shortest);
+  // Aligned rows whose last vectors some threads do not have are as rows with edges, but without these.
+  const bool same_length = lengths.longest == lengths.shortest;
+  if (!full && form.multiples && same_length && threads >= kWarp && can_leave_out(program, form)) form.edges = true;
+  if (form.edges && same_length) form.sure = sure_chunks(form, lengths.shortest);
   form.chunks = static_cast<int>(chunks);
   form.rows = threads < kWarp ? rows_at_once(chunks, registers, threads, lengths.worker_rows) : 1;
   form.ahead_operands = differing_operands(program, ops);
@@ -304,7 +320,7 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
   while (shifted && form.rows > 1 && !fits()) form.rows /= 2;
   const bool all_fit = fits();
   if ((!full && !form.edges) || !all_fit) form.ahead_operands = 0;
-  form.standing_operands = form.ahead_operands != 0 ? form.shifted_operands & ~form.ahead_operands : 0;
+  if (form.ahead_operands != 0) form.standing_operands = common_operands(program, form);
   const int code = analysis.element_code();
   form.in_turn = code >= kLongElement && chunks > 1 && form.rows * chunks * form.vector * code > kMostRowCode;
   return all_fit;
@@ -314,7 +330,7 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
 void keep_rows(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths, RowForm& form) {
   const int64_t vectors = most_vectors(form, lengths.longest);
   // Off alignment only what a warp keeps well: streamed code serves any length, and graphs have rows of several.
-  const bool leaves_out = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_leave_out(program);
+  const bool leaves_out = form.threads == kWarp && vectors <= kWarp * kLaneChunks && can_leave_out(program, form);
   if (lengths.longest == 0 || (form.edges && (!leaves_out || lengths.shortest < least_length(form.vector)))) return;
   int threads = form.threads == kWarp ? lanes_of_few(vectors, lengths.worker_rows) : form.threads;
   while (!share_rows(program, ops, lengths, threads, form) && form.shifted_operands != 0 && threads < kWarp)
@@ -352,8 +368,8 @@ bool row_form_serves(const RowForm& form, const plan::Op& op) {
         ((form.shifted_operands >> i & 1) != 0 && !contiguous_rows(op, i)) ||
         ((form.standing_operands >> i & 1) != 0 && differs_by_row(op, i)))
       return false;
-  const bool fits =
-      form.edges ? off_alike(op, form.vector_operands, form.vector) : aligned(op, form.vector_operands, form.vector);
+  const bool fits = form.edges && !form.multiples ? off_alike(op, form.vector_operands, form.vector)
+                                                  : aligned(op, form.vector_operands, form.vector);
   if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
   if (form.one_turn && worker_rows(op) > turn_rows(form)) return false;
   const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;

@@ -218,7 +218,7 @@ class Printer : public ExpressionPrinter {
              ");"));
   }
 
-  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows.
+  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows, settled.
   void print_row_loads() {
     for (const bool more : {false, true}) {
       for (int pass = 0; pass < num_passes_; ++pass) {
@@ -238,6 +238,10 @@ class Printer : public ExpressionPrinter {
         if (standing ? stands(i) : loaded_ahead(i)) print_row_load(i);
       line("  }");
     }
+    line("  template <int V> static ARK_DEVICE void settle(Inputs<V>& in, bool there) {");
+    for (int i = 0; i < count_; ++i)
+      if (stands(i)) line(cat("    settle_vector(in.r", i, ", there);"));
+    line("  }");
   }
 
   std::string irregular_arguments(int i, int a, int b, int predicate) {
@@ -416,9 +420,17 @@ class Printer : public ExpressionPrinter {
       if (needed[i] && !later[i]) print_instruction(i, true);
       if (instr(i).op == Opcode::kReduce && reduce_pass(i) == pass)
         line(cat("    ARK_EACH ", keeps_edges() ? "if (c.exists()) " : "", "acc", column_ ? "[i]" : "", ".r", i,
-                 ".add(", converted(instr(i).a, accumulated_type(i)), column_ ? ", row_index);" : ", row_index + i);"));
+                 adder(i), "(", converted(instr(i).a, accumulated_type(i)),
+                 column_ ? ", row_index);" : ", row_index + i);"));
     }
     line("  }");
+  }
+
+  /// A thread meets the elements of a row in their order, but for those beside the vectors.
+  std::string adder(int i) const {
+    const auto reduce = static_cast<ReduceOp>(instr(i).aux);
+    if (!row_ || (reduce != ReduceOp::kArgMax && reduce != ReduceOp::kArgMin)) return ".add";
+    return cat(".template add_of_row<", form_ != nullptr && form_->edges && form_->vector > 1 ? "(V > 1)>" : "true>");
   }
 
   void print_lazy(const LazyArm& arm) {

@@ -71,6 +71,7 @@ struct Row {
           P::load_scalars(c, walk.places.row[k.value], u[k.value].scalars);
         });
         walk.load_ahead(walk.places);
+        walk.load_once();
         walk.start(u);
         walk.template run<0>(u, consumer.scratch(), RowNoSink{}, [] {});
         store_uniform<P>(c, group, walk.places, u);
@@ -83,8 +84,8 @@ struct Row {
     typename P::Scalars scalars[kRows] = {};
     load_scalars<P>(c, walk.places, scalars);
     walk.load_ahead(walk.places);
-#pragma unroll 1
-    for (; n < end; n += step) {
+    walk.load_once();
+    const auto turn = [&]() __attribute__((always_inline)) {
       typename P::Uniform u[kRows] = {};
       unrolled<kRows>([&](auto k) __attribute__((always_inline)) { u[k.value].scalars = scalars[k.value]; });
       walk.start(u);
@@ -99,9 +100,19 @@ struct Row {
       });
       store_uniform<P>(c, group, walk.places, u);
       walk.places = next;
-    }
+      n += step;
+      return more;
+    };
+#pragma unroll 1
+    while (turn())
+      if (kTwoTurns<P> && !turn()) break;
   }
 
+  static constexpr int kManyChunks = 4;
+  /// Two turns of the loop are code of their own: what came in ahead stays in its registers. Moved into others, it is
+  /// waited for where the compiler moves it, before the last pass.
+  template <class P>
+  static constexpr bool kTwoTurns = P::kAhead && !P::kInTurn && P::kRows == 1 && P::kChunks >= kManyChunks;
   template <class P>
   static ARK_DEVICE void store_uniform(const ProgramContext& c, const RowGroup& group, const RowPlaces<P>& places,
                                        const typename P::Uniform (&u)[P::kRows]) {

@@ -25,9 +25,23 @@ struct RowInputs {
   }
 };
 
+/// Has the vector come in here: what is loaded before a loop is else waited for within it, together with what is asked
+/// for there. `there`: true, which the compiler does not know.
+template <class S, int V>
+ARK_DEVICE void settle_vector(Vec<S, V>& vector, bool there) {
+  if constexpr (V * sizeof(S) >= 4) {
+    constexpr int kWords = V * static_cast<int>(sizeof(S)) / 4;
+    u32 words[kWords];
+    __builtin_memcpy(words, &vector, sizeof(words));
+    unrolled<kWords>([&](auto w) __attribute__((always_inline)) { words[w.value] = there ? words[w.value] : 0; });
+    __builtin_memcpy(&vector, words, sizeof(words));
+  }
+}
+
 template <class P>
 struct KeptRows {
   static constexpr int V = P::kVector, kRows = P::kRows;
+  static constexpr bool kAligned = !P::kEdges || P::kEdgeElements == 0;  // rows begin with a vector
   using Uniforms = typename P::Uniform[kRows];
 
   const ProgramContext& c;
@@ -45,8 +59,16 @@ struct KeptRows {
         P::template load_ahead<length.value>(place, x, ahead.template part<length.value>(r.value, k.value));
       });
   }
+  /// What stands however rows are aligned, behind what has been loaded ahead of the first of them.
+  ARK_DEVICE void load_once() {
+    if constexpr (P::kStanding && kAligned) {
+      load_standing();
+      unrolled<P::kChunks>([&](auto k)
+                               __attribute__((always_inline)) { P::settle(ahead.vectors[0][k.value], row_size > 0); });
+    }
+  }
   ARK_DEVICE void start(const Uniforms& u) {
-    if constexpr (P::kStanding) load_standing();
+    if constexpr (P::kStanding && !kAligned) load_where_it_changes();
     unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
       unrolled<P::kChunks>([&](auto k) __attribute__((always_inline)) {
         kept.vectors[r.value][k.value] = ahead.vectors[r.value][k.value];
@@ -81,13 +103,15 @@ struct KeptRows {
  private:
   /// Of what all rows have in common, vectors begin where the row's do: that is looked up and moved into place again
   /// only where a row is aligned in another way than those before, which are mostly a multiple of V rows away.
-  ARK_DEVICE void load_standing() {
+  ARK_DEVICE void load_where_it_changes() {
     bool same = true;
     unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
       same = same && standing[r.value] == places.begin[r.value] + 1;
       standing[r.value] = places.begin[r.value] + 1;
     });
-    if (same) return;
+    if (!same) load_standing();
+  }
+  ARK_DEVICE void load_standing() {
     each_part(places, [&](auto r, auto k, auto length, const RowContext<P>& place, int,
                           const i32(&x)[P::kDims]) __attribute__((always_inline)) {
       P::template load_standing<length.value>(place, x, ahead.template part<length.value>(r.value, k.value));

@@ -18,6 +18,7 @@ struct StreamedRow {
   i64 begin = 0, end = 0;    // of the vectors
 
   ARK_DEVICE void load_ahead(const RowPlaces<P>&) const {}
+  ARK_DEVICE void load_once() const {}
   ARK_DEVICE void start(const typename P::Uniform (&)[1]) {
     begin = min(static_cast<i64>(P::head(c, places.row[0])), row_size);
     end = begin + (row_size - begin) / V * V;

@@ -217,11 +217,13 @@ void Scheduler::put(int worker, int64_t first, int64_t count, double start, doub
 }
 
 /// Tiles per item: one for the heavy kinds, whose results others wait for; small tiles share the cost of an item. What
-/// is elementwise and alone, in a graph where nobody waits for anything, is one item a worker.
+/// is elementwise or rows and alone, in a graph where nobody waits for anything, is one item a worker: rows are loaded
+/// ahead within an item.
 int64_t tiles_per_item(const abi::OpRecord& record, int64_t workers, bool alone) {
   constexpr int kItemsPerWorker = 3;
   const int64_t tiles = num_tiles(record);
-  if (record.kind == abi::TaskKind::kPointwise && alone) return std::max<int64_t>(1, (tiles + workers - 1) / workers);
+  const bool walks = record.kind == abi::TaskKind::kPointwise || record.kind == abi::TaskKind::kRow;
+  if (walks && alone) return std::max<int64_t>(1, (tiles + workers - 1) / workers);
   if (record.kind == abi::TaskKind::kAttentionDecode) return std::max(1, record.params.attention.tiles_at_once);
   switch (plan::kind_of(record).items) {
     case plan::Items::kOne:

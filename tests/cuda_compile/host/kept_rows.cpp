@@ -82,12 +82,16 @@ struct OneProgram {
   }
 };
 
+/// Rows begin anywhere; else vectors are aligned, though some threads may not have their last one.
+template <class P>
+constexpr bool kAnywhere = P::kEdges && P::kEdgeElements > 0;
+
 /// As codegen::row_form_serves says.
 template <class P>
 bool serves(i64 length) {
   constexpr i64 V = P::kVector, kKept = P::kThreads * P::kChunks;
-  static_assert(P::kEdges || V == 1);
-  if (!P::kEdges) return length <= kKept;
+  if (!P::kEdges) return V == 1 && length <= kKept;
+  if (!kAnywhere<P>) return false;
   return length >= 2 * V - 1 && (length - (V - 1)) / V / P::kThreads >= P::kSure && length / V <= kKept;
 }
 
