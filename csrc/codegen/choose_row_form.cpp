@@ -307,9 +307,11 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
   form.threads = threads;
   form.full = full;
   form.edge_elements = edge_elements;
-  // Aligned rows whose last vectors some threads do not have are as rows with edges, but without these.
-  const bool same_length = lengths.longest == lengths.shortest;
-  if (!full && form.multiples && same_length && threads >= kWarp && can_leave_out(program, form)) form.edges = true;
+  // Aligned rows whose last vectors some threads do not have are as rows with edges, but without these: of several
+  // turns, as other lengths need other code then.
+  const bool same_length = lengths.longest == lengths.shortest, turns = lengths.worker_rows > kConsumers / threads;
+  if (!full && form.multiples && same_length && turns && threads >= kWarp && can_leave_out(program, form))
+    form.edges = true;
   if (form.edges && same_length) form.sure = sure_chunks(form, lengths.shortest);
   form.chunks = static_cast<int>(chunks);
   form.rows = threads < kWarp ? rows_at_once(chunks, registers, threads, lengths.worker_rows) : 1;
@@ -373,8 +375,8 @@ bool row_form_serves(const RowForm& form, const plan::Op& op) {
   if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
   if (form.one_turn && worker_rows(op) > turn_rows(form)) return false;
   const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;
-  if (form.chunks > 0 && form.edges && (size < least_length(form.vector) || sure_chunks(form, size) < form.sure))
-    return false;
+  if (form.chunks > 0 && form.edges && !form.multiples && size < least_length(form.vector)) return false;
+  if (form.chunks > 0 && form.edges && sure_chunks(form, size) < form.sure) return false;
   return form.chunks == 0 || (form.full ? size == kept * form.vector : most_vectors(form, size) <= kept);
 }
 

@@ -218,7 +218,8 @@ class Printer : public ExpressionPrinter {
              ");"));
   }
 
-  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows, settled.
+  /// load: what a pass needs; load_more: what is new in it; load_ahead: of the next row; load_standing: of all rows;
+  /// settle: these have come in.
   void print_row_loads() {
     for (const bool more : {false, true}) {
       for (int pass = 0; pass < num_passes_; ++pass) {

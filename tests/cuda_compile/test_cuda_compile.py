@@ -101,3 +101,8 @@ def test_walks_of_columns(tmp_path):
 def test_warps_of_decode_attention(tmp_path):
     """Scores and sums of every head size, warps on the host against fp64."""
     run_on_host("decode_warps", tmp_path)
+
+
+def test_places_of_extremes(tmp_path):
+    """Ties, NaN, infinities and integers at their ends."""
+    run_on_host("places", tmp_path)

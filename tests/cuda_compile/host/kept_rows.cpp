@@ -82,16 +82,17 @@ struct OneProgram {
   }
 };
 
-/// Rows begin anywhere; else vectors are aligned, though some threads may not have their last one.
+/// All rows begin with a vector, though some threads may not have their last one; else they begin anywhere.
 template <class P>
-constexpr bool kAnywhere = P::kEdges && P::kEdgeElements > 0;
+constexpr bool kAligned = P::kVector > 1 && P::kEdgeElements == 0;
 
 /// As codegen::row_form_serves says.
 template <class P>
 bool serves(i64 length) {
   constexpr i64 V = P::kVector, kKept = P::kThreads * P::kChunks;
-  if (!P::kEdges) return V == 1 && length <= kKept;
-  if (!kAnywhere<P>) return false;
+  static_assert(P::kEdges || V == 1);
+  if (!P::kEdges) return length <= kKept;
+  if (kAligned<P>) return length % V == 0 && length / V / P::kThreads >= P::kSure && length / V <= kKept;
   return length >= 2 * V - 1 && (length - (V - 1)) / V / P::kThreads >= P::kSure && length / V <= kKept;
 }
 
@@ -192,8 +193,9 @@ void check(i64 length) {
       kWeight > 0 && (P::kVectorOperands >> max(kWeight, 0) & 1) != 0;  // weights are aligned as rows are
   const i64 rows = 1 + up_to(32 / P::kThreads * P::kRows * 5 / 2 + 1);
   memory = {};
-  const i64 more = up_to(2) * up_to(9), stride = kAlike ? (length + more + V - 1) / V * V : length + more;
-  const i64 phase = up_to(8);
+  const i64 more = up_to(2) * up_to(9),
+            stride = kAlike || kAligned<P> ? (length + more + V - 1) / V * V : length + more;
+  const i64 phase = kAligned<P> ? V * up_to(2) : up_to(8);
   Operands operands(P::kNumOperands);
   std::vector<Place> places;
   for (size_t i = 0; i < operands.size(); ++i) {

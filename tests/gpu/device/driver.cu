@@ -123,15 +123,15 @@ struct Job {
     if (s[2] == 1) return add_map(slot, type, {k64, r64, b64}, {s[1], batch_stride}, {k_major[0], k_major[1], 1});
     return add_map(slot, type, {r64, k64, b64}, {s[2], batch_stride}, {row_major[0], row_major[1], 1});
   }
-  /// The same of small tiles: k-major in blocks of 64 k.
-  int add_small_matrix(int slot, int type, int rows, const long long* s) {
+  /// The same of small tiles: k-major in blocks of 64 k, of which so many rows are copied.
+  int add_small_matrix(int slot, int type, int rows, const long long* s, int copied = abi::kSmallTile) {
     const abi::MatmulTileParams& p = record.params.matmul;
     if (s[2] != 1) return add_matrix(slot, type, rows, s, {}, {64, 128});
     const long long batch_stride = p.batch == 1 ? 64 : s[0];
     return add_map(
         slot, type,
         {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(p.k / 64), static_cast<cuuint64_t>(p.batch)},
-        {s[1], 64, batch_stride}, {64, 64, 2, 1});
+        {s[1], 64, batch_stride}, {64, static_cast<cuuint32_t>(copied), 2, 1});
   }
 
   /// Items of `chunk` tiles dealt out to the workers in turn; 0: none at all.
@@ -221,7 +221,7 @@ void* matmul_job(const void* a, const void* b, void* c, const void* extra, const
   p.first_operand = 2;
   p.pair_distance = pair_distance;
   p.dtype = type;
-  p.map_a = small ? job->add_small_matrix(0, type, m, strides_a)
+  p.map_a = small ? job->add_small_matrix(0, type, m, strides_a, abi::small_page_rows(p))
                   : job->add_matrix(0, type, m, strides_a, {64, 128}, {64, 64});
   p.map_b = small ? job->add_small_matrix(1, type, n, strides_b)
                   : job->add_matrix(1, type, n, strides_b, {64, 128}, {64, 64});
