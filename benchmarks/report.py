@@ -68,7 +68,7 @@ def models() -> str:
 
 MODEL_TABLES = ("models_table", "models_table_2", "models_table_strips", "models_table_columns_8",
                 "models_table_few_rows", "models_table_few_rows_8b", "models_table_others",
-                "models_table_norms")  # fmt: skip
+                "models_table_norms", "models_table_more")  # fmt: skip
 
 
 def model_table() -> str:
@@ -99,7 +99,7 @@ def record() -> str:
 
 def classes() -> str:
     """Of each class of the sweep's ops that memory bounds: the best rival's time by ark's, the newest run."""
-    found = {document(path.stem)["kind"]: path.stem for run in ("slots", "windows")
+    found = {document(path.stem)["kind"]: path.stem for run in ("slots", "windows", "grid")
              for path in sorted(RESULTS.glob(f"sweep_{run}_*.json"))}  # fmt: skip
     lines = ["| kind | median | worst | shapes | file, commit |", "|" + "---|" * 5]
     for kind, name in sorted(found.items(), key=lambda item: -document(item[1])["worst"]):

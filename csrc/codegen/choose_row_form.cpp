@@ -284,8 +284,8 @@ int64_t ahead_registers(const Program& program, const RowForm& form) {
   return form.rows * (vectors + form.edge_elements * ProgramAnalysis(program, &edge).row_ahead_registers());
 }
 
-/// Operands that all rows have in common and that a thread keeps from row to row. They need no registers beyond those of
-/// rows that are loaded ahead; what is read again is waited for together with what comes in ahead.
+/// Operands that all rows have in common and that a thread keeps from row to row. They need no registers beyond those
+/// of rows that are loaded ahead; what is read again is waited for together with what comes in ahead.
 uint32_t common_operands(const Program& program, const RowForm& form) {
   if (!form.multiples) return form.shifted_operands & ~form.ahead_operands;
   const Accesses accesses = accesses_of(program);
