@@ -61,6 +61,32 @@ struct PlaceOf<1> {
   using Type = u32;
 };
 
+/// What the loads of a vector yield, from asking to adding. It goes round a loop, so by words: elements of 16 bits would
+/// be moved into halves of registers one by one, right behind their load, which waits for it before the next one.
+template <class Inputs>
+struct InFlight {
+  Inputs inputs;
+
+  ARK_DEVICE void put(const Inputs& in) { inputs = in; }
+  ARK_DEVICE const Inputs& get() const { return inputs; }
+};
+template <class Inputs>
+  requires(sizeof(Inputs) % 4 == 0)
+struct InFlight<Inputs> {
+  u32 words[sizeof(Inputs) / 4] = {};
+
+  ARK_DEVICE void put(const Inputs& in) {
+    __builtin_memcpy(words, &in, sizeof(words));
+#pragma unroll
+    for (u32& word : words) keep_word(word);
+  }
+  ARK_DEVICE Inputs get() const {
+    Inputs in;
+    __builtin_memcpy(&in, words, sizeof(words));
+    return in;
+  }
+};
+
 /// Elements first, first + step, ... below `last` of the reduced range, at the kept coordinates of x; kDepth vectors in
 /// flight.
 template <class P, int V, int kDepth>
@@ -68,8 +94,9 @@ struct ColumnRows {
   static constexpr bool kHalves = kDepth >= 8;
   static constexpr int kBatch = kHalves ? kDepth / 2 : kDepth;
   using Place = typename PlaceOf<P::kReduceDims>::Type;
+  using Inputs = typename P::template Inputs<V>;
   struct Batch {
-    typename P::template Inputs<V> in[kBatch];
+    InFlight<Inputs> in[kBatch];
   };
 
   const abi::OpRecord& record;
@@ -82,7 +109,9 @@ struct ColumnRows {
       const Place at = e + k.value * step;
       if (at < last) {
         unflatten_place(at, x);
-        P::template load<V>(c, x, batch.in[k.value]);
+        Inputs in;
+        P::template load<V>(c, x, in);
+        batch.in[k.value].put(in);
       }
     });
   }
@@ -93,7 +122,7 @@ struct ColumnRows {
       const Place at = e + k.value * step;
       if (at < last) {
         unflatten_place(at, x);
-        P::template element<V>(Pass<0>{}, c, x, at, batch.in[k.value], u, acc, NoSink{});
+        P::template element<V>(Pass<0>{}, c, x, at, batch.in[k.value].get(), u, acc, NoSink{});
       }
     });
   }
