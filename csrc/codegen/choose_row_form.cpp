@@ -14,7 +14,7 @@ constexpr int kKeptRegisters = 144;     // of the 224 that a consumer has and it
 constexpr int kMostChunks = 16;         // of a row that a warp or more threads share
 constexpr int kLaneChunks = 5;          // of a row that fewer share, or that is off alignment
 constexpr int kShiftedRegisters = 120;  // of rows with something moved into place; in a loop 128 spilled 8 bytes
-constexpr int kAddressRegisters = 4;    // of an operand of these
+constexpr int kAddressRegisters = 4;    // of an operand of these, or beside what rows have in common
 constexpr int kLongElement = 60;        // instructions of functions, whose latency the code of one vector hides
 constexpr int kLaneVectors = 4;         // that a thread should have in flight, of several rows if need be
 
@@ -284,12 +284,14 @@ int64_t ahead_registers(const Program& program, const RowForm& form) {
   return form.rows * (vectors + form.edge_elements * ProgramAnalysis(program, &edge).row_ahead_registers());
 }
 
-/// Operands that all rows have in common and that a thread keeps from row to row. They need no registers beyond those
-/// of rows that are loaded ahead; what is read again is waited for together with what comes in ahead.
+/// Operands that all rows have in common and that a thread keeps from row to row: what is read again is waited for
+/// together with what comes in ahead. Aligned ones where there is room for addresses beside them, as they are there in
+/// all passes (a norm of fp32 with dropout and residual, nine operands, spilled 500 bytes).
 uint32_t common_operands(const Program& program, const RowForm& form) {
   if (!form.multiples) return form.shifted_operands & ~form.ahead_operands;
   const Accesses accesses = accesses_of(program);
-  if (form.rows > 1) return 0;
+  const bool room = ahead_registers(program, form) <= kKeptRegisters - kAddressRegisters * program.num_operands;
+  if (form.rows > 1 || !room) return 0;
   return accesses.loads & form.vector_operands & ~(accesses.stores | form.same_operands | form.ahead_operands);
 }
 
