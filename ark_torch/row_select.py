@@ -9,7 +9,8 @@ select_by_mass(distances f32 [R, N], share f32 [R]) -> int64 [R]
   of 2**-16 of one that is as near as its 1/16 of distance begins, at least one unit, and nothing of what is 88 away
 draw_by_mass(values f32 [R, N], noise f32 [R, N], share f32 [R]) -> int64 [R], f32 [R]
   where the largest value + noise is of those whose distance to the row's largest value is at most what select_by_mass
-  finds, and that sum. Noise is finite. In a row that has NaN, or whose largest value is infinite: the first such value
+  finds, and that sum; a plan draws none that is 64 away or farther. Noise is finite, the share a number. In a row
+  that has NaN, or whose largest value is infinite: the first such value
 0 where there is none. NaN is as far as can be, and has no mass. `steps` counts distances; tokens within a step of each
 other are alike.
 """
