@@ -53,7 +53,7 @@ struct ScatterSum {
   struct Tile {
     using X = abi::ScatterSumOperand;
     using T = decltype(widen(S{}));
-    static constexpr int kUnroll = 8;
+    static constexpr int kUnroll = 8, kRun = 16;  // terms under way: of a row, of a run of rows
     static_assert(kConsumerThreads * V * static_cast<int>(sizeof(T)) <= ScatterList::kPartBytes);
 
     const Consumer& consumer;
@@ -130,22 +130,57 @@ struct ScatterSum {
 
     ARK_DEVICE bool is_empty(int row) const { return terms.count == 0 || terms.begin(row) == terms.end(row); }
 
-    /// Rows [row, end), all of whose terms are listed, by a group each: first those that have none.
+    /// Rows [row, end), all of whose terms are listed, first those that have none. A group has rows that follow each
+    /// other, about as many terms as others: these are one run, so that loads of the next rows are under way too.
     ARK_DEVICE void rows_alone(int row, int end) const {
       if (!has_columns) return;
 #pragma unroll 4
       for (int own = row + group; own < end; own += groups)
         if (is_empty(own)) store(own, Vec<S, V>{});
       if (terms.count == 0) return;
+      int own = first_of(group, row, end), at = terms.begin(own);
+      const int stop = terms.begin(first_of(group + 1, row, end));
+      if (at >= stop) return;
+      int until = find_row(own, at);
+      T sum[V] = {};
 #pragma unroll 1
-      for (int own = row + group; own < end; own += groups) {
-        if (is_empty(own)) continue;
-        T sum[V] = {};
-        add_terms(own, 0, 1, sum);
-        Vec<S, V> rounded;
-        narrow_vector(sum, rounded);
-        store(own, rounded);
+      for (; at < stop; at += kRun) {
+        Vec<S, V> x[kRun];
+#pragma unroll
+        for (int u = 0; u < kRun; ++u)
+          if (at + u < stop) load(origin + terms.number(at + u) * source.stride[0], x[u]);
+#pragma unroll
+        for (int u = 0; u < kRun; ++u) {
+          if (at + u >= stop) break;
+          if (at + u == until) {
+            store_sum(own, sum);
+            ARK_EACH sum[i] = T{};
+            until = find_row(++own, at + u);
+          }
+          ARK_EACH sum[i] = sum[i] + widen(x[u].v[i]);
+        }
       }
+      store_sum(own, sum);
+    }
+    /// The first row whose terms begin in a group's share of the list, or behind it.
+    ARK_DEVICE int first_of(int share, int row, int end) const {
+      const int wanted = terms.count * share / groups;
+#pragma unroll 1
+      while (row < end) {
+        const int middle = (row + end) / 2;
+        if (terms.begin(middle) < wanted)
+          row = middle + 1;
+        else
+          end = middle;
+      }
+      return row;
+    }
+    /// Moves `own` on to the row that has this place of the list; the end of that row's terms.
+    ARK_DEVICE int find_row(int& own, int place) const {
+      int until = terms.end(own);
+#pragma unroll 1
+      while (until == place) until = terms.end(++own);
+      return until;
     }
 
     /// Adds the listed terms of the thread's row, `turn` rows from `row` on being worked on.
@@ -189,11 +224,14 @@ struct ScatterSum {
         }
       }
       if (share != 0 || own >= rows || !has_columns) return;
-      Vec<S, V> rounded;
-      narrow_vector(total, rounded);
-      store(own, rounded);
+      store_sum(own, total);
     }
 
+    ARK_DEVICE void store_sum(int row, const T (&sum)[V]) const {
+      Vec<S, V> rounded;
+      narrow_vector(sum, rounded);
+      store(row, rounded);
+    }
     ARK_DEVICE void store(int row, const Vec<S, V>& x) const {
       S* at = to + row * out_stride;
       if constexpr (V == 1)
