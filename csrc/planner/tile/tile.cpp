@@ -98,6 +98,7 @@ constexpr int64_t kFewColumns = 32;        // fewer are no row of vectors
 constexpr int64_t kLongestVector = 8;
 // Columns of a tile that reads few lines twice; beyond so many tiles a worker, what the last one leaves idle is little.
 constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
+constexpr int64_t kRoundColumns = 256;  // by vectors of eight, a warp's
 // Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096
 // on.
 constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
@@ -241,6 +242,19 @@ void tile_row(FusedOp& op, const Options& options, double beside) {
   set_flat_grid(op, joint, params.tile);
 }
 
+/// Whether some rows of columns that are read begin between vectors.
+bool is_off_alignment(const FusedOp& op) {
+  const abi::ProgramParams& params = op.op.record.params.program;
+  for (size_t x = 0; x < op.op.operands.size(); ++x) {
+    const abi::Operand& o = op.op.operands[x];
+    if (op.access[x] != Access::kRead || o.slot == abi::kNoSlot || o.stride[params.num_dims - 1] != 1) continue;
+    const int64_t vector = 16 / size_bytes(static_cast<DType>(o.dtype));
+    for (int d = 0; d + 1 < params.num_dims; ++d)
+      if (op.op.record.size[d] > 1 && o.stride[d] % vector != 0) return true;
+  }
+  return false;
+}
+
 /// Columns that a tile should have. 32 of them still are whole 64- or 128-byte lines; more when there are enough
 /// columns, or other ops beside, and where a tile would be over before its own cost is earned.
 int64_t column_target(const FusedOp& op, const Room& room) {
@@ -260,7 +274,10 @@ int64_t column_target(const FusedOp& op, const Room& room) {
   const auto tiles = static_cast<int64_t>(static_cast<double>(rounds * room.workers) / room.beside);
   const int64_t share = ceil_div(columns, std::max<int64_t>(1, tiles));
   const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
-  return rounds <= kEvenRounds && even * params.row_size >= kColumnElements ? std::min(target, even) : target;
+  if (rounds <= kEvenRounds && even * params.row_size >= kColumnElements) target = std::min(target, even);
+  // Slots of rows off alignment are one more than their columns fill: as many as all threads have in one round.
+  return target >= kRoundColumns && is_off_alignment(op) ? target / kRoundColumns * (kRoundColumns - kLongestVector)
+                                                         : target;
 }
 
 void tile_column(FusedOp& op, const Options& options, double beside) {
