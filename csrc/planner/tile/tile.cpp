@@ -472,7 +472,7 @@ void tile_op(Draft& draft, FusedOp& op, const Options& options, int columns, con
   if (family == plan::Family::kProgram) return tile_program(op, draft.graph, options, beside);
   if (family == plan::Family::kMatmul) return tile_matmul(draft, op, options, columns);
   if (family == plan::Family::kAttention) return tile_attention(draft, op);
-  if (family == plan::Family::kScatterSum) tile_scatter_sum(op, options);
+  if (family == plan::Family::kScatterSum) tile_scatter_sum(op, options, beside.all);
   if (family == plan::Family::kRowSelect) tile_row_select(op);
   if (family == plan::Family::kRowDraw) tile_row_draw(op);
   if (family == plan::Family::kRows) set_column_strips(draft, op, options);
@@ -496,7 +496,8 @@ void tile(Draft& draft, const Options& options) {
   std::vector<double> beside = beside_ops(draft.graph, options);
   const std::vector<double> alike = alike_beside(draft.graph, options), free = free_beside(draft.graph, options);
   for (size_t i = 0; i < beside.size(); ++i)
-    if (const FusedOp& op = draft.graph.ops[i]; op.op.record.kind == TaskKind::kColumn)
+    if (const FusedOp& op = draft.graph.ops[i];
+        op.op.record.kind == TaskKind::kColumn || op.op.record.kind == TaskKind::kScatterSum)
       beside[i] = std::max(alike[i], op.beside);
   for (size_t i = 0; i < draft.graph.ops.size(); ++i)
     tile_op(draft, draft.graph.ops[i], options, columns[i], {beside[i], free[i]});

@@ -6,7 +6,7 @@
 
 namespace ark::planner {
 
-/// The tiles with which the worker that has most of them is done soonest.
-void tile_scatter_sum(FusedOp& op, const Options& options);
+/// The tiles with which the worker that has most of them is done soonest. `beside`: alike_beside's.
+void tile_scatter_sum(FusedOp& op, const Options& options, double beside = 1);
 
 }  // namespace ark::planner
