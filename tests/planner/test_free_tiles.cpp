@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include "device/abi/column_slots.h"
 #include "planner/tile/beside.h"
 #include "planner/tile/flat_tiles.h"
 #include "support/tiled.h"
@@ -177,8 +178,7 @@ struct Pieces {
   size_t ops = 0;
 };
 /// Of the first of so many sums of columns.
-Pieces pieces(int count, bool read) {
-  const Sizes sizes{3840, 769};
+Pieces pieces(int count, bool read, const Sizes& sizes = {3840, 769}) {
   const planner::Draft draft = copies(count, [&](Builder& b, const std::string& name) {
     const StorageId sum = add_sum(b, name, sizes);
     if (read) add_copy(b, "reads " + name, {sizes[1]}, sum);
@@ -213,6 +213,18 @@ void test_column_sums() {
   const Pieces read = pieces(1, true), all_read = pieces(32, true);
   expect_equal(all_read.columns, read.columns, "32 sums that are read: columns of a tile");
   expect_equal(all_read.rows, read.rows, "32 sums that are read: rows of a tile");
+}
+
+/// Rows off alignment: a tile has the columns of one round of slots, in which all threads have one.
+void test_rounds_of_slots() {
+  constexpr int kThreads = 256, kVector = 8;
+  const auto slots = [](int64_t columns) {
+    return abi::column_slots(static_cast<int>(columns), 1, kVector, kVector, kThreads);
+  };
+  const int64_t odd = pieces(10, false, {512, 50257}).columns;
+  expect_equal(int64_t{slots(odd).columns}, odd, "odd rows: columns of a round");
+  expect_equal(slots(odd).lanes * slots(odd).groups, kThreads, "odd rows: threads that have a slot");
+  expect_equal(pieces(10, false, {512, 50256}).columns, int64_t{256}, "rows of whole vectors");
 }
 
 /// The verifier takes plans of such tiles.
@@ -289,6 +301,7 @@ int main() {
   test_keep_their_tiles();
   test_copies();
   test_column_sums();
+  test_rounds_of_slots();
   test_plans();
   test_free_tile();
   test_turns();

@@ -16,7 +16,7 @@ struct Tiles {
   int64_t count;
 };
 
-Tiles tiles_of(int rows, int terms, int columns, DType dtype) {
+Tiles tiles_of(int rows, int terms, int columns, DType dtype, double beside = 1) {
   using X = abi::ScatterSumOperand;
   planner::FusedOp op;
   abi::ScatterSumParams& p = op.op.record.params.scatter_sum;
@@ -29,7 +29,7 @@ Tiles tiles_of(int rows, int terms, int columns, DType dtype) {
   }
   planner::Options options;
   options.machine.num_workers = kWorkers;
-  planner::tile_scatter_sum(op, options);
+  planner::tile_scatter_sum(op, options, beside);
   const int64_t wide = int64_t{p.lanes} * p.vector;
   return {p, (rows + p.tile_rows - 1) / p.tile_rows * ((columns + wide - 1) / wide)};
 }
@@ -54,10 +54,19 @@ void every_worker() {
   EXPECT(wide.tile_rows >= 128 && many >= 2 * kWorkers);
 }
 
+/// Where as many others stand beside the op as keep all workers busy, indices are looked at less often.
+void beside() {
+  const auto [alone, count] = tiles_of(512, 3840, 1024, DType::kBF16);
+  const auto [many, fewer] = tiles_of(512, 3840, 1024, DType::kBF16, 32);
+  EXPECT(fewer * 4 <= count && fewer * 32 >= kWorkers);
+  EXPECT(many.tile_rows * many.lanes >= 4 * alone.tile_rows * alone.lanes);
+}
+
 }  // namespace
 
 int main() {
   any_sizes();
   every_worker();
+  beside();
   return test::result("scatter tiles");
 }
