@@ -61,8 +61,8 @@ struct PlaceOf<1> {
   using Type = u32;
 };
 
-/// What the loads of a vector yield, from asking to adding. It goes round a loop, so by words: elements of 16 bits
-/// would be moved into halves of registers one by one, right behind their load, which waits for it before the next one.
+/// What the loads of a vector yield, from asking to adding. It goes round a loop, so by words: 16-bit elements would be
+/// moved into halves of registers one by one, right behind their load, which waits for it before the next one.
 template <class Inputs>
 struct InFlight {
   Inputs inputs;

@@ -15,6 +15,7 @@
 #include "planner/tile/align_operands.h"
 #include "planner/tile/beside.h"
 #include "planner/tile/column_strips.h"
+#include "planner/tile/column_width.h"
 #include "planner/tile/columns.h"
 #include "planner/tile/flat_tiles.h"
 #include "planner/tile/join_gated.h"
@@ -93,12 +94,7 @@ constexpr int64_t kRowElements = 32768;  // of a tile of rows
 // Rows that fewer threads than a warp share (codegen/row_form): the worker reads and writes some 8192 elements in the
 // 1.5 us of a tile's own cost.
 constexpr int64_t kShortRow = 640, kMostShortRows = 256, kShortRowElements = 65536, kTileCostElements = 8192;
-constexpr int64_t kColumnElements = 8192;  // that a tile of columns should have
-constexpr int64_t kFewColumns = 32;        // fewer are no row of vectors
 constexpr int64_t kLongestVector = 8;
-// Columns of a tile that reads few lines twice; beyond so many tiles a worker, what the last one leaves idle is little.
-constexpr int64_t kEvenColumns = 128, kEvenRounds = 4;
-constexpr int64_t kRoundColumns = 256;  // by vectors of eight, a warp's
 // Elements above which a whole CTA, not a warp, handles a row; of few rows, which leave most workers idle, from 4096
 // on.
 constexpr int64_t kLongRow = 4096, kFewRows = 16, kLongFewRow = 4095;
@@ -242,44 +238,6 @@ void tile_row(FusedOp& op, const Options& options, double beside) {
   set_flat_grid(op, joint, params.tile);
 }
 
-/// Whether some rows of columns that are read begin between vectors.
-bool is_off_alignment(const FusedOp& op) {
-  const abi::ProgramParams& params = op.op.record.params.program;
-  for (size_t x = 0; x < op.op.operands.size(); ++x) {
-    const abi::Operand& o = op.op.operands[x];
-    if (op.access[x] != Access::kRead || o.slot == abi::kNoSlot || o.stride[params.num_dims - 1] != 1) continue;
-    const int64_t vector = 16 / size_bytes(static_cast<DType>(o.dtype));
-    for (int d = 0; d + 1 < params.num_dims; ++d)
-      if (op.op.record.size[d] > 1 && o.stride[d] % vector != 0) return true;
-  }
-  return false;
-}
-
-/// Columns that a tile should have. 32 of them still are whole 64- or 128-byte lines; more when there are enough
-/// columns, or other ops beside, and where a tile would be over before its own cost is earned.
-int64_t column_target(const FusedOp& op, const Room& room) {
-  const abi::ProgramParams& params = op.op.record.params.program;
-  const int64_t row = op.op.record.size[params.num_dims - 1], columns = params.num_rows;
-  // parts of rows of few columns, which are runs of elements (device/program/column_folded.cuh)
-  if (op.spread_rows && params.reduce_dims + 2 == params.num_dims && row < kFewColumns) return row;
-  int64_t target = 32;
-  const auto enough = [&](int64_t workers) {
-    return static_cast<double>(columns / (target * 2)) * room.beside >= static_cast<double>(workers);
-  };
-  auto elements = [&] { return 2 * target * params.row_size; };  // of a tile twice as wide
-  while (target < 256 && (enough(room.workers / 2) || elements() <= kColumnElements)) target *= 2;
-  while (enough(room.workers) && elements() <= 4 * kColumnElements) target *= 2;
-  // As many tiles for every worker, where narrower ones give each one more.
-  const int64_t rounds = turns_of(ceil_div(columns, target), room.beside, room.workers);
-  const auto tiles = static_cast<int64_t>(static_cast<double>(rounds * room.workers) / room.beside);
-  const int64_t share = ceil_div(columns, std::max<int64_t>(1, tiles));
-  const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
-  if (rounds <= kEvenRounds && even * params.row_size >= kColumnElements) target = std::min(target, even);
-  // Slots of rows off alignment are one more than their columns fill: as many as all threads have in one round.
-  return target >= kRoundColumns && is_off_alignment(op) ? target / kRoundColumns * (kRoundColumns - kLongestVector)
-                                                         : target;
-}
-
 void tile_column(FusedOp& op, const Options& options, double beside) {
   abi::ProgramParams& params = op.op.record.params.program;
   params.num_rows = params.row_size = 1;
@@ -287,7 +245,7 @@ void tile_column(FusedOp& op, const Options& options, double beside) {
   for (int d = params.reduce_dims; d < params.num_dims; ++d) params.num_rows *= op.op.record.size[d];
   params.split = params.row_size;
   const std::vector<Joint> joint = joint_dims(op, params.reduce_dims, params.num_dims);
-  params.tile = aligned_tile(joint, column_target(op, {options.machine.num_workers, beside}), kLongestVector);
+  params.tile = aligned_tile(joint, column_width(op, options.machine.num_workers, beside), kLongestVector);
   set_flat_grid(op, joint, params.tile);
 }
 

@@ -24,8 +24,8 @@ bool is_listed(const abi::ScatterSumParams& p, int64_t rows, int64_t lanes) {
   return rows * lanes <= kThreads || rows * p.terms <= kMostListed * p.rows;
 }
 
-/// Nanoseconds (reckoned) of the worker that has most tiles, `beside` as many of which stand beside them. A tile has its
-/// own cost, a step for so many indices, a turn for so many rows, and waits for terms, so many of which are under way,
+/// Nanoseconds (reckoned) of the worker that has most tiles; `beside`: what stands beside the op. A tile has its own
+/// cost, a step for so many indices, a turn for so many rows, and waits for terms, so many of which are under way,
 /// while what it moves is under way too.
 double time_of(const abi::ScatterSumParams& p, int64_t rows, int64_t lanes, int64_t workers, double beside) {
   constexpr double kTile = 2000, kStepTime = 500, kTurn = 100, kWait = 1000, kBytes = 25;  // bytes a nanosecond
