@@ -182,6 +182,17 @@ ARK_DEVICE void load_vector(const S* p, Vec<S, V>& out) {
     __builtin_memcpy(reinterpret_cast<unsigned char*>(&out) + i * kPiece, &raw, kPiece);
   }
 }
+/// The same where the predicate holds. Loaded behind a branch, elements of less than a word would be put together anew
+/// where the ways meet, for which all that is on its way would be waited for.
+template <class S, int V>
+ARK_DEVICE void load_vector_if(bool predicate, const S* p, Vec<S, V>& out) {
+  constexpr int kPiece = sizeof(S) * V > 16 ? 16 : sizeof(S) * V;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(S)) * V / kPiece; ++i) {
+    const auto raw = load_global_if<kPiece>(predicate, reinterpret_cast<const unsigned char*>(p) + i * kPiece);
+    __builtin_memcpy(reinterpret_cast<unsigned char*>(&out) + i * kPiece, &raw, kPiece);
+  }
+}
 template <class S, int V>
 ARK_DEVICE void store_vector(S* p, const Vec<S, V>& in) {
   constexpr int kPiece = sizeof(S) * V > 16 ? 16 : sizeof(S) * V;

@@ -33,6 +33,21 @@ ARK_DEVICE void store_operand(const WholeContext<P>& c, int number, const i32 (&
   store_vector(c.template row_at<S>(number, x), in);
 }
 
+/// A vector of it that may lie behind the item's last, and is not loaded then.
+template <class P>
+struct WholeIfThere {
+  const WholeContext<P>& whole;
+  bool is_there;
+};
+template <int V, class S, int kDims, class P>
+ARK_DEVICE void load_operand(const WholeIfThere<P>& c, int number, const i32 (&x)[kDims], Vec<S, V>& out) {
+  if constexpr (V * sizeof(S) >= 4 && V > 1) {
+    load_vector_if(c.is_there, c.whole.template row_at<const S>(number, x), out);
+  } else {
+    if (c.is_there) load_operand<V, S, kDims>(c.whole, number, x, out);
+  }
+}
+
 /// Of such an op; elements behind the last vector are the domain's last.
 struct WholeRange : NearRange {
   i32 in_vectors;
@@ -64,7 +79,7 @@ class PointwiseWhole {
       unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
 #pragma unroll
         for (int d = 0; d < P::kDims; ++d) x[k.value][d] = walk.x[d];
-        if (e + k.value * kDistance < range.in_vectors) P::template load<V>(context_, x[k.value], in[k.value]);
+        load(e + k.value * kDistance < range.in_vectors, x[k.value], in[k.value]);
         walk.advance();
       });
       unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
@@ -75,6 +90,14 @@ class PointwiseWhole {
   }
 
  private:
+  ARK_DEVICE void load(bool is_there, const i32 (&x)[P::kDims], typename P::template Inputs<V>& in) const {
+    if constexpr (P::kPlain) {
+      P::template load<V>(WholeIfThere<P>{context_, is_there}, x, in);
+    } else {
+      if (is_there) P::template load<V>(context_, x, in);
+    }
+  }
+
   Consumer& consumer_;
   const WholeContext<P> context_;
 };

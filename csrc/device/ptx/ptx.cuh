@@ -319,6 +319,26 @@ ARK_DEVICE Raw<kBytes> load_global(const void* p) {
                  : "l"(p));
   return r;
 }
+/// The same where the predicate holds, zeros else; without a branch, so that words stay as they come.
+template <int kBytes>
+ARK_DEVICE Raw<kBytes> load_global_if(bool predicate, const void* p) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  Raw<kBytes> r{};
+  const int asked = predicate;
+  if constexpr (kBytes == 4)
+    asm volatile("{ .reg .pred q; setp.ne.s32 q, %1, 0; @q ld.global.u32 %0, [%2]; }"
+                 : "+r"(r.w[0])
+                 : "r"(asked), "l"(p));
+  else if constexpr (kBytes == 8)
+    asm volatile("{ .reg .pred q; setp.ne.s32 q, %2, 0; @q ld.global.v2.u32 {%0, %1}, [%3]; }"
+                 : "+r"(r.w[0]), "+r"(r.w[1])
+                 : "r"(asked), "l"(p));
+  else
+    asm volatile("{ .reg .pred q; setp.ne.s32 q, %4, 0; @q ld.global.v4.u32 {%0, %1, %2, %3}, [%5]; }"
+                 : "+r"(r.w[0]), "+r"(r.w[1]), "+r"(r.w[2]), "+r"(r.w[3])
+                 : "r"(asked), "l"(p));
+  return r;
+}
 /// The register is a whole word from here on: the compiler does not know what is in it.
 ARK_DEVICE void keep_word(u32& word) { asm("" : "+r"(word)); }
 template <int kBytes>

@@ -106,6 +106,10 @@ void load_vector(const S* p, Vec<S, V>& out) {
   }
 }
 template <class S, int V>
+void load_vector_if(bool predicate, const S* p, Vec<S, V>& out) {
+  if (predicate) load_vector(p, out);
+}
+template <class S, int V>
 void store_vector(S* p, const Vec<S, V>& in) {
   if (memory.may_touch(p, sizeof(S) * V, min<size_t>(16, sizeof(S) * V))) std::memcpy(p, &in, sizeof(S) * V);
 }
