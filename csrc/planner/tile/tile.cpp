@@ -184,9 +184,10 @@ void tile_pointwise(FusedOp& op, const FusedGraph& graph, const Options& options
   if (!sends) params.tile = cheapest_tile(joint, params.tile, workers);
   if (const Transposed x = transposed_of(op, graph.programs[static_cast<size_t>(params.program)]); x.bytes > 0) {
     const int64_t row = op.op.record.size[params.num_dims - 1];
+    const int64_t most = (beside.free > 1 && !is_exchange(graph, op) ? kMostFreeElements : kMaxElements) / row;
     if (params.tile < total)
-      params.tile = std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere, kMaxElements / row,
-                                                          {workers, beside.all}));
+      params.tile =
+          std::min(total, row * transposed_rows(op.op.record, total, x.bytes, x.anywhere, most, {workers, beside.all}));
   } else if (!is_exchange(graph, op)) {
     params.tile = free_tile(joint, params.tile, beside.free, options.machine.num_workers);
   }
