@@ -9,8 +9,8 @@ select_by_mass(distances f32 [R, N], share f32 [R]) -> int64 [R]
   of 2**-16 of one that is as near as its 1/16 of distance begins, at least one unit, and nothing of what is 88 away
 draw_by_mass(values f32 [R, N], noise f32 [R, N], share f32 [R]) -> int64 [R], f32 [R]
   where the largest value + noise is of those whose distance to the row's largest value is at most what select_by_mass
-  finds, and that sum; a plan draws none that is 64 away or farther. Noise is finite, the share a number. In a row
-  that has NaN, or whose largest value is infinite: the first such value
+  finds, and that sum. What is 64 away or farther has no mass here and is not drawn. Noise is finite; a share below 0
+  or NaN is 0. In a row that has NaN, or whose largest value is infinite: the first such value
 0 where there is none. NaN is as far as can be, and has no mass. `steps` counts distances; tokens within a step of each
 other are alike.
 """
@@ -75,8 +75,10 @@ def _draw(values: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor]
     _check_draw(values, noise, share)
     top = values.amax(-1, keepdim=True)
     distances = top - values
-    kept = steps(distances) <= _by_mass(distances, share)[:, None]
-    noisy = torch.where(kept & (values > -torch.inf), values + noise, -torch.inf)
+    of_elements = steps(distances)
+    near = distances.where(of_elements < _FAR, torch.inf)
+    last = _by_mass(near, share.nan_to_num(0.0, posinf=torch.inf).clamp(min=0))[:, None]
+    noisy = torch.where((of_elements <= last) & (of_elements < _FAR), values + noise, -torch.inf)
     best, token = noisy.where(top.isfinite(), values).max(-1)
     return token, best
 

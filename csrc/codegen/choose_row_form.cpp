@@ -204,6 +204,9 @@ struct Lengths {
 /// Elements of a row that has a whole vector wherever it begins.
 int64_t least_length(int vector) { return 2 * int64_t{vector} - 1; }
 
+/// Of a row of that form, whose vectors beyond the last are that one once more.
+int64_t least_size(const RowForm& form) { return form.multiples ? form.vector : least_length(form.vector); }
+
 /// `some_alike`: of operands that are off alignment, loads may be unlike the others; then rows must be kept.
 void choose_vectors(const Program& program, const std::vector<const plan::Op*>& ops, const Lengths& lengths,
                     bool some_alike, RowForm& form) {
@@ -284,15 +287,22 @@ int64_t ahead_registers(const Program& program, const RowForm& form) {
   return form.rows * (vectors + form.edge_elements * ProgramAnalysis(program, &edge).row_ahead_registers());
 }
 
-/// Operands that all rows have in common and that a thread keeps from row to row: what is read again is waited for
-/// together with what comes in ahead. Aligned ones where there is room for addresses beside them, as they are there in
-/// all passes (a norm of fp32 with dropout and residual, nine operands, spilled 500 bytes).
+/// Registers that rows and what comes in ahead of the next ones may have, addresses beside them.
+int64_t ahead_room(const Program& program, const RowForm& form) {
+  const bool shifted = form.shifted_operands != 0;
+  return (shifted ? kShiftedRegisters : kKeptRegisters) - kAddressRegisters * program.num_operands;
+}
+
+/// Operands that all rows have in common and that a thread keeps from row to row, in all passes, where there is room:
+/// what is read again is waited for together with what comes in ahead (a norm of fp32 with dropout and residual, nine
+/// operands, spilled 500 bytes).
 uint32_t common_operands(const Program& program, const RowForm& form) {
-  if (!form.multiples) return form.shifted_operands & ~form.ahead_operands;
   const Accesses accesses = accesses_of(program);
-  const bool room = ahead_registers(program, form) <= kKeptRegisters - kAddressRegisters * program.num_operands;
-  if (form.rows > 1 || !room) return 0;
-  return accesses.loads & form.vector_operands & ~(accesses.stores | form.same_operands | form.ahead_operands);
+  const uint32_t loads = accesses.loads & form.vector_operands & ~(accesses.stores | form.same_operands);
+  RowForm with = form;
+  with.standing_operands = (form.multiples ? loads : form.shifted_operands) & ~form.ahead_operands;
+  if ((form.multiples && form.rows > 1) || ahead_registers(program, with) > ahead_room(program, form)) return 0;
+  return with.standing_operands;
 }
 
 /// Rows in registers, shared by so many threads, if they fit. False: with more threads there would be registers for the
@@ -319,7 +329,7 @@ bool share_rows(const Program& program, const std::vector<const plan::Op*>& ops,
   form.rows = threads < kWarp ? rows_at_once(chunks, registers, threads, lengths.worker_rows) : 1;
   form.ahead_operands = differing_operands(program, ops);
   const bool shifted = form.shifted_operands != 0;
-  const int64_t most = shifted ? kShiftedRegisters - kAddressRegisters * program.num_operands : kKeptRegisters;
+  const int64_t most = shifted ? ahead_room(program, form) : kKeptRegisters;
   const auto fits = [&] { return ahead_registers(program, form) <= most; };
   while (shifted && form.rows > 1 && !fits()) form.rows /= 2;
   const bool all_fit = fits();
@@ -377,7 +387,7 @@ bool row_form_serves(const RowForm& form, const plan::Op& op) {
   if (!fits || threads_of(op) > std::max(form.threads, kWarp)) return false;
   if (form.one_turn && worker_rows(op) > turn_rows(form)) return false;
   const int64_t kept = int64_t{form.threads} * form.chunks, size = params_of(op).row_size;
-  if (form.chunks > 0 && form.edges && !form.multiples && size < least_length(form.vector)) return false;
+  if (form.chunks > 0 && form.edges && size < least_size(form)) return false;
   if (form.chunks > 0 && form.edges && sure_chunks(form, size) < form.sure) return false;
   return form.chunks == 0 || (form.full ? size == kept * form.vector : most_vectors(form, size) <= kept);
 }

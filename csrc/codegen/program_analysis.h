@@ -32,7 +32,8 @@ class ProgramAnalysis {
   /// Registers of one vector of a kept row, at most: what comes in, or what is kept beside what comes in last. `full`:
   /// the compiler keeps what later passes have in common with the first instead of what it was made of.
   int row_kept_registers(bool full) const;
-  /// The same where what the first pass reads of the next row comes in beside what is kept of this one.
+  /// The same where what the first pass reads of the next row comes in beside what is kept of this one, and what stands
+  /// for all rows stays.
   int row_ahead_registers() const;
   /// Machine instructions of an element of a row, about.
   int element_code() const;

@@ -21,8 +21,9 @@ int ProgramAnalysis::row_kept_registers(bool full) const {
 int ProgramAnalysis::row_ahead_registers() const {
   int ahead = 0, last = 0;
   for (int i = 0; i < count_; ++i) {
-    if (loaded_ahead(i)) ahead += vector_registers(i);
-    if (num_passes_ > 1 && loaded_in(i, num_passes_ - 1) && !loaded_before(i, num_passes_ - 1))
+    if (loaded_ahead(i) || stands(i))
+      ahead += vector_registers(i);
+    else if (num_passes_ > 1 && loaded_in(i, num_passes_ - 1) && !loaded_before(i, num_passes_ - 1))
       last += vector_registers(i);
   }
   return ahead + last + form_->vector * kept_values() + function_registers();

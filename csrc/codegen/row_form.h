@@ -26,9 +26,8 @@ struct RowForm {
   bool one_turn = false;   // no op has rows for a second one, so nothing is loaded ahead of it
   int edge_elements = 0;   // that a thread keeps beside the chunks
   int sure = 0;            // with edges: of the chunks, those that every thread has, in every op and place
-  uint32_t ahead_operands = 0;  // bit i: what the first pass reads of it is loaded while the row before is worked on
-  uint32_t standing_operands =
-      0;  // bit i: the same for all rows: loaded once an item, with edges where alignment changes
+  uint32_t ahead_operands = 0;     // bit i: what the first pass reads of it is loaded while the row before is worked on
+  uint32_t standing_operands = 0;  // bit i: the same for all rows: loaded once an item, or where alignment changes
 };
 
 /// What the struct of a program says of its form.

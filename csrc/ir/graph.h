@@ -63,7 +63,8 @@ enum class OpKind : uint8_t {
                // a third output is what a select by mass finds among the elements that are no farther than the first
   kRowDraw,   // inputs values f32 [R, N], noise f32 [R, N], share f32 [R]: token i64 [R], best f32 [R]. Of the elements
               // whose distance to the row's largest is at most what a kRowSelect of the share finds, the one whose
-              // value + noise is largest, and that sum. Where the largest is NaN or infinite: the first such, and it
+              // value + noise is largest, and that sum. What is 64 away or farther has no mass and is not
+              // drawn; a share below 0 or NaN is 0. Where the largest is NaN or infinite: the first such, and it
   kCat,       // inputs..., attrs.dim
   kPad,       // constant pad of inputs[0]: attrs.ints = low, high per dimension; imm
   kRand,      // inputs seed (i64 scalar), offset (i64 scalar): uniform [0,1) by Philox over the linear index

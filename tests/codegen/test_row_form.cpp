@@ -124,6 +124,46 @@ void test_off_alignment() {
   EXPECT(!long_rows.edges && long_rows.vector == 1);
 }
 
+/// Aligned rows whose last vectors some threads do not have: shorter ones of whole vectors fit, rows of none do not.
+void test_aligned_edges() {
+  const auto rows = [](int64_t length) { return rows_of(DType::kBF16, 40000, length); };
+  const RowForm form = form_of(DType::kBF16, 1000);
+  EXPECT(form.edges && form.multiples && form.vector == 8);
+  EXPECT_EQ(cat(form.threads, " ", form.chunks, " ", form.edge_elements, " ", form.sure), "32 4 0 3");
+  for (const int64_t length : {768, 1000, 1024}) EXPECT(codegen::row_form_serves(form, rows(length)));
+  for (const int64_t length : {0, 8, 760, 1004, 1032}) EXPECT(!codegen::row_form_serves(form, rows(length)));
+  const RowForm few = form_of(DType::kBF16, 200 * 8, 1);  // threads of a whole worker that have one vector or none
+  EXPECT(few.edges && few.multiples);
+  EXPECT_EQ(cat(few.threads, " ", few.chunks, " ", few.sure), "256 1 0");
+  for (const int64_t length : {8, 16, 1600, 2048})
+    EXPECT(codegen::row_form_serves(few, rows_of(DType::kBF16, 40000, length, 1)));
+  for (const int64_t length : {0, 4, 12, 2056})
+    EXPECT(!codegen::row_form_serves(few, rows_of(DType::kBF16, 40000, length, 1)));
+  const RowForm streamed = form_of(DType::kBF16, 65536, 1);  // in loops, which may have no turn
+  EXPECT(streamed.chunks == 0 && codegen::row_form_serves(streamed, rows_of(DType::kBF16, 40000, 0, 1)));
+}
+
+/// What all rows have in common is kept where there are registers for it in all passes.
+void test_common_operands() {
+  Program p = normalized(DType::kF32);  // of x + bias
+  p.num_operands = 3;
+  Instr bias = p.instrs[0], sum{.op = Opcode::kAdd, .dtype = DType::kF32};
+  bias.operand = 2;
+  sum.a = 0, sum.b = 1;
+  p.instrs.insert(p.instrs.begin() + 1, {bias, sum});
+  p.instrs[3].a = 2, p.instrs[4].a = 2, p.instrs[4].b = 3, p.instrs[5].a = 4;
+  const auto form = [&](int64_t vectors, int64_t stride) {  // of 256 threads
+    plan::Op op = rows_of(DType::kF32, 4096, vectors * 1024, 1);
+    op.operands.push_back(op.operands[0]);
+    op.operands[2].stride[0] = stride;
+    const RowForm f = codegen::row_form(p, {&op});
+    return cat(f.threads, " ", f.chunks, " ", f.ahead_operands, " ", f.standing_operands);
+  };
+  EXPECT_EQ(form(11, 0), "256 11 1 4");  // three times 44 registers: x of the next row, the sums, the bias
+  EXPECT_EQ(form(12, 0), "256 12 1 0");
+  EXPECT_EQ(form(11, 11 * 1024), "256 11 5 0");  // a row of its own for each
+}
+
 /// Rows off alignment are shared as aligned ones of as many whole vectors; very short ones have shorter vectors.
 void test_edges() {
   struct Case {
@@ -265,6 +305,8 @@ void test_other_lengths() {
 int main() {
   test_lanes();
   test_off_alignment();
+  test_aligned_edges();
+  test_common_operands();
   test_edges();
   test_few_rows();
   test_one_turn();

@@ -1,5 +1,8 @@
 """`ark::draw_by_mass`: a plan's op, and what eager makes of it, against masses in float64 and against a select of the
-distances that are kept; and the draws of `sampling`, which takes it for top-p alone."""
+distances that are kept; and the draws of `sampling`, which takes it for top-p alone.
+
+On the host target the last op looks at the whole row, and candidates are neither listed nor weighed: these are for
+tests/cuda_compile/host/draws.cpp, and for a GPU."""
 
 from __future__ import annotations
 
@@ -143,19 +146,38 @@ def test_rows_that_nothing_can_be_drawn_from(value, how):
         check_special(value, rows, size, "cpu", how)
 
 
-@extension
-@pytest.mark.parametrize("share", [1.0, 2.0, -0.5, torch.nan])
-def test_shares_out_of_range(share):
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("share", [1.0, 2.0, torch.inf, -0.5, -torch.inf, torch.nan])
+def test_shares_out_of_range(share, how):
     """The nearest stay in any case; less than nothing takes nothing away."""
     torch.manual_seed(5)
     values = torch.randn(2, 20003)
     values[:, 7], values[1, 9000] = 9, 9
     noise = gumbel_like(values)
-    token, best = drawn("ark")(values, noise, torch.full((2,), share))
+    token, best = drawn(how)(values, noise, torch.full((2,), share))
     wanted = torch.tensor([7, 7 if noise[1, 7] >= noise[1, 9000] else 9000])
     if not share >= 1:
         wanted = (values + noise).argmax(-1)
     assert torch.equal(token, wanted) and torch.equal(best, (values + noise).gather(-1, wanted[:, None])[:, 0])
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("share", [0.0, -0.0, -0.5, torch.nan])
+def test_what_is_64_away_is_not_drawn(share, how):
+    """Whatever its noise, in rows of one worker and of parts."""
+    torch.manual_seed(8)
+    for size in (300, 20003):
+        values = torch.randn(3, size)
+        values[:, 5] = torch.tensor([10.0, 0.0, 70.0])
+        top = values.amax(-1)
+        values[:, 100:110], values[:, 200] = (top - 64)[:, None], top - 90
+        values[:, 150] = top - 63.5
+        noise = torch.zeros(3, size).index_fill(1, torch.tensor([102, 200]), 200.0)
+        noise[1, 150] = 150.0
+        token, best = drawn(how)(values, noise, torch.full((3,), share))
+        near = values > (top - 64)[:, None]
+        wanted = (values + noise).where(near, -torch.inf).max(-1)
+        assert torch.equal(token, wanted.indices) and torch.equal(best, wanted.values)
 
 
 def check_views(device: str) -> None:

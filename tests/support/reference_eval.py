@@ -286,9 +286,11 @@ class ReferenceGraph:
     def _row_draw(self, attrs, inputs, outputs):
         values, noise, share = inputs
         top = values.amax(-1, keepdim=True)
-        last = self._row_select(attrs, [top - values, share], outputs)
         steps = ((top - values) * 2.0**22).clamp(0, 2.0**28 - 16).to(torch.int64)
-        noisy = (values + noise).where((steps <= last[:, None]) & (values > -torch.inf), -torch.inf)
+        near = steps < 2**28 - 16
+        share = share.nan_to_num(0.0, posinf=torch.inf).clamp(min=0)
+        last = self._row_select(attrs, [(top - values).where(near, torch.inf), share], outputs)
+        noisy = (values + noise).where((steps <= last[:, None]) & near, -torch.inf)
         best, token = noisy.where(top.isfinite(), values).max(-1)
         return token, best
 

@@ -12,11 +12,11 @@ namespace ark::abi {
 /// `vector`: elements that a thread moves at once, 1 or 4.
 /// Operands values and noise f32 (dims r, n; stage 1 has no noise), share f32 (r; stages 1 and 2), token i64 (r), best
 /// f32 (r), and between ops: lists i32 (r, part, kDrawListWords), of each warp and listed element the key of its sum
-/// (greater where the sum is; 0: none), its value, its place in the row, and of a warp's first one the key of the
-/// largest value, of its last one a key that nothing exceeds which is not listed; masses i64 (r, part,
-/// kDrawMassWords), the mass of the part, of its elements that are as far as each candidate or farther, and from
-/// kDrawWords on, of the first part, of each candidate key << 32 | place, or 0, in order and behind a word that says
-/// nothing.
+/// (greater where the sum is; 0: none), its value, its place in the row, and of a warp's last one a key that nothing
+/// exceeds which is not listed, of the others the key of the warp's largest value; masses i64 (r, part,
+/// kDrawMassWords), the mass of the part, of its elements that are as far as each candidate or farther (with
+/// kDrawFewWords masses the words behind them are not written, and their candidates are 0), and from kDrawWords on, of
+/// the first part, of each candidate key << 32 | place, or 0, in order and behind a word that is not written.
 struct RowDrawParams {
   int rows, size;
   int vector, stage;

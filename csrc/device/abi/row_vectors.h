@@ -12,10 +12,10 @@ ARK_ABI_BOTH constexpr int rows_before(i64 first, i64 end, int groups, int rows)
 }
 
 /// The vectors of a row that begins anywhere: those that lie in it as a whole, from the first aligned place on. What is
-/// beside them, its edges, are elements: fewer than a vector has at either end.
+/// beside them, its edges, are elements: fewer than a vector has at either end. Aligned rows have vectors alone.
 struct RowVectors {
   int begin;  // elements before the first vector
-  int count;  // at least one: rows have 2 * length - 1 elements and more
+  int count;  // at least one: rows have 2 * length - 1 elements and more, aligned ones `length` and more
 };
 ARK_ABI_BOTH constexpr RowVectors row_vectors(int begin, int length, int size) {
   return {begin, (size - begin) / length};

@@ -14,8 +14,8 @@ ARK_DEVICE T highest() {
   if constexpr (op::kIsFloat<T>) return static_cast<T>(op::infinity());
   return static_cast<T>(0x7fffffffffffffffull);
 }
-/// First index of the extreme; NaN wins. Where nothing but the least extreme was met, add_of_row() keeps no index, and
-/// the first one is the row's first.
+/// First index of the extreme; NaN wins. Where nothing but the least extreme was met, add_of_row() keeps no index: the
+/// result is then that of the row's first element, 0.
 template <class T, bool kMax>
 struct ArgAccumulator {
   static constexpr i64 kNone = 0x7fffffffffffffffll;

@@ -1,7 +1,8 @@
 // Rows that their threads keep in registers from the first pass to the last, P::kRows of them at once, so that short
 // rows have as much in flight as long ones. What only a later pass reads is asked for before the reduction that this
-// pass waits for; where registers suffice (kAhead), what only the next rows read before the first reduction. Of rows
-// that begin anywhere (kEdges) these are the vectors that lie in the row as a whole, and the elements beside them.
+// pass waits for; where registers suffice (kAhead), what only the next rows read before the first reduction. With
+// kEdges these are the vectors that lie in the row as a whole, of which some threads may have fewer, and the elements
+// beside them (kEdgeElements), which aligned rows do not have.
 #pragma once
 #include "device/program/row_context.cuh"
 #include "device/program/row_places.cuh"

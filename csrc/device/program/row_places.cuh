@@ -14,7 +14,7 @@ struct RowPlaces {
 
   i32 row[kRows][P::kDims];  // coordinates of their first elements
   i32 count = 0;             // of the rows, that exist
-  i32 begin[kRows];          // P::kEdges: elements before the first vector
+  i32 begin[kRows];          // P::kEdges: elements before the first vector; 0 where rows are aligned
 
   ARK_DEVICE bool exists(int r) const { return kAllExist || r < count; }
 

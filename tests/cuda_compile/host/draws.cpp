@@ -1,7 +1,7 @@
 // Row draws on the host, by the threads of a worker (threads.h, device/program/row_draw.cuh), against what the whole
-// row says: rows of many parts, of few and of one, by vectors and by elements, with ties, equals, words taken away,
-// infinities and NaN, and shares from nothing to everything. Where candidates tell, the last op reads nothing of the
-// row; where shares are usual, they nearly always do.
+// row says: rows of many parts, of few and of one, by vectors and by elements, with ties, equals, both zeros, words
+// taken away, infinities and NaN, and shares from nothing to everything, or NaN; items that begin anywhere. Where
+// candidates tell, the last op reads nothing of the row; where shares are usual, they nearly always do.
 #include <array>
 #include <cstdio>
 #include <random>
@@ -98,12 +98,14 @@ Drawn drawn(const Case& c) {
     if (stage == 1) o[X::kListsBefore] = lists.operand, o[X::kMasses] = masses.operand;
     if (stage == 2) o[X::kToken] = token.operand, o[X::kBest] = best.operand;
     if (stage == 2 && parts > 1) o[X::kMassesBefore] = masses.operand;
-    run_op(record, o, 0, record.grid[0] * record.grid[1]);
+    const int tiles = record.grid[0] * record.grid[1], first = static_cast<int>(engine() % static_cast<u32>(tiles));
+    if (first > 0) run_op(record, o, 0, first);
+    run_op(record, o, first, tiles - first);
     if (!memory.fine) ++failures, std::printf("stage %d touches what it may not\n", stage);
     if (stage < 2) continue;
     result.token.assign(token.data(), token.data() + rows), result.best.assign(best.data(), best.data() + rows);
     values.forbid(), noise.forbid();
-    run_op(record, o, 0, record.grid[0] * record.grid[1]);
+    run_op(record, o, 0, tiles);
     result.looked = !memory.fine;
   }
   return result;
@@ -163,7 +165,7 @@ std::vector<float> gumbel(int size) {
 /// Values of each kind.
 Rows kinds(int size) {
   std::normal_distribution<float> normal;
-  Rows rows(14, std::vector<float>(static_cast<size_t>(size)));
+  Rows rows(15, std::vector<float>(static_cast<size_t>(size)));
   for (int i = 0; i < size; ++i) {
     const float x = 3 * normal(engine);
     const float of[] = {x,
@@ -179,7 +181,8 @@ Rows kinds(int size) {
                         i % 100 == 3 ? kNan : x,
                         i == size - 3 ? kInfinity : x,
                         -kInfinity,
-                        i == size - 1 ? 0.0f : -20.0f};
+                        i == size - 1 ? 0.0f : -20.0f,
+                        engine() % 2 == 0 ? 0.0f : -0.0f};
     for (size_t r = 0; r < rows.size(); ++r) rows[r][static_cast<size_t>(i)] = of[r];
   }
   return rows;
@@ -206,13 +209,15 @@ void check_hidden(const char* name, int size, int part, int beside) {
 
 void check_all(const char* name, int size, int part, int vector) {
   const Rows rows = kinds(size);
-  const std::array shares = {0.99f, 0.1f, 0.5f, 0.0f, 0.9f, 0.01f, 1.0f, -0.5f, 2.0f};
-  for (size_t turn = 0; turn < 3; ++turn) {
+  const std::array shares = {0.99f, 0.1f, 0.5f, 0.0f, 0.9f, 0.01f, 1.0f, -0.5f, 2.0f, kNan, -0.0f};
+  for (size_t turn = 0; turn < 4; ++turn) {
     Rows noise;
     std::vector<float> share;
     for (size_t r = 0; r < rows.size(); ++r) {
       noise.push_back(gumbel(size));
       if (turn == 2 && r % 2 == 0) std::ranges::fill(noise.back(), 0.25f);  // sums are ties where values are
+      if (turn == 3)                                                        // and of zeros
+        for (float& x : noise.back()) x = engine() % 2 == 0 ? 0.0f : -0.0f;
       share.push_back(shares[(r + 4 * turn) % shares.size()]);
     }
     check(name, {rows, noise, share, part, vector});

@@ -92,7 +92,7 @@ bool serves(i64 length) {
   constexpr i64 V = P::kVector, kKept = P::kThreads * P::kChunks;
   static_assert(P::kEdges || V == 1);
   if (!P::kEdges) return length <= kKept;
-  if (kAligned<P>) return length % V == 0 && length / V / P::kThreads >= P::kSure && length / V <= kKept;
+  if (kAligned<P>) return length >= V && length % V == 0 && length / V / P::kThreads >= P::kSure && length / V <= kKept;
   return length >= 2 * V - 1 && (length - (V - 1)) / V / P::kThreads >= P::kSure && length / V <= kKept;
 }
 

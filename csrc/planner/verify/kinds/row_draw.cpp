@@ -70,17 +70,25 @@ bool same(const RecordCheck& check, const plan::Op& other, int number) {
   return a.slot == b.slot && a.offset == b.offset && std::ranges::equal(a.stride, b.stride);
 }
 
+/// The ops whose operand `made` is in that slot.
+std::vector<const plan::Op*> makers(const RecordCheck& check, uint32_t slot, int made) {
+  std::vector<const plan::Op*> ops;
+  for (const plan::Op& op : check.plan().ops)
+    if (op.record.kind == abi::TaskKind::kRowDraw && std::ssize(op.operands) == X::kCount &&
+        op.operands[static_cast<size_t>(made)].slot == slot)
+      ops.push_back(&op);
+  return ops;
+}
+
 /// Whoever has written what operand `before` reads cuts rows as this op does, and has the same values (and share).
 void writer(const RecordCheck& check, int before, int made) {
   const abi::RowDrawParams& p = params(check.op());
   const abi::Operand& read = check.op().operands[static_cast<size_t>(before)];
   if (read.slot == abi::kNoSlot) return;
-  bool written = false;
-  for (const plan::Op& other : check.plan().ops) {
-    if (other.record.kind != abi::TaskKind::kRowDraw || std::ssize(other.operands) != X::kCount) continue;
+  const std::vector<const plan::Op*> ops = makers(check, read.slot, made);
+  for (const plan::Op* one : ops) {
+    const plan::Op& other = *one;
     const abi::Operand& out = other.operands[static_cast<size_t>(made)];
-    if (out.slot != read.slot) continue;
-    written = true;
     const abi::RowDrawParams& w = params(other);
     check.need(out.offset == read.offset && std::ranges::equal(out.stride, read.stride), "words at ", read.offset,
                ", those of op ", other.name, " at ", out.offset, ", or strides apart");
@@ -91,7 +99,19 @@ void writer(const RecordCheck& check, int before, int made) {
     check.need(same(check, other, X::kValues), "other values than op ", other.name);
     check.need(p.stage != abi::kDrawLast || same(check, other, X::kShare), "another share than op ", other.name);
   }
-  check.need(written, "words in slot ", read.slot, ", which no row draw writes");
+  check.need(!ops.empty(), "words in slot ", read.slot, ", which no row draw writes");
+}
+
+/// What is chosen has the noise that it was listed with.
+void noise(const RecordCheck& check) {
+  const abi::Operand& masses = check.op().operands[X::kMassesBefore];
+  if (masses.slot == abi::kNoSlot) return;
+  for (const plan::Op* weighs : makers(check, masses.slot, X::kMasses)) {
+    const abi::Operand& lists = weighs->operands[X::kListsBefore];
+    if (lists.slot == abi::kNoSlot) continue;
+    for (const plan::Op* listing : makers(check, lists.slot, X::kLists))
+      check.need(same(check, *listing, X::kNoise), "other noise than op ", listing->name);
+  }
 }
 
 void record(const RecordCheck& check) {
@@ -113,6 +133,7 @@ void record(const RecordCheck& check) {
   operand(check, X::kMasses, p.stage == 1, DType::kI64);
   writer(check, X::kListsBefore, X::kLists);
   writer(check, X::kMassesBefore, X::kMasses);
+  noise(check);
   for (const int number : {X::kListsBefore, X::kLists}) words(check, number, abi::kDrawListWords);
   for (const int number : {X::kMassesBefore, X::kMasses}) words(check, number, abi::kDrawMassWords);
   for (const int number : {X::kValues, X::kNoise}) {
