@@ -76,9 +76,10 @@ def _draw(values: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor]
     top = values.amax(-1, keepdim=True)
     distances = top - values
     of_elements = steps(distances)
-    near = distances.where(of_elements < _FAR, torch.inf)
+    is_near = of_elements < int(_FAR)  # beside a float it would be compared in torch's default type
+    near = distances.where(is_near, torch.inf)
     last = _by_mass(near, share.nan_to_num(0.0, posinf=torch.inf).clamp(min=0))[:, None]
-    noisy = torch.where((of_elements <= last) & (of_elements < _FAR), values + noise, -torch.inf)
+    noisy = torch.where((of_elements <= last) & is_near, values + noise, -torch.inf)
     best, token = noisy.where(top.isfinite(), values).max(-1)
     return token, best
 

@@ -180,6 +180,19 @@ def test_what_is_64_away_is_not_drawn(share, how):
         assert torch.equal(token, wanted.indices) and torch.equal(best, wanted.values)
 
 
+def test_default_dtypes():
+    """Torch's default type changes nothing: 2^28, where what is far away begins, is no number of half precision."""
+    torch.manual_seed(9)
+    values, noise, share = torch.randn(2, 300), torch.rand(2, 300) * 9, torch.full((2,), 0.9)
+    wanted = torch.ops.ark.draw_by_mass(values, noise, share)
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = torch.ops.ark.draw_by_mass(values, noise, share)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, found, wanted))
+
+
 def check_views(device: str) -> None:
     torch.manual_seed(6)
     size = 20002

@@ -106,6 +106,18 @@ void test_not_free() {
   expect_near(free_of(later), {2, 2, 1, 1}, "the later two are not free");
 }
 
+/// The same of operands that are read across: tiles of rows of blocks.
+void test_transposed() {
+  const Sizes sizes{8192, 4096};
+  const auto add = [&](Builder& b, const std::string& name) {
+    const StorageId x = b.input("x" + name, {sizes[1], sizes[0]}), y = b.storage("y" + name, sizes);
+    b.program_op(TaskKind::kPointwise, name, sizes, 0, {{x, {1, sizes[0]}}}, {b.dense_ref(y)});
+  };
+  const int64_t alone = find(copies(1, add), "op0").record.params.program.tile;
+  const int64_t beside = find(copies(4, add), "op0").record.params.program.tile;
+  expect(alone < beside && beside <= kMostFreeElements, cat("4 beside each other: ", beside, ", alone ", alone));
+}
+
 /// Such ops have the tile that they have alone.
 void test_keep_their_tiles() {
   const Sizes sizes{3840, 769};
@@ -299,6 +311,7 @@ int main() {
   test_what_stands_beside();
   test_not_free();
   test_keep_their_tiles();
+  test_transposed();
   test_copies();
   test_column_sums();
   test_rounds_of_slots();

@@ -33,7 +33,7 @@ ARK_DEVICE void store_operand(const WholeContext<P>& c, int number, const i32 (&
   store_vector(c.template row_at<S>(number, x), in);
 }
 
-/// A vector of it that may lie behind the item's last, and is not loaded then.
+/// A context of vectors that may lie behind the item's last, and are not loaded then.
 template <class P>
 struct WholeIfThere {
   const WholeContext<P>& whole;
@@ -60,8 +60,10 @@ struct WholeRange : NearRange {
 template <class P>
 class PointwiseWhole {
  public:
-  static constexpr int V = P::kVector, kUnroll = P::kUnroll;
+  /// Ranges are cut by kVector, of which V is a divisor.
+  static constexpr int V = P::kWholeVector, kUnroll = P::kUnroll * (P::kVector / V);
   static constexpr i32 kDistance = kConsumerThreads * V;
+  static_assert(P::kVector % V == 0);
 
   ARK_DEVICE PointwiseWhole(Consumer& consumer, const ProgramContext& c) : consumer_(consumer), context_(c) {}
 

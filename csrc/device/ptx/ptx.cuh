@@ -319,7 +319,8 @@ ARK_DEVICE Raw<kBytes> load_global(const void* p) {
                  : "l"(p));
   return r;
 }
-/// The same where the predicate holds, zeros else; without a branch, so that words stay as they come.
+/// The same where the predicate holds, zeros else; without a branch, so that words stay as they come. Volatile as well:
+/// it stays in order with waits and stores.
 template <int kBytes>
 ARK_DEVICE Raw<kBytes> load_global_if(bool predicate, const void* p) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

@@ -49,9 +49,9 @@ int64_t column_width(const FusedOp& op, int64_t workers, double beside) {
   const int64_t share = ceil_div(columns, std::max<int64_t>(1, tiles));
   const int64_t even = std::max(kEvenColumns, ceil_div(share, kLongestVector) * kLongestVector);
   if (rounds <= kEvenRounds && even * params.row_size >= kColumnElements) target = std::min(target, even);
-  // Slots of rows off alignment are one more than their columns fill: as many as all threads have in one round.
-  return target >= kRoundColumns && is_off_alignment(op) ? target / kRoundColumns * (kRoundColumns - kLongestVector)
-                                                         : target;
+  // Slots of rows off alignment are one more than their columns fill: as many columns as all threads have in one round.
+  const bool rounds_off = target % kRoundColumns == 0 && columns > target && row == columns && is_off_alignment(op);
+  return rounds_off ? target / kRoundColumns * (kRoundColumns - kLongestVector) : target;
 }
 
 }  // namespace ark::planner

@@ -21,6 +21,8 @@ using namespace ark::device;
 namespace {
 
 constexpr int kVector = 8;
+// By bf16 alone vectors of eight; where fp32 is beside it, of four.
+static_assert(Program0::kWholeVector == kVector && Program5::kWholeVector == kVector / 2);
 
 /// The type, and the dimensions that it moves along, as a mask.
 struct Access {
