@@ -183,3 +183,32 @@ def test_an_extreme_and_its_place_are_found_at_once(name):
         torch.compile(BODIES[name], backend="ark", options={"strict": True}, dynamic=False)(torch.randn(2, 50257))
     text = records[0].segments[0].executable.plan_text()
     assert text.count("\nop ") == 2, text
+
+
+def put(tokens: torch.Tensor, at: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    tokens[:, at] = values[:, None]
+    return values + 0
+
+
+PUT = {
+    "column": lambda x, tokens, at: put(tokens, at, x.argmax(-1)),
+    "of rows": lambda x, tokens, at: tokens.index_put_((torch.arange(len(x)), at.expand(len(x))), x.argmax(-1)),
+    "beside others": lambda x, tokens, at: (x.amax(-1), put(tokens, at, x.argmin(-1)), x.argmax(-1)),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", PUT)
+def test_places_that_are_put_where_an_index_says(name, rows):
+    """As the token of a step: stored once a row, so that the row is cut as others are, and by no op of its own."""
+    x, tokens = random_rows(rows, 50257, torch.float32), torch.zeros(rows, 40, dtype=torch.int64)
+    torch._dynamo.reset()
+    with recording() as records, torch.no_grad():
+        body = torch.compile(PUT[name], backend="ark", options={"strict": True}, dynamic=False)
+        body(x, tokens.clone(), torch.tensor([7]))
+    text = records[0].segments[0].executable.plan_text()
+    assert ".parts" in text and text.count("\nop ") == 2, text
+    for at in (0, 39, -1, -40):
+        actual, expected = tokens.clone(), tokens.clone()
+        same_bits(body(x, actual, torch.tensor([at])), PUT[name](x, expected, torch.tensor([at])))
+        same_bits(actual, expected)

@@ -197,7 +197,10 @@ void ProgramBuilder::index_store(int node_number, const Coords& src_coords) {
               .c = narrow(where.index[1]),
               .d = narrow(where.pred)};
   instr.operand = narrow(operand);
-  if (where.pred >= 0) operand_dims_[static_cast<size_t>(operand)] |= reg(where.pred).dims;
+  const uint32_t asked = where.pred < 0 ? 0 : reg(where.pred).dims;
+  operand_dims_[static_cast<size_t>(operand)] |= asked;
+  // A token behind the extreme of its row of scores is stored once.
+  instr.uniform = spec_.kind == ProgramKind::kRow && ((reg(value).dims | expr_dims(*linear) | asked) & row_mask_) == 0;
   stores_.push_back(instr);
 }
 
