@@ -297,6 +297,17 @@ int ProgramAnalysis::vector_length() const {
   return length;
 }
 
+int ProgramAnalysis::whole_vector() const {
+  int narrowest = 8, widest = 0;
+  for (int i = 0; i < count_; ++i) {
+    const Instr& in = instr(i);
+    if ((in.op != Opcode::kLoad && in.op != Opcode::kStore) || info_[i].scalar) continue;
+    narrowest = std::min(narrowest, size_bytes(in.dtype));
+    widest = std::max(widest, size_bytes(in.dtype));
+  }
+  return narrowest == 2 && widest == 4 ? std::min(4, vector_length()) : vector_length();
+}
+
 int ProgramAnalysis::columns_held() const {
   return static_cast<int>(std::ranges::count_if(
       program_.instrs, [](const Instr& in) { return in.op == Opcode::kReduce || in.op == Opcode::kLoad; }));

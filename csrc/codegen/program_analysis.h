@@ -110,6 +110,9 @@ class ProgramAnalysis {
   uint32_t plain_operands(Opcode op) const;
   bool irregular_load(int i) const;
   int vector_length() const;
+  /// Elements that a thread of a pointwise op takes at once where all vectors are whole: where types of two and of four
+  /// bytes meet, so few that a warp's accesses of the wider type are without gaps.
+  int whole_vector() const;
   /// Loads and sums of a column program: at most so many has a thread V elements of.
   int columns_held() const;
   /// Functions of a hundred instructions and more per element: copies of the program must be few.

@@ -32,8 +32,8 @@ class Printer : public ExpressionPrinter {
              ", kNumOperands = ", program_.num_operands, ", kVector = ", vector_length(), ", kPasses = ", num_passes_,
              ", kCachedChunks = ", cached_chunks(), ", kUnroll = ", unroll(), ";"));
     if (program_.kind == ProgramKind::kPointwise)
-      line(cat("  static constexpr int kLongestVector = ", longest_vector(program_),
-               "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
+      line(cat("  static constexpr int kLongestVector = ", longest_vector(program_), ", kWholeVector = ",
+               whole_vector(), "; static constexpr bool kFreeRows = ", has_free_rows(program_) ? "true" : "false",
                ", kPlain = ", is_plain(program_) ? "true;" : "false;"));
     if (column_) out_ += column_source(use.column_ways);
     if (program_.kind == ProgramKind::kPointwise)

@@ -3,6 +3,7 @@
 #pragma once
 #include "device/abi/column_ways.h"
 #include "device/program/column_slots.cuh"
+#include "device/program/in_flight.cuh"
 #include "device/program/support.cuh"
 
 namespace ark::device {
@@ -59,32 +60,6 @@ struct PlaceOf {
 template <>
 struct PlaceOf<1> {
   using Type = u32;
-};
-
-/// What the loads of a vector yield, from asking to adding. It goes round a loop, so by words: 16-bit elements would be
-/// moved into halves of registers one by one, right behind their load, which waits for it before the next one.
-template <class Inputs>
-struct InFlight {
-  Inputs inputs;
-
-  ARK_DEVICE void put(const Inputs& in) { inputs = in; }
-  ARK_DEVICE const Inputs& get() const { return inputs; }
-};
-template <class Inputs>
-  requires(sizeof(Inputs) % 4 == 0)
-struct InFlight<Inputs> {
-  u32 words[sizeof(Inputs) / 4] = {};
-
-  ARK_DEVICE void put(const Inputs& in) {
-    __builtin_memcpy(words, &in, sizeof(words));
-#pragma unroll
-    for (u32& word : words) keep_word(word);
-  }
-  ARK_DEVICE Inputs get() const {
-    Inputs in;
-    __builtin_memcpy(&in, words, sizeof(words));
-    return in;
-  }
 };
 
 /// Elements first, first + step, ... below `last` of the reduced range, at the kept coordinates of x; kDepth vectors in

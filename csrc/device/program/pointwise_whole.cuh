@@ -2,6 +2,7 @@
 // (abi::ProgramParams::whole): nothing is asked of an operand, nothing is divided, and the first load follows a few
 // instructions behind the begin of the item.
 #pragma once
+#include "device/program/in_flight.cuh"
 #include "device/program/pointwise_walk.cuh"
 
 namespace ark::device {
@@ -60,7 +61,7 @@ struct WholeRange : NearRange {
 template <class P>
 class PointwiseWhole {
  public:
-  static constexpr int V = P::kVector, kUnroll = P::kUnroll;
+  static constexpr int V = P::kWholeVector, kUnroll = P::kUnroll * (P::kVector / V);
   static constexpr i32 kDistance = kConsumerThreads * V;
 
   ARK_DEVICE PointwiseWhole(Consumer& consumer, const ProgramContext& c) : consumer_(consumer), context_(c) {}
@@ -69,13 +70,29 @@ class PointwiseWhole {
   static ARK_DEVICE bool serves(const abi::ProgramParams& p) { return p.whole != 0 && (p.scalars & ~P::kScalars) == 0; }
 
   ARK_DEVICE void run(const WholeRange& range) const {
-    i32 e = consumer_.thread() * V;
+    const i32 e = consumer_.thread() * V;
     if (e >= range.in_vectors) return;
     auto walk = FlatWalk<P::kDims>::near(*context_.task.record, range.begin + static_cast<u32>(e), kDistance);
+    if constexpr (kHalves)
+      run_halves(range, e, walk);
+    else
+      run_batches(range, e, walk);
+  }
+
+ private:
+  using Walk = FlatWalk<P::kDims>;
+  using Inputs = typename P::template Inputs<V>;
+  static constexpr bool kHalves = P::kPlain && kUnroll >= 4 && sizeof(Inputs) % 4 == 0;
+  static constexpr int kHalf = (kUnroll + 1) / 2;
+  struct Half {
+    InFlight<Inputs> in[kHalf];
+  };
+
+  ARK_DEVICE void run_batches(const WholeRange& range, i32 e, Walk walk) const {
 #pragma unroll 1
     for (; e < range.in_vectors; e += kUnroll * kDistance) {
       i32 x[kUnroll][P::kDims];
-      typename P::template Inputs<V> in[kUnroll];
+      Inputs in[kUnroll];
       unrolled<kUnroll>([&](auto k) __attribute__((always_inline)) {
 #pragma unroll
         for (int d = 0; d < P::kDims; ++d) x[k.value][d] = walk.x[d];
@@ -89,7 +106,39 @@ class PointwiseWhole {
     }
   }
 
- private:
+  /// Half of the vectors are under way while the other half is computed.
+  ARK_DEVICE void run_halves(const WholeRange& range, i32 e, Walk walk) const {
+    Walk behind = walk;
+    Half half[2];
+    ask(range, e, walk, half[0]);
+#pragma unroll 1
+    for (; e < range.in_vectors; e += 2 * kHalf * kDistance) {
+      ask(range, e + kHalf * kDistance, walk, half[1]);
+      finish(range, e, behind, half[0]);
+      ask(range, e + 2 * kHalf * kDistance, walk, half[0]);
+      finish(range, e + kHalf * kDistance, behind, half[1]);
+    }
+  }
+  ARK_DEVICE void ask(const WholeRange& range, i32 e, Walk& walk, Half& half) const {
+    unrolled<kHalf>([&](auto k) __attribute__((always_inline)) {
+      Inputs in;
+      load(e + k.value * kDistance < range.in_vectors, walk.x, in);
+      half.in[k.value].put(in);
+      walk.advance();
+    });
+  }
+  ARK_DEVICE void finish(const WholeRange& range, i32 e, Walk& walk, const Half& half) const {
+    // Unknown to the compiler, so that a branch keeps what is computed behind the loads that were asked for last.
+    u32 at = static_cast<u32>(e);
+    keep_word(at);
+    e = static_cast<i32>(at);
+    unrolled<kHalf>([&](auto k) __attribute__((always_inline)) {
+      if (e + k.value * kDistance < range.in_vectors)
+        P::template run_loaded<V>(context_, walk.x, half.in[k.value].get(), NoRoots{});
+      walk.advance();
+    });
+  }
+
   ARK_DEVICE void load(bool is_there, const i32 (&x)[P::kDims], typename P::template Inputs<V>& in) const {
     if constexpr (P::kPlain) {
       P::template load<V>(WholeIfThere<P>{context_, is_there}, x, in);
